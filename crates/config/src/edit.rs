@@ -13,8 +13,9 @@ use crate::pointer::Pointer;
 use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
     Client, ClientBudget, ClientProxy, Config, Engine, FcmConfig, Hook, Ingress, Limits, Listener,
-    Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy, PushConfig, Route, Secret, Server,
-    SharedBudget, Shutdown, SubscriptionToken, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
+    Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy, PushConfig, PusherApp,
+    PusherConfig, Route, Secret, Server, SharedBudget, Shutdown, SubscriptionToken, Tls, Token,
+    Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -288,7 +289,7 @@ trait Own: Sized {
 
 table! {
     Config {
-        server, client, api, channel, listeners, tls, webhooks, proxies, engines, push, limits, config,
+        server, client, api, channel, listeners, tls, webhooks, proxies, engines, pusher, push, limits, config,
         shutdown, admin, log
     }
     Server { client_ingress, admin_ingress }
@@ -315,6 +316,8 @@ table! {
     Upstream { members }
     Member {}
     Hook {}
+    PusherConfig { apps }
+    PusherApp {}
     PushConfig { apns, fcm, vapid }
     ApnsConfig { route }
     FcmConfig { route }

@@ -1,5 +1,6 @@
 //! Whether the entries of the maps are right, each by itself and where one names another.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::ConfigErrors;
@@ -9,7 +10,7 @@ use crate::path::Path;
 use crate::validate::channel;
 use crate::{
     AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, FcmConfig, Hook, Map, Member,
-    Proxy, Secret, Upstream, VapidConfig,
+    Proxy, PusherApp, Secret, Upstream, VapidConfig,
 };
 
 /// Below this a key can be guessed; a placeholder left in the file is shorter still.
@@ -76,6 +77,7 @@ pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigError
             errors.add(path, message, "set it below `limits.bus_request_timeout_ms`");
         }
     }
+    each("pusher.apps", &valid.pusher.apps, &config.pusher.apps, errors, pusher_app);
 }
 
 /// Every upstream that a hook names is there, and every proxy and engine that is named.
@@ -86,6 +88,16 @@ pub(crate) fn references(
     errors: &mut ConfigErrors,
 ) {
     named_references(config, valid, errors);
+    pusher_references(config, valid, errors);
+    for (name, _, after) in config.webhooks.hooks.changes_from(&valid.webhooks.hooks) {
+        if let Some(app) = after.and_then(|hook| hook.pusher_app.as_ref())
+            && !config.pusher.apps.contains_key(app)
+        {
+            let path = Path::of("webhooks.hooks").join(name).join("pusher_app");
+            let fix = "name one of `pusher.apps`, or add it there";
+            errors.add(path, format!("there is no app {app:?}"), fix);
+        }
+    }
     let upstreams = &config.webhooks.upstreams;
     let mut missing = |name: &str, hook: &Hook| {
         errors.add(
@@ -155,6 +167,49 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
     for (name, _, after) in config.channel.namespaces.changes_from(compared) {
         if let Some(after) = after {
             check_channel(&|| Path::of("channel.namespaces").join(name), after);
+        }
+    }
+}
+
+/// Every app of the Pusher protocol has a namespace, and id and key of its own.
+fn pusher_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
+    let (apps, before) = (&config.pusher.apps, &valid.pusher.apps);
+    let namespaces = &config.channel.namespaces;
+    let path = |name: &str| Path::of("pusher.apps").join(name);
+    let gone = || namespaces.changes_from(&valid.channel.namespaces).any(|(.., of)| of.is_none());
+    if apps.is_empty() || apps.is_same(before) && !gone() {
+        return;
+    }
+    let (mut ids, mut keys) = (HashMap::new(), HashMap::new());
+    for (name, app) in apps.iter() {
+        if !namespaces.contains_key(&app.namespace) {
+            let message = format!("there is no namespace {:?}", app.namespace);
+            let fix = "name one of `channel.namespaces`, or add it there";
+            errors.add(path(name).join("namespace"), message, fix);
+        }
+        for (key, value, seen) in [("id", &app.id, &mut ids), ("key", &app.key, &mut keys)] {
+            if let Some(other) = seen.insert(Arc::clone(value), name) {
+                let message = format!("it is that of {other:?}");
+                errors.add(path(name).join(key), message, "give each app its own");
+            }
+        }
+    }
+}
+
+fn pusher_app(path: &Path, app: &PusherApp, errors: &mut ConfigErrors) {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    for (key, value) in [("id", &app.id), ("key", &app.key)] {
+        if value.is_empty() || value.len() > 128 || !value.bytes().all(legal) {
+            let message = if value.is_empty() { "it is not set" } else { "no path can carry it" };
+            let fix = "write letters, digits, `-` and `_`, at most 128";
+            errors.add(path.join(key), message, fix);
+        }
+    }
+    match &app.secret {
+        Some(secret) => long_enough(path.join("secret"), secret, errors),
+        None => {
+            let fix = "make one with `openssl rand -hex 32`";
+            errors.add(path.join("secret"), "it is not set", fix);
         }
     }
 }

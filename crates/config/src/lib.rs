@@ -31,6 +31,7 @@ mod pattern;
 mod pointer;
 mod proxy;
 mod push;
+mod pusher;
 pub mod schema;
 mod secret;
 mod server;
@@ -69,6 +70,7 @@ pub use pattern::Pattern;
 pub use pointer::Pointer;
 pub use proxy::{ClientProxy, OnFailure, Proxy, Rpc, RpcNamespace};
 pub use push::{ApnsConfig, ApnsEnvironment, FcmConfig, PushConfig, Route, VapidConfig};
+pub use pusher::{PusherApp, PusherConfig};
 pub use schema::Applies;
 pub use secret::Secret;
 pub use server::Server;
@@ -113,6 +115,8 @@ pub struct Config {
     pub engines: Map<Engine>,
     /// Remote procedures that clients call.
     pub rpc: Rpc,
+    /// The Pusher protocol: `pusher-js`, Laravel Echo and Pusher's server libraries.
+    pub pusher: PusherConfig,
     /// Credentials of the push services that reach offline users, each under a name of your
     /// choice.
     pub push: PushConfig,

@@ -14,7 +14,7 @@ const HEAD: &str = "\
 ";
 
 /// Examples of the tables whose keys the operator chooses.
-const EXAMPLES: [(&str, &str); 16] = [
+const EXAMPLES: [(&str, &str); 17] = [
     ("admin.tokens", "dashboard"),
     ("api.keys", "backend"),
     ("api.scopes", "backend"),
@@ -28,6 +28,7 @@ const EXAMPLES: [(&str, &str); 16] = [
     ("webhooks.upstreams", "backend"),
     ("webhooks.upstreams.backend.members", "a"),
     ("webhooks.hooks", "audit"),
+    ("pusher.apps", "shop"),
     ("push.apns", "my-app"),
     ("push.fcm", "my-app"),
     ("push.vapid", "my-site"),

@@ -34,6 +34,13 @@ impl Config {
         let mut index = index.clone();
         self.addresses(errors);
         self.client(errors);
+        if self.pusher.pong_timeout_ms >= self.pusher.activity_timeout_ms {
+            errors.add(
+                "pusher.pong_timeout_ms",
+                "the next ping would leave before the answer to this one is due",
+                "set it below `pusher.activity_timeout_ms`",
+            );
+        }
         self.secrets(errors);
         entries::validate(self, valid, errors);
         index.follow(valid, self, errors);
@@ -66,7 +73,8 @@ impl Config {
         let mut warn = |path: &str, message, fix| {
             warnings.push(ConfigError::new(path.into(), message).with_fix(fix));
         };
-        let lets_in = self.client.anonymous || self.client.proxy.connect.is_some();
+        let has_apps = !self.pusher.apps.is_empty();
+        let lets_in = self.client.anonymous || self.client.proxy.connect.is_some() || has_apps;
         if !self.client.token.rules().has_key() && !lets_in {
             warn(
                 "client.token.hmac_secret",
@@ -99,7 +107,7 @@ impl Config {
                     || options.publish_proxy.is_some()
             })
         };
-        if self.api.keys.is_empty() && !self.api.without_key && !clients_publish() {
+        if self.api.keys.is_empty() && !self.api.without_key && !has_apps && !clients_publish() {
             warn("api.keys", "nobody can publish", "give your backend a key: `backend = \"...\"`");
         }
         if self.client.allowed_origins.iter().any(|origin| origin == "*")
@@ -169,11 +177,14 @@ impl Config {
             return;
         }
         let mut missing = Vec::new();
-        if self.api.keys.is_empty() && serves != Serves::Clients {
+        // Apps of the Pusher protocol bring keys of their own for both; without others nobody else is let in.
+        let has_apps = !self.pusher.apps.is_empty();
+        if self.api.keys.is_empty() && !has_apps && serves != Serves::Clients {
             missing.push("an API key (`[api.keys]` with `backend = \"...\"`)");
         }
         let asked = self.client.proxy.connect.is_some() && !self.client.anonymous;
-        if !self.client.token.rules().has_key() && !asked && serves != Serves::Api {
+        let is_closed = has_apps && !self.client.anonymous;
+        if !self.client.token.rules().has_key() && !asked && !is_closed && serves != Serves::Api {
             missing.push("client authentication (`client.token.hmac_secret = \"...\"`)");
         }
         if !missing.is_empty() {

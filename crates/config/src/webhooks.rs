@@ -92,6 +92,10 @@ pub struct Hook {
     /// no channel and are sent whatever it says.
     #[schemars(extend("x-applies" = LIVE))]
     pub channels: Option<Pattern>,
+    /// Posts as Pusher does, of the channels of this app, a name of `pusher.apps`: their names without the namespace, `time_ms` and
+    /// `events` in one object, signed with the app's secret in `X-Pusher-Signature`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub pusher_app: Option<Arc<str>>,
     /// Signs each request (HMAC-SHA256 of the body), so that your backend knows who asks; at least
     /// 16 bytes.
     #[schemars(extend("x-applies" = LIVE))]
@@ -118,6 +122,7 @@ impl Default for Hook {
             path: "/".into(),
             events: Arc::default(),
             channels: None,
+            pusher_app: None,
             secret: None,
             batch_events_max: 100,
             batch_bytes_max: 65_536,
@@ -142,6 +147,16 @@ pub enum HookEventKind {
     Unsubscribe,
     /// A message was published.
     Publish,
+    /// A channel has its first subscriber.
+    ChannelOccupied,
+    /// A channel has no subscriber any more.
+    ChannelVacated,
+    /// A user is in a presence channel of the Pusher protocol.
+    MemberAdded,
+    /// A user has left a presence channel of the Pusher protocol with his last connection.
+    MemberRemoved,
+    /// A client of the Pusher protocol sent an event to others.
+    ClientEvent,
     /// A push ended whose outcome is in the feed of outcomes: a durable one, or one whose caller has gone. It belongs to no
     /// channel.
     PushOutcome,

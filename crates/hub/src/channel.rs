@@ -82,6 +82,8 @@ pub(crate) struct Member {
     pub(crate) info: Arc<ClientInfo>,
     /// The home worker has it in its presence list.
     pub(crate) listed: bool,
+    /// It is not sent its own join.
+    pub(crate) skip_own_join: bool,
 }
 
 /// All the fan-out loop needs of a subscriber, in eight bytes: subscription 32 · flags 7 ·
@@ -103,6 +105,8 @@ pub(crate) const FILTERED: u8 = 8;
 pub(crate) const DELTA: u8 = 16;
 /// Has a publication that the next one may be a difference from.
 pub(crate) const BASED: u8 = 32;
+/// Is left out of the push that is fanned out now.
+pub(crate) const EXCEPTED: u8 = 64;
 
 impl Subscriber {
     pub(crate) fn new(subscription: u32, flags: u8, encoding: u8, slot: u32) -> Self {

@@ -13,6 +13,9 @@ pub struct ChannelEventFilter {
     pub subscriptions: bool,
     /// Publications into channels at home on this worker.
     pub publications: bool,
+    /// The first subscriber and the last of channels at home on this worker, and the first session and the last of users where
+    /// [they are counted](crate::ChannelOptions::presence_users_max).
+    pub occupancy: bool,
 }
 
 /// A change of a subscription, or a publication, whatever its cause: an operation, another worker,
@@ -41,6 +44,22 @@ pub enum ChannelEvent {
         channel: Arc<str>,
         /// Why.
         cause: UnsubscribeCause,
+    },
+    /// A channel at home here has its first subscriber, on any worker, or has none any more.
+    Occupied {
+        /// The channel.
+        channel: Arc<str>,
+        /// It has one.
+        occupied: bool,
+    },
+    /// A user is in a channel at home here, or has left it with his last session.
+    Member {
+        /// The channel.
+        channel: Arc<str>,
+        /// Who.
+        user: Box<str>,
+        /// He is in it.
+        added: bool,
     },
     /// A channel at home here accepted a publication.
     Published {

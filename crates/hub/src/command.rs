@@ -64,6 +64,12 @@ pub struct SubscribeOptions {
     pub join_leave: bool,
     /// The join and leave pushes rest on a grant, as [`granted`](Self::granted) says of the subscription.
     pub join_leave_granted: bool,
+    /// Leave out the push of its own join.
+    pub skip_own_join: bool,
+    /// Whose it is in the presence of this channel; `None`: the session's user.
+    pub member: Option<Box<str>>,
+    /// List who is present when it begins: [`Subscribed::members`](crate::Subscribed).
+    pub list_members: bool,
     /// Raw JSON about the connection in this channel, for [`ClientInfo`](crate::ClientInfo).
     pub chan_info: Option<Box<[u8]>>,
     /// It rests on a grant (the server subscribes the client, or the client has a token for it) and not on the

@@ -67,6 +67,9 @@ pub enum Outgoing<'a> {
         channel: &'a str,
         /// Who.
         info: &'a ClientInfo,
+        /// No other session of this user was there. True of every one where [users are not
+        /// counted](crate::ChannelOptions::presence_users_max).
+        of_user: bool,
     },
     /// Someone unsubscribed.
     Leave {
@@ -74,6 +77,8 @@ pub enum Outgoing<'a> {
         channel: &'a str,
         /// Who.
         info: &'a ClientInfo,
+        /// No other session of this user is left, as of a join.
+        of_user: bool,
     },
     /// The server ended the subscription. Codes from 2500: subscribe again.
     Unsubscribe {

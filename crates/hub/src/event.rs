@@ -136,6 +136,9 @@ pub struct Subscribed {
     pub recoverable: bool,
     /// Differences between publications are sent, and in JSON payloads are texts.
     pub delta: bool,
+    /// Who is present, this session among them, as far as later join and leave pushes do not say, each user once: for a
+    /// subscription that [lists them](crate::SubscribeOptions::list_members), in no particular order.
+    pub members: Vec<Arc<ClientInfo>>,
 }
 
 /// A publication that was accepted.

@@ -30,6 +30,11 @@ pub(crate) fn expand(pattern: &str) -> Option<Vec<String>> {
     done.iter().all(|pattern| is_wellformed(pattern)).then_some(done)
 }
 
+/// True when a pattern may stand for other names than its own.
+pub(crate) fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?', '[', '\\'])
+}
+
 /// True when `name` is what `pattern`, without braces, describes: `*` any characters, `?` any
 /// one, `[a-z]` and `[!a-z]` one of a class, `\` takes the next literally. Linear in the name for
 /// each star.

@@ -64,14 +64,17 @@ pub(crate) enum HubMessageKind {
         channel: Arc<str>,
         epoch: Epoch,
         publication: Arc<Publication>,
+        except: Option<SessionId>,
     },
     Join {
         channel: Arc<str>,
         info: Arc<ClientInfo>,
+        of_user: bool,
     },
     Leave {
         channel: Arc<str>,
         info: Arc<ClientInfo>,
+        of_user: bool,
     },
     /// Messages of the channel were lost on the way. The home worker sends nothing more until this
     /// worker subscribes again.
@@ -97,6 +100,8 @@ pub(crate) struct SubscribeRequest {
     pub(crate) reject_unrecovered: bool,
     /// The entry for the presence list.
     pub(crate) member: Option<Arc<ClientInfo>>,
+    /// The reply has the presence list.
+    pub(crate) list_members: bool,
     pub(crate) maker: Maker,
 }
 
@@ -126,12 +131,20 @@ pub(crate) struct HubReply {
 #[derive(Debug)]
 pub(crate) enum ReplyContent {
     Failed(Error),
-    Subscribed { position: StreamPosition, recovered: bool, publications: Vec<Arc<Publication>> },
+    Subscribed {
+        position: StreamPosition,
+        recovered: bool,
+        publications: Vec<Arc<Publication>>,
+        members: Vec<Arc<ClientInfo>>,
+    },
     Published(Published),
     History(History),
     HistoryRemoved,
     Presence(Vec<Arc<ClientInfo>>),
-    PresenceStats { clients: u64, users: u64 },
+    PresenceStats {
+        clients: u64,
+        users: u64,
+    },
     Channels(Vec<(Arc<str>, u64)>),
     Info(Info),
     Affected(u64),
@@ -201,7 +214,10 @@ impl ScatterRequest {
 impl ReplyContent {
     fn cost(&self) -> usize {
         match self {
-            Self::Subscribed { publications, .. } => publications.iter().map(|p| p.cost()).sum(),
+            Self::Subscribed { publications, members, .. } => {
+                let publications: usize = publications.iter().map(|p| p.cost()).sum();
+                publications + members.len() * size_of::<ClientInfo>()
+            }
             Self::History(history) => history.publications.iter().map(|p| p.cost()).sum(),
             Self::Presence(infos) => infos.len() * size_of::<ClientInfo>(),
             Self::Channels(channels) => channels.iter().map(|(name, _)| name.len() + 48).sum(),

@@ -23,6 +23,9 @@ pub struct ChannelOptions {
     pub presence: bool,
     /// Subscribers that ask for it receive join and leave pushes.
     pub join_leave: bool,
+    /// Different users that may be present at once; one more is refused. Above 0, joins and leaves say which of them begin
+    /// and end the presence of their user. 0: there is no bound.
+    pub presence_users_max: u32,
     /// Every subscriber receives join and leave pushes.
     pub force_push_join_leave: bool,
     /// Subscribers that ask for it get differences between publications, where a publication allows it. Only for
@@ -57,6 +60,7 @@ impl Default for ChannelOptions {
             history_bytes_max: 0,
             presence: false,
             join_leave: false,
+            presence_users_max: 0,
             force_push_join_leave: false,
             delta: false,
             delta_publish: false,

@@ -113,6 +113,8 @@ pub struct NewPublication {
     pub tags: Tags,
     /// See [`Publication::info`].
     pub info: Option<Arc<ClientInfo>>,
+    /// Not delivered to this session. It must follow no offsets: it would miss this one.
+    pub except: Option<SessionId>,
     /// See [`Publication::key`].
     pub key: Option<Box<str>>,
     /// A second publication with the same key into the same channel, within the time to live, is

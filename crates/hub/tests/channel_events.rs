@@ -12,7 +12,7 @@ use dunlin_hub::{SubscribeOptions, code};
 use kit::{World, plain, with_history};
 
 const EVERYTHING: ChannelEventFilter =
-    ChannelEventFilter { subscriptions: true, publications: true };
+    ChannelEventFilter { subscriptions: true, publications: true, occupancy: false };
 
 fn watched(workers: u8) -> World {
     let mut world = World::new(workers);

@@ -14,7 +14,7 @@ use crate::centrifuge::{
     write_refresh_push,
 };
 use crate::encoding::{Encoding, Format, Wrapping};
-use crate::{json, long_poll};
+use crate::{json, long_poll, pusher};
 
 /// Shorter messages are sent uncompressed on a connection that negotiated compression: deflate's
 /// overhead is larger than what it saves.
@@ -68,7 +68,7 @@ impl FrameEncoder {
 
     /// Appends the push with the remaining lifetime of the connection.
     pub fn refresh_push(&mut self, encoding: Encoding, ttl_s: u32, out: &mut Vec<u8>) {
-        if encoding != Encoding::Poll {
+        if encoding != Encoding::Poll && !encoding.is_pusher() {
             self.push_with(
                 encoding,
                 out,
@@ -84,9 +84,21 @@ impl FrameEncoder {
             self.disconnect(encoding, outgoing, code, reason, out);
         } else if encoding == Encoding::Poll {
             long_poll::write_item(out, outgoing);
+        } else if encoding.is_pusher() {
+            self.wrap(encoding, out, |body| pusher::event::write_push(body, outgoing));
         } else {
             self.push_outgoing(encoding, outgoing, out);
         }
+    }
+
+    /// Appends an event of the Pusher protocol that `write` writes.
+    pub fn pusher_event(
+        &mut self,
+        encoding: Encoding,
+        out: &mut Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        self.wrap(encoding, out, write);
     }
 
     fn push_outgoing(&mut self, encoding: Encoding, outgoing: &Outgoing<'_>, out: &mut Vec<u8>) {
@@ -108,6 +120,14 @@ impl FrameEncoder {
         reason: &str,
         out: &mut Vec<u8>,
     ) {
+        if let Outgoing::Disconnect { reconnect, .. } = *outgoing
+            && encoding.is_pusher()
+        {
+            let code = pusher::PusherCode::of_disconnect(code, reconnect);
+            self.wrap(encoding, out, |body| pusher::event::write_disconnect(body, code, reason));
+            encode_close(out, code, &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)]);
+            return;
+        }
         let in_close_frame_only = encoding.is_bidirectional() && encoding.is_websocket();
         if !in_close_frame_only && encoding != Encoding::Poll {
             self.push_outgoing(encoding, outgoing, out);
@@ -243,6 +263,9 @@ impl dunlin_hub::Encode for FrameEncoder {
 /// nothing. Empty for the long-poll, which has none.
 pub const fn ping(encoding: Encoding) -> &'static [u8] {
     match encoding.wrapping() {
+        Wrapping::Frame { .. } if encoding.is_pusher() => {
+            b"\x81\x21{\"event\":\"pusher:ping\",\"data\":{}}"
+        }
         Wrapping::Frame { .. } if matches!(encoding.format(), Format::Protobuf) => b"\x82\x01\0",
         Wrapping::Frame { .. } => b"\x81\x02{}",
         Wrapping::Event { chunked: true } => b"a\r\ndata: {}\n\n\r\n",
@@ -366,6 +389,9 @@ mod tests {
             let mut out = Vec::new();
             if encoding != Encoding::Poll {
                 FrameEncoder::default().wrap(encoding, &mut out, |out| match encoding.format() {
+                    _ if encoding.is_pusher() => {
+                        out.extend_from_slice(br#"{"event":"pusher:ping","data":{}}"#);
+                    }
                     Format::Json => out.extend_from_slice(b"{}"),
                     Format::Protobuf => Writer::delimited(out, |_| ()),
                 });
@@ -408,11 +434,11 @@ mod tests {
         let position = StreamPosition { offset: 12, epoch: Epoch::from_u64(10) };
         for (push, expected) in [
             (
-                Outgoing::Join { channel: "#2694", info: &info },
+                Outgoing::Join { channel: "#2694", info: &info, of_user: true },
                 format!(r##"{{"channel":"#2694","join":{who}}}"##),
             ),
             (
-                Outgoing::Leave { channel: "#2694", info: &info },
+                Outgoing::Leave { channel: "#2694", info: &info, of_user: true },
                 format!(r##"{{"channel":"#2694","leave":{who}}}"##),
             ),
             (

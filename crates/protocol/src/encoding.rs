@@ -42,6 +42,10 @@ pub enum Encoding {
     HttpStreamProtobuf = 15,
     /// The same, until the connection ends.
     HttpStreamProtobufBare = 16,
+    /// The [Pusher protocol](crate::pusher) in WebSocket text frames.
+    Pusher = 17,
+    /// The same, compressed message by message without context takeover.
+    PusherDeflate = 18,
 }
 
 /// The format of messages in both directions.
@@ -81,7 +85,7 @@ pub(crate) enum Wrapping {
 
 impl Encoding {
     /// Every encoding, by number.
-    pub const ALL: [Encoding; 17] = [
+    pub const ALL: [Encoding; 19] = [
         Encoding::WsJson,
         Encoding::WsJsonDeflate,
         Encoding::UniWs,
@@ -99,6 +103,8 @@ impl Encoding {
         Encoding::WsProtobufDeflate,
         Encoding::HttpStreamProtobuf,
         Encoding::HttpStreamProtobufBare,
+        Encoding::Pusher,
+        Encoding::PusherDeflate,
     ];
 
     /// The encoding with the hub's number.
@@ -114,6 +120,16 @@ impl Encoding {
             (Format::Protobuf, false) => Encoding::WsProtobuf,
             (Format::Protobuf, true) => Encoding::WsProtobufDeflate,
         }
+    }
+
+    /// The encoding of a WebSocket connection that speaks the Pusher protocol.
+    pub const fn pusher(deflate: bool) -> Encoding {
+        if deflate { Encoding::PusherDeflate } else { Encoding::Pusher }
+    }
+
+    /// Whether it is the Pusher protocol's.
+    pub const fn is_pusher(self) -> bool {
+        matches!(self, Encoding::Pusher | Encoding::PusherDeflate)
     }
 
     /// The encoding of a unidirectional WebSocket connection.
@@ -165,6 +181,8 @@ impl Encoding {
                 | Encoding::WsJsonDeflate
                 | Encoding::WsProtobuf
                 | Encoding::WsProtobufDeflate
+                | Encoding::Pusher
+                | Encoding::PusherDeflate
         ) || self.is_emulated()
     }
 
@@ -203,17 +221,19 @@ impl Encoding {
             Encoding::UniSse | Encoding::UniSseBare => "uni_sse",
             Encoding::UniHttpStream | Encoding::UniHttpStreamBare => "uni_http_stream",
             Encoding::Poll => "poll",
+            Encoding::Pusher | Encoding::PusherDeflate => "pusher",
         }
     }
 
     pub(crate) const fn wrapping(self) -> Wrapping {
         match self {
-            Encoding::WsJson | Encoding::UniWs | Encoding::WsProtobuf => {
+            Encoding::WsJson | Encoding::UniWs | Encoding::WsProtobuf | Encoding::Pusher => {
                 Wrapping::Frame { deflate: false }
             }
-            Encoding::WsJsonDeflate | Encoding::UniWsDeflate | Encoding::WsProtobufDeflate => {
-                Wrapping::Frame { deflate: true }
-            }
+            Encoding::WsJsonDeflate
+            | Encoding::UniWsDeflate
+            | Encoding::WsProtobufDeflate
+            | Encoding::PusherDeflate => Wrapping::Frame { deflate: true },
             Encoding::Sse | Encoding::UniSse => Wrapping::Event { chunked: true },
             Encoding::SseBare | Encoding::UniSseBare => Wrapping::Event { chunked: false },
             Encoding::HttpStream | Encoding::UniHttpStream => Wrapping::Line { chunked: true },
@@ -245,6 +265,6 @@ mod tests {
             assert!(number < dunlin_hub::ENCODINGS_MAX);
             assert_eq!(Encoding::of(hub), Some(encoding));
         }
-        assert_eq!(Encoding::of(dunlin_hub::EncodingId(17)), None);
+        assert_eq!(Encoding::of(dunlin_hub::EncodingId(19)), None);
     }
 }

@@ -8,6 +8,7 @@ mod encoding;
 pub mod json;
 pub mod long_poll;
 mod payload;
+pub mod pusher;
 pub mod stream;
 
 pub use encode::{FrameEncoder, end_of_stream, ping};

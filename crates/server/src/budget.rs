@@ -31,6 +31,11 @@ impl Payer {
         Payer(session.to_u64())
     }
 
+    /// A session's events to others in the Pusher protocol.
+    pub(crate) fn client_events(session: SessionId) -> Payer {
+        Payer(5 << KIND_SHIFT | session.to_u64())
+    }
+
     /// Its bucket belongs to a worker.
     pub(crate) fn is_session(self) -> bool {
         self.0 >> KIND_SHIFT == 0
@@ -47,6 +52,11 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
+    /// So many commands a second, and as many at once.
+    pub(crate) fn per_second(commands_per_s: u32) -> Rates {
+        Rates { commands_per_s, bytes_per_s: 0, deliveries_per_s: 0, burst_ms: 1_000 }
+    }
+
     pub(crate) fn is_limited(&self) -> bool {
         self.commands_per_s > 0 || self.bytes_per_s > 0 || self.deliveries_per_s > 0
     }

@@ -41,6 +41,7 @@ mod pressure;
 mod proxy;
 mod push;
 mod push_message;
+mod pusher;
 mod reservations;
 mod revocation;
 mod session_token;

@@ -12,6 +12,7 @@ use regex::Regex;
 
 use crate::auth::{Jwks, Verifier};
 use crate::bounded_regex;
+use crate::pusher::{Apps, Kinds};
 use crate::tls::Tls;
 use dunlin_webhooks::EventFilter;
 
@@ -27,6 +28,8 @@ pub(crate) struct Namespace {
     regex: Option<NameRegex>,
     /// What the hub needs to know; shared by every operation on its channels.
     pub(crate) options: Arc<ChannelOptions>,
+    /// Where it is that of an app of the Pusher protocol: what it is for channels whose names say more.
+    variants: Option<Arc<[Namespace; Kinds::VARIANTS]>>,
 }
 
 /// A compiled `channel_regex`.
@@ -52,6 +55,8 @@ pub(crate) struct Settings {
     pub(crate) subscription_verifier: Arc<Verifier>,
     /// Which events hooks want.
     pub(crate) event_filter: Arc<EventFilter>,
+    /// The apps of the Pusher protocol.
+    pub(crate) pusher: Arc<Apps>,
     /// What listeners with TLS need.
     pub(crate) tls: Arc<Tls>,
     snapshot: Arc<Snapshot>,
@@ -83,6 +88,7 @@ impl Settings {
             engines: engines(&config),
             serves_apart: serves_apart(&config),
             event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
+            pusher: Arc::new(Apps::of(&config.pusher.apps)),
             tls: Tls::of(&config, None),
             snapshot,
             config,
@@ -113,7 +119,12 @@ impl Settings {
         };
         let changed: Vec<_> =
             new.channel.namespaces.changes_from(&old.channel.namespaces).collect();
-        let namespaces = if limits(old) == limits(new) {
+        let same_apps = new.pusher.apps.is_same(&old.pusher.apps);
+        let pusher = match same_apps {
+            true => Arc::clone(&self.pusher),
+            false => Arc::new(Apps::of(&new.pusher.apps)),
+        };
+        let namespaces = if limits(old) == limits(new) && same_apps {
             with_namespaces(&self.namespaces, new, &changed)
         } else {
             all_namespaces(new)
@@ -146,6 +157,7 @@ impl Settings {
             pacings,
             engines,
             serves_apart: serves_apart(&config),
+            pusher,
             tls: Tls::of(&config, Some((old, &self.tls))),
             snapshot,
             config,
@@ -163,6 +175,7 @@ impl Settings {
             || self.config.engines != newer.config.engines
             || self.engines != newer.engines
             || self.withdraws_permissions(newer)
+            || !newer.config.pusher.apps.is_same(&self.config.pusher.apps)
             || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
             || old.pin_workers != new.pin_workers
             // It may be refused, and a worker that wakes later could not report it.
@@ -198,6 +211,8 @@ impl Settings {
         let old_fallback = old.any_namespace.then_some(&old.without_namespace);
         let new_fallback = new.any_namespace.then_some(&new.without_namespace);
         old.any_namespace && !new.any_namespace
+            // What an app's namespace lets clients of the other protocols do depends on the names of its channels.
+            || !newer.config.pusher.apps.is_same(&self.config.pusher.apps)
             || withdraws(&old.without_namespace, Some(&new.without_namespace))
             || new.namespaces.changes_from(&old.namespaces).any(|(_, before, after)| {
                 let before = before.map(|of| &**of).or(old_fallback);
@@ -228,7 +243,9 @@ impl Settings {
         let pattern = namespace.rules.name_pattern.as_ref();
         let admits = pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name))
             && namespace.regex.as_ref().is_none_or(|NameRegex(regex)| regex.is_match(name));
-        admits.then_some(namespace)
+        let variants = namespace.variants.as_ref().filter(|_| admits);
+        let variant = variants.and_then(|of| Some(&of[Kinds::variant(name)?]));
+        admits.then_some(variant.unwrap_or(namespace))
     }
 
     /// The key sets that tokens are verified by, each once.
@@ -344,11 +361,16 @@ fn engines(config: &Config) -> Map<Arc<str>> {
 fn namespace(name: &str, rules: &Rules, config: &Config) -> Namespace {
     // One that is not compiled was refused when it was set.
     let regex = rules.channel_regex.as_deref().and_then(|text| bounded_regex::compile(text).ok());
-    Namespace {
-        rules: rules.clone(),
-        regex: regex.map(NameRegex),
-        options: Arc::new(channel_options(name, rules, config)),
-    }
+    let options = channel_options(name, rules, config);
+    let variants = Kinds::of(name, config).map(|kinds| {
+        let variant = |variant| {
+            let (rules, options) = kinds.derive(variant, rules, &options);
+            Namespace { rules, regex: None, options: Arc::new(options), variants: None }
+        };
+        Arc::new(std::array::from_fn(variant))
+    });
+    let (rules, regex) = (rules.clone(), regex.map(NameRegex));
+    Namespace { rules, regex, options: Arc::new(options), variants }
 }
 
 fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions {
@@ -361,6 +383,7 @@ fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions
         history_bytes_max: usize::try_from(rules.history_bytes_max).unwrap_or(usize::MAX),
         presence: rules.presence,
         join_leave: rules.join_leave,
+        presence_users_max: 0,
         force_push_join_leave: rules.force_push_join_leave,
         recovery_mode: match rules.force_recovery_mode {
             RecoveryMode::Stream => dunlin_hub::RecoveryMode::Stream,

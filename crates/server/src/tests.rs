@@ -4,6 +4,7 @@ mod edge;
 mod engines;
 mod memory;
 mod proxies;
+mod pusher;
 mod turns;
 
 use std::io::{BufRead, BufReader, Read, Write};

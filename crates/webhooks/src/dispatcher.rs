@@ -46,9 +46,11 @@ pub struct Attempt {
     pub member: Arc<config::Member>,
     /// Settings of the hook: path, secret.
     pub hook: Arc<config::Hook>,
+    /// The app whose key and secret sign it in place of the hook's.
+    pub app: Option<Arc<config::PusherApp>>,
     /// The idempotency key: the same in each attempt at this batch.
     pub key: Arc<str>,
-    /// A JSON array of events: the same in each attempt at this batch.
+    /// A JSON array of events, for an app an object with one: the same in each attempt at this batch.
     pub body: Arc<[u8]>,
     /// Which attempt this is, from 1. Attempts that were never sent are not counted.
     pub number: u32,
@@ -120,7 +122,11 @@ impl Dispatcher {
     }
 
     /// Switches to other settings. Queued events go out under them; those of a removed hook are dropped.
-    pub fn handle_settings(&mut self, new: &config::Webhooks) {
+    pub fn handle_settings(
+        &mut self,
+        new: &config::Webhooks,
+        apps: &config::Map<config::PusherApp>,
+    ) {
         let old = std::mem::replace(&mut self.settings, new.clone());
         let mut waiting = VecDeque::new();
         for (name, _, after) in new.upstreams.changes_from(&old.upstreams) {
@@ -160,6 +166,14 @@ impl Dispatcher {
             }
             self.routes.clear();
         }
+        for hook in self.hooks.iter_mut().flatten() {
+            let name = hook.config.pusher_app.as_ref();
+            let app = name.and_then(|name| apps.get_shared(name)).map(Arc::clone);
+            if hook.app != app {
+                hook.app = app;
+                self.routes.clear();
+            }
+        }
         for id in waiting {
             self.make_ready(id, QueueState::AwaitingMember);
         }
@@ -176,7 +190,7 @@ impl Dispatcher {
         let Some(kind) = event.body.kind() else { return };
         let queue = (event.body.ordering_key() % QUEUES_PER_HOOK as u64) as u8;
         let route = event.body.channel().map(|channel| self.route(channel));
-        let mut encoded: Option<Arc<[u8]>> = None;
+        let (mut encoded, mut for_pusher): (Option<Arc<[u8]>>, Option<Arc<[u8]>>) = (None, None);
         let indexes: &mut dyn Iterator<Item = u32> = match &route {
             Some(route) => &mut route.iter().copied(),
             None => &mut (0..self.hooks.len() as u32),
@@ -186,10 +200,18 @@ impl Dispatcher {
             if !hook.kinds.contains(kind) {
                 continue;
             }
-            let json = encoded.get_or_insert_with(|| {
-                let json = self.encoder.encode(self.stats.next_id(), event);
-                json.unwrap_or_default().into()
-            });
+            let json = match hook.config.pusher_app {
+                Some(_) => for_pusher.get_or_insert_with(|| {
+                    EventEncoder::encode_for_pusher(event).unwrap_or_default().into()
+                }),
+                None => encoded.get_or_insert_with(|| {
+                    let json = self.encoder.encode(self.stats.next_id(), event);
+                    json.unwrap_or_default().into()
+                }),
+            };
+            if json.is_empty() {
+                continue;
+            }
             hook.push(now.ms, usize::from(queue), json);
             let id = QueueId { hook: index, incarnation: hook.incarnation, queue };
             let queue = &mut hook.queues[usize::from(queue)];
@@ -266,6 +288,15 @@ impl Dispatcher {
                         encoder.encode_missed(out, stats.next_id(), now.unix_ms, count, reason);
                     },
                 );
+                if hook.config.pusher_app.is_some()
+                    && let Some(batch) = &mut queue.batch
+                {
+                    let mut body =
+                        format!("{{\"time_ms\":{},\"events\":", now.unix_ms).into_bytes();
+                    body.extend_from_slice(&batch.body);
+                    body.push(b'}');
+                    batch.body = body.into();
+                }
             }
             let Some(batch) = &mut queue.batch else {
                 queue.state = QueueState::Idle;
@@ -302,6 +333,7 @@ impl Dispatcher {
                 upstream: Arc::clone(&upstream.config),
                 member: config,
                 hook: Arc::clone(&hook.config),
+                app: hook.app.clone(),
                 key,
                 body,
                 number,

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dunlin_hub::{PayloadFormat, UnsubscribeCause};
+use dunlin_hub::{PayloadFormat, Publication, UnsubscribeCause};
 
 use crate::event::{HookEvent, HookEventBody};
 
@@ -61,7 +61,7 @@ impl EventEncoder {
             HookEventBody::Unsubscribe { .. } => "unsubscribe",
             HookEventBody::Publish { .. } => "publish",
             HookEventBody::PushOutcome { .. } => "push_outcome",
-            HookEventBody::Missed(_) => return None,
+            body => channel_event_name(body)?,
         };
         self.begin(&mut out, number, name, event.unix_ms);
         match &event.body {
@@ -115,12 +115,49 @@ impl EventEncoder {
                 }
                 payload(&mut out, &publication.data, publication.format);
             }
+            HookEventBody::Occupied { channel, .. } => text(&mut out, "channel", channel),
+            HookEventBody::Member { channel, user, .. } => {
+                text(&mut out, "user", user);
+                text(&mut out, "channel", channel);
+            }
+            HookEventBody::ClientEvent { channel, publication } => {
+                if let Some(info) = &publication.info {
+                    client(&mut out, &info.client, &info.user);
+                }
+                text(&mut out, "channel", channel);
+                text(&mut out, "name", event_name(publication));
+                payload(&mut out, &publication.data, publication.format);
+            }
             HookEventBody::PushOutcome { outcome } => {
                 // JSON already, as a line.
                 out.extend_from_slice(b",\"data\":");
                 out.extend_from_slice(outcome.trim_ascii_end());
             }
             HookEventBody::Missed(_) => {}
+        }
+        out.push(b'}');
+        Some(out)
+    }
+
+    /// Encodes an event as Pusher does; the channel's name is without its namespace. `None` for what Pusher has not.
+    pub(crate) fn encode_for_pusher(event: &HookEvent) -> Option<Vec<u8>> {
+        let name = channel_event_name(&event.body)?;
+        let mut out = Vec::with_capacity(128);
+        out.extend_from_slice(b"{\"name\":");
+        quote(&mut out, name);
+        let channel = event.body.channel().map_or("", |channel| pusher_name(channel));
+        text(&mut out, "channel", channel);
+        match &event.body {
+            HookEventBody::Member { user, .. } => text(&mut out, "user_id", user),
+            HookEventBody::ClientEvent { publication, .. } => {
+                text(&mut out, "event", event_name(publication));
+                text(&mut out, "data", &String::from_utf8_lossy(&publication.data));
+                let info = publication.info.as_ref().filter(|_| channel.starts_with("presence-"));
+                if let Some(info) = info {
+                    text(&mut out, "user_id", &info.user);
+                }
+            }
+            _ => {}
         }
         out.push(b'}');
         Some(out)
@@ -147,6 +184,28 @@ impl EventEncoder {
         integer(out, "time_ms", unix_ms);
         text(out, "node", &self.node);
     }
+}
+
+/// The name of an event that Pusher has, too.
+fn channel_event_name(event: &HookEventBody) -> Option<&'static str> {
+    Some(match event {
+        HookEventBody::Occupied { occupied: true, .. } => "channel_occupied",
+        HookEventBody::Occupied { occupied: false, .. } => "channel_vacated",
+        HookEventBody::Member { added: true, .. } => "member_added",
+        HookEventBody::Member { added: false, .. } => "member_removed",
+        HookEventBody::ClientEvent { .. } => "client_event",
+        _ => return None,
+    })
+}
+
+/// The name that a client gave its event.
+fn event_name(publication: &Publication) -> &str {
+    let tag = publication.tags.iter().find(|(name, _)| &**name == "event");
+    tag.map_or("", |(_, event)| event)
+}
+
+fn pusher_name(channel: &str) -> &str {
+    channel.split_once(':').map_or(channel, |(_, name)| name)
 }
 
 /// A payload; what is not JSON is `null` and in base64 beside it, as the client protocol has it in JSON.

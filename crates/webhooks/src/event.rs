@@ -70,6 +70,29 @@ pub enum HookEventBody {
         /// The publication.
         publication: Arc<Publication>,
     },
+    /// A channel has its first subscriber, or has none any more.
+    Occupied {
+        /// The channel.
+        channel: Arc<str>,
+        /// It has one.
+        occupied: bool,
+    },
+    /// A user is in a presence channel, or has left it.
+    Member {
+        /// The channel.
+        channel: Arc<str>,
+        /// Who.
+        user: Box<str>,
+        /// He is in it.
+        added: bool,
+    },
+    /// A client sent an event to the others in a channel.
+    ClientEvent {
+        /// The channel.
+        channel: Arc<str>,
+        /// The publication, which has a client and an event's name.
+        publication: Arc<Publication>,
+    },
     /// A push has its outcome.
     PushOutcome {
         /// The line of the feed of outcomes, JSON.
@@ -88,6 +111,11 @@ impl HookEventBody {
             HookEventBody::Subscribe { .. } => HookEventKind::Subscribe,
             HookEventBody::Unsubscribe { .. } => HookEventKind::Unsubscribe,
             HookEventBody::Publish { .. } => HookEventKind::Publish,
+            HookEventBody::Occupied { occupied: true, .. } => HookEventKind::ChannelOccupied,
+            HookEventBody::Occupied { occupied: false, .. } => HookEventKind::ChannelVacated,
+            HookEventBody::Member { added: true, .. } => HookEventKind::MemberAdded,
+            HookEventBody::Member { added: false, .. } => HookEventKind::MemberRemoved,
+            HookEventBody::ClientEvent { .. } => HookEventKind::ClientEvent,
             HookEventBody::PushOutcome { .. } => HookEventKind::PushOutcome,
             HookEventBody::Missed(_) => return None,
         })
@@ -98,7 +126,10 @@ impl HookEventBody {
         match self {
             HookEventBody::Subscribe { channel, .. }
             | HookEventBody::Unsubscribe { channel, .. }
-            | HookEventBody::Publish { channel, .. } => Some(channel),
+            | HookEventBody::Publish { channel, .. }
+            | HookEventBody::Occupied { channel, .. }
+            | HookEventBody::Member { channel, .. }
+            | HookEventBody::ClientEvent { channel, .. } => Some(channel),
             _ => None,
         }
     }
@@ -112,7 +143,10 @@ impl HookEventBody {
             | HookEventBody::Disconnect { session, .. }
             | HookEventBody::Subscribe { session, .. }
             | HookEventBody::Unsubscribe { session, .. } => hasher.hash_one(session.to_u64()),
-            HookEventBody::Publish { channel, .. } => hasher.hash_one(&**channel),
+            HookEventBody::Publish { channel, .. }
+            | HookEventBody::Occupied { channel, .. }
+            | HookEventBody::Member { channel, .. }
+            | HookEventBody::ClientEvent { channel, .. } => hasher.hash_one(&**channel),
             // In no order, and so a few queues share them.
             HookEventBody::PushOutcome { outcome } => hasher.hash_one(outcome) % PUSH_QUEUES,
             HookEventBody::Missed(_) => 0,
@@ -128,9 +162,11 @@ impl HookEventBody {
             HookEventBody::Subscribe { user, .. } | HookEventBody::Unsubscribe { user, .. } => {
                 user.len()
             }
-            HookEventBody::Publish { publication, .. } => publication.data.len(),
+            HookEventBody::Publish { publication, .. }
+            | HookEventBody::ClientEvent { publication, .. } => publication.data.len(),
+            HookEventBody::Member { user, .. } => user.len(),
             HookEventBody::PushOutcome { outcome } => outcome.len(),
-            HookEventBody::Missed(_) => 0,
+            HookEventBody::Occupied { .. } | HookEventBody::Missed(_) => 0,
         };
         (RECORD + own) as u64
     }

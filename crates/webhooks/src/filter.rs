@@ -11,7 +11,7 @@ const CHANNELS_MAX: usize = 65_536;
 
 /// A set of kinds of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KindSet(u8);
+pub(crate) struct KindSet(u16);
 
 impl KindSet {
     pub(crate) fn of(kinds: &[HookEventKind]) -> KindSet {

@@ -17,6 +17,8 @@ pub(crate) const QUEUES_PER_HOOK: usize = 8;
 pub(crate) struct Hook {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<config::Hook>,
+    /// Whom it posts as Pusher for.
+    pub(crate) app: Option<Arc<config::PusherApp>>,
     pub(crate) kinds: KindSet,
     /// Distinguishes it from a removed hook that had the same index.
     pub(crate) incarnation: u32,
@@ -42,6 +44,7 @@ impl Hook {
         Hook {
             name: Arc::clone(name),
             config: Arc::clone(config),
+            app: None,
             kinds: KindSet::of(&config.events),
             incarnation,
             queues: Default::default(),
@@ -59,7 +62,13 @@ impl Hook {
 
     /// Whether the hook wants events of this channel.
     pub(crate) fn covers(&self, channel: &str) -> bool {
-        self.config.channels.as_ref().is_none_or(|pattern| glob::matches(pattern.as_str(), channel))
+        let of = |app: &config::PusherApp| {
+            channel.split_once(':').is_some_and(|(namespace, _)| *namespace == *app.namespace)
+        };
+        // Without its app it gets nothing.
+        let is_own = self.config.pusher_app.is_none() || self.app.as_deref().is_some_and(of);
+        let pattern = self.config.channels.as_ref();
+        is_own && pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), channel))
     }
 
     /// Queues an event, if there is room.

@@ -11,6 +11,18 @@ impl Attempt {
     /// Hands the headers of the request to `take`.
     pub fn with_headers<R>(&self, take: impl FnOnce(&[(&str, &str)]) -> R) -> R {
         let number = self.number.to_string();
+        if let Some(app) = &self.app {
+            let signature = app.secret.as_ref().map(|secret| hex_hmac(secret, &self.body));
+            let headers = [
+                ("Content-Type", "application/json"),
+                ("User-Agent", USER_AGENT),
+                ("Idempotency-Key", &*self.key),
+                ("Dunlin-Attempt", &*number),
+                ("X-Pusher-Key", &*app.key),
+                ("X-Pusher-Signature", signature.as_deref().unwrap_or_default()),
+            ];
+            return take(&headers);
+        }
         let signature = self.hook.secret.as_ref().map(|secret| signature(secret, &self.body));
         let headers = [
             ("Content-Type", "application/json"),
@@ -26,9 +38,13 @@ impl Attempt {
 
 /// `sha256=` and the HMAC-SHA256 (RFC 2104) of the body in hexadecimal.
 fn signature(secret: &Secret, body: &[u8]) -> String {
+    "sha256=".to_owned() + &hex_hmac(secret, body)
+}
+
+fn hex_hmac(secret: &Secret, body: &[u8]) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.reveal().as_bytes());
     let tag = hmac::sign(&key, body);
-    tag.as_ref().iter().fold("sha256=".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+    tag.as_ref().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 #[cfg(test)]

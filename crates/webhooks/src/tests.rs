@@ -20,6 +20,7 @@ struct Harness {
     dispatcher: Dispatcher,
     stats: Arc<DeliveryStats>,
     settings: config::Webhooks,
+    apps: config::Map<config::PusherApp>,
     now: Now,
 }
 
@@ -29,7 +30,8 @@ impl Harness {
         let stats = Arc::new(DeliveryStats::default());
         let dispatcher = Dispatcher::new(Arc::clone(&stats), EventEncoder::new("run", "node"), 7);
         let now = Now { ms: 1_000, unix_ms: 1_800_000_000_000 };
-        let mut harness = Harness { dispatcher, stats, settings: config::Webhooks::default(), now };
+        let (settings, apps) = (config::Webhooks::default(), config::Map::new());
+        let mut harness = Harness { dispatcher, stats, settings, apps, now };
         let members = members.iter().map(|&name| {
             let address = format!("{name}.example:80").into();
             (name, config::Member { address, ..config::Member::default() })
@@ -42,7 +44,7 @@ impl Harness {
     }
 
     fn apply(&mut self) {
-        self.dispatcher.handle_settings(&self.settings);
+        self.dispatcher.handle_settings(&self.settings, &self.apps);
     }
 
     fn hook(&mut self, change: impl FnOnce(&mut config::Hook)) {
@@ -547,4 +549,77 @@ proptest! {
         prop_assert_eq!(taken, published);
         prop_assert_eq!(harness.status("queue_bytes"), 0);
     }
+}
+
+/// As Pusher's libraries verify and read it.
+#[test]
+fn a_hook_of_an_app_posts_as_pusher_does() {
+    let mut harness = Harness::with_members(&["a"]);
+    let app = config::PusherApp {
+        key: "shop-key".into(),
+        secret: Some(config::Secret::new("0123456789abcdef")),
+        namespace: "shop".into(),
+        ..config::PusherApp::default()
+    };
+    harness.apps.insert("shop", app);
+    harness.hook(|hook| {
+        hook.pusher_app = Some("shop".into());
+        let kinds = [HookEventKind::Publish, HookEventKind::Connect];
+        let own = [
+            HookEventKind::ChannelOccupied,
+            HookEventKind::ChannelVacated,
+            HookEventKind::MemberAdded,
+            HookEventKind::ClientEvent,
+        ];
+        hook.events = kinds.into_iter().chain(own).collect();
+    });
+    let session = SessionId::from_u64(42).unwrap();
+    harness.emit(HookEventBody::Connect { session, user: "ada".into(), transport: "pusher" });
+    harness.publish("shop:presence-a", 1);
+    let occupied =
+        |channel: &str| HookEventBody::Occupied { channel: channel.into(), occupied: true };
+    harness.emit(occupied("other:presence-a"));
+    assert!(harness.attempts().is_empty(), "neither what Pusher has not, nor another's channel");
+    harness.emit(occupied("shop:presence-a"));
+    let attempt = harness.attempt();
+    assert_eq!(
+        String::from_utf8_lossy(&attempt.body),
+        r#"{"time_ms":1800000000000,"events":[{"name":"channel_occupied","channel":"presence-a"}]}"#
+    );
+    attempt.with_headers(|headers| {
+        let header = |name| headers.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
+        assert_eq!(header("X-Pusher-Key"), Some("shop-key"));
+        assert_eq!(header("X-Pusher-Signature").map(str::len), Some(64));
+        assert_eq!(header("Dunlin-Signature"), None);
+    });
+    let (channel, user): (Arc<str>, Box<str>) = ("shop:presence-a".into(), "7".into());
+    harness.emit(HookEventBody::Member { channel: Arc::clone(&channel), user, added: true });
+    let info = dunlin_hub::ClientInfo {
+        user: "7".into(),
+        client: session,
+        conn_info: None,
+        chan_info: None,
+    };
+    let publication = Publication {
+        data: br#"{"x":1}"#.as_slice().into(),
+        tags: [("event".into(), "client-moved".into())].into_iter().collect(),
+        info: Some(Arc::new(info)),
+        ..Publication::default()
+    };
+    harness.emit(HookEventBody::ClientEvent { channel, publication: Arc::new(publication) });
+    harness.ends(&attempt, &DeliveryResult::Delivered);
+    let second: Value = serde_json::from_slice(&harness.attempt().body).unwrap();
+    assert_eq!(
+        second["events"],
+        serde_json::json!([
+            {"name": "member_added", "channel": "presence-a", "user_id": "7"},
+            {"name": "client_event", "channel": "presence-a", "event": "client-moved",
+             "data": "{\"x\":1}", "user_id": "7"},
+        ])
+    );
+    // Of an app that is no more it gets nothing.
+    harness.apps.remove("shop");
+    harness.apply();
+    harness.emit(occupied("shop:presence-a"));
+    assert!(harness.attempts().is_empty());
 }

@@ -79,6 +79,22 @@ impl Announcements {
         self.ends.front().map(|&(end_ms, ..)| end_ms)
     }
 
+    /// Those of a channel's sessions that its subscribers know of: with those whose leave is gathered, and without those whose
+    /// join is.
+    pub(super) fn known<'a>(
+        &'a self,
+        (at, incarnation): (u32, u32),
+        present: impl Iterator<Item = &'a Arc<ClientInfo>>,
+    ) -> impl Iterator<Item = &'a Arc<ClientInfo>> {
+        let window = self.windows.get(&at).filter(|window| window.incarnation == incarnation);
+        let changes = window.map(|window| &window.changes);
+        let change = move |info: &ClientInfo| changes.and_then(|of| of.get(&info.client));
+        let left = changes.into_iter().flat_map(HashMap::values).filter(|of| !of.joined);
+        present
+            .filter(move |info| change(info).is_none_or(|change| !change.joined))
+            .chain(left.map(|change| &change.info))
+    }
+
     /// A window that has ended, as index and incarnation of its channel, and what is to be announced.
     fn poll(&mut self, now_ms: u64) -> Option<(u32, u32, Vec<Change>)> {
         let &(_, at, incarnation) = self.ends.front().filter(|&&(end_ms, ..)| end_ms <= now_ms)?;
@@ -104,7 +120,11 @@ impl Hub {
     pub(super) fn announce(&mut self, at: u32, info: &Arc<ClientInfo>, joined: bool) {
         let channel = (at, self.homes[at].incarnation);
         if self.announcements.note(self.now.ms, channel, info, joined) {
-            self.broadcast_announcement(at, info, joined);
+            let of_user = match self.sessions_of_member(at, &info.user) {
+                Some(sessions) => sessions == u32::from(joined),
+                None => true,
+            };
+            self.broadcast_announcement(at, info, joined, of_user);
         }
     }
 
@@ -112,17 +132,51 @@ impl Hub {
     pub(super) fn announce_gathered(&mut self) {
         while let Some((at, incarnation, changes)) = self.announcements.poll(self.now.ms) {
             if self.homes.get(at).is_some_and(|home| home.incarnation == incarnation) {
-                for Change { joined, info, .. } in changes {
-                    self.broadcast_announcement(at, &info, joined);
-                }
+                self.broadcast_gathered(at, &changes);
             }
         }
     }
 
-    fn broadcast_announcement(&mut self, at: u32, info: &Arc<ClientInfo>, joined: bool) {
+    fn broadcast_gathered(&mut self, at: u32, changes: &[Change]) {
+        // By how many sessions more each user is there than is known.
+        let mut more: HashMap<&str, i64, RandomState> = HashMap::default();
+        for change in changes {
+            *more.entry(&change.info.user).or_default() += if change.joined { 1 } else { -1 };
+        }
+        for Change { joined, info, .. } in changes {
+            let of_user = match self.sessions_of_member(at, &info.user) {
+                None => true,
+                Some(sessions) => {
+                    let now = i64::from(sessions);
+                    let known = more.get(&*info.user).map(|more| now - more);
+                    let (before, after) = if *joined { (0, now > 0) } else { (1, now == 0) };
+                    let changes = known.is_some_and(|known| known.min(1) == before);
+                    // One of a user's changes says so for all.
+                    changes && after && more.remove(&*info.user).is_some()
+                }
+            };
+            self.broadcast_announcement(at, info, *joined, of_user);
+        }
+    }
+
+    /// How many sessions this user has in a channel; `None`: its users are not counted.
+    fn sessions_of_member(&self, at: u32, user: &str) -> Option<u32> {
+        match &self.homes[at].members {
+            Some(members) => members.sessions_of(user),
+            None => None,
+        }
+    }
+
+    fn broadcast_announcement(
+        &mut self,
+        at: u32,
+        info: &Arc<ClientInfo>,
+        joined: bool,
+        of_user: bool,
+    ) {
         self.broadcast(at, |channel| match joined {
-            true => HubMessageKind::Join { channel, info: Arc::clone(info) },
-            false => HubMessageKind::Leave { channel, info: Arc::clone(info) },
+            true => HubMessageKind::Join { channel, info: Arc::clone(info), of_user },
+            false => HubMessageKind::Leave { channel, info: Arc::clone(info), of_user },
         });
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 
 use super::Hub;
-use crate::channel::{Channel, DELTA, FILTERED, JOIN_LEAVE};
+use crate::channel::{Channel, DELTA, EXCEPTED, FILTERED, JOIN_LEAVE, SubscriptionState};
 use crate::encode::{ENCODINGS_MAX, EncodingId, Outgoing};
 use crate::frame_log::{FrameKind, Label, Range};
 use crate::message::HubMessageKind;
@@ -18,6 +18,7 @@ use crate::outbox::Appended;
 use crate::position::Epoch;
 use crate::publication::{ClientInfo, Publication};
 use crate::session::{BLOCKED, BULK, DIRTY, HELD};
+use crate::session_id::SessionId;
 
 /// Ranges after which a blocked session's bytes are copied together, so that it holds memory of the
 /// frame log in proportion to its bytes.
@@ -40,7 +41,7 @@ pub(super) struct FanOut<'a> {
 
 impl<'a> FanOut<'a> {
     fn unpaced(outgoing: &'a Outgoing<'a>, estimate_bytes: usize, flags: u8) -> Self {
-        let (label, mask) = (Label::KEPT, flags);
+        let (label, mask) = (Label::KEPT, flags | EXCEPTED);
         Self { outgoing, label, estimate_bytes, flags, mask, repeats: false, paced: None }
     }
 }
@@ -52,6 +53,7 @@ impl Hub {
         name: &Arc<str>,
         epoch: Epoch,
         publication: &Arc<Publication>,
+        except: Option<SessionId>,
     ) {
         let Some(at) = self.channels.find(&self.names, name) else {
             // Normal while an unsubscription is on its way. Repeated because a predecessor of this
@@ -90,11 +92,13 @@ impl Hub {
         }
         let estimate_bytes = publication.data.len() + name.len() + 256;
         let outgoing = &Outgoing::Publication { channel: name, publication };
-        let mask = FILTERED | DELTA;
+        let mask = FILTERED | DELTA | EXCEPTED;
         let plain =
             FanOut { outgoing, label, estimate_bytes, flags: 0, mask, repeats: false, paced };
         let incarnation = self.channels[at].incarnation;
+        let excepted = except.and_then(|session| self.except(at, session));
         self.fan_out(at, &plain);
+        self.end_exception(excepted);
         if self.filters.is_empty() && self.deltas.is_empty() {
             return;
         }
@@ -110,12 +114,45 @@ impl Hub {
         }
     }
 
-    pub(super) fn deliver_join(&mut self, name: &Arc<str>, info: &ClientInfo) {
-        self.fan_out_to_watchers(name, &Outgoing::Join { channel: name, info });
+    pub(super) fn deliver_join(&mut self, name: &Arc<str>, info: &ClientInfo, of_user: bool) {
+        let join = &Outgoing::Join { channel: name, info, of_user };
+        let own = self.channels.find(&self.names, name).and_then(|at| {
+            let own = self.subscription_to(self.slot_of(info.client)?, at)?;
+            self.members.get(&own)?.skip_own_join.then(|| self.except(at, info.client))?
+        });
+        self.fan_out_to_watchers(name, join);
+        self.end_exception(own);
     }
 
-    pub(super) fn deliver_leave(&mut self, name: &Arc<str>, info: &ClientInfo) {
-        self.fan_out_to_watchers(name, &Outgoing::Leave { channel: name, info });
+    pub(super) fn deliver_leave(&mut self, name: &Arc<str>, info: &ClientInfo, of_user: bool) {
+        self.fan_out_to_watchers(name, &Outgoing::Leave { channel: name, info, of_user });
+    }
+
+    /// Leaves a session's subscription to a channel out of what is fanned out, until [`Hub::end_exception`].
+    fn except(&mut self, at: u32, session: SessionId) -> Option<u32> {
+        let subscription = self.subscription_to(self.slot_of(session)?, at)?;
+        self.set_excepted(subscription, true);
+        Some(subscription)
+    }
+
+    /// The subscription may have ended meanwhile.
+    fn end_exception(&mut self, subscription: Option<u32>) {
+        if let Some(subscription) = subscription {
+            self.set_excepted(subscription, false);
+        }
+    }
+
+    fn set_excepted(&mut self, subscription: u32, is_excepted: bool) {
+        if let Some(of) = self.subscriptions.get(subscription)
+            && let SubscriptionState::Established { index } = of.state.get()
+            && self.channels.get(of.channel).is_some()
+            && let Some(subscriber) = self.channels[of.channel].subscribers.get_mut(index as usize)
+        {
+            *subscriber = match is_excepted {
+                true => subscriber.with(EXCEPTED),
+                false => subscriber.without(EXCEPTED),
+            };
+        }
     }
 
     /// The home worker could not send everything.

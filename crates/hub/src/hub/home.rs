@@ -58,10 +58,10 @@ impl Hub {
         asked: SubscribeRequest,
         recovered: Option<Vec<Arc<Publication>>>,
     ) {
-        let SubscribeRequest { request, options, since, reject_unrecovered, member, .. } = asked;
+        let SubscribeRequest { request, options, since, member, list_members, .. } = asked;
         let position = self.homes[at].stream.as_ref().map(|stream| stream.position());
         let position = position.unwrap_or_default();
-        if reject_unrecovered
+        if asked.reject_unrecovered
             && since.is_some()
             && recovered.is_none()
             && options.recovery_mode == RecoveryMode::Stream
@@ -73,19 +73,43 @@ impl Hub {
             self.reply(from, request, ReplyContent::Failed(error));
             return;
         }
+        if let Some(info) = member.as_deref().filter(|_| options.presence_users_max > 0) {
+            let members = self.homes[at].members.get_or_insert_default();
+            members.count_users();
+            if !members.has_place(&info.user, options.presence_users_max) {
+                self.remove_members_if_empty(at);
+                self.remove_if_empty(at);
+                self.reply(from, request, ReplyContent::Failed(Error::LimitExceeded));
+                return;
+            }
+        }
+        let listed = if list_members {
+            self.known_members(at, member.as_ref(), options.recovery_bytes_max)
+        } else {
+            Some(Vec::new())
+        };
+        let Some(members) = listed else {
+            self.remove_members_if_empty(at);
+            self.remove_if_empty(at);
+            self.reply(from, request, ReplyContent::Failed(Error::LimitExceeded));
+            return;
+        };
         let content = ReplyContent::Subscribed {
             position,
             recovered: recovered.is_some(),
             publications: recovered.unwrap_or_default(),
+            members,
         };
         // The reply goes first: everything sent to `from` after it belongs to the subscriber.
         // Without room for the reply there is no subscriber.
         if !self.reply(from, request, content) {
+            self.remove_members_if_empty(at);
             self.remove_if_empty(at);
             return;
         }
         if self.homes[at].interest.is_empty() {
             self.active_homes += 1;
+            self.note_occupied(at, true);
         }
         self.homes[at].interest.insert(from);
         if let Some(info) = member {
@@ -94,7 +118,8 @@ impl Hub {
                 presence: options.presence,
                 join_leave: options.join_leave,
             };
-            self.homes[at].members.get_or_insert_default().insert(info.client, listed);
+            self.homes[at].members.get_or_insert_default().insert(listed);
+            self.note_member(at, &info.user, true);
             if options.join_leave {
                 self.announce(at, &info, true);
             }
@@ -126,6 +151,7 @@ impl Hub {
             return self.engine_publish(engine, from, asked);
         }
         let PublishRequest { request, channel, options, publish } = asked;
+        let except = publish.except;
         if let Some(key) = &publish.idempotency_key
             && let Some(position) = self.idempotency.find(&channel, key, self.now.ms)
         {
@@ -182,7 +208,7 @@ impl Hub {
             if kept {
                 self.append_history(at, &publication, &options);
             }
-            self.broadcast_publication(at, position.epoch, &publication);
+            self.broadcast_publication(at, position.epoch, &publication, except);
         }
         let published = Published { position, suppressed: false };
         self.reply(from, request, ReplyContent::Published(published));
@@ -193,11 +219,13 @@ impl Hub {
         at: u32,
         epoch: Epoch,
         publication: &Arc<Publication>,
+        except: Option<SessionId>,
     ) {
         self.broadcast(at, |channel| HubMessageKind::Publication {
             channel,
             epoch,
             publication: Arc::clone(publication),
+            except,
         });
     }
 
@@ -247,7 +275,7 @@ impl Hub {
             self.homes.find(&self.names, channel).and_then(|at| self.homes[at].members.as_ref());
         let present = members
             .into_iter()
-            .flat_map(|members| members.values())
+            .flat_map(|members| members.sessions.values())
             .filter(|member| member.presence)
             .map(|member| &member.info);
         let content = if let Some(bytes_max) = bytes_max {
@@ -276,15 +304,44 @@ impl Hub {
 
     /// Removes a session from a channel's presence and announces that it left.
     pub(super) fn remove_member(&mut self, at: u32, member: SessionId) {
-        let home = &mut self.homes[at];
-        let Some(members) = &mut home.members else { return };
-        let listed = members.remove(&member);
-        if members.is_empty() {
-            home.members = None;
+        let Some(members) = &mut self.homes[at].members else { return };
+        let listed = members.remove(member);
+        if let Some(listed) = &listed {
+            self.note_member(at, &listed.info.user, false);
         }
         if let Some(HomeMember { info, join_leave: true, .. }) = listed {
             self.announce(at, &info, false);
         }
+        self.remove_members_if_empty(at);
+    }
+
+    fn remove_members_if_empty(&mut self, at: u32) {
+        let members = &mut self.homes[at].members;
+        if members.as_ref().is_some_and(|members| members.sessions.is_empty()) {
+            *members = None;
+        }
+    }
+
+    /// Who is present in a channel as far as its subscribers know, and `own`, who is about to be; each user once. `None`: that
+    /// is more than so many bytes. 0: there is no bound.
+    fn known_members(
+        &self,
+        at: u32,
+        own: Option<&Arc<ClientInfo>>,
+        bytes_max: usize,
+    ) -> Option<Vec<Arc<ClientInfo>>> {
+        let members = self.homes[at].members.iter().flat_map(|members| members.sessions.values());
+        let present = members.filter(|member| member.presence).map(|member| &member.info);
+        let mut users = HashSet::new();
+        let (mut known, mut bytes) = (Vec::new(), 0);
+        let channel = (at, self.homes[at].incarnation);
+        for info in own.into_iter().chain(self.announcements.known(channel, present)) {
+            if users.insert(&*info.user) {
+                bytes += info.cost();
+                known.push(Arc::clone(info));
+            }
+        }
+        (bytes_max == 0 || bytes <= bytes_max).then_some(known)
     }
 
     pub(super) fn drop_interest(&mut self, at: u32, worker: u8) {
@@ -294,6 +351,24 @@ impl Hub {
             if let Some(stream) = &mut home.stream {
                 stream.meta_expires_ms = self.now.ms + stream.meta_ttl_ms;
             }
+            self.note_occupied(at, false);
+        }
+    }
+
+    fn note_occupied(&mut self, at: u32, occupied: bool) {
+        if self.channel_event_filter.occupancy {
+            let channel = Arc::clone(&self.homes[at].name);
+            self.channel_events.push_back(ChannelEvent::Occupied { channel, occupied });
+        }
+    }
+
+    /// A session of a user has come into a channel, or has left it.
+    fn note_member(&mut self, at: u32, user: &str, added: bool) {
+        let home = &self.homes[at];
+        let sessions = home.members.as_ref().and_then(|members| members.sessions_of(user));
+        if self.channel_event_filter.occupancy && sessions == Some(u32::from(added)) {
+            let (channel, user) = (Arc::clone(&home.name), user.into());
+            self.channel_events.push_back(ChannelEvent::Member { channel, user, added });
         }
     }
 

@@ -377,11 +377,15 @@ impl Hub {
             HubMessageKind::Presence { request, channel, bytes_max } => {
                 self.home_presence(from, request, &channel, bytes_max);
             }
-            HubMessageKind::Publication { channel, epoch, publication } => {
-                self.deliver_publication(from, &channel, epoch, &publication);
+            HubMessageKind::Publication { channel, epoch, publication, except } => {
+                self.deliver_publication(from, &channel, epoch, &publication, except);
             }
-            HubMessageKind::Join { channel, info } => self.deliver_join(&channel, &info),
-            HubMessageKind::Leave { channel, info } => self.deliver_leave(&channel, &info),
+            HubMessageKind::Join { channel, info, of_user } => {
+                self.deliver_join(&channel, &info, of_user);
+            }
+            HubMessageKind::Leave { channel, info, of_user } => {
+                self.deliver_leave(&channel, &info, of_user);
+            }
             HubMessageKind::Gap { channel } => self.deliver_gap(&channel),
             HubMessageKind::Reply(reply) => self.handle_reply(from, reply.request, reply.content),
             HubMessageKind::Scatter { request, scatter } => {

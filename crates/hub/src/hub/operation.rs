@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Hub;
+use super::subscribe::Recovered;
 use crate::command::HistoryFilter;
 use crate::config::Now;
 use crate::error::Error;
@@ -170,8 +171,11 @@ impl Hub {
         let event = match (waiter, content) {
             (
                 Waiter::Subscribe(pending),
-                ReplyContent::Subscribed { position, recovered, publications },
-            ) => return self.handle_subscribed(*pending, position, recovered, publications),
+                ReplyContent::Subscribed { position, recovered, publications, members },
+            ) => {
+                let recovered = Recovered { recovered, publications, members };
+                return self.handle_subscribed(*pending, position, recovered);
+            }
             (Waiter::Publish { token, .. }, ReplyContent::Published(published)) => {
                 Event::Published { token, result: Ok(published) }
             }

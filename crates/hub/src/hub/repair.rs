@@ -71,7 +71,8 @@ impl Hub {
                 self.append_history(at, publication, &options);
             }
         }
-        self.broadcast_publication(at, epoch, publication);
+        // Engines do not say whom it is not for.
+        self.broadcast_publication(at, epoch, publication, None);
     }
 
     /// Holds a publication back that is not the next.

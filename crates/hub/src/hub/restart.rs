@@ -59,7 +59,7 @@ impl Hub {
             }
             self.forget_waiting(at, worker, None);
             self.drop_interest(at, worker);
-            let members = self.homes[at].members.iter().flat_map(|members| members.keys());
+            let members = self.homes[at].members.iter().flat_map(|members| members.sessions.keys());
             let gone: Vec<SessionId> =
                 members.copied().filter(|session| session.worker() == worker).collect();
             for session in gone {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Hub;
 use super::session::Cause;
+use crate::channel::Channel;
 use crate::channel_event::UnsubscribeCause;
 use crate::command::{
     DisconnectUser, SendToUser, SubscribeOptions, SubscribeUser, UnsubscribeUser,
@@ -313,6 +314,14 @@ impl Hub {
     }
 
     fn matching(&self, patterns: &[String]) -> Vec<(Arc<str>, u64)> {
+        if let [name] = patterns
+            && !glob::is_pattern(name)
+        {
+            let found = self.channels.find(&self.names, name).map(|at| &self.channels[at]);
+            let found = found.filter(|channel| !channel.subscribers.is_empty());
+            let count = |of: &Channel| (Arc::clone(&of.name), of.subscribers.len() as u64);
+            return found.map(count).into_iter().collect();
+        }
         self.channels
             .iter()
             .filter(|(_, channel)| !channel.subscribers.is_empty())

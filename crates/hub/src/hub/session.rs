@@ -236,17 +236,18 @@ impl Hub {
             .and_then(|subscription| self.members.get(&subscription));
         Some(match member {
             Some(member) => Arc::clone(&member.info),
-            None => self.new_client_info(slot, None),
+            None => self.new_client_info(slot, None, None),
         })
     }
 
     pub(super) fn new_client_info(
         &self,
         slot: u32,
+        user: Option<Box<str>>,
         chan_info: Option<Box<[u8]>>,
     ) -> Arc<ClientInfo> {
         Arc::new(ClientInfo {
-            user: self.users.name(self.sessions[slot].user).into(),
+            user: user.unwrap_or_else(|| self.users.name(self.sessions[slot].user).into()),
             client: self.id_of(slot),
             conn_info: self.conn_infos.get(&slot).cloned(),
             chan_info,

@@ -34,6 +34,14 @@ struct Since {
     rejects: bool,
 }
 
+/// What a subscription begins with, beside its position.
+#[derive(Default)]
+pub(super) struct Recovered {
+    pub(super) recovered: bool,
+    pub(super) publications: Vec<Arc<Publication>>,
+    pub(super) members: Vec<Arc<ClientInfo>>,
+}
+
 impl Hub {
     /// Subscribes a session; ends in [`Event::Subscribed`].
     ///
@@ -114,8 +122,10 @@ impl Hub {
         let listed = options.presence || options.join_leave;
         let local = !listed
             && known.is_some_and(|at| self.can_answer(&self.channels[at], options, recover));
-        let chan_info = subscribe.chan_info.take();
-        let info = (listed || chan_info.is_some()).then(|| self.new_client_info(slot, chan_info));
+        let (user, chan_info) = (subscribe.member.take(), subscribe.chan_info.take());
+        let is_known = listed || user.is_some() || chan_info.is_some();
+        let info = is_known.then(|| self.new_client_info(slot, user, chan_info));
+        let (skip_own_join, list_members) = (subscribe.skip_own_join, subscribe.list_members);
 
         let channel = match known {
             Some(channel) => channel,
@@ -136,6 +146,7 @@ impl Hub {
         });
         if !local && let Some(pending) = pending.take() {
             let member = info.clone().filter(|_| listed);
+            let member = (member, list_members);
             if let Err(error) = self.request_subscription(pending, options, since, member) {
                 self.subscriptions.remove(subscription);
                 if self.channels[channel].is_unused() {
@@ -149,11 +160,12 @@ impl Hub {
         session.subscription = subscription;
         session.subscriptions += 1;
         if let Some(info) = info {
-            self.members.insert(subscription, Member { info, listed });
+            self.members.insert(subscription, Member { info, listed, skip_own_join });
         }
         if let Some(pending) = pending {
             let position = self.channels[channel].position;
-            self.establish(pending, position, recover.is_some(), Vec::new());
+            let recovered = Recovered { recovered: recover.is_some(), ..Recovered::default() };
+            self.establish(pending, position, recovered);
         }
         Ok(())
     }
@@ -211,7 +223,7 @@ impl Hub {
         pending: PendingSubscribe,
         options: &Arc<ChannelOptions>,
         since: Since,
-        member: Option<Arc<ClientInfo>>,
+        (member, list_members): (Option<Arc<ClientInfo>>, bool),
     ) -> Result<(), Error> {
         let (home, subscription) = (pending.home, pending.subscription);
         let at = self.subscriptions[subscription].channel;
@@ -228,6 +240,7 @@ impl Hub {
                 since,
                 reject_unrecovered,
                 member,
+                list_members,
                 maker,
             };
             HubMessageKind::Subscribe(Box::new(asked))
@@ -243,8 +256,7 @@ impl Hub {
         &mut self,
         pending: PendingSubscribe,
         position: StreamPosition,
-        recovered: bool,
-        publications: Vec<Arc<Publication>>,
+        recovered: Recovered,
     ) {
         let at = self.subscriptions[pending.subscription].channel;
         let channel = &mut self.channels[at];
@@ -259,7 +271,7 @@ impl Hub {
         channel.joined = true;
         channel.position = position;
         channel.pending -= 1;
-        self.establish(pending, position, recovered, publications);
+        self.establish(pending, position, recovered);
     }
 
     /// Ends a subscription whose request failed.
@@ -409,9 +421,9 @@ impl Hub {
         &mut self,
         pending: PendingSubscribe,
         position: StreamPosition,
-        recovered: bool,
-        mut publications: Vec<Arc<Publication>>,
+        recovered: Recovered,
     ) {
+        let Recovered { recovered, mut publications, members } = recovered;
         let PendingSubscribe { token, session, subscription, mode, .. } = pending;
         let Subscription { session: slot, channel: at, .. } = self.subscriptions[subscription];
         if mode.was_recovering {
@@ -471,6 +483,7 @@ impl Hub {
                 positioned: mode.positioned,
                 recoverable: mode.recoverable,
                 delta: mode.delta,
+                members,
             });
             self.events.push_back(Event::Subscribed { token, session, channel: name, result });
         }

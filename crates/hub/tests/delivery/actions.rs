@@ -83,6 +83,7 @@ impl Simulation {
             hub.set_channel_event_filter(ChannelEventFilter {
                 subscriptions: true,
                 publications: true,
+                occupancy: false,
             });
         }
     }

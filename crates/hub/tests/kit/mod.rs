@@ -31,8 +31,8 @@ impl Encode for Lines {
                 format!("delta {channel} {} {data}", publication.offset)
             }
             Outgoing::Join { .. } | Outgoing::Leave { .. } if encoding.0 == 1 => return,
-            Outgoing::Join { channel, info } => format!("join {channel} {}", info.user),
-            Outgoing::Leave { channel, info } => format!("leave {channel} {}", info.user),
+            Outgoing::Join { channel, info, .. } => format!("join {channel} {}", info.user),
+            Outgoing::Leave { channel, info, .. } => format!("leave {channel} {}", info.user),
             Outgoing::Unsubscribe { channel, code, .. } => format!("unsub {channel} {code}"),
             Outgoing::Subscribe { channel, position, .. } => {
                 format!("sub {channel} {} {}", position.offset, position.epoch)
@@ -73,6 +73,7 @@ pub struct World {
     pub bus: Vec<Endpoint<HubMessage>>,
     pub asleep: Vec<bool>,
     pub config: HubConfig,
+    pub encoder: fn() -> Box<dyn Encode>,
     pub events: Vec<(u8, Event)>,
     /// Sent and not yet read.
     pub sent: BTreeMap<SessionId, String>,
@@ -81,6 +82,13 @@ pub struct World {
 impl World {
     pub fn new(workers: u8) -> Self {
         Self::with_config(HubConfig { workers, ..HubConfig::default() })
+    }
+
+    pub fn with_encoder(workers: u8, encoder: fn() -> Box<dyn Encode>) -> Self {
+        let mut world = Self::new(workers);
+        world.encoder = encoder;
+        world.hubs = (0..workers).map(|worker| world.birth(worker)).collect();
+        world
     }
 
     pub fn with_config(mut config: HubConfig) -> Self {
@@ -95,6 +103,7 @@ impl World {
             bus: Vec::new(),
             asleep: Vec::new(),
             config,
+            encoder: || Box::new(Lines),
             events: Vec::new(),
             sent: BTreeMap::new(),
         };
@@ -115,7 +124,7 @@ impl World {
             seed: u64::from(worker) << 32 | u64::from(incarnation) << 8 | 7,
             ..self.config.clone()
         };
-        Hub::new(config, Box::new(Lines))
+        Hub::new(config, (self.encoder)())
     }
 
     pub fn hub(&mut self, worker: u8) -> &mut Hub {

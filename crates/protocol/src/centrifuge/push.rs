@@ -35,7 +35,7 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
             object.end();
             push.end();
         }
-        Outgoing::Join { channel, info } => {
+        Outgoing::Join { channel, info, .. } => {
             let mut push = Object::begin(out);
             push.string("channel", channel);
             let mut join = Object::begin(push.key("join"));
@@ -43,7 +43,7 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
             join.end();
             push.end();
         }
-        Outgoing::Leave { channel, info } => {
+        Outgoing::Leave { channel, info, .. } => {
             let mut push = Object::begin(out);
             push.string("channel", channel);
             let mut leave = Object::begin(push.key("leave"));

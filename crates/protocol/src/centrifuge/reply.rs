@@ -377,7 +377,7 @@ mod tests {
             publications: vec![publication(2), publication(3)],
             positioned: true,
             recoverable: true,
-            delta: false,
+            ..Subscribed::default()
         };
         assert_eq!(
             written(&Reply::Subscribe(&SubscribeResult::from(&subscribed))),

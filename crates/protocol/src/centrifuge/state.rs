@@ -65,6 +65,12 @@ impl ProtocolState {
         self.awaits_pong = true;
     }
 
+    /// The client is there: whatever it sends says so where the protocol has no pong that must be one. True: a ping was
+    /// unanswered.
+    pub fn heard(&mut self) -> bool {
+        std::mem::take(&mut self.awaits_pong)
+    }
+
     /// The connect has opened a session.
     pub fn connected(&mut self) {
         self.phase = ConnectPhase::Connected;

@@ -3,13 +3,17 @@
 //! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds. Each target takes any
 //! bytes and panics when an invariant is broken.
 
-use dunlin_hub::{PayloadFormat, TagFilter};
+use dunlin_hub::{Outgoing, PayloadFormat, Publication, TagFilter};
 use dunlin_protocol::centrifuge::{
     CommandError, Commands, ConnectRequest, FilterNode, ProtocolState, Request,
 };
 use dunlin_protocol::emulation::EmulationRequest;
 use dunlin_protocol::json::{Json, write_string};
 use dunlin_protocol::long_poll::{Cursor, PollLimits, PollRequest, Since};
+use dunlin_protocol::pusher::event::write_push;
+use dunlin_protocol::pusher::{
+    Member, Message, Messages, SocketId, is_name, payload_of_text, pusher_name,
+};
 use dunlin_protocol::{Format, Payload};
 
 /// A target by the name of its corpus.
@@ -24,6 +28,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("protocol_json", json),
     ("protocol_cursor", cursor),
     ("protocol_poll", poll),
+    ("protocol_pusher", pusher),
 ];
 
 /// A conversation survives any frame, and what it refuses it refuses in words that fit where they go.
@@ -79,6 +84,41 @@ fn converse(format: Format, frame: &[u8]) {
         }
     }
     assert_eq!(empty, count == 0);
+}
+
+/// A client of the Pusher protocol survives any frame; what of it others are sent is JSON, and a text is the text it was.
+fn pusher(frame: &[u8]) {
+    let mut messages = Messages::new(frame);
+    while let Some(message) = messages.next() {
+        let Ok(message) = message else { continue };
+        match &message {
+            Message::ClientEvent { event, data, .. } => {
+                assert!(event.starts_with("client-"));
+                one_line(data.as_bytes());
+            }
+            Message::Subscribe(subscribe) => {
+                let _ = Member::of_channel_data(&subscribe.channel_data);
+                if is_name(&subscribe.channel) && !subscribe.channel.starts_with('#') {
+                    let channel = format!("ns:{}", subscribe.channel);
+                    assert_eq!(pusher_name(&channel), subscribe.channel);
+                }
+            }
+            Message::SignIn(sign_in) => drop(Member::of_user_data(&sign_in.user_data)),
+            _ => {}
+        }
+    }
+    if let Ok(text) = std::str::from_utf8(frame) {
+        let publication = Publication { data: payload_of_text(text), ..Publication::default() };
+        one_line(&publication.data);
+        let mut out = Vec::new();
+        let outgoing = Outgoing::Publication { channel: "ns:a", publication: &publication };
+        write_push(&mut out, &outgoing);
+        let event: serde_json::Value = serde_json::from_slice(&out).expect("an event is JSON");
+        assert_eq!(event["data"], text);
+        if let Ok(id) = text.parse::<SocketId>() {
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+    }
 }
 
 fn payloads<'a>(request: &'a Request<'_>) -> Vec<&'a Payload<'a>> {

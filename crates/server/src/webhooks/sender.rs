@@ -163,7 +163,8 @@ impl WebhookSender<'_> {
             self.generation = generation;
             let settings = self.state.settings.load();
             self.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
-            self.dispatcher.handle_settings(&settings.config.webhooks);
+            let config = &settings.config;
+            self.dispatcher.handle_settings(&config.webhooks, &config.pusher.apps);
         }
     }
 

@@ -99,6 +99,9 @@ impl Worker<'_> {
         if old.client.token != new.client.token || before.withdraws_anonymous(newest) {
             self.close_revoked(cx);
         }
+        if !Arc::ptr_eq(&before.pusher, &newest.pusher) {
+            self.end_pusher_apps(cx);
+        }
         if !Arc::ptr_eq(&before.subscription_verifier, &newest.subscription_verifier) {
             let places = self.grants.without_key(|key| newest.subscription_verifier.keeps(key));
             self.invalidate_subscriptions(cx, places, "the key of its token was revoked");
@@ -163,7 +166,10 @@ impl Worker<'_> {
         let open: Vec<ConnId> = cx.connections().collect();
         for conn in open {
             let Some(&mut link) = cx.data(conn) else { continue };
-            if !matches!(link.role, Role::Client(_)) || link.session().is_none() {
+            // Those of the Pusher protocol have no tokens.
+            if !matches!(link.role, Role::Client(encoding) if !encoding.is_pusher())
+                || link.session().is_none()
+            {
                 continue;
             }
             let why = match self.heartbeat.params(link.params()).and_then(|params| params.key) {

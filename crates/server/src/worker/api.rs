@@ -531,7 +531,7 @@ impl Worker<'_> {
         Ok(publish)
     }
 
-    fn publish(
+    pub(super) fn publish(
         &mut self,
         cx: &mut Context<Link>,
         place: CommandPlace,
@@ -580,7 +580,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn channel_options(&self, channel: &str) -> Result<Arc<ChannelOptions>, ApiError> {
+    pub(super) fn channel_options(&self, channel: &str) -> Result<Arc<ChannelOptions>, ApiError> {
         let max = self.settings.config.limits.channel_bytes_max;
         if channel.is_empty() || channel.len() > max {
             let why = format_args!("a channel name has 1 to {max} bytes");
@@ -649,7 +649,7 @@ impl Worker<'_> {
     }
 
     /// What of a call can begin in this turn has begun.
-    fn pause(&mut self, cx: &mut Context<Link>, call: CallId) {
+    pub(super) fn pause(&mut self, cx: &mut Context<Link>, call: CallId) {
         self.api_calls.pause(call);
         self.respond(cx, call);
     }
@@ -657,6 +657,10 @@ impl Worker<'_> {
     /// Responds to a call whose commands are all answered.
     fn respond(&mut self, cx: &mut Context<Link>, call: CallId) {
         if let Some(mut answered) = self.api_calls.poll(call) {
+            if let Some(plan) = answered.pusher.take() {
+                let conn = answered.conn;
+                return self.go_on(cx, conn, plan.next(answered.into_answers()));
+            }
             let facts = NodeFacts {
                 uid: &self.state.uid,
                 name: self.settings.node_name(),
@@ -690,7 +694,16 @@ fn new_call(
     commands: Vec<CommandSlot>,
 ) -> NewCall {
     let errors_as_status = errors_as_status(request);
-    NewCall { conn, form, errors_as_status, scope, commands, at_once: usize::MAX, warning: None }
+    NewCall {
+        conn,
+        form,
+        errors_as_status,
+        scope,
+        commands,
+        at_once: usize::MAX,
+        warning: None,
+        pusher: None,
+    }
 }
 
 /// Whether the caller wants errors as HTTP statuses.

@@ -239,7 +239,7 @@ impl Worker<'_> {
     }
 
     /// About how many messages to others it causes that somebody joins a channel, or leaves it.
-    fn joins_of(&self, channel: &str) -> u64 {
+    pub(super) fn joins_of(&self, channel: &str) -> u64 {
         let (subscribers, join_leave) = self.hub.audience(channel);
         if join_leave { (subscribers * self.state.workers()) as u64 } else { 0 }
     }

@@ -42,6 +42,9 @@ impl Worker<'_> {
         frame: &'f [u8],
     ) -> Option<(&'f [u8], u64)> {
         let encoding = cx.data(conn).and_then(|link| encoding_of(link))?;
+        if encoding.is_pusher() {
+            return self.handle_pusher(cx, conn, frame);
+        }
         let mut commands = Commands::of(encoding.format(), frame);
         loop {
             let before = commands.rest();

@@ -31,8 +31,9 @@ impl Worker<'_> {
                     self.session_ended(cx, session, tag);
                 }
                 // The hub has sent the client a push.
-                Event::Unsubscribed { session, channel, .. } => {
+                Event::Unsubscribed { session, channel, code, .. } => {
                     self.grants.remove(session, &channel);
+                    self.pusher_unsubscribed(cx, session, code);
                 }
                 event => self.complete(cx, event),
             }
@@ -66,6 +67,7 @@ impl Worker<'_> {
                 let bytes = self.hub.outbox_bytes(session).saturating_sub(before) as u64;
                 self.charge_namespace(&channel, Work { bytes, ..Work::default() });
             }
+            (Pending::Pusher { session }, event) => self.pusher_answered(session, event),
             (Pending::Connect { session }, Event::Subscribed { channel, result, .. }) => {
                 self.connect_subscribed(cx, session, channel, result);
             }

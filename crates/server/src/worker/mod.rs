@@ -10,7 +10,8 @@
 //! says whose they are, [`command`] carries out what clients say as far as [`permission`] or a token ([`subscription`]) allows it and
 //! [`backlog`] when their budgets do, [`poll`] and
 //! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`], [`proxy_channels`] and [`proxy_renewals`] ask backends
-//! over the connections of [`backends`], [`engines`] asks where channels live that several nodes share, [`completion`]
+//! over the connections of [`backends`], [`engines`] asks where channels live that several nodes share, [`pusher`] and [`pusher_api`]
+//! serve the clients and backends of the Pusher protocol, [`completion`]
 //! takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
 //! are gone, [`gauges`] says how much there is, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
 
@@ -42,6 +43,8 @@ mod proxy;
 mod proxy_channels;
 mod proxy_renewals;
 mod push;
+mod pusher;
+mod pusher_api;
 #[cfg(test)]
 #[path = "../../../../fuzz/replay.rs"]
 #[allow(unreachable_pub, reason = "the tests of other crates are crates of their own")]
@@ -79,7 +82,8 @@ use self::listeners::Listeners;
 use self::parts::{
     AcceptGate, AddressRates, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, Clock,
     Connects, Decisions, Drain, FanoutGate, Grants, Heartbeat, LargeAnswers, PassedOn,
-    PeerAddresses, Pending, PendingRequests, Polls, ProxyCalls, PushCalls, WebhookEmitter,
+    PeerAddresses, Pending, PendingRequests, Polls, ProxyCalls, PushCalls, PusherSessions,
+    WebhookEmitter,
 };
 use self::timer::Timer;
 use crate::auth::{Capabilities, Regexes};
@@ -146,6 +150,8 @@ pub(crate) struct Worker<'w> {
     /// Channels of this worker that are behind.
     pressing: usize,
     push_calls: PushCalls,
+    /// Sessions that speak the Pusher protocol.
+    pusher: PusherSessions,
     /// Of proxies, once there are any.
     backends: Option<Box<Backends>>,
     engines: Engines,
@@ -236,6 +242,7 @@ impl<'w> Worker<'w> {
             api_calls: ApiCalls::default(),
             pressing: 0,
             push_calls: PushCalls::default(),
+            pusher: PusherSessions::new(seed),
             backends: None,
             engines: Engines::default(),
             backend_connections: 0,
@@ -428,6 +435,7 @@ impl<'w> Worker<'w> {
         self.heartbeat.set_token(session, None);
         self.grants.forget(session);
         self.capabilities.remove(&session);
+        self.pusher.end(session);
         self.polls.take(session);
         let now = self.now(cx);
         let user = self.user_to_report(session);
@@ -446,6 +454,7 @@ impl<'w> Worker<'w> {
                 self.count(Metric::CommandErrors);
                 self.reply(session, id, &Reply::Error(&error.into()));
             }
+            Pending::Pusher { session } => self.pusher_failed(session, error),
             // The callers of `token` see to these themselves, for they hold what it takes.
             Pending::Connect { .. } | Pending::Poll { .. } => {}
             Pending::Api(place) => self.api_answered(cx, place, Err(error.into())),

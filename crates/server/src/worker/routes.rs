@@ -14,6 +14,8 @@ const EMULATION_BYTES: usize = 4096;
 const CONNECTION_PATHS: &str = "/connection/websocket, /connection/sse, /connection/http_stream, \
     /connection/uni_websocket, /connection/uni_sse, /connection/uni_http_stream, /connection/poll, /emulation, \
     /api/{method}";
+/// The API that Pusher's server libraries call.
+const PUSHER_API: &str = "/apps/";
 const SERVED_ELSEWHERE: &str = "this address does not serve that: see `serves` of its listener";
 
 impl Worker<'_> {
@@ -32,13 +34,16 @@ impl Worker<'_> {
         if head.path == "/api" || head.path.starts_with("/api/") {
             return self.takes_api_body(cx, conn, head);
         }
+        if head.path.starts_with(PUSHER_API) {
+            return self.takes_pusher_body(cx, conn, head);
+        }
         // What is sent without a key has commands of a client, as a WebSocket's message has.
         Some((self.settings.config.limits.message_bytes_max + EMULATION_BYTES) as u64)
     }
 
     /// Whether the address that a connection came through does not serve a path.
     fn is_served_elsewhere(&self, cx: &Context<Link>, conn: ConnId, path: &str) -> bool {
-        let is_api = path == "/api" || path.starts_with("/api/");
+        let is_api = path == "/api" || path.starts_with("/api/") || path.starts_with(PUSHER_API);
         match cx.local_addr(conn).map(|local| self.settings.serves(local)) {
             Some(Serves::Clients) => is_api,
             Some(Serves::Api) => !is_api,
@@ -76,6 +81,12 @@ impl Worker<'_> {
             path.strip_prefix("/api").filter(|rest| rest.is_empty() || rest.starts_with('/'))
         {
             return self.api(cx, conn, method.trim_start_matches('/'), request);
+        }
+        if let Some(key) = path.strip_prefix("/app/") {
+            return self.open_pusher(cx, conn, key, request);
+        }
+        if path.starts_with(PUSHER_API) {
+            return self.pusher_api(cx, conn, request);
         }
         let stream = match path {
             "/connection/websocket" => return self.open_websocket(cx, conn, request, false),

@@ -32,6 +32,14 @@ pub(super) fn broadcast_deflater() -> Deflater {
     Deflater::new(DEFLATE_LEVEL, direction)
 }
 
+/// A connection that has become a WebSocket.
+pub(super) struct Upgraded {
+    /// The subprotocol.
+    protocol: Option<&'static str>,
+    /// Its client reads messages that are compressed for all.
+    pub(super) compressed: bool,
+}
+
 impl Worker<'_> {
     /// Upgrades to WebSocket.
     pub(super) fn open_websocket(
@@ -48,34 +56,14 @@ impl Worker<'_> {
         if unidirectional && query_format(query) == Format::Protobuf {
             return self.answer(cx, conn, &Answer::error(400, StreamError::Protobuf));
         }
-        let limits = &self.settings.config.limits;
-        let deflate = self.settings.config.client.compression.then(DeflateConfig::default);
-        let config = websocket::WebSocketConfig {
-            limits: websocket::Limits {
-                frame_bytes_max: limits.frame_bytes_max,
-                message_bytes_max: limits.message_bytes_max,
-            },
-            deflate,
-            protocols: if unidirectional { &SUBPROTOCOLS[..1] } else { SUBPROTOCOLS },
-            ..websocket::WebSocketConfig::default()
-        };
-        let server = ServerConfig { protocols: config.protocols, deflate: config.deflate };
-        // Frames are compressed once for all who can read them; who asked for a smaller window cannot, and is
-        // sent them as they are.
-        let accepted = handshake::accept(&request.head, &server).ok();
-        let compressed =
-            accepted.as_ref().and_then(|accepted| accepted.deflate()).is_some_and(|params| {
-                params.outgoing(dunlin_wire::websocket::Role::Server).window_bits == WINDOW_BITS_MAX
-            });
+        let protocols = if unidirectional { &SUBPROTOCOLS[..1] } else { SUBPROTOCOLS };
+        let Some(upgraded) = self.upgrade(cx, conn, request, protocols) else { return };
         let encoding = if unidirectional {
-            Encoding::uni_websocket(compressed)
+            Encoding::uni_websocket(upgraded.compressed)
         } else {
-            let subprotocol = accepted.and_then(|accepted| accepted.protocol);
-            Encoding::websocket(websocket_format(subprotocol, query), compressed)
+            let format = websocket_format(upgraded.protocol, query);
+            Encoding::websocket(format, upgraded.compressed)
         };
-        if cx.upgrade_websocket(conn, request, &config).is_err() {
-            return self.count(Metric::HttpErrors);
-        }
         if let Some(link) = cx.data(conn) {
             link.role = Role::Client(encoding);
         }
@@ -87,6 +75,43 @@ impl Worker<'_> {
         {
             self.connect_said(cx, conn, &said);
         }
+    }
+
+    /// Upgrades a connection to WebSocket, with one of these subprotocols if the client asks for one. `None`: the request is
+    /// answered.
+    pub(super) fn upgrade(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        protocols: &'static [&'static str],
+    ) -> Option<Upgraded> {
+        let limits = &self.settings.config.limits;
+        let deflate = self.settings.config.client.compression.then(DeflateConfig::default);
+        let config = websocket::WebSocketConfig {
+            limits: websocket::Limits {
+                frame_bytes_max: limits.frame_bytes_max,
+                message_bytes_max: limits.message_bytes_max,
+            },
+            deflate,
+            protocols,
+            ..websocket::WebSocketConfig::default()
+        };
+        let server = ServerConfig { protocols: config.protocols, deflate: config.deflate };
+        // Frames are compressed once for all who can read them; who asked for a smaller window cannot, and is
+        // sent them as they are.
+        let accepted = handshake::accept(&request.head, &server).ok();
+        let compressed =
+            accepted.as_ref().and_then(|accepted| accepted.deflate()).is_some_and(|params| {
+                params.outgoing(dunlin_wire::websocket::Role::Server).window_bits == WINDOW_BITS_MAX
+            });
+        let chosen = accepted.and_then(|accepted| accepted.protocol);
+        let protocol = chosen.and_then(|chosen| protocols.iter().copied().find(|of| *of == chosen));
+        if cx.upgrade_websocket(conn, request, &config).is_err() {
+            self.count(Metric::HttpErrors);
+            return None;
+        }
+        Some(Upgraded { protocol, compressed })
     }
 
     /// Begins a stream over HTTP with what the request says.

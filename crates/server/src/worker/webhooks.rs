@@ -20,6 +20,9 @@ impl Worker<'_> {
     /// Emits what happened in channels.
     pub(super) fn emit_channel_events(&mut self) {
         while let Some(event) = self.hub.poll_channel_event() {
+            if let Some(event) = self.emitter.client_event(&event) {
+                self.emit(event);
+            }
             if let Some(event) = self.emitter.select(event) {
                 self.emit(event);
             }

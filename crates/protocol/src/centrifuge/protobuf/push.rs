@@ -22,11 +22,11 @@ pub(crate) fn write_push(w: &mut Writer<'_>, outgoing: &Outgoing<'_>) {
             w.string(2, channel);
             w.message(4, |w| write_difference(w, publication, patch));
         }
-        Outgoing::Join { channel, info } => {
+        Outgoing::Join { channel, info, .. } => {
             w.string(2, channel);
             w.message(5, |w| w.message(1, |w| write_client_info(w, info)));
         }
-        Outgoing::Leave { channel, info } => {
+        Outgoing::Leave { channel, info, .. } => {
             w.string(2, channel);
             w.message(6, |w| w.message(1, |w| write_client_info(w, info)));
         }

@@ -375,7 +375,7 @@ proptest! {
         let client = SessionId::from_u64(offset).unwrap();
         let [was_recovering, recovered, positioned, recoverable] = flags;
         let subscribed = Subscribed {
-            position, was_recovering, recovered, positioned, recoverable, publications: list.clone(), delta: false,
+            position, was_recovering, recovered, positioned, recoverable, publications: list.clone(), ..Subscribed::default()
         };
         let data = json!(text).to_string();
         let subscribe = SubscribeResult { subscribed: &subscribed, ttl_s, data: Some(data.as_bytes()) };
@@ -401,8 +401,8 @@ proptest! {
             assert_same_push(&Outgoing::Publication { channel: &text, publication })?;
         }
         for info in &infos {
-            assert_same_push(&Outgoing::Join { channel: &text, info })?;
-            assert_same_push(&Outgoing::Leave { channel: &text, info })?;
+            assert_same_push(&Outgoing::Join { channel: &text, info, of_user: true })?;
+            assert_same_push(&Outgoing::Leave { channel: &text, info, of_user: true })?;
         }
         let (channel, data) = (&*text, Some(data.as_bytes()));
         for push in [

@@ -14,6 +14,7 @@ use crate::api::{
     write_response,
 };
 use crate::budget::{Payer, Rates};
+use crate::pusher::Plan;
 
 /// Counts up while the worker runs.
 pub(crate) type CallId = u64;
@@ -63,6 +64,8 @@ pub(crate) struct NewCall {
     pub(crate) at_once: usize,
     /// Of the response, about the request: see [`Lenient`](crate::api::Lenient).
     pub(crate) warning: Option<Box<str>>,
+    /// A call of the Pusher protocol's API, which is answered by this in place of its form.
+    pub(crate) pusher: Option<Box<Plan>>,
 }
 
 /// What an API key may do.
@@ -102,6 +105,8 @@ pub(crate) struct AnsweredCall {
     pub(crate) warning: Option<Box<str>>,
     /// Who pays for it.
     pub(crate) budget: Option<(Payer, Rates)>,
+    /// See [`NewCall::pusher`].
+    pub(crate) pusher: Option<Box<Plan>>,
 }
 
 struct Call {
@@ -354,9 +359,9 @@ impl ApiCalls {
         }
         let Call { new, rest, .. } = self.calls.remove(&id)?;
         self.bytes -= rest.bytes();
-        let NewCall { conn, form, errors_as_status, commands, warning, scope, .. } = new;
+        let NewCall { conn, form, errors_as_status, commands, warning, scope, pusher, .. } = new;
         let budget = scope.and_then(|scope| scope.budget);
-        Some(AnsweredCall { conn, form, errors_as_status, commands, warning, budget })
+        Some(AnsweredCall { conn, form, errors_as_status, commands, warning, budget, pusher })
     }
 
     /// One thing less is outstanding.
@@ -372,6 +377,11 @@ impl ApiCalls {
 }
 
 impl AnsweredCall {
+    /// The answers to the commands, in their order.
+    pub(crate) fn into_answers(mut self) -> Vec<Answer> {
+        self.commands.iter_mut().map(CommandSlot::take_answer).collect()
+    }
+
     /// Status and body of the response; of several commands, at most so many bytes and a few for each.
     pub(crate) fn encode(mut self, facts: &NodeFacts<'_>, bytes_max: usize) -> (u16, Vec<u8>) {
         let mut body = Vec::new();
@@ -423,6 +433,7 @@ mod tests {
             commands: (0..commands).map(|id| CommandSlot::new(Some(Method::Publish), id)).collect(),
             at_once,
             warning: None,
+            pusher: None,
         }
     }
 

@@ -24,6 +24,7 @@ mod pending;
 mod polls;
 mod proxy_calls;
 mod push_calls;
+mod pusher_sessions;
 mod session_params;
 mod webhook_emitter;
 
@@ -51,6 +52,7 @@ pub(super) use self::pending::{CommandPlace, Pending, PendingRequests};
 pub(super) use self::polls::{Poll, PollStep, Polls};
 pub(super) use self::proxy_calls::{Passed, PassedOn, ProxyCall, ProxyCalls, Wanted};
 pub(super) use self::push_calls::{PushCalls, PushStep};
+pub(super) use self::pusher_sessions::PusherSessions;
 pub(super) use self::session_params::SessionParams;
 pub(super) use self::webhook_emitter::{Emitted, WebhookEmitter};
 

@@ -23,6 +23,8 @@ pub(crate) enum Pending {
     },
     /// One whose answer its channel's namespace pays for too.
     ChargedCommand { session: SessionId, id: u32, channel: Arc<str> },
+    /// What a client that speaks the Pusher protocol asked for.
+    Pusher { session: SessionId },
     /// A subscription that belongs to a connect; the connect is answered with the last of them.
     Connect { session: SessionId },
     /// A command of a server API call.

@@ -298,6 +298,7 @@ mod tests {
             positioned: true,
             recoverable: true,
             delta: false,
+            members: Vec::new(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dunlin_config::HookEventKind;
 use dunlin_hub::{ChannelEvent, ChannelEventFilter, SessionId};
 use dunlin_protocol::Encoding;
+use dunlin_protocol::pusher::EVENT_TAG;
 use dunlin_webhooks::{EventFilter, FilterCache, HookEventBody};
 
 /// Milliseconds between two log lines about events that were dropped.
@@ -38,7 +39,16 @@ impl WebhookEmitter {
         ChannelEventFilter {
             subscriptions: self.wants(HookEventKind::Subscribe)
                 || self.wants(HookEventKind::Unsubscribe),
-            publications: self.wants(HookEventKind::Publish),
+            publications: self.wants(HookEventKind::Publish)
+                || self.wants(HookEventKind::ClientEvent),
+            occupancy: [
+                HookEventKind::ChannelOccupied,
+                HookEventKind::ChannelVacated,
+                HookEventKind::MemberAdded,
+                HookEventKind::MemberRemoved,
+            ]
+            .into_iter()
+            .any(|kind| self.wants(kind)),
         }
     }
 
@@ -47,10 +57,42 @@ impl WebhookEmitter {
         self.filter.wants(kind)
     }
 
+    /// The event that a hook wants of a publication that a client of the Pusher protocol made.
+    pub(crate) fn client_event(&mut self, event: &ChannelEvent) -> Option<HookEventBody> {
+        let ChannelEvent::Published { channel, publication, .. } = event else { return None };
+        let is_named = publication
+            .tags
+            .iter()
+            .any(|(name, event)| &**name == EVENT_TAG && event.starts_with("client-"));
+        let is_wanted = publication.info.is_some()
+            && is_named
+            && self.filter.wants_from(HookEventKind::ClientEvent, channel);
+        is_wanted.then(|| HookEventBody::ClientEvent {
+            channel: Arc::clone(channel),
+            publication: Arc::clone(publication),
+        })
+    }
+
     /// The event that a hook wants of what happened in a channel.
     pub(crate) fn select(&mut self, event: ChannelEvent) -> Option<HookEventBody> {
         let filter = &mut self.filter;
         match event {
+            ChannelEvent::Occupied { channel, occupied } => {
+                let kind = match occupied {
+                    true => HookEventKind::ChannelOccupied,
+                    false => HookEventKind::ChannelVacated,
+                };
+                let is_wanted = filter.wants_from(kind, &channel);
+                is_wanted.then_some(HookEventBody::Occupied { channel, occupied })
+            }
+            ChannelEvent::Member { channel, user, added } => {
+                let kind = match added {
+                    true => HookEventKind::MemberAdded,
+                    false => HookEventKind::MemberRemoved,
+                };
+                let is_wanted = filter.wants_from(kind, &channel);
+                is_wanted.then_some(HookEventBody::Member { channel, user, added })
+            }
             ChannelEvent::Subscribed { session, user, channel } => filter
                 .wants_from(HookEventKind::Subscribe, &channel)
                 .then_some(HookEventBody::Subscribe { session, user, channel }),

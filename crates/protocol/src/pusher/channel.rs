@@ -1,0 +1,115 @@
+//! Names of channels, and what follows from how they begin.
+
+/// Longest name of a channel, in bytes, as Pusher's libraries check it.
+pub const NAME_BYTES_MAX: usize = 200;
+
+const SERVER_TO_USER: &str = "#server-to-user-";
+
+/// What the beginning of a channel's name says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelKind {
+    /// Anyone who knows the app's key may subscribe.
+    Public,
+    /// `private-`: a signature of the backend lets subscribe. So does it in `private-encrypted-`, whose payloads only clients
+    /// can read.
+    Private,
+    /// `presence-`: private, and subscribers know of each other.
+    Presence,
+    /// `#server-to-user-ID`: for the connections of one user.
+    User,
+}
+
+impl ChannelKind {
+    /// The kind of a channel.
+    pub fn of(name: &str) -> ChannelKind {
+        if name.starts_with("private-") {
+            ChannelKind::Private
+        } else if name.starts_with("presence-") {
+            ChannelKind::Presence
+        } else if name.starts_with('#') {
+            ChannelKind::User
+        } else {
+            ChannelKind::Public
+        }
+    }
+
+    /// `cache-`, `private-cache-`, `presence-cache-`, `private-encrypted-cache-`: who subscribes is sent the last event.
+    pub fn is_cache(name: &str) -> bool {
+        let rest =
+            name.strip_prefix("private-encrypted-").or_else(|| name.strip_prefix("private-"));
+        rest.or_else(|| name.strip_prefix("presence-")).unwrap_or(name).starts_with("cache-")
+    }
+
+    /// Its payloads are encrypted by the publisher's library.
+    pub fn is_encrypted(name: &str) -> bool {
+        name.starts_with("private-encrypted-")
+    }
+
+    /// Clients may send events to each other, where their app lets them.
+    pub fn takes_client_events(name: &str) -> bool {
+        matches!(ChannelKind::of(name), ChannelKind::Private | ChannelKind::Presence)
+            && !ChannelKind::is_encrypted(name)
+    }
+}
+
+/// Whether it is a channel's name: letters, digits and `_-=@,.;`, at most [`NAME_BYTES_MAX`] bytes; or the channel of a user.
+pub fn is_name(name: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"_-=@,.;".contains(&byte);
+    let is_user = name.strip_prefix(SERVER_TO_USER).is_some_and(|user| !user.is_empty());
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && (is_user || name.bytes().all(legal))
+}
+
+/// The channel's name for clients of this protocol, of its name in the hub.
+pub fn pusher_name(channel: &str) -> &str {
+    channel.split_once(':').map_or(channel, |(_, name)| name)
+}
+
+/// The user whose channel this is.
+pub fn server_to_user(name: &str) -> Option<&str> {
+    name.strip_prefix(SERVER_TO_USER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_name_begins_says_what_its_channel_is() {
+        use ChannelKind::{Presence, Private, Public, User};
+        for (name, kind, cache) in [
+            ("news", Public, false),
+            ("cache-news", Public, true),
+            ("privately", Public, false),
+            ("private-a", Private, false),
+            ("private-cache-a", Private, true),
+            ("private-encrypted-a", Private, false),
+            ("private-encrypted-cache-a", Private, true),
+            ("presence-a", Presence, false),
+            ("presence-cache-a", Presence, true),
+            ("#server-to-user-42", User, false),
+        ] {
+            assert_eq!(
+                (ChannelKind::of(name), ChannelKind::is_cache(name)),
+                (kind, cache),
+                "{name}"
+            );
+            assert!(is_name(name));
+        }
+        assert!(ChannelKind::takes_client_events("presence-a"));
+        for name in ["news", "private-encrypted-a", "#server-to-user-42"] {
+            assert!(!ChannelKind::takes_client_events(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_hub_or_a_pattern_would_read_otherwise_is_no_name() {
+        let long = "a".repeat(NAME_BYTES_MAX + 1);
+        for name in ["", "a b", "a:b", "a/b", "ä", "a*", "#", "#server-to-user-", "#other", &long]
+        {
+            assert!(!is_name(name), "{name}");
+        }
+        assert!(is_name("#server-to-user-a:b c"));
+        assert_eq!(pusher_name("chat:#server-to-user-a:b"), "#server-to-user-a:b");
+        assert_eq!(server_to_user("#server-to-user-a:b"), Some("a:b"));
+    }
+}

@@ -1,0 +1,426 @@
+//! The HTTP API of the Pusher protocol: who calls, and what for.
+
+use std::fmt;
+
+use dunlin_protocol::json::{self, Json, Text};
+use dunlin_protocol::pusher::{
+    ChannelKind, EVENT_NAME_BYTES_MAX, SocketId, is_name, payload_of_text,
+};
+use dunlin_wire::http1::query;
+use md5::{Digest, Md5};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::App;
+
+/// Seconds by which the time of a call may be off.
+const CLOCK_S: u64 = 600;
+/// Channels whose users are counted for one call.
+pub(crate) const COUNTED_MAX: usize = 1_000;
+
+/// A call, ready to be carried out. Channels are named as clients of the protocol name them.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Call {
+    /// `POST /apps/ID/events`
+    Publish(Publish),
+    /// `POST /apps/ID/batch_events`
+    Batch(Vec<Publish>),
+    /// `GET /apps/ID/channels`
+    Channels { prefix: String, info: Info },
+    /// `GET /apps/ID/channels/NAME`
+    Channel { name: String, info: Info },
+    /// `GET /apps/ID/channels/NAME/users`
+    Users { name: String },
+    /// `POST /apps/ID/users/USER/terminate_connections`
+    Terminate { user: String },
+}
+
+/// An event for channels.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Publish {
+    pub(crate) event: String,
+    pub(crate) channels: Vec<String>,
+    pub(crate) payload: Box<[u8]>,
+    /// Whom it is not sent.
+    pub(crate) except: Option<SocketId>,
+    pub(crate) info: Info,
+}
+
+/// What a caller wants to know of channels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Info {
+    pub(crate) users: bool,
+    pub(crate) subscriptions: bool,
+}
+
+/// Why a call is refused: the status, and a sentence, which is the body.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: u16,
+    pub(crate) why: String,
+}
+
+impl Refusal {
+    fn new(status: u16, why: impl fmt::Display) -> Refusal {
+        Refusal { status, why: why.to_string() }
+    }
+
+    fn bad(why: impl fmt::Display) -> Refusal {
+        Refusal::new(400, why)
+    }
+}
+
+/// The line and the query of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head<'a> {
+    pub(crate) method: &'a str,
+    /// As it was sent.
+    pub(crate) path: &'a str,
+    pub(crate) query: &'a str,
+}
+
+/// The id of the app in a path below `/apps/`, and what follows it.
+pub(crate) fn split_path(path: &str) -> Option<(&str, &str)> {
+    let rest = path.strip_prefix("/apps/")?;
+    Some(rest.split_once('/').unwrap_or((rest, "")))
+}
+
+impl Head<'_> {
+    /// Whether the app's secret has signed the call; and its body, once that is there.
+    ///
+    /// # Errors
+    /// 401 and why not.
+    pub(crate) fn authorize(
+        &self,
+        app: &App,
+        unix_ms: u64,
+        body: Option<&[u8]>,
+    ) -> Result<(), Refusal> {
+        let no = |why: &str| Err(Refusal::new(401, why));
+        let pairs = query::pairs(self.query);
+        let mut pairs: Vec<_> = pairs.map(|(name, value)| (name.to_lowercase(), value)).collect();
+        pairs.sort();
+        let of = |name: &str| {
+            let found = pairs.iter().find(|(key, _)| key == name);
+            found.map_or("", |(_, value)| &**value)
+        };
+        if *of("auth_key") != *app.config.key {
+            return no("auth_key is not the key of this app");
+        }
+        if of("auth_version") != "1.0" {
+            return no("auth_version is not 1.0");
+        }
+        let Ok(at_s) = of("auth_timestamp").parse::<u64>() else {
+            return no("auth_timestamp is no time in Unix seconds");
+        };
+        if at_s.abs_diff(unix_ms / 1000) > CLOCK_S {
+            return no("auth_timestamp is not within 600 s of the server's time");
+        }
+        let signed = pairs.iter().filter(|(name, _)| name != "auth_signature");
+        let signed: Vec<_> = signed.map(|(name, value)| format!("{name}={value}")).collect();
+        let text = format!("{}\n{}\n{}", self.method, self.path, signed.join("&"));
+        if !app.has_signed(of("auth_signature"), &text) {
+            return no(
+                "auth_signature is not that of the app's secret for this method, path and query",
+            );
+        }
+        match body {
+            Some(body) if !body.is_empty() || !of("body_md5").is_empty() => {
+                let digest = Md5::digest(body);
+                let digest =
+                    digest.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+                match of("body_md5").eq_ignore_ascii_case(&digest) {
+                    true => Ok(()),
+                    false => no("body_md5 is not that of the body"),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the call is for.
+    ///
+    /// # Errors
+    /// The status, and what is wrong.
+    pub(crate) fn parse(&self, app: &App, body: &[u8]) -> Result<Call, Refusal> {
+        let rest = split_path(self.path).map_or("", |(_, rest)| rest);
+        let segments: Vec<_> = rest.split('/').map(query::decode_path).collect();
+        let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
+        let get = || self.expect("GET");
+        let post = || self.expect("POST");
+        match segments[..] {
+            ["events"] => {
+                post()?;
+                let body: EventBody<'_> = json::from_slice(body).map_err(Refusal::bad)?;
+                Ok(Call::Publish(body.publish(app)?))
+            }
+            ["batch_events"] => {
+                post()?;
+                let BatchBody { batch } = json::from_slice(body).map_err(Refusal::bad)?;
+                let max = app.config.batch_events_max;
+                if batch.len() > max {
+                    return Err(Refusal::bad(format_args!("a batch has at most {max} events")));
+                }
+                batch
+                    .into_iter()
+                    .map(|event| event.publish(app))
+                    .collect::<Result<_, _>>()
+                    .map(Call::Batch)
+            }
+            ["channels"] => {
+                get()?;
+                let prefix = self.parameter("filter_by_prefix").unwrap_or_default();
+                if !prefix.is_empty() && !is_name(&prefix) {
+                    return Err(Refusal::bad(
+                        "filter_by_prefix is no beginning of a channel's name",
+                    ));
+                }
+                let info = self.info()?;
+                if info.users && !prefix.starts_with("presence-") {
+                    let why = "user_count is of presence channels: set filter_by_prefix to `presence-` or longer";
+                    return Err(Refusal::bad(why));
+                }
+                Ok(Call::Channels { prefix, info })
+            }
+            ["channels", name] => {
+                get()?;
+                let info = self.info()?;
+                if info.users && ChannelKind::of(name) != ChannelKind::Presence {
+                    return Err(Refusal::bad("user_count is of presence channels"));
+                }
+                Ok(Call::Channel { name: countable(name)?, info })
+            }
+            ["channels", name, "users"] => {
+                get()?;
+                if ChannelKind::of(name) != ChannelKind::Presence {
+                    return Err(Refusal::bad("users are of presence channels"));
+                }
+                Ok(Call::Users { name: countable(name)? })
+            }
+            ["users", user, "terminate_connections"] => {
+                post()?;
+                match user {
+                    "" => Err(Refusal::bad("the user is missing")),
+                    user => Ok(Call::Terminate { user: user.to_owned() }),
+                }
+            }
+            _ => Err(Refusal::new(404, format_args!("{:?} is not part of the API", self.path))),
+        }
+    }
+
+    fn expect(&self, method: &str) -> Result<(), Refusal> {
+        match self.method == method {
+            true => Ok(()),
+            false => Err(Refusal::new(405, format_args!("use {method}"))),
+        }
+    }
+
+    fn parameter(&self, name: &str) -> Option<String> {
+        query::pairs(self.query).find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+    }
+
+    fn info(&self) -> Result<Info, Refusal> {
+        Info::parse(&self.parameter("info").unwrap_or_default())
+    }
+}
+
+impl Info {
+    pub(crate) const NONE: Info = Info { users: false, subscriptions: false };
+
+    fn parse(list: &str) -> Result<Info, Refusal> {
+        let mut info = Info::NONE;
+        for wanted in list.split(',').map(str::trim).filter(|wanted| !wanted.is_empty()) {
+            match wanted {
+                "user_count" => info.users = true,
+                "subscription_count" => info.subscriptions = true,
+                // Of a channel's own query; nothing keeps it here but the channel's history.
+                "cache" => {}
+                other => return Err(Refusal::bad(format_args!("info: {other:?} is not known"))),
+            }
+        }
+        Ok(info)
+    }
+}
+
+/// The name of a channel whose subscribers may be asked for.
+fn countable(name: &str) -> Result<String, Refusal> {
+    match is_name(name) && !name.starts_with('#') {
+        true => Ok(name.to_owned()),
+        false => Err(Refusal::bad("this is no name of a channel")),
+    }
+}
+
+#[derive(Deserialize)]
+struct EventBody<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(borrow)]
+    data: &'a RawValue,
+    #[serde(borrow, default, deserialize_with = "json::text")]
+    channel: std::borrow::Cow<'a, str>,
+    #[serde(borrow, default)]
+    channels: Option<Vec<Text<'a>>>,
+    #[serde(borrow, default, deserialize_with = "json::text")]
+    socket_id: std::borrow::Cow<'a, str>,
+    #[serde(borrow, default, deserialize_with = "json::text")]
+    info: std::borrow::Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct BatchBody<'a> {
+    #[serde(borrow)]
+    batch: Vec<EventBody<'a>>,
+}
+
+impl EventBody<'_> {
+    fn publish(self, app: &App) -> Result<Publish, Refusal> {
+        let config = &app.config;
+        let event = self.name.0.into_owned();
+        if !(1..=EVENT_NAME_BYTES_MAX).contains(&event.len()) {
+            let why = format_args!("name: an event's name has 1 to {EVENT_NAME_BYTES_MAX} bytes");
+            return Err(Refusal::bad(why));
+        }
+        let own = (!self.channel.is_empty()).then(|| Text(self.channel));
+        let channels = self.channels.unwrap_or_default().into_iter().chain(own);
+        let channels: Vec<String> = channels.map(|channel| channel.0.into_owned()).collect();
+        let max = config.channels_per_event_max;
+        if !(1..=max).contains(&channels.len()) {
+            return Err(Refusal::bad(format_args!("an event is for 1 to {max} channels")));
+        }
+        if let Some(name) = channels.iter().find(|name| !is_name(name)) {
+            let name = &name[..name.floor_char_boundary(200)];
+            return Err(Refusal::bad(format_args!("{name:?} is no name of a channel")));
+        }
+        if channels.len() > 1 && channels.iter().any(|name| ChannelKind::is_encrypted(name)) {
+            return Err(Refusal::bad("an event for an encrypted channel is for no other"));
+        }
+        let text = self.data.get();
+        let payload = if text.starts_with('"') {
+            let text: String = serde_json::from_str(text).map_err(Refusal::bad)?;
+            check_bytes(text.len(), config.event_bytes_max)?;
+            payload_of_text(&text)
+        } else {
+            check_bytes(text.len(), config.event_bytes_max)?;
+            let json = Json::parse(text.as_bytes());
+            json.map_err(|error| Refusal::bad(format_args!("data {error}")))?.into_bytes()
+        };
+        let except = match &*self.socket_id {
+            "" => None,
+            id => Some(id.parse().map_err(|()| Refusal::bad("socket_id is none"))?),
+        };
+        Ok(Publish { event, channels, payload, except, info: Info::parse(&self.info)? })
+    }
+}
+
+fn check_bytes(bytes: usize, max: usize) -> Result<(), Refusal> {
+    match bytes <= max {
+        true => Ok(()),
+        false => {
+            Err(Refusal::new(413, format_args!("the data of an event has at most {max} bytes")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_config::{Map, PusherApp, Secret};
+
+    use super::super::Apps;
+    use super::*;
+
+    fn app() -> std::sync::Arc<App> {
+        let config = PusherApp {
+            id: "3".into(),
+            key: "278d425bdf160c739803".into(),
+            secret: Some(Secret::new("7ad3773142a6692b25b8")),
+            ..PusherApp::default()
+        };
+        let apps: Map<PusherApp> = [("shop", config)].into_iter().collect();
+        std::sync::Arc::clone(Apps::of(&apps).by_id("3").unwrap())
+    }
+
+    const BODY: &[u8] = br#"{"name":"foo","channels":["project-3"],"data":"{\"some\":\"data\"}"}"#;
+    const QUERY: &str = "auth_key=278d425bdf160c739803&auth_timestamp=1353088179&auth_version=1.0\
+        &body_md5=ec365a775a4cd0599faeb73354201b6f\
+        &auth_signature=da454824c97ba181a32ccc17a72625ba02771f50b50e1e7430e47a1f3f457e6c";
+    const AT_MS: u64 = 1_353_088_179_000;
+
+    fn head<'a>(method: &'a str, path: &'a str, query: &'a str) -> Head<'a> {
+        Head { method, path, query }
+    }
+
+    #[test]
+    fn the_call_of_pushers_documentation_is_signed() {
+        let call = head("POST", "/apps/3/events", QUERY);
+        assert_eq!(call.authorize(&app(), AT_MS, Some(BODY)), Ok(()));
+        assert_eq!(call.authorize(&app(), AT_MS + 600_000, None), Ok(()));
+        let parsed = call.parse(&app(), BODY).unwrap();
+        let Call::Publish(publish) = parsed else { panic!("{parsed:?}") };
+        assert_eq!(
+            (&*publish.event, &publish.channels[..]),
+            ("foo", &["project-3".to_owned()][..])
+        );
+        assert_eq!(&*publish.payload, br#"{"some":"data"}"#);
+    }
+
+    #[test]
+    fn a_call_that_differs_from_what_was_signed_is_refused() {
+        let app = app();
+        let refused = |method, path, query: &str, at_ms, body: &[u8]| {
+            let refusal = head(method, path, query).authorize(&app, at_ms, Some(body)).unwrap_err();
+            assert_eq!(refused_status(&refusal), 401);
+        };
+        fn refused_status(refusal: &Refusal) -> u16 {
+            refusal.status
+        }
+        let path = "/apps/3/events";
+        refused("GET", path, QUERY, AT_MS, BODY);
+        refused("POST", "/apps/4/events", QUERY, AT_MS, BODY);
+        refused("POST", path, &format!("{QUERY}&info=user_count"), AT_MS, BODY);
+        refused("POST", path, QUERY, AT_MS + 601_000, BODY);
+        refused("POST", path, QUERY, AT_MS - 601_000, BODY);
+        refused("POST", path, QUERY, AT_MS, b"{}");
+        refused("POST", path, QUERY, AT_MS, b"");
+        refused("POST", path, "", AT_MS, BODY);
+        refused("POST", path, &QUERY.replace("278d425bdf160c739803", "other"), AT_MS, BODY);
+        refused(
+            "POST",
+            path,
+            &QUERY.replace("&body_md5=ec365a775a4cd0599faeb73354201b6f", ""),
+            AT_MS,
+            BODY,
+        );
+    }
+
+    #[test]
+    fn what_a_call_may_not_have_is_said() {
+        let app = app();
+        let refused = |method, path, query: &str, body: &str| {
+            let refusal = head(method, path, query).parse(&app, body.as_bytes()).unwrap_err();
+            refusal.status
+        };
+        let event = |event: &str| refused("POST", "/apps/3/events", "", event);
+        assert_eq!(event("{}"), 400);
+        assert_eq!(event(r#"{"name":"a","data":"","channels":[]}"#), 400);
+        assert_eq!(event(r#"{"name":"","data":"","channel":"a"}"#), 400);
+        assert_eq!(event(r#"{"name":"a","data":"","channel":"a b"}"#), 400);
+        assert_eq!(event(r#"{"name":"a","data":"","channel":"a","socket_id":"x"}"#), 400);
+        assert_eq!(event(r#"{"name":"a","data":"","channels":["private-encrypted-a","b"]}"#), 400);
+        let long = "x".repeat(10_241);
+        assert_eq!(event(&format!(r#"{{"name":"a","data":"{long}","channel":"a"}}"#)), 413);
+        let many = vec!["\"a\""; 101].join(",");
+        assert_eq!(event(&format!(r#"{{"name":"a","data":"","channels":[{many}]}}"#)), 400);
+        let one = r#"{"name":"a","data":"","channel":"a"}"#;
+        let batch = format!(r#"{{"batch":[{}]}}"#, vec![one; 11].join(","));
+        assert_eq!(refused("POST", "/apps/3/batch_events", "", &batch), 400);
+        assert_eq!(refused("GET", "/apps/3/events", "", ""), 405);
+        assert_eq!(refused("GET", "/apps/3/nothing", "", ""), 404);
+        assert_eq!(refused("GET", "/apps/3", "", ""), 404);
+        assert_eq!(refused("GET", "/apps/3/channels", "info=user_count", ""), 400);
+        assert_eq!(refused("GET", "/apps/3/channels", "filter_by_prefix=a*", ""), 400);
+        assert_eq!(refused("GET", "/apps/3/channels/%23server-to-user-1", "", ""), 400);
+        assert_eq!(refused("GET", "/apps/3/channels/private-a/users", "", ""), 400);
+        let ended = head("POST", "/apps/3/users/a%2Fb/terminate_connections", "").parse(&app, b"");
+        assert_eq!(ended, Ok(Call::Terminate { user: "a/b".into() }));
+    }
+}

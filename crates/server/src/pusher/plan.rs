@@ -1,0 +1,308 @@
+//! How a call of the HTTP API is answered: what is asked of the hub for it, and the body that comes of the answers.
+
+use std::sync::Arc;
+
+use dunlin_protocol::json::Object;
+use dunlin_protocol::pusher::{ChannelKind, pusher_name};
+
+use super::App;
+use super::call::{COUNTED_MAX, Info, Refusal};
+use crate::api::{Answer, ApiError, Outcome};
+
+/// A call under way.
+pub(crate) struct Plan {
+    pub(crate) app: Arc<App>,
+    shape: Shape,
+    info: Info,
+    channels: Vec<Channel>,
+    /// The counts are asked for; before that, what the call does.
+    is_counting: bool,
+}
+
+/// What the body of the response is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// `{"channels":{…}}` where something was to be counted, else `{}`.
+    Events,
+    /// `{"batch":[…]}` where something was to be counted, else `{}`.
+    Batch,
+    Channels,
+    Channel,
+    Users,
+    Done,
+}
+
+struct Channel {
+    name: String,
+    info: Info,
+    users: Option<u64>,
+    subscriptions: Option<u64>,
+}
+
+/// What is counted of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    Users,
+    Subscriptions,
+}
+
+/// What comes next.
+pub(crate) enum Next {
+    /// The counts, by channel.
+    Count(Plan),
+    Respond {
+        status: u16,
+        /// A sentence in place of JSON where it is an error.
+        body: Vec<u8>,
+    },
+}
+
+impl Plan {
+    pub(crate) fn new(app: &Arc<App>, shape: Shape, info: Info) -> Plan {
+        Plan { app: Arc::clone(app), shape, info, channels: Vec::new(), is_counting: false }
+    }
+
+    /// Counts this of one more channel.
+    pub(crate) fn count(&mut self, name: &str, info: Info) {
+        let users = info.users && ChannelKind::of(name) == ChannelKind::Presence;
+        let info = Info { users, ..info };
+        let counted = Channel { name: name.to_owned(), info, users: None, subscriptions: None };
+        self.channels.push(counted);
+    }
+
+    /// Whether all of it may be counted for one call.
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
+        match self.counts().count() <= COUNTED_MAX {
+            true => Ok(()),
+            false => Err(Refusal {
+                status: 400,
+                why: format!("info: at most {COUNTED_MAX} counts; ask for fewer channels"),
+            }),
+        }
+    }
+
+    /// What is to be counted, in the order of the answers.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, Count)> {
+        self.channels.iter().flat_map(|channel| {
+            let users = channel.info.users.then_some(Count::Users);
+            let subscriptions = channel.info.subscriptions.then_some(Count::Subscriptions);
+            users.into_iter().chain(subscriptions).map(|count| (&*channel.name, count))
+        })
+    }
+
+    /// What comes after the hub's answers, in the order of what it was asked.
+    pub(crate) fn next(mut self, answers: Vec<Answer>) -> Next {
+        let mut outcomes = Vec::with_capacity(answers.len());
+        for answer in answers {
+            match answer {
+                Ok(Outcome::Broadcast(parts)) => {
+                    if let Some(error) = parts.into_iter().find_map(Result::err) {
+                        return failed(&error);
+                    }
+                }
+                Ok(outcome) => outcomes.push(outcome),
+                Err(error) => return failed(&error),
+            }
+        }
+        if self.is_counting {
+            self.take_counts(&outcomes);
+            return self.respond();
+        }
+        match (self.shape, outcomes.pop()) {
+            (Shape::Channels, Some(Outcome::Channels(found))) => {
+                let info = Info { subscriptions: false, ..self.info };
+                for of in &found {
+                    let name = pusher_name(&of.name);
+                    self.count(name, info);
+                    if let Some(channel) =
+                        self.channels.last_mut().filter(|_| self.info.subscriptions)
+                    {
+                        channel.subscriptions = Some(of.clients);
+                    }
+                }
+                if let Err(refusal) = self.check() {
+                    return Next::Respond { status: refusal.status, body: refusal.why.into() };
+                }
+            }
+            (Shape::Users, Some(Outcome::Presence(present))) => {
+                let mut users: Vec<&str> = present.iter().map(|info| &*info.user).collect();
+                users.sort_unstable();
+                users.dedup();
+                let mut body = b"{\"users\":[".to_vec();
+                for (at, user) in users.into_iter().enumerate() {
+                    if at > 0 {
+                        body.push(b',');
+                    }
+                    let mut object = Object::begin(&mut body);
+                    object.string("id", user);
+                    object.end();
+                }
+                body.extend_from_slice(b"]}");
+                return Next::Respond { status: 200, body };
+            }
+            _ => {}
+        }
+        self.is_counting = true;
+        let is_more = self.counts().next().is_some();
+        if is_more { Next::Count(self) } else { self.respond() }
+    }
+
+    fn take_counts(&mut self, outcomes: &[Outcome]) {
+        let mut outcomes = outcomes.iter();
+        for channel in &mut self.channels {
+            if channel.info.users
+                && let Some(Outcome::PresenceStats(stats)) = outcomes.next()
+            {
+                channel.users = Some(stats.users);
+            }
+            if channel.info.subscriptions
+                && let Some(Outcome::Channels(found)) = outcomes.next()
+            {
+                channel.subscriptions = Some(found.iter().map(|of| of.clients).sum());
+            }
+        }
+    }
+
+    fn respond(&self) -> Next {
+        let mut body = Vec::new();
+        let mut object = Object::begin(&mut body);
+        match self.shape {
+            Shape::Events if self.info == Info::NONE => {}
+            Shape::Events | Shape::Channels => {
+                let mut channels = Object::begin(object.key("channels"));
+                for channel in &self.channels {
+                    channel.write(channels.text_key(&channel.name), self.info);
+                }
+                channels.end();
+            }
+            Shape::Batch if self.channels.iter().all(|channel| channel.info == Info::NONE) => {}
+            Shape::Batch => {
+                let list = object.key("batch");
+                list.push(b'[');
+                for (at, channel) in self.channels.iter().enumerate() {
+                    if at > 0 {
+                        list.push(b',');
+                    }
+                    channel.write(list, channel.info);
+                }
+                list.push(b']');
+            }
+            Shape::Channel => {
+                if let Some(channel) = self.channels.first() {
+                    let occupied = channel.subscriptions.is_some_and(|count| count > 0);
+                    object.raw("occupied", if occupied { b"true" } else { b"false" });
+                    channel.write_counts(&mut object, self.info);
+                }
+            }
+            Shape::Users | Shape::Done => {}
+        }
+        object.end();
+        Next::Respond { status: 200, body }
+    }
+}
+
+impl Channel {
+    fn write(&self, out: &mut Vec<u8>, info: Info) {
+        let mut object = Object::begin(out);
+        self.write_counts(&mut object, info);
+        object.end();
+    }
+
+    fn write_counts(&self, object: &mut Object<'_>, info: Info) {
+        if let Some(users) = self.users.filter(|_| info.users) {
+            object.integer("user_count", users);
+        }
+        if let Some(subscriptions) = self.subscriptions.filter(|_| info.subscriptions) {
+            object.integer("subscription_count", subscriptions);
+        }
+    }
+}
+
+fn failed(error: &ApiError) -> Next {
+    Next::Respond { status: error.transport_status(), body: error.message.as_bytes().to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_config::{Map, PusherApp, Secret};
+    use dunlin_hub::{ChannelSummary, PresenceStats};
+
+    use super::super::Apps;
+    use super::*;
+
+    fn plan(shape: Shape, info: Info) -> Plan {
+        let config =
+            PusherApp { id: "3".into(), secret: Some(Secret::new("s")), ..PusherApp::default() };
+        let apps: Map<PusherApp> = [("shop", config)].into_iter().collect();
+        Plan::new(Apps::of(&apps).by_id("3").unwrap(), shape, info)
+    }
+
+    const BOTH: Info = Info { users: true, subscriptions: true };
+
+    fn found(names: &[(&str, u64)]) -> Answer {
+        let of = |&(name, clients): &(&str, u64)| ChannelSummary { name: name.into(), clients };
+        Ok(Outcome::Channels(names.iter().map(of).collect()))
+    }
+
+    fn stats(users: u64) -> Answer {
+        Ok(Outcome::PresenceStats(PresenceStats { clients: 9, users }))
+    }
+
+    fn body(next: Next) -> String {
+        let Next::Respond { status: 200, body } = next else { panic!("there is more to count") };
+        String::from_utf8(body).unwrap()
+    }
+
+    #[test]
+    fn an_event_is_published_and_then_counted() {
+        let mut plan_of = plan(Shape::Events, BOTH);
+        plan_of.count("presence-a", BOTH);
+        plan_of.count("b", BOTH);
+        let Next::Count(counting) = plan_of.next(vec![Ok(Outcome::Broadcast(Vec::new()))]) else {
+            panic!()
+        };
+        assert_eq!(
+            counting.counts().collect::<Vec<_>>(),
+            [
+                ("presence-a", Count::Users),
+                ("presence-a", Count::Subscriptions),
+                ("b", Count::Subscriptions)
+            ]
+        );
+        let answers = vec![stats(2), found(&[("c:presence-a", 3)]), found(&[])];
+        assert_eq!(
+            body(counting.next(answers)),
+            r#"{"channels":{"presence-a":{"user_count":2,"subscription_count":3},"b":{"subscription_count":0}}}"#
+        );
+        assert_eq!(body(plan(Shape::Events, Info::NONE).next(vec![Ok(Outcome::Done)])), "{}");
+    }
+
+    #[test]
+    fn channels_are_listed_by_their_names_in_the_app() {
+        let channels = found(&[("c:presence-a", 3), ("c:presence-b", 1)]);
+        let Next::Count(counting) = plan(Shape::Channels, BOTH).next(vec![channels.clone()]) else {
+            panic!()
+        };
+        assert_eq!(
+            body(counting.next(vec![stats(2), stats(1)])),
+            r#"{"channels":{"presence-a":{"user_count":2,"subscription_count":3},"presence-b":{"user_count":1,"subscription_count":1}}}"#
+        );
+        let none = plan(Shape::Channels, Info::NONE).next(vec![channels]);
+        assert_eq!(body(none), r#"{"channels":{"presence-a":{},"presence-b":{}}}"#);
+        let many: Vec<(String, u64)> =
+            (0..=COUNTED_MAX).map(|at| (format!("c:presence-{at}"), 1)).collect();
+        let many: Vec<(&str, u64)> = many.iter().map(|(name, count)| (&**name, *count)).collect();
+        let refused = plan(Shape::Channels, BOTH).next(vec![found(&many)]);
+        assert!(matches!(refused, Next::Respond { status: 400, .. }));
+    }
+
+    #[test]
+    fn what_fails_is_an_http_error() {
+        let error: ApiError = dunlin_hub::Error::Overloaded.into();
+        let next = plan(Shape::Done, Info::NONE).next(vec![Err(error.clone())]);
+        assert!(matches!(next, Next::Respond { status: 500, .. }));
+        let parts = vec![Ok(dunlin_hub::Published::default()), Err(error)];
+        let next = plan(Shape::Events, Info::NONE).next(vec![Ok(Outcome::Broadcast(parts))]);
+        assert!(matches!(next, Next::Respond { status: 500, .. }));
+    }
+}

@@ -1,0 +1,562 @@
+//! Clients and backends of the Pusher protocol over sockets: what signatures let them do, and what they are refused.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dunlin_config::{Config, PusherApp, Secret};
+use ring::hmac;
+use serde_json::{Value, json};
+
+use super::{Cluster, Listener, TIMEOUT};
+use crate::bus_message::BusMessage;
+
+const SECRET: &str = "the shop's own secret";
+
+fn with_apps(config: &mut Config) {
+    for (name, id, secret) in [("shop", "3", SECRET), ("other", "4", "another app's secret")] {
+        config.channel.namespaces.insert(name, config.channel.without_namespace.clone());
+        let app = PusherApp {
+            id: id.into(),
+            key: format!("{name}-key").into(),
+            secret: Some(Secret::new(secret)),
+            namespace: name.into(),
+            client_events: true,
+            ..PusherApp::default()
+        };
+        config.pusher.apps.insert(name, app);
+    }
+}
+
+fn cluster(workers: usize) -> Cluster {
+    Cluster::start_with(workers, with_apps)
+}
+
+fn sign(secret: &str, text: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    hex(hmac::sign(&key, text.as_bytes()).as_ref())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A client that has connected.
+struct Client {
+    stream: TcpStream,
+    id: String,
+}
+
+impl Client {
+    fn connect(cluster: &Cluster) -> Client {
+        let mut client = Client::open(cluster, "/app/shop-key?protocol=7&client=test&version=1");
+        let opened = client.next();
+        assert_eq!(opened["event"], "pusher:connection_established", "{opened}");
+        let data: Value = serde_json::from_str(opened["data"].as_str().unwrap()).unwrap();
+        assert_eq!(data["activity_timeout"], 120);
+        client.id = data["socket_id"].as_str().unwrap().to_owned();
+        client
+    }
+
+    fn open(cluster: &Cluster, target: &str) -> Client {
+        let mut stream = TcpStream::connect(cluster.address).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        write!(
+            stream,
+            "GET {target} HTTP/1.1\r\nHost: d\r\nOrigin: https://example.com\r\nConnection: Upgrade\r\n\
+             Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        .unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+        Client { stream, id: String::new() }
+    }
+
+    fn say(&mut self, message: &Value) {
+        self.say_text(&message.to_string());
+    }
+
+    fn say_text(&mut self, text: &str) {
+        let mut frame = vec![0x81];
+        match text.len() {
+            len @ 0..126 => frame.push(0x80 | len as u8),
+            len @ 126..65_536 => {
+                frame.push(0x80 | 126);
+                frame.extend((len as u16).to_be_bytes());
+            }
+            len => {
+                frame.push(0x80 | 127);
+                frame.extend((len as u64).to_be_bytes());
+            }
+        }
+        frame.extend([0; 4]);
+        frame.extend(text.as_bytes());
+        self.stream.write_all(&frame).unwrap();
+    }
+
+    /// Opcode and payload of the next frame.
+    fn frame(&mut self) -> (u8, Vec<u8>) {
+        let mut head = [0; 2];
+        self.stream.read_exact(&mut head).unwrap();
+        let length = match head[1] {
+            126 => {
+                let mut bytes = [0; 2];
+                self.stream.read_exact(&mut bytes).unwrap();
+                usize::from(u16::from_be_bytes(bytes))
+            }
+            127 => {
+                let mut bytes = [0; 8];
+                self.stream.read_exact(&mut bytes).unwrap();
+                u64::from_be_bytes(bytes) as usize
+            }
+            length => usize::from(length),
+        };
+        let mut payload = vec![0; length];
+        self.stream.read_exact(&mut payload).unwrap();
+        (head[0] & 15, payload)
+    }
+
+    fn next(&mut self) -> Value {
+        let (opcode, payload) = self.frame();
+        assert_eq!(opcode, 1, "{}", String::from_utf8_lossy(&payload));
+        serde_json::from_slice(&payload).unwrap()
+    }
+
+    /// The code of the close that follows an error with the same code.
+    fn closed(&mut self) -> u16 {
+        let error = self.next();
+        assert_eq!(error["event"], "pusher:error", "{error}");
+        let (opcode, payload) = self.frame();
+        assert_eq!(opcode, 8);
+        let code = u16::from_be_bytes([payload[0], payload[1]]);
+        assert_eq!(error["data"]["code"], code);
+        code
+    }
+
+    fn auth(&self, secret: &str, channel: &str, data: &str) -> String {
+        let rest = if data.is_empty() { String::new() } else { format!(":{data}") };
+        format!("shop-key:{}", sign(secret, &format!("{}:{channel}{rest}", self.id)))
+    }
+
+    fn subscribe(&mut self, channel: &str, data: &str) {
+        let auth = self.auth(SECRET, channel, data);
+        self.subscribe_with(channel, &auth, data);
+    }
+
+    fn subscribe_with(&mut self, channel: &str, auth: &str, data: &str) {
+        let data = json!({"channel": channel, "auth": auth, "channel_data": data});
+        self.say(&json!({"event": "pusher:subscribe", "data": data}));
+    }
+
+    /// Subscribes, and the data that the subscription begins with.
+    fn subscribed(&mut self, channel: &str, data: &str) -> Value {
+        self.subscribe(channel, data);
+        let answer = self.next();
+        assert_eq!(answer["event"], "pusher_internal:subscription_succeeded", "{answer}");
+        assert_eq!(answer["channel"], channel);
+        serde_json::from_str(answer["data"].as_str().unwrap()).unwrap()
+    }
+
+    /// Everything that was sent to it has been seen.
+    fn has_nothing(&mut self) {
+        self.say(&json!({"event": "pusher:ping", "data": {}}));
+        let next = self.next();
+        assert_eq!(next["event"], "pusher:pong", "{next}");
+    }
+}
+
+/// A signed call of an app's API; status and body.
+fn call(cluster: &Cluster, method: &str, path: &str, query: &str, body: &str) -> (u16, String) {
+    call_as(cluster, ("shop-key", SECRET), (method, path, query), body)
+}
+
+fn call_as(
+    cluster: &Cluster,
+    (key, secret): (&str, &str),
+    (method, path, query): (&str, &str, &str),
+    body: &str,
+) -> (u16, String) {
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let mut pairs = vec![
+        format!("auth_key={key}"),
+        format!("auth_timestamp={at}"),
+        "auth_version=1.0".to_owned(),
+    ];
+    if !body.is_empty() {
+        pairs.push(format!("body_md5={}", hex(&md5(body))));
+    }
+    pairs.extend(query.split('&').filter(|pair| !pair.is_empty()).map(str::to_owned));
+    pairs.sort();
+    let query = pairs.join("&");
+    let signature = sign(secret, &format!("{method}\n{path}\n{query}"));
+    cluster.call(&format!("{method} {path}?{query}&auth_signature={signature}"), "", body)
+}
+
+fn md5(text: &str) -> Vec<u8> {
+    use md5::Digest;
+    md5::Md5::digest(text.as_bytes()).to_vec()
+}
+
+fn publish(cluster: &Cluster, body: &Value) -> (u16, String) {
+    call(cluster, "POST", "/apps/3/events", "", &body.to_string())
+}
+
+#[test]
+fn an_event_of_the_backend_reaches_subscribers_of_both_protocols() {
+    let cluster = cluster(2);
+    let mut client = Client::connect(&cluster);
+    assert_eq!(client.subscribed("news", ""), json!({}));
+    let mut other = Listener::connect(cluster.address, "shop:news");
+    let event = json!({"name": "made", "channels": ["news"], "data": "{\"a\": 1}"});
+    assert_eq!(publish(&cluster, &event), (200, "{}".into()));
+    let expected = json!({"event": "made", "channel": "news", "data": "{\"a\": 1}"});
+    assert_eq!(client.next(), expected);
+    let push = other.next().unwrap();
+    assert_eq!(
+        (&push["pub"]["data"], &push["pub"]["tags"]["event"]),
+        (&json!({"a": 1}), &json!("made"))
+    );
+    // And the other way round.
+    cluster
+        .post("/api/publish", r#"{"channel":"shop:news","data":{"b":2},"tags":{"event":"sold"}}"#);
+    assert_eq!(client.next(), json!({"event": "sold", "channel": "news", "data": "{\"b\":2}"}));
+    client.say(&json!({"event": "pusher:unsubscribe", "data": {"channel": "news"}}));
+    client.has_nothing();
+    publish(&cluster, &event);
+    client.has_nothing();
+}
+
+#[test]
+fn a_connection_that_names_no_app_or_version_is_told_and_closed() {
+    let cluster = cluster(1);
+    for (target, code) in [
+        ("/app/nobody?protocol=7", 4001),
+        ("/app/?protocol=7", 4001),
+        ("/app/shop-key", 4008),
+        ("/app/shop-key?protocol=x", 4006),
+        ("/app/shop-key?protocol=4", 4007),
+        ("/app/shop-key?protocol=8", 4007),
+    ] {
+        assert_eq!(Client::open(&cluster, target).closed(), code, "{target}");
+    }
+}
+
+#[test]
+fn only_the_apps_signature_for_this_connection_and_channel_opens_a_private_one() {
+    let cluster = cluster(1);
+    let mut client = Client::connect(&cluster);
+    let stranger = Client::connect(&cluster);
+    let data = r#"{"user_id":"ada"}"#;
+    let forged = r#"{"user_id":"eve"}"#;
+    for (channel, auth, data) in [
+        ("private-a", String::new(), ""),
+        ("private-a", stranger.auth(SECRET, "private-a", ""), ""),
+        ("private-a", client.auth(SECRET, "private-b", ""), ""),
+        ("private-a", client.auth("another app's secret", "private-a", ""), ""),
+        ("private-a", client.auth(SECRET, "private-a", "").replace("shop-key", "other-key"), ""),
+        ("presence-a", client.auth(SECRET, "presence-a", data), forged),
+        ("presence-a", client.auth(SECRET, "presence-a", ""), ""),
+        ("presence-a", client.auth(SECRET, "presence-a", ""), data),
+        ("private-encrypted-a", client.auth(SECRET, "private-a", ""), ""),
+        ("#server-to-user-ada", client.auth(SECRET, "#server-to-user-ada", ""), ""),
+    ] {
+        client.subscribe_with(channel, &auth, data);
+        let refused = client.next();
+        assert_eq!(refused["event"], "pusher:subscription_error", "{channel} {refused}");
+        assert_eq!(
+            (&refused["channel"], &refused["data"]["status"]),
+            (&json!(channel), &json!(401))
+        );
+    }
+    assert_eq!(client.subscribed("private-a", ""), json!({}));
+    assert_eq!(client.subscribed("private-encrypted-a", ""), json!({}));
+    client.subscribe("private-a", "");
+    assert_eq!(client.next()["event"], "pusher:error", "it is subscribed already");
+}
+
+#[test]
+fn names_and_members_that_may_not_be_are_refused_and_so_is_what_is_too_much() {
+    let cluster = Cluster::start_with(1, |config| {
+        with_apps(config);
+        config.limits.subscriptions_per_client_max = 3;
+    });
+    let mut client = Client::connect(&cluster);
+    let long = "a".repeat(201);
+    for channel in ["", "a b", "a:b", "other:news", &long] {
+        client.subscribe(channel, "");
+        assert_eq!(client.next()["data"]["status"], 400, "{channel}");
+    }
+    let huge = format!(r#"{{"user_id":"1","user_info":"{}"}}"#, "x".repeat(3_000));
+    for (data, status) in [(&*huge, 4004), ("{}", 400), ("[1]", 400), (r#"{"user_id":""}"#, 400)] {
+        client.subscribe("presence-a", data);
+        assert_eq!(client.next()["data"]["status"], status);
+    }
+    for at in 0..3 {
+        client.subscribed(&format!("c{at}"), "");
+    }
+    client.subscribe("c3", "");
+    assert_eq!(client.next()["data"]["type"], "LimitReached");
+    client.say_text("nonsense");
+    client.say(&json!({"event": "pusher:subscribe"}));
+    client.say(&json!({"event": "pusher_internal:member_added", "channel": "c0", "data": "{}"}));
+    for _ in 0..3 {
+        assert_eq!(client.next()["event"], "pusher:error");
+    }
+    client.has_nothing();
+}
+
+#[test]
+fn a_presence_channel_knows_users_and_not_their_connections() {
+    let cluster = cluster(2);
+    let member = |user: &str| format!(r#"{{"user_id":"{user}","user_info":{{"name":"{user}!"}}}}"#);
+    let mut ada = Client::connect(&cluster);
+    let listed = ada.subscribed("presence-a", &member("ada"));
+    assert_eq!(listed["presence"]["hash"], json!({"ada": {"name": "ada!"}}));
+    let mut bob = Client::connect(&cluster);
+    assert_eq!(
+        bob.subscribed("presence-a", &member("bob"))["presence"]["ids"],
+        json!(["ada", "bob"])
+    );
+    let added = ada.next();
+    assert_eq!(added["event"], "pusher_internal:member_added", "{added}");
+    assert_eq!(added["data"], member("bob"));
+    let mut again = Client::connect(&cluster);
+    assert_eq!(again.subscribed("presence-a", &member("bob"))["presence"]["count"], 2);
+    ada.has_nothing();
+    bob.has_nothing();
+    drop(bob);
+    let path = "/apps/3/channels/presence-a";
+    let users = call(&cluster, "GET", &format!("{path}/users"), "", "");
+    assert_eq!(users, (200, r#"{"users":[{"id":"ada"},{"id":"bob"}]}"#.into()));
+    drop(again);
+    let removed = ada.next();
+    assert_eq!(removed["event"], "pusher_internal:member_removed");
+    assert_eq!(removed["data"], r#"{"user_id":"bob"}"#);
+    let facts = call(&cluster, "GET", path, "info=user_count,subscription_count", "");
+    let facts: Value = serde_json::from_str(&facts.1).unwrap();
+    assert_eq!(facts, json!({"occupied": true, "user_count": 1, "subscription_count": 1}));
+    // Of a member of another protocol they know as well, and he is let in by his token alone.
+    let subs = json!({"subs": {"shop:presence-a": {}}}).to_string();
+    let (_eve, connect) = Listener::connect_to(cluster.address, &subs);
+    assert_eq!(connect["connect"].get("subs"), None, "{connect}");
+    ada.has_nothing();
+}
+
+#[test]
+fn an_event_of_a_client_goes_to_the_others_of_a_private_channel_and_nowhere_else() {
+    let cluster = cluster(2);
+    let event =
+        |channel: &str| json!({"event": "client-moved", "channel": channel, "data": {"x": 1}});
+    let mut ada = Client::connect(&cluster);
+    let mut bob = Client::connect(&cluster);
+    for client in [&mut ada, &mut bob] {
+        client.subscribed("private-a", "");
+        client.subscribed("news", "");
+    }
+    ada.say(&event("private-a"));
+    assert_eq!(
+        bob.next(),
+        json!({"event": "client-moved", "channel": "private-a", "data": "{\"x\":1}"})
+    );
+    ada.has_nothing();
+    for channel in ["news", "private-b", "private-encrypted-a", "presence-a", "#server-to-user-1"] {
+        ada.say(&event(channel));
+        let refused = ada.next();
+        assert_eq!(refused["data"]["code"], 4301, "{channel} {refused}");
+    }
+    bob.has_nothing();
+    let data = |user: &str| format!(r#"{{"user_id":{user}}}"#);
+    ada.subscribed("presence-a", &data("7"));
+    bob.subscribed("presence-a", &data("8"));
+    assert_eq!(ada.next()["event"], "pusher_internal:member_added");
+    // Whatever it says of itself, it is who was signed.
+    ada.say(&json!({"event": "client-moved", "channel": "presence-a", "data": 1, "user_id": "8"}));
+    assert_eq!(bob.next()["user_id"], "7");
+    let large = json!({"event": "client-a", "channel": "private-a", "data": "x".repeat(10_241)});
+    ada.say(&large);
+    assert_eq!(ada.next()["data"]["code"], 4301);
+}
+
+#[test]
+fn a_client_sends_so_many_events_a_second_and_others_are_refused() {
+    let cluster = Cluster::start_with(1, |config| {
+        with_apps(config);
+        let app =
+            PusherApp { client_events_per_s: 1, ..config.pusher.apps.get("shop").unwrap().clone() };
+        config.pusher.apps.insert("shop", app);
+    });
+    let mut ada = Client::connect(&cluster);
+    ada.subscribed("private-a", "");
+    for _ in 0..200 {
+        ada.say(&json!({"event": "client-a", "channel": "private-a", "data": 1}));
+    }
+    let refused = ada.next();
+    assert_eq!(refused["data"]["code"], 4301, "{refused}");
+}
+
+#[test]
+fn who_signs_in_is_reached_as_that_user_and_is_sent_away_as_that() {
+    let cluster = cluster(2);
+    let user_data = r#"{"id":"ada","user_info":{"name":"Ada"}}"#;
+    let sign_in = |client: &mut Client, secret: &str| {
+        let auth =
+            format!("shop-key:{}", sign(secret, &format!("{}::user::{user_data}", client.id)));
+        client.say(
+            &json!({"event": "pusher:signin", "data": {"auth": auth, "user_data": user_data}}),
+        );
+    };
+    let mut ada = Client::connect(&cluster);
+    sign_in(&mut ada, SECRET);
+    let signed_in = ada.next();
+    assert_eq!(signed_in["event"], "pusher:signin_success", "{signed_in}");
+    ada.subscribed("#server-to-user-ada", "");
+    // Who has signed in needs no data of its own.
+    let listed = ada.subscribed("presence-a", "");
+    assert_eq!(listed["presence"]["hash"], json!({"ada": {"name": "Ada"}}));
+    let event = json!({"name": "hi", "channels": ["#server-to-user-ada"], "data": "you"});
+    assert_eq!(publish(&cluster, &event).0, 200);
+    assert_eq!(ada.next()["data"], "you");
+
+    let mut eve = Client::connect(&cluster);
+    sign_in(&mut eve, "a guess");
+    assert_eq!(eve.closed(), 4009);
+    // Another app's user of the same name is somebody else.
+    let path = "/apps/4/users/ada/terminate_connections";
+    let other = ("other-key", "another app's secret");
+    assert_eq!(call_as(&cluster, other, ("POST", path, ""), "{}").0, 200);
+    ada.has_nothing();
+    let path = "/apps/3/users/ada/terminate_connections";
+    assert_eq!(call(&cluster, "POST", path, "", "{}"), (200, "{}".into()));
+    assert_eq!(ada.closed(), 4009);
+}
+
+#[test]
+fn an_event_goes_to_many_channels_and_not_to_the_connection_that_caused_it() {
+    let cluster = cluster(2);
+    let mut ada = Client::connect(&cluster);
+    let mut bob = Client::connect(&cluster);
+    for client in [&mut ada, &mut bob] {
+        client.subscribed("a", "");
+        client.subscribed("b", "");
+    }
+    let event = json!({
+        "name": "e", "channels": ["a", "b"], "data": "1", "socket_id": ada.id,
+        "info": "subscription_count",
+    });
+    let (status, body) = publish(&cluster, &event);
+    let expected =
+        json!({"channels": {"a": {"subscription_count": 2}, "b": {"subscription_count": 2}}});
+    assert_eq!((status, serde_json::from_str::<Value>(&body).unwrap()), (200, expected));
+    let mut channels = [bob.next()["channel"].clone(), bob.next()["channel"].clone()];
+    channels.sort_by_key(Value::to_string);
+    assert_eq!(channels, [json!("a"), json!("b")]);
+    ada.has_nothing();
+    let batch = json!({"batch": [
+        {"name": "x", "channel": "a", "data": "1", "socket_id": bob.id},
+        {"name": "y", "channel": "b", "data": "2", "socket_id": bob.id, "info": "subscription_count"},
+    ]});
+    let answer = call(&cluster, "POST", "/apps/3/batch_events", "", &batch.to_string());
+    assert_eq!(answer, (200, r#"{"batch":[{},{"subscription_count":2}]}"#.into()));
+    let mut events = [ada.next()["event"].clone(), ada.next()["event"].clone()];
+    events.sort_by_key(Value::to_string);
+    assert_eq!(events, [json!("x"), json!("y")]);
+    bob.has_nothing();
+    let (_, channels) = call(&cluster, "GET", "/apps/3/channels", "", "");
+    assert_eq!(
+        serde_json::from_str::<Value>(&channels).unwrap(),
+        json!({"channels": {"a": {}, "b": {}}})
+    );
+    assert_eq!(
+        call_as(
+            &cluster,
+            ("other-key", "another app's secret"),
+            ("GET", "/apps/4/channels", ""),
+            ""
+        ),
+        (200, r#"{"channels":{}}"#.into())
+    );
+}
+
+#[test]
+fn a_call_is_of_the_app_whose_secret_has_signed_it() {
+    let cluster = cluster(1);
+    let body = json!({"name": "e", "channels": ["a"], "data": ""}).to_string();
+    let (post, path) = ("POST", "/apps/3/events");
+    let of_other =
+        call_as(&cluster, ("other-key", "another app's secret"), (post, path, ""), &body);
+    assert_eq!(of_other.0, 401);
+    let key_alone =
+        call_as(&cluster, ("shop-key", "another app's secret"), (post, path, ""), &body);
+    assert_eq!(key_alone.0, 401);
+    assert_eq!(cluster.call("POST /apps/3/events", "", &body).0, 401);
+    assert_eq!(call(&cluster, post, "/apps/5/events", "", &body).0, 404);
+    assert_eq!(call(&cluster, "GET", path, "", "").0, 405);
+    let large = json!({"name": "e", "channels": ["a"], "data": "x".repeat(10_241)});
+    assert_eq!(publish(&cluster, &large).0, 413);
+    // Without a signature nothing of a body is taken.
+    let mut stream = TcpStream::connect(cluster.address).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    write!(stream, "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n")
+        .unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 401");
+}
+
+#[test]
+fn a_cache_channel_begins_with_its_last_event() {
+    let cluster = cluster(2);
+    let mut early = Client::connect(&cluster);
+    early.subscribed("private-cache-a", "");
+    assert_eq!(early.next(), json!({"event": "pusher:cache_miss", "channel": "private-cache-a"}));
+    for data in ["1", "2"] {
+        let event = json!({"name": "e", "channels": ["private-cache-a"], "data": data});
+        assert_eq!(publish(&cluster, &event).0, 200);
+        assert_eq!(early.next()["data"], data);
+    }
+    // What a client says is not kept.
+    early.say(&json!({"event": "client-e", "channel": "private-cache-a", "data": 3}));
+    early.has_nothing();
+    let mut late = Client::connect(&cluster);
+    late.subscribed("private-cache-a", "");
+    assert_eq!(late.next(), json!({"event": "e", "channel": "private-cache-a", "data": "2"}));
+    late.has_nothing();
+}
+
+#[test]
+fn an_app_that_is_taken_away_takes_its_clients_along() {
+    let mut cluster = cluster(1);
+    let mut client = Client::connect(&cluster);
+    client.subscribed("news", "");
+    let mut config = cluster.state.settings.load().config.clone();
+    config.pusher.apps.remove("shop");
+    let snapshot = dunlin_config::Snapshot::new(2, config).unwrap();
+    let next = cluster.state.settings.load().next(std::sync::Arc::new(snapshot));
+    cluster.state.publish(std::sync::Arc::new(next));
+    cluster.send(0, BusMessage::AdoptSettings);
+    assert_eq!(client.closed(), 4001);
+    assert_eq!(Client::open(&cluster, "/app/shop-key?protocol=7").closed(), 4001);
+    assert_eq!(call(&cluster, "GET", "/apps/3/channels", "", "").0, 404);
+}
+
+/// By the rules of its namespace anyone may do anything in it: not so in channels that are private to the app's clients.
+#[test]
+fn what_is_private_to_an_app_is_private_to_clients_of_other_protocols() {
+    let cluster = cluster(1);
+    for channel in
+        ["shop:private-a", "shop:presence-a", "shop:#server-to-user-1", "shop:private-cache-a"]
+    {
+        let body = json!({"subs": {channel: {}}}).to_string();
+        let (_client, connect) = Listener::connect_to(cluster.address, &body);
+        assert_eq!(connect["connect"].get("subs"), None, "{connect}");
+    }
+    let body = json!({"subs": {"shop:news": {}}}).to_string();
+    let (_client, connect) = Listener::connect_to(cluster.address, &body);
+    assert!(connect["connect"]["subs"]["shop:news"].is_object(), "{connect}");
+}

@@ -1,0 +1,515 @@
+//! Clients that speak the Pusher protocol: whom their app's key lets in, and what the app's signatures let them do.
+
+use std::fmt;
+use std::sync::Arc;
+
+use dunlin_hub::{
+    Event, NewPublication, NewSession, Outgoing, SessionId, StreamPosition, SubscribeOptions,
+};
+use dunlin_net::{ConnId, Context, http};
+use dunlin_protocol::Encoding;
+use dunlin_protocol::centrifuge::{Disconnect, ErrorCode};
+use dunlin_protocol::pusher::{
+    ChannelKind, EVENT_NAME_BYTES_MAX, EVENT_TAG, Member, Message, Messages, PusherCode, SignIn,
+    Subscribe, VERSIONS, event, is_name, presence_channel_text, private_channel_text, pusher_name,
+    server_to_user, sign_in_text,
+};
+use dunlin_wire::http1::query;
+
+use super::Worker;
+use super::link::{Link, Role};
+use super::parts::{Pending, SessionParams};
+use super::routes::{origin_of, origin_refused};
+use crate::budget::{Payer, Rates, Work};
+use crate::metrics::Metric;
+use crate::origin;
+use crate::pusher::App;
+
+/// Why a subscription is refused: the type and status of its error, and a sentence.
+struct Refused {
+    kind: &'static str,
+    status: u32,
+    why: String,
+}
+
+impl Refused {
+    fn new(kind: &'static str, status: u32, why: impl fmt::Display) -> Refused {
+        Refused { kind, status, why: why.to_string() }
+    }
+
+    fn auth(why: impl fmt::Display) -> Refused {
+        Refused::new("AuthError", 401, why)
+    }
+
+    fn limit(why: impl fmt::Display) -> Refused {
+        Refused::new("LimitReached", 4004, why)
+    }
+}
+
+impl Worker<'_> {
+    /// Upgrades `GET /app/KEY` to WebSocket and opens the session.
+    pub(super) fn open_pusher(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        key: &str,
+        request: &http::Request<'_>,
+    ) {
+        let app = self.settings.pusher.by_key(key).map(Arc::clone);
+        if let Some(app) = &app
+            && !origin::allowed(&app.config.allowed_origins, origin_of(request), request.host)
+        {
+            return self.answer(cx, conn, &origin_refused());
+        }
+        let Some(upgraded) = self.upgrade(cx, conn, request, &[]) else { return };
+        let encoding = Encoding::pusher(upgraded.compressed);
+        if let Some(link) = cx.data(conn) {
+            link.role = Role::Client(encoding);
+        }
+        self.await_connect(cx, conn);
+        let query = request.query.unwrap_or("");
+        let version = query::pairs(query).find(|(name, _)| name == "protocol");
+        let opened = match (app, version.map(|(_, version)| version.parse::<u32>())) {
+            (None, _) => Err((PusherCode::NoApp, "no app has this key")),
+            (_, None) => Err((PusherCode::NoVersion, "the query names no `protocol`")),
+            (_, Some(Err(_))) => Err((PusherCode::BadVersion, "`protocol` is no number")),
+            (_, Some(Ok(version))) if !VERSIONS.contains(&version) => {
+                Err((PusherCode::UnsupportedVersion, "versions 5 to 7 of the protocol are spoken"))
+            }
+            (Some(app), _) => self.begin_pusher(cx, conn, encoding, &app),
+        };
+        if let Err((code, why)) = opened {
+            self.end_pusher(cx, conn, code, why);
+        }
+    }
+
+    /// Opens the session of a connection.
+    fn begin_pusher(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        encoding: Encoding,
+        app: &App,
+    ) -> Result<(), (PusherCode, &'static str)> {
+        const FULL: (PusherCode, &str) = (PusherCode::OverCapacity, "there is no room now");
+        let Some(&mut Link { peer, .. }) = cx.data(conn) else { return Ok(()) };
+        if self.wait_to_begin("", peer, std::iter::empty()) > 0 {
+            return Err(FULL);
+        }
+        let config = &self.settings.config.pusher;
+        let activity_timeout_ms = config.activity_timeout_ms;
+        let params = SessionParams {
+            ping_interval_ms: activity_timeout_ms,
+            pong_timeout_ms: config.pong_timeout_ms,
+            key: None,
+        };
+        let now = self.now(cx);
+        let params = self.heartbeat.hold(params).ok_or(FULL)?;
+        let new = NewSession {
+            tag: conn.to_u64(),
+            encoding: encoding.into(),
+            maker: self.maker_of("", peer),
+            outbox_bytes_max: self.outbox_bytes_max(),
+            ..NewSession::default()
+        };
+        let Ok(session) = self.hub.open_session(now, new) else {
+            self.heartbeat.release(params);
+            return Err(FULL);
+        };
+        if let Some(link) = cx.data(conn) {
+            link.set_session(Some(session), params);
+            link.protocol_state.connected();
+        }
+        self.authenticated(cx, conn);
+        let socket_id = self.pusher.begin(session, &app.name);
+        self.emit_connect(session, "", encoding);
+        self.say(session, |out| {
+            event::write_connection_established(out, socket_id, activity_timeout_ms.div_ceil(1000));
+        });
+        self.schedule_first_ping(cx, session);
+        let _ = self.charge_request(cx, conn, None, Work { commands: 1, ..Work::default() });
+        Ok(())
+    }
+
+    fn end_pusher(&mut self, cx: &mut Context<Link>, conn: ConnId, code: PusherCode, why: &str) {
+        self.disconnect(cx, conn, &Disconnect { code: code.code(), reason: why.to_owned().into() });
+    }
+
+    /// Disconnects the sessions of apps that are no more.
+    pub(super) fn end_pusher_apps(&mut self, cx: &mut Context<Link>) {
+        let apps = Arc::clone(&self.settings.pusher);
+        for session in self.pusher.without_app(|app| apps.by_name(app).is_some()) {
+            if let Some(view) = self.hub.session(session) {
+                let conn = ConnId::from_u64(view.tag);
+                self.end_pusher(cx, conn, PusherCode::NoApp, "the app was taken away");
+            }
+        }
+    }
+
+    /// Carries out the messages of a frame as long as there is budget for them. `Some`: what is left, and when it may go on.
+    pub(super) fn handle_pusher<'f>(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        frame: &'f [u8],
+    ) -> Option<(&'f [u8], u64)> {
+        let mut messages = Messages::new(frame);
+        loop {
+            let before = messages.rest().len();
+            let message = messages.next()?;
+            let link = cx.data(conn).filter(|link| !link.closing)?;
+            let session = link.session()?;
+            if link.protocol_state.heard() {
+                self.pong_received(cx, conn);
+            }
+            let (channel, deliveries) = match message {
+                Ok(message) => self.handle_message(cx, conn, session, message),
+                Err(malformed) => {
+                    self.count(Metric::ProtocolErrors);
+                    self.say(session, |out| event::write_error(out, None, malformed));
+                    (None, 0)
+                }
+            };
+            self.drain_events(cx);
+            let bytes = (before - messages.rest().len()) as u64;
+            let work = Work { commands: 1, bytes, deliveries };
+            if let Some(ready_ms) = self.charge_request(cx, conn, channel.as_deref(), work) {
+                return Some((messages.rest(), ready_ms));
+            }
+        }
+    }
+
+    /// Carries out one message. Gives the channel it is about, and how many messages to others it may cause.
+    fn handle_message(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        session: SessionId,
+        message: Message<'_>,
+    ) -> (Option<String>, u64) {
+        let app = self.pusher.get(session).map(|of| &*of.app);
+        let Some(app) = app.and_then(|name| self.settings.pusher.by_name(name)).map(Arc::clone)
+        else {
+            return (None, 0);
+        };
+        if message != Message::Pong {
+            self.count(Metric::Commands);
+        }
+        match message {
+            Message::Pong => {}
+            Message::Ping => self.say(session, event::write_pong),
+            Message::Subscribe(request) => {
+                let channel = app.channel(&request.channel);
+                match self.subscribe_pusher(cx, session, &app, &channel, &request) {
+                    Ok(()) => {
+                        let deliveries = self.joins_of(&channel);
+                        return (Some(channel), deliveries);
+                    }
+                    Err(refused) => self.refuse_subscription(session, &request.channel, &refused),
+                }
+            }
+            Message::Unsubscribe { channel } => {
+                let (channel, now) = (app.channel(&channel), self.now(cx));
+                let deliveries = self.joins_of(&channel);
+                self.hub.handle_unsubscribe(now, session, &channel, None);
+                return (Some(channel), deliveries);
+            }
+            Message::SignIn(request) => self.sign_in(cx, conn, session, &app, &request),
+            Message::ClientEvent { channel, event: name, data } => {
+                let channel = app.channel(&channel);
+                let deliveries = self.deliveries_to(&channel, data.as_bytes().len());
+                let bytes = data.as_bytes().len();
+                match self.may_send(cx, session, &app, &channel, &name, bytes) {
+                    Ok(()) => {
+                        let publish = NewPublication {
+                            format: data.format(),
+                            data: data.into_bytes(),
+                            tags: [(EVENT_TAG.into(), (&*name).into())].into_iter().collect(),
+                            ..NewPublication::default()
+                        };
+                        self.send_client_event(cx, session, &channel, publish);
+                        return (Some(channel), deliveries);
+                    }
+                    Err(why) => {
+                        self.count(Metric::CommandErrors);
+                        let code = Some(PusherCode::ClientEventRefused);
+                        self.say(session, |out| event::write_error(out, code, why));
+                    }
+                }
+            }
+            Message::Unknown { event: name } => {
+                self.count(Metric::CommandErrors);
+                let name = &name[..name.floor_char_boundary(64)];
+                let why = format!("{name:?} is no event that clients send");
+                self.say(session, |out| event::write_error(out, None, why));
+            }
+        }
+        (None, 0)
+    }
+
+    fn subscribe_pusher(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        app: &App,
+        channel: &str,
+        request: &Subscribe<'_>,
+    ) -> Result<(), Refused> {
+        let name = &*request.channel;
+        if !is_name(name) {
+            let why = "a channel's name has 1 to 200 letters, digits and _-=@,.;";
+            return Err(Refused::new("InvalidChannel", 400, why));
+        }
+        let (Some(socket_id), Some(of)) =
+            (self.pusher.socket_id(session), self.pusher.get(session))
+        else {
+            return Ok(());
+        };
+        let user = of.user.clone();
+        let mut member = None;
+        let signed = |text: &str| match app.has_authorized(&request.auth, text) {
+            true => Ok(()),
+            false => Err(Refused::auth(
+                "the signature is not the app's for this socket id, channel and channel_data",
+            )),
+        };
+        match ChannelKind::of(name) {
+            ChannelKind::Public => {}
+            ChannelKind::Private => signed(&private_channel_text(socket_id, name))?,
+            ChannelKind::Presence if request.channel_data.is_empty() => {
+                // Who has signed in is in the channel as that user.
+                signed(&private_channel_text(socket_id, name))?;
+                member = user.clone();
+            }
+            ChannelKind::Presence => {
+                let (data, max) = (&*request.channel_data, app.config.member_bytes_max);
+                if data.len() > max {
+                    let why = format_args!("channel_data has more than {max} bytes");
+                    return Err(Refused::limit(why));
+                }
+                signed(&presence_channel_text(socket_id, name, data))?;
+                let of_data = Member::of_channel_data(data)
+                    .map_err(|why| Refused::new("InvalidChannelData", 400, why))?;
+                member = Some(Arc::new(of_data));
+            }
+            ChannelKind::User => {
+                let own = user.as_ref().is_some_and(|user| {
+                    server_to_user(name).is_some_and(|of| *of == *user.user_id)
+                });
+                if !own {
+                    return Err(Refused::auth("the connection has not signed in as this user"));
+                }
+            }
+        }
+        let is_presence = ChannelKind::of(name) == ChannelKind::Presence;
+        if is_presence && member.is_none() {
+            return Err(Refused::auth("channel_data is missing, and nobody has signed in"));
+        }
+        let namespace = self
+            .namespace_of(channel)
+            .map_err(|error| Refused::new("InvalidChannel", 400, error.message))?;
+        let options = Arc::clone(&namespace.options);
+        let subscribe = SubscribeOptions {
+            // What is asked for is the last event.
+            recover: ChannelKind::is_cache(name).then(StreamPosition::default),
+            granted: true,
+            join_leave: is_presence,
+            join_leave_granted: is_presence,
+            skip_own_join: true,
+            list_members: is_presence,
+            chan_info: member.as_ref().and_then(|member| member.user_info.clone()),
+            member: member.map(|member| member.user_id.as_str().into()),
+            ..SubscribeOptions::default()
+        };
+        let now = self.now(cx);
+        if let Some(token) = self.token(cx, Pending::Pusher { session }) {
+            self.hub.handle_subscribe(now, token, session, channel, &options, subscribe);
+            return Ok(());
+        }
+        Err(Refused::new("Overloaded", 503, "too much is under way; try again"))
+    }
+
+    fn refuse_subscription(&mut self, session: SessionId, name: &str, refused: &Refused) {
+        self.count(Metric::CommandErrors);
+        let Refused { kind, status, why } = refused;
+        let name = &name[..name.floor_char_boundary(dunlin_protocol::pusher::NAME_BYTES_MAX)];
+        self.say(session, |out| event::write_subscription_error(out, name, kind, *status, why));
+    }
+
+    fn sign_in(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        session: SessionId,
+        app: &App,
+        request: &SignIn<'_>,
+    ) {
+        let Some(socket_id) = self.pusher.socket_id(session) else { return };
+        if self.pusher.get(session).is_some_and(|of| of.user.is_some()) {
+            self.count(Metric::CommandErrors);
+            let why = "the connection has signed in already";
+            return self.say(session, |out| event::write_error(out, None, why));
+        }
+        let data = &*request.user_data;
+        let unauthorized = PusherCode::Unauthorized;
+        if data.len() > app.config.event_bytes_max {
+            return self.end_pusher(cx, conn, unauthorized, "user_data is too long");
+        }
+        if !app.has_authorized(&request.auth, &sign_in_text(socket_id, data)) {
+            let why = "the signature is not the app's for this socket id and user_data";
+            return self.end_pusher(cx, conn, unauthorized, why);
+        }
+        let member = match Member::of_user_data(data) {
+            Ok(member) => member,
+            Err(why) => return self.end_pusher(cx, conn, unauthorized, &why),
+        };
+        let maker = self.hub.maker(session);
+        self.hub.identify(session, &app.user(&member.user_id), maker, None);
+        if let Some(of) = self.pusher.get_mut(session) {
+            of.user = Some(Arc::new(member));
+        }
+        self.say(session, |out| event::write_signin_success(out, data));
+    }
+
+    /// Whether a client may send an event to a channel now.
+    fn may_send(
+        &mut self,
+        cx: &Context<Link>,
+        session: SessionId,
+        app: &App,
+        channel: &str,
+        event: &str,
+        bytes: usize,
+    ) -> Result<(), String> {
+        let name = pusher_name(channel);
+        if !app.config.client_events {
+            return Err("client events are off for this app (pusher.apps.*.client_events)".into());
+        }
+        if !ChannelKind::takes_client_events(name) || !self.hub.is_subscribed(session, channel) {
+            let why = "client events are for subscribers of private and presence channels";
+            return Err(why.into());
+        }
+        if event.len() > EVENT_NAME_BYTES_MAX {
+            return Err(format!("an event's name has at most {EVENT_NAME_BYTES_MAX} bytes"));
+        }
+        let (max, per_s) = (app.config.event_bytes_max, app.config.client_events_per_s);
+        if bytes > max {
+            return Err(format!("the data of an event has at most {max} bytes"));
+        }
+        // What is refused is not charged, so that a client which sends too fast is left its rate.
+        let (payer, rates) = (Payer::client_events(session), Rates::per_second(per_s));
+        if self.budgets.charge(payer, &rates, Work::default(), cx.now_ms()) > 0 {
+            return Err(format!("at most {per_s} client events a second"));
+        }
+        let one = Work { commands: 1, ..Work::default() };
+        self.budgets.charge(payer, &rates, one, cx.now_ms());
+        Ok(())
+    }
+
+    fn send_client_event(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        channel: &str,
+        publish: NewPublication,
+    ) {
+        let Ok(namespace) = self.namespace_of(channel) else { return };
+        let options = Arc::clone(&namespace.options);
+        let publish = NewPublication {
+            info: self.hub.client_info(session, Some(channel)),
+            maker: self.hub.maker(session),
+            except: Some(session),
+            // The last event of a cache channel is the last of a backend.
+            skip_history: true,
+            ..publish
+        };
+        let now = self.now(cx);
+        if let Some(token) = self.token(cx, Pending::Pusher { session }) {
+            self.hub.handle_publish(now, token, channel, &options, publish);
+        }
+    }
+
+    /// The hub has carried out what a client asked for.
+    pub(super) fn pusher_answered(&mut self, session: SessionId, event: Event) {
+        match event {
+            Event::Subscribed { channel, result: Ok(subscribed), .. } => {
+                self.charge_recovery(&channel, &subscribed.publications);
+                let name = pusher_name(&channel);
+                self.say(session, |out| {
+                    event::write_subscription_succeeded(out, name, &subscribed.members);
+                });
+                if ChannelKind::is_cache(name) {
+                    match subscribed.publications.last() {
+                        Some(publication) => {
+                            let outgoing =
+                                &Outgoing::Publication { channel: &channel, publication };
+                            self.say(session, |out| event::write_push(out, outgoing));
+                        }
+                        None => self.say(session, |out| event::write_cache_miss(out, name)),
+                    }
+                }
+            }
+            Event::Subscribed { channel, result: Err(error), .. } => {
+                let refused = match error {
+                    // Left before it was made.
+                    dunlin_hub::Error::Cancelled => return,
+                    dunlin_hub::Error::AlreadySubscribed => {
+                        self.count(Metric::CommandErrors);
+                        let why =
+                            format!("existing subscription to channel {}", pusher_name(&channel));
+                        return self.say(session, |out| event::write_error(out, None, why));
+                    }
+                    dunlin_hub::Error::LimitExceeded => Refused::limit(
+                        "the channel has as many members, or the connection as many channels, as it may",
+                    ),
+                    error => Refused::new("Error", 503, error),
+                };
+                self.refuse_subscription(session, pusher_name(&channel), &refused);
+            }
+            Event::Published { result: Err(error), .. } => self.pusher_failed(session, error),
+            _ => {}
+        }
+    }
+
+    /// What a client asked for was not carried out.
+    pub(super) fn pusher_failed(&mut self, session: SessionId, error: dunlin_hub::Error) {
+        self.count(Metric::CommandErrors);
+        let error = dunlin_protocol::centrifuge::Error::from(error);
+        let code = match ErrorCode::from_code(error.code) {
+            Some(ErrorCode::LimitExceeded) => Some(PusherCode::ClientEventRefused),
+            _ => None,
+        };
+        self.say(session, |out| event::write_error(out, code, error.message));
+    }
+
+    /// Puts an event into a session's outbox.
+    fn say(&mut self, session: SessionId, write: impl FnOnce(&mut Vec<u8>)) {
+        let Some(view) = self.hub.session(session) else { return };
+        let Some(encoding) = Encoding::of(view.encoding) else { return };
+        let encoder = &mut self.encoder;
+        let mut bytes = 0;
+        self.hub.push(session, |out| {
+            let before = out.len();
+            encoder.pusher_event(encoding, out, write);
+            bytes = out.len() - before;
+        });
+        self.charge_reply(session, bytes);
+    }
+
+    /// The hub has ended a subscription because messages of the channel were lost. The protocol has no recovery: who comes
+    /// back subscribes again, and knows that there was a break.
+    pub(super) fn pusher_unsubscribed(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        code: u32,
+    ) {
+        if code >= 2500
+            && self.pusher.get(session).is_some()
+            && let Some(view) = self.hub.session(session)
+        {
+            let conn = ConnId::from_u64(view.tag);
+            self.end_pusher(cx, conn, PusherCode::Reconnect, "messages were lost; come back");
+        }
+    }
+}

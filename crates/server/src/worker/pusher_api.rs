@@ -1,0 +1,278 @@
+//! The HTTP API of the Pusher protocol: what its server libraries ask for, carried out as calls of the server API are.
+
+use std::sync::Arc;
+
+use dunlin_hub::{DisconnectUser, NewPublication};
+use dunlin_net::{ConnId, Context, http};
+use dunlin_protocol::pusher::{EVENT_TAG, PusherCode};
+
+use super::Worker;
+use super::link::Link;
+use super::parts::{CallForm, CallId, CommandPlace, CommandSlot, NewCall};
+use super::reply::Answer;
+use crate::api::ApiError;
+use crate::metrics::Metric;
+use crate::pusher::{App, Call, Count, Head, Next, Plan, Publish, Refusal, Shape, split_path};
+
+/// What the JSON around an event's data takes, in bytes; a byte of the data takes up to six.
+const EVENT_OVERHEAD: usize = 64 << 10;
+
+impl Worker<'_> {
+    /// How much is taken of the body of a call, of which not all is here; `None`: the call is answered already.
+    pub(super) fn takes_pusher_body(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        head: &http::RequestHead<'_>,
+    ) -> Option<u64> {
+        match self.pusher_caller(&head_of(head), None) {
+            Ok(app) => {
+                let config = &app.config;
+                let events = config
+                    .event_bytes_max
+                    .saturating_mul(6)
+                    .saturating_mul(config.batch_events_max);
+                let channels = config.channels_per_event_max * 256;
+                Some((EVENT_OVERHEAD + events + channels) as u64)
+            }
+            Err(refusal) => {
+                self.refuse_pusher_call(cx, conn, &refusal);
+                None
+            }
+        }
+    }
+
+    /// Serves what is below `/apps/`.
+    pub(super) fn pusher_api(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) {
+        let head = head_of(&request.head);
+        let called = self.pusher_caller(&head, Some(request.body));
+        let called = called.and_then(|app| Ok((head.parse(&app, request.body)?, app)));
+        let (call, app) = match called {
+            Ok(called) => called,
+            Err(refusal) => return self.refuse_pusher_call(cx, conn, &refusal),
+        };
+        self.authenticated(cx, conn);
+        self.count(Metric::ApiCommands);
+        if let Err(refusal) = self.carry_out(cx, conn, &app, call) {
+            self.refuse_pusher_call(cx, conn, &refusal);
+        }
+    }
+
+    /// The app whose secret has signed a call.
+    fn pusher_caller(&self, head: &Head<'_>, body: Option<&[u8]>) -> Result<Arc<App>, Refusal> {
+        let id = split_path(head.path).map_or("", |(id, _)| id);
+        let Some(app) = self.settings.pusher.by_id(id) else {
+            let why = "no app has this id".to_owned();
+            return Err(Refusal { status: 404, why });
+        };
+        head.authorize(app, self.clock.now().unix_ms, body)?;
+        Ok(Arc::clone(app))
+    }
+
+    fn refuse_pusher_call(&mut self, cx: &mut Context<Link>, conn: ConnId, refusal: &Refusal) {
+        self.count(Metric::ApiErrors);
+        self.answer_pusher_call(cx, conn, refusal.status, refusal.why.as_bytes().to_vec());
+    }
+
+    fn answer_pusher_call(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        status: u16,
+        body: Vec<u8>,
+    ) {
+        let mut answer = Answer::json(status, body);
+        if status >= 400 {
+            answer.content_type = "text/plain; charset=utf-8";
+        }
+        self.answer(cx, conn, &answer);
+    }
+
+    fn carry_out(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        app: &Arc<App>,
+        call: Call,
+    ) -> Result<(), Refusal> {
+        let none = crate::pusher::Info::NONE;
+        match call {
+            Call::Publish(publish) => {
+                let mut plan = Plan::new(app, Shape::Events, publish.info);
+                publish.channels.iter().for_each(|name| plan.count(name, publish.info));
+                plan.check()?;
+                self.publish_events(cx, conn, plan, vec![publish]);
+            }
+            Call::Batch(events) => {
+                let mut plan = Plan::new(app, Shape::Batch, none);
+                let channels =
+                    events.iter().flat_map(|of| of.channels.iter().map(|name| (name, of.info)));
+                channels.for_each(|(name, info)| plan.count(name, info));
+                plan.check()?;
+                self.publish_events(cx, conn, plan, events);
+            }
+            Call::Channels { prefix, info } => {
+                let pattern = format!("{}*", app.pattern(&prefix));
+                self.ask_hub(
+                    cx,
+                    conn,
+                    Plan::new(app, Shape::Channels, info),
+                    |worker, cx, place| {
+                        let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
+                        worker.hub.handle_channels(now, token, &pattern);
+                        Ok(())
+                    },
+                );
+            }
+            Call::Channel { name, info } => {
+                let mut plan = Plan::new(app, Shape::Channel, info);
+                plan.count(&name, crate::pusher::Info { subscriptions: true, ..info });
+                self.go_on(cx, conn, plan.next(Vec::new()));
+            }
+            Call::Users { name } => {
+                let channel = app.channel(&name);
+                self.ask_hub(cx, conn, Plan::new(app, Shape::Users, none), |worker, cx, place| {
+                    let options = worker.channel_options(&channel)?;
+                    let bytes_max = worker.settings.config.limits.answer_bytes_max;
+                    let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
+                    worker.hub.handle_presence(now, token, &channel, &options, bytes_max);
+                    Ok(())
+                });
+            }
+            Call::Terminate { user } => {
+                let user = app.user(&user);
+                self.ask_hub(cx, conn, Plan::new(app, Shape::Done, none), |worker, cx, place| {
+                    let how = DisconnectUser {
+                        code: PusherCode::Unauthorized.code().into(),
+                        reason: "the backend has terminated the user's connections".into(),
+                        ..DisconnectUser::default()
+                    };
+                    let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
+                    worker.hub.handle_disconnect_user(now, token, &user, how);
+                    Ok(())
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Publishes events, each a command of the call whose channels are the parts of a broadcast.
+    fn publish_events(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        plan: Plan,
+        events: Vec<Publish>,
+    ) {
+        let app = Arc::clone(&plan.app);
+        let call = self.open_pusher_call(conn, plan, events.len());
+        for event in events {
+            let Some(at) = self.api_calls.begin_next(call) else { break };
+            let place = CommandPlace { call, at, part: None };
+            self.api_calls.begin_broadcast(place, event.channels.len());
+            let publish = NewPublication {
+                data: event.payload,
+                tags: [(EVENT_TAG.into(), (*event.event).into())].into_iter().collect(),
+                except: event.except.map(|id| id.session),
+                ..NewPublication::default()
+            };
+            for (part, name) in event.channels.iter().enumerate() {
+                if self.hub.wants_flush() {
+                    // A call must not fill outboxes whose sockets would have taken it.
+                    self.flush_outboxes(cx);
+                }
+                let part = CommandPlace { part: Some(part as u32), ..place };
+                self.api_calls.begin_part(call);
+                if let Err(error) = self.publish(cx, part, &app.channel(name), publish.clone()) {
+                    self.api_calls.handle_answer(part, Err(error));
+                }
+                self.drain_events(cx);
+            }
+        }
+        self.pause(cx, call);
+    }
+
+    /// Asks the hub one thing for a call.
+    fn ask_hub(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        plan: Plan,
+        ask: impl FnOnce(&mut Self, &mut Context<Link>, CommandPlace) -> Result<(), ApiError>,
+    ) {
+        let call = self.open_pusher_call(conn, plan, 1);
+        if let Some(at) = self.api_calls.begin_next(call) {
+            let place = CommandPlace { call, at, part: None };
+            if let Err(error) = ask(self, cx, place) {
+                self.api_calls.handle_answer(place, Err(error));
+            }
+        }
+        self.drain_events(cx);
+        self.pause(cx, call);
+    }
+
+    fn open_pusher_call(&mut self, conn: ConnId, plan: Plan, commands: usize) -> CallId {
+        self.api_calls.open(NewCall {
+            conn,
+            form: CallForm::Single,
+            errors_as_status: true,
+            scope: None,
+            commands: (0..commands).map(|_| CommandSlot::new(None, 0)).collect(),
+            at_once: usize::MAX,
+            warning: None,
+            pusher: Some(Box::new(plan)),
+        })
+    }
+
+    /// A call goes on after the hub's answers.
+    pub(super) fn go_on(&mut self, cx: &mut Context<Link>, conn: ConnId, next: Next) {
+        let plan = match next {
+            Next::Respond { status, body } => {
+                if status >= 400 {
+                    self.count(Metric::ApiErrors);
+                }
+                return self.answer_pusher_call(cx, conn, status, body);
+            }
+            Next::Count(plan) => plan,
+        };
+        let app = Arc::clone(&plan.app);
+        let counts: Vec<(String, Count)> =
+            plan.counts().map(|(name, count)| (name.to_owned(), count)).collect();
+        let call = self.open_pusher_call(conn, plan, counts.len());
+        for (name, count) in counts {
+            let Some(at) = self.api_calls.begin_next(call) else { break };
+            let place = CommandPlace { call, at, part: None };
+            if let Err(error) = self.ask_count(cx, place, &app, (&name, count)) {
+                self.api_calls.handle_answer(place, Err(error));
+            }
+        }
+        self.drain_events(cx);
+        self.pause(cx, call);
+    }
+
+    fn ask_count(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        app: &App,
+        (name, count): (&str, Count),
+    ) -> Result<(), ApiError> {
+        let channel = app.channel(name);
+        let options = self.channel_options(&channel)?;
+        let (token, now) = (self.api_token(cx, place)?, self.now(cx));
+        match count {
+            Count::Users => self.hub.handle_presence_stats(now, token, &channel, &options),
+            Count::Subscriptions => self.hub.handle_channels(now, token, &app.pattern(name)),
+        }
+        Ok(())
+    }
+}
+
+fn head_of<'a>(head: &http::RequestHead<'a>) -> Head<'a> {
+    Head { method: head.method.as_str(), path: head.path, query: head.query.unwrap_or("") }
+}
