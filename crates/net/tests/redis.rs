@@ -10,7 +10,9 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, Lost, Received};
-use dunlin_net::{CloseReason, ConnId, Context, EventLoop, Handler, LoopConfig, Place, TimerId};
+use dunlin_net::{
+    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, Place, TimerId,
+};
 use redis_server::RedisServer;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -281,7 +283,7 @@ fn what_had_not_left_is_lost_and_known_not_to_have_happened() {
     stage.command(1, &["BLPOP", "nothing", "0"]).unwrap();
     stage.command(2, &["SET", "never", "1"]).unwrap();
     stage.event_loop.turn(&mut stage.notes, Some(Duration::ZERO)).unwrap();
-    stage.notes.client.reconnect(stage.event_loop.context(), None);
+    stage.notes.client.reconnect(stage.event_loop.context());
     stage.until(|notes| notes.greeted == 2);
     assert_eq!(stage.notes.client.poll_lost(), Some(Lost { token: 1, sent: true }));
     assert_eq!(stage.notes.client.poll_lost(), Some(Lost { token: 2, sent: false }));
@@ -292,7 +294,8 @@ fn what_had_not_left_is_lost_and_known_not_to_have_happened() {
     // And it goes to another server when it is told to.
     let other = RedisServer::start();
     let place = Place::Network { host: "127.0.0.1".to_owned(), port: other.addr.port() };
-    stage.notes.client.reconnect(stage.event_loop.context(), Some(place));
+    let connect = ConnectConfig::default();
+    stage.notes.client.move_to(stage.event_loop.context(), place, connect);
     stage.until(|notes| notes.greeted == 3);
     stage.command(4, &["CONFIG", "GET", "port"]).unwrap();
     stage.until(|notes| notes.replies.len() == 2);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dunlin_engine::ShardId;
 use dunlin_engine::redis::{RedisEngine, ShardStatus};
 use dunlin_metrics::{Collector, DescriptorEncoder, metrics};
+use dunlin_wire::resp::ServerError;
 use serde_json::{Value, json};
 
 metrics! {
@@ -107,7 +108,11 @@ impl EnginesStats {
             let is_ready = stats.counters.get(EngineMetric::Ready) == 1;
             let state = shards.iter().map(|shard| shard.status.state.name());
             let state = match is_ready {
-                true => "ready",
+                // It takes requests, and refuses what is published: it is out of memory, for instance.
+                true => shards
+                    .iter()
+                    .find_map(|shard| Some(shard.status.refusing.as_ref()?.name()))
+                    .unwrap_or("ready"),
                 false => state.filter(|name| *name != "ready").next().unwrap_or("connecting"),
             };
             let said = health.entry(Arc::clone(name)).or_insert(state);
@@ -133,7 +138,8 @@ impl EnginesStats {
                         "state": status.state.name(),
                         "since_s": since_s,
                         "detail": status.detail,
-                        "fix": status.state.fix(),
+                        "refusing": status.refusing.as_ref().map(ServerError::name),
+                        "fix": status.refusing.as_ref().map_or(status.state.fix(), ServerError::fix),
                         "version": status.version,
                         "eviction": status.eviction,
                         "partitions": status.partitions,

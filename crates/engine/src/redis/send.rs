@@ -304,9 +304,12 @@ impl RedisEngine {
                     .number(u64::from(retention.size))
                     .number(u64::from(retention.size / 8).max(1))
                     .add(&batch.encoded)
-                    .number(with_renewal(retention.ttl_ms, retention))
-                    .number(with_renewal(retention.meta_ttl_ms, retention))
-                    .add(self.partitions[partition].generation.as_bytes());
+                    .text(format_args!(
+                        "{} {} {}",
+                        with_renewal(retention.ttl_ms, retention),
+                        with_renewal(retention.meta_ttl_ms, retention),
+                        self.partitions[partition].generation,
+                    ));
                 let mode: &[u8] = match (known, renew) {
                     (None, _) => b"2",
                     (Some(_), true) => b"1",

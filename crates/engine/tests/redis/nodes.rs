@@ -11,7 +11,10 @@ use dunlin_engine::{
 };
 use dunlin_hub::{Error, History, HistoryFilter, NewPublication, Published, StreamPosition};
 use dunlin_net::redis::{Client, ClientConfig, Received};
-use dunlin_net::{CloseReason, ConnId, Context, EventLoop, Handler, LoopConfig, Place, TimerId};
+use dunlin_net::{
+    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, Limits, LoopConfig, Place,
+    TimerId,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -44,11 +47,10 @@ impl Links for NodeLinks<'_> {
     fn open(&mut self, shard: ShardId, server: &Server) {
         let place = Place::Network { host: server.host.clone(), port: server.port };
         if let Some(client) = self.clients.get_mut(&shard.0) {
-            client.reconnect(self.cx, Some(place));
-            return;
+            return client.move_to(self.cx, place, connect_config());
         }
         let mut config = ClientConfig::at(place);
-        config.connect.limits.output_bytes_max = 16 << 20;
+        config.connect = connect_config();
         (config.requeue, config.retry_ms_min, config.retry_ms_max) = (false, 10, 200);
         config.auth = self.auth.clone();
         let mut client = Client::new(config);
@@ -58,7 +60,7 @@ impl Links for NodeLinks<'_> {
 
     fn reconnect(&mut self, shard: ShardId) {
         let (client, cx) = self.client(shard);
-        client.reconnect(cx, None);
+        client.reconnect(cx);
     }
 
     fn close(&mut self, shard: ShardId) {
@@ -86,6 +88,11 @@ impl Links for NodeLinks<'_> {
             false => client.unsubscribe(cx, channel),
         }
     }
+}
+
+fn connect_config() -> ConnectConfig {
+    let limits = Limits { output_bytes_max: 16 << 20, ..Limits::default() };
+    ConnectConfig { limits, ..ConnectConfig::default() }
 }
 
 impl Node {

@@ -228,12 +228,20 @@ impl Client {
         }
     }
 
-    /// Gives the connection up and makes another, to `server` from now on if one is given.
-    pub fn reconnect<D: Default>(&mut self, cx: &mut Context<D>, server: Option<Place>) {
-        if let Some(server) = server {
-            self.config.server = server;
-            self.attempts = 0;
-        }
+    /// Connects to another server from now on, with the same subscriptions. `connect` has the name that its certificate is to
+    /// bear.
+    pub fn move_to<D: Default>(
+        &mut self,
+        cx: &mut Context<D>,
+        server: Place,
+        connect: ConnectConfig,
+    ) {
+        (self.config.server, self.config.connect, self.attempts) = (server, connect, 0);
+        self.reconnect(cx);
+    }
+
+    /// Gives the connection up and makes another.
+    pub fn reconnect<D: Default>(&mut self, cx: &mut Context<D>) {
         match self.conn {
             Some(conn) => cx.abort(conn),
             None => {

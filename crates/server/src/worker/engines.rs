@@ -242,17 +242,18 @@ impl Links for WiresOnLoop<'_> {
         if self.wires.clients.len() <= at {
             self.wires.clients.resize_with(at + 1, || None);
         }
+        let config = self.wires.client_config(server);
         if let Some(client) = &mut self.wires.clients[at] {
-            return client.reconnect(self.cx, Some(place(server)));
+            return client.move_to(self.cx, config.server, config.connect);
         }
-        let mut client = Client::new(self.wires.client_config(server));
+        let mut client = Client::new(config);
         client.connect(self.cx);
         self.wires.clients[at] = Some(client);
     }
 
     fn reconnect(&mut self, shard: ShardId) {
         if let Some(Some(client)) = self.wires.clients.get_mut(usize::from(shard.0)) {
-            client.reconnect(self.cx, None);
+            client.reconnect(self.cx);
         }
     }
 
