@@ -12,6 +12,7 @@ use crate::options::ChannelOptions;
 use crate::pending_requests::PendingRequests;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::Publication;
+use crate::session_id::SessionId;
 
 /// This node's agent of a channel that lives in an engine. Exists from the first subscriber here until a while after the
 /// last; the [`Stream`](crate::history::Stream) of its home channel is its ring of recent publications, and the
@@ -37,7 +38,15 @@ pub(crate) struct Agent {
     /// Subscriptions that wait: for the engine's answer, or for a read. In the order in which they came.
     pub(crate) waiting: Vec<(u8, Box<SubscribeRequest>)>,
     /// Publications behind a gap, by offset.
-    pub(crate) held: VecDeque<(Epoch, Arc<Publication>)>,
+    pub(crate) held: VecDeque<Heard>,
+}
+
+/// A publication as the engine says it.
+pub(crate) struct Heard {
+    pub(crate) epoch: Epoch,
+    pub(crate) publication: Arc<Publication>,
+    /// The session that it is not for.
+    pub(crate) except: Option<SessionId>,
 }
 
 // There may be one for each channel of a worker.
@@ -198,7 +207,7 @@ impl Engines {
     /// Drops what an agent holds back.
     pub(crate) fn clear_held(&mut self, at: u32) {
         let Some(agent) = self.agents.get_mut(&at) else { return };
-        let bytes: usize = agent.held.drain(..).map(|(_, held)| held.cost()).sum();
+        let bytes: usize = agent.held.drain(..).map(|held| held.publication.cost()).sum();
         agent.held = VecDeque::new();
         let engine = agent.engine;
         if let Some(engine) = self.get_mut(engine) {

@@ -14,6 +14,7 @@ use crate::event::{History, Published};
 use crate::options::ChannelOptions;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::{NewPublication, Publication};
+use crate::session_id::SessionId;
 
 /// An engine of a worker. The caller gives the numbers, and a new one when an engine becomes another: another address,
 /// another database. The number is never used again.
@@ -161,6 +162,8 @@ pub enum EngineEvent {
         epoch: Epoch,
         /// As it is delivered.
         publication: Arc<Publication>,
+        /// The session that it is not for.
+        except: Option<SessionId>,
     },
     /// The publications of a channel that is heard were removed.
     Cleared {

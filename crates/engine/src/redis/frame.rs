@@ -13,7 +13,7 @@
 //!
 //! ```text
 //! message Publication { bytes data = 1; uint32 format = 2; bool delta = 3; uint64 time_ms = 4;
-//!                       repeated Tag tags = 5; string key = 6; Info info = 7; }
+//!                       repeated Tag tags = 5; string key = 6; Info info = 7; uint64 except = 8; }
 //! message Tag         { string name = 1; string value = 2; }
 //! message Info        { string user = 1; uint64 client = 2; optional bytes conn_info = 3; optional bytes chan_info = 4; }
 //! ```
@@ -78,8 +78,8 @@ impl<'a> Frame<'a> {
         Ok(Frame { kind, position: StreamPosition { offset, epoch: Epoch::parse(epoch) }, body })
     }
 
-    /// The publications, with their offsets.
-    pub(crate) fn publications(&self) -> Result<Vec<Publication>, FrameError> {
+    /// The publications, with their offsets, and the session that each is not for.
+    pub(crate) fn publications(&self) -> Result<Vec<(Publication, Option<SessionId>)>, FrameError> {
         let mut publications = Vec::with_capacity(1);
         for publication in Delimited::of(self.body) {
             let publication = publication.and_then(decode).map_err(FrameError::Publication)?;
@@ -88,7 +88,7 @@ impl<'a> Frame<'a> {
         if self.position.offset > 0 {
             let before = self.position.offset.checked_sub(publications.len() as u64);
             let before = before.ok_or(FrameError::Head)?;
-            for (publication, offset) in publications.iter_mut().zip(before + 1..) {
+            for ((publication, _), offset) in publications.iter_mut().zip(before + 1..) {
                 publication.offset = offset;
             }
         }
@@ -129,11 +129,13 @@ pub(crate) fn encode(out: &mut Vec<u8>, publication: &NewPublication, time_ms: u
                 }
             });
         }
+        writer.unsigned(8, publication.except.map_or(0, SessionId::to_u64));
     });
 }
 
-fn decode(message: &[u8]) -> Result<Publication, ProtobufError> {
+fn decode(message: &[u8]) -> Result<(Publication, Option<SessionId>), ProtobufError> {
     let mut publication = Publication::default();
+    let mut except = None;
     let mut tags = Vec::new();
     for field in Fields::of(message) {
         let field = field?;
@@ -155,12 +157,13 @@ fn decode(message: &[u8]) -> Result<Publication, ProtobufError> {
                 tags.push((name.into(), value.into()));
             }
             6 => publication.key = Some(field.value.string()?.into()),
+            8 => except = SessionId::from_u64(field.value.uint64()?),
             7 => publication.info = Some(Arc::new(decode_info(field.value.bytes()?)?)),
             _ => {}
         }
     }
     publication.tags = tags.into_iter().collect::<Tags>();
-    Ok(publication)
+    Ok((publication, except))
 }
 
 fn decode_info(message: &[u8]) -> Result<ClientInfo, ProtobufError> {
@@ -197,8 +200,11 @@ mod tests {
         });
         let tags = prop::collection::vec((text(), text()), 0..3);
         let key = prop::option::of(text());
-        (bytes(), any::<bool>(), any::<bool>(), tags, key, prop::option::of(info)).prop_map(
-            |(data, binary, delta, tags, key, info)| NewPublication {
+        let except =
+            prop::option::of((1..1u64 << 53).prop_map(|id| SessionId::from_u64(id).expect("fits")));
+        (bytes(), any::<bool>(), any::<bool>(), tags, key, prop::option::of(info), except).prop_map(
+            |(data, binary, delta, tags, key, info, except)| NewPublication {
+                except,
                 data,
                 format: if binary { PayloadFormat::Binary } else { PayloadFormat::Json },
                 delta,
@@ -224,11 +230,11 @@ mod tests {
             prop_assert_eq!(frame.position, StreamPosition { offset: 9, epoch: Epoch::parse("Ab") });
             let decoded = frame.publications().expect("well-formed");
             prop_assert_eq!(decoded.len(), publications.len());
-            for (index, (out, put)) in decoded.iter().zip(&publications).enumerate() {
+            for (index, ((out, except), put)) in decoded.iter().zip(&publications).enumerate() {
                 prop_assert_eq!(out.offset, (10 - publications.len() + index) as u64);
                 prop_assert_eq!((&out.data, out.format, out.delta), (&put.data, put.format, put.delta));
                 prop_assert_eq!((&out.tags, &out.key, &out.info), (&put.tags, &put.key, &put.info));
-                prop_assert_eq!(out.time_ms, time_ms);
+                prop_assert_eq!((out.time_ms, *except), (time_ms, put.except));
             }
         }
 

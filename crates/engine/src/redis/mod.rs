@@ -26,6 +26,8 @@ mod reply;
 mod scripts;
 mod send;
 mod status;
+#[cfg(test)]
+mod tests;
 mod topology;
 
 use std::collections::{HashMap, VecDeque};
@@ -91,6 +93,8 @@ struct Subscription {
     token: u64,
     retention: Retention,
     known: Option<Known>,
+    /// The last of the partition's syncs in which its position has come.
+    synced: u32,
 }
 
 /// A request for positions under way at several partitions.
@@ -167,7 +171,8 @@ impl RedisEngine {
                         (subscription.token, subscription.retention) = (token, retention);
                     }
                     None => {
-                        let subscription = Subscription { token, retention, known };
+                        let synced = place.syncs.wrapping_sub(1);
+                        let subscription = Subscription { token, retention, known, synced };
                         place.subscriptions.insert(channel.clone(), subscription);
                         self.remembered.remove(&channel);
                         self.topics.push((channel.clone(), true));
@@ -389,8 +394,10 @@ impl RedisEngine {
             return self.handle_other_message(now_ms, shard, channel, payload);
         };
         let partition = self.keys.partition(name);
-        let subscription = self.partitions[partition].subscriptions.get_key_value(name);
-        let Some(channel) = subscription.map(|(channel, _)| channel.clone()) else { return };
+        let place = &self.partitions[partition];
+        let Some((channel, subscription)) = place.subscriptions.get_key_value(name) else { return };
+        let is_synced = subscription.synced == place.syncs;
+        let channel = channel.clone();
         self.stats.messages += 1;
         let frame = match Frame::parse(payload) {
             Ok(frame) => frame,
@@ -402,12 +409,22 @@ impl RedisEngine {
                     return self.stats.unreadable += 1;
                 };
                 if frame.position.offset > 0 {
+                    // Before the position has come it is part of what that reaches, perhaps in an epoch of which nobody here
+                    // knows yet what it inherits.
+                    if !is_synced {
+                        return;
+                    }
                     self.learn(now_ms, partition, &channel, frame.position, None);
                 }
                 let epoch = frame.position.epoch;
-                for publication in publications {
+                for (publication, except) in publications {
                     let (channel, publication) = (channel.clone(), Arc::new(publication));
-                    self.events.push_back(EngineEvent::Publication { channel, epoch, publication });
+                    self.events.push_back(EngineEvent::Publication {
+                        channel,
+                        epoch,
+                        publication,
+                        except,
+                    });
                 }
             }
             FrameKind::Cleared => self.events.push_back(EngineEvent::Cleared { channel }),

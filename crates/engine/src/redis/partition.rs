@@ -33,6 +33,8 @@ pub(crate) struct Partition {
     pub(crate) in_flight: usize,
     /// Streams whose position is to be read.
     pub(crate) opening: Vec<Opening>,
+    /// How often the positions of all channels that are heard were asked for.
+    pub(super) syncs: u32,
     /// Channels that are heard.
     pub(super) subscriptions: HashMap<Arc<str>, Subscription, RandomState>,
     /// How many of the commands out read positions.

@@ -213,6 +213,7 @@ impl RedisEngine {
         }
         // All that was heard may have missed something; what was published of late may be lost.
         let place = &mut self.partitions[partition];
+        place.syncs = place.syncs.wrapping_add(1);
         place.opening.retain(|opening| opening.seen.is_some());
         let is_evident = is_new && before > 0;
         let seen = |known: &Known| StreamPosition { offset: known.top, epoch: known.epoch };
@@ -344,7 +345,11 @@ impl RedisEngine {
     }
 
     pub(super) fn subscribed(&mut self, channel: &str, result: Result<EnginePosition, Error>) {
-        if let Some(subscription) = self.subscription(channel) {
+        let place = &mut self.partitions[self.keys.partition(channel)];
+        if let Some(subscription) = place.subscriptions.get_mut(channel) {
+            if result.is_ok() {
+                subscription.synced = place.syncs;
+            }
             let token = subscription.token;
             self.events.push_back(EngineEvent::Subscribed { token, result });
         }
@@ -408,7 +413,7 @@ fn read(
     for entry in entries.elements().unwrap_or_default() {
         let frame = Frame::parse(entry.bytes().unwrap_or_default());
         let decoded = frame.and_then(|frame| frame.publications());
-        for publication in decoded.map_err(|_| Error::EngineRefused)? {
+        for (publication, _) in decoded.map_err(|_| Error::EngineRefused)? {
             if (first..=last).contains(&publication.offset) {
                 publications.push(Arc::new(publication));
             }

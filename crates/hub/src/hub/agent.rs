@@ -10,7 +10,7 @@ use hashbrown::HashSet;
 
 use super::Hub;
 use super::streams::Wanted;
-use crate::agent::{Agent, Engine, EngineWaiterKind};
+use crate::agent::{Agent, Engine, EngineWaiterKind, Heard};
 use crate::channel_event::ChannelEvent;
 use crate::config::Now;
 use crate::engine::{
@@ -89,9 +89,9 @@ impl Hub {
     pub fn handle_engine(&mut self, now: Now, engine: EngineId, event: EngineEvent) {
         self.now = now;
         match event {
-            EngineEvent::Publication { channel, epoch, publication } => {
+            EngineEvent::Publication { channel, epoch, publication, except } => {
                 if let Some(at) = self.agent_of(engine, &channel) {
-                    self.agent_publication(at, epoch, publication);
+                    self.agent_publication(at, Heard { epoch, publication, except });
                 }
             }
             EngineEvent::Subscribed { token, result } => {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Hub;
-use crate::agent::{EngineWaiterKind, Read};
+use crate::agent::{EngineWaiterKind, Heard, Read};
 use crate::command::HistoryFilter;
 use crate::engine::{EnginePosition, EngineRequest, Retention};
 use crate::error::Error;
@@ -13,6 +13,7 @@ use crate::message::{ReplyContent, SubscribeRequest};
 use crate::options::RecoveryMode;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::Publication;
+use crate::session_id::SessionId;
 
 /// What is to be done with a subscription that waits.
 enum Decision {
@@ -23,44 +24,45 @@ enum Decision {
 
 impl Hub {
     /// A publication has come from the engine.
-    pub(super) fn agent_publication(
-        &mut self,
-        at: u32,
-        epoch: Epoch,
-        publication: Arc<Publication>,
-    ) {
+    pub(super) fn agent_publication(&mut self, at: u32, heard: Heard) {
+        let Heard { epoch, ref publication, except } = heard;
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
         agent.heard = true;
         let (live, behind_gap) = (agent.live, !agent.held.is_empty());
         if publication.offset == 0 {
             if live {
-                self.deal(at, epoch, &publication);
+                self.deal(at, epoch, publication, except);
             }
             return;
         }
         let position = StreamPosition { offset: publication.offset, epoch };
         if !live {
-            return self.hold(at, epoch, publication);
+            return self.hold(at, heard);
         }
         let Some(stream) = &self.homes[at].stream else {
             // Another node keeps what this one does not keep.
-            let unnumbered =
-                Arc::new(Publication { offset: 0, ..Publication::clone(&publication) });
-            return self.deal(at, Epoch::NONE, &unnumbered);
+            let unnumbered = Arc::new(Publication { offset: 0, ..Publication::clone(publication) });
+            return self.deal(at, Epoch::NONE, &unnumbered, except);
         };
         if stream.epoch != epoch {
             self.give_up(at, StreamPosition { offset: position.offset - 1, epoch });
         } else if position.offset <= stream.top {
             return;
         } else if behind_gap || position.offset > stream.top + 1 {
-            self.hold(at, epoch, publication);
+            self.hold(at, heard);
             return self.repair(at);
         }
-        self.deal(at, epoch, &publication);
+        self.deal(at, epoch, publication, except);
     }
 
     /// Sends a publication to every worker with subscribers; one with an offset is the stream's next.
-    fn deal(&mut self, at: u32, epoch: Epoch, publication: &Arc<Publication>) {
+    fn deal(
+        &mut self,
+        at: u32,
+        epoch: Epoch,
+        publication: &Arc<Publication>,
+        except: Option<SessionId>,
+    ) {
         if publication.offset > 0 {
             let Some(agent) = self.engines.agents.get(&at) else { return };
             let options = Arc::clone(&agent.options);
@@ -71,13 +73,12 @@ impl Hub {
                 self.append_history(at, publication, &options);
             }
         }
-        // Engines do not say whom it is not for.
-        self.broadcast_publication(at, epoch, publication, None);
+        self.broadcast_publication(at, epoch, publication, except);
     }
 
     /// Holds a publication back that is not the next.
-    fn hold(&mut self, at: u32, epoch: Epoch, publication: Arc<Publication>) {
-        let cost = publication.cost();
+    fn hold(&mut self, at: u32, heard: Heard) {
+        let (cost, offset) = (heard.publication.cost(), heard.publication.offset);
         let Some(agent) = self.engines.agents.get(&at) else { return };
         let id = agent.engine;
         let fits = self.engines.get_mut(id).is_some_and(|engine| {
@@ -88,11 +89,11 @@ impl Hub {
             fits
         });
         if !fits {
-            return self.give_up(at, StreamPosition { offset: publication.offset, epoch });
+            return self.give_up(at, StreamPosition { offset, epoch: heard.epoch });
         }
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
-        let place = agent.held.partition_point(|(_, held)| held.offset < publication.offset);
-        agent.held.insert(place, (epoch, publication));
+        let place = agent.held.partition_point(|held| held.publication.offset < offset);
+        agent.held.insert(place, heard);
     }
 
     /// Deals what was held back, as far as it follows.
@@ -103,19 +104,20 @@ impl Hub {
             };
             let (epoch, top) = (stream.epoch, stream.top);
             let Some(agent) = self.engines.agents.get_mut(&at) else { return };
-            let Some((of, first)) = agent.held.front() else { return };
-            let is_next = *of == epoch && first.offset == top + 1;
-            if *of == epoch && first.offset > top + 1 {
+            let Some(first) = agent.held.front() else { return };
+            let (of, offset) = (first.epoch, first.publication.offset);
+            let is_next = of == epoch && offset == top + 1;
+            if of == epoch && offset > top + 1 {
                 return self.repair(at);
             }
-            let Some((_, held)) = agent.held.pop_front() else { return };
+            let Some(held) = agent.held.pop_front() else { return };
             let engine = agent.engine;
             if let Some(engine) = self.engines.get_mut(engine) {
-                engine.held_bytes -= held.cost();
+                engine.held_bytes -= held.publication.cost();
             }
             // One of another epoch, or from before, is no part of this stream.
             if is_next {
-                self.deal(at, epoch, &held);
+                self.deal(at, epoch, &held.publication, held.except);
             }
         }
     }
@@ -259,7 +261,8 @@ impl Hub {
         for publication in &history.publications {
             let next = self.homes[at].stream.as_ref().map(|stream| stream.top + 1);
             if next == Some(publication.offset) {
-                self.deal(at, epoch, publication);
+                // What was read does not say whom it was not for.
+                self.deal(at, epoch, publication, None);
             }
         }
         if let Some(agent) = self.engines.agents.get_mut(&at) {
@@ -274,7 +277,7 @@ impl Hub {
             (true, true) if top == before => {
                 // The stream does not have it any more.
                 let position = StreamPosition { offset: agent.known_top, epoch };
-                let held_top = agent.held.back().map_or(0, |(_, held)| held.offset);
+                let held_top = agent.held.back().map_or(0, |held| held.publication.offset);
                 let offset = position.offset.max(held_top);
                 return self.unrecoverable(at, StreamPosition { offset, epoch });
             }

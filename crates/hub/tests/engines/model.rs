@@ -247,7 +247,12 @@ impl Fleet {
                 continue;
             }
             let (channel, publication) = (Arc::clone(channel), Arc::clone(publication));
-            link.events.push_back(EngineEvent::Publication { channel, epoch, publication });
+            link.events.push_back(EngineEvent::Publication {
+                channel,
+                epoch,
+                publication,
+                except: None,
+            });
         }
     }
 

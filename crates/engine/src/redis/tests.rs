@@ -1,0 +1,155 @@
+//! What a server's answers and messages do in one order or another, without a server.
+
+use std::sync::Arc;
+
+use dunlin_hub::engine::{EngineEvent, EngineRequest, Retention};
+use dunlin_hub::{Epoch, NewPublication, SessionId, StreamPosition};
+use dunlin_wire::resp::Value;
+
+use super::{RedisConfig, RedisEngine, Topology, frame};
+use crate::links::{LinkFull, Links, Server, ServerRole, ShardId};
+
+const SHARD: ShardId = ShardId(0);
+const KEPT: Retention = Retention { size: 10, ttl_ms: 60_000, meta_ttl_ms: 60_000 };
+
+/// Connections that write down what is sent.
+#[derive(Default)]
+struct Notes(Vec<(u64, Vec<String>)>);
+
+impl Links for Notes {
+    fn open(&mut self, _: ShardId, _: &Server) {}
+    fn reconnect(&mut self, _: ShardId) {}
+    fn close(&mut self, _: ShardId) {}
+    fn subscribe(&mut self, _: ShardId, _: &[u8], _: bool) {}
+    fn unsubscribe(&mut self, _: ShardId, _: &[u8], _: bool) {}
+
+    fn command(&mut self, _: ShardId, token: u64, arguments: &[&[u8]]) -> Result<(), LinkFull> {
+        let text = |argument: &&[u8]| String::from_utf8_lossy(argument).into_owned();
+        self.0.push((token, arguments.iter().map(text).collect()));
+        Ok(())
+    }
+}
+
+struct Stage {
+    engine: RedisEngine,
+    notes: Notes,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let host = "redis.example".to_owned();
+        let server = Server { host, port: 6379, role: ServerRole::Data };
+        let config = RedisConfig::new(Topology::Servers(vec![server]));
+        Stage { engine: RedisEngine::new(config, 7, 0), notes: Notes::default() }
+    }
+
+    /// Token of the command that was sent last and has this script.
+    fn sent(&mut self, sha: &str) -> u64 {
+        self.engine.flush(0, &mut self.notes);
+        let (token, _) = self.notes.0.iter().rfind(|(_, words)| words[1] == sha).expect("sent");
+        *token
+    }
+
+    /// A connection is greeted, and its server's data are of this generation.
+    fn connect(&mut self, generation: &str) {
+        self.engine.handle_ready(0, SHARD);
+        let sha = self.engine.scripts.life.sha.clone();
+        let token = self.sent(&sha);
+        let reply = [generation, "7.0", "", "0"].map(|text| Value::Bulk(text.as_bytes())).to_vec();
+        self.engine.handle_reply(0, SHARD, token, &Value::Array(reply));
+    }
+
+    fn answer_open(&mut self, epoch: &str, top: &str, before: &str) {
+        let sha = self.engine.scripts.open.sha.clone();
+        let token = self.sent(&sha);
+        let reply = [epoch, top, before].map(|text| Value::Bulk(text.as_bytes())).to_vec();
+        self.engine.handle_reply(0, SHARD, token, &Value::Array(reply));
+    }
+
+    fn hear(&mut self, head: &str, publish: &NewPublication) {
+        let mut message = head.as_bytes().to_vec();
+        frame::encode(&mut message, publish, 0);
+        self.engine.handle_message(0, SHARD, b"dunlin:c:a", &message);
+    }
+
+    fn events(&mut self) -> Vec<EngineEvent> {
+        std::iter::from_fn(|| self.engine.poll_event()).collect()
+    }
+
+    fn subscribe(&mut self) {
+        let channel: Arc<str> = "a".into();
+        let request = EngineRequest::Subscribe { token: 1, channel, retention: KEPT };
+        self.engine.handle_request(0, request);
+    }
+}
+
+fn subscribed(events: &[EngineEvent]) -> Option<StreamPosition> {
+    match events {
+        [EngineEvent::Subscribed { token: 1, result: Ok(at) }] => Some(at.position),
+        _ => None,
+    }
+}
+
+/// After a failover another node is quicker and publishes in the stream's new epoch. Its message came before the position
+/// that says what this epoch inherits, and the hub gave up subscribers who had missed nothing.
+#[test]
+fn no_message_of_a_new_epoch_comes_before_what_the_epoch_inherits() {
+    let mut stage = Stage::new();
+    stage.subscribe();
+    stage.connect("one");
+    stage.answer_open("A", "3", "");
+    let at = StreamPosition { offset: 3, epoch: Epoch::parse("A") };
+    assert_eq!(subscribed(&stage.events()), Some(at));
+    stage.hear("1pA:4:", &NewPublication::default());
+    assert!(matches!(&stage.events()[..], [EngineEvent::Publication { .. }]));
+
+    stage.engine.handle_closed(0, SHARD, "");
+    stage.connect("two");
+    stage.hear("1pB:5:", &NewPublication::default());
+    assert_eq!(stage.events(), [], "it is part of what the position reaches");
+    stage.answer_open("B", "5", "A:4");
+    let events = stage.events();
+    let [EngineEvent::Subscribed { result: Ok(anew), .. }] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(anew.position, StreamPosition { offset: 5, epoch: Epoch::parse("B") });
+    assert_eq!(anew.inherits, Some(StreamPosition { offset: 4, ..at }));
+    stage.hear("1pB:6:", &NewPublication::default());
+    assert!(matches!(&stage.events()[..], [EngineEvent::Publication { .. }]));
+}
+
+/// The session that published is not sent its own message on another node, either.
+#[test]
+fn a_message_says_whom_it_is_not_for() {
+    let mut stage = Stage::new();
+    stage.subscribe();
+    stage.connect("one");
+    stage.answer_open("A", "0", "");
+    let except = SessionId::from_u64(77);
+    stage.events();
+    stage.hear("1pA:1:", &NewPublication { except, ..NewPublication::default() });
+    let events = stage.events();
+    let [EngineEvent::Publication { except: heard, .. }] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert!(*heard == except && except.is_some());
+}
+
+/// What was seen of a stream is said when the server's data turn out to be another generation's, and then alone.
+#[test]
+fn evidence_of_lost_publications_is_given_to_the_script() {
+    let mut stage = Stage::new();
+    stage.subscribe();
+    stage.connect("one");
+    stage.answer_open("A", "3", "");
+    stage.hear("1pA:4:", &NewPublication::default());
+    for (generation, seen) in [("one", ["", "0"]), ("two", ["A", "4"])] {
+        stage.engine.handle_closed(0, SHARD, "");
+        stage.connect(generation);
+        let sha = stage.engine.scripts.open.sha.clone();
+        let token = stage.sent(&sha);
+        let (_, words) = stage.notes.0.iter().rfind(|(of, _)| *of == token).expect("sent");
+        assert_eq!(words[words.len() - 2..], seen);
+        stage.engine.handle_lost(0, SHARD, token, true);
+    }
+}
