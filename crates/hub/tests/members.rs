@@ -100,21 +100,21 @@ fn a_channel_says_when_it_is_occupied_and_who_is_in_it() {
     }
     let events =
         world.hubs.iter_mut().flat_map(|hub| std::iter::from_fn(|| hub.poll_channel_event()));
-    let told: Vec<String> = events
+    let reported: Vec<String> = events
         .map(|event| match event {
             ChannelEvent::Occupied { channel, occupied } => format!("{channel} {occupied}"),
             ChannelEvent::Member { user, added, .. } => format!("{user} {added}"),
             other => format!("{other:?}"),
         })
         .collect();
-    let mut sorted = told.clone();
+    let mut sorted = reported.clone();
     sorted.sort_unstable();
     assert_eq!(
         sorted,
         ["ann false", "ann true", "bob false", "bob true", "room false", "room true"],
-        "{told:?}"
+        "{reported:?}"
     );
-    assert_eq!(told[0], "room true");
+    assert_eq!(reported[0], "room true");
 }
 
 #[test]
@@ -172,16 +172,16 @@ fn of_a_flood_of_sessions_each_user_is_announced_as_it_ends_up() {
     let known = users(&listed).len();
     world.pass(200);
     world.settle();
-    let told = world.read(watcher);
+    let reported = world.read(watcher);
     let of = |user: &str| {
-        told.split(' ').filter(|line| line.trim_start_matches(['+', '-']) == user).count()
+        reported.split(' ').filter(|line| line.trim_start_matches(['+', '-']) == user).count()
     };
-    assert_eq!((of("steady"), of("brief"), of("twice"), of("late")), (1, 0, 1, 1), "{told}");
-    assert_eq!(told.matches("+f").count(), filler.len());
-    // Who came late was given those whom the others knew of, and is told of the rest as they are.
-    let told = world.read(late);
-    assert_eq!(known + told.matches('+').count(), 2 + 40 + 1 + 1, "{told}");
-    assert!(!told.contains("late") && told.contains("+twice"), "{told}");
+    assert_eq!((of("steady"), of("brief"), of("twice"), of("late")), (1, 0, 1, 1), "{reported}");
+    assert_eq!(reported.matches("+f").count(), filler.len());
+    // Who came late was given those whom the others knew of, and hears of the rest as they are.
+    let reported = world.read(late);
+    assert_eq!(known + reported.matches('+').count(), 2 + 40 + 1 + 1, "{reported}");
+    assert!(!reported.contains("late") && reported.contains("+twice"), "{reported}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub enum PusherCode {
     UnsupportedVersion = 4007,
     /// The request names no version of the protocol.
     NoVersion = 4008,
-    /// The connection is not authorized, or its user was told to go.
+    /// The connection is not authorized, or its user was sent away.
     Unauthorized = 4009,
     /// There is no room now.
     OverCapacity = 4100,

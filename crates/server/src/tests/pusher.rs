@@ -233,7 +233,7 @@ fn an_event_of_the_backend_reaches_subscribers_of_both_protocols() {
 }
 
 #[test]
-fn a_connection_that_names_no_app_or_version_is_told_and_closed() {
+fn a_connection_that_names_no_app_or_version_is_closed_with_its_code() {
     let cluster = cluster(1);
     for (target, code) in [
         ("/app/nobody?protocol=7", 4001),

@@ -7,19 +7,23 @@
 use std::sync::Arc;
 
 use dunlin_config::{Config, OnFailure};
-use dunlin_hub::{Permitted, Withdrawal};
+use dunlin_hub::{HubConfig, Permitted, Withdrawal};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
+use super::Worker;
 use super::link::{Link, Role};
 use super::permission::{Permission, permits, permits_by_keys};
-use super::{Worker, hub_config};
 use crate::bus_message::BusMessage;
 use crate::crash;
 use crate::settings::{Namespace, Settings};
+use crate::state::ServerState;
 
 /// Subscriptions looked at in one turn; some tenths of a millisecond.
 const WITHDRAWAL_STEPS: u32 = 1_024;
+
+/// Boots that session ids distinguish; a restart of a worker takes the next.
+const BOOTS: u32 = dunlin_hub::BOOTS_MAX as u32;
 
 impl Worker<'_> {
     /// Switches to the newest snapshot, if there is one.
@@ -183,5 +187,36 @@ impl Worker<'_> {
             };
             self.disconnect(cx, conn, &why);
         }
+    }
+}
+
+/// What the settings say of a hub; its incarnation and seed are the caller's to set.
+pub(super) fn hub_config(
+    index: usize,
+    incarnation: u32,
+    state: &ServerState,
+    settings: &Settings,
+) -> HubConfig {
+    let limits = &settings.config.limits;
+    let workers = state.workers();
+    let per_worker = |total: usize| total.div_ceil(workers);
+    HubConfig {
+        node: settings.config.server.node,
+        boot: ((u32::from(state.keys.boot) + incarnation) % BOOTS) as u8,
+        worker: index as u8,
+        workers: workers as u8,
+        hash_seed: state.keys.channel_hash,
+        users: Some(Arc::clone(&state.users)),
+        subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
+        channels_max: limits.channels_max,
+        channels_per_maker_max: limits.channels_per_user_max,
+        channel_name_bytes_max: limits.channel_bytes_max as u16,
+        request_timeout_ms: limits.bus_request_timeout_ms,
+        transmit_bytes_max: limits.bus_backlog_bytes_max,
+        pending_bytes_max: per_worker(limits.pending_bytes_max),
+        history_bytes_max: per_worker(limits.history_bytes_max),
+        idempotency_keys_max: per_worker(limits.idempotency_keys_max as usize),
+        broadcast_quantum: limits.broadcast_quantum,
+        ..HubConfig::default()
     }
 }

@@ -10,9 +10,8 @@
 //! says whose they are, [`command`] carries out what clients say as far as [`permission`] or a token ([`subscription`]) allows it and
 //! [`backlog`] when their budgets do, [`poll`] and
 //! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`], [`proxy_channels`] and [`proxy_renewals`] ask backends
-//! over the connections of [`backends`], [`engines`] asks where channels live that several nodes share, [`pusher`] and [`pusher_api`]
-//! serve the clients and backends of the Pusher protocol, [`completion`]
-//! takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
+//! over the connections of [`backends`], [`engines`] asks where channels live that several nodes share, [`pusher`] and [`pusher_api`] serve the Pusher
+//! protocol, [`completion`] takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
 //! are gone, [`gauges`] says how much there is, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
 
 mod accept;
@@ -75,6 +74,7 @@ use dunlin_protocol::centrifuge::{DisconnectCode, Reply};
 use dunlin_protocol::{Encoding, FrameEncoder};
 use dunlin_wire::backoff::Jitter;
 
+use self::adoption::hub_config;
 use self::backends::Backends;
 use self::engines::Engines;
 use self::link::{Link, Role};
@@ -102,8 +102,6 @@ const MESSAGES_PER_TURN: usize = 1024;
 const DOORBELL: u64 = 0;
 /// Seconds between two looks for memory of the bus that can be given back.
 const TRIM_S: u64 = 10;
-/// Boots that session ids distinguish; a restart of a worker takes the next.
-const BOOTS: u32 = dunlin_hub::BOOTS_MAX as u32;
 
 /// One worker: the hub, the way to the other threads, and its [`parts`].
 pub(crate) struct Worker<'w> {
@@ -686,37 +684,6 @@ impl Drop for Worker<'_> {
         for (address, authenticated) in self.peers.release_all() {
             self.state.admissions.release(address, authenticated);
         }
-    }
-}
-
-/// What the settings say of a hub; its incarnation and seed are the caller's to set.
-fn hub_config(
-    index: usize,
-    incarnation: u32,
-    state: &ServerState,
-    settings: &Settings,
-) -> HubConfig {
-    let limits = &settings.config.limits;
-    let workers = state.workers();
-    let per_worker = |total: usize| total.div_ceil(workers);
-    HubConfig {
-        node: settings.config.server.node,
-        boot: ((u32::from(state.keys.boot) + incarnation) % BOOTS) as u8,
-        worker: index as u8,
-        workers: workers as u8,
-        hash_seed: state.keys.channel_hash,
-        users: Some(Arc::clone(&state.users)),
-        subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
-        channels_max: limits.channels_max,
-        channels_per_maker_max: limits.channels_per_user_max,
-        channel_name_bytes_max: limits.channel_bytes_max as u16,
-        request_timeout_ms: limits.bus_request_timeout_ms,
-        transmit_bytes_max: limits.bus_backlog_bytes_max,
-        pending_bytes_max: per_worker(limits.pending_bytes_max),
-        history_bytes_max: per_worker(limits.history_bytes_max),
-        idempotency_keys_max: per_worker(limits.idempotency_keys_max as usize),
-        broadcast_quantum: limits.broadcast_quantum,
-        ..HubConfig::default()
     }
 }
 
