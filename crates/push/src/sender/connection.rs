@@ -90,6 +90,8 @@ struct InFlight {
 pub(super) enum ConnectionEnd {
     /// We were done with it, or the peer said goodbye.
     Done,
+    /// Its window is used up, and does not come back.
+    Dry,
     /// Something went wrong.
     Lost(String),
     /// It was never opened.
@@ -161,9 +163,7 @@ impl<S: Service> PushConnection<S> {
             }
             worked |= self.pull(cx, now);
             if self.is_dry(now) {
-                return Poll::Ready(ConnectionEnd::Lost(
-                    "the peer does not return its window".to_owned(),
-                ));
+                return Poll::Ready(ConnectionEnd::Dry);
             }
             match self.write(cx, now) {
                 Ok(wrote) => worked |= wrote,

@@ -342,6 +342,13 @@ impl<S: Service> Pool<S> {
         let held = self.links.swap_remove(index);
         let useless = held.stats.answered.load(Relaxed) == 0;
         let name = self.shared.name();
+        let end = match end {
+            ConnectionEnd::Dry => {
+                self.scale.handle_dry();
+                ConnectionEnd::Lost("the peer does not return its window".to_owned())
+            }
+            end => end,
+        };
         let error = match (end, held.stats.go_away()) {
             (ConnectionEnd::Unopened(error), _) => error,
             (ConnectionEnd::Lost(why), _) if useless => ConnectError::new(ConnectFault::Http2, why),
@@ -353,7 +360,7 @@ impl<S: Service> Pool<S> {
                     format!("the peer ends connections before it has answered anything: {said}");
                 ConnectError::new(ConnectFault::Http2, why)
             }
-            (ConnectionEnd::Done, _) => {
+            (ConnectionEnd::Done | ConnectionEnd::Dry, _) => {
                 self.failures = 0;
                 return;
             }

@@ -2,7 +2,8 @@
 //!
 //! One more is tried while every connection is bound by a limit of its own (window or streams) and demand
 //! remains; what the trial brought is measured, and it is kept or taken back. A path that is full is no
-//! reason: it would only be shared.
+//! reason: it would only be shared. Those that drained a backlog are given back once it is drained: what is submitted then needs
+//! fewer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,8 @@ const HOLD_MIN: Duration = Duration::from_secs(30);
 const HOLD_MAX: Duration = Duration::from_secs(600);
 /// A connection is given back after so long without need.
 const CALM: Duration = Duration::from_secs(60);
+/// Half of them at most after so long, if what is submitted meanwhile needs no more than the others.
+const SURPLUS: Duration = Duration::from_secs(10);
 /// A rate is taken over two answer times, and not over the two before them: a connection begins with a full window, which it
 /// does not see again where the peer returns it by halves.
 const SPAN_MIN: Duration = Duration::from_millis(300);
@@ -49,6 +52,10 @@ pub(super) struct Scale {
     rates: Rates,
     bound_since: Option<Instant>,
     bound_at: Instant,
+    /// Answers a second of a connection, when all of them were bound.
+    of_one: Option<f64>,
+    /// Connections that have ended since the last look because their windows were used up for good.
+    dry: usize,
     trial: Option<Trial>,
     hold: Duration,
     hold_until: Instant,
@@ -72,6 +79,8 @@ impl Scale {
             rates: Rates::default(),
             bound_since: None,
             bound_at: now,
+            of_one: None,
+            dry: 0,
             trial: None,
             hold: HOLD_MIN,
             hold_until: now,
@@ -83,9 +92,20 @@ impl Scale {
         self.trial.is_some()
     }
 
+    /// A connection has ended because its window was used up for good. What a new one brings is certain: a window.
+    pub(super) fn handle_dry(&mut self) {
+        self.dry += 1;
+    }
+
     /// How many main connections are wanted from now on.
     pub(super) fn handle_tick(&mut self, view: &View<'_>, now: Instant) -> usize {
         self.rates.record(now, view.answered, view.submitted);
+        let dry = std::mem::take(&mut self.dry);
+        if dry > 0 && view.waiting > 0 {
+            self.trial = None;
+            self.bound_at = now;
+            return (view.wanted + dry).min(view.max);
+        }
         let rtt = view.links.iter().filter_map(|link| link.median()).max().unwrap_or_default();
         if let Some(trial) = &mut self.trial {
             return match trial.judge(view, &self.rates, rtt, now) {
@@ -116,11 +136,20 @@ impl Scale {
             if view.waiting == 0 || now > self.bound_at + Duration::from_millis(200) {
                 self.bound_since = None;
             }
-            if now > self.bound_at + CALM && view.wanted > 1 && view.opening == 0 {
-                self.bound_at = now;
-                return view.wanted - 1;
+            if view.wanted <= 1 || view.opening > 0 {
+                return view.wanted;
             }
-            return view.wanted;
+            let after = if now > self.bound_at + CALM {
+                view.wanted - 1
+            } else if now > self.bound_at + SURPLUS {
+                self.needed(now).map_or(view.wanted, |needed| needed.max(view.wanted.div_ceil(2)))
+            } else {
+                view.wanted
+            };
+            if after < view.wanted {
+                self.bound_at = now;
+            }
+            return after.min(view.wanted);
         }
         self.bound_at = now;
         let since = *self.bound_since.get_or_insert(now);
@@ -130,6 +159,7 @@ impl Scale {
         }
         let count = view.links.len();
         let Some((before, submitted)) = self.rates.since(now - span) else { return view.wanted };
+        self.of_one = Some(before / count as f64);
         let mut step = count.min(STEP_MAX).min(view.max.saturating_sub(view.wanted));
         if !view.saturated && before > 0.0 {
             let submitted =
@@ -143,6 +173,13 @@ impl Scale {
         }
         self.trial = Some(Trial { before, of: count, added: step, open_at: None, began_at: now });
         view.wanted + step
+    }
+
+    /// How many connections carry what is submitted, and one more. `None`: nothing is, or what one carries is not known.
+    fn needed(&self, now: Instant) -> Option<usize> {
+        let of_one = self.of_one.filter(|rate| *rate > 0.0)?;
+        let (_, submitted) = self.rates.since(now - DRAIN_WITHIN)?;
+        (submitted > 0.0).then(|| (submitted / of_one).ceil() as usize + 1)
     }
 }
 

@@ -48,6 +48,8 @@ pub(super) struct Load {
     /// At most so many.
     pub(super) pushes_max: u64,
     pub(super) queue_bytes_max: usize,
+    /// A push without an answer is uncertain after so long.
+    pub(super) answer_within: Duration,
     /// The device of a push by its number, and whether it is a suspect.
     pub(super) device: Arc<dyn Fn(u64) -> (String, bool) + Send + Sync>,
     pub(super) resend_uncertain: bool,
@@ -113,6 +115,7 @@ pub(super) fn sender(load: &Load) -> Result<Apns, CliError> {
     let config = SenderConfig {
         connections: load.connections,
         queue_bytes_max: load.queue_bytes_max,
+        answer_within: load.answer_within,
         drain: Duration::from_secs(2),
         ..SenderConfig::default()
     };

@@ -63,7 +63,7 @@ pub(crate) struct Bench {
     /// Seconds of the table `drift`; an hour sees provider tokens renewed
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     drift_seconds: u64,
-    /// Of the table `vary` only rows whose name holds this
+    /// Of the tables `windows` and `vary` only rows whose name holds this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     #[command(flatten)]
@@ -118,6 +118,11 @@ impl Bench {
             return Ok(());
         }
         print(&text(row))
+    }
+
+    /// Whether a row of this name is not asked for.
+    fn omits(&self, what: &str) -> bool {
+        self.only.as_ref().is_some_and(|only| !what.contains(only))
     }
 
     fn duration(&self) -> Duration {

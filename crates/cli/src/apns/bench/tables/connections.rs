@@ -23,7 +23,8 @@ pub(super) fn connections(show: Show<'_>) -> Result<Vec<Row>, CliError> {
         let asked = 10_000.0;
         let one = (per_rtt / (437.0 * 0.25)).min(STREAMS / 0.25);
         let needed = (asked / one).ceil() as usize;
-        let seconds = 30;
+        // What gathers while connections are opened is drained by more of them, which are given back then.
+        let seconds = 60;
         let measured = run(Load {
             connections: Connections::Auto { max: 64 },
             rate: Some(asked),

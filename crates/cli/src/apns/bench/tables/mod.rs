@@ -83,6 +83,7 @@ fn load(target: &Target, payload_bytes: usize, duration: Duration) -> Load {
         warm_up: Duration::from_secs(2),
         pushes_max: u64::MAX,
         queue_bytes_max: QUEUE_BYTES,
+        answer_within: Duration::from_secs(30),
         device: Arc::new({
             let target = target.clone();
             move |number| (target.device(number), false)

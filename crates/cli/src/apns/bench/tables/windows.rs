@@ -31,6 +31,9 @@ pub(super) fn windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliErro
             let rtt = Duration::from_millis(rtt_ms);
             for payload in PAYLOADS {
                 let what = format!("{name}, {rtt_ms} ms, {payload} B");
+                if bench.omits(&what) {
+                    continue;
+                }
                 let per_rtt = match window_return {
                     // Up to half of it may be kept back; that the other half is there is certain.
                     WindowReturn::Half => WINDOW / 2.0,
