@@ -92,7 +92,8 @@ impl Snapshot {
         self.max_ns
     }
 
-    /// The value that `share` of all values do not exceed, to within the width of a bucket. `None` without any.
+    /// The value that `share` of all values do not exceed, as if those of a bucket were spread over its width. `None` without
+    /// any.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let rank = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
@@ -100,7 +101,10 @@ impl Snapshot {
             seen += count;
             seen >= rank
         })?;
-        Some(middle_of(bucket, self.buckets.len()))
+        let (from, width) = range_of(bucket, self.buckets.len());
+        let count = self.buckets[bucket] as f64;
+        let before = (rank - (seen - self.buckets[bucket])) as f64 - 0.5;
+        Some(from + (width as f64 * before / count) as u64)
     }
 
     /// Upper bound in seconds and count of each exposed bucket, the last without a bound.
@@ -128,14 +132,15 @@ fn bucket_of(ns: u64, buckets: usize) -> usize {
     (power << sub_bits) as usize | (sub & ((1 << sub_bits) - 1)) as usize
 }
 
-fn middle_of(bucket: usize, buckets: usize) -> u64 {
+/// The least value of a bucket, and how many values it has.
+fn range_of(bucket: usize, buckets: usize) -> (u64, u64) {
     let sub_bits = (buckets / POWERS).ilog2();
     let power = bucket as u32 >> sub_bits;
     if power < sub_bits {
-        return 1 << power;
+        return (1 << power, 1);
     }
     let width = 1_u64 << (power - sub_bits);
-    (1 << power) + (bucket as u64 & ((1 << sub_bits) - 1)) * width + width / 2
+    ((1 << power) + (bucket as u64 & ((1 << sub_bits) - 1)) * width, width)
 }
 
 #[cfg(test)]
@@ -146,8 +151,10 @@ mod tests {
     fn a_value_is_known_to_within_an_eighth_or_three_percent() {
         for (buckets, share) in [(256, 8), (1_024, 31)] {
             for value in (16..2_000).chain([u64::MAX / 3, 1 << 40, (1 << 40) - 1]) {
-                let middle = middle_of(bucket_of(value, buckets), buckets);
+                let (from, width) = range_of(bucket_of(value, buckets), buckets);
+                let middle = from + width / 2;
                 assert!(middle.abs_diff(value) <= value / share + 1, "{value} becomes {middle}");
+                assert!((from..from + width).contains(&value), "{value} is not from {from} on");
             }
         }
     }
@@ -165,6 +172,15 @@ mod tests {
         assert!(at(0.5).abs_diff(1_000) <= 125, "{}", at(0.5));
         assert!(at(0.999).abs_diff(1_000_000) <= 125_000, "{}", at(0.999));
         assert_eq!((all.count(), all.max_ns(), all.sum_ns()), (100, 1_000_000, 1_099_000));
+    }
+
+    #[test]
+    fn a_quantile_lies_in_its_bucket_where_its_rank_does() {
+        let times = Histogram::<256>::default();
+        // Of one bucket.
+        (1_024..1_280).for_each(|ns| times.record(ns));
+        let at = |share| times.snapshot().quantile_ns(share).unwrap();
+        assert!((1_086..=1_090).contains(&at(0.25)) && (1_214..=1_218).contains(&at(0.75)));
     }
 
     #[test]
