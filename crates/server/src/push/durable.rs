@@ -19,9 +19,7 @@ use super::submission::{Batch, Recipient};
 use super::thread::Shared;
 use crate::api::{ApiError, ApiErrorCode};
 
-/// Pushes of all batches that may have left and have no outcome in the journal: what a crash can double.
-pub(super) const WINDOW: usize = 4_096;
-/// Pushes that begin, and outcomes that are written, together.
+/// Outcomes that are written together.
 const GROUP_MAX: usize = 1_024;
 /// After a failure of the disk it is read again so often.
 const READ_AGAIN: Duration = Duration::from_secs(1);
@@ -159,7 +157,8 @@ async fn begin(
     let (batch, mut from) = (open.batch, 0);
     loop {
         let journal = Arc::clone(&shared.journal);
-        let read = tokio::task::spawn_blocking(move || journal.pushes(batch, from, GROUP_MAX));
+        let count = shared.durable_window.group();
+        let read = tokio::task::spawn_blocking(move || journal.pushes(batch, from, count));
         let rows = match read.await.unwrap_or(Err(JournalError::Closed)) {
             Err(error @ JournalError::Store(_)) => {
                 tracing::error!(%error, batch, "a durable batch waits for the disk");
@@ -170,9 +169,8 @@ async fn begin(
         };
         let Some(last) = rows.last().map(|row| row.number) else { return Ok(true) };
         // Room is given back once the outcome is in the journal.
-        match shared.durable_window.acquire_many(rows.len() as u32).await {
-            Ok(permits) if !shared.is_draining() => permits.forget(),
-            _ => return Ok(false),
+        if !shared.durable_window.enter(rows.len()).await || shared.is_draining() {
+            return Ok(false);
         }
         let unsent = rows.iter().filter(|row| row.unsent);
         let restart = unsent.map(|row| JournalChange::Restart { batch, number: row.number });
@@ -189,7 +187,7 @@ async fn begin(
             let whole = read.and_then(|push| Some((encoded.get(push.at)?, push)));
             let Some((encoded, JournaledPush { at, user, to })) = whole else {
                 tracing::error!(batch, number = row.number, "the journal has an invalid push");
-                shared.durable_window.add_permits(1);
+                shared.leave_durable_window(1);
                 continue;
             };
             let push = PendingPush::new(shared, at, user.map(Into::into), to, encoded);
@@ -255,7 +253,7 @@ async fn end(
             shared.journal_writer.write_surely(changes).await?;
             shared.emit_outcomes(lines.iter().map(Vec::as_slice));
         }
-        shared.durable_window.add_permits(ended);
+        shared.leave_durable_window(ended);
     }
     Ok(all)
 }

@@ -14,6 +14,7 @@ mod call;
 mod credentials;
 mod devices;
 mod durable;
+mod durable_window;
 mod environment;
 mod files;
 mod flow;

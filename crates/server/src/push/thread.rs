@@ -11,8 +11,9 @@ use dunlin_bus::Endpoint;
 use dunlin_push::journal::{Journal, JournalError, JournalWriter};
 use dunlin_push::registry::{Registry, RegistryError, Writer};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 
+use super::durable_window::DurableWindow;
 use super::flow::Flow;
 use super::hook_events::HookEvents;
 use super::online::OnlineQueries;
@@ -52,8 +53,7 @@ pub(super) struct Shared {
     pub(super) journal_writer: JournalWriter,
     /// There is a state directory.
     pub(super) is_durable: bool,
-    /// Room for durable pushes that have begun.
-    pub(super) durable_window: Semaphore,
+    pub(super) durable_window: DurableWindow,
     /// Durable batches that are being sent.
     durable_batches: AtomicUsize,
     resumed: AtomicBool,
@@ -133,7 +133,7 @@ impl PushThread {
             journal,
             journal_writer,
             is_durable: state_dir.is_some(),
-            durable_window: Semaphore::new(durable::WINDOW),
+            durable_window: DurableWindow::new(),
             durable_batches: AtomicUsize::new(0),
             resumed: AtomicBool::new(false),
             repeats: Repeats::default(),
@@ -204,6 +204,14 @@ impl Shared {
     pub(super) fn count_durable(&self) -> DurableGuard<'_> {
         self.durable_batches.fetch_add(1, Relaxed);
         DurableGuard(&self.durable_batches)
+    }
+
+    /// The outcomes of so many durable pushes are in the journal.
+    pub(super) fn leave_durable_window(&self, pushes: usize) {
+        let metrics = self.senders.all().into_iter().flat_map(|credential| credential.metrics());
+        let connections = metrics.flat_map(|(_, metrics)| metrics.connections);
+        let in_flight = connections.map(|connection| connection.in_flight as usize).sum();
+        self.durable_window.leave(pushes, in_flight);
     }
 
     /// Sends durable pushes of an earlier life of the process on, once there are credentials. In the runtime.
