@@ -1,8 +1,10 @@
 //! What an operator sees of a push who asks for traces.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
+mod kit;
+
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -32,8 +34,7 @@ fn call(address: SocketAddr, request: &str, header: &str, body: &Value) -> Strin
 #[test]
 fn a_push_is_traced_under_the_trace_of_its_request() {
     let simulator = Simulator::start(Config::default()).unwrap();
-    let free = || TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-    let (client, admin) = (free(), free());
+    let kit::Addresses { client, admin, .. } = kit::Addresses::new();
     let state = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_dunlin"))
         .args(["serve", "--workers", "1", "--client", &client.to_string()])

@@ -2,13 +2,18 @@
 // vary and with refusals, as the first two digits of the device token say.
 //
 //	go-server ADDRESS CERTIFICATE KEY [vary]
+//
+// It prints the address that it listens at, which matters for port 0; with "vary" also, at the end of its input, what it has
+// accepted: a path and how often.
 package main
 
 import (
+	"fmt"
 	"io"
 	"log"
 	"math"
 	"math/rand"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -18,9 +23,10 @@ import (
 
 // What was asked before: how often for each token, and with which provider token first.
 var (
-	mutex sync.Mutex
-	asked = map[string]int{}
-	first string
+	mutex    sync.Mutex
+	asked    = map[string]int{}
+	accepted = map[string]int{}
+	first    string
 )
 
 func note(r *http.Request) (before int, isFirst bool) {
@@ -74,6 +80,15 @@ func vary(w http.ResponseWriter, r *http.Request) (status int, body string) {
 	return 200, ""
 }
 
+func report() {
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	mutex.Lock()
+	for path, times := range accepted {
+		fmt.Println(path, times)
+	}
+	os.Exit(0)
+}
+
 func main() {
 	if len(os.Args) != 4 && len(os.Args) != 5 {
 		log.Fatal("usage: go-server ADDRESS CERTIFICATE KEY [vary]")
@@ -86,9 +101,22 @@ func main() {
 		if len(os.Args) == 5 {
 			status, body = vary(w, r)
 		}
+		if status == http.StatusOK && len(os.Args) == 5 {
+			mutex.Lock()
+			accepted[r.URL.Path]++
+			mutex.Unlock()
+		}
 		w.Header().Set("apns-id", "123e4567-e89b-12d3-a456-426614174000")
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
 	}
-	log.Fatal(http.ListenAndServeTLS(os.Args[1], os.Args[2], os.Args[3], http.HandlerFunc(answer)))
+	listener, err := net.Listen("tcp", os.Args[1])
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(listener.Addr())
+	if len(os.Args) == 5 {
+		go report()
+	}
+	log.Fatal(http.ServeTLS(listener, http.HandlerFunc(answer), os.Args[2], os.Args[3]))
 }

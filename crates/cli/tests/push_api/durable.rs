@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use dunlin_simulate::apns::{Behaviour, Config, Simulator};
+use dunlin_simulate::apns::{AnswerTime, Behaviour, Config, Simulator};
 use serde_json::{Value, json};
 
 use super::kit::{KEY, Served, credential, simulator, to, token};
@@ -14,7 +14,7 @@ use super::kit::{KEY, Served, credential, simulator, to, token};
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// Pushes that may have left and have no outcome in the journal.
-const WINDOW: usize = 4_096;
+const WINDOW: usize = 8_192;
 
 /// The outcomes behind a cursor, once there are so many.
 fn outcomes(served: &Served, after: u64, count: usize) -> Vec<Value> {
@@ -28,6 +28,15 @@ fn outcomes(served: &Served, after: u64, count: usize) -> Vec<Value> {
         cursor = page["result"]["cursor"].as_u64().unwrap();
     }
     outcomes
+}
+
+/// Waits until something is so.
+fn until(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < TIMEOUT, "it never came to be");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn durable(mut push: Value, key: Option<&str>) -> Value {
@@ -194,11 +203,7 @@ fn survive(pushes: usize, kills: usize) {
     let accepted_s = begun.elapsed().as_secs_f64();
     for kill in 1..=kills {
         let enough = (pushes * kill / (kills + 1)) as u64;
-        let begun = Instant::now();
-        while simulator.counts().accepted < enough {
-            assert!(begun.elapsed() < TIMEOUT, "it goes on after {} kills", kill - 1);
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        until(|| simulator.counts().accepted >= enough);
         served.kill();
         served = Served::start(Some(state.path()));
     }
@@ -238,28 +243,23 @@ fn a_durable_batch_survives_kill_9_and_ledger_and_feed_agree_push_by_push() {
 
 #[test]
 fn a_disk_that_fails_for_a_while_delays_a_durable_batch_and_loses_nothing() {
-    let simulator = simulator(Behaviour { rtt_ms: 50, ..Behaviour::default() });
+    // So late that most of the batch still waits for its turn when the disk fails, on any machine.
+    let answer_time = AnswerTime::constant(10_000.0);
+    let simulator =
+        simulator(Behaviour { streams_first: 1_000, answer_time, ..Behaviour::default() });
     let state = tempfile::tempdir().unwrap();
     let served = Served::start(Some(state.path()));
     assert_eq!(served.put("push/apns/shop", &credential(&simulator, KEY)).0, 201);
     let tokens: Vec<String> = (0..15_000).map(token).collect();
     served.api("push/batch", &durable(json!({ "pushes": [to(&tokens)] }), None));
-    let begun = Instant::now();
-    while simulator.counts().accepted < 500 {
-        assert!(begun.elapsed() < TIMEOUT, "it sends");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    // From here on every write to a file fails (EFBIG), until all stand still.
+    until(|| simulator.counts().received > 0);
+    // From here on every write to a file fails (EFBIG). What has left is answered.
     served.set_file_bytes_max(Some(0));
-    let (mut before, mut begun) = (0, Instant::now());
-    while begun.elapsed() < Duration::from_secs(2) {
-        let accepted = simulator.counts().accepted;
-        if accepted > before {
-            (before, begun) = (accepted, Instant::now());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert!(before < tokens.len() as u64, "what is not in the journal does not leave");
+    simulator.set_behaviour(Behaviour { streams_first: 1_000, ..Behaviour::default() }).unwrap();
+    until(|| simulator.counts().accepted > 0);
+    until(|| served.metrics().contains("dunlin_push_in_flight{provider=\"apns\",app=\"shop\"} 0"));
+    let left = simulator.counts().accepted;
+    assert!(left < tokens.len() as u64, "what is not in the journal does not leave: {left}");
     served.set_file_bytes_max(None);
     let feed = outcomes(&served, 0, tokens.len());
     assert!(feed.iter().all(|line| line["outcome"] == "accepted"));
@@ -274,11 +274,7 @@ fn sigterm_leaves_what_has_not_left_to_the_next_start_without_a_mark() {
     assert_eq!(served.put("push/apns/shop", &credential(&simulator, KEY)).0, 201);
     let tokens: Vec<String> = (0..15_000).map(token).collect();
     served.api("push/batch", &durable(json!({ "pushes": [to(&tokens)] }), None));
-    let begun = Instant::now();
-    while simulator.counts().accepted < 500 {
-        assert!(begun.elapsed() < TIMEOUT, "it sends");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    until(|| simulator.counts().accepted >= 500);
     served.terminate();
     let served = Served::start(Some(state.path()));
     let feed = outcomes(&served, 0, tokens.len());

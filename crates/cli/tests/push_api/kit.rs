@@ -1,13 +1,15 @@
 //! A server of this very build, and what it is asked.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use dunlin_simulate::apns::{Behaviour, Config, Simulator};
 use serde_json::{Value, json};
+
+use super::process::Addresses;
 
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -26,8 +28,7 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(state: Option<&Path>) -> Served {
-        let free = || TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-        let (client, admin) = (free(), free());
+        let Addresses { client, admin, .. } = Addresses::new();
         // What is so without a file, and a token: credentials are secrets.
         let mut config = dunlin_config::Config::development();
         config.admin.token = Some(dunlin_config::Secret::new(TOKEN));

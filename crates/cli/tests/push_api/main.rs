@@ -8,5 +8,7 @@ mod credentials;
 mod devices;
 mod durable;
 mod kit;
+#[path = "../kit/mod.rs"]
+mod process;
 mod pushes;
 mod routes;

@@ -10,9 +10,10 @@
 mod bad_input;
 mod go_away;
 mod no_connection;
-mod others;
 mod stalled;
 
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use dunlin_push::apns::{Apns, Credential, DeviceToken, ProviderKey, ProviderToken, Push};
@@ -46,8 +47,18 @@ fn origin(simulator: &Simulator) -> Origin {
     origin
 }
 
+/// Where nobody listens until the caller does: a loopback address for each by this process and a count, and a port that no
+/// outgoing connection gets.
+fn nobody() -> SocketAddr {
+    static COUNT: AtomicU8 = AtomicU8::new(0);
+    let [low, high, ..] = std::process::id().to_le_bytes();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    SocketAddr::from((Ipv4Addr::new(127, 128 | high & 63, low, count), 61_234))
+}
+
+/// A sender that waits for answers longer than any machine takes.
 fn sender(origin: Origin, connections: Connections) -> Apns {
-    patient_sender(origin, connections, Duration::from_secs(3))
+    patient_sender(origin, connections, Duration::from_secs(600))
 }
 
 fn patient_sender(origin: Origin, connections: Connections, answer_within: Duration) -> Apns {

@@ -9,7 +9,7 @@ use dunlin_push::{Connect, Connecting, Connections, Io, Outcome, SenderConfig, S
 use dunlin_wire::http2::frame::{self, Frame};
 use dunlin_wire::http2::hpack::{Decoder, Encoder, Indexing};
 use dunlin_wire::http2::{ErrorCode, HeaderAssembly, PREFACE, Setting};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -105,7 +105,7 @@ impl Connect for Server {
 }
 
 /// Carries bytes both ways, each `time` late.
-async fn delay(a: DuplexStream, b: DuplexStream, time: Duration) {
+pub async fn delay(a: impl AsyncRead + AsyncWrite, b: impl AsyncRead + AsyncWrite, time: Duration) {
     let (mut a_read, a_write) = split(a);
     let (mut b_read, b_write) = split(b);
     let there = carry(&mut a_read, b_write, time);
