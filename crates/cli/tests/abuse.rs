@@ -1,19 +1,17 @@
 //! `dunlin bench abuse` against this very build: what ordinary clients notice of every attack, in small.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-use std::net::TcpListener;
-use std::process::Command;
+mod kit;
 
-fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
+use std::process::Command;
 
 #[test]
 fn attacks_cost_those_who_carry_them_out_and_nobody_else() {
     let dunlin = env!("CARGO_BIN_EXE_dunlin");
+    let at = kit::Addresses::new();
     let output = Command::new(dunlin)
-        .args(["bench", "abuse", "--program", dunlin, "--admin", &free_address()])
-        .args(["--url", &format!("ws://{}/connection/websocket", free_address())])
+        .args(["bench", "abuse", "--program", dunlin, "--admin", &at.admin.to_string()])
+        .args(["--url", &format!("ws://{}/connection/websocket", at.client)])
         .args(["--short", "--scale", "0.02", "--clients", "100", "--time", "500ms"])
         .output()
         .unwrap();

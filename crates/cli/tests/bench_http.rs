@@ -1,5 +1,7 @@
 //! `dunlin bench http`, `serve`, `delay` and `ledger` as a person at a shell runs them, against each other.
 
+mod kit;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,7 +19,7 @@ struct Running {
 impl Running {
     /// `dunlin bench serve` with more options, on a port of its own.
     fn serve(options: &[&str]) -> Running {
-        let address = free_address();
+        let address = kit::Addresses::new().client.to_string();
         let mut arguments = vec!["bench", "serve", "--listen", &address];
         arguments.extend(options);
         Running::start(&arguments, &address)
@@ -48,11 +50,6 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").to_string()
 }
 
 fn scratch(name: &str) -> PathBuf {
@@ -320,7 +317,7 @@ fn a_file_of_requests_is_taken_by_turns() {
 #[test]
 fn a_schedule_is_kept_and_a_long_road_shows_in_every_latency() {
     let server = Running::serve(&[]);
-    let address = free_address();
+    let address = kit::Addresses::new().client.to_string();
     let proxy = Running::start(
         &["bench", "delay", "--listen", &address, "--to", &server.address, "--rtt", "30ms"],
         &address,
@@ -347,7 +344,7 @@ fn a_schedule_is_kept_and_a_long_road_shows_in_every_latency() {
 #[test]
 fn the_depth_is_found_and_reported() {
     let server = Running::serve(&[]);
-    let address = free_address();
+    let address = kit::Addresses::new().client.to_string();
     let proxy = Running::start(
         &["bench", "delay", "--listen", &address, "--to", &server.address, "--rtt", "20ms"],
         &address,
@@ -544,14 +541,22 @@ fn a_certificate_is_verified() {
 
 #[test]
 fn nobody_there_and_no_such_name_are_reported_with_what_to_do() {
-    let (value, well) = load(&[&format!("http://{}/", free_address()), "-n", "5", "-c", "1"]);
+    let (value, well) =
+        load(&[&format!("http://{}/", kit::Addresses::new().client), "-n", "5", "-c", "1"]);
     assert!(!well && number(&value, "unanswered") == 5, "{value}");
     assert!(
         value["error_samples"][0].as_str().expect("a sentence").contains("start the server"),
         "{value}"
     );
-    let (value, well) =
-        load(&[&format!("http://{}/", free_address()), "--http", "2", "-n", "5", "-c", "1"]);
+    let (value, well) = load(&[
+        &format!("http://{}/", kit::Addresses::new().client),
+        "--http",
+        "2",
+        "-n",
+        "5",
+        "-c",
+        "1",
+    ]);
     assert!(!well && number(&value, "unanswered") == 5, "{value}");
     assert!(value["error_samples"].to_string().contains("start the server"), "{value}");
     let server = Running::serve(&[]);

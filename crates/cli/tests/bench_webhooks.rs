@@ -1,15 +1,11 @@
 //! `dunlin bench webhooks` against a real Dunlin and the backend that it is measured with, which Go's compiler makes.
 
-use std::net::TcpListener;
+mod kit;
+
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").to_string()
-}
 
 #[test]
 fn every_event_reaches_the_backend_once_and_other_clients_get_their_messages() {
@@ -25,11 +21,12 @@ fn every_event_reaches_the_backend_once_and_other_clients_get_their_messages() {
     assert!(built.is_ok_and(|status| status.success()), "go builds the receiver: scripts/packages");
 
     let dunlin = env!("CARGO_BIN_EXE_dunlin");
+    let at = kit::Addresses::new();
     let output = Command::new(dunlin)
         .args(["bench", "webhooks", "--program", dunlin, "--receiver"])
         .arg(&receiver)
-        .args(["--receiver-addr", &free_address(), "--admin", &free_address()])
-        .args(["--url", &format!("ws://{}/connection/websocket", free_address())])
+        .args(["--receiver-addr", &at.extra.to_string(), "--admin", &at.admin.to_string()])
+        .args(["--url", &format!("ws://{}/connection/websocket", at.client)])
         .args(["--rate", "500", "--time", "1s", "--rounds", "1", "--subscribers", "5", "--json"])
         .output()
         .expect("the binary starts");

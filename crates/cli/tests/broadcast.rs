@@ -1,6 +1,7 @@
 //! A broadcast by more workers than the machine has cores, from publisher to the last client.
 
-use std::net::TcpListener;
+mod kit;
+
 use std::process::Command;
 
 use serde_json::Value;
@@ -12,7 +13,7 @@ const PUBLISHES: u64 = 40;
 /// Each worker has more subscribers than a quantum, so that all of them broadcast by turns.
 #[test]
 fn workers_that_take_turns_leave_nobody_out() {
-    let [client, admin] = [free_address(), free_address()];
+    let kit::Addresses { client, admin, .. } = kit::Addresses::new();
     let dunlin = env!("CARGO_BIN_EXE_dunlin");
     let server = format!("{dunlin} serve --client {client} --admin {admin} --workers {WORKERS}");
     let output = Command::new(dunlin)
@@ -28,9 +29,4 @@ fn workers_that_take_turns_leave_nobody_out() {
     let ours = &findings["contenders"][0];
     assert_eq!(ours["complete"], SUBSCRIBERS, "{findings}");
     assert_eq!(ours["rounds"][0]["messages"], SUBSCRIBERS * PUBLISHES, "{findings}");
-}
-
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").to_string()
 }

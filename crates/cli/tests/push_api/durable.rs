@@ -14,7 +14,7 @@ use super::kit::{KEY, Served, credential, simulator, to, token};
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// Pushes that may have left and have no outcome in the journal.
-const WINDOW: usize = 8_192;
+const WINDOW: usize = 4_096;
 
 /// The outcomes behind a cursor, once there are so many.
 fn outcomes(served: &Served, after: u64, count: usize) -> Vec<Value> {

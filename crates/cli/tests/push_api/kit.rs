@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::process::Addresses;
 
 /// Longer than anything here takes.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(600);
 /// What opens the admin port.
 const TOKEN: &str = "the token of these tests";
 /// Keys made for these tests; they open nothing.

@@ -169,8 +169,9 @@ async fn list(server: &impl Other, opened_min: u64) {
     assert!(opened >= opened_min, "{opened}");
 }
 
-/// A connection that doubled the rate is kept: under constant demand it comes to answer so many.
-async fn kept(server: &impl Other, answered: u64) {
+/// A connection that doubled the rate is kept: under constant demand both come to answer more than a trial takes. How many were
+/// opened for that.
+async fn kept(server: &impl Other) -> u64 {
     let apns = server.sender(FAR, token(), Connections::Auto { max: 2 }).await;
     let (sink, mut outcomes) = results();
     let (mut number, mut waiting) = (0, 0);
@@ -183,23 +184,18 @@ async fn kept(server: &impl Other, answered: u64) {
         assert!(matches!(outcome, Outcome::Accepted(_)), "{outcome}");
         waiting -= 1;
         let connections = apns.metrics().connections;
-        if connections.iter().filter(|connection| connection.answered >= answered).count() == 2 {
-            assert_eq!(apns.metrics().opened, 2, "and none was closed before");
-            return;
+        if connections.iter().filter(|connection| connection.answered >= 2_500).count() == 2 {
+            return apns.metrics().opened;
         }
     }
 }
-
-/// Both connections' share of a minute, at the windows of each server.
-const BY_HALVES: u64 = 2_500;
-const AT_ONCE: u64 = 10_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_story_holds_against_gos_server() {
     if let Some(go) = Program::go() {
         answers(&go, &["aa", "ab", "ac"], true).await;
         list(&go, 2).await;
-        kept(&go, AT_ONCE).await;
+        kept(&go).await;
     }
 }
 
@@ -209,7 +205,7 @@ async fn every_story_holds_against_nettys_server() {
         answers(&netty, &["aa", "ab", "ac"], false).await;
         refused_streams(&netty).await;
         list(&netty, 4).await;
-        kept(&netty, BY_HALVES).await;
+        kept(&netty).await;
     }
 }
 
@@ -219,5 +215,5 @@ async fn every_story_holds_against_the_h2_crates_server() {
     answers(&server, &["aa", "ab"], true).await;
     refused_streams(&server).await;
     list(&server, 4).await;
-    kept(&server, BY_HALVES).await;
+    assert_eq!(kept(&server).await, 2, "none is closed");
 }

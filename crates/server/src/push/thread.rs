@@ -209,9 +209,7 @@ impl Shared {
     /// The outcomes of so many durable pushes are in the journal.
     pub(super) fn leave_durable_window(&self, pushes: usize) {
         let metrics = self.senders.all().into_iter().flat_map(|credential| credential.metrics());
-        let connections = metrics.flat_map(|(_, metrics)| metrics.connections);
-        let in_flight = connections.map(|connection| connection.in_flight as usize).sum();
-        self.durable_window.leave(pushes, in_flight);
+        self.durable_window.leave(pushes, metrics.map(|(_, metrics)| metrics.queued).sum());
     }
 
     /// Sends durable pushes of an earlier life of the process on, once there are credentials. In the runtime.
