@@ -167,7 +167,11 @@ impl<S: Service> PushConnection<S> {
             }
             match self.write(cx, now) {
                 Ok(wrote) => worked |= wrote,
-                Err(end) => return Poll::Ready(end),
+                Err(end) => {
+                    // A GOAWAY that came before the reset says what was not processed.
+                    while self.read(cx) == Ok(true) {}
+                    return Poll::Ready(end);
+                }
             }
             if self.draining && self.in_flight.is_empty() && self.connection.transmit().is_empty() {
                 return Poll::Ready(ConnectionEnd::Done);

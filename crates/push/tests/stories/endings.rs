@@ -1,9 +1,19 @@
 //! How pushes end when something is in the way.
 
-use std::sync::Arc;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use dunlin_push::{Connections, NotSent, Outcome, Uncertain};
+use dunlin_push::apns::Apns;
+use dunlin_push::{
+    Connect, Connecting, Connections, Io, NotSent, Outcome, SenderConfig, Stage, Uncertain,
+};
+use dunlin_wire::http2::frame;
+use dunlin_wire::http2::{ErrorCode, Setting};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::harness::{Act, Script, Server, push, send_all};
@@ -62,6 +72,79 @@ async fn what_the_server_did_not_process_is_sent_again_at_once() {
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Accepted(_))));
         assert!(pushes.iter().all(|push| server.accepted(push) == 1), "{act:?}");
     }
+}
+
+/// A connection that is reset, once told so, with an unread GOAWAY that says that nothing was processed.
+struct Reset {
+    told: Arc<AtomicBool>,
+    unread: Vec<u8>,
+}
+
+impl AsyncRead for Reset {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.unread.is_empty() {
+            return Poll::Pending;
+        }
+        buffer.put_slice(&std::mem::take(&mut self.unread));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Reset {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if !self.told.load(Relaxed) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        frame::encode_go_away(&mut self.unread, 0, ErrorCode::NO_ERROR, b"");
+        Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_goodbye_before_a_reset_is_heard_though_writing_fails_first() {
+    /// The first connection is reset, the others are the server's.
+    struct First(Mutex<Option<Reset>>, Server);
+    impl Connect for First {
+        fn connect(&self, stage: Stage) -> Connecting<'_> {
+            match self.0.lock().unwrap().take() {
+                Some(reset) => Box::pin(async { Ok(Box::new(reset) as Io) }),
+                None => self.1.connect(stage),
+            }
+        }
+    }
+    let told = Arc::new(AtomicBool::new(false));
+    let mut unread = Vec::new();
+    frame::encode_settings(&mut unread, &[(Setting::MaxConcurrentStreams, 100)]);
+    let first = Reset { told: Arc::clone(&told), unread };
+    let server = Server::new(script(|_| Act::Accept));
+    let connect = First(Mutex::new(Some(first)), server.clone());
+    let config = SenderConfig { connections: ONE, ..SenderConfig::default() };
+    let apns = Apns::start_with("push.test".to_owned(), None, connect, config);
+    let resets = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        told.store(true, Relaxed);
+        apns.send(&push(2, 100)).await
+    };
+    let first = push(1, 100);
+    let (one, two) = tokio::join!(apns.send(&first), resets);
+    assert!(matches!((&one, &two), (Outcome::Accepted(_), Outcome::Accepted(_))), "{one}, {two}");
+    assert_eq!(server.accepted(&first), 1, "by the next connection");
 }
 
 #[tokio::test(start_paused = true)]
