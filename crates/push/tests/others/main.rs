@@ -12,6 +12,7 @@ mod h2;
 #[allow(dead_code, reason = "only its path")]
 #[path = "../stories/harness.rs"]
 mod harness;
+#[allow(dead_code, reason = "shared with the tests of `push import`")]
 mod program;
 
 use std::time::{Duration, SystemTime};
@@ -188,6 +189,9 @@ async fn kept(server: &impl Other) -> u64 {
         let (_, outcome) = outcomes.recv().await.unwrap();
         assert!(matches!(outcome, Outcome::Accepted(_)), "{outcome}");
         waiting -= 1;
+        if !number.is_multiple_of(100) {
+            continue;
+        }
         let connections = apns.metrics().connections;
         if connections.iter().filter(|connection| connection.answered >= 2_500).count() == 2 {
             return apns.metrics().opened;
