@@ -483,8 +483,11 @@ impl Connection {
             Ending::Aborted => true,
             Ending::Flushed => flushed,
             Ending::Drained => {
-                flushed
-                    && (self.http.open_streams() == 0 && self.delayed.is_empty() || self.peer_ended)
+                // What HTTP/2 has said waits for the end of a handshake: GOAWAY has to leave.
+                let drained = self.plain.is_empty()
+                    && self.http.open_streams() == 0
+                    && self.delayed.is_empty();
+                flushed && (drained || self.peer_ended)
             }
             Ending::Open => {
                 self.peer_ended && flushed && self.up.bytes() == 0 && self.delayed.is_empty()

@@ -74,9 +74,9 @@ async fn what_the_server_did_not_process_is_sent_again_at_once() {
     }
 }
 
-/// A connection that is reset, once told so, with an unread GOAWAY that says that nothing was processed.
+/// A connection that is reset, once it is broken, with an unread GOAWAY that says that nothing was processed.
 struct Reset {
-    told: Arc<AtomicBool>,
+    broken: Arc<AtomicBool>,
     unread: Vec<u8>,
 }
 
@@ -100,7 +100,7 @@ impl AsyncWrite for Reset {
         _: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if !self.told.load(Relaxed) {
+        if !self.broken.load(Relaxed) {
             return Poll::Ready(Ok(bytes.len()));
         }
         frame::encode_go_away(&mut self.unread, 0, ErrorCode::NO_ERROR, b"");
@@ -128,17 +128,17 @@ async fn a_goodbye_before_a_reset_is_heard_though_writing_fails_first() {
             }
         }
     }
-    let told = Arc::new(AtomicBool::new(false));
+    let broken = Arc::new(AtomicBool::new(false));
     let mut unread = Vec::new();
     frame::encode_settings(&mut unread, &[(Setting::MaxConcurrentStreams, 100)]);
-    let first = Reset { told: Arc::clone(&told), unread };
+    let first = Reset { broken: Arc::clone(&broken), unread };
     let server = Server::new(script(|_| Act::Accept));
     let connect = First(Mutex::new(Some(first)), server.clone());
     let config = SenderConfig { connections: ONE, ..SenderConfig::default() };
     let apns = Apns::start_with("push.test".to_owned(), None, connect, config);
     let resets = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        told.store(true, Relaxed);
+        broken.store(true, Relaxed);
         apns.send(&push(2, 100)).await
     };
     let first = push(1, 100);
