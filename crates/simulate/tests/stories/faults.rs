@@ -7,6 +7,7 @@ use dunlin_simulate::apns::{
     Unavailable,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::sender::{Sender, TIMEOUT, TOKEN, plain, read, scenario};
 
@@ -152,6 +153,28 @@ fn many_bad_tokens_end_the_connection() {
         };
         assert!(ended);
         assert_eq!(simulator.counts().goaways, 1);
+    });
+}
+
+#[test]
+fn a_goaway_that_is_ordered_during_the_handshake_leaves_after_it() {
+    let simulator = Simulator::start(Config::default()).unwrap();
+    scenario(async {
+        let stream = TcpStream::connect(simulator.addr()).await.unwrap();
+        let order = Order::GoAway { last: None, code: 0, close: false };
+        while simulator.order(order) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let mut stream = Sender::open_tls(&simulator, None, stream).await;
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).await.unwrap();
+        let (mut kinds, mut rest) = (Vec::new(), &said[..]);
+        while let [a, b, c, kind, ..] = *rest {
+            kinds.push(kind);
+            rest = &rest[9 + u32::from_be_bytes([0, a, b, c]) as usize..];
+        }
+        // SETTINGS first, GOAWAY last (RFC 9113 §6.5, §6.8).
+        assert_eq!((kinds.first(), kinds.last()), (Some(&4), Some(&7)));
     });
 }
 

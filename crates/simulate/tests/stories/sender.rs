@@ -85,6 +85,19 @@ impl Sender {
         simulator: &Simulator,
         certificate: Option<(String, String)>,
     ) -> Sender {
+        let stream = TcpStream::connect(simulator.addr()).await.unwrap();
+        let stream = Sender::open_tls(simulator, certificate, stream).await;
+        let (requests, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(async move { drop(connection.await) });
+        Sender::new(requests)
+    }
+
+    /// The TLS of a connection, with its handshake over.
+    pub(crate) async fn open_tls(
+        simulator: &Simulator,
+        certificate: Option<(String, String)>,
+        stream: TcpStream,
+    ) -> tokio_rustls::client::TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(simulator.ca_pem().as_bytes()).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -102,14 +115,11 @@ impl Sender {
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
-        let stream = TcpStream::connect(simulator.addr()).await.unwrap();
         let name = ServerName::try_from("api.push.apple.com").unwrap();
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let stream = connector.connect(name, stream).await.unwrap();
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-        let (requests, connection) = h2::client::handshake(stream).await.unwrap();
-        tokio::spawn(async move { drop(connection.await) });
-        Sender::new(requests)
+        stream
     }
 
     fn new(requests: SendRequest<Bytes>) -> Sender {
