@@ -173,7 +173,10 @@ pub(super) fn drift(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError>
     });
     let measured = measured?;
     let mut rows: Vec<Row> = Vec::new();
-    for Behaviour { answer_time, .. } in &steps {
+    for (index, Behaviour { answer_time, .. }) in steps.iter().enumerate() {
+        if steps[..index].iter().any(|before| before.answer_time == *answer_time) {
+            continue;
+        }
         let alike = changes.iter().filter(|(_, changed)| changed == answer_time);
         let rates: Vec<f64> = alike
             .map(|(at, _)| {
