@@ -57,6 +57,9 @@ const EVIDENCE_MS: u64 = 60_000;
 /// Milliseconds until a server that refuses is asked again.
 const RETRY_MS: u64 = 250;
 
+/// Milliseconds until a connection that was not greeted, or whose server does not answer, is made anew.
+const GREETING_MS: u64 = 10_000;
+
 /// Milliseconds that an idempotency key is remembered if its publisher does not say.
 const IDEMPOTENCY_TTL_MS: u32 = 5 * 60 * 1000;
 
@@ -351,7 +354,7 @@ impl RedisEngine {
         if !matches!(link.state, ShardState::Refused(_)) {
             link.enter(now_ms, ShardState::Greeting);
         }
-        link.probe.since_ms = 0;
+        (link.probe.since_ms, link.probe.next_ms) = (0, now_ms + GREETING_MS);
         if link.server.role == ServerRole::Sentinel {
             return self.sentinel_ready(now_ms, shard);
         }
@@ -368,7 +371,7 @@ impl RedisEngine {
     /// first. It is made anew by itself.
     pub fn handle_closed(&mut self, now_ms: u64, shard: ShardId, reason: &str) {
         let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
-        link.is_up = false;
+        (link.is_up, link.probe.next_ms) = (false, now_ms + GREETING_MS);
         if !reason.is_empty() {
             match ServerError::parse(reason) {
                 ServerError::Other => {
@@ -380,12 +383,7 @@ impl RedisEngine {
         } else if matches!(link.state, ShardState::Ready | ShardState::Greeting) {
             link.enter(now_ms, ShardState::Connecting);
         }
-        for partition in &mut self.partitions {
-            if partition.link == Some(shard) {
-                partition.state = PartitionState::Down;
-            }
-        }
-        self.topology_closed(now_ms, shard);
+        self.disconnected(now_ms, shard);
     }
 
     /// A message came through publish/subscribe.
@@ -517,7 +515,8 @@ impl RedisEngine {
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
     pub fn poll_timeout(&self) -> Option<u64> {
-        let probes = self.links.iter().filter(|link| link.state == ShardState::Ready);
+        let refused = |link: &&Link| matches!(link.state, ShardState::Refused(_)) || link.closed;
+        let probes = self.links.iter().filter(|link| !refused(link));
         let probes = probes.map(|link| link.probe.next_ms);
         let partitions = self.partitions.iter().filter_map(|partition| match partition.state {
             PartitionState::Ready => None,
@@ -559,26 +558,42 @@ impl RedisEngine {
         }
     }
 
-    /// Sends a connection a message through itself when it is time, and gives it up when none came back for too long.
+    /// Sends a connection a message through itself when it is time, and gives it up when none came back for too long. One that is
+    /// not greeted is given up, too.
     fn probe(&mut self, now_ms: u64, at: usize) {
         let link = &mut self.links[at];
-        if link.state != ShardState::Ready || now_ms < link.probe.next_ms {
+        if now_ms < link.probe.next_ms || link.closed {
             return;
+        }
+        match link.state {
+            ShardState::Refused(_) => return,
+            ShardState::Ready => {}
+            _ => {
+                (link.is_up, link.reconnect) = (false, true);
+                link.probe.next_ms = now_ms + GREETING_MS;
+                let shard = ShardId(at as u16);
+                return self.disconnected(now_ms, shard);
+            }
         }
         link.probe.next_ms = now_ms + self.config.probe_interval_ms;
         if link.probe.since_ms > 0 && now_ms >= link.probe.since_ms + self.config.probe_timeout_ms {
             self.stats.silences += 1;
             link.enter(now_ms, ShardState::Silent);
             (link.is_up, link.reconnect) = (false, true);
-            let shard = ShardId(at as u16);
-            for partition in &mut self.partitions {
-                if partition.link == Some(shard) {
-                    partition.state = PartitionState::Down;
-                }
-            }
-            return self.topology_closed(now_ms, shard);
+            link.probe.next_ms = now_ms + GREETING_MS;
+            return self.disconnected(now_ms, ShardId(at as u16));
         }
         link.probe.wanted = true;
+    }
+
+    /// Nothing can be asked by this connection.
+    fn disconnected(&mut self, now_ms: u64, shard: ShardId) {
+        for partition in &mut self.partitions {
+            if partition.link == Some(shard) {
+                partition.state = PartitionState::Down;
+            }
+        }
+        self.topology_closed(now_ms, shard);
     }
 
     /// What has been done so far.

@@ -168,7 +168,7 @@ impl Link {
             closed: false,
             is_up: false,
             load: false,
-            probe: Probe::default(),
+            probe: Probe { next_ms: now_ms + super::GREETING_MS, ..Probe::default() },
         }
     }
 

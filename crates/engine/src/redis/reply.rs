@@ -196,9 +196,7 @@ impl RedisEngine {
         if link.probe.since_ms == 0 {
             link.probe.since_ms = now_ms;
         }
-        if link.probe.next_ms <= now_ms {
-            link.probe.next_ms = now_ms + self.config.probe_interval_ms;
-        }
+        link.probe.next_ms = now_ms + self.config.probe_interval_ms;
         let place = &mut self.partitions[partition];
         let is_new = place.generation != generation;
         if place.state == PartitionState::Ready && !is_new {

@@ -14,18 +14,25 @@ const KEPT: Retention = Retention { size: 10, ttl_ms: 60_000, meta_ttl_ms: 60_00
 
 /// Connections that write down what is sent.
 #[derive(Default)]
-struct Notes(Vec<(u64, Vec<String>)>);
+struct Notes {
+    commands: Vec<(u64, Vec<String>)>,
+    reconnects: usize,
+}
 
 impl Links for Notes {
     fn open(&mut self, _: ShardId, _: &Server) {}
-    fn reconnect(&mut self, _: ShardId) {}
+
+    fn reconnect(&mut self, _: ShardId) {
+        self.reconnects += 1;
+    }
+
     fn close(&mut self, _: ShardId) {}
     fn subscribe(&mut self, _: ShardId, _: &[u8], _: bool) {}
     fn unsubscribe(&mut self, _: ShardId, _: &[u8], _: bool) {}
 
     fn command(&mut self, _: ShardId, token: u64, arguments: &[&[u8]]) -> Result<(), LinkFull> {
         let text = |argument: &&[u8]| String::from_utf8_lossy(argument).into_owned();
-        self.0.push((token, arguments.iter().map(text).collect()));
+        self.commands.push((token, arguments.iter().map(text).collect()));
         Ok(())
     }
 }
@@ -46,7 +53,8 @@ impl Stage {
     /// Token of the command that was sent last and has this script.
     fn sent(&mut self, sha: &str) -> u64 {
         self.engine.flush(0, &mut self.notes);
-        let (token, _) = self.notes.0.iter().rfind(|(_, words)| words[1] == sha).expect("sent");
+        let sent = self.notes.commands.iter().rfind(|(_, words)| words[1] == sha);
+        let (token, _) = sent.expect("sent");
         *token
     }
 
@@ -148,8 +156,27 @@ fn evidence_of_lost_publications_is_given_to_the_script() {
         stage.connect(generation);
         let sha = stage.engine.scripts.open.sha.clone();
         let token = stage.sent(&sha);
-        let (_, words) = stage.notes.0.iter().rfind(|(of, _)| *of == token).expect("sent");
+        let (_, words) = stage.notes.commands.iter().rfind(|(of, _)| *of == token).expect("sent");
         assert_eq!(words[words.len() - 2..], seen);
         stage.engine.handle_lost(0, SHARD, token, true);
     }
+}
+
+/// Something accepts connections and says nothing, before the greeting or after it.
+#[test]
+fn a_connection_that_is_not_greeted_is_made_anew() {
+    let mut stage = Stage::new();
+    stage.engine.flush(0, &mut stage.notes);
+    let due_ms = stage.engine.poll_timeout().expect("a deadline");
+    stage.engine.handle_timeout(due_ms - 1);
+    stage.engine.flush(due_ms - 1, &mut stage.notes);
+    assert_eq!(stage.notes.reconnects, 0);
+    stage.engine.handle_timeout(due_ms);
+    stage.engine.flush(due_ms, &mut stage.notes);
+    assert_eq!(stage.notes.reconnects, 1);
+    stage.engine.handle_ready(due_ms, SHARD);
+    let due_ms = stage.engine.poll_timeout().expect("a deadline");
+    stage.engine.handle_timeout(due_ms);
+    stage.engine.flush(due_ms, &mut stage.notes);
+    assert_eq!(stage.notes.reconnects, 2);
 }

@@ -80,7 +80,9 @@ impl RedisEngine {
 
     /// A Sentinel can be asked.
     pub(super) fn sentinel_ready(&mut self, now_ms: u64, shard: ShardId) {
-        self.links[usize::from(shard.0)].enter(now_ms, ShardState::Ready);
+        let link = &mut self.links[usize::from(shard.0)];
+        link.enter(now_ms, ShardState::Ready);
+        link.detail.clear();
         self.discovery.next_ms = None;
         self.discovery.ask = true;
     }
@@ -217,7 +219,9 @@ impl RedisEngine {
             Some(shard) => {
                 let link = &mut self.links[usize::from(shard.0)];
                 if link.server != server {
-                    *link = Link { probe: link.probe, ..Link::new(server, now_ms) };
+                    let probed = link.probe.partition;
+                    *link = Link::new(server, now_ms);
+                    link.probe.partition = probed;
                     self.partitions[partition].state = PartitionState::Down;
                 }
             }
