@@ -291,7 +291,7 @@ fn what_had_not_left_is_lost_and_known_not_to_have_happened() {
     stage.until(|notes| notes.replies.len() == 1);
     assert_eq!(stage.notes.replies[0], (3, "Integer(0)".to_owned()));
 
-    // And it goes to another server when it is told to.
+    // And it moves to another server.
     let other = RedisServer::start();
     let place = Place::Network { host: "127.0.0.1".to_owned(), port: other.addr.port() };
     let connect = ConnectConfig::default();

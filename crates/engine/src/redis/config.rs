@@ -1,4 +1,4 @@
-//! What an engine on Redis is told.
+//! How an engine reaches Redis.
 
 use crate::links::Server;
 

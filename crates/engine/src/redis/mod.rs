@@ -12,7 +12,7 @@
 //! **Equal numbers of different lives never pass for the same.** A server's data are of a generation, which is read on each
 //! new connection and with each probe, and which is another whenever the process or its replication history is. In a new generation each stream
 //! goes on in a new epoch, which inherits the offsets up to where the data reach. An engine that has seen more of a stream than the
-//! data have cuts it: the new epoch inherits nothing, and all nodes are told.
+//! data have cuts it: the new epoch inherits nothing, and all nodes are notified.
 //!
 //! **Liveness is measured**: each connection sends itself a message, and is given up when it does not come back.
 
@@ -426,7 +426,7 @@ impl RedisEngine {
                 }
             }
             FrameKind::Cleared => self.events.push_back(EngineEvent::Cleared { channel }),
-            // The hub is told of the new epoch as of a new subscription.
+            // The hub is notified of the new epoch as of a new subscription.
             FrameKind::EpochChanged => {
                 self.partitions[partition].opening.push(Opening { channel, seen: None });
                 self.touch(partition);

@@ -91,6 +91,6 @@ pub struct RedisStats {
     pub silences: u64,
     /// Times that a server's data were found to be of another generation than before.
     pub generations: u64,
-    /// Streams of which publications were lost with a server; their subscribers were told.
+    /// Streams of which publications were lost with a server; their subscribers were notified.
     pub streams_cut: u64,
 }

@@ -69,7 +69,7 @@ fn a_server_that_kept_everything_has_streams_that_inherit_all() {
     assert_eq!(fleet.nodes.0[0].engine.stats().streams_cut, 0);
 }
 
-/// The replica had not the last publications when it became primary. Who saw them must not be told that he recovers, and
+/// The replica had not the last publications when it became primary. Who saw them must not be answered that he recovers, and
 /// neither must who did not.
 #[test]
 fn a_replica_that_lacks_publications_cuts_their_streams() {
@@ -110,7 +110,7 @@ fn a_replica_that_lacks_publications_cuts_their_streams() {
             fleet.publish(1, "a", &format!("new {number}"));
         }
         // The last word of the engine to the subscriber's node: another epoch, which inherits nothing.
-        fleet.until("told", |nodes| {
+        fleet.until("notified", |nodes| {
             let mut said = nodes[0].events.iter().rev().filter_map(|event| match event {
                 EngineEvent::Subscribed { token: of, result } if *of == token => result.ok(),
                 _ => None,

@@ -350,7 +350,7 @@ impl Fleet {
         self.ask(node, |token| EngineRequest::Subscribe { token, channel, retention })
     }
 
-    /// Positions that a node was told when it was subscribed anew.
+    /// Positions that a node was sent when it was subscribed anew.
     pub fn subscribed(&self, node: usize, token: u64) -> Vec<EnginePosition> {
         let events = self.nodes.0[node].events.iter();
         let position = |event: &EngineEvent| match event {

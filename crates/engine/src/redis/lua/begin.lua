@@ -1,7 +1,7 @@
 -- The stream's epoch and top offset. A stream that does not exist begins with `candidate` as its epoch. One of another
 -- generation goes on with `candidate` as its epoch, and remembers up to which offset the epoch before means the same: `:p`.
 -- If the epoch before is known to have reached further (`seen_epoch`, `seen_top`), publications were lost: it is not
--- remembered, and other nodes are told. Without a candidate, nil where one is needed.
+-- remembered, and other nodes are notified. Without a candidate, nil where one is needed.
 local function begin(k, m, candidate, generation, seen_epoch, seen_top)
   local current = c('HGET', m, ':c')
   if not current then
