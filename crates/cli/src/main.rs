@@ -1,8 +1,9 @@
-//! dunlin: serve, bench, apns, push, config, token, check.
+//! dunlin: serve, bench, apns, push, config, cluster, token, check.
 #![forbid(unsafe_code)]
 
 mod apns;
 mod check;
+mod cluster;
 mod config;
 mod error;
 mod push;
@@ -43,6 +44,9 @@ enum Command {
     /// Read and change the settings of a running server; print or check a configuration file
     #[command(subcommand, arg_required_else_help = true)]
     Config(Box<config::Command>),
+    /// See the nodes of a cluster
+    #[command(subcommand, arg_required_else_help = true)]
+    Cluster(cluster::Command),
     /// Send a notification to many devices
     #[command(subcommand, arg_required_else_help = true)]
     Push(push::Command),
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         },
         Command::Apns(apns) => apns.run(),
         Command::Config(config) => config.run(),
+        Command::Cluster(cluster) => cluster.run(),
         Command::Push(push) => push.run(),
         Command::Token(token) => token.run(),
         Command::Check(check) => match check.run() {

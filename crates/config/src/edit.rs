@@ -12,8 +12,8 @@ use serde_json::{Map as Object, Value};
 use crate::pointer::Pointer;
 use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
-    Client, ClientBudget, ClientProxy, Config, Engine, FcmConfig, Hook, Ingress, Limits, Listener,
-    Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy, PushConfig, PusherApp,
+    Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, Hook, Ingress, Limits,
+    Listener, Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy, PushConfig, PusherApp,
     PusherConfig, Route, Secret, Server, SharedBudget, Shutdown, SubscriptionToken, Tls, Token,
     Upstream, VapidConfig, Webhooks, fields,
 };
@@ -289,8 +289,8 @@ trait Own: Sized {
 
 table! {
     Config {
-        server, client, api, channel, listeners, tls, webhooks, proxies, engines, pusher, push, limits, config,
-        shutdown, admin, log
+        server, client, api, channel, listeners, tls, webhooks, proxies, engines, cluster, pusher, push, limits,
+        config, shutdown, admin, log
     }
     Server { client_ingress, admin_ingress }
     Client { token, subscription_token, subscribe_to_user_personal_channel, proxy, long_poll }
@@ -318,6 +318,7 @@ table! {
     Hook {}
     PusherConfig { apps }
     PusherApp {}
+    Cluster {}
     PushConfig { apns, fcm, vapid }
     ApnsConfig { route }
     FcmConfig { route }

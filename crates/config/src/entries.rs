@@ -148,6 +148,7 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         let path = || Path::of("rpc.namespaces").join(namespace).join("proxy");
         check(&path, "proxy", &Some(Arc::clone(&of.proxy)));
     }
+    check(&|| Path::of("cluster.engine"), "engine", &config.cluster.engine);
     let mut check_channel = |path: &dyn Fn() -> Path, options: &ChannelOptions| {
         check(&|| path().join("engine"), "engine", &options.engine);
         for (key, name) in [

@@ -10,6 +10,7 @@ mod changes;
 mod channel;
 mod check;
 mod client;
+mod cluster;
 pub mod docs;
 mod document;
 mod edit;
@@ -57,6 +58,7 @@ pub use channel::{
 pub use client::{
     Client, JwksRules, LongPoll, PersonalChannel, SubscriptionToken, Token, TokenRules,
 };
+pub use cluster::Cluster;
 pub use engine::{Engine, EngineTopology};
 pub use error::{ConfigError, ConfigErrors};
 pub use ingress::Ingress;
@@ -117,6 +119,8 @@ pub struct Config {
     pub rpc: Rpc,
     /// The Pusher protocol: `pusher-js`, Laravel Echo and Pusher's server libraries.
     pub pusher: PusherConfig,
+    /// Nodes that act as one.
+    pub cluster: Cluster,
     /// Credentials of the push services that reach offline users, each under a name of your
     /// choice.
     pub push: PushConfig,

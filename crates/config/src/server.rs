@@ -40,9 +40,10 @@ pub struct Server {
     /// Pins worker i to core i. For machines that run nothing else.
     #[schemars(extend("x-applies" = LIVE))]
     pub pin_workers: bool,
-    /// This node's number, part of every session id; different on each node of a cluster. Sessions
-    /// that are open when it changes keep their ids and are found by them, so give the
-    /// former number to no other node before they have ended.
+    /// This node's number, part of every session id. With `cluster.engine`, 0 means that the node leases a number
+    /// that no other has; any other number is the one it asks for. Sessions that are open when it changes keep
+    /// their ids and are found by them, so without a cluster give the former number to no other node before they
+    /// have ended.
     #[schemars(range(max = 4095), extend("x-applies" = NEW_CONNECTIONS))]
     pub node: u16,
     /// This node's name in `/info` and in logs; empty means host name and client port.

@@ -124,6 +124,18 @@ fn a_short_key_is_taken_where_it_is_asked_for_and_nobody_else_reaches_the_server
 }
 
 #[test]
+fn a_cluster_meets_in_an_engine_that_there_is() {
+    let mut config = Config::default();
+    config.cluster.engine = Some("main".into());
+    assert_eq!(
+        reported(&config),
+        ["cluster.engine: there is no engine \"main\"; name one of `engines`, or add it there"]
+    );
+    config.engines.insert("main", dunlin_config::Engine::default());
+    assert_eq!(config.validate(), Ok(()));
+}
+
+#[test]
 fn history_is_kept_whole_or_not_at_all() {
     let mut config = Config::default();
     config.channel.without_namespace.history_size = 10;

@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use dunlin_hub::SessionId;
 
+use crate::cluster_message::{
+    ClusterAnswer, ClusterAsk, ClusterCommand, MembersReport, RemoteMember,
+};
 use crate::connections::ConnectionSearch;
 use crate::push_message::{PushReply, PushRequest};
 use crate::revocation::{Revocation, RevocationError};
@@ -71,9 +74,10 @@ pub(crate) enum BusMessage {
     PushReplyRead { call: u64, bytes: usize },
     /// Worker to the push thread: the client of this call has closed its connection.
     PushCallerGone { call: u64 },
-    /// Push thread to workers: which of these users have a session?
+    /// Push thread to workers: which of these users have a session? To control: on another node? Control to workers, for
+    /// another node.
     OnlineQuery { request_id: u64, users: Arc<[String]> },
-    /// Worker to the push thread: their places in the query.
+    /// To whoever asked: their places in the query.
     OnlineReply { request_id: u64, online: Vec<u32> },
 
     /// Worker to the webhooks thread: an event that some hook wants.
@@ -83,6 +87,23 @@ pub(crate) enum BusMessage {
     WantKeys,
     /// Control to workers: a key set was fetched, or could not be.
     KeysFetched,
+
+    /// Worker to control: ask all nodes of the cluster. `token` comes back with the answer.
+    ClusterAsk { token: u64, ask: Box<ClusterAsk> },
+    /// Control to worker.
+    ClusterAnswer { token: u64, answer: Box<ClusterAnswer> },
+    /// Control to a worker: carry out a command for a node of the cluster.
+    ClusterCommand(Box<ClusterCommand>),
+    /// Worker to control: the response to it.
+    ClusterReply { request_id: u64, response: Box<[u8]> },
+    /// Control to workers: name sessions by another number from now on, that of the lease.
+    NodeNumber,
+    /// Worker to control: who has come to channels at home there, and gone.
+    Members(Box<MembersReport>),
+    /// Control to workers: list all members.
+    ListMembers,
+    /// Control to workers: a session on another node has come to a channel, or gone.
+    RemoteMember(Box<RemoteMember>),
 
     /// Control to workers: stop accepting, ask clients to reconnect, spread over the configured time.
     Drain,

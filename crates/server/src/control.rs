@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::admin::{AdminParams, AdminThread};
 use crate::bus_message::BusMessage;
+use crate::cluster::ClusterHandle;
+use crate::control_bus;
 use crate::error::ServeError;
-use crate::key_fetcher;
 use crate::push::PushThread;
 use crate::state::{Lifecycle, ServerState};
 use crate::webhooks::{FINISH_TIMEOUT, WebhooksThread};
@@ -65,6 +67,8 @@ impl Control {
         let webhooks =
             WebhooksThread::start(Arc::clone(&state), webhooks).map_err(ServeError::Control)?;
         let mut running = Running { state, endpoint, workers, listeners };
+        let (to_workers, mut outbox) = mpsc::unbounded_channel();
+        let mut cluster = ClusterHandle::new(&running.state, to_workers.clone());
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Control)?;
             let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Control)?;
@@ -77,20 +81,30 @@ impl Control {
                 workers: running.state.workers(),
                 recovery: self.recovery,
             });
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-                error = running.workers.failed() => return Err(error),
-                () = ended(&admin) => return Err(ServeError::AdminLost),
-                () = key_fetcher::run(&running.state, &mut running.endpoint) => {}
+            {
+                let Running { state, endpoint, workers, listeners } = &mut running;
+                let for_workers = control_bus::run(state, endpoint, &mut outbox, &mut cluster);
+                let mut for_workers = std::pin::pin!(for_workers);
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                    error = workers.failed() => return Err(error),
+                    () = ended(&admin) => return Err(ServeError::AdminLost),
+                    () = &mut for_workers => {}
+                }
+                pushes.drain();
+                let drained = drain(state, listeners, &to_workers, &mut terminate, &mut interrupt);
+                tokio::select! {
+                    () = drained => {}
+                    () = for_workers => {}
+                }
             }
-            pushes.drain();
-            running.drain(&mut terminate, &mut interrupt).await;
+            cluster.leave(STOP_TIMEOUT).await;
             admin.stop(STOP_TIMEOUT);
             Ok(())
         })?;
         pushes.stop(STOP_TIMEOUT);
-        running.broadcast(|| BusMessage::Stop);
+        running.stop_workers();
         running.workers.join(STOP_TIMEOUT);
         // No worker emits events any more.
         let to = running.state.webhooks_endpoint();
@@ -119,51 +133,60 @@ struct Running {
 }
 
 impl Running {
-    /// Stops accepting, has the clients asked to reconnect, and waits for them within the configured bound. A
-    /// second signal ends the wait.
-    async fn drain(
-        &mut self,
-        terminate: &mut tokio::signal::unix::Signal,
-        interrupt: &mut tokio::signal::unix::Signal,
-    ) {
-        let bound = self.state.settings.load().config.shutdown.drain_timeout_ms;
-        self.state.set_lifecycle(Lifecycle::Draining);
-        tracing::info!(
-            connections = self.state.admissions.total(),
-            bound_ms = bound,
-            "draining: clients are asked to reconnect"
-        );
-        for listener in &self.listeners {
-            // Each worker's descriptor table holds a duplicate of every listener, so closing ours would
-            // close nothing: the socket itself has to stop listening.
-            if let Err(error) = rustix::net::shutdown(listener.as_fd(), rustix::net::Shutdown::Both)
+    /// Has every worker leave its loop. One whose ring is full takes it once it has read from it.
+    fn stop_workers(&mut self) {
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        for worker in 0..self.state.workers() {
+            while let Err(error) = self.endpoint.send(worker, BusMessage::Stop)
+                && error.is_full()
+                && Instant::now() < deadline
             {
-                tracing::debug!(%error, "a listener was not listening any more");
+                self.endpoint.flush();
+                std::thread::sleep(Duration::from_millis(1));
             }
-        }
-        self.broadcast(|| BusMessage::Drain);
-        let deadline = Instant::now() + Duration::from_millis(bound);
-        while self.state.workers_left() > 0 && Instant::now() < deadline {
-            tokio::select! {
-                () = tokio::time::sleep(DRAIN_POLL) => {}
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-            }
-        }
-        let left = self.state.admissions.total();
-        if left > 0 {
-            tracing::warn!(connections = left, "drain time is over, closing what is left");
-        }
-    }
-
-    /// Sends to every worker and rings their doorbells.
-    fn broadcast(&mut self, message: impl Fn() -> BusMessage) {
-        for worker in 0..self.state.counters.len() {
-            // The control thread sends each two messages in its run; a ring holds at least sixteen.
-            let refused = self.endpoint.send(worker, message()).is_err();
-            debug_assert!(!refused);
         }
         self.endpoint.flush();
+    }
+}
+
+/// Stops accepting, has the clients asked to reconnect, and waits for them within the configured bound. A second signal
+/// ends the wait.
+async fn drain(
+    state: &ServerState,
+    listeners: &[TcpListener],
+    to_workers: &mpsc::UnboundedSender<(usize, BusMessage)>,
+    terminate: &mut tokio::signal::unix::Signal,
+    interrupt: &mut tokio::signal::unix::Signal,
+) {
+    let bound = state.settings.load().config.shutdown.drain_timeout_ms;
+    state.set_lifecycle(Lifecycle::Draining);
+    tracing::info!(
+        connections = state.admissions.total(),
+        bound_ms = bound,
+        "draining: clients are asked to reconnect"
+    );
+    for listener in listeners {
+        // Each worker's descriptor table holds a duplicate of every listener, so closing ours would
+        // close nothing: the socket itself has to stop listening.
+        if let Err(error) = rustix::net::shutdown(listener.as_fd(), rustix::net::Shutdown::Both) {
+            tracing::debug!(%error, "a listener was not listening any more");
+        }
+    }
+    for worker in 0..state.workers() {
+        // The other end is dropped behind this function alone.
+        let _ = to_workers.send((worker, BusMessage::Drain));
+    }
+    let deadline = Instant::now() + Duration::from_millis(bound);
+    while state.workers_left() > 0 && Instant::now() < deadline {
+        tokio::select! {
+            () = tokio::time::sleep(DRAIN_POLL) => {}
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    let left = state.admissions.total();
+    if left > 0 {
+        tracing::warn!(connections = left, "drain time is over, closing what is left");
     }
 }
 

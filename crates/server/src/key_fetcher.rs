@@ -3,39 +3,37 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dunlin_bus::Endpoint;
 use dunlin_net::{Tls, Url};
 use dunlin_pipeline::{ClientConfig, ConnectionLimits, Depth, HostConfig, Request, ThreadedClient};
+use tokio::sync::mpsc;
 
 use crate::auth::jwks::{Jwks, KeySet, SET_BYTES_MAX};
-use crate::bus_message::BusMessage;
 use crate::metrics::KeyMetric;
 use crate::state::ServerState;
 
-/// How often the settings are looked at for another endpoint.
-const LOOK_MS: u64 = 1_000;
+/// The fetches of key sets under way.
+pub(crate) struct KeyFetcher {
+    state: Arc<ServerState>,
+    ended: mpsc::UnboundedSender<()>,
+    done: mpsc::UnboundedReceiver<()>,
+}
 
-/// Fetches key sets when they are due, and tells the workers. Does not return unless the descriptors are exhausted.
-pub(crate) async fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMessage>) {
-    let doorbell = match endpoint.async_doorbell() {
-        Ok(doorbell) => doorbell,
-        Err(error) => {
-            tracing::error!(%error, "key sets are not fetched");
-            return std::future::pending().await;
-        }
-    };
-    let (ended, mut done) = tokio::sync::mpsc::unbounded_channel::<()>();
-    loop {
-        // Whoever asks has left in the set what for.
-        while endpoint.recv().is_some() {}
-        let settings = state.settings.load_full();
-        let mut wait_ms = LOOK_MS;
+impl KeyFetcher {
+    pub(crate) fn new(state: &Arc<ServerState>) -> KeyFetcher {
+        let (ended, done) = mpsc::unbounded_channel();
+        KeyFetcher { state: Arc::clone(state), ended, done }
+    }
+
+    /// Begins the fetches that are due. Gives the milliseconds until the next is.
+    pub(crate) fn fetch_due(&self) -> u64 {
+        let settings = self.state.settings.load_full();
+        let mut wait_ms = u64::MAX;
         for jwks in settings.key_sets() {
             let now_ms = unix_ms();
             match jwks.due_in_ms(now_ms) {
                 Some(0) => {
                     jwks.begin(now_ms);
-                    let (state, ended) = (Arc::clone(state), ended.clone());
+                    let (state, ended) = (Arc::clone(&self.state), self.ended.clone());
                     tokio::spawn(async move {
                         fetch(&state, &jwks).await;
                         let _ = ended.send(());
@@ -45,23 +43,13 @@ pub(crate) async fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMes
                 None => {}
             }
         }
-        if !endpoint.prepare_sleep() {
-            tokio::task::yield_now().await;
-            continue;
-        }
-        let fetched = tokio::select! {
-            _ = doorbell.rung() => false,
-            Some(()) = done.recv() => true,
-            () = tokio::time::sleep(Duration::from_millis(wait_ms)) => false,
-        };
-        endpoint.wake();
-        if fetched {
-            for worker in 0..state.workers() {
-                // One whose ring is full looks again by itself.
-                let _ = endpoint.send(worker, BusMessage::KeysFetched);
-            }
-            endpoint.flush();
-        }
+        wait_ms
+    }
+
+    /// Returns when a fetch has ended.
+    pub(crate) async fn fetched(&mut self) {
+        // This has a sender itself, so it does not close.
+        let _ = self.done.recv().await;
     }
 }
 

@@ -20,8 +20,11 @@ mod budget;
 #[cfg(test)]
 mod budget_tests;
 mod bus_message;
+mod cluster;
+mod cluster_message;
 mod connections;
 mod control;
+mod control_bus;
 mod crash;
 mod derived_keys;
 mod engine_stats;

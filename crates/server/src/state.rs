@@ -7,11 +7,13 @@ use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use dunlin_bus::{Monitor, Rollout};
+use dunlin_config::Config;
 use dunlin_hub::UserDirectory;
 use serde_json::{Value, json};
 
 use crate::admission::Admissions;
 use crate::budget::SharedBuckets;
+use crate::cluster::ClusterState;
 use crate::derived_keys::DerivedKeys;
 use crate::engine_stats::EnginesStats;
 use crate::fanout_scheduler::FanoutScheduler;
@@ -96,6 +98,8 @@ pub(crate) struct ServerState {
     pub(crate) revocations: Revocations,
     /// What is known of key sets.
     pub(crate) key_counters: Arc<KeyCounters>,
+    /// What is known of the cluster.
+    pub(crate) cluster: Arc<ClusterState>,
     /// This process start as a random UUID: the `uid` of the server API's `info`.
     pub(crate) uid: String,
     started: Instant,
@@ -148,12 +152,18 @@ impl ServerState {
             users: Arc::new(UserDirectory::new(workers as u8)),
             revocations: Revocations::default(),
             key_counters: Arc::default(),
+            cluster: Arc::default(),
             uid,
             started,
             lifecycle: AtomicU8::new(Lifecycle::Starting as u8),
             ready: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             drained: (0..workers).map(|_| AtomicBool::new(false)).collect(),
         }
+    }
+
+    /// The number that sessions are named by under these settings.
+    pub(crate) fn node_number(&self, config: &Config) -> u16 {
+        self.cluster.number().unwrap_or(config.server.node)
     }
 
     /// How many workers there are.

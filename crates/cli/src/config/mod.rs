@@ -214,6 +214,16 @@ impl Command {
 }
 
 impl Server {
+    /// What a path of the admin port answers.
+    pub(crate) fn get(&self, path: &str) -> Result<Value, CliError> {
+        self.client().call(Method::Get, path, &[], None)?.read()
+    }
+
+    /// The answer is for a machine.
+    pub(crate) fn wants_json(&self) -> bool {
+        self.json
+    }
+
     fn client(&self) -> Client {
         let of = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let admin = self.admin.clone().or_else(|| of("DUNLIN_ADMIN"));

@@ -1,5 +1,8 @@
 //! A server of this very build in a process of its own, for the tests beside this.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "what does not start fails the test")]
+
+pub mod redis;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

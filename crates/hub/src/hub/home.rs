@@ -118,6 +118,7 @@ impl Hub {
                 presence: options.presence,
                 join_leave: options.join_leave,
             };
+            self.record_member(at, &listed, true);
             self.homes[at].members.get_or_insert_default().insert(listed);
             self.note_member(at, &info.user, true);
             if options.join_leave {
@@ -308,6 +309,7 @@ impl Hub {
         let listed = members.remove(member);
         if let Some(listed) = &listed {
             self.note_member(at, &listed.info.user, false);
+            self.record_member(at, listed, false);
         }
         if let Some(HomeMember { info, join_leave: true, .. }) = listed {
             self.announce(at, &info, false);

@@ -6,6 +6,7 @@ mod fan_out;
 mod flush;
 mod forms;
 mod home;
+mod members;
 mod operation;
 mod overflow;
 mod pacing;
@@ -40,6 +41,7 @@ use crate::event::Event;
 use crate::frame_log::FrameLog;
 use crate::home_channel::HomeChannel;
 use crate::idempotency::Idempotency;
+use crate::member_event::MemberEvent;
 use crate::message::{HubMessage, HubMessageKind, WaiterId};
 use crate::node_numbers::NodeNumbers;
 use crate::pending_requests::{PendingRequests, Waiter};
@@ -138,6 +140,8 @@ pub struct Hub {
     events: VecDeque<Event>,
     channel_event_filter: ChannelEventFilter,
     channel_events: VecDeque<ChannelEvent>,
+    members_recorded: bool,
+    member_events: VecDeque<MemberEvent>,
     /// Messages, own ones included, that wait until the events before them are taken.
     inbound: VecDeque<(u8, HubMessageKind)>,
     running: bool,
@@ -209,6 +213,8 @@ impl Hub {
             events: VecDeque::new(),
             channel_event_filter: ChannelEventFilter::default(),
             channel_events: VecDeque::new(),
+            members_recorded: false,
+            member_events: VecDeque::new(),
             inbound: VecDeque::new(),
             running: false,
             stats: HubStats::default(),

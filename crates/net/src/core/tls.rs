@@ -136,6 +136,11 @@ impl Tls {
         Tls { config: Arc::new(config) }
     }
 
+    /// What it stands for in `rustls`, for connections that are not of this loop.
+    pub fn config(&self) -> &Arc<ClientConfig> {
+        &self.config
+    }
+
     /// TLS to the server of this name or address, which its certificate must bear.
     ///
     /// # Errors

@@ -247,6 +247,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     registry.register_collector(Box::new(Arc::clone(&state.key_counters)));
     registry.register_collector(Box::new(Arc::clone(&state.proxies)));
     registry.register_collector(Box::new(Arc::clone(&state.engines)));
+    registry.register_collector(Box::new(Arc::clone(&state.cluster)));
     if let Some(push) = &push {
         registry.register_collector(Box::new(push.clone()));
     }
@@ -341,6 +342,10 @@ impl Admin {
                 answer(cx, conn, 200, media_type, text.as_bytes());
             }
             "/info" => answer_json(cx, conn, 200, &self.state.info()),
+            "/cluster" => {
+                let status = self.state.cluster.status(self.state.uptime_ms());
+                answer_json(cx, conn, 200, &status);
+            }
             "/status/webhooks" => answer_json(cx, conn, 200, &self.state.webhooks.stats.status()),
             "/status/workers" => answer_json(cx, conn, 200, &self.workers_status()),
             "/status/engines" => answer_json(cx, conn, 200, &self.state.engines.status()),
@@ -368,6 +373,9 @@ impl Admin {
         let engines = self.state.engines.health();
         if !engines.is_empty() {
             health["engines"] = serde_json::json!(engines);
+        }
+        if let Some(cluster) = self.state.cluster.health() {
+            health["cluster"] = cluster;
         }
         answer_json(cx, conn, status, &health);
     }

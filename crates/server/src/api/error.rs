@@ -75,6 +75,11 @@ impl ApiError {
         ApiError { malformed: true, ..ApiErrorCode::BadRequest.with_reason(why) }
     }
 
+    /// What another node has answered.
+    pub(crate) fn of_node(code: u32, message: String) -> ApiError {
+        ApiError { code, message: Cow::Owned(message), malformed: false }
+    }
+
     /// HTTP status of an answer that is this error: 400 if the body is no request of the method, else 200.
     pub const fn status(&self) -> u16 {
         if self.malformed { 400 } else { 200 }

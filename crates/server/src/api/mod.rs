@@ -18,6 +18,7 @@ pub const OPENAPI: &str = include_str!("openapi.json");
 mod batch;
 mod body;
 mod error;
+mod forward;
 mod key;
 mod legacy;
 mod lenient;

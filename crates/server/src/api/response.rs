@@ -33,6 +33,8 @@ pub enum Outcome {
     Channels(Vec<ChannelSummary>),
     /// What this server holds.
     Info(Info),
+    /// The result as JSON: what the nodes of a cluster have answered together.
+    Json(Box<[u8]>),
 }
 
 /// What became of a command.
@@ -142,6 +144,7 @@ impl Outcome {
                 result.integer("num_clients", *clients);
                 result.end();
             }
+            Outcome::Json(result) => out.extend_from_slice(result),
             Outcome::Published(published) => write_published(out, published),
             Outcome::Broadcast(responses) => {
                 let mut result = Object::begin(out);

@@ -36,6 +36,11 @@ impl HookEvents {
         HookEvents { state: Arc::clone(state), filter: Mutex::default(), queued, dropped }
     }
 
+    /// What all threads share.
+    pub(super) fn state(&self) -> &ServerState {
+        &self.state
+    }
+
     /// One has left for the bus.
     pub(super) fn handle_sent(&self) {
         self.queued.fetch_sub(1, Relaxed);

@@ -35,10 +35,14 @@ impl Shared {
         let online_queries = &self.online_queries;
         let ask = online_queries.begun.fetch_add(1, Relaxed);
         let (answer, answered) = oneshot::channel();
-        let open =
-            Open { online: vec![false; users.len()], waiting: self.workers, answer: Some(answer) };
+        // The control thread answers for the other nodes.
+        let state = self.hook_events.state();
+        let in_cluster = state.settings.load().config.cluster.engine.is_some();
+        let others = in_cluster.then(|| state.control_endpoint());
+        let waiting = self.workers + usize::from(in_cluster);
+        let open = Open { online: vec![false; users.len()], waiting, answer: Some(answer) };
         online_queries.open.lock().unwrap_or_else(PoisonError::into_inner).insert(ask, open);
-        for worker in 0..self.workers {
+        for worker in (0..self.workers).chain(others) {
             self.send(
                 worker,
                 BusMessage::OnlineQuery { request_id: ask, users: Arc::clone(users) },

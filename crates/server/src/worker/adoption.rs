@@ -77,7 +77,7 @@ impl Worker<'_> {
         });
         if let Err(reason) = switched {
             // No session was opened under another number meanwhile, so there is room for the one before.
-            let _ = self.hub.set_node(old.server.node);
+            let _ = self.hub.set_node(state.node_number(old));
             return Err(reason);
         }
         self.settings = Arc::clone(newest);
@@ -96,6 +96,9 @@ impl Worker<'_> {
         }
         self.apply_pacing(Some(&before));
         self.apply_hooks();
+        if old.cluster != new.cluster {
+            self.apply_cluster();
+        }
         if old.proxies != new.proxies {
             self.apply_proxies();
         }
@@ -118,7 +121,8 @@ impl Worker<'_> {
 
     /// Names sessions by another number from now on; those that are open keep their ids.
     fn switch_node(&mut self, old: &Config, new: &Config) -> Result<(), String> {
-        if old.server.node == new.server.node {
+        // With a cluster the lease decides, which comes by itself.
+        if old.server.node == new.server.node || self.state.cluster.number().is_some() {
             return Ok(());
         }
         self.hub.set_node(new.server.node).map_err(|_| {
@@ -201,7 +205,7 @@ pub(super) fn hub_config(
     let workers = state.workers();
     let per_worker = |total: usize| total.div_ceil(workers);
     HubConfig {
-        node: settings.config.server.node,
+        node: state.node_number(&settings.config),
         boot: ((u32::from(state.keys.boot) + incarnation) % BOOTS) as u8,
         worker: index as u8,
         workers: workers as u8,

@@ -334,7 +334,7 @@ impl Worker<'_> {
     }
 
     /// Begins one command of a call.
-    fn execute(
+    pub(super) fn execute(
         &mut self,
         cx: &mut Context<Link>,
         call: CallId,
@@ -379,6 +379,9 @@ impl Worker<'_> {
     ) -> Result<(), ApiError> {
         if let Some(scope) = self.api_calls.scope(place.call) {
             scope::permits(scope, request)?;
+        }
+        if self.ask_cluster(cx, place, request)? {
+            return Ok(());
         }
         let now = self.now(cx);
         match request {
@@ -435,12 +438,18 @@ impl Worker<'_> {
                 let options = self.channel_options(&request.channel)?;
                 let token = self.api_token(cx, place)?;
                 let bytes_max = self.settings.config.limits.answer_bytes_max;
-                self.hub.handle_presence(now, token, &request.channel, &options, bytes_max);
+                let asked = (&*request.channel, &*options);
+                if !self.ask_presence(cx, asked, token, Some(bytes_max)) {
+                    self.hub.handle_presence(now, token, &request.channel, &options, bytes_max);
+                }
             }
             Request::PresenceStats(request) => {
                 let options = self.channel_options(&request.channel)?;
                 let token = self.api_token(cx, place)?;
-                self.hub.handle_presence_stats(now, token, &request.channel, &options);
+                let asked = (&*request.channel, &*options);
+                if !self.ask_presence(cx, asked, token, None) {
+                    self.hub.handle_presence_stats(now, token, &request.channel, &options);
+                }
             }
             Request::History(request) => {
                 let options = self.channel_options(&request.channel)?;
@@ -668,6 +677,7 @@ impl Worker<'_> {
                 uptime_s: self.state.uptime_s(),
             };
             let conn = answered.conn;
+            let answered_for_cluster = answered.cluster_request();
             let warning = answered.warning.take();
             let bytes_max = self.settings.config.limits.answer_bytes_max;
             let budget = answered.budget;
@@ -676,6 +686,9 @@ impl Worker<'_> {
                 // For its next call.
                 let work = Work { bytes: body.len() as u64, ..Work::default() };
                 self.charge_shared(payer, &rates, work);
+            }
+            if let Some(request_id) = answered_for_cluster {
+                return self.respond_to_cluster(request_id, body);
             }
             let mut answer = reply::Answer::json(status, body);
             if let Some(warning) = &warning {

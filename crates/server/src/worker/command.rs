@@ -165,14 +165,26 @@ impl Worker<'_> {
                     let pending = self.pending_answer(session, id, &request.channel);
                     if let Some(token) = self.token(cx, pending) {
                         let bytes_max = options.recovery_bytes_max;
-                        self.hub.handle_presence(now, token, &request.channel, &options, bytes_max);
+                        let asked = (&*request.channel, &*options);
+                        if !self.ask_presence(cx, asked, token, Some(bytes_max)) {
+                            self.hub.handle_presence(
+                                now,
+                                token,
+                                &request.channel,
+                                &options,
+                                bytes_max,
+                            );
+                        }
                     }
                 })
             }
             Request::PresenceStats(request) => {
                 self.allowed(session, &request.channel, Permission::Presence).map(|options| {
                     if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-                        self.hub.handle_presence_stats(now, token, &request.channel, &options);
+                        let asked = (&*request.channel, &*options);
+                        if !self.ask_presence(cx, asked, token, None) {
+                            self.hub.handle_presence_stats(now, token, &request.channel, &options);
+                        }
                     }
                 })
             }

@@ -58,7 +58,12 @@ impl Worker<'_> {
         }
     }
 
-    fn answer_pending(&mut self, cx: &mut Context<Link>, pending: Pending, event: Event) {
+    pub(super) fn answer_pending(
+        &mut self,
+        cx: &mut Context<Link>,
+        pending: Pending,
+        event: Event,
+    ) {
         match (pending, event) {
             (Pending::Command { session, id }, event) => self.complete_command(session, id, event),
             (Pending::ChargedCommand { session, id, channel }, event) => {

@@ -20,6 +20,8 @@ mod api;
 mod backends;
 mod backlog;
 mod buffers;
+mod bus;
+mod cluster;
 mod command;
 mod completion;
 mod connect;
@@ -165,6 +167,8 @@ pub(crate) struct Worker<'w> {
     withdrawal: Option<Withdrawal>,
     /// Tokens that were revoked; the sessions that came with them are looked for once a second.
     revoked: HashSet<TokenId>,
+    /// Members came and went that the control thread was not told of.
+    members_lost: bool,
     drain: Option<Drain>,
 }
 
@@ -252,6 +256,7 @@ impl<'w> Worker<'w> {
             affected: AffectedCounter::default(),
             withdrawal: None,
             revoked: HashSet::new(),
+            members_lost: false,
             drain: None,
             generation,
             state: Arc::clone(state),
@@ -276,6 +281,7 @@ impl<'w> Worker<'w> {
         self.apply_hooks();
         self.apply_proxies();
         self.apply_engines(cx, None);
+        self.apply_cluster();
         // An earlier incarnation may have left it at another bound.
         self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
         state.loop_stats[index].runs(self.settings.revision);
@@ -323,65 +329,9 @@ impl<'w> Worker<'w> {
         }
     }
 
-    fn receive(&mut self, cx: &mut Context<Link>, from: usize, message: BusMessage) {
-        match message {
-            BusMessage::Hub(message) => {
-                let now = self.now(cx);
-                // Only workers send this, and there are at most 127 of them.
-                self.hub.handle_message(now, from as u8, message);
-                self.drain_events(cx);
-            }
-            BusMessage::Emulation { session, frame } => self.emulate(cx, session, &frame),
-            BusMessage::FindConnections(search) => self.go_on_searching(cx, search),
-            BusMessage::LatencyProbe(sent) => {
-                self.state.loop_stats[self.index]
-                    .hop_times
-                    .record(sent.elapsed().as_nanos() as u64);
-            }
-            // It has woken this worker, and the switch came with the wake.
-            BusMessage::AdoptSettings => self.confirm_adoption(),
-            // It has woken this worker, which asks for its slot in each turn.
-            BusMessage::FanoutGranted => {}
-            BusMessage::BroadcastCommand { request_id, command } => {
-                self.broadcast_command(request_id, &command);
-            }
-            BusMessage::CountAffected { request_id, scope } => {
-                self.affected.begin(request_id, scope, cx.connections());
-            }
-            BusMessage::PushReply(reply) => self.push_replied(cx, *reply),
-            BusMessage::OnlineQuery { request_id, users } => self.query_online(request_id, &users),
-            // To other threads.
-            BusMessage::SettingsAdopted
-            | BusMessage::BroadcastReply { .. }
-            | BusMessage::AffectedReply { .. }
-            | BusMessage::PushRequest(_)
-            | BusMessage::PushReplyRead { .. }
-            | BusMessage::PushCallerGone { .. }
-            | BusMessage::OnlineReply { .. }
-            | BusMessage::Revoke { .. }
-            | BusMessage::Unblock { .. }
-            | BusMessage::WantKeys
-            | BusMessage::HookEvent(_) => {}
-            #[cfg(test)]
-            BusMessage::Stall(stalled, until) => {
-                let _ = stalled.send(());
-                let _ = until.recv();
-            }
-            BusMessage::RevokeReply { token, result } => {
-                self.handle_revoke_reply(cx, token, result);
-            }
-            BusMessage::KeysFetched => self.keys_fetched(cx),
-            BusMessage::Revoked(revocation) => self.handle_revoked(cx, &revocation),
-            BusMessage::RevokedUnseen => self.handle_revoked_unseen(cx),
-            BusMessage::Drain => self.begin_drain(cx),
-            BusMessage::Stop => cx.stop(),
-            #[cfg(test)]
-            BusMessage::Panic => panic!("asked to, by a test"),
-        }
-    }
-
     /// Gives the bus what the hub has for other workers, and rings for those who sleep.
     fn transmit(&mut self) {
+        self.report_members();
         while let Some((to, message)) = self.hub.poll_transmit() {
             let refused = self.endpoint.send(usize::from(to), BusMessage::Hub(message)).err();
             if let Some(BusMessage::Hub(message)) = refused.map(SendError::into_value) {
@@ -411,6 +361,7 @@ impl<'w> Worker<'w> {
             self.fail(cx, &pending, dunlin_hub::Error::Timeout);
         }
         self.end_revoked_tokens(cx);
+        self.look_at_members();
         self.publish_gauges(cx);
         self.look_at_buffers(cx);
         self.budgets.sweep(cx.now_ms());

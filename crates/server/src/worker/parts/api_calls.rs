@@ -82,6 +82,10 @@ pub(crate) enum CallForm {
     Single,
     Batch,
     Legacy,
+    /// A command for a node of the cluster; the response goes there.
+    Cluster {
+        request_id: u64,
+    },
 }
 
 /// One command of a call, and its answer once there is one.
@@ -174,6 +178,16 @@ impl ApiCalls {
     /// Who pays for a call, if it is bounded.
     pub(crate) fn budget(&self, call: CallId) -> Option<(Payer, Rates)> {
         self.calls.get(&call)?.new.scope.as_ref()?.budget
+    }
+
+    /// Whether a call is of the Pusher protocol's API.
+    pub(crate) fn is_of_pusher(&self, call: CallId) -> bool {
+        self.calls.get(&call).is_some_and(|call| call.new.pusher.is_some())
+    }
+
+    /// Whether a call was made by a node of the cluster.
+    pub(crate) fn is_of_cluster(&self, call: CallId) -> bool {
+        self.calls.get(&call).is_some_and(|call| matches!(call.new.form, CallForm::Cluster { .. }))
     }
 
     /// The connection of a call.
@@ -382,13 +396,21 @@ impl AnsweredCall {
         self.commands.iter_mut().map(CommandSlot::take_answer).collect()
     }
 
+    /// The request of a node of the cluster that this answers, if it does.
+    pub(crate) fn cluster_request(&self) -> Option<u64> {
+        match self.form {
+            CallForm::Cluster { request_id } => Some(request_id),
+            _ => None,
+        }
+    }
+
     /// Status and body of the response; of several commands, at most so many bytes and a few for each.
     pub(crate) fn encode(mut self, facts: &NodeFacts<'_>, bytes_max: usize) -> (u16, Vec<u8>) {
         let mut body = Vec::new();
         let mut status = 200;
         let commands = &mut self.commands;
         match self.form {
-            CallForm::Single => {
+            CallForm::Single | CallForm::Cluster { .. } => {
                 let answer = commands[0].take_answer();
                 if let Err(error) = &answer {
                     status = match self.errors_as_status {

@@ -1,0 +1,366 @@
+//! Several nodes and a real Redis: calls, presence and revocations hold on all of them, whatever ends in between.
+#![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
+
+mod kit;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use kit::redis::Redis;
+use kit::{Addresses, Served, TIMEOUT};
+use serde_json::{Value, json};
+
+const SECRET: &str = "a secret that all nodes have";
+
+/// A node and its state directory, which outlives its processes.
+struct Node {
+    served: Served,
+    state: PathBuf,
+    redis: String,
+}
+
+/// A cluster whose nodes know each other.
+struct Cluster {
+    redis: Redis,
+    nodes: Vec<Node>,
+    _scratch: tempfile::TempDir,
+}
+
+impl Node {
+    fn start(state: PathBuf, redis: &str) -> Node {
+        let served = Served::begin(&state, Addresses::new(), "", &[]).expect("it starts");
+        let node = Node { served, state, redis: redis.to_owned() };
+        node.configure(&json!({}));
+        node
+    }
+
+    fn configure(&self, cluster: &Value) {
+        let mut settings = json!({
+            "engines": { "main": { "addresses": [self.redis] } },
+            "cluster": { "engine": "main", "lease_ms": 5_000 },
+            "client": { "token": { "hmac_secret": SECRET } },
+            "channel": { "without_namespace": {
+                "presence": true, "join_leave": true, "force_push_join_leave": true
+            } },
+        });
+        for (key, value) in cluster.as_object().unwrap() {
+            settings["cluster"][key] = value.clone();
+        }
+        let kind = "application/merge-patch+json";
+        let answer = self.served.call_as("PATCH", "/config", kind, &settings.to_string()).unwrap();
+        assert_eq!(answer.0, 200, "{answer:?}");
+    }
+
+    fn kill(&mut self) {
+        let pid = self.served.child.id().to_string();
+        assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+        self.served.kill();
+    }
+
+    /// What it knows of the cluster.
+    fn status(&self) -> Value {
+        let (status, body) = self.served.call("GET", "/cluster", "").expect("an answer");
+        assert_eq!(status, 200);
+        serde_json::from_str(&body).unwrap()
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + 2 * TIMEOUT;
+        loop {
+            let status = self.status();
+            if is_so(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "not {what}: {status:#}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The answer of the server API.
+    fn api(&self, method: &str, body: Value) -> Value {
+        let mut stream = TcpStream::connect(self.served.at.client).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let body = body.to_string();
+        write!(
+            stream,
+            "POST /api/{method} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}"))
+    }
+
+    /// The users in a channel, sorted.
+    fn present(&self, channel: &str) -> Vec<String> {
+        let answer = self.api("presence", json!({ "channel": channel }));
+        let Some(present) = answer["result"]["presence"].as_object() else {
+            return vec![answer.to_string()];
+        };
+        let mut users: Vec<_> =
+            present.values().map(|of| of["user"].as_str().unwrap().to_owned()).collect();
+        users.sort();
+        users
+    }
+
+    fn until_present(&self, channel: &str, users: &[&str]) {
+        let deadline = Instant::now() + 2 * TIMEOUT;
+        while self.present(channel) != users {
+            assert!(Instant::now() < deadline, "{:?}, not {users:?}", self.present(channel));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Cluster {
+    fn start(nodes: usize) -> Cluster {
+        let redis = Redis::start();
+        let scratch = tempfile::tempdir().unwrap();
+        let url = redis.at.to_string();
+        let nodes = (0..nodes).map(|at| Node::start(scratch.path().join(at.to_string()), &url));
+        let cluster = Cluster { nodes: nodes.collect(), redis, _scratch: scratch };
+        cluster.settle();
+        cluster
+    }
+
+    /// Waits until all know all.
+    fn settle(&self) {
+        for node in &self.nodes {
+            node.until("a member among all", |status| {
+                let alive = status["nodes"].as_array().unwrap().iter();
+                let alive = alive.filter(|of| of["alive"] == true).count();
+                let condition = &status["condition"];
+                alive == self.nodes.len() && (condition == "member" || condition == "record_lost")
+            });
+        }
+    }
+}
+
+/// A client of a node, subscribed to one channel.
+struct Client {
+    lines: BufReader<TcpStream>,
+    id: String,
+}
+
+impl Client {
+    /// Connects; `Err` with what it was told instead.
+    fn try_connect(node: &Node, user: &str, channel: &str) -> Result<Client, Value> {
+        let mut stream = TcpStream::connect(node.served.at.client).unwrap();
+        stream.set_read_timeout(Some(2 * TIMEOUT)).unwrap();
+        let subs = json!({ channel: {} });
+        let body = json!({ "token": token(user), "subs": subs }).to_string();
+        write!(
+            stream,
+            "POST /connection/uni_http_stream HTTP/1.1\r\nHost: d\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut client = Client { lines: BufReader::new(stream), id: String::new() };
+        let first = client.next();
+        match first["connect"]["client"].as_str() {
+            Some(id) => client.id = id.to_owned(),
+            None => return Err(first),
+        }
+        Ok(client)
+    }
+
+    fn connect(node: &Node, user: &str, channel: &str) -> Client {
+        Client::try_connect(node, user, channel).unwrap_or_else(|told| panic!("{told}"))
+    }
+
+    /// The next push that is not empty.
+    fn next(&mut self) -> Value {
+        loop {
+            let mut line = String::new();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the stream has ended");
+            match serde_json::from_str::<Value>(&line) {
+                Ok(Value::Object(push)) if !push.is_empty() => return Value::Object(push),
+                // A ping, the head of the response, or the length of a chunk.
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads until it is told that this user has come or gone.
+    fn until_told(&mut self, kind: &str, user: &str) {
+        while self.next()[kind]["info"]["user"] != user {}
+    }
+
+    /// Reads until it is disconnected, and gives the code.
+    fn until_disconnected(&mut self) -> u64 {
+        loop {
+            if let Some(code) = self.next()["disconnect"]["code"].as_u64() {
+                return code;
+            }
+        }
+    }
+}
+
+/// A connection token (RFC 7519) of a user.
+fn token(user: &str) -> String {
+    let part = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
+    let head = part(&json!({ "alg": "HS256", "typ": "JWT" }));
+    let signed = format!("{head}.{}", part(&json!({ "sub": user })));
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, SECRET.as_bytes());
+    let tag = ring::hmac::sign(&key, signed.as_bytes());
+    format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
+}
+
+#[test]
+fn calls_presence_and_joins_hold_on_all_nodes() {
+    let cluster = Cluster::start(3);
+    let [a, b, c] = &cluster.nodes[..] else { panic!("three were started") };
+    let numbers: std::collections::HashSet<_> =
+        cluster.nodes.iter().map(|node| node.status()["node"].as_u64().unwrap()).collect();
+    assert_eq!(numbers.len(), 3, "each has a number of its own");
+
+    let mut bob = Client::connect(c, "bob", "room");
+    let mut ann = Client::connect(b, "ann", "room");
+    bob.until_told("join", "ann");
+    a.until_present("room", &["ann", "bob"]);
+    let stats = a.api("presence_stats", json!({ "channel": "room" }));
+    assert_eq!(stats["result"], json!({ "num_clients": 2, "num_users": 2 }));
+    let channels = a.api("channels", json!({}));
+    assert_eq!(channels["result"], json!({ "channels": { "room": { "num_clients": 2 } } }));
+    let info = a.api("info", json!({}));
+    assert_eq!(info["result"]["nodes"].as_array().unwrap().len(), 3, "{info}");
+
+    // By the user, and by the id of one session, whichever node has it.
+    assert_eq!(a.api("disconnect", json!({ "user": "ann" })), json!({ "result": {} }));
+    assert_eq!(ann.until_disconnected(), 3503);
+    bob.until_told("leave", "ann");
+    let mut first = Client::connect(b, "eve", "room");
+    let second = Client::connect(b, "eve", "room");
+    let by_id = json!({ "user": "eve", "client": first.id, "disconnect": { "code": 4100, "reason": "so" } });
+    assert_eq!(c.api("disconnect", by_id), json!({ "result": {} }));
+    assert_eq!(first.until_disconnected(), 4100);
+    a.until_present("room", &["bob", "eve"]);
+    // Another node subscribes a session here.
+    let subscribe = json!({ "user": "eve", "client": second.id, "channel": "aside" });
+    assert_eq!(a.api("subscribe", subscribe), json!({ "result": {} }));
+    c.until_present("aside", &["eve"]);
+    let unsubscribe = json!({ "user": "eve", "channel": "aside" });
+    assert_eq!(a.api("unsubscribe", unsubscribe), json!({ "result": {} }));
+    c.until_present("aside", &[]);
+    drop(second);
+    bob.until_told("leave", "eve");
+
+    let health = a.served.call("GET", "/health", "").unwrap().1;
+    let health: Value = serde_json::from_str(&health).unwrap();
+    assert_eq!(health["cluster"], "member");
+    let status = Command::new(env!("CARGO_BIN_EXE_dunlin"))
+        .args(["cluster", "status", "--admin", &a.served.at.admin.to_string(), "--token"])
+        .arg(std::fs::read_to_string(a.state.join("admin-token")).unwrap().trim())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(status.stdout).unwrap();
+    assert_eq!(shown.lines().filter(|line| line.contains("alive")).count(), 3, "{shown}");
+}
+
+#[test]
+fn a_killed_node_is_swept_and_told_once_and_one_that_was_away_learns_who_is_blocked() {
+    let mut cluster = Cluster::start(3);
+    let mut bob = Client::connect(&cluster.nodes[0], "bob", "room");
+    let _dan = Client::connect(&cluster.nodes[2], "dan", "room");
+    let _eve = Client::connect(&cluster.nodes[2], "eve", "room");
+    let _fay = Client::connect(&cluster.nodes[1], "fay", "room");
+    cluster.nodes[1].until_present("room", &["bob", "dan", "eve", "fay"]);
+    cluster.nodes[2].kill();
+    let mut left = Vec::new();
+    while left.len() < 2 {
+        if let Some(user) = bob.next()["leave"]["info"]["user"].as_str() {
+            left.push(user.to_owned());
+        }
+    }
+    left.sort();
+    assert_eq!(left, ["dan", "eve"]);
+    cluster.nodes[1].until_present("room", &["bob", "fay"]);
+    let keys = cluster.redis.cli(&["KEYS", "dunlin:cluster:channels:*"]);
+    assert_eq!(keys.lines().count(), 2, "nothing is left of the dead node: {keys}");
+
+    // The next that bob is told is that gus has come: nobody has told him twice of those who left.
+    // The node that has not swept may wait for the dead one for a moment more, and say so.
+    let block = || cluster.nodes[1].api("block_user", json!({ "user": "hal" }));
+    let deadline = Instant::now() + TIMEOUT;
+    while block() != json!({ "result": {} }) {
+        assert!(Instant::now() < deadline, "{}", block());
+    }
+    let gus = Client::connect(&cluster.nodes[1], "gus", "room");
+    assert_eq!(bob.next()["join"]["info"]["user"], "gus");
+    drop(gus);
+
+    let (state, redis) = (cluster.nodes[2].state.clone(), cluster.nodes[2].redis.clone());
+    cluster.nodes[2] = Node::start(state, &redis);
+    cluster.settle();
+    let deadline = Instant::now() + TIMEOUT;
+    while Client::try_connect(&cluster.nodes[2], "hal", "room").is_ok() {
+        assert!(Instant::now() < deadline, "hal is blocked, and comes in");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn without_redis_each_node_serves_says_so_and_comes_back_when_it_does() {
+    let mut cluster = Cluster::start(2);
+    let _ann = Client::connect(&cluster.nodes[0], "ann", "room");
+    let mut bob = Client::connect(&cluster.nodes[1], "bob", "room");
+    cluster.nodes[0].until_present("room", &["ann", "bob"]);
+
+    cluster.redis.signal("STOP");
+    let silent = cluster.nodes[0].api("disconnect", json!({ "user": "bob" }));
+    let message = silent["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("no answer from"), "{silent}");
+    // What this node has is served all the same.
+    let _cat = Client::connect(&cluster.nodes[0], "cat", "room");
+    cluster.nodes[0].until("unreachable", |status| status["condition"] == "unreachable");
+    let health = cluster.nodes[0].served.call("GET", "/health", "").unwrap();
+    assert_eq!(health.0, 200, "clients are served: {health:?}");
+    cluster.redis.signal("CONT");
+    cluster.settle();
+    cluster.nodes[1].until_present("room", &["ann", "bob", "cat"]);
+
+    // A Redis that has lost all is told again who is there.
+    cluster.redis.restart();
+    cluster.settle();
+    cluster.nodes[1].until_present("room", &["ann", "bob", "cat"]);
+    assert_eq!(
+        cluster.nodes[0].api("disconnect", json!({ "user": "bob" })),
+        json!({ "result": {} })
+    );
+    assert_eq!(bob.until_disconnected(), 3503);
+}
+
+#[test]
+fn two_nodes_that_want_one_number_and_two_clusters_with_one_prefix_are_told() {
+    let cluster = Cluster::start(2);
+    for node in &cluster.nodes {
+        let (status, body) = node.served.call("PUT", "/config/server/node", "7").unwrap();
+        assert_eq!(status, 200, "{body}");
+    }
+    let conditions = || cluster.nodes.iter().map(|node| node.status()["condition"].clone());
+    let deadline = Instant::now() + 2 * TIMEOUT;
+    while conditions().filter(|condition| condition == "number_taken").count() != 1 {
+        assert!(Instant::now() < deadline, "{:?}", conditions().collect::<Vec<_>>());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let told = cluster.nodes.iter().find(|node| node.status()["condition"] == "number_taken");
+    let status = told.unwrap().status();
+    assert!(status["detail"].as_str().unwrap().contains("holds node number 7"), "{status}");
+    assert!(status["fix"].as_str().unwrap().contains("server.node"), "{status}");
+    assert_ne!(status["node"], 7);
+
+    let secret = r#""a secret of another cluster""#;
+    let (status, body) =
+        cluster.nodes[0].served.call("PUT", "/config/client/token/hmac_secret", secret).unwrap();
+    assert_eq!(status, 200, "{body}");
+    let other =
+        cluster.nodes[1].until("of another cluster", |of| of["condition"] == "other_cluster");
+    assert!(other["fix"].as_str().unwrap().contains("another prefix"), "{other}");
+}

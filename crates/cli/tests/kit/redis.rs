@@ -1,0 +1,74 @@
+//! A real Redis for a test, at an address of its own.
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Addresses, TIMEOUT};
+
+pub struct Redis {
+    child: Child,
+    pub at: SocketAddr,
+    directory: tempfile::TempDir,
+}
+
+impl Redis {
+    pub fn start() -> Redis {
+        let at = SocketAddr::new(Addresses::new().client.ip(), 6379);
+        let directory = tempfile::tempdir().unwrap();
+        let child = Redis::begin(at, directory.path());
+        Redis { child, at, directory }
+    }
+
+    /// Begins again, with nothing in it.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.child = Redis::begin(self.at, self.directory.path());
+    }
+
+    fn begin(at: SocketAddr, directory: &std::path::Path) -> Child {
+        let child = Command::new("redis-server")
+            .args(["--bind", &at.ip().to_string(), "--port", &at.port().to_string()])
+            .args(["--save", "", "--appendonly", "no", "--dir"])
+            .arg(directory)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("redis-server: {error}; scripts/packages installs it"));
+        let deadline = Instant::now() + TIMEOUT;
+        while TcpStream::connect(at).is_err() {
+            assert!(Instant::now() < deadline, "redis-server does not start");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        child
+    }
+
+    /// A signal of `kill`: STOP, CONT.
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(
+            Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap().success()
+        );
+    }
+
+    /// What redis-cli says, without its last line end.
+    pub fn cli(&self, arguments: &[&str]) -> String {
+        let output = Command::new("redis-cli")
+            .args(["-h", &self.at.ip().to_string(), "-p", &self.at.port().to_string()])
+            .args(arguments)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

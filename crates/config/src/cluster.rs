@@ -1,0 +1,30 @@
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::LIVE;
+
+/// Nodes that act as one: calls of the server API, presence and revoked tokens hold on all of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cluster {
+    /// The engine in which the nodes meet; a name of `engines`. Of several servers it is the first. Not set: this node
+    /// is alone.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub engine: Option<Arc<str>>,
+    /// How long a node counts as a member after its last sign of life, of which it gives three in this time. Then
+    /// the others end its members' presence.
+    #[schemars(range(min = 1_000, max = 300_000), extend("x-applies" = LIVE))]
+    pub lease_ms: u64,
+    /// How long the answers of other nodes to a call are waited for. An answer that is missing is named in the
+    /// response.
+    #[schemars(range(min = 50, max = 10_000), extend("x-applies" = LIVE))]
+    pub call_timeout_ms: u64,
+}
+
+impl Default for Cluster {
+    fn default() -> Cluster {
+        Cluster { engine: None, lease_ms: 9_000, call_timeout_ms: 1_000 }
+    }
+}

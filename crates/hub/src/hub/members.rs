@@ -1,0 +1,69 @@
+//! Who is in a channel that is at home here.
+
+use std::sync::Arc;
+
+use super::Hub;
+use crate::config::Now;
+use crate::home_channel::HomeMember;
+use crate::member_event::MemberEvent;
+use crate::publication::ClientInfo;
+
+impl Hub {
+    /// Records members as they come and go from now on, or does not.
+    pub fn record_members(&mut self, recorded: bool) {
+        self.members_recorded = recorded;
+    }
+
+    /// The next recorded member that came or went. Call until `None` after each [`Hub::poll_event`].
+    pub fn poll_member_event(&mut self) -> Option<MemberEvent> {
+        self.member_events.pop_front()
+    }
+
+    /// All members of channels at home here, each as if it had just come.
+    pub fn members(&self) -> impl Iterator<Item = MemberEvent> {
+        self.homes.iter().flat_map(|(_, home)| {
+            let members = home.members.iter().flat_map(|members| members.sessions.values());
+            members.map(|member| member.event(&home.name, true, true))
+        })
+    }
+
+    /// A session that is not of this process has joined or left a channel; its subscribers here are notified, if it is at
+    /// home here and has any.
+    pub fn announce_remote(
+        &mut self,
+        now: Now,
+        channel: &str,
+        info: &Arc<ClientInfo>,
+        joined: bool,
+    ) {
+        self.now = now;
+        if let Some(at) = self.homes.find(&self.names, channel)
+            && !self.homes[at].interest.is_empty()
+        {
+            self.announce(at, info, joined);
+        }
+        self.run();
+    }
+
+    /// A member has gone from the list, or is about to come into it.
+    pub(super) fn record_member(&mut self, at: u32, member: &HomeMember, joined: bool) {
+        if self.members_recorded {
+            let home = &self.homes[at];
+            let at_edge = home.members.as_ref().is_none_or(|members| members.sessions.is_empty());
+            self.member_events.push_back(member.event(&home.name, joined, at_edge));
+        }
+    }
+}
+
+impl HomeMember {
+    fn event(&self, channel: &Arc<str>, joined: bool, at_edge: bool) -> MemberEvent {
+        MemberEvent {
+            channel: Arc::clone(channel),
+            info: Arc::clone(&self.info),
+            joined,
+            presence: self.presence,
+            join_leave: self.join_leave,
+            at_edge,
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Stories of members, as they are recorded for whoever lists them beyond this process.
+
+mod kit;
+
+use std::sync::Arc;
+
+use dunlin_hub::{ChannelOptions, ClientInfo, MemberEvent, SessionId, SubscribeOptions};
+use kit::World;
+
+fn options() -> Arc<ChannelOptions> {
+    Arc::new(ChannelOptions { presence: true, join_leave: true, ..ChannelOptions::default() })
+}
+
+fn shown(event: &MemberEvent) -> String {
+    let (sign, edge) = (if event.joined { '+' } else { '-' }, if event.at_edge { "!" } else { "" });
+    format!("{sign}{}{edge}", event.info.user)
+}
+
+/// What the home worker of the channel has recorded.
+fn recorded(world: &mut World, channel: &str) -> Vec<String> {
+    let home = world.home_of(channel);
+    let hub = world.hub(home);
+    std::iter::from_fn(|| hub.poll_member_event()).map(|event| shown(&event)).collect()
+}
+
+#[test]
+fn who_comes_and_goes_is_recorded_once_by_the_home_worker_and_the_first_and_last_are_marked() {
+    let mut world = World::new(3);
+    let ann = world.open(0, "ann");
+    world.subscribe(ann, "room", &options(), SubscribeOptions::default());
+    assert!(recorded(&mut world, "room").is_empty(), "nobody wants to know");
+    world.hubs.iter_mut().for_each(|hub| hub.record_members(true));
+    let home = world.home_of("room");
+    assert_eq!(world.hub(home).members().map(|event| shown(&event)).collect::<Vec<_>>(), ["+ann!"]);
+    let bob = world.open(1, "bob");
+    world.subscribe(bob, "room", &options(), SubscribeOptions::default());
+    assert_eq!(recorded(&mut world, "room"), ["+bob"]);
+    for session in [ann, bob] {
+        let now = world.now;
+        world.hub(session.worker()).close_session(now, session);
+        world.settle();
+    }
+    assert_eq!(recorded(&mut world, "room"), ["-ann", "-bob!"]);
+    assert_eq!(world.hub(home).members().count(), 0);
+}
+
+#[test]
+fn who_joins_elsewhere_is_announced_to_subscribers_here_and_to_nobody_where_there_are_none() {
+    let mut world = World::new(2);
+    let ann = world.open(0, "ann");
+    let watch = SubscribeOptions { join_leave: true, ..SubscribeOptions::default() };
+    world.subscribe(ann, "room", &options(), watch);
+    world.read(ann);
+    let client = SessionId::pack(77, 1, 1, 1, 1);
+    let info = ClientInfo { client, user: "bob".into(), conn_info: None, chan_info: None };
+    let info = Arc::new(info);
+    for worker in 0..2 {
+        let now = world.now;
+        world.hub(worker).announce_remote(now, "room", &info, true);
+        world.hub(worker).announce_remote(now, "elsewhere", &info, true);
+    }
+    world.settle();
+    let told = world.read(ann);
+    assert_eq!(told.matches("bob").count(), 1, "{told}");
+}

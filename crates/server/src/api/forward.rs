@@ -1,0 +1,162 @@
+//! Commands as bodies again: what another node is sent of them.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use dunlin_hub::{PayloadFormat, SessionId};
+use dunlin_protocol::json::Object;
+
+use super::request::{Request, Target};
+
+impl Request<'_> {
+    /// The body of a command that concerns every node, and the node of the only session that it is about, if it names one.
+    /// `None` for a command about a channel: that goes to the channel.
+    ///
+    /// `now_s`: the Unix time in seconds that stands for "now" on all nodes.
+    pub(crate) fn for_cluster(&self, now_s: u64) -> Option<(Vec<u8>, Option<u16>)> {
+        let mut body = Vec::new();
+        let mut object = Object::begin(&mut body);
+        let mut node = None;
+        match self {
+            Request::Subscribe(of) => {
+                node = target(&mut object, &of.target);
+                object.string("channel", &of.channel);
+                for (key, json) in [("info", &of.info), ("data", &of.data)] {
+                    if let Some(json) = json {
+                        object.raw(key, json.as_bytes());
+                    }
+                }
+                if let Some(since) = of.recover_since {
+                    let mut position = Object::begin(object.key("recover_since"));
+                    position.integer("offset", since.offset);
+                    position.string("epoch", &since.epoch.to_string());
+                    position.end();
+                }
+                let mut options = Object::begin(object.key("override"));
+                for (key, value) in [
+                    ("presence", of.options.presence),
+                    ("join_leave", of.options.join_leave),
+                    ("force_push_join_leave", of.options.force_push_join_leave),
+                    ("force_positioning", of.options.force_positioning),
+                    ("force_recovery", of.options.force_recovery),
+                ] {
+                    if let Some(value) = value {
+                        let mut option = Object::begin(options.key(key));
+                        option.flag("value", value);
+                        option.end();
+                    }
+                }
+                options.end();
+            }
+            Request::Send(of) => {
+                node = target(&mut object, &of.target);
+                object.string("device", &of.device);
+                match of.data.format() {
+                    PayloadFormat::Json => object.raw("data", of.data.as_bytes()),
+                    PayloadFormat::Binary => {
+                        object.string("b64data", &BASE64_STANDARD.encode(of.data.as_bytes()))
+                    }
+                };
+            }
+            Request::Unsubscribe(of) => {
+                node = target(&mut object, &of.target);
+                object.string("channel", &of.channel);
+            }
+            Request::Disconnect(of) => {
+                node = target(&mut object, &of.target);
+                let list = object.key("whitelist");
+                list.push(b'[');
+                for (at, id) in of.whitelist.iter().enumerate() {
+                    list.extend_from_slice(if at > 0 { b",\"" } else { b"\"" });
+                    list.extend_from_slice(id.to_string().as_bytes());
+                    list.push(b'"');
+                }
+                list.push(b']');
+                let mut disconnect = Object::begin(object.key("disconnect"));
+                disconnect.integer("code", of.code).string("reason", &of.reason);
+                disconnect.end();
+            }
+            Request::Refresh(of) => {
+                node = target(&mut object, &of.target);
+                object.flag("expired", of.expired).integer("expire_at", of.expire_at_s);
+                if let Some(json) = &of.info {
+                    object.raw("info", json.as_bytes());
+                }
+            }
+            Request::RevokeToken(of) => {
+                object.string("uid", &of.uid).integer("expire_at", of.expire_at);
+            }
+            Request::InvalidateUserTokens(of) => {
+                let before = if of.issued_before == 0 { now_s + 1 } else { of.issued_before };
+                object.string("user", &of.user).integer("issued_before", before);
+                object.integer("expire_at", of.expire_at);
+            }
+            Request::BlockUser(of) => {
+                object.string("user", &of.user).integer("expire_at", of.expire_at);
+            }
+            Request::UnblockUser(of) => {
+                object.string("user", &of.user);
+            }
+            Request::Channels(of) => {
+                object.string("pattern", &of.pattern);
+            }
+            Request::Info => {}
+            _ => return None,
+        }
+        object.end();
+        Some((body, node))
+    }
+}
+
+/// Writes whose sessions a command is about. Gives the node of the only one, if its id says so.
+fn target(object: &mut Object<'_>, target: &Target<'_>) -> Option<u16> {
+    object.string("user", &target.user);
+    object.string("client", &target.client);
+    object.string("session", &target.session);
+    target.client.parse().ok().map(SessionId::node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Method;
+    use super::*;
+
+    #[test]
+    fn a_command_that_was_passed_on_is_the_same_command() {
+        let client = SessionId::pack(77, 1, 2, 3, 4);
+        let target = format!(r#""user":"ann \"x\"","client":"{client}""#);
+        for (method, body) in [
+            (
+                Method::Subscribe,
+                format!(
+                    r#"{{{target},"channel":"chat:1","info":{{"a":[1]}},"data":"d","recover_since":{{"offset":7,"epoch":"k3"}},"override":{{"presence":{{"value":true}},"force_recovery":{{"value":false}}}}}}"#
+                ),
+            ),
+            (Method::Send, format!(r#"{{{target},"device":"d","data":{{"a":1}}}}"#)),
+            (Method::Send, format!(r#"{{{target},"b64data":"AAE="}}"#)),
+            (Method::Unsubscribe, format!(r#"{{{target},"channel":"chat:1"}}"#)),
+            (
+                Method::Disconnect,
+                format!(
+                    r#"{{{target},"whitelist":["1","9007199254740991"],"disconnect":{{"code":4001,"reason":"so"}}}}"#
+                ),
+            ),
+            (Method::Refresh, format!(r#"{{{target},"expired":true}}"#)),
+            (Method::RevokeToken, r#"{"uid":"j","expire_at":9}"#.to_owned()),
+            (Method::InvalidateUserTokens, r#"{"user":"u","issued_before":5}"#.to_owned()),
+            (Method::BlockUser, r#"{"user":"u","expire_at":5}"#.to_owned()),
+            (Method::UnblockUser, r#"{"user":"u"}"#.to_owned()),
+            (Method::Channels, r#"{"pattern":"a*"}"#.to_owned()),
+            (Method::Info, String::new()),
+        ] {
+            let request = Request::parse(method, body.as_bytes()).unwrap();
+            let (again, node) = request.for_cluster(100).unwrap();
+            assert_eq!(Request::parse(method, &again).unwrap(), request, "{method:?}");
+            assert_eq!(node, body.contains("client").then_some(77));
+        }
+        let now = Request::parse(Method::InvalidateUserTokens, br#"{"user":"u"}"#).unwrap();
+        let (body, _) = now.for_cluster(100).unwrap();
+        assert!(String::from_utf8_lossy(&body).contains("\"issued_before\":101"));
+        let publish = Request::parse(Method::Publish, br#"{"channel":"a","data":1}"#).unwrap();
+        assert_eq!(publish.for_cluster(0), None);
+    }
+}

@@ -1,0 +1,603 @@
+//! This node's part in the cluster: one task, one connection to Redis.
+//!
+//! The task takes one thing after another: what workers send, what Redis's channels say, how its own commands ended, and
+//! time. Commands run beside it, so that a slow Redis delays what is asked of it and nothing else. Without a connection it
+//! says so to whoever asks, carries out on this node what can be, and tries again.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dunlin_config::{Cluster, Engine};
+use dunlin_webhooks::FilterCache;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::address::Address;
+use super::calls::{Asker, Calls};
+use super::condition::Condition;
+use super::lease::{Beat, Facts, Lease, Node, Written};
+use super::link::{ChannelMessage, Commands, Link, LinkError};
+use super::members::{Comparison, Listed};
+use super::message::{MemberChange, Message, VERSION};
+use super::online::{self, OnlineQueries};
+use super::state::ClusterMetric;
+use crate::api::{ApiErrorCode, Method};
+use crate::bus_message::BusMessage;
+use crate::cluster_message::{ClusterAnswer, ClusterAsk};
+use crate::metrics::Metric;
+use crate::state::ServerState;
+
+/// Between two attempts to reach Redis.
+const RECONNECT: Duration = Duration::from_millis(500);
+/// Signs of life in the time that a lease holds.
+const WRITES_A_LEASE: u32 = 3;
+/// How long a condition that has passed is still shown, for whoever looks now and then.
+const PASSED_SHOWN: Duration = Duration::from_secs(60);
+
+/// What the agent is sent.
+pub(super) enum Input {
+    /// By a worker.
+    Bus(usize, BusMessage),
+    /// Leave the cluster, and end.
+    Leave,
+}
+
+/// How something ended that ran beside the agent.
+pub(super) enum Done {
+    Connected(Result<(Link, mpsc::UnboundedReceiver<ChannelMessage>), LinkError>),
+    Wrote(Result<Beat, LinkError>, Duration),
+    /// A call was sent, and kept where it is one to keep.
+    Sent(u64),
+    /// A call could not be sent to these nodes.
+    Unsent(u64, Vec<Arc<str>>),
+    /// Calls that nodes were sent while this one was away.
+    Missed(Result<Vec<(Method, Arc<[u8]>)>, LinkError>),
+    /// So many changes of members are written, and these are to be announced.
+    MembersWritten(usize, Result<Vec<MemberChange>, LinkError>),
+    /// What Redis has of this node's members.
+    MembersRead(Result<Listed, LinkError>),
+    /// A dead node's members that this one has removed.
+    Swept(Result<Vec<MemberChange>, LinkError>),
+    Present(Asker, ClusterAnswer),
+    Failed(LinkError),
+    Nothing,
+}
+
+pub(super) struct Agent {
+    pub(super) state: Arc<ServerState>,
+    pub(super) to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
+    address: Address,
+    pub(super) prefix: Arc<str>,
+    pub(super) call_timeout: Duration,
+    every: Duration,
+    /// `server.node`; 0: any.
+    wanted: u16,
+    pub(super) lease: Lease,
+    /// The lease was held at some time.
+    pub(super) has_joined: bool,
+    lag: Duration,
+    pub(super) link: Option<Arc<Link>>,
+    messages: Option<mpsc::UnboundedReceiver<ChannelMessage>>,
+    is_connecting: bool,
+    /// Writes sent through pub/sub that have not come back.
+    probes: u32,
+    next: Instant,
+    pub(super) jobs: JoinSet<Done>,
+    pub(super) nodes: BTreeMap<u16, Node>,
+    pub(super) calls: Calls,
+    /// Commands that a worker of this node carries out: for whom.
+    pub(super) serving: HashMap<u64, (Arc<str>, u64, Instant)>,
+    pub(super) served: u64,
+    pub(super) online: OnlineQueries,
+    /// Changes of members on their way to Redis.
+    pub(super) members_pending: usize,
+    /// Some of them did not arrive, or this node was taken for dead: compare them with what Redis has.
+    pub(super) members_lost: bool,
+    pub(super) comparison: Option<Comparison>,
+    pub(super) hooks: FilterCache,
+    /// What is wrong since when, though the last write went well.
+    passed: Option<(Condition, String, Instant)>,
+}
+
+impl Agent {
+    pub(super) fn new(
+        state: &Arc<ServerState>,
+        settings: &Cluster,
+        engine: &Arc<Engine>,
+        (wanted, former): (u16, Option<u16>),
+        to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
+    ) -> Agent {
+        let address = Address::new(engine);
+        let prefix = Arc::clone(&address.prefix);
+        let uid: Arc<str> = state.uid.as_str().into();
+        let number = match wanted {
+            0 => former.unwrap_or_else(random_number),
+            wanted => wanted,
+        };
+        let mut lease = Lease::new(&prefix, uid, number, settings.lease_ms);
+        lease.is_wanted = wanted != 0;
+        let name = settings.engine.clone().unwrap_or_default();
+        state.cluster.set_place(name, (&prefix, address.place()), settings.lease_ms);
+        let agent = Agent {
+            state: Arc::clone(state),
+            to_workers,
+            address,
+            prefix,
+            call_timeout: Duration::from_millis(settings.call_timeout_ms),
+            every: Duration::from_millis(settings.lease_ms) / WRITES_A_LEASE,
+            wanted,
+            lease,
+            has_joined: false,
+            lag: Duration::ZERO,
+            link: None,
+            messages: None,
+            is_connecting: false,
+            probes: 0,
+            next: Instant::now(),
+            jobs: JoinSet::new(),
+            nodes: BTreeMap::new(),
+            calls: Calls::default(),
+            serving: HashMap::new(),
+            served: 0,
+            online: OnlineQueries::default(),
+            members_pending: 0,
+            members_lost: true,
+            comparison: None,
+            hooks: FilterCache::default(),
+            passed: None,
+        };
+        agent.say_number();
+        agent
+    }
+
+    /// Runs until it is to leave.
+    pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
+        self.connect();
+        loop {
+            let deadlines = [self.calls.deadline(), self.online.deadline()];
+            let due = deadlines.into_iter().flatten().fold(self.next, Instant::min);
+            tokio::select! {
+                input = inputs.recv() => match input {
+                    Some(Input::Bus(worker, message)) => self.handle_bus(worker, message),
+                    Some(Input::Leave) | None => break,
+                },
+                message = next_message(&mut self.messages) => match message {
+                    Some(message) => self.handle_message(&message),
+                    None => self.lose_link(&LinkError::Closed("the connection has ended".into())),
+                },
+                Some(done) = self.jobs.join_next() => {
+                    if let Ok(done) = done {
+                        self.handle_done(done);
+                    }
+                }
+                () = sleep_until(due) => self.handle_timeout(),
+            }
+        }
+        self.leave().await;
+    }
+
+    async fn leave(&mut self) {
+        for answered in
+            self.calls.expire(Instant::now() + self.call_timeout * 2, name_in(&self.nodes))
+        {
+            self.answer(answered);
+        }
+        if let Some(link) = &self.link
+            && let Err(error) = self.lease.leave(link).await
+        {
+            tracing::warn!(%error, "the cluster was left without a word to Redis");
+        }
+        self.state.cluster.leave();
+        self.tell_workers(|| BusMessage::NodeNumber);
+    }
+
+    // Redis.
+
+    fn connect(&mut self) {
+        if std::mem::replace(&mut self.is_connecting, true) {
+            return;
+        }
+        let (address, prefix, uid) =
+            (self.address.clone(), Arc::clone(&self.prefix), Arc::clone(&self.lease.uid));
+        self.jobs.spawn(async move {
+            let (sender, messages) = mpsc::unbounded_channel();
+            let opened = async {
+                let link = address.open(sender).await?;
+                let (all, own) = (format!("{prefix}:calls"), format!("{prefix}:calls:{uid}"));
+                link.call(&[&[b"SUBSCRIBE", all.as_bytes()]]).await?;
+                link.call(&[&[b"SUBSCRIBE", own.as_bytes()]]).await?;
+                Ok(link)
+            };
+            Done::Connected(opened.await.map(|link| (link, messages)))
+        });
+    }
+
+    fn lose_link(&mut self, error: &LinkError) {
+        self.link = None;
+        self.messages = None;
+        self.members_lost = true;
+        self.comparison = None;
+        self.next = Instant::now() + RECONNECT;
+        let place = self.address.place();
+        self.set_condition(Condition::of(error), &format!("{place}: {error}"));
+    }
+
+    /// Runs commands beside the agent.
+    pub(super) fn spawn(&mut self, commands: Commands) {
+        let Some(link) = self.link.clone() else { return };
+        self.jobs.spawn(async move {
+            match link.send(commands).await {
+                Ok(_) => Done::Nothing,
+                Err(error) => Done::Failed(error),
+            }
+        });
+    }
+
+    fn write_lease(&mut self) {
+        self.next = Instant::now() + self.every;
+        let Some(link) = self.link.clone() else { return };
+        if self.probes >= WRITES_A_LEASE {
+            let why = "its channels are silent: what is published does not arrive";
+            return self.lose_link(&LinkError::Closed(why.into()));
+        }
+        self.probes += 1;
+        let (facts, uid) = (self.facts(), Arc::clone(&self.lease.uid));
+        let mut lease =
+            Lease::new(&self.prefix, Arc::clone(&uid), self.lease.number, self.lease.lease_ms);
+        lease.is_wanted = self.lease.is_wanted;
+        let channel = format!("{}:calls:{uid}", self.prefix);
+        let probe = Message::from(&uid).encode();
+        self.jobs.spawn(async move {
+            let begun = Instant::now();
+            let beat = lease.write(&link, &facts, (&channel, &probe)).await;
+            Done::Wrote(beat, begun.elapsed())
+        });
+    }
+
+    fn facts(&self) -> Facts {
+        let settings = self.state.settings.load();
+        let server = &settings.config.server;
+        Facts {
+            v: Facts::VERSION,
+            name: settings.node_name().into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            client_addr: server.client_addr.to_string().into(),
+            admin_addr: server.admin_addr.to_string().into(),
+            started_unix_s: crate::unix_ms() / 1000 - self.state.uptime_s(),
+            revision: settings.revision,
+            sessions: self.state.total(Metric::Sessions),
+            lag_us: self.lag.as_micros() as u64,
+            tokens: tokens_of(&self.state),
+        }
+    }
+
+    fn handle_done(&mut self, done: Done) {
+        match done {
+            Done::Connected(Ok((link, messages))) => {
+                self.is_connecting = false;
+                self.state.cluster.counters.count(ClusterMetric::Reconnects);
+                (self.link, self.messages) = (Some(Arc::new(link)), Some(messages));
+                self.probes = 0;
+                self.write_lease();
+                self.read_missed();
+            }
+            Done::Connected(Err(error)) => {
+                self.is_connecting = false;
+                self.lose_link(&error);
+            }
+            Done::Failed(error) => self.handle_failure(&error),
+            Done::Wrote(Err(error @ LinkError::Closed(_)), _) if self.link.is_some() => {
+                self.lose_link(&error);
+            }
+            Done::Wrote(Err(error), _) => self.handle_failure(&error),
+            Done::Wrote(Ok(beat), lag) => self.handle_beat(beat, lag),
+            Done::Sent(id) => self.handle_sent(id),
+            Done::Unsent(id, uids) => {
+                for uid in uids {
+                    let name = name_in(&self.nodes)(&uid);
+                    if let Some(answered) = self.calls.handle_missing(id, &uid, &name) {
+                        self.answer(answered);
+                    }
+                }
+            }
+            Done::Missed(Ok(calls)) => {
+                for (method, request) in calls {
+                    self.carry_out(method, request, None);
+                }
+            }
+            Done::Missed(Err(error)) => self.handle_failure(&error),
+            Done::MembersWritten(count, written) => {
+                self.count_members_pending(self.members_pending - count);
+                match written {
+                    Ok(changes) => self.announce(changes),
+                    Err(error) => {
+                        self.members_lost = true;
+                        self.handle_failure(&error);
+                    }
+                }
+            }
+            Done::MembersRead(Ok(stale)) => {
+                let waiting = (0..self.state.workers()).collect();
+                self.comparison = Some(Comparison { stale, waiting });
+                self.tell_workers(|| BusMessage::ListMembers);
+            }
+            Done::MembersRead(Err(error)) => {
+                self.members_lost = true;
+                self.handle_failure(&error);
+            }
+            Done::Swept(Ok(gone)) => self.handle_swept(gone),
+            Done::Swept(Err(error)) => self.handle_failure(&error),
+            Done::Present(asker, answer) => self.answer_worker(asker, answer),
+            Done::Nothing => {}
+        }
+    }
+
+    /// What Redis says of a command may pass, and the connection serves. Whether it has ended is seen elsewhere: its channels
+    /// end, and a write of the lease is not answered.
+    fn handle_failure(&mut self, error: &LinkError) {
+        if let LinkError::Redis(text) = error {
+            // The primary or the slot is elsewhere by now.
+            if ["MOVED", "READONLY"].iter().any(|code| text.starts_with(code))
+                && self.link.is_some()
+            {
+                return self.lose_link(error);
+            }
+            let place = self.address.place();
+            self.set_condition(Condition::of(error), &format!("{place}: {error}"));
+        }
+    }
+
+    fn handle_beat(&mut self, mut beat: Beat, lag: Duration) {
+        self.lag = lag;
+        let counters = &self.state.cluster.counters;
+        counters.set(ClusterMetric::Lag, lag.as_micros() as u64);
+        match beat.written {
+            Written::Taken => return self.handle_taken(&beat),
+            Written::Renewed => {}
+            Written::Created | Written::Revived if !self.has_joined => {
+                tracing::info!(node = self.lease.number, prefix = %self.prefix, "joined the cluster");
+            }
+            Written::Created => {
+                counters.count(ClusterMetric::LeasesLost);
+                self.show(Condition::RecordLost, "the record of this node was gone from Redis");
+            }
+            Written::Revived => {
+                counters.count(ClusterMetric::LeasesLost);
+                tracing::warn!("the lease of this node had ended: the others took it for dead");
+            }
+        }
+        if beat.written != Written::Renewed || self.state.cluster.take_members_dropped() {
+            self.members_lost = true;
+        }
+        self.has_joined = true;
+        self.expire_served();
+        for dead in std::mem::take(&mut beat.dead) {
+            self.sweep(dead);
+        }
+        if std::mem::take(&mut self.members_lost) {
+            self.compare_members();
+        }
+        let tokens = tokens_of(&self.state);
+        let other = beat.nodes.values().find(|node| {
+            node.is_alive() && node.facts.tokens != tokens && node.uid != self.lease.uid
+        });
+        let other = other.map(|node| {
+            format!("{} at {} verifies other tokens", node.facts.name, node.facts.client_addr)
+        });
+        std::mem::swap(&mut self.nodes, &mut beat.nodes);
+        self.state.cluster.set_nodes(self.nodes.clone(), self.state.uptime_ms());
+        for node in beat.nodes.values() {
+            let lives = self.nodes.values().any(|of| of.uid == node.uid && of.is_alive());
+            if !lives {
+                self.give_up_on(node);
+            }
+        }
+        match other {
+            Some(why) => self.set_condition(Condition::OtherCluster, &why),
+            None => match &self.passed {
+                Some((condition, why, since)) if since.elapsed() < PASSED_SHOWN => {
+                    let (condition, why) = (*condition, why.clone());
+                    self.set_condition(condition, &why);
+                }
+                _ => self.set_condition(Condition::Member, ""),
+            },
+        }
+    }
+
+    /// A node that is dead by now answers no more.
+    fn give_up_on(&mut self, node: &Node) {
+        tracing::warn!(node = node.number, name = %node.facts.name, "a node's lease has ended");
+        for id in self.calls.waiting_for(&node.uid) {
+            if let Some(answered) = self.calls.handle_missing(id, &node.uid, &node.facts.name) {
+                self.answer(answered);
+            }
+        }
+    }
+
+    /// Another node has the number: this one takes a free one.
+    fn handle_taken(&mut self, beat: &Beat) {
+        if self.lease.is_wanted
+            && let Some(holder) = beat.nodes.get(&self.lease.number)
+        {
+            let why = format!(
+                "{} at {} holds node number {}; this node takes a free one",
+                holder.facts.name, holder.facts.client_addr, self.wanted
+            );
+            self.show(Condition::NumberTaken, &why);
+            self.passed =
+                Some((Condition::NumberTaken, why, Instant::now() + 1_000 * PASSED_SHOWN));
+        }
+        self.lease.is_wanted = false;
+        let taken: HashSet<u16> = beat.nodes.keys().copied().collect();
+        // 4,095 numbers, of which a day's starts have taken some.
+        self.lease.number = std::iter::repeat_with(random_number)
+            .take(1_000)
+            .find(|number| !taken.contains(number))
+            .unwrap_or_else(random_number);
+        self.say_number();
+        self.write_lease();
+    }
+
+    /// Shows a condition for a while though it has passed.
+    fn show(&mut self, condition: Condition, why: &str) {
+        self.passed = Some((condition, why.to_owned(), Instant::now()));
+        self.set_condition(condition, why);
+    }
+
+    fn set_condition(&self, condition: Condition, detail: &str) {
+        if !self.state.cluster.set_condition(condition, detail) {
+            return;
+        }
+        let (name, fix) = (condition.name(), condition.fix());
+        match condition {
+            Condition::Member | Condition::Joining => {
+                tracing::info!(condition = name, "this node in its cluster");
+            }
+            _ => tracing::warn!(condition = name, fix, "this node in its cluster: {detail}"),
+        }
+    }
+
+    fn handle_timeout(&mut self) {
+        let now = Instant::now();
+        for answered in self.calls.expire(now, name_in(&self.nodes)) {
+            self.answer(answered);
+        }
+        self.expire_online(now);
+        if now >= self.next {
+            match self.link {
+                Some(_) => self.write_lease(),
+                None => {
+                    self.next = now + RECONNECT;
+                    self.connect();
+                }
+            }
+        }
+    }
+
+    // Workers.
+
+    /// Has workers name sessions by this node's number.
+    fn say_number(&self) {
+        self.state.cluster.set_number(Some(self.lease.number));
+        self.tell_workers(|| BusMessage::NodeNumber);
+    }
+
+    pub(super) fn tell_workers(&self, message: impl Fn() -> BusMessage) {
+        for worker in 0..self.state.workers() {
+            // The control thread has the other end for as long as there are workers.
+            let _ = self.to_workers.send((worker, message()));
+        }
+    }
+
+    fn handle_bus(&mut self, worker: usize, message: BusMessage) {
+        match message {
+            BusMessage::ClusterAsk { token, ask } => {
+                let asker = Asker { worker, token };
+                match *ask {
+                    ClusterAsk::Command { method, request, node } => {
+                        self.ask_nodes(asker, method, request, node);
+                    }
+                    ClusterAsk::Presence { channel, bytes_max } => {
+                        self.read_presence(asker, &channel, Some(bytes_max));
+                    }
+                    ClusterAsk::PresenceStats { channel } => {
+                        self.read_presence(asker, &channel, None);
+                    }
+                }
+            }
+            BusMessage::OnlineQuery { request_id, users } => self.ask_online(request_id, &users),
+            BusMessage::OnlineReply { request_id, online } => {
+                self.handle_worker_online(request_id, online);
+            }
+            BusMessage::Members(report) => self.handle_members(worker, *report),
+            BusMessage::ClusterReply { request_id, response } => {
+                self.handle_served(request_id, &response);
+            }
+            _ => {}
+        }
+    }
+
+    // Other nodes.
+
+    fn handle_message(&mut self, message: &ChannelMessage) {
+        let Ok(message) = serde_json::from_slice::<Message<'_>>(&message.payload) else {
+            tracing::warn!("what came over the cluster's channel is no message of a node");
+            return;
+        };
+        if *message.from == *self.lease.uid {
+            // The probe of this connection, or what this node has said to all.
+            self.probes = 0;
+            return;
+        }
+        for change in &message.members {
+            self.announce_here(change);
+        }
+        let id = message.id;
+        if let Some(response) = message.response {
+            if self.handle_online(id, &message.from, response.get()) {
+                return;
+            }
+            let response = response.get().as_bytes();
+            if let Some(answered) = self.calls.handle_response(id, &message.from, response) {
+                self.answer(answered);
+            }
+        } else if let Some(name) = &message.call {
+            let from: Arc<str> = message.from.as_ref().into();
+            let request = message.request.map_or("{}", |request| request.get());
+            if *name == online::CALL && message.v == VERSION {
+                return self.serve_online(from, id, request);
+            }
+            match Method::of(name).filter(|_| message.v == VERSION) {
+                Some(method) => {
+                    self.carry_out(method, request.as_bytes().into(), Some((from, id)));
+                }
+                None => {
+                    let why = format_args!(
+                        "this node is of version {} and does not know {name} of protocol {}",
+                        env!("CARGO_PKG_VERSION"),
+                        message.v
+                    );
+                    let (_, body) = ApiErrorCode::NotAvailable.with_reason(why).response(false);
+                    self.respond(&from, id, &body);
+                }
+            }
+        }
+    }
+}
+
+async fn next_message(
+    messages: &mut Option<mpsc::UnboundedReceiver<ChannelMessage>>,
+) -> Option<ChannelMessage> {
+    match messages {
+        Some(messages) => messages.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The name of a node, by its uid.
+pub(super) fn name_in(nodes: &BTreeMap<u16, Node>) -> impl Fn(&Arc<str>) -> Arc<str> + '_ {
+    |uid| {
+        let node = nodes.values().find(|node| node.uid == *uid);
+        node.map_or_else(|| Arc::clone(uid), |node| Arc::clone(&node.facts.name))
+    }
+}
+
+/// Some bits of a hash of what verifies tokens: enough to tell two clusters apart, too few to guess a key by.
+fn tokens_of(state: &ServerState) -> u32 {
+    let settings = state.settings.load();
+    let token = &settings.config.client.token;
+    let keys = (&token.hmac_secret, &token.keys, &token.jwks_public_endpoint);
+    let text = serde_json::to_vec(&keys).unwrap_or_default();
+    let digest = ring::digest::digest(&ring::digest::SHA256, &text);
+    digest.as_ref().iter().take(4).fold(0, |bits, byte| bits << 8 | u32::from(*byte))
+}
+
+/// A number that no node has asked for by name: 1 to 4,095.
+pub(crate) fn random_number() -> u16 {
+    let mut bytes = [0; 2];
+    // Without randomness the first write finds out whether somebody has it.
+    let _ = getrandom::fill(&mut bytes);
+    u16::from_ne_bytes(bytes) % 4_095 + 1
+}

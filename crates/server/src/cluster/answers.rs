@@ -1,0 +1,114 @@
+//! One answer of the answers of many nodes.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::api::{ApiError, ApiErrorCode, Method};
+
+/// Whether an answer without all nodes is worth having: of a method that only reads, or that must not be repeated.
+fn may_be_partial(method: Method) -> bool {
+    matches!(method, Method::Channels | Method::Info | Method::Send)
+}
+
+/// Combines what nodes have answered; `missing` are the names of those that have not. Gives the value of `result`.
+///
+/// # Errors
+/// The first error of a node. A command that changes something fails if a node is missing: it was carried out on the others,
+/// and carrying it out again does no harm.
+pub(super) fn combine(
+    method: Method,
+    responses: &[Box<[u8]>],
+    missing: &[Arc<str>],
+) -> Result<Box<[u8]>, ApiError> {
+    let mut results = Vec::with_capacity(responses.len());
+    for response in responses {
+        let mut response: Value = serde_json::from_slice(response).unwrap_or_default();
+        match response.get_mut("result").map(Value::take) {
+            Some(result) => results.push(result),
+            None => return Err(error_of(&response["error"])),
+        }
+    }
+    if !missing.is_empty() && !may_be_partial(method) {
+        return Err(ApiErrorCode::Internal.with_reason(format_args!(
+            "no answer from {}; it was carried out wherever there was one, and may be repeated",
+            missing.join(", ")
+        )));
+    }
+    let mut result = match method {
+        Method::Channels => json!({ "channels": channels(results) }),
+        Method::Send => {
+            let clients = results.iter().filter_map(|result| result["num_clients"].as_u64());
+            json!({ "num_clients": clients.sum::<u64>() })
+        }
+        Method::Info => {
+            let nodes = results.into_iter().filter_map(|mut result| {
+                result.get_mut("nodes").and_then(Value::as_array_mut).map(std::mem::take)
+            });
+            json!({ "nodes": nodes.flatten().collect::<Vec<_>>() })
+        }
+        _ => json!({}),
+    };
+    if !missing.is_empty() {
+        result["unreachable"] = json!(missing);
+    }
+    Ok(serde_json::to_vec(&result).unwrap_or_default().into())
+}
+
+/// Channels with their clients on all nodes, sorted by name.
+fn channels(results: Vec<Value>) -> Map<String, Value> {
+    let mut counts = std::collections::BTreeMap::<String, u64>::new();
+    for mut result in results {
+        let Some(channels) = result.get_mut("channels").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        for (name, of) in std::mem::take(channels) {
+            *counts.entry(name).or_default() += of["num_clients"].as_u64().unwrap_or(0);
+        }
+    }
+    counts.into_iter().map(|(name, clients)| (name, json!({ "num_clients": clients }))).collect()
+}
+
+fn error_of(error: &Value) -> ApiError {
+    let code = error["code"].as_u64().and_then(|code| u32::try_from(code).ok());
+    match (code, error["message"].as_str()) {
+        (Some(code), Some(message)) => ApiError::of_node(code, message.to_owned()),
+        _ => ApiErrorCode::Internal.with_reason("a node's answer is none"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn combined(method: Method, responses: &[&str], missing: &[&str]) -> Result<String, ApiError> {
+        let responses: Vec<Box<[u8]>> = responses.iter().map(|r| r.as_bytes().into()).collect();
+        let missing: Vec<Arc<str>> = missing.iter().map(|name| (*name).into()).collect();
+        combine(method, &responses, &missing).map(|bytes| String::from_utf8_lossy(&bytes).into())
+    }
+
+    #[test]
+    fn channels_are_summed_up_and_nodes_stand_side_by_side() {
+        let one = r#"{"result":{"channels":{"a":{"num_clients":2},"b":{"num_clients":1}}}}"#;
+        let two = r#"{"result":{"channels":{"a":{"num_clients":3}}}}"#;
+        let both = r#"{"channels":{"a":{"num_clients":5},"b":{"num_clients":1}}}"#;
+        assert_eq!(combined(Method::Channels, &[one, two], &[]).unwrap(), both);
+        let partial = combined(Method::Channels, &[two], &["n2"]).unwrap();
+        assert!(partial.contains(r#""unreachable":["n2"]"#), "{partial}");
+        let nodes =
+            [r#"{"result":{"nodes":[{"uid":"1"}]}}"#, r#"{"result":{"nodes":[{"uid":"2"}]}}"#];
+        let all = r#"{"nodes":[{"uid":"1"},{"uid":"2"}]}"#;
+        assert_eq!(combined(Method::Info, &nodes, &[]).unwrap(), all);
+    }
+
+    #[test]
+    fn a_change_that_a_node_has_not_confirmed_is_an_error_with_its_name() {
+        let done = r#"{"result":{}}"#;
+        assert_eq!(combined(Method::Disconnect, &[done, done], &[]).unwrap(), "{}");
+        let error = combined(Method::Disconnect, &[done], &["n2"]).unwrap_err();
+        assert!(error.code == 100 && error.message.contains("no answer from n2"), "{error}");
+        let refused = r#"{"error":{"code":102,"message":"unknown channel"}}"#;
+        let error = combined(Method::Subscribe, &[done, refused], &[]).unwrap_err();
+        assert_eq!((error.code, &*error.message), (102, "unknown channel"));
+    }
+}

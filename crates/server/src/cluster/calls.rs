@@ -1,0 +1,170 @@
+//! Calls of the server API that hold on several nodes: asked, carried out, answered.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::answers::combine;
+use crate::api::{ApiError, Method};
+
+/// Who asked, on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asker {
+    pub(super) worker: usize,
+    pub(super) token: u64,
+}
+
+/// A call of this node that awaits answers.
+#[derive(Debug)]
+struct Call {
+    asker: Asker,
+    method: Method,
+    deadline: Instant,
+    /// Uids of nodes that have not answered.
+    waiting: HashSet<Arc<str>>,
+    /// Names of nodes that will not.
+    missing: Vec<Arc<str>>,
+    responses: Vec<Box<[u8]>>,
+}
+
+/// An answered call.
+pub(super) struct Answered {
+    pub(super) asker: Asker,
+    pub(super) result: Result<Box<[u8]>, ApiError>,
+    pub(super) is_complete: bool,
+}
+
+/// The calls of this node.
+#[derive(Default)]
+pub(super) struct Calls {
+    opened: u64,
+    open: HashMap<u64, Call>,
+}
+
+impl Calls {
+    /// A call to these nodes, this one among them if it is to carry it out too. `missing` are known not to answer.
+    pub(super) fn open(
+        &mut self,
+        asker: Asker,
+        method: Method,
+        deadline: Instant,
+        waiting: HashSet<Arc<str>>,
+        missing: Vec<Arc<str>>,
+    ) -> u64 {
+        self.opened += 1;
+        let call = Call { asker, method, deadline, waiting, missing, responses: Vec::new() };
+        self.open.insert(self.opened, call);
+        self.opened
+    }
+
+    /// A node has answered.
+    pub(super) fn handle_response(
+        &mut self,
+        id: u64,
+        uid: &str,
+        response: &[u8],
+    ) -> Option<Answered> {
+        let call = self.open.get_mut(&id)?;
+        if !call.waiting.remove(uid) {
+            // It has answered before, or was not asked.
+            return None;
+        }
+        call.responses.push(response.into());
+        self.finish_if_answered(id)
+    }
+
+    /// A node will not answer: it could not be reached.
+    pub(super) fn handle_missing(
+        &mut self,
+        id: u64,
+        uid: &str,
+        name: &Arc<str>,
+    ) -> Option<Answered> {
+        let call = self.open.get_mut(&id)?;
+        if call.waiting.remove(uid) {
+            call.missing.push(Arc::clone(name));
+        }
+        self.finish_if_answered(id)
+    }
+
+    /// Those for which a node is waited for that `name` does not know to be alive any more.
+    pub(super) fn waiting_for(&self, uid: &str) -> Vec<u64> {
+        let waits = |(id, call): (&u64, &Call)| call.waiting.contains(uid).then_some(*id);
+        self.open.iter().filter_map(waits).collect()
+    }
+
+    /// When the first of them has waited long enough.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.open.values().map(|call| call.deadline).min()
+    }
+
+    /// Ends those that have waited long enough; `name` is what a node is called.
+    pub(super) fn expire(
+        &mut self,
+        now: Instant,
+        name: impl Fn(&Arc<str>) -> Arc<str>,
+    ) -> Vec<Answered> {
+        let due = self.open.iter().filter(|(_, call)| call.deadline <= now);
+        let due: Vec<u64> = due.map(|(id, _)| *id).collect();
+        let mut ended = Vec::new();
+        for id in due {
+            if let Some(call) = self.open.get_mut(&id) {
+                let mut missing: Vec<_> = call.waiting.drain().map(|uid| name(&uid)).collect();
+                missing.sort_unstable();
+                call.missing.extend(missing);
+            }
+            ended.extend(self.finish_if_answered(id));
+        }
+        ended
+    }
+
+    fn finish_if_answered(&mut self, id: u64) -> Option<Answered> {
+        if !self.open.get(&id)?.waiting.is_empty() {
+            return None;
+        }
+        let call = self.open.remove(&id)?;
+        let is_complete = call.missing.is_empty();
+        let result = combine(call.method, &call.responses, &call.missing);
+        Some(Answered { asker: call.asker, result, is_complete })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const ASKER: Asker = Asker { worker: 1, token: 7 };
+
+    fn call(calls: &mut Calls, uids: &[&str]) -> u64 {
+        let waiting = uids.iter().map(|uid| Arc::from(*uid)).collect();
+        calls.open(ASKER, Method::Disconnect, Instant::now(), waiting, Vec::new())
+    }
+
+    #[test]
+    fn a_call_is_answered_when_all_have_answered_once() {
+        let mut calls = Calls::default();
+        let id = call(&mut calls, &["a", "b"]);
+        assert!(calls.handle_response(id, "a", br#"{"result":{}}"#).is_none());
+        assert!(calls.handle_response(id, "a", br#"{"result":{}}"#).is_none());
+        assert!(calls.handle_response(id, "stranger", br#"{"result":{}}"#).is_none());
+        let answered = calls.handle_response(id, "b", br#"{"result":{}}"#).unwrap();
+        assert!(answered.asker == ASKER && answered.is_complete && answered.result.is_ok());
+        assert!(calls.handle_response(id, "b", b"{}").is_none() && calls.deadline().is_none());
+    }
+
+    #[test]
+    fn who_does_not_answer_is_named() {
+        let mut calls = Calls::default();
+        let id = call(&mut calls, &["a", "b", "c"]);
+        calls.handle_response(id, "a", br#"{"result":{}}"#);
+        assert!(calls.handle_missing(id, "c", &"node c".into()).is_none());
+        let late = Instant::now() + Duration::from_secs(1);
+        let ended = calls.expire(late, |uid| format!("node {uid}").into());
+        let error = ended[0].result.as_ref().unwrap_err();
+        assert!(error.message.contains("no answer from node c, node b"), "{error}");
+        assert!(!ended[0].is_complete && calls.waiting_for("b").is_empty());
+    }
+}

@@ -1,0 +1,161 @@
+//! What is wrong between this node and its cluster: named states, each with its fix.
+
+use super::link::LinkError;
+
+/// Where a node stands in its cluster. The worst of what holds is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Condition {
+    /// No cluster is configured.
+    #[default]
+    Alone,
+    /// A member, with a lease on its number.
+    Member,
+    /// On its way in: no lease yet, and nothing has failed.
+    Joining,
+    /// Another node holds the number that `server.node` wants.
+    NumberTaken,
+    /// A node of this prefix verifies other tokens.
+    OtherCluster,
+    /// Redis does not answer.
+    Unreachable,
+    /// Redis refuses the password or the user.
+    WrongPassword,
+    /// The user may not run a command that is needed.
+    NotPermitted,
+    /// It is a replica, which takes no writes.
+    ReadOnly,
+    /// It reads its data from the disk after a start.
+    Loading,
+    /// It has no memory left (`maxmemory`).
+    OutOfMemory,
+    /// It takes no writes, since it cannot save.
+    CannotSave,
+    /// A key of the prefix is of another type: somebody else's.
+    ForeignKey,
+    /// What Redis holds of this node was gone: evicted, flushed, or lost by a restart.
+    RecordLost,
+    /// An error that has no name here.
+    Failed,
+}
+
+impl Condition {
+    pub(crate) const ALL: [Condition; 15] = [
+        Condition::Alone,
+        Condition::Member,
+        Condition::Joining,
+        Condition::NumberTaken,
+        Condition::OtherCluster,
+        Condition::Unreachable,
+        Condition::WrongPassword,
+        Condition::NotPermitted,
+        Condition::ReadOnly,
+        Condition::Loading,
+        Condition::OutOfMemory,
+        Condition::CannotSave,
+        Condition::ForeignKey,
+        Condition::RecordLost,
+        Condition::Failed,
+    ];
+
+    /// As health, metrics and `dunlin cluster status` have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Condition::Alone => "alone",
+            Condition::Member => "member",
+            Condition::Joining => "joining",
+            Condition::NumberTaken => "number_taken",
+            Condition::OtherCluster => "other_cluster",
+            Condition::Unreachable => "unreachable",
+            Condition::WrongPassword => "wrong_password",
+            Condition::NotPermitted => "not_permitted",
+            Condition::ReadOnly => "read_only",
+            Condition::Loading => "loading",
+            Condition::OutOfMemory => "out_of_memory",
+            Condition::CannotSave => "cannot_save",
+            Condition::ForeignKey => "foreign_key",
+            Condition::RecordLost => "record_lost",
+            Condition::Failed => "failed",
+        }
+    }
+
+    /// What to do about it. Empty where nothing is wrong.
+    pub(crate) fn fix(self) -> &'static str {
+        match self {
+            Condition::Alone | Condition::Member | Condition::Joining => "",
+            Condition::NumberTaken => {
+                "set server.node to 0, so that a free number is leased, or to a number that no other node has"
+            }
+            Condition::OtherCluster => {
+                "give the engine of one of the two clusters another prefix; if they are one, give all nodes the same client.token"
+            }
+            Condition::Unreachable => {
+                "start Redis, or correct the addresses of the cluster's engine"
+            }
+            Condition::WrongPassword => "correct user and password of the cluster's engine",
+            Condition::NotPermitted => {
+                "permit the user ~PREFIX:* &PREFIX:* +@all -@dangerous in Redis (ACL SETUSER)"
+            }
+            Condition::ReadOnly => {
+                "name the primary in the addresses of the cluster's engine, or its Sentinels"
+            }
+            Condition::Loading => "wait until Redis has read its data",
+            Condition::OutOfMemory => {
+                "raise maxmemory in Redis, and set maxmemory-policy to noeviction"
+            }
+            Condition::CannotSave => "mend Redis's disk, which its log names",
+            Condition::ForeignKey => "give the cluster's engine another prefix, or remove the key",
+            Condition::RecordLost => {
+                "set maxmemory-policy to noeviction and appendonly to yes in Redis; it was written again"
+            }
+            Condition::Failed => "see Redis's log",
+        }
+    }
+
+    /// Of an error.
+    pub(super) fn of(error: &LinkError) -> Condition {
+        let LinkError::Redis(text) = error else { return Condition::Unreachable };
+        // A script's error has that of its command in it.
+        let has = |code: &str| text.contains(code);
+        match text.split(' ').next().unwrap_or_default() {
+            "WRONGPASS" | "NOAUTH" => Condition::WrongPassword,
+            "NOPERM" => Condition::NotPermitted,
+            "READONLY" => Condition::ReadOnly,
+            "LOADING" => Condition::Loading,
+            "OOM" => Condition::OutOfMemory,
+            "MISCONF" => Condition::CannotSave,
+            "WRONGTYPE" => Condition::ForeignKey,
+            "MASTERDOWN" => Condition::ReadOnly,
+            _ if has("AUTH") => Condition::WrongPassword,
+            _ if has("WRONGTYPE") => Condition::ForeignKey,
+            _ if has("-READONLY") => Condition::ReadOnly,
+            _ if has("-OOM") => Condition::OutOfMemory,
+            _ if has("NOPERM") || has("No permissions") => Condition::NotPermitted,
+            _ => Condition::Failed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_redis_says_has_a_name_and_a_fix() {
+        for (text, name) in [
+            ("WRONGPASS invalid username-password pair or user is disabled.", "wrong_password"),
+            ("NOAUTH HELLO must be called with the client already authenticated", "wrong_password"),
+            ("READONLY You can't write against a read only replica.", "read_only"),
+            ("LOADING Redis is loading the dataset in memory", "loading"),
+            ("OOM command not allowed when used memory > 'maxmemory'.", "out_of_memory"),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", "foreign_key"),
+            ("ERR something new", "failed"),
+        ] {
+            let condition = Condition::of(&LinkError::Redis(text.into()));
+            assert_eq!(condition.name(), name, "{text}");
+            assert!(!condition.fix().is_empty());
+        }
+        let names: std::collections::HashSet<_> = Condition::ALL.iter().map(|c| c.name()).collect();
+        assert_eq!(names.len(), Condition::ALL.len());
+    }
+}

@@ -1,0 +1,194 @@
+//! The agent's part for calls: those of this node go to the nodes that they concern, those of others to a worker here.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::agent::{Agent, Done, name_in};
+use super::calls::{Answered, Asker};
+use super::kept;
+use super::link::Commands;
+use super::message::Message;
+use super::state::ClusterMetric;
+use crate::api::Method;
+use crate::bus_message::BusMessage;
+use crate::cluster_message::{ClusterAnswer, ClusterCommand};
+
+/// Stands for Redis among the nodes that a call waits for: it keeps the call for those that are away.
+const REDIS: &str = "redis";
+/// How long a worker may take to carry a command out; then the node that asked has given up long ago.
+const SERVED_MAX: Duration = Duration::from_secs(60);
+
+impl Agent {
+    /// Has a command carried out by every node that it concerns.
+    pub(super) fn ask_nodes(
+        &mut self,
+        asker: Asker,
+        method: Method,
+        request: Arc<[u8]>,
+        node: Option<u16>,
+    ) {
+        let own = &self.lease.uid;
+        let living = || self.nodes.values().filter(|node| node.is_alive() && node.uid != *own);
+        // Whose number is not known may be a node that has had another.
+        let only = node.and_then(|number| {
+            let holder = living().find(|node| node.number == number);
+            if number == self.lease.number {
+                Some(Vec::new())
+            } else {
+                holder.map(|node| vec![Arc::clone(&node.uid)])
+            }
+        });
+        let is_elsewhere = only.as_ref().is_some_and(|only| !only.is_empty());
+        let to_all = only.is_none();
+        let others = only.unwrap_or_else(|| living().map(|of| Arc::clone(&of.uid)).collect());
+        let mut waiting: HashSet<Arc<str>> = others.iter().cloned().collect();
+        if !is_elsewhere {
+            waiting.insert(Arc::clone(own));
+        }
+        // What is revoked has to reach nodes that are away, too.
+        let kept_as = kept::field(method, &request);
+        let mut asked = others;
+        asked.extend(kept_as.is_some().then(|| Arc::from(REDIS)));
+        waiting.extend(asked.iter().cloned());
+        let mut missing: Vec<Arc<str>> = Vec::new();
+        if self.link.is_none() {
+            missing.extend(asked.drain(..).map(|uid| {
+                waiting.remove(&uid);
+                name_in(&self.nodes)(&uid)
+            }));
+            if !self.has_joined {
+                missing.push("nodes that are not known yet".into());
+            }
+        }
+        self.state.cluster.counters.count(ClusterMetric::Calls);
+        let deadline = Instant::now() + self.call_timeout;
+        let nobody = waiting.is_empty();
+        let id = self.calls.open(asker, method, deadline, waiting, missing);
+        if nobody && let Some(answered) = self.calls.handle_missing(id, "", &"".into()) {
+            return self.answer(answered);
+        }
+        if let Some(link) = self.link.clone().filter(|_| !asked.is_empty()) {
+            let (prefix, uid) = (Arc::clone(&self.prefix), Arc::clone(&self.lease.uid));
+            let request = Arc::clone(&request);
+            let call = (id, method, &*request);
+            let others = asked.iter().filter(|uid| &***uid != REDIS);
+            let mut commands = commands_of(&prefix, &uid, call, others, to_all);
+            if let Some(field) = &kept_as {
+                kept::keep(&mut commands, &prefix, field, method, &request);
+            }
+            let sent = link.begin(commands);
+            self.jobs.spawn(async move {
+                match sent.await {
+                    Ok(_) => Done::Sent(id),
+                    Err(_) => Done::Unsent(id, asked),
+                }
+            });
+        }
+        if !is_elsewhere {
+            self.carry_out(method, request, Some((Arc::clone(&self.lease.uid), id)));
+        }
+    }
+
+    /// Has a worker of this node carry a command out, for another node or for this one.
+    pub(super) fn carry_out(
+        &mut self,
+        method: Method,
+        request: Arc<[u8]>,
+        for_whom: Option<(Arc<str>, u64)>,
+    ) {
+        self.served += 1;
+        let request_id = self.served;
+        if let Some(for_whom) = for_whom {
+            let (uid, id) = for_whom;
+            self.serving.insert(request_id, (uid, id, Instant::now()));
+        }
+        let worker = (request_id % self.state.workers() as u64) as usize;
+        let command = Box::new(ClusterCommand { request_id, method, request });
+        let _ = self.to_workers.send((worker, BusMessage::ClusterCommand(command)));
+    }
+
+    /// Forgets commands whose workers have died with them.
+    pub(super) fn expire_served(&mut self) {
+        self.serving.retain(|_, (_, _, since)| since.elapsed() < SERVED_MAX);
+    }
+
+    /// Redis has taken a call for the nodes that are away, where it is kept.
+    pub(super) fn handle_sent(&mut self, id: u64) {
+        if let Some(answered) = self.calls.handle_response(id, REDIS, br#"{"result":{}}"#) {
+            self.answer(answered);
+        }
+    }
+
+    /// A worker of this node has carried a command out.
+    pub(super) fn handle_served(&mut self, request_id: u64, response: &[u8]) {
+        let Some((uid, id, _)) = self.serving.remove(&request_id) else { return };
+        if uid == self.lease.uid {
+            if let Some(answered) = self.calls.handle_response(id, &uid, response) {
+                self.answer(answered);
+            }
+            return;
+        }
+        self.state.cluster.counters.count(ClusterMetric::CallsServed);
+        self.respond(&uid, id, response);
+    }
+
+    /// Sends another node the answer to its call.
+    pub(super) fn respond(&mut self, uid: &str, id: u64, response: &[u8]) {
+        let Ok(response) = serde_json::from_slice(response) else { return };
+        let message = Message { id, response: Some(response), ..Message::from(&self.lease.uid) };
+        let mut commands = Commands::default();
+        let channel = format!("{}:calls:{uid}", self.prefix);
+        commands.push(&[b"PUBLISH", channel.as_bytes(), &message.encode()]);
+        self.spawn(commands);
+    }
+
+    /// A call has its answer.
+    pub(super) fn answer(&self, answered: Answered) {
+        if !answered.is_complete {
+            self.state.cluster.counters.count(ClusterMetric::CallsIncomplete);
+        }
+        self.answer_worker(answered.asker, ClusterAnswer::Command(answered.result));
+    }
+
+    pub(super) fn answer_worker(&self, Asker { worker, token }: Asker, answer: ClusterAnswer) {
+        let answer = BusMessage::ClusterAnswer { token, answer: Box::new(answer) };
+        let _ = self.to_workers.send((worker, answer));
+    }
+
+    /// Reads what was revoked while this node was not there, and carries it out.
+    pub(super) fn read_missed(&mut self) {
+        let Some(link) = self.link.clone() else { return };
+        let key = format!("{}:revocations", self.prefix);
+        self.jobs.spawn(async move { Done::Missed(kept::read(&link, &key).await) });
+    }
+}
+
+/// What a call to these nodes is, for Redis.
+fn commands_of<'a>(
+    prefix: &str,
+    uid: &str,
+    (id, method, request): (u64, Method, &[u8]),
+    others: impl Iterator<Item = &'a Arc<str>>,
+    to_all: bool,
+) -> Commands {
+    let message = Message {
+        id,
+        call: Some(method.name().into()),
+        request: serde_json::from_slice(request).ok(),
+        ..Message::from(uid)
+    };
+    let payload = message.encode();
+    let mut commands = Commands::default();
+    for to in others {
+        if to_all {
+            commands.push(&[b"PUBLISH", format!("{prefix}:calls").as_bytes(), &payload]);
+            break;
+        } else {
+            commands.push(&[b"PUBLISH", format!("{prefix}:calls:{to}").as_bytes(), &payload]);
+        }
+    }
+    commands
+}

@@ -1,0 +1,130 @@
+//! Starts and ends the agent as the settings say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dunlin_config::{Cluster, Engine};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::agent::{Agent, Input};
+use crate::api::ApiErrorCode;
+use crate::bus_message::BusMessage;
+use crate::cluster_message::{ClusterAnswer, ClusterAsk};
+use crate::state::ServerState;
+
+/// What workers have asked and the agent has not looked at. More is refused.
+const INPUTS_MAX: usize = 65_536;
+
+/// The agent, if there is a cluster.
+pub(crate) struct ClusterHandle {
+    state: Arc<ServerState>,
+    to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
+    running: Option<Running>,
+}
+
+/// The settings that an agent runs by.
+#[derive(Clone)]
+struct Followed {
+    cluster: Cluster,
+    engine: Arc<Engine>,
+    /// `server.node`.
+    node: u16,
+}
+
+struct Running {
+    settings: Followed,
+    input: mpsc::Sender<Input>,
+    task: JoinHandle<()>,
+}
+
+impl ClusterHandle {
+    /// `to_workers` takes what the agent sends them.
+    pub(crate) fn new(
+        state: &Arc<ServerState>,
+        to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
+    ) -> ClusterHandle {
+        ClusterHandle { state: Arc::clone(state), to_workers, running: None }
+    }
+
+    /// Follows the settings. An agent whose settings have changed leaves the former cluster before the next joins.
+    pub(crate) fn follow(&mut self) {
+        let settings = self.state.settings.load();
+        let (cluster, node) = (&settings.config.cluster, settings.config.server.node);
+        let engine = cluster.engine.as_deref();
+        let engine = engine.and_then(|name| settings.config.engines.get_shared(name));
+        let is_followed = match (&self.running, engine) {
+            (Some(Running { settings: of, .. }), Some(engine)) => {
+                of.cluster == *cluster && of.node == node && of.engine.is_same_place(engine)
+            }
+            (running, engine) => running.is_none() && engine.is_none(),
+        };
+        if is_followed {
+            return;
+        }
+        let wanted = engine.map(|engine| Followed {
+            cluster: cluster.clone(),
+            engine: Arc::clone(engine),
+            node,
+        });
+        let former = self.running.take();
+        let (input, inputs) = mpsc::channel(INPUTS_MAX);
+        let (state, to_workers) = (Arc::clone(&self.state), self.to_workers.clone());
+        let number = state.cluster.number().filter(|_| former.is_some());
+        let settings = wanted.clone();
+        let task = tokio::spawn(async move {
+            if let Some(former) = former {
+                let _ = former.input.send(Input::Leave).await;
+                let _ = former.task.await;
+            }
+            if let Some(Followed { cluster, engine, node }) = settings {
+                let agent = Agent::new(&state, &cluster, &engine, (node, number), to_workers);
+                agent.run(inputs).await;
+            }
+        });
+        self.running = wanted.map(|settings| Running { settings, input, task });
+    }
+
+    /// Takes what a worker has sent about the cluster.
+    pub(crate) fn handle(&self, worker: usize, message: BusMessage) {
+        let refused = match &self.running {
+            Some(running) => match running.input.try_send(Input::Bus(worker, message)) {
+                Ok(()) => return,
+                Err(refused) => refused.into_inner(),
+            },
+            None => Input::Bus(worker, message),
+        };
+        let answer = match refused {
+            Input::Bus(_, BusMessage::ClusterAsk { token, ask }) => {
+                let why = "this node is not in touch with its cluster; try again";
+                let error = ApiErrorCode::Internal.with_reason(why);
+                let answer = match *ask {
+                    ClusterAsk::Command { .. } => ClusterAnswer::Command(Err(error)),
+                    ClusterAsk::Presence { .. } => ClusterAnswer::Presence(Err(error)),
+                    ClusterAsk::PresenceStats { .. } => ClusterAnswer::PresenceStats(Err(error)),
+                };
+                BusMessage::ClusterAnswer { token, answer: Box::new(answer) }
+            }
+            Input::Bus(_, BusMessage::OnlineQuery { request_id, .. }) => {
+                BusMessage::OnlineReply { request_id, online: Vec::new() }
+            }
+            Input::Bus(_, BusMessage::Members(_)) => return self.state.cluster.drop_members(),
+            _ => return,
+        };
+        // The control thread has the other end.
+        let _ = self.to_workers.send((worker, answer));
+    }
+
+    /// Leaves the cluster: what is left of this node there is taken out, as far as Redis answers in time.
+    pub(crate) async fn leave(&mut self, bound: Duration) {
+        let Some(running) = self.running.take() else { return };
+        let left = timeout(bound, async {
+            let _ = running.input.send(Input::Leave).await;
+            running.task.await
+        });
+        if left.await.is_err() {
+            tracing::warn!("Redis does not answer; the other nodes will see this one's lease end");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! A connection to Redis on the control thread: commands leave in order and pipelined, messages of channels come apart
+//! from their replies (RESP3).
+//!
+//! The codec is `wire::resp`, as of the workers' clients. What the control thread asks is a few commands a second, so
+//! this stands on `tokio` and has no loop of its own.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dunlin_wire::resp::{Limits, Scanner, Value, encode_command};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// How long a reply may take: Redis is said to be stopped then, though its connection is open.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+const READ_BYTES: usize = 64 << 10;
+
+/// A reply that owns its bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Reply {
+    Null,
+    Integer(i64),
+    Bytes(Box<[u8]>),
+    /// An array, a set, or a map with its keys and values in turn.
+    List(Vec<Reply>),
+    Error(Box<str>),
+}
+
+/// Why a command has no reply.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum LinkError {
+    /// Redis says no; its code first, as in `WRONGPASS …`.
+    #[error("{0}")]
+    Redis(Box<str>),
+    /// There is no connection, or it has ended: whether the command was carried out is not known.
+    #[error("{0}")]
+    Closed(Box<str>),
+}
+
+/// What a channel was sent.
+#[derive(Debug)]
+pub(super) struct ChannelMessage {
+    pub(super) payload: Box<[u8]>,
+}
+
+/// Commands that leave together.
+#[derive(Default)]
+pub(super) struct Commands {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Commands {
+    pub(super) fn push(&mut self, arguments: &[&[u8]]) -> &mut Self {
+        encode_command(&mut self.bytes, arguments);
+        self.count += 1;
+        self
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+struct Request {
+    commands: Commands,
+    answer: oneshot::Sender<Vec<Reply>>,
+}
+
+struct Waiter {
+    missing: usize,
+    replies: Vec<Reply>,
+    answer: oneshot::Sender<Vec<Reply>>,
+}
+
+type Waiters = Arc<Mutex<VecDeque<Waiter>>>;
+
+/// An open connection. Dropped, it closes.
+pub(super) struct Link {
+    requests: mpsc::UnboundedSender<Request>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Link {
+    /// Uses an open connection. What subscribed channels are sent goes to `messages`, which closes when the connection
+    /// does.
+    pub(super) fn start(
+        transport: impl AsyncRead + AsyncWrite + Send + 'static,
+        messages: mpsc::UnboundedSender<ChannelMessage>,
+    ) -> Link {
+        let (requests, asked) = mpsc::unbounded_channel();
+        let waiters = Waiters::default();
+        let (reading, writing) = tokio::io::split(transport);
+        let of_reader = Arc::clone(&waiters);
+        let reader = tokio::spawn(async move {
+            if let Err(error) = read(reading, &of_reader, &messages).await {
+                tracing::debug!(%error, "the connection to Redis ended");
+            }
+            // Whoever waits sees its sender go, and so does whoever asks from now on.
+            of_reader.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        });
+        let writer = tokio::spawn(async move {
+            // The reader finds out why.
+            let _ = write(writing, &waiters, asked).await;
+        });
+        Link { requests, tasks: [reader, writer] }
+    }
+
+    /// The replies to commands, in order; the first error that Redis answers with takes the place of all.
+    ///
+    /// # Errors
+    /// What Redis says, or that it says nothing.
+    pub(super) async fn call(&self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, LinkError> {
+        let mut all = Commands::default();
+        for command in commands {
+            all.push(command);
+        }
+        self.send(all).await
+    }
+
+    /// As [`Link::call`].
+    pub(super) async fn send(&self, commands: Commands) -> Result<Vec<Reply>, LinkError> {
+        self.begin(commands).await
+    }
+
+    /// As [`Link::call`]; the commands have their place in the order of all from now on.
+    pub(super) fn begin(
+        &self,
+        commands: Commands,
+    ) -> impl Future<Output = Result<Vec<Reply>, LinkError>> + Send + use<> {
+        let ended = || LinkError::Closed("the connection has ended".into());
+        let asked = (!commands.is_empty()).then(|| {
+            let (answer, answered) = oneshot::channel();
+            self.requests.send(Request { commands, answer }).map(|()| answered).map_err(|_| ended())
+        });
+        async move {
+            let Some(answered) = asked.transpose()? else { return Ok(Vec::new()) };
+            let replies = timeout(REPLY_TIMEOUT, answered).await.map_err(|_| {
+                LinkError::Closed(format!("no reply within {REPLY_TIMEOUT:?}").into())
+            })?;
+            unless_refused(replies.map_err(|_| ended())?)
+        }
+    }
+
+    /// Runs a script, which Redis keeps by its SHA-1 once it has seen it.
+    pub(super) async fn script(
+        &self,
+        script: &Script,
+        keys: &[&[u8]],
+        arguments: &[&[u8]],
+    ) -> Result<Reply, LinkError> {
+        let count = keys.len().to_string();
+        let mut line: Vec<&[u8]> = vec![b"EVALSHA", script.sha1.as_bytes(), count.as_bytes()];
+        line.extend_from_slice(keys);
+        line.extend_from_slice(arguments);
+        let replies = match self.call(&[&line]).await {
+            Err(LinkError::Redis(error)) if error.starts_with("NOSCRIPT") => {
+                line[0] = b"EVAL";
+                line[1] = script.text.as_bytes();
+                self.call(&[&line]).await
+            }
+            replies => replies,
+        };
+        Ok(replies?.pop().unwrap_or(Reply::Null))
+    }
+}
+
+/// The replies, unless one is an error.
+fn unless_refused(replies: Vec<Reply>) -> Result<Vec<Reply>, LinkError> {
+    match replies.iter().find_map(|reply| match reply {
+        Reply::Error(error) => Some(error.clone()),
+        _ => None,
+    }) {
+        Some(error) => Err(LinkError::Redis(error)),
+        None => Ok(replies),
+    }
+}
+
+/// A Lua script and its name in Redis.
+pub(super) struct Script {
+    text: &'static str,
+    sha1: String,
+}
+
+impl Script {
+    pub(super) fn new(text: &'static str) -> Script {
+        let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
+        let sha1 = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        Script { text, sha1 }
+    }
+}
+
+async fn write(
+    mut to: impl AsyncWrite + Unpin,
+    waiters: &Waiters,
+    mut asked: mpsc::UnboundedReceiver<Request>,
+) -> io::Result<()> {
+    while let Some(Request { commands, answer }) = asked.recv().await {
+        let waiter = Waiter { missing: commands.count, replies: Vec::new(), answer };
+        waiters.lock().unwrap_or_else(PoisonError::into_inner).push_back(waiter);
+        to.write_all(&commands.bytes).await?;
+        to.flush().await?;
+    }
+    Ok(())
+}
+
+async fn read(
+    mut from: impl AsyncRead + Unpin,
+    waiters: &Waiters,
+    messages: &mpsc::UnboundedSender<ChannelMessage>,
+) -> io::Result<()> {
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "this is not RESP");
+    let mut scanner = Scanner::new(&Limits::default());
+    let mut bytes: Vec<u8> = Vec::new();
+    loop {
+        let mut at = 0;
+        while let Some(length) = scanner.scan(&bytes[at..]).map_err(|_| malformed())? {
+            let value = Value::parse(&bytes[at..at + length]).ok_or_else(malformed)?;
+            at += length;
+            match value {
+                Value::Push(said) => {
+                    if let [kind, _, payload] = &said[..]
+                        && kind.bytes() == Some(b"message")
+                        && let Some(payload) = payload.bytes()
+                    {
+                        // Nobody listens while the connection is being closed.
+                        let _ = messages.send(ChannelMessage { payload: payload.into() });
+                    } else if said.first().and_then(Value::bytes) == Some(b"subscribe") {
+                        answer(waiters, Reply::Null);
+                    }
+                }
+                value => answer(waiters, owned(&value)),
+            }
+        }
+        bytes.drain(..at);
+        bytes.reserve(READ_BYTES);
+        if from.read_buf(&mut bytes).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Gives a reply to the oldest command without one.
+fn answer(waiters: &Waiters, reply: Reply) {
+    let mut waiters = waiters.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(waiter) = waiters.front_mut() else { return };
+    waiter.replies.push(reply);
+    waiter.missing -= 1;
+    if waiter.missing == 0
+        && let Some(Waiter { replies, answer, .. }) = waiters.pop_front()
+    {
+        // The caller may have timed out.
+        let _ = answer.send(replies);
+    }
+}
+
+fn owned(value: &Value<'_>) -> Reply {
+    match value {
+        Value::Integer(number) => Reply::Integer(*number),
+        Value::Boolean(yes) => Reply::Integer(i64::from(*yes)),
+        Value::Error(error) => Reply::Error((*error).into()),
+        Value::Map(pairs) => {
+            Reply::List(pairs.iter().flat_map(|(key, value)| [owned(key), owned(value)]).collect())
+        }
+        Value::Attributed(_, value) => owned(value),
+        value => match (value.bytes(), value.elements()) {
+            (Some(bytes), _) => Reply::Bytes(bytes.into()),
+            (_, Some(values)) => Reply::List(values.iter().map(owned).collect()),
+            _ => Reply::Null,
+        },
+    }
+}
+
+impl Reply {
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Reply::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        self.bytes().and_then(|bytes| str::from_utf8(bytes).ok())
+    }
+
+    pub(super) fn integer(&self) -> Option<i64> {
+        match self {
+            Reply::Integer(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub(super) fn list(&self) -> &[Reply] {
+        match self {
+            Reply::List(list) => list,
+            _ => &[],
+        }
+    }
+}

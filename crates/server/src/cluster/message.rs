@@ -1,0 +1,109 @@
+//! What nodes say to each other over Redis's channels: JSON, versioned.
+//!
+//! There is one channel for all nodes and one for each. Redis keeps no message of a channel: one that is missed costs the
+//! asker its answer, so a call ends with the names of those that did not answer, never in silence.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use dunlin_hub::{ClientInfo, SessionId};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// The version of all messages. A node answers a call of another version with an error, and ignores all else of it.
+pub(super) const VERSION: u8 = 1;
+
+/// A message. What it is follows from the member that it has.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Message<'a> {
+    pub(super) v: u8,
+    /// The sender's uid.
+    #[serde(borrow)]
+    pub(super) from: Cow<'a, str>,
+    /// Of a call; its answer repeats it.
+    #[serde(default)]
+    pub(super) id: u64,
+    /// A method of the server API that is to be carried out on `request`, and answered.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub(super) call: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub(super) request: Option<&'a RawValue>,
+    /// The answer to a call, as a caller of the server API would get it.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub(super) response: Option<&'a RawValue>,
+    /// Sessions that have joined or left channels whose subscribers are notified of that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) members: Vec<MemberChange>,
+}
+
+impl<'a> Message<'a> {
+    pub(super) fn from(uid: &'a str) -> Message<'a> {
+        Message { v: VERSION, from: uid.into(), ..Message::default() }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+/// A session has joined a channel, or left it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct MemberChange {
+    pub(super) channel: Arc<str>,
+    pub(super) client: u64,
+    pub(super) joined: bool,
+    pub(super) member: Member,
+}
+
+/// A member of a channel, as it stands in Redis.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Member {
+    pub(super) v: u8,
+    /// The uid of the node that has the session: the entry counts while that node's lease does.
+    pub(super) node: Arc<str>,
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub(super) user: Box<str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) conn_info: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) chan_info: Option<Box<RawValue>>,
+    /// It is in the presence list.
+    pub(super) presence: bool,
+    /// Subscribers are notified of its coming and going.
+    pub(super) join_leave: bool,
+}
+
+impl Member {
+    pub(super) fn new(
+        node: &Arc<str>,
+        info: &ClientInfo,
+        presence: bool,
+        join_leave: bool,
+    ) -> Member {
+        // What is no JSON cannot be passed on as such.
+        let raw = |json: &Option<Box<[u8]>>| {
+            json.as_deref().and_then(|json| serde_json::from_slice::<Box<RawValue>>(json).ok())
+        };
+        Member {
+            v: VERSION,
+            node: Arc::clone(node),
+            user: info.user.clone(),
+            conn_info: raw(&info.conn_info),
+            chan_info: raw(&info.chan_info),
+            presence,
+            join_leave,
+        }
+    }
+
+    /// As clients see it.
+    pub(super) fn info(&self, client: SessionId) -> ClientInfo {
+        let bytes =
+            |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| raw.get().as_bytes().into());
+        ClientInfo {
+            client,
+            user: self.user.clone(),
+            conn_info: bytes(&self.conn_info),
+            chan_info: bytes(&self.chan_info),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The nodes of a cluster: who is one, calls that hold on all of them, and presence over all of them.
+//!
+//! A task of the control thread ([`Agent`](agent)) is this node's part in it. It holds one connection to Redis. Workers
+//! reach it over the bus by [`crate::cluster_message`]; without `cluster.engine` there is no such task, and workers ask
+//! nobody.
+//!
+//! What is kept in Redis, each name behind the engine's `prefix` and `:cluster`:
+//!
+//! | name | what |
+//! |---|---|
+//! | `:nodes` | hash: a node's number → its uid, the end of its lease, its facts ([`lease`]) |
+//! | `:uids` | set: processes that may have left members behind |
+//! | `:members:CHANNEL` | hash: session id → who it is, and the uid of its node ([`members`]) |
+//! | `:channels:UID` | set: channels of which a process has members |
+//! | `:revocations` | hash: what is revoked → the call that revokes it, for nodes that were away |
+//! | `:sweep:UID` | which node sweeps after a dead one |
+//! | `:calls`, `:calls:UID` | channels: to all nodes, to one ([`message`]) |
+
+mod address;
+mod agent;
+mod answers;
+mod calls;
+mod condition;
+mod forwarding;
+mod handle;
+mod kept;
+mod lease;
+mod link;
+mod members;
+mod message;
+mod online;
+mod presence;
+mod state;
+
+pub(crate) use handle::ClusterHandle;
+pub(crate) use state::ClusterState;

@@ -1,0 +1,167 @@
+//! The agent's part for presence: what workers report goes to Redis, and what others have announced to workers.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use dunlin_config::HookEventKind;
+use dunlin_hub::{MemberEvent, SessionId, UnsubscribeCause};
+use dunlin_webhooks::{HookEvent, HookEventBody};
+
+use super::agent::{Agent, Done};
+use super::calls::Asker;
+use super::link::Commands;
+use super::members::{Place, bounded, counted};
+use super::message::{MemberChange, Message};
+use super::state::ClusterMetric;
+use crate::api::ApiErrorCode;
+use crate::bus_message::BusMessage;
+use crate::cluster_message::{ClusterAnswer, MembersReport, RemoteMember};
+
+/// Changes of members that may be on their way to Redis; beyond it they are compared with what it has, once it answers.
+const MEMBERS_PENDING_MAX: usize = 1 << 18;
+/// Members whose coming and going is announced in one message.
+const MEMBERS_A_MESSAGE: usize = 256;
+
+impl Agent {
+    pub(super) fn place(&self) -> Place {
+        Place { prefix: Arc::clone(&self.prefix), uid: Arc::clone(&self.lease.uid) }
+    }
+
+    pub(super) fn handle_members(&mut self, worker: usize, report: MembersReport) {
+        match report {
+            MembersReport::Changed(events) => self.write_members(&events),
+            MembersReport::All(events) => {
+                let place = self.place();
+                let listed: Vec<_> = events.iter().map(|event| place.change(event)).collect();
+                let stale = self.comparison.as_mut().and_then(|of| of.handle_list(worker, &listed));
+                self.write_members(&events);
+                if let Some(stale) = stale {
+                    self.comparison = None;
+                    self.write_changes(stale, &HashSet::new());
+                }
+            }
+            MembersReport::Lost => self.members_lost = true,
+        }
+    }
+
+    fn write_members(&mut self, events: &[MemberEvent]) {
+        let place = self.place();
+        let edges = events.iter().filter(|event| event.at_edge);
+        let edges = edges.map(|event| Arc::clone(&event.channel)).collect();
+        self.write_changes(events.iter().map(|event| place.change(event)).collect(), &edges);
+    }
+
+    fn write_changes(&mut self, changes: Vec<MemberChange>, edges: &HashSet<Arc<str>>) {
+        // Without a connection they are found when there is one again.
+        let Some(link) = self.link.clone().filter(|_| !changes.is_empty()) else { return };
+        let count = changes.len();
+        if self.members_pending + count > MEMBERS_PENDING_MAX {
+            self.members_lost = true;
+            return;
+        }
+        self.count_members_pending(self.members_pending + count);
+        let written = self.place().write(&link, changes, edges);
+        self.jobs.spawn(async move { Done::MembersWritten(count, written.await) });
+    }
+
+    pub(super) fn count_members_pending(&mut self, count: usize) {
+        self.members_pending = count;
+        self.state.cluster.counters.set(ClusterMetric::MembersPending, count as u64);
+    }
+
+    /// Compares this node's members with what Redis has of them, and corrects that.
+    pub(super) fn compare_members(&mut self) {
+        let Some(link) = self.link.clone() else { return };
+        self.state.cluster.counters.count(ClusterMetric::Resyncs);
+        let place = self.place();
+        self.jobs
+            .spawn(async move { Done::MembersRead(place.of_process(&link, &place.uid).await) });
+    }
+
+    /// Removes what a dead process has left, unless another node does.
+    pub(super) fn sweep(&mut self, dead: Arc<str>) {
+        let Some(link) = self.link.clone() else { return };
+        let (place, claim_ms) = (self.place(), self.lease.lease_ms);
+        self.jobs.spawn(async move { Done::Swept(place.sweep(&link, &dead, claim_ms).await) });
+    }
+
+    /// Tells everybody of a dead node's members that they have gone: this node alone does, for it has removed them.
+    pub(super) fn handle_swept(&mut self, gone: Vec<MemberChange>) {
+        let counters = &self.state.cluster.counters;
+        counters.set(ClusterMetric::Swept, counters.get(ClusterMetric::Swept) + gone.len() as u64);
+        for change in &gone {
+            self.emit_unsubscribe(change);
+            if change.member.join_leave {
+                self.announce_here(change);
+            }
+        }
+        self.announce(gone.into_iter().filter(|change| change.member.join_leave).collect());
+    }
+
+    fn emit_unsubscribe(&mut self, change: &MemberChange) {
+        self.hooks.set_filter(&self.state.settings.load().event_filter);
+        let Some(session) = SessionId::from_u64(change.client) else { return };
+        if !self.hooks.wants_from(HookEventKind::Unsubscribe, &change.channel) {
+            return;
+        }
+        let body = HookEventBody::Unsubscribe {
+            session,
+            user: change.member.user.clone(),
+            channel: Arc::clone(&change.channel),
+            cause: UnsubscribeCause::Disconnect,
+        };
+        let event = HookEvent { unix_ms: crate::unix_ms(), body };
+        let to = self.state.webhooks_endpoint();
+        let _ = self.to_workers.send((to, BusMessage::HookEvent(Box::new(event))));
+    }
+
+    /// Tells the other nodes who has come and gone.
+    pub(super) fn announce(&mut self, changes: Vec<MemberChange>) {
+        let channel = format!("{}:calls", self.prefix);
+        let mut commands = Commands::default();
+        for members in changes.chunks(MEMBERS_A_MESSAGE) {
+            let message = Message { members: members.to_vec(), ..Message::from(&self.lease.uid) };
+            commands.push(&[b"PUBLISH", channel.as_bytes(), &message.encode()]);
+        }
+        if !commands.is_empty() {
+            self.spawn(commands);
+        }
+    }
+
+    /// Tells the subscribers on this node.
+    pub(super) fn announce_here(&self, change: &MemberChange) {
+        let Some(client) = SessionId::from_u64(change.client) else { return };
+        let info = Arc::new(change.member.info(client));
+        // The home worker of the channel is one of them; the others have nobody to tell.
+        self.tell_workers(|| {
+            BusMessage::RemoteMember(Box::new(RemoteMember {
+                channel: Arc::clone(&change.channel),
+                info: Arc::clone(&info),
+                joined: change.joined,
+            }))
+        });
+    }
+
+    /// Reads who is in a channel; without a bound, how many.
+    pub(super) fn read_presence(&mut self, asker: Asker, channel: &str, bytes_max: Option<usize>) {
+        let answer = move |present: Result<_, _>| match bytes_max {
+            Some(max) => ClusterAnswer::Presence(present.and_then(|all| bounded(all, max))),
+            None => ClusterAnswer::PresenceStats(present.map(|all| counted(&all))),
+        };
+        let unknown = |why: &dyn std::fmt::Display| {
+            let why = format_args!("who is present on other nodes is not known: {why}");
+            ApiErrorCode::Internal.with_reason(why)
+        };
+        let Some(link) = self.link.clone() else {
+            let why = unknown(&"there is no connection to the cluster's Redis");
+            return self.answer_worker(asker, answer(Err(why)));
+        };
+        let living = self.nodes.values().filter(|node| node.is_alive());
+        let mut living: HashSet<Arc<str>> = living.map(|node| Arc::clone(&node.uid)).collect();
+        living.insert(Arc::clone(&self.lease.uid));
+        let present = self.place().present(&link, channel, living);
+        self.jobs.spawn(async move {
+            Done::Present(asker, answer(present.await.map_err(|error| unknown(&error))))
+        });
+    }
+}

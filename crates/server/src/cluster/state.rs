@@ -1,0 +1,202 @@
+//! What all threads know of the cluster.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dunlin_metrics::{Collector, DescriptorEncoder, Family, Kind, metrics};
+use serde_json::{Value, json};
+
+use super::condition::Condition;
+use super::lease::Node;
+
+/// No number: this node is alone, and `server.node` is its number.
+const NO_NUMBER: u16 = u16::MAX;
+
+metrics! {
+    /// A metric of this node in its cluster.
+    ClusterMetric,
+    /// Written by the control thread alone.
+    ClusterCounters;
+    Nodes, Gauge, "cluster_nodes", "Nodes of the cluster whose leases hold, this one included; 0: this node is alone.";
+    Number, Gauge, "cluster_node_number", "The number of this node in session ids; 0: alone.";
+    Lag, Gauge, "cluster_redis_round_trip_microseconds", "How long the last write of the lease took, there and back.";
+    MembersPending, Gauge, "cluster_members_pending", "Members that came or went and are not in Redis yet.";
+    Calls, Counter, "cluster_calls_total", "Calls of the server API that were asked of other nodes.";
+    CallsIncomplete, Counter, "cluster_calls_incomplete_total", "Calls that not all nodes have answered.";
+    CallsServed, Counter, "cluster_calls_served_total", "Calls that were carried out for other nodes.";
+    Reconnects, Counter, "cluster_redis_reconnects_total", "Times the connection to Redis was opened again.";
+    LeasesLost, Counter, "cluster_leases_lost_total", "Times the lease of this node had ended, or its record was gone.";
+    Swept, Counter, "cluster_members_swept_total", "Members of dead nodes that this node has removed from presence.";
+    Resyncs, Counter, "cluster_member_resyncs_total", "Times all members of this node were compared with what Redis has.";
+}
+
+/// The cluster as the control thread sees it, for everybody else.
+#[derive(Debug)]
+pub(crate) struct ClusterState {
+    number: AtomicU16,
+    pub(crate) counters: ClusterCounters,
+    /// Milliseconds of uptime at the last write that Redis confirmed; 0: none.
+    written_ms: AtomicU64,
+    /// What a worker has said of its members was dropped on its way to the agent.
+    members_dropped: AtomicBool,
+    view: Mutex<View>,
+}
+
+#[derive(Debug, Default)]
+struct View {
+    condition: Condition,
+    /// What exactly is wrong.
+    detail: String,
+    engine: Arc<str>,
+    prefix: Arc<str>,
+    servers: String,
+    lease_ms: u64,
+    nodes: BTreeMap<u16, Node>,
+}
+
+impl Default for ClusterState {
+    fn default() -> ClusterState {
+        ClusterState {
+            number: AtomicU16::new(NO_NUMBER),
+            counters: ClusterCounters::default(),
+            written_ms: AtomicU64::new(0),
+            members_dropped: AtomicBool::new(false),
+            view: Mutex::default(),
+        }
+    }
+}
+
+impl ClusterState {
+    /// The number that sessions are opened under; `None`: `server.node`.
+    pub(crate) fn number(&self) -> Option<u16> {
+        Some(self.number.load(Ordering::Acquire)).filter(|&number| number != NO_NUMBER)
+    }
+
+    pub(crate) fn set_number(&self, number: Option<u16>) {
+        self.number.store(number.unwrap_or(NO_NUMBER), Ordering::Release);
+        self.counters.set(ClusterMetric::Number, number.unwrap_or(0).into());
+    }
+
+    pub(super) fn drop_members(&self) {
+        self.members_dropped.store(true, Ordering::Release);
+    }
+
+    /// Whether members were dropped since this was asked last.
+    pub(super) fn take_members_dropped(&self) -> bool {
+        self.members_dropped.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) fn set_place(
+        &self,
+        engine: Arc<str>,
+        (prefix, servers): (&Arc<str>, String),
+        lease_ms: u64,
+    ) {
+        let mut view = self.lock();
+        let prefix = Arc::clone(prefix);
+        *view = View { engine, prefix, servers, lease_ms, ..View::default() };
+        view.condition = Condition::Joining;
+        self.written_ms.store(0, Ordering::Release);
+    }
+
+    /// There is no cluster any more.
+    pub(super) fn leave(&self) {
+        *self.lock() = View::default();
+        self.set_number(None);
+        self.counters.set(ClusterMetric::Nodes, 0);
+    }
+
+    /// True when the condition is another one than before.
+    pub(super) fn set_condition(&self, condition: Condition, detail: &str) -> bool {
+        let mut view = self.lock();
+        let differs = view.condition != condition;
+        view.condition = condition;
+        detail.clone_into(&mut view.detail);
+        differs
+    }
+
+    pub(super) fn set_nodes(&self, nodes: BTreeMap<u16, Node>, now_ms: u64) {
+        let living = nodes.values().filter(|node| node.is_alive()).count();
+        self.counters.set(ClusterMetric::Nodes, living as u64);
+        self.written_ms.store(now_ms.max(1), Ordering::Release);
+        self.lock().nodes = nodes;
+    }
+
+    pub(crate) fn condition(&self) -> Condition {
+        self.lock().condition
+    }
+
+    /// What `/health` says: no more than that and how the node is a member. `None`: it is alone.
+    pub(crate) fn health(&self) -> Option<Value> {
+        let condition = self.condition();
+        (condition != Condition::Alone).then(|| json!(condition.name()))
+    }
+
+    /// What `/cluster` says.
+    pub(crate) fn status(&self, now_ms: u64) -> Value {
+        let view = self.lock();
+        if view.condition == Condition::Alone {
+            return json!({ "condition": view.condition.name(), "nodes": [] });
+        }
+        let written_ms = self.written_ms.load(Ordering::Acquire);
+        let age_ms = (written_ms > 0).then(|| now_ms.saturating_sub(written_ms));
+        let lease_ms = i64::try_from(view.lease_ms).unwrap_or(i64::MAX);
+        let since = i64::try_from(age_ms.unwrap_or(0)).unwrap_or(0);
+        let nodes = view.nodes.values().map(|node| {
+            let left_ms = node.left_ms - since;
+            json!({
+                "node": node.number,
+                "uid": node.uid,
+                "name": node.facts.name,
+                "alive": left_ms >= 0,
+                "age_ms": lease_ms - left_ms,
+                "version": node.facts.version,
+                "client_addr": node.facts.client_addr,
+                "admin_addr": node.facts.admin_addr,
+                "started_unix_s": node.facts.started_unix_s,
+                "revision": node.facts.revision,
+                "sessions": node.facts.sessions,
+                "lag_us": node.facts.lag_us,
+            })
+        });
+        json!({
+            "condition": view.condition.name(),
+            "detail": view.detail,
+            "fix": view.condition.fix(),
+            "engine": view.engine,
+            "servers": view.servers,
+            "prefix": view.prefix,
+            "node": self.number(),
+            "lease_ms": view.lease_ms,
+            "written_ms_ago": age_ms,
+            "nodes": nodes.collect::<Vec<_>>(),
+        })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A node that is alone has no metrics of a cluster.
+impl Collector for ClusterState {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let condition = self.condition();
+        if condition == Condition::Alone {
+            return Ok(());
+        }
+        for &metric in ClusterMetric::ALL {
+            metric.family().encode_one(&mut encoder, self.counters.get(metric))?;
+        }
+        let family = Family {
+            name: "cluster_condition",
+            help: "1: how this node stands in its cluster; `member` when nothing is wrong.",
+            kind: Kind::Gauge,
+        };
+        let samples = Condition::ALL
+            .iter()
+            .map(|of| ([("condition", of.name())], u64::from(*of == condition)));
+        family.encode(&mut encoder, samples)
+    }
+}

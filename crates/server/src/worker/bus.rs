@@ -1,0 +1,84 @@
+//! What comes over the bus.
+
+use dunlin_net::Context;
+
+use super::Worker;
+use super::link::Link;
+use crate::bus_message::BusMessage;
+use crate::cluster_message::RemoteMember;
+
+impl Worker<'_> {
+    /// Takes a message of another thread.
+    pub(super) fn receive(&mut self, cx: &mut Context<Link>, from: usize, message: BusMessage) {
+        match message {
+            BusMessage::Hub(message) => {
+                let now = self.now(cx);
+                // Only workers send this, and there are at most 127 of them.
+                self.hub.handle_message(now, from as u8, message);
+                self.drain_events(cx);
+            }
+            BusMessage::Emulation { session, frame } => self.emulate(cx, session, &frame),
+            BusMessage::FindConnections(search) => self.go_on_searching(cx, search),
+            BusMessage::LatencyProbe(sent) => {
+                self.state.loop_stats[self.index]
+                    .hop_times
+                    .record(sent.elapsed().as_nanos() as u64);
+            }
+            // It has woken this worker, and the switch came with the wake.
+            BusMessage::AdoptSettings => self.confirm_adoption(),
+            // It has woken this worker, which asks for its slot in each turn.
+            BusMessage::FanoutGranted => {}
+            BusMessage::BroadcastCommand { request_id, command } => {
+                self.broadcast_command(request_id, &command);
+            }
+            BusMessage::CountAffected { request_id, scope } => {
+                self.affected.begin(request_id, scope, cx.connections());
+            }
+            BusMessage::PushReply(reply) => self.push_replied(cx, *reply),
+            BusMessage::OnlineQuery { request_id, users } => {
+                self.query_online(from, request_id, &users);
+            }
+            // To other threads.
+            BusMessage::SettingsAdopted
+            | BusMessage::BroadcastReply { .. }
+            | BusMessage::AffectedReply { .. }
+            | BusMessage::PushRequest(_)
+            | BusMessage::PushReplyRead { .. }
+            | BusMessage::PushCallerGone { .. }
+            | BusMessage::OnlineReply { .. }
+            | BusMessage::Revoke { .. }
+            | BusMessage::Unblock { .. }
+            | BusMessage::WantKeys
+            | BusMessage::ClusterAsk { .. }
+            | BusMessage::ClusterReply { .. }
+            | BusMessage::Members(_)
+            | BusMessage::HookEvent(_) => {}
+            #[cfg(test)]
+            BusMessage::Stall(stalled, until) => {
+                let _ = stalled.send(());
+                let _ = until.recv();
+            }
+            BusMessage::RevokeReply { token, result } => {
+                self.handle_revoke_reply(cx, token, result);
+            }
+            BusMessage::ClusterAnswer { token, answer } => {
+                self.cluster_answered(cx, token, *answer);
+            }
+            BusMessage::ClusterCommand(command) => self.serve_cluster(cx, &command),
+            BusMessage::NodeNumber => self.adopt_node_number(),
+            BusMessage::ListMembers => self.list_members(),
+            BusMessage::RemoteMember(member) => {
+                let now = self.now(cx);
+                let RemoteMember { channel, info, joined } = *member;
+                self.hub.announce_remote(now, &channel, &info, joined);
+            }
+            BusMessage::KeysFetched => self.keys_fetched(cx),
+            BusMessage::Revoked(revocation) => self.handle_revoked(cx, &revocation),
+            BusMessage::RevokedUnseen => self.handle_revoked_unseen(cx),
+            BusMessage::Drain => self.begin_drain(cx),
+            BusMessage::Stop => cx.stop(),
+            #[cfg(test)]
+            BusMessage::Panic => panic!("asked to, by a test"),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The cluster, as a worker sees it: what it asks of all nodes, and what it carries out for one.
+
+use dunlin_hub::{ChannelOptions, ChannelSummary, Error, Event};
+use dunlin_net::{ConnId, Context};
+
+use super::Worker;
+use super::link::Link;
+use super::parts::{CallForm, CommandPlace, CommandSlot, NewCall, Pending};
+use crate::api::{ApiError, Outcome, Request};
+use crate::bus_message::BusMessage;
+use crate::cluster_message::{ClusterAnswer, ClusterAsk, ClusterCommand, MembersReport};
+use crate::metrics::Metric;
+
+/// Commands carried out for nodes of the cluster have no connection.
+const NO_CONNECTION: u64 = u64::MAX;
+
+impl Worker<'_> {
+    /// Whether this node is one of several.
+    pub(super) fn is_in_cluster(&self) -> bool {
+        self.settings.config.cluster.engine.is_some()
+    }
+
+    /// Names sessions by the number of this node's lease, if it has one, from now on.
+    pub(super) fn adopt_node_number(&mut self) {
+        let number = self.state.node_number(&self.settings.config);
+        if self.hub.set_node(number).is_err() {
+            tracing::warn!(
+                worker = self.index,
+                number,
+                "sessions of eight former numbers are open; those that open now have one of these"
+            );
+        }
+    }
+
+    /// Follows whether there is a cluster, whose nodes want to know the members of channels.
+    pub(super) fn apply_cluster(&mut self) {
+        self.hub.record_members(self.is_in_cluster());
+        // Those there are by now are listed; an earlier incarnation may have had others.
+        self.members_lost = self.is_in_cluster();
+    }
+
+    /// Tells the control thread who has come and gone since.
+    pub(super) fn report_members(&mut self) {
+        let Some(first) = self.hub.poll_member_event() else { return };
+        let mut changed = vec![first];
+        changed.extend(std::iter::from_fn(|| self.hub.poll_member_event()));
+        if !self.send_members(MembersReport::Changed(changed)) {
+            self.members_lost = true;
+        }
+    }
+
+    /// Lists all members of channels at home here.
+    pub(super) fn list_members(&mut self) {
+        self.report_members();
+        let all = self.hub.members().collect();
+        if !self.send_members(MembersReport::All(all)) {
+            self.members_lost = true;
+        }
+    }
+
+    /// Once a second: has the members listed again, if some were lost on the way.
+    pub(super) fn look_at_members(&mut self) {
+        if self.members_lost && self.is_in_cluster() {
+            self.members_lost = !self.send_members(MembersReport::Lost);
+        }
+    }
+
+    fn send_members(&mut self, report: MembersReport) -> bool {
+        let report = BusMessage::Members(Box::new(report));
+        self.endpoint.send(self.state.control_endpoint(), report).is_ok()
+    }
+
+    /// Asks who is in a channel on all nodes, with a token that the answer comes back with. False: this node is alone.
+    pub(super) fn ask_presence(
+        &mut self,
+        cx: &mut Context<Link>,
+        (channel, options): (&str, &ChannelOptions),
+        token: u64,
+        bytes_max: Option<usize>,
+    ) -> bool {
+        // A channel without presence is answered as it is on any node.
+        if !self.is_in_cluster() || !options.presence {
+            return false;
+        }
+        self.report_members();
+        let channel = channel.into();
+        let ask = match bytes_max {
+            Some(bytes_max) => ClusterAsk::Presence { channel, bytes_max },
+            None => ClusterAsk::PresenceStats { channel },
+        };
+        let ask = BusMessage::ClusterAsk { token, ask: Box::new(ask) };
+        if self.endpoint.send(self.state.control_endpoint(), ask).is_err() {
+            self.count(Metric::BusRefused);
+            if let Some(pending) = self.pending.take(token) {
+                self.fail(cx, &pending, Error::Overloaded);
+            }
+        }
+        true
+    }
+
+    /// Asks all nodes to carry a command out, if it concerns more than this one. False: it is this node's alone.
+    /// `Err`: the command is answered already.
+    pub(super) fn ask_cluster(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        request: &Request<'_>,
+    ) -> Result<bool, ApiError> {
+        if !self.is_in_cluster() || self.api_calls.is_of_cluster(place.call) {
+            return Ok(false);
+        }
+        let now = self.now(cx);
+        let Some((body, node)) = request.for_cluster(now.unix_ms / 1000) else { return Ok(false) };
+        let token = self.api_token(cx, place)?;
+        let (method, request) = (request.method(), body.into());
+        self.send_to_cluster(token, ClusterAsk::Command { method, request, node })?;
+        Ok(true)
+    }
+
+    fn send_to_cluster(&mut self, token: u64, ask: ClusterAsk) -> Result<(), ApiError> {
+        let ask = BusMessage::ClusterAsk { token, ask: Box::new(ask) };
+        if self.endpoint.send(self.state.control_endpoint(), ask).is_err() {
+            self.count(Metric::BusRefused);
+            self.pending.take(token);
+            return Err(Error::Overloaded.into());
+        }
+        Ok(())
+    }
+
+    /// The nodes have answered.
+    pub(super) fn cluster_answered(
+        &mut self,
+        cx: &mut Context<Link>,
+        token: u64,
+        answer: ClusterAnswer,
+    ) {
+        // Whoever asked may have been answered with a timeout.
+        let Some(pending) = self.pending.take(token) else { return };
+        let place = match pending {
+            Pending::Api(place) => place,
+            pending => return self.client_answered(cx, pending, token, answer),
+        };
+        let answer = match answer {
+            ClusterAnswer::Command(result) => {
+                result.map(|json| match self.api_calls.is_of_pusher(place.call) {
+                    true => channels(&json).unwrap_or(Outcome::Json(json)),
+                    false => Outcome::Json(json),
+                })
+            }
+            ClusterAnswer::Presence(result) => result.map(Outcome::Presence),
+            ClusterAnswer::PresenceStats(result) => result.map(Outcome::PresenceStats),
+        };
+        self.api_answered(cx, place, answer);
+    }
+
+    /// The answer to a command of a client.
+    fn client_answered(
+        &mut self,
+        cx: &mut Context<Link>,
+        pending: Pending,
+        token: u64,
+        answer: ClusterAnswer,
+    ) {
+        let event = match answer {
+            ClusterAnswer::Presence(Ok(present)) => Event::Presence { token, result: Ok(present) },
+            ClusterAnswer::PresenceStats(Ok(stats)) => {
+                Event::PresenceStats { token, result: Ok(stats) }
+            }
+            _ => return self.fail(cx, &pending, Error::Timeout),
+        };
+        if let Some((pending, event)) = self.large_answers.admit(pending, event) {
+            self.answer_pending(cx, pending, event);
+        }
+    }
+
+    /// Carries a command out for a node of the cluster.
+    pub(super) fn serve_cluster(&mut self, cx: &mut Context<Link>, command: &ClusterCommand) {
+        let ClusterCommand { request_id, method, request } = command;
+        let call = self.api_calls.open(NewCall {
+            scope: None,
+            conn: ConnId::from_u64(NO_CONNECTION),
+            form: CallForm::Cluster { request_id: *request_id },
+            errors_as_status: false,
+            commands: vec![CommandSlot::new(Some(*method), 0)],
+            at_once: 1,
+            warning: None,
+            pusher: None,
+        });
+        self.api_calls.begin_next(call);
+        let parsed = Request::parse(*method, request);
+        self.execute(cx, call, 0, parsed);
+        self.drain_events(cx);
+        self.pause(cx, call);
+    }
+
+    /// A command for a node of the cluster is carried out. If the ring is full, that node names this one as silent.
+    pub(super) fn respond_to_cluster(&mut self, request_id: u64, response: Vec<u8>) {
+        let response = response.into();
+        let reply = BusMessage::ClusterReply { request_id, response };
+        let _ = self.endpoint.send(self.state.control_endpoint(), reply);
+    }
+}
+
+/// The channels in a result, for whoever does not pass it on as it is.
+fn channels(result: &[u8]) -> Option<Outcome> {
+    let result: serde_json::Value = serde_json::from_slice(result).ok()?;
+    let channels = result["channels"].as_object()?.iter().map(|(name, of)| ChannelSummary {
+        name: name.as_str().into(),
+        clients: of["num_clients"].as_u64().unwrap_or(0),
+    });
+    Some(Outcome::Channels(channels.collect()))
+}
