@@ -19,11 +19,10 @@ use crate::crash;
 use crate::settings::{Namespace, Settings};
 use crate::state::ServerState;
 
-/// Subscriptions looked at in one turn; some tenths of a millisecond.
-const WITHDRAWAL_STEPS: u32 = 1_024;
-
 /// Boots that session ids distinguish; a restart of a worker takes the next.
 const BOOTS: u32 = dunlin_hub::BOOTS_MAX as u32;
+/// Subscriptions looked at in one turn; some tenths of a millisecond.
+const WITHDRAWAL_STEPS: u32 = 1_024;
 
 impl Worker<'_> {
     /// Switches to the newest snapshot, if there is one.

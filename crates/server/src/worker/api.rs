@@ -10,6 +10,7 @@ use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
 
 use super::Worker;
+use super::api_turns::BEHIND_MS_MAX;
 use super::connect::VERSION;
 use super::link::Link;
 use super::parts::{
@@ -18,21 +19,15 @@ use super::parts::{
 };
 use super::reply;
 use super::routes::{method_refused, origin_refused};
-use super::timer::Timer;
 use crate::api::request::{Message, RefreshRequest, SubscribeRequest, Target};
 use crate::api::{
     Answer, ApiError, ApiErrorCode, Batch, Legacy, Lenient, Method, NodeFacts, OPENAPI, Outcome,
     Request, presented_key, scope, write_response,
 };
-use crate::budget::{Payer, Rates, Work};
+use crate::budget::{Rates, Work};
 use crate::metrics::Metric;
 use crate::revocation::Revocation;
 use crate::session_token;
-
-/// How long a call waits at most for the subscribers of a channel that is behind.
-const BEHIND_MS_MAX: u64 = 1_000;
-/// How often is looked whether they have caught up.
-const HELD_POLL_MS: u64 = 1;
 
 /// What a caller's key may do; `None`: everything.
 type Scope = Option<KeyScope>;
@@ -200,114 +195,6 @@ impl Worker<'_> {
         self.pause(cx, call);
     }
 
-    /// Gives commands of a call to the hub as long as they may begin and the turn lasts. Returns how many of the call have
-    /// begun.
-    fn give_out<'r>(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        call: CallId,
-        mut command: impl FnMut(u32) -> Result<Request<'r>, ApiError>,
-    ) -> usize {
-        while let Some(at) = self.api_calls.begin_next(call) {
-            let command = command(at);
-            let deliveries = match &command {
-                Ok(Request::Publish(of)) => {
-                    self.deliveries_to(&of.channel, of.message.data.as_bytes().len())
-                }
-                _ => 0,
-            };
-            self.execute(cx, call, at, command);
-            // What it leads to is delivered before more is made, so that outboxes which it fills are seen.
-            self.drain_events(cx);
-            if self.api_calls.has_broadcast(call)
-                || self.api_calls.is_held(call)
-                || !self.goes_on(conn, deliveries)
-            {
-                break;
-            }
-        }
-        self.api_calls.begun(call)
-    }
-
-    /// Goes on with the calls that wait for their turn, or for the subscribers of a channel.
-    pub(super) fn run_calls(&mut self, cx: &mut Context<Link>) {
-        if self.api_calls.holds_some() {
-            let (now_ms, pressure) = (cx.now_ms(), &self.state.pressure);
-            let released = self.api_calls.release(|held| {
-                now_ms >= held.until_ms || held.channel.is_some_and(|hash| !pressure.holds(hash))
-            });
-            for call in released {
-                self.respond(cx, call);
-            }
-            if self.api_calls.arm_timer() {
-                cx.run_after(HELD_POLL_MS, Timer::Calls as u64);
-            }
-        }
-        for call in self.api_calls.take_ready() {
-            let Some((conn, rest)) = self.api_calls.resume(call) else { continue };
-            if let Some(broadcast) = rest.broadcast {
-                self.continue_broadcast(cx, conn, call, broadcast);
-            }
-            if !self.api_calls.has_broadcast(call) {
-                self.give_out(cx, conn, call, |at| rest.commands.command(at));
-            }
-            self.keep(call, rest.commands);
-            self.pause(cx, call);
-        }
-    }
-
-    /// Keeps the commands of a call that wait for their turn, unless too much waits already.
-    fn keep(&mut self, call: CallId, commands: RestCommands) {
-        if !self.api_calls.keep(call, commands, self.backlog_bytes_max()) {
-            self.api_calls.refuse_rest(call, &dunlin_hub::Error::Overloaded.into());
-        }
-    }
-
-    fn continue_broadcast(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        call: CallId,
-        mut broadcast: Broadcast,
-    ) {
-        let place = CommandPlace { call, at: broadcast.at, part: None };
-        let from = broadcast.next;
-        let publish = &broadcast.publish;
-        let given = self.give_parts(cx, conn, (place, from), broadcast.channels(), publish);
-        broadcast.next += given;
-        if broadcast.channels().next().is_some() {
-            self.api_calls.keep_broadcast(call, broadcast);
-        }
-    }
-
-    /// Publishes into the channels of a broadcast, the first of which has the place `from` in it, as long as the turn lasts.
-    /// Returns into how many.
-    fn give_parts<'n>(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        (place, from): (CommandPlace, u32),
-        channels: impl Iterator<Item = &'n str>,
-        publish: &NewPublication,
-    ) -> u32 {
-        let mut given = 0;
-        for channel in channels {
-            let part = CommandPlace { part: Some(from + given), ..place };
-            let has_room = self.api_calls.begin_part(place.call);
-            if let Err(error) = self.publish(cx, part, channel, publish.clone()) {
-                self.api_calls.handle_answer(part, Err(error));
-            }
-            self.drain_events(cx);
-            given += 1;
-            let deliveries = self.deliveries_to(channel, publish.data.len());
-            if !has_room || self.api_calls.is_held(place.call) || !self.goes_on(conn, deliveries) {
-                break;
-            }
-        }
-        given
-    }
-
     /// What the caller may do with the API, if anything.
     fn authorised(&self, request: &http::RequestHead<'_>) -> Result<Scope, &'static str> {
         let api = &self.settings.config.api;
@@ -354,20 +241,6 @@ impl Worker<'_> {
             self.count(Metric::ApiErrors);
             self.api_calls.handle_answer(place, Err(error));
         }
-    }
-
-    /// Charges a call to its key. What follows of it, and its answer, wait until the key has the budget again.
-    fn charge_call(&mut self, call: CallId, (payer, rates): (Payer, Rates), work: Work) {
-        let wait_ms = self.charge_shared(payer, &rates, work);
-        if wait_ms > 0 {
-            self.hold(call, self.clock.now().ms + wait_ms, None);
-        }
-    }
-
-    /// A call goes on, and is answered, no sooner than then, or than a channel is not behind any more.
-    fn hold(&mut self, call: CallId, until_ms: u64, channel: Option<u64>) {
-        self.count(Metric::CommandsDelayed);
-        self.api_calls.hold(call, until_ms, channel);
     }
 
     /// Hands a command to the hub. `Err`: it is answered already.
@@ -664,7 +537,7 @@ impl Worker<'_> {
     }
 
     /// Responds to a call whose commands are all answered.
-    fn respond(&mut self, cx: &mut Context<Link>, call: CallId) {
+    pub(super) fn respond(&mut self, cx: &mut Context<Link>, call: CallId) {
         if let Some(mut answered) = self.api_calls.poll(call) {
             if let Some(plan) = answered.pusher.take() {
                 let conn = answered.conn;

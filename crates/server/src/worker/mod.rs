@@ -9,7 +9,7 @@
 //! client meets them: [`accept`] and [`listeners`] let it in, [`routes`] and [`stream`] open transports, [`connect`]
 //! says whose they are, [`command`] carries out what clients say as far as [`permission`] or a token ([`subscription`]) allows it and
 //! [`backlog`] when their budgets do, [`poll`] and
-//! [`api`] answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`], [`proxy_channels`] and [`proxy_renewals`] ask backends
+//! [`api`] ([`api_turns`] over several turns) answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`], [`proxy_channels`] and [`proxy_renewals`] ask backends
 //! over the connections of [`backends`], [`engines`] asks where channels live that several nodes share, [`pusher`] and [`pusher_api`] serve the Pusher
 //! protocol, [`completion`] takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
 //! are gone, [`gauges`] says how much there is, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
@@ -17,6 +17,7 @@
 mod accept;
 mod adoption;
 mod api;
+mod api_turns;
 mod backends;
 mod backlog;
 mod buffers;
@@ -72,14 +73,14 @@ use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Interest, ListenerId, LoopConfig,
     ProtocolError, Sleep, TimerId, http, websocket,
 };
+use dunlin_protocol::FrameEncoder;
 use dunlin_protocol::centrifuge::{DisconnectCode, Reply};
-use dunlin_protocol::{Encoding, FrameEncoder};
 use dunlin_wire::backoff::Jitter;
 
 use self::adoption::hub_config;
 use self::backends::Backends;
 use self::engines::Engines;
-use self::link::{Link, Role};
+use self::link::{Link, Role, encoding_of};
 use self::listeners::Listeners;
 use self::parts::{
     AcceptGate, AddressRates, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, Clock,
@@ -640,12 +641,4 @@ impl Drop for Worker<'_> {
 
 fn unix_now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
-
-/// The encoding a connection speaks, if it is a client's.
-fn encoding_of(link: &Link) -> Option<Encoding> {
-    match link.role {
-        Role::Client(encoding) => Some(encoding),
-        Role::Http | Role::Poll | Role::Push | Role::Backend | Role::Engine => None,
-    }
 }
