@@ -75,7 +75,29 @@ impl EngineStats {
         ] {
             self.counters.set(metric, value);
         }
-        *self.shards.lock().unwrap_or_else(PoisonError::into_inner) = shards;
+        let mut before = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        for Shard { status, .. } in &shards {
+            let is_known = |of: &&Shard| of.status.shard == status.shard;
+            log_change(before.iter().find(is_known).map(|of| &of.status), status);
+        }
+        *before = shards;
+    }
+}
+
+/// A line for a connection that is in another state than a second ago.
+fn log_change(before: Option<&ShardStatus>, now: &ShardStatus) {
+    let said = |status: &ShardStatus| match &status.refusing {
+        Some(error) => (error.name(), error.fix()),
+        None => (status.state.name(), status.state.fix()),
+    };
+    let (state, fix) = said(now);
+    if before.map_or("ready", |before| said(before).0) == state {
+        return;
+    }
+    let (host, port, detail) = (&now.server.host, now.server.port, &now.detail);
+    match fix {
+        "" => tracing::info!(host, port, state, "a server of an engine"),
+        fix => tracing::warn!(host, port, state, detail, fix, "a server of an engine"),
     }
 }
 
