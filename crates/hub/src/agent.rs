@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::engine::{EngineConfig, EngineId, EngineRequest};
+use crate::engine::{EngineConfig, EngineId, EngineRequest, POSITIONS_MAX};
 use crate::message::{SubscribeRequest, WaiterId};
 use crate::options::ChannelOptions;
 use crate::pending_requests::PendingRequests;
@@ -25,6 +25,8 @@ pub(crate) struct Agent {
     pub(crate) joining: Option<u32>,
     /// The engine's answer to it has come, and publications are dealt.
     pub(crate) live: bool,
+    /// Its place in [`Engine::channels`].
+    pub(crate) place: u32,
     /// Something was heard since the last check of positions.
     pub(crate) heard: bool,
     /// Nobody was subscribed at the last check of positions.
@@ -78,6 +80,11 @@ pub(crate) struct Engines {
 /// One engine.
 pub(crate) struct Engine {
     pub(crate) config: EngineConfig,
+    /// Home channels with an agent, in any order.
+    pub(crate) channels: Vec<u32>,
+    /// How many of them, from the end, are still to be checked in this round, which has begun then.
+    pub(crate) unchecked: usize,
+    pub(crate) round_began_ms: u64,
     pub(crate) next_check_ms: u64,
     /// Bytes of publications that its agents hold back.
     pub(crate) held_bytes: usize,
@@ -112,6 +119,7 @@ impl Agent {
         Self {
             engine,
             options,
+            place: 0,
             joining: None,
             live: false,
             heard: true,
@@ -137,6 +145,41 @@ impl Agent {
     }
 }
 
+impl Engine {
+    pub(crate) fn new(config: EngineConfig, now_ms: u64) -> Self {
+        Self {
+            config,
+            channels: Vec::new(),
+            unchecked: 0,
+            round_began_ms: now_ms,
+            next_check_ms: now_ms + config.position_check_ms,
+            held_bytes: 0,
+        }
+    }
+
+    /// The channels to be checked now. A round over all of them takes no longer than the time between two.
+    pub(crate) fn begin_check(&mut self, now_ms: u64) -> Vec<u32> {
+        let interval_ms = self.config.position_check_ms;
+        if self.unchecked == 0 {
+            self.unchecked = self.channels.len();
+            self.round_began_ms = now_ms;
+        }
+        let slices = self.channels.len().div_ceil(POSITIONS_MAX).clamp(1, SLICES_MAX);
+        let size = self.channels.len().div_ceil(slices).next_multiple_of(POSITIONS_MAX);
+        let end = self.unchecked;
+        self.unchecked = end.saturating_sub(size);
+        let next_ms = match self.unchecked {
+            0 => self.round_began_ms + interval_ms,
+            _ => now_ms + interval_ms / (2 * SLICES_MAX as u64),
+        };
+        self.next_check_ms = next_ms.max(now_ms + 1);
+        self.channels[self.unchecked..end].to_vec()
+    }
+}
+
+/// Parts in which the channels of an engine are checked, so that a worker with a million of them does other things in between.
+const SLICES_MAX: usize = 16;
+
 impl Engines {
     pub(crate) fn new(requests_max: u32) -> Self {
         Self {
@@ -146,6 +189,30 @@ impl Engines {
             pending: PendingRequests::new(0, requests_max),
             requests: VecDeque::new(),
         }
+    }
+
+    /// Adds an agent of a home channel that has none.
+    pub(crate) fn add(&mut self, at: u32, mut agent: Box<Agent>) {
+        if let Some(engine) = self.get_mut(agent.engine) {
+            agent.place = engine.channels.len() as u32;
+            engine.channels.push(at);
+        }
+        self.agents.insert(at, agent);
+    }
+
+    /// Removes the agent of a home channel.
+    pub(crate) fn remove(&mut self, at: u32) -> Option<Box<Agent>> {
+        let agent = self.agents.remove(&at)?;
+        let place = agent.place as usize;
+        let Some(engine) = self.get_mut(agent.engine) else { return Some(agent) };
+        engine.channels.swap_remove(place);
+        engine.unchecked = engine.unchecked.min(engine.channels.len());
+        if let Some(&moved) = engine.channels.get(place)
+            && let Some(moved) = self.agents.get_mut(&moved)
+        {
+            moved.place = place as u32;
+        }
+        Some(agent)
     }
 
     /// Where the channels of a namespace live. `None`: in memory.

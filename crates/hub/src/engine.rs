@@ -98,7 +98,7 @@ pub enum EngineRequest {
         /// Which part.
         filter: HistoryFilter,
     },
-    /// Remove a channel's publications; its offsets go on. Every node that hears the channel is told by
+    /// Remove a channel's publications; its offsets go on. Every node that hears the channel learns of it by
     /// [`EngineEvent::Cleared`]. Ends in [`EngineEvent::HistoryRemoved`].
     RemoveHistory {
         /// Comes back in the event.

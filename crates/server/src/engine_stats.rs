@@ -17,6 +17,7 @@ metrics! {
     Ready, Gauge, "engine_ready", "1 while all channels of the engine can be published to.";
     Connections, Gauge, "engine_connections", "Connections to servers of the engine that take requests.";
     Pending, Gauge, "engine_commands_pending", "Commands that servers of the engine have not answered, as of the last second.";
+    Made, Counter, "engine_connections_made_total", "Connections to servers of the engine made, those made anew included.";
     Published, Counter, "engine_publications_total", "Publications that the engine has acknowledged.";
     PublishCommands, Counter, "engine_publish_commands_total", "Commands by which they were sent.";
     Refused, Counter, "engine_publications_refused_total", "Publications that were refused and not stored.";
@@ -49,6 +50,7 @@ impl EngineStats {
         &self,
         now_ms: u64,
         engine: &RedisEngine,
+        made: u64,
         outstanding: impl Fn(ShardId) -> usize,
     ) {
         let stats = engine.stats();
@@ -62,6 +64,7 @@ impl EngineStats {
             (EngineMetric::Ready, u64::from(engine.is_ready())),
             (EngineMetric::Connections, shards.iter().filter(ready).count() as u64),
             (EngineMetric::Pending, pending as u64),
+            (EngineMetric::Made, made),
             (EngineMetric::Published, stats.published),
             (EngineMetric::PublishCommands, stats.publish_commands),
             (EngineMetric::Refused, stats.refused),

@@ -3,9 +3,7 @@
 //! `dunlin-config` validates a configuration by itself; what needs to know what a certificate is stands here, so that it is
 //! reported when the change is made and not when the first event or the first push waits for it.
 
-use dunlin_config::{
-    Config, ConfigError, ConfigErrors, Member, Path, TokenRules, Upstream, Webhooks,
-};
+use dunlin_config::{Config, ConfigError, ConfigErrors, Path, TokenRules, Upstream, Webhooks};
 use dunlin_net::{Tls, Url};
 
 use crate::api::Method;
@@ -21,6 +19,7 @@ pub fn validate(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
     push::judge(&before.push, &after.push, &mut errors);
     tls::judge(before, after, &mut errors);
     webhooks(&before.webhooks, &after.webhooks, &mut errors);
+    engines(before, after, &mut errors);
     scopes(before, after, &mut errors);
     channel_regexes(before, after, &mut errors);
     let (old, new) = (&before.client, &after.client);
@@ -128,7 +127,7 @@ pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, errors: &mut ConfigE
     for (name, before, after) in after.upstreams.changes_from(&before.upstreams) {
         let Some(after) = after.filter(|after| after.tls) else { continue };
         let path = Path::of("webhooks.upstreams").join(name);
-        let tls = match trust(after) {
+        let tls = match trust(after.ca.as_deref()) {
             Ok(tls) => tls,
             Err((key, sentence, fix)) => {
                 errors.push(config_error(path.join(key), sentence, fix));
@@ -140,9 +139,10 @@ pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, errors: &mut ConfigE
         let before = before.filter(|before| before.tls).map_or(&none, |before| before);
         for (name, _, member) in after.members.changes_from(&before.members) {
             let Some(member) = member else { continue };
-            if tls.client(host(member)).is_err() {
+            if tls.client(host(&member.address)).is_err() {
                 let path = path.join("members").join(name).join("address");
-                let sentence = format!("no certificate can bear the name {:?}", host(member));
+                let sentence =
+                    format!("no certificate can bear the name {:?}", host(&member.address));
                 errors.push(config_error(
                     path,
                     sentence,
@@ -153,9 +153,35 @@ pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, errors: &mut ConfigE
     }
 }
 
-/// Whom the members' certificates have to be signed by; else the key at error, what is wrong and what mends it.
-fn trust(upstream: &Upstream) -> Result<Tls, (&'static str, String, &'static str)> {
-    match &upstream.ca {
+/// Roots that engines trust are read, and the names of their servers can be in a certificate.
+fn engines(before: &Config, after: &Config, errors: &mut ConfigErrors) {
+    for (name, _, engine) in after.engines.changes_from(&before.engines) {
+        let Some(engine) = engine.filter(|engine| engine.tls) else { continue };
+        let path = Path::of("engines").join(name);
+        let tls = match trust(engine.ca.as_deref()) {
+            Ok(tls) => tls,
+            Err((key, sentence, fix)) => {
+                errors.push(config_error(path.join(key), sentence, fix));
+                continue;
+            }
+        };
+        for (index, address) in engine.addresses.iter().enumerate() {
+            if tls.client(host(address)).is_err() {
+                let sentence = format!("no certificate can bear the name {:?}", host(address));
+                let path = path.join("addresses").join(index);
+                errors.push(config_error(
+                    path,
+                    sentence,
+                    "write the name that its certificate has",
+                ));
+            }
+        }
+    }
+}
+
+/// Whom certificates have to be signed by; else the key at error, what is wrong and what mends it.
+fn trust(ca: Option<&str>) -> Result<Tls, (&'static str, String, &'static str)> {
+    match ca {
         Some(ca) => Tls::with_roots(ca.as_bytes()).map_err(|error| {
             let sentence = format!("a certificate in it cannot be read: {error}");
             ("ca", sentence, "set it to the text of the .pem file, all of it")
@@ -166,8 +192,8 @@ fn trust(upstream: &Upstream) -> Result<Tls, (&'static str, String, &'static str
     }
 }
 
-fn host(member: &Member) -> &str {
-    let host = member.address.rsplit_once(':').map_or(&*member.address, |(host, _)| host);
+fn host(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.trim_start_matches('[').trim_end_matches(']')
 }
 

@@ -159,6 +159,7 @@ fn every_metric_that_the_docs_name_exists() {
     let repository = Repository::read();
     let declared: Vec<&str> = [
         "metrics.rs",
+        "engine_stats.rs",
         "admin/worker_metrics.rs",
         "proxy/stats.rs",
         "push/metrics.rs",

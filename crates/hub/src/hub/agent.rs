@@ -39,17 +39,14 @@ impl Hub {
         namespaces: impl IntoIterator<Item = (Arc<str>, EngineId)>,
     ) {
         self.now = now;
-        let kept = std::mem::take(&mut self.engines.configs);
+        let mut kept = std::mem::take(&mut self.engines.configs);
         self.engines.configs = configs
             .iter()
             .map(|&config| {
-                let known = kept.iter().find(|engine| engine.config.id == config.id);
-                let next_check_ms = now.ms + config.position_check_ms;
-                Engine {
-                    config,
-                    next_check_ms: known
-                        .map_or(next_check_ms, |of| of.next_check_ms.min(next_check_ms)),
-                    held_bytes: known.map_or(0, |engine| engine.held_bytes),
+                let known = kept.iter().position(|engine| engine.config.id == config.id);
+                match known.map(|at| kept.swap_remove(at)) {
+                    Some(engine) => Engine { config, next_check_ms: now.ms, ..engine },
+                    None => Engine::new(config, now.ms),
                 }
             })
             .collect();
@@ -267,9 +264,10 @@ impl Hub {
             self.reply(from, asked.request, ReplyContent::Failed(Error::LimitExceeded));
             return;
         };
-        let agents = &mut self.engines.agents;
-        let agent =
-            agents.entry(at).or_insert_with(|| Box::new(Agent::new(engine, Arc::clone(options))));
+        if !self.engines.agents.contains_key(&at) {
+            self.engines.add(at, Box::new(Agent::new(engine, Arc::clone(options))));
+        }
+        let Some(agent) = self.engines.agents.get_mut(&at) else { return };
         debug_assert!(agent.engine == engine, "a channel that moves has no agent any more");
         agent.options = Arc::clone(options);
         // A channel whose history was switched on since has no stream here yet.
@@ -352,7 +350,7 @@ impl Hub {
         self.answer_waiting(at, None);
     }
 
-    /// Every worker with subscribers is told that something is missing, and sent nothing more until it subscribes again.
+    /// Every worker with subscribers is notified that something is missing, and sent nothing more until it subscribes again.
     pub(super) fn home_gap(&mut self, at: u32) {
         for worker in self.homes[at].interest.iter() {
             let channel = Arc::clone(&self.homes[at].name);
@@ -364,7 +362,7 @@ impl Hub {
     /// A channel lives in its engine without this node from now on. Whoever waits is answered with `error`.
     pub(super) fn end_agent(&mut self, at: u32, error: Error) {
         self.engines.clear_held(at);
-        let Some(agent) = self.engines.agents.remove(&at) else { return };
+        let Some(agent) = self.engines.remove(at) else { return };
         let keys = agent.joining.into_iter().chain(agent.read.map(|read| read.key));
         for key in keys {
             self.engines.pending.cancel(key);
@@ -388,50 +386,45 @@ impl Hub {
         }
     }
 
-    /// Asks for the positions of channels from which nothing was heard, and gives up those without subscribers.
+    /// Asks for the positions of channels from which nothing was heard, and gives up those without subscribers. Of many, a
+    /// slice at a time.
     fn check_positions(&mut self) {
         let now_ms = self.now.ms;
-        let due: Vec<EngineId> = self
-            .engines
-            .configs
-            .iter_mut()
-            .filter(|engine| engine.next_check_ms <= now_ms)
-            .map(|engine| {
-                engine.next_check_ms = now_ms + engine.config.position_check_ms;
-                engine.config.id
-            })
-            .collect();
-        for engine in due {
-            let (mut silent, mut unused) = (Vec::new(), Vec::new());
-            for (&at, agent) in &mut self.engines.agents {
-                if agent.engine != engine {
-                    continue;
-                }
-                let home = &self.homes[at];
-                if home.interest.is_empty() && agent.waiting.is_empty() {
-                    if std::mem::replace(&mut agent.idle, true) {
-                        unused.push(at);
-                    }
-                    continue;
-                }
-                agent.idle = false;
-                if agent.live && home.stream.is_some() && !agent.heard {
-                    silent.push((at, home.incarnation));
-                }
-                agent.heard = false;
+        for engine in 0..self.engines.configs.len() {
+            if self.engines.configs[engine].next_check_ms <= now_ms {
+                let slice = self.engines.configs[engine].begin_check(now_ms);
+                self.check_channels(self.engines.configs[engine].config.id, &slice);
             }
-            for at in unused {
-                self.end_agent(at, Error::EngineUnavailable);
-                self.remove_if_empty(at);
+        }
+    }
+
+    fn check_channels(&mut self, engine: EngineId, slice: &[u32]) {
+        let (mut silent, mut unused) = (Vec::new(), Vec::new());
+        for &at in slice {
+            let Some(agent) = self.engines.agents.get_mut(&at) else { continue };
+            let home = &self.homes[at];
+            if home.interest.is_empty() && agent.waiting.is_empty() {
+                if std::mem::replace(&mut agent.idle, true) {
+                    unused.push(at);
+                }
+                continue;
             }
-            for channels in silent.chunks(POSITIONS_MAX) {
-                let names = channels.iter().map(|&(at, _)| Arc::clone(&self.homes[at].name));
-                let names = names.collect();
-                let waiter = EngineWaiterKind::Positions(channels.into());
-                let Some(key) = self.engines.begin(now_ms, engine, waiter) else { break };
-                let request = EngineRequest::Positions { token: key.into(), channels: names };
-                self.engines.send(engine, request);
+            agent.idle = false;
+            if agent.live && home.stream.is_some() && !agent.heard {
+                silent.push((at, home.incarnation));
             }
+            agent.heard = false;
+        }
+        for at in unused {
+            self.end_agent(at, Error::EngineUnavailable);
+            self.remove_if_empty(at);
+        }
+        for channels in silent.chunks(POSITIONS_MAX) {
+            let names = channels.iter().map(|&(at, _)| Arc::clone(&self.homes[at].name)).collect();
+            let waiter = EngineWaiterKind::Positions(channels.into());
+            let Some(key) = self.engines.begin(self.now.ms, engine, waiter) else { break };
+            let request = EngineRequest::Positions { token: key.into(), channels: names };
+            self.engines.send(engine, request);
         }
     }
 

@@ -1,5 +1,5 @@
 //! Gaps between an engine and this node: noticed at the next message or position, repaired from the stream before any client
-//! sees what comes later, or told.
+//! sees what comes later, or reported.
 
 use std::sync::Arc;
 

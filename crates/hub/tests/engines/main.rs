@@ -7,7 +7,8 @@ mod simulation;
 
 use dunlin_hub::engine::EngineConfig;
 use dunlin_hub::{
-    Error, HistoryFilter, Maker, RecoveryMode, StreamPosition, SubscribeOptions, code,
+    ChannelEvent, ChannelEventFilter, Error, HistoryFilter, Maker, RecoveryMode, StreamPosition,
+    SubscribeOptions, code,
 };
 use kit::{offsets, plain, publish, with_history};
 use model::{CONFIG, Fleet};
@@ -192,7 +193,24 @@ fn idle_channels_are_checked_together() {
 }
 
 #[test]
-fn what_cannot_be_repaired_is_told() {
+fn of_many_channels_each_is_checked_once_in_an_interval_a_slice_at_a_time() {
+    let mut fleet = Fleet::new(1, 1);
+    let options = with_history();
+    for channel in 0..1_500 {
+        let reader = fleet.nodes[0].open(0, "");
+        fleet.subscribe(0, reader, &format!("c{channel}"), &options, FRESH()).unwrap();
+    }
+    fleet.pass(CONFIG.position_check_ms);
+    for _ in 0..100 {
+        fleet.pass(CONFIG.position_check_ms / 50);
+    }
+    // Of two intervals the first knew them all as heard.
+    let checked = fleet.positions_read;
+    assert!((1_500..=3_000).contains(&checked), "{checked}");
+}
+
+#[test]
+fn what_cannot_be_repaired_is_reported() {
     let mut fleet = Fleet::new(2, 1);
     let options = with_history();
     let reader = fleet.nodes[1].open(0, "");
@@ -382,6 +400,29 @@ fn the_last_value_of_a_channel_is_had_from_the_engine() {
     let asked = recover(StreamPosition::default());
     let subscribed = fleet.subscribe(1, reader, "state", &options, asked).unwrap();
     assert_eq!(offsets(&subscribed.publications), [2]);
+}
+
+#[test]
+fn hooks_learn_of_a_publication_once_from_the_node_that_took_it() {
+    let mut fleet = Fleet::new(2, 1);
+    let options = with_history();
+    for node in 0..2 {
+        let filter = ChannelEventFilter { publications: true, ..ChannelEventFilter::default() };
+        fleet.nodes[node].hub(0).set_channel_event_filter(filter);
+        let reader = fleet.nodes[node].open(0, "");
+        fleet.subscribe(node, reader, "news", &options, FRESH()).unwrap();
+    }
+    fleet.publish(0, "news", &options, publish("m")).unwrap();
+    fleet.cut(0);
+    fleet.begin_publish(0, "news", &options, publish("refused"));
+    fleet.pass(CONFIG.timeout_ms);
+    let mut reported = |node: usize| {
+        std::iter::from_fn(|| fleet.nodes[node].hub(0).poll_channel_event()).collect::<Vec<_>>()
+    };
+    let events = reported(0);
+    let [ChannelEvent::Published { publication, .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((publication.offset, &*publication.data), (1, &b"m"[..]));
+    assert_eq!(reported(1), []);
 }
 
 #[test]

@@ -51,6 +51,7 @@ pub struct Fleet {
     links: BTreeMap<(usize, u8), Link>,
     pub reads: usize,
     pub position_requests: usize,
+    pub positions_read: usize,
 }
 
 impl Fleet {
@@ -62,6 +63,7 @@ impl Fleet {
             epochs: 0,
             reads: 0,
             position_requests: 0,
+            positions_read: 0,
             nodes,
         };
         for node in 0..fleet.nodes.len() {
@@ -224,6 +226,7 @@ impl Fleet {
             }
             EngineRequest::Positions { token, channels } => {
                 self.position_requests += 1;
+                self.positions_read += channels.len();
                 let of = |channel| {
                     self.streams.get(channel).map_or(StreamPosition::default(), |stream| {
                         StreamPosition { offset: stream.top, epoch: stream.epoch }

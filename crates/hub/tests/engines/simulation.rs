@@ -1,4 +1,4 @@
-//! Random publishes, losses and reconnects: whatever happens, a client sees each publication once and in order, or is told.
+//! Random publishes, losses and reconnects: whatever happens, a client sees each publication once and in order, or is notified.
 
 use std::collections::BTreeMap;
 
@@ -229,7 +229,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn each_publication_arrives_once_and_in_order_or_the_client_is_told(actions in actions()) {
+    fn each_publication_arrives_once_and_in_order_or_the_client_is_notified(actions in actions()) {
         let mut run = Run::new();
         run.subscribe_all();
         for (number, action) in actions.iter().enumerate() {

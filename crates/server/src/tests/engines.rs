@@ -1,15 +1,20 @@
 //! Nodes that share a real Redis.
 
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
-use dunlin_config::Engine;
+use dunlin_config::{Config, Engine};
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
 use super::{Cluster, Listener, TIMEOUT};
+use crate::bus_message::BusMessage;
+use crate::settings::Settings;
+use crate::state::Lifecycle;
 
 /// A Redis that ends with the test, or by `kill -9` before.
 struct Redis {
@@ -49,6 +54,21 @@ impl Redis {
         None
     }
 
+    /// Carries out a command; the first line of its answer.
+    fn command(&self, command: &str) -> String {
+        let mut stream = TcpStream::connect(self.addr).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        write!(stream, "{command}\r\n").unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        answer
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
     fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -81,16 +101,22 @@ fn append_only(directory: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A node whose channels without a namespace live in Redis.
+/// Channels without a namespace live in Redis; those of `local` do not.
+fn on_redis(config: &mut Config, redis: SocketAddr) {
+    let addresses = [redis.to_string()].into();
+    config.engines.insert("main", Engine { addresses, ..Engine::default() });
+    let options = &mut config.channel.without_namespace;
+    (options.history_size, options.history_ttl_ms) = (1_000, 600_000);
+    options.recover = true;
+    config.channel.any_namespace = false;
+    config.channel.namespaces.insert("local", options.clone());
+    config.channel.without_namespace.engine = Some("main".into());
+}
+
 fn node(number: u16, redis: SocketAddr) -> Cluster {
     let cluster = Cluster::start_with(2, |config| {
         config.server.node = number;
-        let addresses = [redis.to_string()].into();
-        config.engines.insert("main", Engine { addresses, ..Engine::default() });
-        let options = &mut config.channel.without_namespace;
-        options.engine = Some("main".into());
-        (options.history_size, options.history_ttl_ms) = (1_000, 600_000);
-        options.recover = true;
+        on_redis(config, redis);
     });
     ready(&cluster);
     cluster
@@ -189,7 +215,7 @@ fn a_redis_that_was_killed_and_kept_its_data_loses_nothing() {
         publish(&a, "news", number);
         acknowledged.push(number);
     }
-    // A client that was told comes back with its position, until it has everything.
+    // A client that was unsubscribed comes back with its position, until it has everything.
     let (mut heard, mut last, mut epoch) = (Vec::new(), 0, Value::Null);
     while heard.last() != Some(&60) {
         let Some(push) = listener.next() else { panic!("cut off after {heard:?}") };
@@ -218,7 +244,7 @@ fn a_redis_that_was_killed_and_kept_its_data_loses_nothing() {
 }
 
 #[test]
-fn a_redis_that_lost_its_data_is_told_of() {
+fn a_redis_that_lost_its_data_is_noticed() {
     let mut redis = Redis::start(&[]);
     let (a, b) = (node(1, redis.addr), node(2, redis.addr));
     let mut listener = Listener::connect(b.address, "news");
@@ -242,19 +268,7 @@ fn a_redis_that_lost_its_data_is_told_of() {
 fn a_redis_that_comes_late_is_waited_for() {
     let mut redis = Redis::start(&[]);
     redis.kill();
-    let cluster = Cluster::start_with(1, |config| {
-        let addresses = [redis.addr.to_string()].into();
-        config.engines.insert("main", Engine { addresses, ..Engine::default() });
-        config.channel.without_namespace.engine = Some("main".into());
-        config.channel.any_namespace = false;
-        config.channel.namespaces.insert(
-            "local",
-            dunlin_config::ChannelOptions {
-                allow_subscribe_for_anonymous: true,
-                ..Default::default()
-            },
-        );
-    });
+    let cluster = Cluster::start_with(1, |config| on_redis(config, redis.addr));
     until("the state of the engine is never known", || {
         cluster.state.engines.health().into_values().eq(["connecting"])
     });
@@ -270,4 +284,94 @@ fn a_redis_that_comes_late_is_waited_for() {
     let mut listener = Listener::connect(cluster.address, "news");
     publish(&cluster, "news", 2);
     assert_eq!(listener.next().unwrap()["pub"]["data"], 2);
+}
+
+#[test]
+fn connections_that_redis_cuts_are_made_good_and_nobody_is_unsubscribed() {
+    let redis = Redis::start(&[]);
+    let (a, b) = (node(1, redis.addr), node(2, redis.addr));
+    let mut listeners: Vec<Listener> =
+        (0..20).map(|at| Listener::connect(b.address, &format!("room{at}"))).collect();
+    for round in 1..=3 {
+        let killed = redis.command("CLIENT KILL TYPE pubsub");
+        assert!(killed.starts_with(':') && killed.trim() != ":0", "{killed}");
+        for at in 0..20 {
+            publish(&a, &format!("room{at}"), round);
+        }
+    }
+    for (at, listener) in listeners.iter_mut().enumerate() {
+        let mut offset = 0;
+        loop {
+            let push = listener.next().expect("it is still connected");
+            offset += 1;
+            assert_eq!(push["pub"]["offset"], offset, "room{at}: {push}");
+            if push["pub"]["data"] == 3 {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_redis_that_is_stopped_holds_up_nobody_but_its_own_channels() {
+    let redis = Redis::start(&[]);
+    let (a, b) = (node(1, redis.addr), node(2, redis.addr));
+    let mut listener = Listener::connect(b.address, "news");
+    publish(&a, "news", 1);
+    assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
+    redis.signal(Signal::STOP);
+    let refused = a.post("/api/publish", "{\"channel\":\"news\",\"data\":2}");
+    assert!(refused.contains("may have been stored"), "{refused}");
+    let mut local = Listener::connect(a.address, "local:1");
+    publish(&a, "local:1", 1);
+    assert_eq!(local.next().unwrap()["pub"]["data"], 1);
+    // A channel that the node hears is subscribed to by what the node knows.
+    let (_, connect) = Listener::connect_to(b.address, "{\"subs\":{\"news\":{}}}");
+    assert_eq!(connect["connect"]["subs"]["news"]["offset"], 1, "{connect}");
+    redis.signal(Signal::CONT);
+    publish(&a, "news", 3);
+    let mut offset = 1;
+    loop {
+        let push = listener.next().expect("it is still connected");
+        offset += 1;
+        assert_eq!(push["pub"]["offset"], offset, "{push}");
+        match push["pub"]["data"].as_u64() {
+            // It was in the pipe.
+            Some(2) => assert_eq!(offset, 2),
+            other => break assert_eq!(other, Some(3)),
+        }
+    }
+}
+
+#[test]
+fn a_namespace_that_moves_to_an_engine_takes_its_subscribers_along() {
+    let redis = Redis::start(&[]);
+    let mut other = node(2, redis.addr);
+    let cluster = Cluster::start_with(2, |config| {
+        on_redis(config, redis.addr);
+        config.channel.without_namespace.engine = None;
+    });
+    let mut listener = Listener::connect(cluster.address, "news");
+    publish(&cluster, "news", 1);
+    assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
+    let mut config = cluster.state.settings.load().config.clone();
+    config.channel.without_namespace.engine = Some("main".into());
+    let snapshot = Arc::new(dunlin_config::Snapshot::new(2, config).unwrap());
+    cluster.state.publish(Arc::new(Settings::new(snapshot)));
+    let push = listener.next().expect("it is still connected");
+    assert_eq!(push["unsubscribe"]["code"], 2500, "{push}");
+    ready(&cluster);
+    let mut listener = Listener::connect(cluster.address, "news");
+    publish(&other, "news", 2);
+    assert_eq!(listener.next().unwrap()["pub"]["data"], 2);
+
+    // A node that drains goes on listening until its clients have left.
+    let mut there = Listener::connect(other.address, "news");
+    other.state.set_lifecycle(Lifecycle::Draining);
+    for worker in 0..2 {
+        other.send(worker, BusMessage::Drain);
+    }
+    assert_eq!(there.next().expect("a disconnect push")["disconnect"]["code"], 3001);
+    drop(there);
+    other.look_after_until(|state| state.workers_left() == 0);
 }

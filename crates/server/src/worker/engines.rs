@@ -35,7 +35,7 @@ const OUTSTANDING_MAX: usize = 1 << 17;
 pub(super) struct Engines {
     running: Vec<Running>,
     ids: u32,
-    /// What they have said and the hub has not been told.
+    /// What they have said and the hub has not taken.
     said: VecDeque<(EngineId, EngineEvent)>,
 }
 
@@ -46,6 +46,8 @@ struct Running {
     config: Arc<dunlin_config::Engine>,
     engine: RedisEngine,
     wires: Wires,
+    /// Connections made so far.
+    made: u64,
     stats: Arc<EngineStats>,
 }
 
@@ -98,6 +100,7 @@ impl Engines {
                 name: Arc::clone(name),
                 engine: RedisEngine::new(redis_config(&config), cx.random_u64(), cx.now_ms()),
                 wires: Wires::new(Arc::clone(&config)),
+                made: 0,
                 stats: stats.of(worker, name),
                 config,
             });
@@ -150,7 +153,7 @@ impl Engines {
         }
     }
 
-    /// When one of them wants to be told the time.
+    /// When one of them needs the next turn.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
         self.running.iter().filter_map(|running| running.engine.poll_timeout()).min()
     }
@@ -158,10 +161,13 @@ impl Engines {
     fn handle_data(&mut self, cx: &mut Context<Link>, conn: ConnId, bytes: &[u8]) {
         let Some((at, shard)) = self.owner(conn) else { return };
         let now_ms = cx.now_ms();
-        let Running { engine, wires, .. } = &mut self.running[at];
+        let Running { engine, wires, made, .. } = &mut self.running[at];
         let Some(client) = &mut wires.clients[usize::from(shard.0)] else { return };
         client.handle_data(cx, conn, bytes, |_, _, received| match received {
-            Received::Ready => engine.handle_ready(now_ms, shard),
+            Received::Ready => {
+                *made += 1;
+                engine.handle_ready(now_ms, shard);
+            }
             Received::Reply(token, reply) => engine.handle_reply(now_ms, shard, token, reply),
             Received::Message(message) => {
                 engine.handle_message(now_ms, shard, message.channel, message.payload);
@@ -407,12 +413,12 @@ impl Worker<'_> {
     /// Once a second: how the engines are.
     pub(super) fn publish_engine_gauges(&mut self, cx: &Context<Link>) {
         let now_ms = cx.now_ms();
-        for Running { engine, wires, stats, .. } in &self.engines.running {
+        for Running { engine, wires, made, stats, .. } in &self.engines.running {
             let outstanding = |shard: ShardId| {
                 let client = wires.clients.get(usize::from(shard.0)).and_then(Option::as_ref);
                 client.map_or(0, Client::outstanding)
             };
-            stats.publish(now_ms, engine, outstanding);
+            stats.publish(now_ms, engine, *made, outstanding);
         }
     }
 }
