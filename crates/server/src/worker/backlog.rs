@@ -12,9 +12,9 @@ use dunlin_hub::{Maker, Publication, SessionId};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{Command, DisconnectCode, Request};
 
+use super::Worker;
 use super::link::{Link, Peer, Role};
 use super::parts::{Frames, Pending};
-use super::{Worker, encoding_of};
 use crate::budget::{Payer, Rates, Work};
 use crate::metrics::Metric;
 
@@ -265,7 +265,7 @@ impl Worker<'_> {
         ready_ms: u64,
     ) {
         let Some(&mut link) = cx.data(conn) else { return };
-        if link.closing || encoding_of(&link).is_none() {
+        if link.closing || link.encoding().is_none() {
             return;
         }
         self.count(Metric::CommandsDelayed);
@@ -284,7 +284,7 @@ impl Worker<'_> {
         let bytes_max = self.backlog_bytes_max();
         let separator = cx
             .data(conn)
-            .and_then(|link| encoding_of(link))
+            .and_then(|link| link.encoding())
             .map_or(&b""[..], |of| of.format().separator());
         if !self.backlogs.append(conn, separator, frame, own_max, bytes_max) {
             self.disconnect(cx, conn, &DisconnectCode::TooManyRequests.into());
@@ -320,7 +320,7 @@ impl Worker<'_> {
     }
 
     fn is_unidirectional(&self, cx: &mut Context<Link>, conn: ConnId) -> bool {
-        let encoding = cx.data(conn).and_then(|link| encoding_of(link));
+        let encoding = cx.data(conn).and_then(|link| link.encoding());
         encoding.is_some_and(|encoding| !encoding.is_bidirectional())
     }
 

@@ -10,11 +10,11 @@ use dunlin_protocol::centrifuge::{
     Reply, Request, SubscribeRequest,
 };
 
+use super::Worker;
 use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
 use super::parts::{Grant, ONCE_ANSWERED, Pending};
 use super::permission::Permission;
-use super::{Worker, encoding_of};
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -24,7 +24,7 @@ impl Worker<'_> {
         if self.backlogs.contains(conn) {
             return self.append_to_backlog(cx, conn, frame);
         }
-        let Some(encoding) = cx.data(conn).and_then(|link| encoding_of(link)) else { return };
+        let Some(encoding) = cx.data(conn).and_then(|link| link.encoding()) else { return };
         if Commands::of(encoding.format(), frame).is_empty() {
             let empty = DisconnectCode::BadRequest.with_reason("a frame without a command");
             return self.disconnect(cx, conn, &empty);
@@ -41,7 +41,7 @@ impl Worker<'_> {
         conn: ConnId,
         frame: &'f [u8],
     ) -> Option<(&'f [u8], u64)> {
-        let encoding = cx.data(conn).and_then(|link| encoding_of(link))?;
+        let encoding = cx.data(conn).and_then(|link| link.encoding())?;
         if encoding.is_pusher() {
             return self.handle_pusher(cx, conn, frame);
         }

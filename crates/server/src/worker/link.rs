@@ -98,6 +98,14 @@ impl Link {
         SessionId::from_u64(self.session & ((1 << PARAMS_SHIFT) - 1))
     }
 
+    /// The encoding that is spoken, if the connection is a client's.
+    pub(super) fn encoding(&self) -> Option<Encoding> {
+        match self.role {
+            Role::Client(encoding) => Some(encoding),
+            Role::Http | Role::Poll | Role::Push | Role::Backend | Role::Engine => None,
+        }
+    }
+
     /// Begins a session under these params, or ends it.
     pub(super) fn set_session(&mut self, session: Option<SessionId>, params: u16) {
         self.session = session

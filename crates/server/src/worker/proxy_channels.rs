@@ -9,13 +9,13 @@ use dunlin_protocol::centrifuge::{
 };
 use dunlin_protocol::{Format, Payload};
 
+use super::Worker;
 use super::backends::Answer;
 use super::connect::one_line;
 use super::link::Link;
 use super::parts::{DecisionKey, Grant, GrantToken, Pending, ProxyCall, TokenFacts};
 use super::permission::{Permission, permits_by_keys};
 use super::subscription::overridden;
-use super::{Worker, encoding_of};
 use crate::auth::Allow;
 use crate::proxy::{
     Decision, Event, Fault, PublishResult, Question, SubscribeResult, cache_ttl_ms, payload, read,
@@ -245,7 +245,7 @@ impl Worker<'_> {
     fn format_of(&self, cx: &mut Context<Link>, call: &ProxyCall) -> Option<Format> {
         let link = cx.data(call.conn).filter(|link| !link.closing)?;
         let is_its_own = link.session() == Some(call.session);
-        encoding_of(link).filter(|_| is_its_own).map(|encoding| encoding.format())
+        link.encoding().filter(|_| is_its_own).map(|encoding| encoding.format())
     }
 }
 
