@@ -203,6 +203,8 @@ fn config_error(path: Path, sentence: String, fix: &str) -> ConfigError {
 
 #[cfg(test)]
 mod tests {
+    use dunlin_config::Member;
+
     use super::*;
 
     const ROOT: &str = include_str!("../tests/data/root.pem");

@@ -13,12 +13,12 @@ use dunlin_protocol::centrifuge::{
 };
 use dunlin_protocol::{Encoding, Format, Payload};
 
+use super::Worker;
 use super::backends::{Answer, Answers, Backends};
 use super::connect::{Accepted, one_line};
 use super::key_wait::Unverified;
 use super::link::{Link, Role};
 use super::parts::ProxyCall;
-use super::{Worker, encoding_of};
 use crate::auth::Identity;
 use crate::proxy::{
     Asker, ConnectResult, Decision, Event, Fault, ProxyMetric, Question, RpcResult, payload, read,
@@ -236,7 +236,7 @@ impl Worker<'_> {
         let &ProxyCall { conn, session, id, .. } = call;
         let link = cx.data(conn).filter(|link| !link.closing);
         let is_open = self.hub.session(session).is_some_and(|view| !view.closing);
-        let Some(encoding) = link.and_then(|link| encoding_of(link)).filter(|_| is_open) else {
+        let Some(encoding) = link.and_then(|link| link.encoding()).filter(|_| is_open) else {
             self.give_back(cx, Some(session));
             return cx.close(conn);
         };
@@ -386,7 +386,7 @@ impl Worker<'_> {
 
     fn rpc_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
         let (conn, id) = (call.conn, call.id.unwrap_or_default());
-        let Some(encoding) = cx.data(conn).and_then(|link| encoding_of(link)) else { return };
+        let Some(encoding) = cx.data(conn).and_then(|link| link.encoding()) else { return };
         let decision = answer.and_then(|(status, body)| {
             let decision = read::<RpcResult>(status, &body)?;
             let result = match decision {

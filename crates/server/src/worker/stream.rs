@@ -13,11 +13,11 @@ use dunlin_wire::websocket::deflate::{DeflateConfig, Deflater, Direction, WINDOW
 use dunlin_wire::websocket::handshake::{self, ServerConfig};
 use dunlin_wire::websocket::{Opcode, encode_close, encode_frame};
 
+use super::Worker;
 use super::key_wait::Handled;
 use super::link::{Link, Role};
 use super::reply::{Answer, permission};
 use super::routes::{method_refused, origin_of, origin_refused, preflight};
-use super::{Worker, encoding_of};
 use crate::budget::Work;
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
@@ -199,7 +199,7 @@ impl Worker<'_> {
         message: &websocket::Message<'_>,
     ) {
         let Some(&mut link) = cx.data(conn) else { return };
-        let Some(encoding) = encoding_of(&link) else { return };
+        let Some(encoding) = link.encoding() else { return };
         if encoding.is_bidirectional() {
             return self.handle_frame(cx, conn, message.payload);
         }
