@@ -131,14 +131,14 @@ impl EnginesStats {
         for ((_, name), stats) in &*all {
             let shards = stats.shards.lock().unwrap_or_else(PoisonError::into_inner);
             let is_ready = stats.counters.get(EngineMetric::Ready) == 1;
-            let state = shards.iter().map(|shard| shard.status.state.name());
+            let mut states = shards.iter().map(|shard| shard.status.state.name());
             let state = match is_ready {
                 // It takes requests, and refuses what is published: it is out of memory, for instance.
                 true => shards
                     .iter()
                     .find_map(|shard| Some(shard.status.refusing.as_ref()?.name()))
                     .unwrap_or("ready"),
-                false => state.filter(|name| *name != "ready").next().unwrap_or("connecting"),
+                false => states.find(|name| *name != "ready").unwrap_or("connecting"),
             };
             let said = health.entry(Arc::clone(name)).or_insert(state);
             if state != "ready" {
