@@ -126,6 +126,19 @@ pub struct SubscribeUser {
     pub client: Option<SessionId>,
     /// How; `granted` and `announce` are implied.
     pub subscribe: SubscribeOptions,
+    /// Unix seconds: [`Event::Expires`](crate::Event::Expires) repeats it for each of them.
+    pub expire_at_s: Option<u64>,
+}
+
+/// Which of a user's sessions expire at another time from now on.
+#[derive(Debug, Clone, Default)]
+pub struct RefreshUser {
+    /// Only this session.
+    pub client: Option<SessionId>,
+    /// Unix seconds: [`Event::Refreshed`](crate::Event::Refreshed) repeats it for each of them. `None`: never.
+    pub expire_at_s: Option<u64>,
+    /// Raw JSON about the connection from now on, for [`ClientInfo`](crate::ClientInfo).
+    pub conn_info: Option<Box<[u8]>>,
 }
 
 /// A message for a user's sessions alone, of no channel.

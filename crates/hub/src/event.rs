@@ -88,6 +88,24 @@ pub enum Event {
         /// In how many sessions' outboxes the message is.
         result: Result<u64, Error>,
     },
+    /// By [`Hub::handle_refresh_user`](crate::Hub::handle_refresh_user): the session expires at another time.
+    Refreshed {
+        /// The session.
+        session: SessionId,
+        /// The caller's name for it.
+        tag: u64,
+        /// Unix seconds; `None`: never.
+        expire_at_s: Option<u64>,
+    },
+    /// By [`Hub::handle_subscribe_user`](crate::Hub::handle_subscribe_user): the subscription expires.
+    Expires {
+        /// The session.
+        session: SessionId,
+        /// The channel.
+        channel: Arc<str>,
+        /// Unix seconds.
+        expire_at_s: u64,
+    },
     /// The session must end. It has no subscriptions any more; its outbox ends with an
     /// [`Outgoing::Disconnect`](crate::Outgoing). Send what the socket takes, close the connection,
     /// call [`Hub::close_session`](crate::Hub::close_session).

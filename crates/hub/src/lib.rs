@@ -42,8 +42,8 @@ mod worker_set;
 pub use broadcast::BroadcastStatus;
 pub use channel_event::{ChannelEvent, ChannelEventFilter, UnsubscribeCause};
 pub use command::{
-    DisconnectUser, Flush, HistoryFilter, HubStats, NewSession, SendToUser, SessionView,
-    SubscribeOptions, SubscribeUser, UnsubscribeUser,
+    DisconnectUser, Flush, HistoryFilter, HubStats, NewSession, RefreshUser, SendToUser,
+    SessionView, SubscribeOptions, SubscribeUser, UnsubscribeUser,
 };
 pub use config::{HubConfig, Now};
 pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing, Patch};

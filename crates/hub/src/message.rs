@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::command::{HistoryFilter, SendToUser, SubscribeOptions};
+use crate::command::{HistoryFilter, RefreshUser, SendToUser, SubscribeOptions};
 use crate::error::Error;
 use crate::event::{History, Info, Published};
 use crate::options::ChannelOptions;
@@ -178,6 +178,11 @@ pub(crate) enum ScatterRequest {
         channel: Arc<str>,
         options: Arc<ChannelOptions>,
         subscribe: SubscribeOptions,
+        expire_at_s: Option<u64>,
+    },
+    Refresh {
+        user: Box<str>,
+        refresh: RefreshUser,
     },
     Send {
         user: Box<str>,

@@ -101,6 +101,15 @@ await scenario("proxies: a connection and a subscription go on as long as the ba
   await until(() => client.state === "connected", "the client to be back");
 });
 
+await scenario("proxies: a client without a user cannot take the end from what a backend has granted", async (t) => {
+  const rest = "[client]\nanonymous = true\n[client.token]\nrefresh_grace_ms = 0";
+  const { server } = await stage(t, { connect: () => ({ result: { expire_at: seconds() + 3 } }) }, { rest });
+  const socket = await t.socket(server);
+  socket.say({ id: 1, connect: {} }, { id: 2, refresh: {} });
+  assert.equal((await socket.answer(2)).error.code, 107);
+  assert.equal((await socket.closed).code, 3005);
+});
+
 await scenario("proxies: what expires goes on while its backend is gone, and is not let go by it", async (t) => {
   const { server, kinds } = await stage(t, {
     connect: () => ({ result: { user: "ann", expire_at: seconds() + 2 } }),

@@ -2,7 +2,7 @@
 
 import { createHmac } from "node:crypto";
 
-import { assert, installed, scenario, until } from "./dunlin.mjs";
+import { assert, exchange, installed, scenario, until } from "./dunlin.mjs";
 
 const { Centrifuge: ProtobufCentrifuge } = installed("centrifuge/build/protobuf");
 const encoded = (value) => Buffer.from(JSON.stringify(value)).toString("base64url");
@@ -77,6 +77,29 @@ await scenario("connections: pages of who is connected, by user, channel, addres
   }
   for (const wrong of [{ address: "here" }, { info: [1] }, { cursor: "x" }]) await assert.rejects(server.api("connections", wrong), { code: 107 });
   assert.deepEqual(await server.api("connections", { cursor: "200.7" }), { connections: {} });
+});
+
+await scenario("refresh and subscribe by the API: what goes on until a time ends then, and clients are notified of it", async (t) => {
+  const server = await t.server({ config: "centrifuge_js.toml" });
+  const line = await t.socket(server);
+  line.say({ id: 1, connect: { token: token({ sub: "ann", exp: Math.floor(Date.now() / 1000) + 3600 }) } });
+  const { connect } = await line.answer(1);
+  assert.equal(connect.expires, true);
+  const in_s = (s) => Math.floor(Date.now() / 1000) + s;
+  await server.api("refresh", { user: "ann" });
+  await until(() => line.lines.some(({ push }) => push?.refresh && !push.refresh.expires), "the push that it never ends");
+  await server.api("subscribe", { user: "ann", channel: "news", expire_at: in_s(600) });
+  await server.api("refresh", { user: "ann", expire_at: in_s(600), info: { again: 1 } });
+  const pushed = await until(() => line.lines.find(({ push }) => push?.refresh?.expires), "the push of its end");
+  assert(pushed.push.refresh.ttl > 500 && pushed.push.refresh.ttl <= 600);
+  assert.deepEqual((await server.api("connections", { user: "ann" })).connections[connect.client].info, { again: 1 });
+  for (const wrong of [{ expire_at: 1 }, { expire_at: -1 }, { label_filter: { op: "", key: "a" } }, { all_users: true }]) {
+    const { text } = await exchange(server.clientPort, "POST", "/api/subscribe", JSON.stringify({ user: "ann", channel: "other", ...wrong }));
+    assert.equal(JSON.parse(text).error.code, 107, text);
+  }
+  assert.deepEqual(Object.keys((await server.api("connections", { user: "ann" })).connections[connect.client].channels), ["news"]);
+  await server.api("refresh", { user: "ann", expire_at: 1 });
+  assert.equal((await line.closed).code, 3005);
 });
 
 await scenario("send: to a device by the connection's info; who names nobody, or too much, is refused", async (t) => {

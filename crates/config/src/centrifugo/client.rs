@@ -270,7 +270,7 @@ pub(super) fn rest(source: &mut Source) {
 pub(super) fn absent_note(key: &str) -> String {
     let note = match key.split('.').next().unwrap_or_default() {
         "engine" | "broker" | "presence_manager" | "controller" | "map_broker" => {
-            "one node; channels live in its memory, and all of its clients connect to it"
+            "write it by hand: `engines`, and `engine` of the namespaces; until then channels live in the memory of one node"
         }
         "admin" => "the admin port has `admin.token`, which you choose anew",
         "grpc_api" | "uni_grpc" => "there is no GRPC",

@@ -8,7 +8,7 @@ use super::session::Cause;
 use crate::channel::Channel;
 use crate::channel_event::UnsubscribeCause;
 use crate::command::{
-    DisconnectUser, SendToUser, SubscribeOptions, SubscribeUser, UnsubscribeUser,
+    DisconnectUser, RefreshUser, SendToUser, SubscribeOptions, SubscribeUser, UnsubscribeUser,
 };
 use crate::config::Now;
 use crate::encode::Outgoing;
@@ -107,14 +107,24 @@ impl Hub {
             self.events.push_back(Event::Affected { token, result: Err(error) });
             return;
         }
-        let SubscribeUser { client, subscribe } = subscribe;
+        let SubscribeUser { client, subscribe, expire_at_s } = subscribe;
         let scatter = ScatterRequest::Subscribe {
             user: user.into(),
             client,
             channel: channel.into(),
             options: Arc::clone(options),
             subscribe: SubscribeOptions { granted: true, announce: true, ..subscribe },
+            expire_at_s,
         };
+        self.scatter_to_user(token, user, client, scatter);
+    }
+
+    /// A user's sessions expire at another time: [`Event::Refreshed`] for each on its worker; ends in [`Event::Affected`]. With an
+    /// empty `user` a `client` must be named.
+    pub fn handle_refresh_user(&mut self, now: Now, token: u64, user: &str, refresh: RefreshUser) {
+        self.now = now;
+        let client = refresh.client;
+        let scatter = ScatterRequest::Refresh { user: user.into(), refresh };
         self.scatter_to_user(token, user, client, scatter);
     }
 
@@ -235,15 +245,38 @@ impl Hub {
                 }
                 ReplyContent::Affected(affected)
             }
-            ScatterRequest::Subscribe { user, client, channel, options, subscribe } => {
+            ScatterRequest::Subscribe {
+                user,
+                client,
+                channel,
+                options,
+                subscribe,
+                expire_at_s,
+            } => {
                 let slots = self.addressed(user, *client);
                 let mut affected = 0;
                 for slot in slots {
                     let id = self.id_of(slot);
                     let begun = self.subscribe(None, id, channel, options, subscribe.clone());
                     affected += u64::from(begun.is_ok());
+                    if let (Ok(()), Some(expire_at_s)) = (begun, *expire_at_s) {
+                        let channel = Arc::clone(channel);
+                        self.events.push_back(Event::Expires { session: id, channel, expire_at_s });
+                    }
                 }
                 ReplyContent::Affected(affected)
+            }
+            ScatterRequest::Refresh { user, refresh } => {
+                let slots = self.addressed(user, refresh.client);
+                for &slot in &slots {
+                    if let Some(info) = &refresh.conn_info {
+                        self.conn_infos.insert(slot, info.clone());
+                    }
+                    let (session, tag) = (self.id_of(slot), self.sessions[slot].tag);
+                    let expire_at_s = refresh.expire_at_s;
+                    self.events.push_back(Event::Refreshed { session, tag, expire_at_s });
+                }
+                ReplyContent::Affected(slots.len() as u64)
             }
             ScatterRequest::Send { user, send } => {
                 let outgoing = Outgoing::Message { data: &send.data, format: send.format };

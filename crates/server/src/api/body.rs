@@ -128,10 +128,8 @@ pub(super) struct SubscribeBody<'a> {
 impl<'a> SubscribeBody<'a> {
     pub(super) fn validate(self) -> Result<SubscribeRequest<'a>, ApiError> {
         given("channel", &self.channel)?;
-        if self.expire_at != 0 {
-            return Err(ApiErrorCode::NotAvailable
-                .with_reason("expire_at: subscriptions made by the API do not expire here"));
-        }
+        let before = |_| ApiErrorCode::BadRequest.with_reason("expire_at: is before 1970");
+        let expire_at_s = u64::try_from(self.expire_at).map_err(before)?;
         Ok(SubscribeRequest {
             target: target(self.user, self.client, self.session)?,
             channel: self.channel,
@@ -139,6 +137,7 @@ impl<'a> SubscribeBody<'a> {
             data: optional("b64data", self.data, &self.b64data)?,
             recover_since: self.recover_since.map(PositionBody::into_hub),
             options: self.options.into(),
+            expire_at_s,
         })
     }
 }

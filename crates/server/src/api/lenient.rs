@@ -15,6 +15,8 @@ use super::request::Request;
 /// Most names in a warning, and most bytes of each: it is a header.
 const NAMES_MAX: usize = 8;
 const NAME_BYTES_MAX: usize = 64;
+/// Members of Centrifugo PRO that say whom a command is about: without them it would be about others.
+const OF_WHOM: [&str; 2] = ["label_filter", "all_users"];
 
 /// Reads the request of one call.
 ///
@@ -96,6 +98,9 @@ impl Known {
         self.body.push(b'{');
         for (name, value) in given.iter() {
             let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            if !members.contains(&name) && OF_WHOM.contains(&name) {
+                return None;
+            }
             if !members.contains(&name) {
                 self.unknown.push(path);
                 continue;

@@ -235,6 +235,8 @@ pub struct SubscribeRequest<'a> {
     pub recover_since: Option<StreamPosition>,
     /// Options of the channel that are different for these subscriptions.
     pub options: OptionsOverride,
+    /// Unix time in seconds at which they end; 0: never.
+    pub expire_at_s: u64,
 }
 
 /// Options of a channel that are different for one subscription.

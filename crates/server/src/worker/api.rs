@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, DisconnectUser, Maker, NewPublication, SendToUser, SessionId, SubscribeOptions,
-    SubscribeUser, UnsubscribeUser,
+    ChannelOptions, DisconnectUser, Maker, NewPublication, RefreshUser, SendToUser, SessionId,
+    SubscribeOptions, SubscribeUser, UnsubscribeUser,
 };
 use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
@@ -276,6 +276,7 @@ impl Worker<'_> {
             }
             Request::Subscribe(subscribe) => {
                 let options = self.channel_options(&subscribe.channel)?;
+                self.check_future(subscribe.expire_at_s)?;
                 let Some(client) = self.client_of(place, &subscribe.target) else { return Ok(()) };
                 let token = self.api_token(cx, place)?;
                 let (options, subscribe_user) = subscribe_user(options, subscribe, client);
@@ -436,19 +437,25 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// `refresh`: ends the connections of a user whose backend says that they have expired.
+    /// `refresh`: a user's connections end, or go on until another time.
     fn expire(
         &mut self,
         cx: &mut Context<Link>,
         place: CommandPlace,
         refresh: &RefreshRequest<'_>,
     ) -> Result<(), ApiError> {
-        if !refresh.expired {
-            let why = "refresh prolongs no connection here: the client does, with a new token; \
-                       `expired: true` ends one";
-            return Err(ApiErrorCode::NotAvailable.with_reason(why));
-        }
         let Some(client) = self.client_of(place, &refresh.target) else { return Ok(()) };
+        let token = self.api_token(cx, place)?;
+        let now = self.now(cx);
+        let expire_at_s = (refresh.expire_at_s > 0).then_some(refresh.expire_at_s as u64);
+        let is_over = expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1_000) <= now.unix_ms);
+        let user = &refresh.target.user;
+        if !refresh.expired && !is_over {
+            let conn_info = refresh.info.as_ref().map(|info| info.as_bytes().into());
+            let how = RefreshUser { client, expire_at_s, conn_info };
+            self.hub.handle_refresh_user(now, token, user, how);
+            return Ok(());
+        }
         let code = DisconnectCode::Expired;
         let how = DisconnectUser {
             client,
@@ -456,9 +463,14 @@ impl Worker<'_> {
             code: u32::from(code.code()),
             reason: code.text().into(),
         };
-        let token = self.api_token(cx, place)?;
-        let now = self.now(cx);
-        self.hub.handle_disconnect_user(now, token, &refresh.target.user, how);
+        self.hub.handle_disconnect_user(now, token, user, how);
+        Ok(())
+    }
+
+    fn check_future(&self, expire_at_s: u64) -> Result<(), ApiError> {
+        if expire_at_s > 0 && expire_at_s.saturating_mul(1_000) <= self.clock.now().unix_ms {
+            return Err(ApiErrorCode::BadRequest.with_reason("expire_at: is over"));
+        }
         Ok(())
     }
 
@@ -640,5 +652,6 @@ fn subscribe_user(
         announce: true,
         ..SubscribeOptions::default()
     };
-    (options, SubscribeUser { client, subscribe })
+    let expire_at_s = (request.expire_at_s > 0).then_some(request.expire_at_s);
+    (options, SubscribeUser { client, subscribe, expire_at_s })
 }

@@ -30,6 +30,12 @@ impl Worker<'_> {
                     }
                     self.session_ended(cx, session, tag);
                 }
+                Event::Refreshed { session, tag, expire_at_s } => {
+                    self.session_refreshed(cx, session, ConnId::from_u64(tag), expire_at_s);
+                }
+                Event::Expires { session, channel, expire_at_s } => {
+                    self.renew_grant(cx, session, &channel, Some(expire_at_s));
+                }
                 // The hub has sent the client a push.
                 Event::Unsubscribed { session, channel, code, .. } => {
                     self.grants.remove(session, &channel);

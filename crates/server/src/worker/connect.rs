@@ -460,6 +460,12 @@ impl Worker<'_> {
         id: u32,
         token: &str,
     ) -> Handled {
+        if token.is_empty() {
+            // It would take its time from who came with a token, or by a backend's leave.
+            let why = "refresh.token is missing";
+            self.reply_error(cx, conn, id, &ErrorCode::BadRequest.with_reason(why));
+            return Handled::Done;
+        }
         let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
         match self.identify(token) {
             Ok(identity) if identity.user == user => {

@@ -7,7 +7,7 @@ use dunlin_protocol::centrifuge::{Disconnect, DisconnectCode, UnsubscribeCode};
 use super::Worker;
 use super::backends::Answer;
 use super::connect::one_line;
-use super::link::Link;
+use super::link::{Link, Role};
 use super::parts::{Grant, GrantToken, Place, ProxyCall, TokenFacts};
 use crate::auth::Allow;
 use crate::proxy::{Decision, Event, Fault, Question, RefreshResult, read};
@@ -120,6 +120,28 @@ impl Worker<'_> {
         }
     }
 
+    /// A session goes on until another time, by the server API; its client is notified.
+    pub(super) fn session_refreshed(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        conn: ConnId,
+        expire_at_s: Option<u64>,
+    ) {
+        let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else { return };
+        let now_s = self.clock.now().unix_ms / 1000;
+        let facts = match self.heartbeat.token(session) {
+            Some(facts) => Some(facts.until(expire_at_s)),
+            None => expire_at_s.map(|_| TokenFacts::of_proxy(now_s, expire_at_s)),
+        };
+        self.heartbeat.set_token(session, facts);
+        self.schedule_expiry(cx, conn, session);
+        let left_s = expire_at_s.map_or(0, |at_s| at_s.saturating_sub(now_s).max(1));
+        let ttl_s = u32::try_from(left_s).unwrap_or(u32::MAX);
+        let encoder = &mut self.encoder;
+        self.hub.push(session, |out| encoder.refresh_push(encoding, ttl_s, out));
+    }
+
     /// Asks whether a subscription goes on that a backend had granted until now. False: nobody is asked.
     pub(super) fn ask_sub_refresh(&mut self, cx: &mut Context<Link>, place: &Place) -> bool {
         let (session, channel) = (place.0, &*place.1);
@@ -169,7 +191,7 @@ impl Worker<'_> {
     }
 
     /// A backend's grant is good until then.
-    fn renew_grant(
+    pub(super) fn renew_grant(
         &mut self,
         cx: &Context<Link>,
         session: SessionId,

@@ -48,6 +48,12 @@ impl TokenFacts {
         TokenFacts::new(TokenId::NONE, Some(decided_at_s), expire_at_s)
     }
 
+    /// The same, but that it expires then; `None`: never.
+    pub(crate) fn until(self, expire_at_s: Option<u64>) -> TokenFacts {
+        let expire_at_s = expire_at_s.map_or(NEVER, |at| u32::try_from(at).unwrap_or(NEVER));
+        TokenFacts { expire_at_s, ..self }
+    }
+
     /// The token's `iat`.
     pub(crate) fn issued_at_s(self) -> Option<u64> {
         (self.issued_at_s != 0).then(|| self.issued_at_s.into())
