@@ -150,7 +150,7 @@ struct Client {
 }
 
 impl Client {
-    /// Connects; `Err` with what it was told instead.
+    /// Connects; `Err` with what it was sent instead.
     fn try_connect(node: &Node, user: &str, channel: &str) -> Result<Client, Value> {
         let mut stream = TcpStream::connect(node.served.at.client).unwrap();
         stream.set_read_timeout(Some(2 * TIMEOUT)).unwrap();
@@ -172,7 +172,7 @@ impl Client {
     }
 
     fn connect(node: &Node, user: &str, channel: &str) -> Client {
-        Client::try_connect(node, user, channel).unwrap_or_else(|told| panic!("{told}"))
+        Client::try_connect(node, user, channel).unwrap_or_else(|sent| panic!("{sent}"))
     }
 
     /// The next push that is not empty.
@@ -188,8 +188,8 @@ impl Client {
         }
     }
 
-    /// Reads until it is told that this user has come or gone.
-    fn until_told(&mut self, kind: &str, user: &str) {
+    /// Reads until it is notified that this user has come or gone.
+    fn until_notified(&mut self, kind: &str, user: &str) {
         while self.next()[kind]["info"]["user"] != user {}
     }
 
@@ -223,7 +223,7 @@ fn calls_presence_and_joins_hold_on_all_nodes() {
 
     let mut bob = Client::connect(c, "bob", "room");
     let mut ann = Client::connect(b, "ann", "room");
-    bob.until_told("join", "ann");
+    bob.until_notified("join", "ann");
     a.until_present("room", &["ann", "bob"]);
     let stats = a.api("presence_stats", json!({ "channel": "room" }));
     assert_eq!(stats["result"], json!({ "num_clients": 2, "num_users": 2 }));
@@ -235,7 +235,7 @@ fn calls_presence_and_joins_hold_on_all_nodes() {
     // By the user, and by the id of one session, whichever node has it.
     assert_eq!(a.api("disconnect", json!({ "user": "ann" })), json!({ "result": {} }));
     assert_eq!(ann.until_disconnected(), 3503);
-    bob.until_told("leave", "ann");
+    bob.until_notified("leave", "ann");
     let mut first = Client::connect(b, "eve", "room");
     let second = Client::connect(b, "eve", "room");
     let by_id = json!({ "user": "eve", "client": first.id, "disconnect": { "code": 4100, "reason": "so" } });
@@ -250,7 +250,7 @@ fn calls_presence_and_joins_hold_on_all_nodes() {
     assert_eq!(a.api("unsubscribe", unsubscribe), json!({ "result": {} }));
     c.until_present("aside", &[]);
     drop(second);
-    bob.until_told("leave", "eve");
+    bob.until_notified("leave", "eve");
 
     let health = a.served.call("GET", "/health", "").unwrap().1;
     let health: Value = serde_json::from_str(&health).unwrap();
@@ -265,7 +265,8 @@ fn calls_presence_and_joins_hold_on_all_nodes() {
 }
 
 #[test]
-fn a_killed_node_is_swept_and_told_once_and_one_that_was_away_learns_who_is_blocked() {
+fn a_killed_node_is_swept_and_its_leaves_are_sent_once_and_one_that_was_away_learns_who_is_blocked()
+{
     let mut cluster = Cluster::start(3);
     let mut bob = Client::connect(&cluster.nodes[0], "bob", "room");
     let _dan = Client::connect(&cluster.nodes[2], "dan", "room");
@@ -285,7 +286,7 @@ fn a_killed_node_is_swept_and_told_once_and_one_that_was_away_learns_who_is_bloc
     let keys = cluster.redis.cli(&["KEYS", "dunlin:cluster:channels:*"]);
     assert_eq!(keys.lines().count(), 2, "nothing is left of the dead node: {keys}");
 
-    // The next that bob is told is that gus has come: nobody has told him twice of those who left.
+    // The next that bob is sent is that gus has come: no leave comes twice.
     // The node that has not swept may wait for the dead one for a moment more, and say so.
     let block = || cluster.nodes[1].api("block_user", json!({ "user": "hal" }));
     let deadline = Instant::now() + TIMEOUT;
@@ -326,7 +327,7 @@ fn without_redis_each_node_serves_says_so_and_comes_back_when_it_does() {
     cluster.settle();
     cluster.nodes[1].until_present("room", &["ann", "bob", "cat"]);
 
-    // A Redis that has lost all is told again who is there.
+    // A Redis that has lost all gets to know again who is there.
     cluster.redis.restart();
     cluster.settle();
     cluster.nodes[1].until_present("room", &["ann", "bob", "cat"]);
@@ -338,7 +339,7 @@ fn without_redis_each_node_serves_says_so_and_comes_back_when_it_does() {
 }
 
 #[test]
-fn two_nodes_that_want_one_number_and_two_clusters_with_one_prefix_are_told() {
+fn two_nodes_that_want_one_number_and_two_clusters_with_one_prefix_are_named() {
     let cluster = Cluster::start(2);
     for node in &cluster.nodes {
         let (status, body) = node.served.call("PUT", "/config/server/node", "7").unwrap();
@@ -350,8 +351,8 @@ fn two_nodes_that_want_one_number_and_two_clusters_with_one_prefix_are_told() {
         assert!(Instant::now() < deadline, "{:?}", conditions().collect::<Vec<_>>());
         std::thread::sleep(Duration::from_millis(50));
     }
-    let told = cluster.nodes.iter().find(|node| node.status()["condition"] == "number_taken");
-    let status = told.unwrap().status();
+    let warned = cluster.nodes.iter().find(|node| node.status()["condition"] == "number_taken");
+    let status = warned.unwrap().status();
     assert!(status["detail"].as_str().unwrap().contains("holds node number 7"), "{status}");
     assert!(status["fix"].as_str().unwrap().contains("server.node"), "{status}");
     assert_ne!(status["node"], 7);

@@ -60,6 +60,6 @@ fn who_joins_elsewhere_is_announced_to_subscribers_here_and_to_nobody_where_ther
         world.hub(worker).announce_remote(now, "elsewhere", &info, true);
     }
     world.settle();
-    let told = world.read(ann);
-    assert_eq!(told.matches("bob").count(), 1, "{told}");
+    let sent = world.read(ann);
+    assert_eq!(sent.matches("bob").count(), 1, "{sent}");
 }

@@ -161,6 +161,8 @@ fn every_metric_that_the_docs_name_exists() {
         "metrics.rs",
         "engine_stats.rs",
         "admin/worker_metrics.rs",
+        "cluster/state.rs",
+        "engine_stats.rs",
         "proxy/stats.rs",
         "push/metrics.rs",
         "../../webhooks/src/stats.rs",

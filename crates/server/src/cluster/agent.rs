@@ -20,7 +20,7 @@ use super::condition::Condition;
 use super::lease::{Beat, Facts, Lease, Node, Written};
 use super::link::{ChannelMessage, Commands, Link, LinkError};
 use super::members::{Comparison, Listed};
-use super::message::{MemberChange, Message, VERSION};
+use super::message::{MemberChange, Message, VERSION, unix_ms};
 use super::online::{self, OnlineQueries};
 use super::state::ClusterMetric;
 use crate::api::{ApiErrorCode, Method};
@@ -265,7 +265,7 @@ impl Agent {
             version: env!("CARGO_PKG_VERSION").into(),
             client_addr: server.client_addr.to_string().into(),
             admin_addr: server.admin_addr.to_string().into(),
-            started_unix_s: crate::unix_ms() / 1000 - self.state.uptime_s(),
+            started_unix_s: unix_ms() / 1000 - self.state.uptime_s(),
             revision: settings.revision,
             sessions: self.state.total(Metric::Sessions),
             lag_us: self.lag.as_micros() as u64,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::link::{Commands, Link, LinkError};
-use super::message::VERSION;
+use super::message::{VERSION, unix_ms};
 use crate::api::Method;
 
 /// How long it is kept that a user is not blocked any more, in seconds: no node is away for longer.
@@ -48,7 +48,7 @@ pub(super) fn keep(
 ) {
     let Ok(raw) = serde_json::from_slice(request) else { return };
     let until_s = match method {
-        Method::UnblockUser => crate::unix_ms() / 1000 + UNBLOCKED_KEPT_S,
+        Method::UnblockUser => unix_ms() / 1000 + UNBLOCKED_KEPT_S,
         _ => {
             let request: Value = serde_json::from_slice(request).unwrap_or_default();
             request["expire_at"].as_u64().unwrap_or(0)
@@ -63,7 +63,7 @@ pub(super) fn keep(
 /// Reads the calls that are kept, and removes those that are over.
 pub(super) async fn read(link: &Link, key: &str) -> Result<Vec<(Method, Arc<[u8]>)>, LinkError> {
     let replies = link.call(&[&[b"HGETALL", key.as_bytes()]]).await?;
-    let now_s = crate::unix_ms() / 1000;
+    let now_s = unix_ms() / 1000;
     let mut calls = Vec::new();
     let mut over = Commands::default();
     for entry in replies.first().map_or(&[][..], |all| all.list()).chunks(2) {

@@ -107,3 +107,9 @@ impl Member {
         }
     }
 }
+
+/// Unix time in milliseconds, for what is kept in Redis.
+pub(super) fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}

@@ -11,7 +11,7 @@ use super::agent::{Agent, Done};
 use super::calls::Asker;
 use super::link::Commands;
 use super::members::{Place, bounded, counted};
-use super::message::{MemberChange, Message};
+use super::message::{MemberChange, Message, unix_ms};
 use super::state::ClusterMetric;
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
@@ -110,7 +110,7 @@ impl Agent {
             channel: Arc::clone(&change.channel),
             cause: UnsubscribeCause::Disconnect,
         };
-        let event = HookEvent { unix_ms: crate::unix_ms(), body };
+        let event = HookEvent { unix_ms: unix_ms(), body };
         let to = self.state.webhooks_endpoint();
         let _ = self.to_workers.send((to, BusMessage::HookEvent(Box::new(event))));
     }
