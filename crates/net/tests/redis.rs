@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, Lost, Received};
 use dunlin_net::{
     CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, Place, TimerId,
+    Tls,
 };
 use redis_server::RedisServer;
 
@@ -270,6 +271,33 @@ fn a_connection_has_its_user_database_and_name() {
         let bytes = format!("{:?}", part.as_bytes());
         assert!(info.contains(bytes.trim_matches(['[', ']'])), "{part} is not in {info}");
     }
+}
+
+#[test]
+fn a_server_is_reached_through_tls() {
+    let own = rcgen::generate_simple_self_signed(vec!["redis.example".to_owned()]).unwrap();
+    let directory = std::env::temp_dir().join(format!("dunlin-redis-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let [certificate, key] =
+        ["cert.pem", "key.pem"].map(|name| directory.join(name).to_string_lossy().into_owned());
+    std::fs::write(&certificate, own.cert.pem()).unwrap();
+    std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+    let server = RedisServer::start_tls(&certificate, &key);
+    let tls = Tls::with_roots(own.cert.pem().as_bytes()).unwrap();
+    for (name, is_reached) in [("redis.example", true), ("other.example", false)] {
+        let mut config = ClientConfig::new(server.addr);
+        config.connect.tls = Some(tls.client(name).unwrap());
+        let mut stage = stage(config);
+        stage.until(|notes| notes.greeted == 1 || notes.client.last_error().is_some());
+        assert_eq!(stage.notes.client.is_ready(), is_reached, "{name}");
+        if is_reached {
+            let Stage { event_loop, notes } = &mut stage;
+            notes.client.subscribe(event_loop.context(), b"news");
+            stage.command(1, &["PUBLISH", "news", "x"]).unwrap();
+            stage.until(|notes| notes.messages.len() == 1);
+        }
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 /// What had not left is not sent behind the subscriptions of the next connection if its owner does not want that.

@@ -25,9 +25,30 @@ impl RedisServer {
     }
 
     pub fn start_at(addr: SocketAddr) -> Option<RedisServer> {
-        let port = addr.port().to_string();
+        RedisServer::start_with(addr, &["--port", &addr.port().to_string()])
+    }
+
+    /// One that speaks TLS with this certificate and key, each in a file.
+    pub fn start_tls(certificate: &str, key: &str) -> RedisServer {
+        for _ in 0..10 {
+            let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let port = addr.port().to_string();
+            let tls = ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"];
+            let files = ["--tls-cert-file", certificate, "--tls-key-file", key];
+            let authority = ["--tls-ca-cert-file", certificate];
+            if let Some(server) =
+                RedisServer::start_with(addr, &[&tls[..], &files, &authority].concat())
+            {
+                return server;
+            }
+        }
+        panic!("redis-server does not start");
+    }
+
+    fn start_with(addr: SocketAddr, arguments: &[&str]) -> Option<RedisServer> {
         let mut child = Command::new("redis-server")
-            .args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"])
+            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("redis-server: {error}; scripts/packages installs it"));
