@@ -1,9 +1,11 @@
 // The Pusher protocol: pusher-js and Laravel Echo as clients, npm's `pusher` as the backend that signs and publishes.
 
 import { once } from "node:events";
+import { readFile } from "node:fs/promises";
 import http from "node:http";
 import path from "node:path";
 
+import { browser } from "./chromium.mjs";
 import { assert, CACHE, installed, scenario, until, watch } from "./dunlin.mjs";
 
 const Backend = installed("pusher");
@@ -294,4 +296,32 @@ await scenario("pusher (npm): webhooks, verified and read by its own library", a
   }
   const forged = backend(server, { ...SHOP, secret: "a guess of the secret" });
   assert.equal(forged.webhook(received[0]).isValid(), false);
+});
+
+await scenario("pusher-js in Chromium: a presence channel whose page asks its backend, and a compressed event", async (t) => {
+  const server = await serverOf(t);
+  const signer = backend(server);
+  const script = await readFile(path.join(CACHE, "node_modules/pusher-js/dist/web/pusher.js"));
+  const listener = http.createServer(async (request, response) => {
+    if (request.url === "/pusher.js") return response.end(script);
+    if (request.url !== "/auth") return response.setHeader("Content-Type", "text/html").end("<script src=/pusher.js></script>");
+    let body = "";
+    for await (const chunk of request) body += chunk;
+    const asked = new URLSearchParams(body);
+    response.end(JSON.stringify(signer.authorizeChannel(asked.get("socket_id"), asked.get("channel_name"), { user_id: "ada" })));
+  });
+  listener.listen(0, "127.0.0.1");
+  await once(listener, "listening");
+  t.after(() => listener.close());
+  const page = await (await browser(t)).newPage();
+  await page.goto(`http://127.0.0.1:${listener.address().port}/`);
+  await page.evaluate((wsPort) => {
+    window.events = [];
+    const pusher = new window.Pusher("shop-key", { cluster: "mt1", wsHost: "127.0.0.1", wsPort, forceTLS: false, enabledTransports: ["ws"], channelAuthorization: { endpoint: "/auth" } });
+    pusher.subscribe("presence-room").bind_global((event, data) => window.events.push([event, data]));
+  }, server.clientPort);
+  const heard = (name) => page.evaluate((name) => window.events.find(([event]) => event === name)?.[1], name);
+  await until(() => heard("pusher:subscription_succeeded"), "the subscription");
+  await signer.trigger("presence-room", "made", { text: "x".repeat(2_000) });
+  assert.deepEqual(await until(() => heard("made"), "the event"), { text: "x".repeat(2_000) });
 });
