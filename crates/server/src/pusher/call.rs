@@ -368,11 +368,8 @@ mod tests {
         let app = app();
         let refused = |method, path, query: &str, at_ms, body: &[u8]| {
             let refusal = head(method, path, query).authorize(&app, at_ms, Some(body)).unwrap_err();
-            assert_eq!(refused_status(&refusal), 401);
+            assert_eq!(refusal.status, 401);
         };
-        fn refused_status(refusal: &Refusal) -> u16 {
-            refusal.status
-        }
         let path = "/apps/3/events";
         refused("GET", path, QUERY, AT_MS, BODY);
         refused("POST", "/apps/4/events", QUERY, AT_MS, BODY);
