@@ -501,7 +501,7 @@ fn a_key_may_be_kept_out_of_query_strings() {
 
 /// The answer to a connect had it in it.
 #[test]
-fn clients_are_not_told_the_name_of_the_machine() {
+fn clients_do_not_learn_the_name_of_the_machine() {
     let cluster = Cluster::start_with(1, |_| {});
     let open = "{\"id\":1,\"connect\":{}}";
     let (_, connected) = Listener::open(cluster.address, "/connection/http_stream", open);

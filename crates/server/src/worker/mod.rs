@@ -168,7 +168,7 @@ pub(crate) struct Worker<'w> {
     withdrawal: Option<Withdrawal>,
     /// Tokens that were revoked; the sessions that came with them are looked for once a second.
     revoked: HashSet<TokenId>,
-    /// Members came and went that the control thread was not told of.
+    /// Members came and went of which the control thread was not notified.
     members_lost: bool,
     drain: Option<Drain>,
 }
