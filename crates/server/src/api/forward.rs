@@ -19,7 +19,7 @@ impl Request<'_> {
         match self {
             Request::Subscribe(of) => {
                 node = target(&mut object, &of.target);
-                object.string("channel", &of.channel);
+                object.string("channel", &of.channel).integer("expire_at", of.expire_at_s);
                 for (key, json) in [("info", &of.info), ("data", &of.data)] {
                     if let Some(json) = json {
                         object.raw(key, json.as_bytes());
@@ -128,7 +128,7 @@ mod tests {
             (
                 Method::Subscribe,
                 format!(
-                    r#"{{{target},"channel":"chat:1","info":{{"a":[1]}},"data":"d","recover_since":{{"offset":7,"epoch":"k3"}},"override":{{"presence":{{"value":true}},"force_recovery":{{"value":false}}}}}}"#
+                    r#"{{{target},"channel":"chat:1","expire_at":4000000000,"info":{{"a":[1]}},"data":"d","recover_since":{{"offset":7,"epoch":"k3"}},"override":{{"presence":{{"value":true}},"force_recovery":{{"value":false}}}}}}"#
                 ),
             ),
             (Method::Send, format!(r#"{{{target},"device":"d","data":{{"a":1}}}}"#)),
@@ -141,6 +141,7 @@ mod tests {
                 ),
             ),
             (Method::Refresh, format!(r#"{{{target},"expired":true}}"#)),
+            (Method::Refresh, format!(r#"{{{target},"expire_at":7,"info":[1]}}"#)),
             (Method::RevokeToken, r#"{"uid":"j","expire_at":9}"#.to_owned()),
             (Method::InvalidateUserTokens, r#"{"user":"u","issued_before":5}"#.to_owned()),
             (Method::BlockUser, r#"{"user":"u","expire_at":5}"#.to_owned()),
