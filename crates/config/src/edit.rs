@@ -14,8 +14,8 @@ use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
     Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, Hook, Ingress, Limits,
     Listener, Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy, PushConfig, PusherApp,
-    PusherConfig, Route, Secret, Server, SharedBudget, Shutdown, SubscriptionToken, Tls, Token,
-    Upstream, VapidConfig, Webhooks, fields,
+    PusherConfig, Route, Rpc, RpcNamespace, Secret, Server, SharedBudget, Shutdown,
+    SubscriptionToken, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -289,13 +289,15 @@ trait Own: Sized {
 
 table! {
     Config {
-        server, client, api, channel, listeners, tls, webhooks, proxies, engines, cluster, pusher, push, limits,
-        config, shutdown, admin, log
+        server, client, api, channel, listeners, tls, webhooks, proxies, rpc, engines, cluster, pusher, push,
+        limits, config, shutdown, admin, log
     }
     Server { client_ingress, admin_ingress }
     Client { token, subscription_token, subscribe_to_user_personal_channel, proxy, long_poll }
     ClientProxy {}
     Proxy { static_headers }
+    Rpc { namespaces }
+    RpcNamespace {}
     Engine {}
     Token { keys }
     SubscriptionToken { keys }

@@ -37,6 +37,7 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
         channel_regex: Some("...".into()),
         subscribe_proxy: Some("...".into()),
         publish_proxy: Some("...".into()),
+        sub_refresh_proxy: Some("...".into()),
         ..Default::default()
     };
     assert_eq!(config.channel.namespaces["chat"], chat);

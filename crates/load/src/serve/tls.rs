@@ -15,14 +15,8 @@ pub struct ServeTls {
     /// Speak TLS, with a certificate made at the start and signed by nobody else
     #[arg(long)]
     pub tls: bool,
-    /// Names in the certificate; give another one to serve a wrong certificate
-    #[arg(
-        long,
-        value_name = "NAMES",
-        value_delimiter = ',',
-        requires = "tls",
-        default_value = "localhost,127.0.0.1,::1"
-    )]
+    /// Names in the certificate, `localhost` and the address it listens on unless given; give another to serve a wrong one
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "tls")]
     pub tls_names: Vec<String>,
     /// Make a certificate whose time is over
     #[arg(long, requires = "tls")]
@@ -40,8 +34,14 @@ impl ServeTls {
         let failed = |error: &dyn std::fmt::Display| {
             Error::new(format!("cannot make a certificate for {:?}: {error}", self.tls_names))
         };
-        let mut params = rcgen::CertificateParams::new(self.tls_names.clone())
-            .map_err(|error| failed(&error))?;
+        let names = if self.tls_names.is_empty() {
+            let mut names: Vec<_> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+            names.push(listen.ip().to_string());
+            names
+        } else {
+            self.tls_names.clone()
+        };
+        let mut params = rcgen::CertificateParams::new(names).map_err(|error| failed(&error))?;
         params
             .distinguished_name
             .push(rcgen::DnType::CommonName, format!("dunlin bench serve {listen}"));

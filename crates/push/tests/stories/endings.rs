@@ -234,13 +234,13 @@ async fn a_busy_server_is_asked_again_until_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn a_name_that_leads_nowhere_is_reported_at_the_deadline() {
     struct Nowhere;
-    impl dunlin_push::Connect for Nowhere {
-        fn connect(&self, _: dunlin_push::Stage) -> dunlin_push::Connecting<'_> {
+    impl Connect for Nowhere {
+        fn connect(&self, _: Stage) -> Connecting<'_> {
             Box::pin(async { Err("push.test cannot be looked up".to_owned().into()) })
         }
     }
-    let config = dunlin_push::SenderConfig::default();
-    let apns = dunlin_push::apns::Apns::start_with("push.test".to_owned(), None, Nowhere, config);
+    let config = SenderConfig::default();
+    let apns = Apns::start_with("push.test".to_owned(), None, Nowhere, config);
     let mut push = push(1, 100);
     push.timeout = Duration::from_secs(5);
     let why = "push.test cannot be looked up".to_owned();
@@ -251,13 +251,8 @@ async fn a_name_that_leads_nowhere_is_reported_at_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_makes_callers_wait_and_loses_nothing() {
     let server = Server::new(script(|_| Act::Accept));
-    let config = dunlin_push::SenderConfig {
-        queue_bytes_max: 10_000,
-        connections: ONE,
-        ..Default::default()
-    };
-    let apns =
-        dunlin_push::apns::Apns::start_with("push.test".to_owned(), None, server.clone(), config);
+    let config = SenderConfig { queue_bytes_max: 10_000, connections: ONE, ..Default::default() };
+    let apns = Apns::start_with("push.test".to_owned(), None, server.clone(), config);
     let pushes: Vec<_> = (0..500).map(|number| push(number, 1_000)).collect();
     let outcomes = send_all(&apns, &pushes).await;
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Accepted(_))));

@@ -118,14 +118,6 @@ impl Link {
     }
 }
 
-/// The encoding a connection speaks, if it is a client's.
-pub(super) fn encoding_of(link: &Link) -> Option<Encoding> {
-    match link.role {
-        Role::Client(encoding) => Some(encoding),
-        Role::Http | Role::Poll | Role::Push | Role::Backend | Role::Engine => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

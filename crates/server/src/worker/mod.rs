@@ -80,7 +80,7 @@ use dunlin_wire::backoff::Jitter;
 use self::adoption::hub_config;
 use self::backends::Backends;
 use self::engines::Engines;
-use self::link::{Link, Role, encoding_of};
+use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
     AcceptGate, AddressRates, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, Clock,

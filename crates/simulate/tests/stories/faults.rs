@@ -291,8 +291,7 @@ fn the_control_port_tells_and_takes() {
     let control = Some("127.0.0.1:0".parse().unwrap());
     let simulator = Simulator::start(Config { tls: false, control, ..Config::default() }).unwrap();
     let ask = async |request: &str, body: &str| {
-        let mut stream =
-            tokio::net::TcpStream::connect(simulator.control_addr().unwrap()).await.unwrap();
+        let mut stream = TcpStream::connect(simulator.control_addr().unwrap()).await.unwrap();
         let length = body.len();
         let head = format!(
             "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
