@@ -20,7 +20,7 @@ mod links;
 pub mod redis;
 
 pub use dunlin_hub::engine::{
-    EngineConfig, EngineEvent, EngineId, EnginePosition, EnginePublish, EngineRequest,
+    EngineConfig, EngineEvent, EngineId, EnginePosition, EnginePublish, EngineRequest, Lineage,
     POSITIONS_MAX, Retention,
 };
 pub use links::{LinkFull, Links, Server, ServerRole, ShardId};

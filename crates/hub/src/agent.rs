@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::engine::{EngineConfig, EngineId, EngineRequest, POSITIONS_MAX};
+use crate::engine::{EngineConfig, EngineId, EngineRequest, Lineage, POSITIONS_MAX};
 use crate::message::{SubscribeRequest, WaiterId};
 use crate::options::ChannelOptions;
 use crate::pending_requests::PendingRequests;
@@ -35,8 +35,7 @@ pub(crate) struct Agent {
     pub(crate) read: Option<Read>,
     /// The stream in the engine reaches at least this offset.
     pub(crate) known_top: u64,
-    /// A position of the epoch before that means the same in this one.
-    pub(crate) inherits: Option<StreamPosition>,
+    pub(crate) inherits: Lineage,
     /// Subscriptions that wait: for the engine's answer, or for a read. In the order in which they came.
     pub(crate) waiting: Vec<(u8, Box<SubscribeRequest>)>,
     /// Publications behind a gap, by offset.
@@ -126,7 +125,7 @@ impl Agent {
             idle: false,
             read: None,
             known_top: 0,
-            inherits: None,
+            inherits: Lineage::default(),
             waiting: Vec::new(),
             held: VecDeque::new(),
         }
@@ -134,14 +133,7 @@ impl Agent {
 
     /// A client's position in terms of the stream's epoch.
     pub(crate) fn translate(&self, since: StreamPosition, epoch: Epoch) -> StreamPosition {
-        match self.inherits {
-            Some(inherited)
-                if since.epoch == inherited.epoch && since.offset <= inherited.offset =>
-            {
-                StreamPosition { epoch, ..since }
-            }
-            _ => since,
-        }
+        if self.inherits.contains(since) { StreamPosition { epoch, ..since } } else { since }
     }
 }
 

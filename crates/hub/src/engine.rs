@@ -194,11 +194,35 @@ pub enum EngineEvent {
 }
 
 /// Where a channel is in its engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EnginePosition {
     /// Its top; the default for a channel that keeps nothing.
     pub position: StreamPosition,
-    /// A position of the epoch before up to which offsets mean the same in this one, if the engine knows one: a stream that
-    /// went on after a failover has another epoch, and what came before is what it was.
-    pub inherits: Option<StreamPosition>,
+    /// What means the same in epochs before.
+    pub inherits: Lineage,
+}
+
+/// What a stream has of epochs before its own: of each, the position up to which offsets mean the same. A stream that went on
+/// after a failover has another epoch, and what came before is what it was.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lineage(Box<[StreamPosition]>);
+
+impl Lineage {
+    /// No epoch before is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the position is one of the stream, though of an epoch before.
+    #[must_use]
+    pub fn contains(&self, at: StreamPosition) -> bool {
+        self.0.iter().any(|known| known.epoch == at.epoch && at.offset <= known.offset)
+    }
+}
+
+impl FromIterator<StreamPosition> for Lineage {
+    fn from_iter<T: IntoIterator<Item = StreamPosition>>(positions: T) -> Self {
+        Self(positions.into_iter().collect())
+    }
 }

@@ -26,7 +26,7 @@
 //! let stats = Arc::new(DeliveryStats::default());
 //! let encoder = EventEncoder::new("3f2a", "node-1");
 //! let mut dispatcher = Dispatcher::new(Arc::clone(&stats), encoder, 1);
-//! dispatcher.handle_settings(&settings, &Map::new());
+//! dispatcher.handle_settings(&settings, &dunlin_config::Map::new());
 //!
 //! let mut now = Now { ms: 0, unix_ms: 1_800_000_000_000 };
 //! let session = SessionId::from_u64(42).unwrap();

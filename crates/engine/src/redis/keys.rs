@@ -3,7 +3,7 @@
 //! | key | what it is |
 //! |---|---|
 //! | `PREFIX:c:CHANNEL` | list of a stream's messages, oldest first; also the channel of publish/subscribe |
-//! | `PREFIX:m:CHANNEL` | hash of a stream's state: `:c` its epoch, that epoch its top offset, `:g` the generation in which the epoch began, `:p` the position of the epoch before that means the same, `:v` and `:w` version and epoch of the version published last |
+//! | `PREFIX:m:CHANNEL` | hash of a stream's state: `:c` its epoch, that epoch its top offset, `:g` the generation in which the epoch began, `:p` positions of the epochs before that mean the same, `:v` and `:w` version and epoch of the version published last |
 //! | `PREFIX:i:LENGTH:CHANNEL:KEY` | position of the publication with an idempotency key; the channel's length in bytes |
 //! | `PREFIX:g` | generation of the server's data: process and replication history in which it began, and a number |
 //! | `PREFIX:probe:ID` | channel of one connection's messages to itself |

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::engine::{EngineEvent, EnginePosition};
+use dunlin_hub::engine::{EngineEvent, EnginePosition, Lineage};
 use dunlin_hub::{Epoch, Error, History, HistoryFilter, Published, StreamPosition};
 use dunlin_wire::resp::{ServerError, Value};
 
@@ -264,7 +264,7 @@ impl RedisEngine {
                         let position = position(epoch, top);
                         self.learn(now_ms, partition, &channel, position, None);
                         let inherits = inherited(before);
-                        read(position, inherits, entries, &filter, retention.size)
+                        read(position, &inherits, entries, &filter, retention.size)
                     }
                     _ => Err(Error::EngineRefused),
                 };
@@ -334,7 +334,7 @@ impl RedisEngine {
         if let Some(seen) = opening.seen
             && seen.epoch != position.epoch
             && seen.offset > 0
-            && inherits.is_none_or(|at| at.epoch != seen.epoch || at.offset < seen.offset)
+            && !inherits.contains(seen)
         {
             self.stats.streams_cut += 1;
         }
@@ -381,25 +381,26 @@ fn position(epoch: &Value<'_>, offset: &Value<'_>) -> StreamPosition {
     StreamPosition { offset, epoch: Epoch::parse(epoch.text().unwrap_or_default()) }
 }
 
-/// The position of the epoch before that means the same.
-fn inherited(value: &Value<'_>) -> Option<StreamPosition> {
-    let (epoch, offset) = value.text()?.split_once(':')?;
-    Some(StreamPosition { offset: offset.parse().ok()?, epoch: Epoch::parse(epoch) })
+/// Positions of epochs before that mean the same, a space between them.
+fn inherited(value: &Value<'_>) -> Lineage {
+    let position = |text: &str| {
+        let (epoch, offset) = text.split_once(':')?;
+        Some(StreamPosition { offset: offset.parse().ok()?, epoch: Epoch::parse(epoch) })
+    };
+    value.text().unwrap_or_default().split(' ').filter_map(position).collect()
 }
 
 /// The part of a stream that was asked for, from the messages in which it is.
 fn read(
     position: StreamPosition,
-    inherits: Option<StreamPosition>,
+    inherits: &Lineage,
     entries: &Value<'_>,
     filter: &HistoryFilter,
     size: u32,
 ) -> Result<History, Error> {
     let (mut first, mut last) = (position.offset.saturating_sub(u64::from(size)) + 1, u64::MAX);
     if let Some(since) = filter.since {
-        let is_inherited =
-            inherits.is_some_and(|at| at.epoch == since.epoch && since.offset <= at.offset);
-        if !since.epoch.is_none() && since.epoch != position.epoch && !is_inherited {
+        if !since.epoch.is_none() && since.epoch != position.epoch && !inherits.contains(since) {
             return Err(Error::UnrecoverablePosition(position));
         }
         match filter.reverse {

@@ -117,11 +117,11 @@ fn no_message_of_a_new_epoch_comes_before_what_the_epoch_inherits() {
     assert_eq!(stage.events(), [], "it is part of what the position reaches");
     stage.answer_open("B", "5", "A:4");
     let events = stage.events();
-    let [EngineEvent::Subscribed { result: Ok(anew), .. }] = events[..] else {
+    let [EngineEvent::Subscribed { result: Ok(anew), .. }] = &events[..] else {
         panic!("{events:?}")
     };
     assert_eq!(anew.position, StreamPosition { offset: 5, epoch: Epoch::parse("B") });
-    assert_eq!(anew.inherits, Some(StreamPosition { offset: 4, ..at }));
+    assert_eq!(anew.inherits, [StreamPosition { offset: 4, ..at }].into_iter().collect());
     stage.hear("1pB:6:", &NewPublication::default());
     assert!(matches!(&stage.events()[..], [EngineEvent::Publication { .. }]));
 }

@@ -34,9 +34,9 @@ fn a_server_that_lost_everything_has_streams_that_inherit_nothing() {
     fleet.until("subscribed anew", |nodes| {
         nodes[0].events.iter().filter(|e| matches!(e, EngineEvent::Subscribed { .. })).count() == 2
     });
-    let anew = fleet.subscribed(0, token)[1];
+    let anew = fleet.subscribed(0, token).swap_remove(1);
     assert_ne!(anew.position.epoch, before.epoch);
-    assert_eq!(anew.inherits, None);
+    assert!(anew.inherits.is_empty());
     let recovered = recover(&mut fleet, 0, before);
     assert!(matches!(recovered, Err(Error::UnrecoverablePosition(_))), "{recovered:?}");
 }
@@ -59,12 +59,23 @@ fn a_server_that_kept_everything_has_streams_that_inherit_all() {
     fleet.until_ready();
     fleet.publish(1, "a", "3");
     fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 3);
-    let anew = *fleet.subscribed(0, token).last().unwrap();
-    assert_eq!(anew.inherits, Some(before));
+    let anew = fleet.subscribed(0, token).pop().unwrap();
+    assert_eq!(anew.inherits, [before].into_iter().collect());
     assert_eq!(recover(&mut fleet, 1, StreamPosition { offset: 1, ..before }), Ok(vec![2, 3]));
     assert_eq!(recover(&mut fleet, 1, before), Ok(vec![3]));
     // An offset of the epoch before that it did not reach is not this epoch's.
     let beyond = StreamPosition { offset: 3, ..before };
+    assert!(recover(&mut fleet, 1, beyond).is_err());
+
+    // Who was away for more than one restart recovers, too.
+    for number in 4..=6 {
+        server.kill();
+        fleet.until("noticed", |nodes| nodes.iter().all(|node| !node.engine.is_ready()));
+        server.restart();
+        fleet.until_ready();
+        fleet.publish(1, "a", &number.to_string());
+    }
+    assert_eq!(recover(&mut fleet, 1, before), Ok(vec![3, 4, 5, 6]));
     assert!(recover(&mut fleet, 1, beyond).is_err());
     assert_eq!(fleet.nodes.0[0].engine.stats().streams_cut, 0);
 }
@@ -112,10 +123,10 @@ fn a_replica_that_lacks_publications_cuts_their_streams() {
         // The last word of the engine to the subscriber's node: another epoch, which inherits nothing.
         fleet.until("notified", |nodes| {
             let mut said = nodes[0].events.iter().rev().filter_map(|event| match event {
-                EngineEvent::Subscribed { token: of, result } if *of == token => result.ok(),
+                EngineEvent::Subscribed { token: of, result } if *of == token => result.clone().ok(),
                 _ => None,
             });
-            said.next().is_some_and(|at| at.position.epoch != kept.epoch && at.inherits.is_none())
+            said.next().is_some_and(|at| at.position.epoch != kept.epoch && at.inherits.is_empty())
         });
         for since in [kept, lost] {
             let recovered = recover(&mut fleet, 0, since);
@@ -178,7 +189,7 @@ fn slots_that_move_are_followed_while_messages_flow() {
     // Heard in order; what fell between two subscriptions is in the position that came with the second.
     let offsets: Vec<u64> = heard(&fleet.nodes.0[0], "a").iter().map(|(o, _)| *o).collect();
     assert!(offsets.is_sorted(), "{offsets:?}");
-    let anew = *fleet.subscribed(0, token).last().unwrap();
+    let anew = fleet.subscribed(0, token).pop().unwrap();
     let missing: Vec<u64> = (1..=20).filter(|offset| !offsets.contains(offset)).collect();
     assert!(missing.iter().all(|offset| *offset <= anew.position.offset), "{missing:?}");
     assert_eq!(recover(&mut fleet, 0, first), Ok((2..=20).collect()));

@@ -192,7 +192,7 @@ fn a_foreign_key_of_another_type_is_refused_and_left_alone() {
         assert_eq!(ServerError::parse(&detail), ServerError::WrongType, "{detail}");
         let token = fleet.begin_subscribe(0, channel, KEPT);
         let refused = fleet.answer(0, "refused", |event| match event {
-            EngineEvent::Subscribed { token: of, result } if *of == token => Some(*result),
+            EngineEvent::Subscribed { token: of, result } if *of == token => Some(result.clone()),
             _ => None,
         });
         assert_eq!(refused, Err(Error::EngineRefused));

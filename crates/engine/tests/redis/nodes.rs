@@ -339,7 +339,7 @@ impl Fleet {
         let token = self.begin_subscribe(node, channel, retention);
         self.answer(node, "subscribed", |event| match event {
             EngineEvent::Subscribed { token: of, result } if *of == token => {
-                Some(result.expect("subscribed"))
+                Some(result.clone().expect("subscribed"))
             }
             _ => None,
         })
@@ -354,7 +354,7 @@ impl Fleet {
     pub fn subscribed(&self, node: usize, token: u64) -> Vec<EnginePosition> {
         let events = self.nodes.0[node].events.iter();
         let position = |event: &EngineEvent| match event {
-            EngineEvent::Subscribed { token: of, result } if *of == token => result.ok(),
+            EngineEvent::Subscribed { token: of, result } if *of == token => result.clone().ok(),
             _ => None,
         };
         events.filter_map(position).collect()

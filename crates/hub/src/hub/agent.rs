@@ -436,7 +436,7 @@ impl Hub {
             let Some(stream) = &self.homes[at].stream else { continue };
             // What was heard since the read may be beyond it.
             if stream.epoch != position.epoch || stream.top < position.offset {
-                self.resynchronize(at, EnginePosition { position, inherits: None }, false);
+                self.resynchronize(at, EnginePosition { position, ..Default::default() }, false);
             }
         }
     }

@@ -182,7 +182,7 @@ impl Hub {
             self.home_gap(at);
         }
         self.engines.clear_held(at);
-        self.restart_stream(at, EnginePosition { position, inherits: None });
+        self.restart_stream(at, EnginePosition { position, ..Default::default() });
     }
 
     /// The ring begins again after this position.
@@ -290,7 +290,7 @@ impl Hub {
 
     /// What the read was to bring is not in the stream.
     fn unrecoverable(&mut self, at: u32, position: StreamPosition) {
-        let engine = EnginePosition { position, inherits: None };
+        let engine = EnginePosition { position, ..Default::default() };
         let same = self.homes[at].stream.as_ref().is_some_and(|of| of.epoch == position.epoch);
         if same {
             self.give_up(at, position);

@@ -194,7 +194,7 @@ impl Fleet {
             EngineRequest::Subscribe { token, channel, retention } => {
                 link.heard.insert(Arc::clone(&channel), (token, retention));
                 let position = self.position(&channel, retention);
-                let result = Ok(EnginePosition { position, inherits: None });
+                let result = Ok(EnginePosition { position, ..Default::default() });
                 EngineEvent::Subscribed { token, result }
             }
             EngineRequest::Unsubscribe { channel } => {

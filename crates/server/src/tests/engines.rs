@@ -225,7 +225,10 @@ fn a_redis_that_was_killed_and_kept_its_data_loses_nothing() {
             (listener, connect) =
                 Listener::connect_to(b.address, &recovering("news", last, &epoch));
             let subscribed = &connect["connect"]["subs"]["news"];
-            assert_eq!(subscribed["recovered"], true, "nothing was lost: {connect}");
+            assert_eq!(
+                subscribed["recovered"], true,
+                "nothing was lost after {last} of {epoch}: {connect}"
+            );
             epoch = subscribed["epoch"].clone();
             publications = subscribed["publications"].as_array().cloned().unwrap_or_default();
         } else {

@@ -1,7 +1,7 @@
 -- The stream's epoch and top offset. A stream that does not exist begins with `candidate` as its epoch. One of another
--- generation goes on with `candidate` as its epoch, and remembers up to which offset the epoch before means the same: `:p`.
--- If the epoch before is known to have reached further (`seen_epoch`, `seen_top`), publications were lost: it is not
--- remembered, and other nodes are notified. Without a candidate, nil where one is needed.
+-- generation goes on with `candidate` as its epoch, and remembers up to which offsets the eight epochs before mean the same,
+-- the last first: `:p`. If one of them is known to have reached further (`seen_epoch`, `seen_top`), publications were lost:
+-- none is remembered, and other nodes are notified. Without a candidate, nil where one is needed.
 local function begin(k, m, candidate, generation, seen_epoch, seen_top)
   local current = c('HGET', m, ':c')
   if not current then
@@ -12,15 +12,14 @@ local function begin(k, m, candidate, generation, seen_epoch, seen_top)
   end
   local top = c('HGET', m, current)
   local before = c('HGET', m, ':p')
-  local lost
-  if c('HGET', m, ':g') ~= generation then
-    lost = current == seen_epoch and tonumber(seen_top) > tonumber(top)
-    before = current .. ':' .. top
-  else
-    lost = before and string.match(before, '^(%w+):') == seen_epoch
-      and tonumber(seen_top) > tonumber(string.match(before, ':(%d+)$'))
-    if not lost then return current, top, before end
+  local goes_on = c('HGET', m, ':g') == generation
+  if not goes_on then
+    local older = before and ' ' .. (string.match(before, '^' .. string.rep('%S+ ', 6) .. '%S+') or before) or ''
+    before = current .. ':' .. top .. older
   end
+  local known = before and string.match(' ' .. before, ' ' .. seen_epoch .. ':(%d+)')
+  local lost = known and tonumber(seen_top) > tonumber(known)
+  if goes_on and not lost then return current, top, before end
   if not candidate then return nil end
   c('HDEL', m, current)
   c('HSET', m, ':c', candidate, ':g', generation, candidate, top)

@@ -1,6 +1,6 @@
 -- Part of a stream, which begins if there is none. KEYS: list, hash. ARGV: generation, candidate for the epoch, milliseconds
 -- the state lives, offset beside the part or -1, number of entries at most or -1, 1 for newest first, size of the history.
--- Returns epoch, top, the position of the epoch before that means the same, and entries, oldest first: what was asked for
+-- Returns epoch, top, the positions of epochs before that mean the same, and entries, oldest first: what was asked for
 -- is in them, perhaps among more.
 local c, k, m = redis.call, KEYS[1], KEYS[2]
 @begin

@@ -1,6 +1,6 @@
 -- Positions of streams, which begin if there are none. KEYS: list and hash of each. ARGV: generation; of each: candidate for
 -- the epoch, milliseconds the state lives, an epoch and the highest offset that the caller has seen of it.
--- Returns of each epoch, top, and the position of the epoch before that means the same; or `!`, and what went wrong.
+-- Returns of each epoch, top, and the positions of epochs before that mean the same; or `!`, and what went wrong.
 local c = redis.call
 @begin
 local function open(i)
