@@ -55,7 +55,7 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
         "without TLS",
         "not spoken to by TLS",
     ];
-    for error in config.validate().unwrap_err().list {
+    for error in config.validate().unwrap_err().iter() {
         let message = &error.message;
         assert!(expected.iter().any(|part| message.contains(part)), "{error:?}");
     }

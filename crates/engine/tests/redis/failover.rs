@@ -123,7 +123,9 @@ fn a_replica_that_lacks_publications_cuts_their_streams() {
         // The last word of the engine to the subscriber's node: another epoch, which inherits nothing.
         fleet.until("notified", |nodes| {
             let mut said = nodes[0].events.iter().rev().filter_map(|event| match event {
-                EngineEvent::Subscribed { token: of, result } if *of == token => result.clone().ok(),
+                EngineEvent::Subscribed { token: of, result } if *of == token => {
+                    result.clone().ok()
+                }
                 _ => None,
             });
             said.next().is_some_and(|at| at.position.epoch != kept.epoch && at.inherits.is_empty())
