@@ -249,7 +249,7 @@ const BETWEEN_TURNS: Duration = Duration::from_secs(1);
 
 /// How a turn ended.
 #[derive(Debug)]
-struct End {
+struct TurnResult {
     message_bytes: f64,
     user_bytes_per_connection: Option<i64>,
     kernel_bytes_per_pair: i64,
@@ -418,11 +418,11 @@ impl Contender {
         Ok((round, messages == expected))
     }
 
-    fn finish(self) -> Result<End, Error> {
+    fn finish(self) -> Result<TurnResult, Error> {
         let counts = self.swarm.counts();
         let publications = counts.publications - self.before.publications;
         let bytes = counts.publication_bytes - self.before.publication_bytes;
-        Ok(End {
+        Ok(TurnResult {
             message_bytes: bytes as f64 / publications.max(1) as f64,
             user_bytes_per_connection: self.user_bytes_per_connection,
             kernel_bytes_per_pair: self.kernel_bytes_per_pair,

@@ -70,7 +70,7 @@ pub use pacing::Pacing;
 pub use path::Path;
 pub use pattern::Pattern;
 pub use pointer::Pointer;
-pub use proxy::{ClientProxy, OnFailure, Proxy, Rpc, RpcNamespace};
+pub use proxy::{ClientProxy, OnFailure, Proxy, Rpc, RpcNamespace, UnknownRpcNamespace};
 pub use push::{ApnsConfig, ApnsEnvironment, FcmConfig, PushConfig, Route, VapidConfig};
 pub use pusher::{PusherApp, PusherConfig};
 pub use schema::Applies;

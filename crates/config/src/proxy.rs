@@ -125,15 +125,20 @@ pub struct RpcNamespace {
     pub proxy: Arc<str>,
 }
 
+/// A method is of a namespace that `rpc.namespaces` does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no such namespace of methods; add it to rpc.namespaces")]
+pub struct UnknownRpcNamespace;
+
 impl Rpc {
-    /// The proxy that carries a method out, where it has a namespace and there are any; `Err`: there is no such namespace.
+    /// The proxy that carries a method out, where it has a namespace and there are any.
     ///
     /// # Errors
     /// The method is of a namespace that is not there.
-    pub fn proxy_of(&self, method: &str) -> Result<Option<&Arc<str>>, ()> {
+    pub fn proxy_of(&self, method: &str) -> Result<Option<&Arc<str>>, UnknownRpcNamespace> {
         match method.split_once(':') {
             Some((namespace, _)) if !self.namespaces.is_empty() => {
-                self.namespaces.get(namespace).map(|of| Some(&of.proxy)).ok_or(())
+                self.namespaces.get(namespace).map(|of| Some(&of.proxy)).ok_or(UnknownRpcNamespace)
             }
             _ => Ok(None),
         }

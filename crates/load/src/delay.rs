@@ -102,13 +102,13 @@ struct Proxy {
 
 /// A connection of a client and the one to the server that belongs to it.
 struct Line {
-    ends: [End; 2],
+    ends: [Side; 2],
     /// Chunks of this line that are still under way; a place is not given away before.
     chunks: usize,
     gone: bool,
 }
 
-struct End {
+struct Side {
     socket: OwnedFd,
     /// Arrived for this end, and not taken by its socket yet.
     unsent: VecDeque<u8>,
@@ -218,7 +218,7 @@ impl Proxy {
                 self.free.push(line);
                 continue;
             }
-            let end = |socket| End {
+            let end = |socket| Side {
                 socket,
                 unsent: VecDeque::new(),
                 held: 0,

@@ -190,7 +190,8 @@ impl Dispatcher {
         let Some(kind) = event.body.kind() else { return };
         let queue = (event.body.ordering_key() % QUEUES_PER_HOOK as u64) as u8;
         let route = event.body.channel().map(|channel| self.route(channel));
-        let (mut encoded, mut for_pusher): (Option<Arc<[u8]>>, Option<Arc<[u8]>>) = (None, None);
+        let mut encoded: Option<Arc<[u8]>> = None;
+        let mut for_pusher: Option<Arc<[u8]>> = None;
         let indexes: &mut dyn Iterator<Item = u32> = match &route {
             Some(route) => &mut route.iter().copied(),
             None => &mut (0..self.hooks.len() as u32),

@@ -67,7 +67,7 @@ pub(super) struct Connection {
 
 /// Why a connection is at its end.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum CloseCause {
     /// The server said that it gives no more answers here.
     Notice,
     Broken(Broken),
@@ -285,7 +285,12 @@ impl Connection {
 
     /// Takes what was read, and says how the connection ends if it does.
     #[inline]
-    pub(super) fn take(&mut self, core: &mut Core, bytes: &[u8], now_ns: u64) -> Result<(), End> {
+    pub(super) fn take(
+        &mut self,
+        core: &mut Core,
+        bytes: &[u8],
+        now_ns: u64,
+    ) -> Result<(), CloseCause> {
         core.tally.read_bytes += bytes.len() as u64;
         let mut reader = core.reader(&mut self.reading, now_ns);
         let progress = self.pipeline.handle_input(bytes, &mut reader);
@@ -302,9 +307,9 @@ impl Connection {
         }
         match progress {
             Ok(Progress::Open) => Ok(()),
-            Ok(Progress::LastAnswer) => Err(End::Notice),
-            Ok(Progress::Upgraded { .. }) => Err(End::Upgraded),
-            Err(violation) => Err(End::Violation(violation)),
+            Ok(Progress::LastAnswer) => Err(CloseCause::Notice),
+            Ok(Progress::Upgraded { .. }) => Err(CloseCause::Upgraded),
+            Err(violation) => Err(CloseCause::Violation(violation)),
         }
     }
 
@@ -387,17 +392,21 @@ impl Connection {
     }
 
     /// Looks whether it waits for too long. Called now and then.
-    pub(super) fn sweep(&mut self, core: &mut Core, now_ns: u64) -> Result<(), End> {
+    pub(super) fn sweep(&mut self, core: &mut Core, now_ns: u64) -> Result<(), CloseCause> {
         let waited_ns = now_ns.saturating_sub(self.since_ns);
         if !self.opened {
             return if waited_ns > core.plan.connect_timeout_ns {
-                Err(End::ConnectTimeout)
+                Err(CloseCause::ConnectTimeout)
             } else {
                 Ok(())
             };
         }
         if self.pipeline.in_flight() > 0 {
-            return if waited_ns > core.plan.timeout_ns { Err(End::Silence) } else { Ok(()) };
+            return if waited_ns > core.plan.timeout_ns {
+                Err(CloseCause::Silence)
+            } else {
+                Ok(())
+            };
         }
         if waited_ns > OUTLIVED_NS && self.pipeline.is_open() && self.pipeline.room(1) == 0 {
             core.budget.handle_outlived(self.pipeline.answered());
@@ -407,7 +416,7 @@ impl Connection {
     }
 
     /// Ends it: counts why, and decides what becomes of each request in flight. Returns whether it was of use.
-    pub(super) fn end(mut self, core: &mut Core, end: &End, now_ns: u64) -> bool {
+    pub(super) fn end(mut self, core: &mut Core, end: &CloseCause, now_ns: u64) -> bool {
         let in_flight = self.pipeline.in_flight() > 0;
         let events = &mut core.tally.events;
         let mut abort = true;
@@ -416,12 +425,12 @@ impl Connection {
                 self.explain_connect(core, end);
                 return false;
             }
-            End::Notice => {
+            CloseCause::Notice => {
                 events.closed_with_notice += 1;
                 abort = false;
                 Close { notice: true, at_budget: false, cut: false, idle: false }
             }
-            End::Broken(Broken::End) => {
+            CloseCause::Broken(Broken::End) => {
                 let mut reader = core.reader(&mut self.reading, now_ns);
                 let close = self.pipeline.handle_eof(&mut reader);
                 reader.finish(self.since_ns);
@@ -435,11 +444,11 @@ impl Connection {
                 abort = false;
                 close
             }
-            End::Broken(Broken::Reset | Broken::Io(_) | Broken::Tls(_)) => {
+            CloseCause::Broken(Broken::Reset | Broken::Io(_) | Broken::Tls(_)) => {
                 events.reset += 1;
                 self.pipeline.handle_reset()
             }
-            End::Violation(violation) => {
+            CloseCause::Violation(violation) => {
                 events.violated += 1;
                 if !in_flight {
                     let kind = "an answer nobody asked for";
@@ -450,18 +459,18 @@ impl Connection {
                 }
                 Close { notice: false, at_budget: false, cut: true, idle: false }
             }
-            End::Upgraded => {
+            CloseCause::Upgraded => {
                 events.violated += 1;
                 core.tally.error("the server changed to another protocol (101)", 1);
                 Close { notice: false, at_budget: false, cut: true, idle: false }
             }
-            End::Silence | End::ConnectTimeout => {
+            CloseCause::Silence | CloseCause::ConnectTimeout => {
                 events.timed_out += 1;
                 self.pipeline.handle_timeout()
             }
         };
         let answered = self.pipeline.answered();
-        if !close.cut && !matches!(end, End::Silence) {
+        if !close.cut && !matches!(end, CloseCause::Silence) {
             core.budget.handle_close(answered, !close.idle);
         }
         if let Some(window) = self.window {
@@ -491,17 +500,17 @@ impl Connection {
         }
     }
 
-    fn explain_connect(&self, core: &mut Core, end: &End) {
+    fn explain_connect(&self, core: &mut Core, end: &CloseCause) {
         let (kind, advice) = match end {
-            End::ConnectTimeout => (
+            CloseCause::ConnectTimeout => (
                 "connecting took too long".to_owned(),
                 "Is the host up, and does a firewall drop the packets? --connect-timeout allows more.",
             ),
-            End::Broken(Broken::Tls(error)) => (
+            CloseCause::Broken(Broken::Tls(error)) => (
                 format!("TLS: {error}"),
                 "Trust the certificate with --ca FILE, name its host with --server-name, or take any with --insecure.",
             ),
-            End::Broken(Broken::Io(error)) => {
+            CloseCause::Broken(Broken::Io(error)) => {
                 (format!("connecting failed: {error}"), connect_advice(error))
             }
             _ if core.plan.tls.is_some() => (

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::connection::{Connection, Core, End};
+use super::connection::{CloseCause, Connection, Core};
 use super::options::Depth;
 use super::plan::{Plan, Reporter, Shared};
 use crate::Error;
@@ -303,7 +303,7 @@ impl Worker {
         if !connection.opened {
             let now_ns = clock.now_ns();
             if let Err(error) = connection.transport.connected() {
-                return self.end(index, &End::Broken(Broken::Io(error)), now_ns);
+                return self.end(index, &CloseCause::Broken(Broken::Io(error)), now_ns);
             }
             if !flags.intersects(Flags::OUT | Flags::IN) {
                 return;
@@ -311,15 +311,16 @@ impl Worker {
             if !connection.transport.is_open() {
                 // A handshake moves on by reading and writing.
                 if let Err(broken) = connection.transport.flush() {
-                    return self.end(index, &End::Broken(broken), now_ns);
+                    return self.end(index, &CloseCause::Broken(broken), now_ns);
                 }
                 match connection.transport.read(&mut self.input) {
                     Ok(None) => {}
                     Ok(Some(_)) => {
-                        let end = End::Violation(dunlin_pipeline::ProtocolError::Unsolicited);
+                        let end =
+                            CloseCause::Violation(dunlin_pipeline::ProtocolError::Unsolicited);
                         return self.end(index, &end, now_ns);
                     }
-                    Err(broken) => return self.end(index, &End::Broken(broken), now_ns),
+                    Err(broken) => return self.end(index, &CloseCause::Broken(broken), now_ns),
                 }
                 if !connection.transport.is_open() {
                     return;
@@ -339,7 +340,7 @@ impl Worker {
         if flags.contains(Flags::OUT) && connection.transport.has_unsent() {
             let now_ns = clock.now_ns();
             if let Err(broken) = connection.transport.flush() {
-                return self.end(index, &End::Broken(broken), now_ns);
+                return self.end(index, &CloseCause::Broken(broken), now_ns);
             }
             self.fill(index, now_ns);
         }
@@ -368,13 +369,13 @@ impl Worker {
                     } else if !self.core.schedule.is_open_model()
                         && let Err(broken) = connection.fill(&mut self.core, now_ns, u32::MAX)
                     {
-                        return self.end(index, &End::Broken(broken), now_ns);
+                        return self.end(index, &CloseCause::Broken(broken), now_ns);
                     }
                     if !more && !to_the_end {
                         return;
                     }
                 }
-                Err(broken) => return self.end(index, &End::Broken(broken), clock.now_ns()),
+                Err(broken) => return self.end(index, &CloseCause::Broken(broken), clock.now_ns()),
             }
         }
     }
@@ -401,7 +402,7 @@ impl Worker {
         }
         let Some(connection) = &mut self.places[index].connection else { return };
         if let Err(broken) = connection.fill(&mut self.core, now_ns, u32::MAX) {
-            self.end(index, &End::Broken(broken), now_ns);
+            self.end(index, &CloseCause::Broken(broken), now_ns);
         }
     }
 
@@ -432,7 +433,7 @@ impl Worker {
                 Ok(0) => without_room += 1,
                 Ok(_) => without_room = 0,
                 Err(broken) => {
-                    self.end(index, &End::Broken(broken), now_ns);
+                    self.end(index, &CloseCause::Broken(broken), now_ns);
                     without_room += 1;
                 }
             }
@@ -467,7 +468,7 @@ impl Worker {
         }
     }
 
-    fn end(&mut self, index: usize, end: &End, now_ns: u64) {
+    fn end(&mut self, index: usize, end: &CloseCause, now_ns: u64) {
         let place = &mut self.places[index];
         let Some(connection) = place.connection.take() else { return };
         place.generation = place.generation.wrapping_add(1);

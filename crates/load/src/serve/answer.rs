@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dunlin_wire::http1::{Method, reason_phrase};
 
-use super::behaviour::{Behaviour, End, Fault, HELLO};
+use super::behaviour::{Behaviour, ConnectionEnd, Fault, HELLO};
 
 /// What happens to the connection once a step has been sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) struct Asked<'a> {
     /// Number of this answer among all of the server's.
     pub(super) served: u64,
     /// How the connection ends behind this answer, if it does.
-    pub(super) end: Option<End>,
+    pub(super) end: Option<ConnectionEnd>,
     /// A body the behaviour did not make: the echo, a listing, an explanation.
     pub(super) body: Option<&'a [u8]>,
 }
@@ -68,8 +68,8 @@ pub(super) fn steps(behaviour: &Behaviour, asked: Asked<'_>, now_ns: u64, out: &
     let end = match asked.end {
         None if behaviour.until_close => Then::Finish,
         None => Then::Go,
-        Some(End::Said | End::Dropped) => Then::Finish,
-        Some(End::Reset) => Then::Reset,
+        Some(ConnectionEnd::Said | ConnectionEnd::Dropped) => Then::Finish,
+        Some(ConnectionEnd::Reset) => Then::Reset,
     };
     head(behaviour, asked, &mut step.bytes);
     if asked.head || has_no_body(behaviour.status) {
@@ -107,7 +107,7 @@ fn head(behaviour: &Behaviour, asked: Asked<'_>, out: &mut Vec<u8>) {
         field(out, "X-Request-Id", id);
         field(out, "X-Served", &asked.served.to_string());
     }
-    if asked.end == Some(End::Said) || behaviour.until_close {
+    if asked.end == Some(ConnectionEnd::Said) || behaviour.until_close {
         field(out, "Connection", "close");
     }
     if has_no_body(behaviour.status) {
@@ -249,9 +249,9 @@ mod tests {
     #[test]
     fn only_one_of_the_three_ways_to_end_says_close() {
         let ends = [
-            (End::Said, Then::Finish, true),
-            (End::Dropped, Then::Finish, false),
-            (End::Reset, Then::Reset, false),
+            (ConnectionEnd::Said, Then::Finish, true),
+            (ConnectionEnd::Dropped, Then::Finish, false),
+            (ConnectionEnd::Reset, Then::Reset, false),
         ];
         for (end, then, said) in ends {
             let asked = Asked { end: Some(end), ..Asked::new(Method::Get) };

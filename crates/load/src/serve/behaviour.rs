@@ -89,7 +89,7 @@ impl Default for Behaviour {
 
 /// How a connection ends behind its last answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ConnectionEnd {
     /// The answer says `Connection: close`.
     Said,
     /// FIN without a word.
@@ -215,12 +215,12 @@ impl Behaviour {
     }
 
     /// How the connection ends behind its `number`-th answer, if it does.
-    pub(super) fn end(&self, number: u64) -> Option<End> {
+    pub(super) fn end(&self, number: u64) -> Option<ConnectionEnd> {
         let reached = |limit: Option<u64>| limit.is_some_and(|limit| number >= limit);
         match () {
-            () if reached(self.reset_after) => Some(End::Reset),
-            () if reached(self.drop_after) => Some(End::Dropped),
-            () if reached(self.close_after) => Some(End::Said),
+            () if reached(self.reset_after) => Some(ConnectionEnd::Reset),
+            () if reached(self.drop_after) => Some(ConnectionEnd::Dropped),
+            () if reached(self.close_after) => Some(ConnectionEnd::Said),
             () => None,
         }
     }

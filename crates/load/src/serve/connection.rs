@@ -8,7 +8,7 @@ use dunlin_wire::http1::{
 };
 
 use super::answer::{Asked, Step, Then, steps};
-use super::behaviour::{Behaviour, End, listing};
+use super::behaviour::{Behaviour, ConnectionEnd, listing};
 
 /// What the connections of one thread share.
 #[derive(Debug)]
@@ -270,7 +270,7 @@ impl Connection {
                 out,
             );
         }
-        let end = behaviour.end(self.answers).or(pending.close.then_some(End::Said));
+        let end = behaviour.end(self.answers).or(pending.close.then_some(ConnectionEnd::Said));
         let page;
         let body = if behaviour.echo {
             Some(&pending.body[..])
@@ -288,7 +288,7 @@ impl Connection {
     fn refuse(&mut self, error: http1::Error, now_ns: u64, out: &mut Vec<u8>) {
         let behaviour = Behaviour { status: error.status(), ..Behaviour::default() };
         let text = format!("{error}\n");
-        let (end, body) = (Some(End::Said), Some(text.as_bytes()));
+        let (end, body) = (Some(ConnectionEnd::Said), Some(text.as_bytes()));
         self.answer(&behaviour, Asked { end, body, ..Asked::new(Method::Get) }, now_ns, out);
     }
 

@@ -17,7 +17,7 @@ pub const EVENT_TAG: &str = "event";
 const EVENT_DEFAULT: &str = "message";
 
 /// A payload of the data of an event, which Pusher's libraries send as a text. JSON in it, on one line, is the payload; any
-/// other text is a JSON string. [`write_data`] makes the same text of either.
+/// other text is a JSON string. An event's data is the same text again of either.
 pub fn payload_of_text(text: &str) -> Box<[u8]> {
     let bytes = text.as_bytes();
     let is_one_line = memchr::memchr2(b'\n', b'\r', bytes).is_none();

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use dunlin_config::{AdminRole, AdminToken, Config, Secret};
 use serde_json::json;
 
-use super::testkit::{Answer, OPERATOR, TestServer, development, receive};
+use super::testkit::{OPERATOR, TestResponse, TestServer, development, receive};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
@@ -34,7 +34,7 @@ fn with_state() -> TestServer {
 #[test]
 fn whoever_is_on_the_machine_takes_over_nothing() {
     let server = in_memory();
-    let refused = |answer: Answer| {
+    let refused = |answer: TestResponse| {
         assert_eq!((answer.status, answer.problem()), (403, "/problems/secrets-need-token".into()));
     };
     let put = |target: &str, body: &str| server.call("PUT", target, &[JSON], body);

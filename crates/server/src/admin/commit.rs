@@ -50,14 +50,14 @@ pub(super) struct CommitQueue {
     waiting: VecDeque<SubmittedChange>,
     in_flight: Option<Commit>,
     /// Responses that are sent when their revision is on disk.
-    undurable: VecDeque<Answer>,
+    undurable: VecDeque<CommitResponse>,
     /// A timer is set that wakes the webhooks thread.
     webhooks_timer_set: bool,
     body: Vec<u8>,
 }
 
 /// A response that waits for the disk.
-struct Answer {
+struct CommitResponse {
     conn: ConnId,
     created: bool,
     revision: u64,
@@ -502,7 +502,7 @@ impl Admin {
         let durable = requester.durable || self.durable >= revision;
         let mut body = std::mem::take(&mut self.commits.body);
         write_body(&mut body, requester, prepared, revision, durable, outcome);
-        let answer = Answer { conn: requester.conn, created, revision, body };
+        let answer = CommitResponse { conn: requester.conn, created, revision, body };
         if requester.durable && self.durable < revision {
             self.commits.undurable.push_back(answer);
             return;
@@ -532,7 +532,7 @@ impl Admin {
 
     /// An fsync has failed: what is on disk is unknown.
     pub(super) fn handle_sync_error(&mut self, cx: &mut Cx, error: &std::io::Error) {
-        for Answer { conn, revision, .. } in std::mem::take(&mut self.commits.undurable) {
+        for CommitResponse { conn, revision, .. } in std::mem::take(&mut self.commits.undurable) {
             let detail = format!(
                 "revision {revision} is in effect, but fsync failed and it may not outlive a crash \
                  of the machine: {error}"
@@ -544,7 +544,7 @@ impl Admin {
     }
 }
 
-impl Answer {
+impl CommitResponse {
     fn send(&self, cx: &mut Cx) {
         let mut tag = [0; 24];
         let tag = etag(self.revision, &mut tag);

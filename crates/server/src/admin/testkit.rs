@@ -44,13 +44,13 @@ pub(super) struct TestServer {
 
 /// An answer of the admin port.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct TestResponse {
     pub(super) status: u16,
     pub(super) head: String,
     pub(super) body: String,
 }
 
-impl Answer {
+impl TestResponse {
     pub(super) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
     }
@@ -146,7 +146,7 @@ impl TestServer {
         target: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Answer {
+    ) -> TestResponse {
         let mut stream = self.connect();
         self.send(&mut stream, method, target, headers, body);
         receive(&mut stream)
@@ -174,15 +174,15 @@ impl TestServer {
         stream.write_all(text.as_bytes()).unwrap();
     }
 
-    pub(super) fn get(&self, target: &str) -> Answer {
+    pub(super) fn get(&self, target: &str) -> TestResponse {
         self.call("GET", target, &[], "")
     }
 
-    pub(super) fn put(&self, target: &str, body: &str) -> Answer {
+    pub(super) fn put(&self, target: &str, body: &str) -> TestResponse {
         self.call("PUT", target, &[], body)
     }
 
-    pub(super) fn merge(&self, target: &str, patch: &Value) -> Answer {
+    pub(super) fn merge(&self, target: &str, patch: &Value) -> TestResponse {
         let media = [("Content-Type", "application/merge-patch+json")];
         self.call("PATCH", target, &media, &patch.to_string())
     }
@@ -263,7 +263,7 @@ pub(super) fn development() -> Config {
     config
 }
 
-pub(super) fn receive(stream: &mut impl Read) -> Answer {
+pub(super) fn receive(stream: &mut impl Read) -> TestResponse {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     loop {
@@ -276,11 +276,11 @@ pub(super) fn receive(stream: &mut impl Read) -> Answer {
         head.push('\n');
     }
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    let answer = Answer { status, head, body: String::new() };
+    let answer = TestResponse { status, head, body: String::new() };
     let length = answer.header("Content-Length").map_or(0, |length| length.parse().unwrap());
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
-    Answer { body: String::from_utf8(body).unwrap(), ..answer }
+    TestResponse { body: String::from_utf8(body).unwrap(), ..answer }
 }
 
 /// A client of `/connection/uni_http_stream`: one JSON object a line.

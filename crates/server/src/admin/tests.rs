@@ -8,7 +8,7 @@ use dunlin_config::store::{Directory, Disk};
 use dunlin_config::{LogFormat, LogLevel, Secret};
 use serde_json::{Value, json};
 
-use super::testkit::{Answer, OPERATOR, Subscriber, TestServer, Watch, development, receive};
+use super::testkit::{OPERATOR, Subscriber, TestResponse, TestServer, Watch, development, receive};
 
 const CHAT: &str = "/config/channel/namespaces/chat";
 const SIZE: &str = "/config/channel/namespaces/chat/history_size";
@@ -558,7 +558,7 @@ fn a_durable_change_is_there_after_a_restart() {
     let server = TestServer::begin(1, development(), disk());
     let made = server.put(&format!("{CHAT}?durable=1"), "{}");
     assert_eq!((made.status, &made.json()["durable"]), (201, &json!(true)), "{made:?}");
-    let writers: Vec<Answer> = std::thread::scope(|scope| {
+    let writers: Vec<TestResponse> = std::thread::scope(|scope| {
         let server = &server;
         let writing: Vec<_> = (0..16)
             .map(|n| {

@@ -372,7 +372,7 @@ impl Worker<'_> {
             Ok(None) => config.client.proxy.rpc.clone().ok_or_else(|| {
                 ErrorCode::NotAvailable.with_reason("client.proxy.rpc is not set")
             })?,
-            Err(()) => {
+            Err(dunlin_config::UnknownRpcNamespace) => {
                 let why = "the method's namespace is none of rpc.namespaces";
                 return Err(ErrorCode::MethodNotFound.with_reason(why));
             }
