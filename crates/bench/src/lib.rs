@@ -15,10 +15,13 @@
 mod abuse;
 mod background_load;
 mod bus;
+mod chaos;
+mod cluster;
 mod config;
 mod connections;
 mod dunlin;
 mod fanout;
+mod fleet;
 mod floor;
 mod front_door;
 mod half_open;
@@ -31,10 +34,13 @@ mod pushes;
 mod schedule;
 mod swarm;
 mod target;
+mod token;
 mod webhooks;
 
 pub use abuse::Abuse;
 pub use bus::BusBench;
+pub use chaos::Chaos;
+pub use cluster::ClusterBench;
 pub use config::ConfigBench;
 pub use connections::Connections;
 pub use dunlin::Dunlin;
@@ -71,6 +77,10 @@ pub enum Command {
     Config(ConfigBench),
     /// Attacks on a server, and what ordinary clients notice of them
     Abuse(Abuse),
+    /// Nodes that share channels by Redis: publishes, latency, what Redis is asked, connections that it ends
+    Cluster(ClusterBench),
+    /// A cluster whose nodes, Redis and links fail, and a ledger of what clients that move between the nodes were sent
+    Chaos(Chaos),
     /// Connects beside a hundred thousand connections that say nothing
     HalfOpen(HalfOpen),
     /// Connects, tokens, a backend's decisions, unicast, subscriptions, encodings, deltas: what each costs
@@ -109,6 +119,8 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::Bus(options) => bus::run(&options),
         Command::Config(options) => config::run(&options),
         Command::Abuse(options) => abuse::run(&options),
+        Command::Cluster(options) => cluster::run(&options),
+        Command::Chaos(options) => chaos::run(&options),
         Command::HalfOpen(options) => half_open::run(&options),
         Command::FrontDoor(options) => front_door::run(&options),
         Command::Webhooks(options) => webhooks::run(&options),

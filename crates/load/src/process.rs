@@ -69,6 +69,23 @@ impl Process {
         self.child.as_mut()?.try_wait().ok().flatten()
     }
 
+    /// Sends it a signal; STOP and CONT stand for a machine that hangs.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.child.as_ref().map(Pid::from_child) {
+            // Refused only if it has ended.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
+    /// Ends it at once, as `kill -9` does.
+    pub fn kill(mut self) {
+        if let Some(child) = &mut self.child {
+            // Ended already, or about to be.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
     /// Memory and CPU time of the process and its descendants now.
     pub fn sample(&self) -> Sample {
         let mut sample = Sample::default();

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::token::{SECRET, es256, hs256};
 use super::{Cpu, FrontDoor, Round, connected, ended};
 use crate::protocol::{ProtocolName, WEBSOCKET_KEY, websocket_frame};
+use crate::token::{SECRET, es256, hs256};
 use dunlin_load::{Context, Error, Process};
 
 /// Connections that subscribe, one command at a time each, and channels that each comes and goes in.

@@ -3,7 +3,6 @@
 
 mod clients;
 mod messages;
-mod token;
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};

@@ -14,10 +14,10 @@ use ring::{hmac, pkcs8::Document};
 use serde_json::{Value, json};
 
 /// Long enough for the server to take it.
-pub(super) const SECRET: &str = "the secret of the benchmark, of 43 letters.";
+pub(crate) const SECRET: &str = "the secret of the benchmark, of 43 letters.";
 
 /// By HMAC with SHA-256.
-pub(super) fn hs256(claims: &Value) -> String {
+pub(crate) fn hs256(claims: &Value) -> String {
     let content = content("HS256", claims);
     let key = hmac::Key::new(hmac::HMAC_SHA256, SECRET.as_bytes());
     let signature = base64_url(hmac::sign(&key, content.as_bytes()).as_ref());
@@ -25,13 +25,13 @@ pub(super) fn hs256(claims: &Value) -> String {
 }
 
 /// A token by ECDSA on P-256, its key in PEM, and the time that the library needs for one verification.
-pub(super) struct Es256 {
-    pub(super) token: String,
-    pub(super) public_key: String,
-    pub(super) verify: Duration,
+pub(crate) struct Es256 {
+    pub(crate) token: String,
+    pub(crate) public_key: String,
+    pub(crate) verify: Duration,
 }
 
-pub(super) fn es256(claims: &Value) -> Result<Es256, Error> {
+pub(crate) fn es256(claims: &Value) -> Result<Es256, Error> {
     let unusable = |_| Error::new("cannot make a key");
     let random = SystemRandom::new();
     let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;

@@ -1,0 +1,512 @@
+//! Clients that follow channels and move between the nodes: each comes to another with its positions, and recovers.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use serde_json::{Value, json};
+
+use super::ledger::{Follower, Ledger};
+use super::random::Random;
+use crate::protocol::{WEBSOCKET_KEY, websocket_frame};
+use dunlin_load::reactor::{ENDS, Events, Flags, Reactor, STREAM, socket};
+use dunlin_load::{Context, Error};
+
+/// Channels that a client follows.
+pub(super) const CHANNELS: usize = 2;
+const TURN: Duration = Duration::from_millis(20);
+/// How often a client looks for another node, and how often a subscription that was refused for the moment is tried again.
+const RETRY: Duration = Duration::from_millis(200);
+/// A connect that has no answer is tried at another node: that one may be stopped.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A subscription that has no answer is asked for on another connection.
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Codes of the protocol: an unsubscribe below is for good, and a disconnect beyond, up to the second.
+const UNSUBSCRIBED_FOR_GOOD: u64 = 2500;
+const DISCONNECTED_FOR_GOOD: std::ops::Range<u64> = 3500..4000;
+const TEMPORARY: u64 = 100;
+
+/// What the threads of clients are to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Move.
+    Move = 0,
+    /// Stay where they are, and come back when they are sent away.
+    Stay = 1,
+    /// End, and say what is missing.
+    End = 2,
+}
+
+/// What the threads share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) ledger: Ledger,
+    pub(super) nodes: Vec<SocketAddr>,
+    /// Time between two moves of a client, on average.
+    pub(super) stay: Duration,
+    clients: usize,
+    phase: AtomicU8,
+    pub(super) counts: Counts,
+}
+
+/// What happened to clients; sums over all of them.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Connects that were answered.
+    pub(super) connects: AtomicU64,
+    /// Moves of their own will, and connections that ended otherwise.
+    pub(super) moves: AtomicU64,
+    pub(super) cut: AtomicU64,
+    pub(super) recovered: AtomicU64,
+    /// Recoveries that were answered with `recovered: false`.
+    pub(super) told: AtomicU64,
+    /// Subscriptions that the server ended, to be made anew.
+    pub(super) unsubscribed: AtomicU64,
+    /// Commands that were to be tried again.
+    pub(super) refused: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(
+        ledger: Ledger,
+        nodes: Vec<SocketAddr>,
+        clients: usize,
+        stay: Duration,
+    ) -> Self {
+        let (phase, counts) = (AtomicU8::new(Phase::Move as u8), Counts::default());
+        Self { ledger, nodes, stay, clients, phase, counts }
+    }
+
+    /// Which channel a client follows, of those that it follows.
+    fn channel(&self, client: usize, at: usize) -> usize {
+        (client * CHANNELS + at) % self.ledger.channels()
+    }
+
+    /// How many follow a channel.
+    pub(super) fn followers(&self, channel: usize) -> u64 {
+        let all = (0..self.clients).flat_map(|client| (0..CHANNELS).map(move |at| (client, at)));
+        all.filter(|&(client, at)| self.channel(client, at) == channel).count() as u64
+    }
+
+    pub(super) fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    pub(super) fn is(&self, phase: Phase) -> bool {
+        self.phase.load(Ordering::Acquire) == phase as u8
+    }
+}
+
+/// How far the clients of a thread are; it is written every turn.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Subscriptions that are not in place.
+    pub(super) missing: AtomicU64,
+    /// Subscriptions that have not had the last message that was acknowledged, counted while clients stay.
+    pub(super) behind: AtomicU64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Away,
+    Connecting,
+    /// The request of the WebSocket is out.
+    Opening,
+    Open,
+}
+
+/// A subscription.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    channel: usize,
+    follower: Follower,
+    live: bool,
+    /// When it is asked for, if it is to be; when it was asked for, if it was.
+    due: Option<Instant>,
+    asked: Option<Instant>,
+    id: u64,
+}
+
+struct Client {
+    number: usize,
+    state: State,
+    socket: Option<OwnedFd>,
+    generation: u32,
+    node: usize,
+    input: Vec<u8>,
+    slots: [Slot; CHANNELS],
+    ids: u64,
+    /// When it moves, or tries to connect.
+    due: Instant,
+}
+
+/// Runs clients `numbers` until the end.
+pub(super) fn run(
+    shared: &Arc<Shared>,
+    progress: &Progress,
+    numbers: std::ops::Range<usize>,
+    seed: u64,
+) -> Result<(), Error> {
+    let mut random = Random::new(seed ^ numbers.start as u64);
+    let (reactor, mut events) = (Reactor::new()?, Events::with_capacity(1024));
+    let now = Instant::now();
+    let mut clients: Vec<Client> = numbers
+        .map(|number| {
+            let slot = |at: usize| Slot {
+                channel: shared.channel(number, at),
+                follower: Follower::default(),
+                live: false,
+                due: None,
+                asked: None,
+                id: 0,
+            };
+            Client {
+                number,
+                state: State::Away,
+                socket: None,
+                generation: 0,
+                node: number % shared.nodes.len(),
+                input: Vec::new(),
+                slots: std::array::from_fn(slot),
+                ids: 0,
+                due: now + Duration::from_millis(random.below(1_000)),
+            }
+        })
+        .collect();
+    progress.missing.store((clients.len() * CHANNELS) as u64, Ordering::Release);
+    let mut piece = vec![0; 64 << 10];
+    while !shared.is(Phase::End) {
+        reactor.wait(Some(TURN.as_nanos() as u64), &mut events)?;
+        for (token, flags) in events.iter() {
+            let client = &mut clients[token as u32 as usize];
+            if client.generation == (token >> 32) as u32 {
+                client.on_event(shared, flags, &mut piece);
+            }
+        }
+        let (now, mut missing, mut behind) = (Instant::now(), 0, 0);
+        let stays = shared.is(Phase::Stay);
+        for (index, client) in clients.iter_mut().enumerate() {
+            client.on_time(shared, &reactor, index, now, stays, &mut random)?;
+            for slot in &client.slots {
+                missing += u64::from(!slot.live);
+                behind +=
+                    u64::from(stays && slot.follower.last != shared.ledger.last(slot.channel));
+            }
+        }
+        progress.missing.store(missing, Ordering::Release);
+        progress.behind.store(behind, Ordering::Release);
+    }
+    for client in &clients {
+        for slot in &client.slots {
+            shared.ledger.ended(slot.channel, client.number, &slot.follower);
+        }
+    }
+    Ok(())
+}
+
+impl Client {
+    /// Connects, moves, asks.
+    fn on_time(
+        &mut self,
+        shared: &Shared,
+        reactor: &Reactor,
+        index: usize,
+        now: Instant,
+        stays: bool,
+        random: &mut Random,
+    ) -> Result<(), Error> {
+        if self.state == State::Away && self.due <= now {
+            // Anywhere but where it was, if there is another.
+            let others = shared.nodes.len().saturating_sub(1).max(1) as u64;
+            self.node = (self.node + 1 + random.below(others) as usize) % shared.nodes.len();
+            return self.connect(shared, reactor, index, now, random);
+        }
+        let moves = self.state == State::Open && !stays
+            || matches!(self.state, State::Connecting | State::Opening);
+        if moves && self.due <= now {
+            shared.counts.moves.fetch_add(1, Ordering::Relaxed);
+            self.leave(now);
+            return Ok(());
+        }
+        if self.state == State::Open {
+            let late = |asked: Instant| now.duration_since(asked) > SUBSCRIBE_TIMEOUT;
+            if self.slots.iter().any(|slot| slot.asked.is_some_and(late)) {
+                self.cut(shared);
+            } else if self.slots.iter().any(|slot| slot.due.is_some_and(|due| due <= now)) {
+                self.subscribe(shared, now);
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(
+        &mut self,
+        shared: &Shared,
+        reactor: &Reactor,
+        index: usize,
+        now: Instant,
+        random: &mut Random,
+    ) -> Result<(), Error> {
+        let address = shared.nodes[self.node];
+        let socket = socket(address).context("cannot open another socket")?;
+        self.generation = self.generation.wrapping_add(1);
+        let mean_ms = shared.stay.as_millis() as u64;
+        self.due = now + CONNECT_TIMEOUT;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS) => {
+                let token = u64::from(self.generation) << 32 | index as u64;
+                reactor.watch(&socket, token, STREAM).context("cannot watch another socket")?;
+                (self.state, self.socket) = (State::Connecting, Some(socket));
+            }
+            Err(_) => {
+                self.due = now + RETRY + Duration::from_millis(random.below(mean_ms / 16 + 1))
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves the node; it comes to another soon.
+    fn leave(&mut self, now: Instant) {
+        (self.state, self.socket) = (State::Away, None);
+        self.generation = self.generation.wrapping_add(1);
+        self.input = Vec::new();
+        self.due = now + RETRY;
+        for slot in &mut self.slots {
+            (slot.live, slot.due, slot.asked) = (false, None, None);
+        }
+    }
+
+    /// The connection has ended, or is of no use.
+    fn cut(&mut self, shared: &Shared) {
+        shared.counts.cut.fetch_add(1, Ordering::Relaxed);
+        self.leave(Instant::now());
+    }
+
+    fn send(&mut self, shared: &Shared, bytes: &[u8]) {
+        let Some(socket) = &self.socket else { return };
+        // What is sent is small: a socket that does not take it belongs to a node that hangs.
+        if rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) != Ok(bytes.len()) {
+            self.cut(shared);
+        }
+    }
+
+    fn say(&mut self, shared: &Shared, commands: &str) {
+        let mut frame = Vec::new();
+        websocket_frame(0x1, commands.as_bytes(), &mut frame);
+        self.send(shared, &frame);
+    }
+
+    /// Asks for the subscriptions that are due.
+    fn subscribe(&mut self, shared: &Shared, now: Instant) {
+        let mut commands = Vec::new();
+        for slot in &mut self.slots {
+            if slot.due.is_none_or(|due| due > now) {
+                continue;
+            }
+            self.ids += 1;
+            (slot.due, slot.asked, slot.id) = (None, Some(now), self.ids + 1);
+            let mut subscribe = json!({"channel": format!("c{}", slot.channel)});
+            if let Some(position) = slot.follower.position {
+                subscribe["recover"] = true.into();
+                subscribe["offset"] = position.offset.into();
+                subscribe["epoch"] = shared.ledger.epoch(slot.channel, position).into();
+            }
+            commands.push(json!({"id": slot.id, "subscribe": subscribe}).to_string());
+        }
+        self.say(shared, &commands.join("\n"));
+    }
+
+    fn on_event(&mut self, shared: &Shared, flags: Flags, piece: &mut [u8]) {
+        if self.state == State::Connecting {
+            if flags.intersects(Flags::ERR | Flags::HUP) {
+                return self.leave(Instant::now());
+            }
+            if !flags.contains(Flags::OUT) {
+                return;
+            }
+            self.state = State::Opening;
+            let opening = format!(
+                "GET /connection/websocket HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                 Sec-WebSocket-Key: {WEBSOCKET_KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n",
+                shared.nodes[self.node]
+            );
+            self.send(shared, opening.as_bytes());
+        }
+        if !flags.intersects(Flags::IN | ENDS) {
+            return;
+        }
+        while let Some(socket) = &self.socket {
+            match rustix::io::read(socket, &mut *piece) {
+                Ok(0) => return self.cut(shared),
+                Ok(length) => {
+                    self.input.extend_from_slice(&piece[..length]);
+                    self.on_input(shared);
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Err(_) => return self.cut(shared),
+            }
+        }
+    }
+
+    fn on_input(&mut self, shared: &Shared) {
+        let mut input = std::mem::take(&mut self.input);
+        let mut taken = 0;
+        if self.state == State::Opening {
+            let Some(end) = memchr::memmem::find(&input, b"\r\n\r\n") else {
+                self.input = input;
+                return;
+            };
+            taken = end + 4;
+            if !input.starts_with(b"HTTP/1.1 101") {
+                return self.cut(shared);
+            }
+            self.state = State::Open;
+            self.say(shared, "{\"id\":1,\"connect\":{}}");
+            self.ids = 1;
+        }
+        while self.state == State::Open
+            && let Some((opcode, payload, length)) = frame(&input[taken..])
+        {
+            match opcode {
+                0x1 => {
+                    for line in payload.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
+                    {
+                        self.on_document(shared, line);
+                    }
+                }
+                0x8 => {
+                    let code =
+                        payload.get(..2).map_or(0, |code| u16::from_be_bytes([code[0], code[1]]));
+                    return self.disconnected(shared, code.into());
+                }
+                _ => {}
+            }
+            taken += length;
+        }
+        if self.state != State::Away {
+            input.drain(..taken);
+            self.input = input;
+        }
+    }
+
+    fn disconnected(&mut self, shared: &Shared, code: u64) {
+        if DISCONNECTED_FOR_GOOD.contains(&code) {
+            let what = format!("client {}: code {code}", self.number);
+            shared.ledger.wrong("a disconnect for good", what);
+        }
+        self.cut(shared);
+    }
+
+    fn on_document(&mut self, shared: &Shared, text: &[u8]) {
+        if text == b"{}" {
+            return self.say(shared, "{}");
+        }
+        let wrong = |what: &str| {
+            let text = String::from_utf8_lossy(text);
+            shared.ledger.wrong("an answer of another kind", format!("{what}: {text}"));
+        };
+        let Ok(document) = serde_json::from_slice::<Value>(text) else { return wrong("no JSON") };
+        let push = &document["push"];
+        if let Some(id) = document["id"].as_u64() {
+            self.on_reply(shared, id, &document);
+        } else if let Some(code) = push["disconnect"]["code"].as_u64() {
+            self.disconnected(shared, code);
+        } else if let Some(publication) = push.get("pub") {
+            let (number, channel) = (self.number, &push["channel"]);
+            let Some(slot) = self.slots.iter_mut().find(|slot| is_channel(channel, slot.channel))
+            else {
+                return wrong("a channel that it does not follow");
+            };
+            let Some((offset, message)) = read(publication) else { return wrong("no message") };
+            shared.ledger.published(
+                slot.channel,
+                number,
+                &mut slot.follower,
+                offset,
+                message,
+                false,
+            );
+        } else if let Some(code) = push["unsubscribe"]["code"].as_u64() {
+            let channel = &push["channel"];
+            shared.counts.unsubscribed.fetch_add(1, Ordering::Relaxed);
+            if code < UNSUBSCRIBED_FOR_GOOD {
+                wrong("unsubscribed for good");
+            }
+            let slots = self.slots.iter_mut();
+            for slot in slots.filter(|slot| is_channel(channel, slot.channel)) {
+                (slot.live, slot.due) = (false, Some(Instant::now()));
+            }
+        }
+    }
+
+    fn on_reply(&mut self, shared: &Shared, id: u64, document: &Value) {
+        let now = Instant::now();
+        let error = document["error"]["code"].as_u64();
+        if id == 1 {
+            if error.is_some() {
+                return self.cut(shared);
+            }
+            shared.counts.connects.fetch_add(1, Ordering::Relaxed);
+            let mean_ms = shared.stay.as_millis() as u64;
+            // By its number and by how often it came: the average is what it is to be, and no two move in step.
+            let mut random = Random::new((self.number as u64) << 32 | u64::from(self.generation));
+            self.due = now + Duration::from_millis(mean_ms / 4 + random.below(mean_ms * 3 / 2 + 1));
+            self.slots.iter_mut().for_each(|slot| slot.due = Some(now));
+            return self.subscribe(shared, now);
+        }
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) else { return };
+        slot.asked = None;
+        if let Some(code) = error {
+            shared.counts.refused.fetch_add(1, Ordering::Relaxed);
+            if code != TEMPORARY {
+                shared.ledger.wrong("a subscription that was refused", document.to_string());
+            }
+            slot.due = Some(now + RETRY);
+            return;
+        }
+        let result = &document["subscribe"];
+        let recovered = result["recovered"] == true;
+        let publications: Option<Vec<(u64, u32)>> =
+            result["publications"].as_array().into_iter().flatten().map(read).collect();
+        let (Some(publications), Some(epoch)) = (publications, result["epoch"].as_str()) else {
+            return shared.ledger.wrong("an answer of another kind", document.to_string());
+        };
+        let offset = result["offset"].as_u64().unwrap_or(0);
+        if slot.follower.position.is_some() {
+            let count = if recovered { &shared.counts.recovered } else { &shared.counts.told };
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        slot.live = true;
+        let (number, follower) = (self.number, &mut slot.follower);
+        let at = (epoch, offset);
+        shared.ledger.subscribed(slot.channel, number, follower, at, recovered, &publications);
+    }
+}
+
+/// Whether it is the name of this channel.
+fn is_channel(name: &Value, channel: usize) -> bool {
+    let name = name.as_str().and_then(|name| name.strip_prefix('c'));
+    name.and_then(|number| number.parse().ok()) == Some(channel)
+}
+
+/// Offset and number of a publication.
+fn read(publication: &Value) -> Option<(u64, u32)> {
+    let number = publication["data"]["n"].as_u64()?.try_into().ok()?;
+    Some((publication["offset"].as_u64()?, number))
+}
+
+/// The first frame of a server: opcode, payload, and its length (RFC 6455 §5.2).
+fn frame(bytes: &[u8]) -> Option<(u8, &[u8], usize)> {
+    let (&head, &length) = (bytes.first()?, bytes.get(1)?);
+    let (start, length) = match length & 0x7f {
+        126 => (4, u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?) as usize),
+        127 => (10, u64::from_be_bytes(bytes.get(2..10)?.try_into().ok()?) as usize),
+        length => (2, length as usize),
+    };
+    Some((head & 0xf, bytes.get(start..start + length)?, start + length))
+}

@@ -1,0 +1,391 @@
+//! What was published, what was acknowledged, and what each client was sent: the judge of the run.
+//!
+//! Messages of a channel are numbered from 1; one is published at a time, and again until it is acknowledged or refused for sure. So
+//! whoever follows a channel is to be sent the numbers that were not refused, each once and in order, unless told otherwise: by
+//! `recovered: false`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+/// Disagreements that are described; the others are only counted.
+const DESCRIBED_MAX: usize = 20;
+
+/// The place of a message in its stream: the number of an epoch in the [`Record`], and the offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) struct Position {
+    pub(super) epoch: u16,
+    pub(super) offset: u64,
+}
+
+/// What is known of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Fate {
+    /// It is being published.
+    #[default]
+    Open,
+    /// An attempt had no answer, or one that says that it may have been stored.
+    Uncertain,
+    /// It is acknowledged; `true` after an attempt that was uncertain.
+    Acknowledged(bool),
+    /// The server says that it was not stored, of each attempt.
+    Refused,
+}
+
+/// A channel.
+#[derive(Debug, Default)]
+struct Record {
+    epochs: Vec<String>,
+    /// By number.
+    fates: Vec<Fate>,
+    /// The message at each position, as acknowledged or as delivered.
+    places: HashMap<Position, u32>,
+    /// The last message that any client was sent.
+    delivered: u32,
+}
+
+/// What one client knows of a channel.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Follower {
+    /// Where it is; `None` before the first answer.
+    pub(super) position: Option<Position>,
+    /// The last message that it was sent.
+    pub(super) last: u32,
+    /// It was told that messages may be missing, or has just begun.
+    told: bool,
+}
+
+/// All channels.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    records: Vec<Mutex<Record>>,
+    /// Whether a server may lose what it has acknowledged and keep what was before: a failover.
+    loses: bool,
+    disagreements: Mutex<(BTreeMap<&'static str, u64>, Vec<String>)>,
+    acknowledged: AtomicU64,
+    refused: AtomicU64,
+    uncertain: AtomicU64,
+    delivered: AtomicU64,
+    lost_by_failover: AtomicU64,
+}
+
+/// The result.
+#[derive(Debug, Serialize)]
+pub(super) struct Verdict {
+    pub(super) acknowledged: u64,
+    /// Answers that say that nothing was stored.
+    refused: u64,
+    /// Attempts without an answer, or with one that says that it may have been stored.
+    uncertain: u64,
+    pub(super) delivered: u64,
+    /// Acknowledged and lost by a server that another one took the place of.
+    lost_by_failover: u64,
+    pub(super) disagreements: u64,
+    by_kind: BTreeMap<&'static str, u64>,
+    pub(super) described: Vec<String>,
+}
+
+impl Ledger {
+    pub(super) fn new(channels: usize, loses: bool) -> Self {
+        Self {
+            records: (0..channels).map(|_| Mutex::default()).collect(),
+            loses,
+            disagreements: Mutex::default(),
+            acknowledged: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            uncertain: AtomicU64::new(0),
+            delivered: AtomicU64::new(0),
+            lost_by_failover: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn channels(&self) -> usize {
+        self.records.len()
+    }
+
+    fn with<T>(&self, channel: usize, then: impl FnOnce(&mut Record) -> T) -> T {
+        // Nothing panics while it is held.
+        let mut record = self.records[channel].lock().unwrap_or_else(|held| held.into_inner());
+        then(&mut record)
+    }
+
+    fn disagree(&self, kind: &'static str, what: String) {
+        let mut all = self.disagreements.lock().unwrap_or_else(|held| held.into_inner());
+        *all.0.entry(kind).or_default() += 1;
+        if all.1.len() < DESCRIBED_MAX {
+            all.1.push(format!("{kind}: {what}"));
+        }
+    }
+
+    /// The number of the next message, which is about to be published.
+    pub(super) fn begin(&self, channel: usize) -> u32 {
+        self.with(channel, |record| {
+            record.fates.push(Fate::Open);
+            record.fates.len() as u32
+        })
+    }
+
+    pub(super) fn uncertain(&self, channel: usize, number: u32) {
+        self.uncertain.fetch_add(1, Ordering::Relaxed);
+        self.with(channel, |record| record.fates[number as usize - 1] = Fate::Uncertain);
+    }
+
+    /// The server says that it was not stored. Whether it is to be published again: an earlier attempt was uncertain.
+    pub(super) fn refused(&self, channel: usize, number: u32) -> bool {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.with(channel, |record| {
+            let fate = &mut record.fates[number as usize - 1];
+            if *fate == Fate::Open {
+                *fate = Fate::Refused;
+                if record.delivered >= number {
+                    let what = format!("c{channel}: {number} was delivered before");
+                    self.disagree("a message that was refused", what);
+                }
+            }
+            *fate == Fate::Uncertain
+        })
+    }
+
+    pub(super) fn acknowledged(&self, channel: usize, number: u32, epoch: &str, offset: u64) {
+        self.acknowledged.fetch_add(1, Ordering::Relaxed);
+        self.with(channel, |record| {
+            let fate = &mut record.fates[number as usize - 1];
+            *fate = Fate::Acknowledged(*fate == Fate::Uncertain);
+            let position = Position { epoch: record.epoch(epoch), offset };
+            let there = *record.places.entry(position).or_insert(number);
+            if there != number {
+                self.disagree(
+                    "one position of two messages",
+                    format!(
+                        "c{channel}: {number} is acknowledged at {epoch}/{offset}, where {there} is"
+                    ),
+                );
+            }
+        });
+    }
+
+    /// The name of the epoch of a position, for who recovers.
+    pub(super) fn epoch(&self, channel: usize, position: Position) -> String {
+        self.with(channel, |record| record.epochs[position.epoch as usize].clone())
+    }
+
+    /// The last message that was acknowledged.
+    pub(super) fn last(&self, channel: usize) -> u32 {
+        self.with(channel, |record| {
+            let is_acknowledged = |fate: &Fate| matches!(fate, Fate::Acknowledged(_));
+            record.fates.iter().rposition(is_acknowledged).map_or(0, |at| at as u32 + 1)
+        })
+    }
+
+    /// A client is subscribed: at this position, with these publications before it. `recovered`: what it said of a recovery.
+    pub(super) fn subscribed(
+        &self,
+        channel: usize,
+        client: usize,
+        follower: &mut Follower,
+        (epoch, offset): (&str, u64),
+        recovered: bool,
+        publications: &[(u64, u32)],
+    ) {
+        let new = Position { epoch: self.with(channel, |record| record.epoch(epoch)), offset };
+        match follower.position {
+            Some(before) if recovered => {
+                let crosses = before.epoch != new.epoch;
+                follower.position = Some(Position { epoch: new.epoch, offset: before.offset });
+                for &(offset, number) in publications {
+                    self.published(channel, client, follower, offset, number, crosses);
+                }
+                if follower.position != Some(new) {
+                    let at = follower.position.map_or(0, |position| position.offset);
+                    self.disagree(
+                        "a recovery with a hole",
+                        format!(
+                            "c{channel}, client {client}: from {} to {at}, and the stream is at {offset}",
+                            before.offset
+                        ),
+                    );
+                }
+            }
+            _ => follower.told = true,
+        }
+        follower.position = Some(new);
+    }
+
+    /// A client was sent a message. `crosses`: with a recovery from another epoch.
+    pub(super) fn published(
+        &self,
+        channel: usize,
+        client: usize,
+        follower: &mut Follower,
+        offset: u64,
+        number: u32,
+        crosses: bool,
+    ) {
+        self.delivered.fetch_add(1, Ordering::Relaxed);
+        let Some(position) = &mut follower.position else {
+            return self.disagree("a message to nobody", format!("c{channel}, client {client}"));
+        };
+        let who = || format!("c{channel}, client {client}: {number} at offset {offset}");
+        if offset != position.offset + 1 {
+            self.disagree("an offset that is not the next", {
+                format!("{}, after {}", who(), position.offset)
+            });
+        }
+        position.offset = offset;
+        let (last, told) = (follower.last, follower.told);
+        (follower.last, follower.told) = (number, false);
+        self.with(channel, |record| {
+            let there = *record.places.entry(*position).or_insert(number);
+            if there != number {
+                self.disagree("one position of two messages", {
+                    format!("{}, where others have {there}", who())
+                });
+            }
+            record.delivered = record.delivered.max(number);
+            let fate = |of: u32| record.fates.get(of as usize - 1).copied().unwrap_or_default();
+            let doubtful = matches!(fate(number), Fate::Uncertain | Fate::Acknowledged(true));
+            if fate(number) == Fate::Refused {
+                self.disagree("a message that was refused", who());
+            } else if number <= last && !(told && doubtful) {
+                self.disagree("a message again or late", format!("{}, after {last}", who()));
+            } else if !told && last > 0 {
+                for missing in last + 1..number {
+                    match fate(missing) {
+                        Fate::Refused => {}
+                        _ if self.loses && crosses => {
+                            self.lost_by_failover.fetch_add(1, Ordering::Relaxed);
+                        }
+                        fate => self.disagree("a message that was lost", {
+                            format!(
+                                "c{channel}, client {client}: {missing} ({fate:?}) before {number}"
+                            )
+                        }),
+                    }
+                }
+            }
+        });
+    }
+
+    /// A client has followed a channel to the end of the run.
+    pub(super) fn ended(&self, channel: usize, client: usize, follower: &Follower) {
+        let last = self.last(channel);
+        if follower.last != last {
+            let has = follower.last;
+            self.disagree("an end that is missing", {
+                format!("c{channel}, client {client}: it has {has}, and {last} is the last")
+            });
+        }
+    }
+
+    /// Something else that is wrong.
+    pub(super) fn wrong(&self, kind: &'static str, what: String) {
+        self.disagree(kind, what);
+    }
+
+    pub(super) fn verdict(&self) -> Verdict {
+        let all = self.disagreements.lock().unwrap_or_else(|held| held.into_inner());
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Verdict {
+            acknowledged: of(&self.acknowledged),
+            refused: of(&self.refused),
+            uncertain: of(&self.uncertain),
+            delivered: of(&self.delivered),
+            lost_by_failover: of(&self.lost_by_failover),
+            disagreements: all.0.values().sum(),
+            by_kind: all.0.clone(),
+            described: all.1.clone(),
+        }
+    }
+}
+
+impl Record {
+    fn epoch(&mut self, name: &str) -> u16 {
+        let known = self.epochs.iter().position(|epoch| epoch == name);
+        known.unwrap_or_else(|| {
+            self.epochs.push(name.to_owned());
+            self.epochs.len() - 1
+        }) as u16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A channel with so many messages acknowledged at offsets from 1 of the epoch `a`, and a follower at its begin.
+    fn scene(messages: u32) -> (Ledger, Follower) {
+        let ledger = Ledger::new(1, false);
+        for _ in 0..messages {
+            let number = ledger.begin(0);
+            ledger.acknowledged(0, number, "a", number.into());
+        }
+        let mut follower = Follower::default();
+        ledger.subscribed(0, 0, &mut follower, ("a", 0), false, &[]);
+        (ledger, follower)
+    }
+
+    fn kinds(ledger: &Ledger) -> Vec<&'static str> {
+        ledger.verdict().by_kind.into_keys().collect()
+    }
+
+    #[test]
+    fn who_gets_each_message_once_and_in_order_agrees_also_over_a_recovery() {
+        let (ledger, mut follower) = scene(5);
+        ledger.published(0, 0, &mut follower, 1, 1, false);
+        ledger.subscribed(0, 0, &mut follower, ("a", 4), true, &[(2, 2), (3, 3), (4, 4)]);
+        ledger.published(0, 0, &mut follower, 5, 5, false);
+        ledger.ended(0, 0, &follower);
+        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.verdict());
+    }
+
+    #[test]
+    fn each_disagreement_has_its_name() {
+        let (ledger, mut follower) = scene(5);
+        ledger.published(0, 0, &mut follower, 1, 1, false);
+        let at_one = follower;
+        ledger.published(0, 0, &mut follower, 3, 3, false);
+        assert_eq!(kinds(&ledger), ["a message that was lost", "an offset that is not the next"]);
+
+        let (ledger, _) = scene(5);
+        ledger.published(0, 0, &mut at_one.clone(), 2, 1, false);
+        assert_eq!(kinds(&ledger), ["a message again or late", "one position of two messages"]);
+
+        let (ledger, _) = scene(5);
+        ledger.subscribed(0, 0, &mut at_one.clone(), ("a", 3), true, &[(2, 2)]);
+        ledger.ended(0, 0, &at_one);
+        assert_eq!(kinds(&ledger), ["a recovery with a hole", "an end that is missing"]);
+    }
+
+    #[test]
+    fn who_is_told_may_miss_and_what_was_uncertain_may_come_again_after_that() {
+        let (ledger, mut follower) = scene(2);
+        let number = ledger.begin(0);
+        ledger.uncertain(0, number);
+        for (offset, number) in [(1, 1), (2, 2), (3, 3)] {
+            ledger.published(0, 0, &mut follower, offset, number, false);
+        }
+        ledger.acknowledged(0, number, "b", 1);
+        ledger.subscribed(0, 0, &mut follower, ("b", 0), false, &[]);
+        ledger.published(0, 0, &mut follower, 1, 3, false);
+        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.verdict());
+        ledger.published(0, 0, &mut follower, 2, 3, false);
+        assert_eq!(kinds(&ledger), ["a message again or late"]);
+    }
+
+    #[test]
+    fn what_was_refused_is_missed_by_nobody_and_delivered_to_nobody() {
+        let (ledger, mut follower) = scene(1);
+        ledger.published(0, 0, &mut follower, 1, 1, false);
+        let refused = ledger.begin(0);
+        assert!(!ledger.refused(0, refused));
+        let next = ledger.begin(0);
+        ledger.acknowledged(0, next, "a", 2);
+        let mut other = follower;
+        ledger.published(0, 0, &mut follower, 2, next, false);
+        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.verdict());
+        ledger.published(0, 1, &mut other, 2, refused, false);
+        assert!(kinds(&ledger).contains(&"a message that was refused"));
+    }
+}

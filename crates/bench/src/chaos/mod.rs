@@ -1,0 +1,237 @@
+//! The counting run: clients that move between the nodes of a cluster, while nodes, Redis and the way between them fail, and
+//! a ledger that says whether each message that was acknowledged reached each of them once and in order.
+
+mod clients;
+mod faults;
+mod ledger;
+mod proxy;
+mod publisher;
+mod random;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use self::clients::{Phase, Progress, Shared};
+use self::faults::{Fault, Stage};
+use self::ledger::Ledger;
+use self::proxy::Proxy;
+use self::random::Random;
+use crate::fleet::{Node, Redis, SETTINGS, address};
+use dunlin_load::client::Client;
+use dunlin_load::url::duration;
+use dunlin_load::{Error, ExitStatus, Output, Scratch, say};
+
+/// Without progress for so long, what is missing will not come.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
+const CLIENT_THREADS: usize = 2;
+const PUBLISHERS: usize = 8;
+/// Channels whose members are compared with who is there.
+const PRESENCES: usize = 20;
+
+/// Options of `dunlin bench chaos`.
+#[derive(Debug, clap::Args)]
+pub struct Chaos {
+    /// The program that serves
+    #[arg(long, value_name = "PROGRAM", default_value = "dunlin")]
+    program: String,
+    /// Nodes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
+    nodes: u8,
+    /// Workers of each
+    #[arg(long, default_value_t = 2)]
+    workers: u8,
+    /// How long things go wrong
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration)]
+    duration: Duration,
+    /// Clients, each of which follows two channels
+    #[arg(long, default_value_t = 10_000)]
+    clients: usize,
+    /// Channels
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(2..))]
+    channels: u64,
+    /// Messages a second, over all channels
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: u32,
+    /// Time between two moves of a client, on average
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration)]
+    stay: Duration,
+    /// Time between two faults, at most; some of them last up to twice as long
+    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = duration)]
+    pause: Duration,
+    /// Only these faults
+    #[arg(long, value_enum, value_name = "NAME")]
+    only: Vec<Fault>,
+    /// Order of the faults, and where clients go
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
+    let scratch = Scratch::temporary("chaos")?;
+    let mut stage = stage(options, &scratch)?;
+    let ledger = Ledger::new(options.channels as usize, false);
+    let nodes = stage.nodes.iter().map(|node| node.client).collect();
+    let shared = Arc::new(Shared::new(ledger, nodes, options.clients, options.stay));
+    let progress: Vec<Progress> = (0..CLIENT_THREADS).map(|_| Progress::default()).collect();
+    let over = AtomicBool::new(false);
+    let all = <Fault as clap::ValueEnum>::value_variants();
+    let chosen = if options.only.is_empty() { all } else { &options.only[..] };
+
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (progress, clients) in progress.iter().zip(parts(options.clients, CLIENT_THREADS)) {
+            let shared = &shared;
+            threads
+                .push(scope.spawn(move || clients::run(shared, progress, clients, options.seed)));
+        }
+        let every = Duration::from_secs_f64(options.channels as f64 / f64::from(options.rate));
+        let mut publishers = Vec::new();
+        for channels in parts(options.channels as usize, PUBLISHERS) {
+            let (shared, over) = (&shared, &over);
+            publishers.push(
+                scope.spawn(move || publisher::run(shared, channels, every, options.seed, over)),
+            );
+        }
+        let tortured = stage.torture(chosen, Instant::now() + options.duration, options.pause);
+        say("chaos: over; waiting until all have what there is");
+        over.store(true, Ordering::Release);
+        for publisher in publishers {
+            publisher.join().map_err(|_| Error::new("a publisher panicked"))??;
+        }
+        let settled = tortured.and_then(|()| settle(&stage, &shared, &progress, options.seed));
+        shared.set_phase(Phase::End);
+        for thread in threads {
+            thread.join().map_err(|_| Error::new("a thread of clients panicked"))??;
+        }
+        settled
+    })?;
+
+    let verdict = shared.ledger.verdict();
+    for described in &verdict.described {
+        say(format!("chaos: {described}"));
+    }
+    let report = json!({
+        "nodes": options.nodes,
+        "clients": options.clients,
+        "channels": options.channels,
+        "seconds": options.duration.as_secs(),
+        "seed": options.seed,
+        "faults": stage.counts,
+        "fault_count": stage.counts.values().sum::<u64>(),
+        "ledger": verdict,
+        "moved": counts(&shared),
+    });
+    options.output.report("chaos", &report)?;
+    Ok(if verdict.disagreements == 0 { ExitStatus::Passed } else { ExitStatus::Failed })
+}
+
+/// Redis, a way to it for each node, and the nodes.
+fn stage(options: &Chaos, scratch: &Scratch) -> Result<Stage, Error> {
+    let directory = scratch.path().join("redis");
+    let append = "--appendonly yes --appendfsync always";
+    let redis = Redis::start(address(200, 6379), directory, &[], append)?;
+    let (mut nodes, mut proxies) = (Vec::new(), Vec::new());
+    for number in 1..=options.nodes {
+        let way = address(100 + number, 6379);
+        proxies.push(Proxy::start(way, redis.address)?);
+        let settings = format!(
+            "{SETTINGS}history_size = 1000\nhistory_ttl_ms = 600_000\nrecover = true\npositioned = true\npresence = true\n\
+             [engines.main]\naddresses = [\"{way}\"]\n[cluster]\nengine = \"main\"\n"
+        );
+        let path = scratch.path();
+        nodes.push(Node::start(&options.program, number, options.workers, path, &[], &settings)?);
+    }
+    for node in &nodes {
+        node.ready()?;
+    }
+    let random = Random::new(options.seed);
+    Ok(Stage { nodes, redis, proxies, random, counts: BTreeMap::new() })
+}
+
+/// Lets all come to rest, publishes one last message to each channel, and waits until all have had it.
+fn settle(stage: &Stage, shared: &Shared, progress: &[Progress], seed: u64) -> Result<(), Error> {
+    for node in &stage.nodes {
+        node.ready()?;
+    }
+    shared.set_phase(Phase::Stay);
+    let sum = |of: fn(&Progress) -> &AtomicU64| {
+        progress.iter().map(|progress| of(progress).load(Ordering::Acquire)).sum::<u64>()
+    };
+    wait(|| sum(|progress| &progress.missing));
+    publisher::last(shared, seed);
+    // The counts of the turn in which the last message came are there with the next one.
+    std::thread::sleep(Duration::from_secs(1));
+    wait(|| sum(|progress| &progress.missing) + sum(|progress| &progress.behind));
+    for channel in 0..shared.ledger.channels().min(PRESENCES) {
+        presence(shared, channel)?;
+    }
+    Ok(())
+}
+
+/// Waits until nothing is left, or until that changes no more.
+fn wait(left: impl Fn() -> u64) {
+    let (mut least, mut since) = (u64::MAX, Instant::now());
+    while since.elapsed() < SETTLE_TIMEOUT {
+        let now = left();
+        if now == 0 {
+            return;
+        }
+        if now < least {
+            (least, since) = (now, Instant::now());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Whether each node says of a channel that as many are there as follow it.
+fn presence(shared: &Shared, channel: usize) -> Result<(), Error> {
+    let expected = shared.followers(channel);
+    let body = json!({"channel": format!("c{channel}")}).to_string();
+    for &node in &shared.nodes {
+        let said = AtomicU64::new(u64::MAX);
+        wait(|| {
+            let count = || {
+                let mut client = Client::connect(node).ok()?;
+                client
+                    .call("POST", "/api/presence_stats", "application/json", body.as_bytes())
+                    .ok()?;
+                let answer: Value = serde_json::from_slice(client.body()).ok()?;
+                answer["result"]["num_clients"].as_u64()
+            };
+            let count = count().unwrap_or(u64::MAX);
+            said.store(count, Ordering::Relaxed);
+            u64::from(count != expected)
+        });
+        let said = said.into_inner();
+        if said != expected {
+            let what = format!("c{channel}: {node} says {said}, and {expected} follow it");
+            shared.ledger.wrong("a presence that is wrong", what);
+        }
+    }
+    Ok(())
+}
+
+fn counts(shared: &Shared) -> Value {
+    let counts = &shared.counts;
+    let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    json!({
+        "connects": of(&counts.connects),
+        "moves": of(&counts.moves),
+        "cut": of(&counts.cut),
+        "recovered": of(&counts.recovered),
+        "told": of(&counts.told),
+        "unsubscribed": of(&counts.unsubscribed),
+        "refused": of(&counts.refused),
+    })
+}
+
+/// So many in parts of about equal size.
+fn parts(count: usize, parts: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    (0..parts).map(move |part| count * part / parts..count * (part + 1) / parts)
+}

@@ -1,0 +1,108 @@
+//! What Redis is asked while nothing happens, and what happens when it ends the connections by which nodes hear publications.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{ClusterBench, Fleet, HISTORY, Round, connected};
+use crate::token::{SECRET, hs256};
+use dunlin_load::{Error, Process};
+
+/// After the last connect: what is asked of Redis because of it.
+const SETTLED_AFTER: Duration = Duration::from_secs(6);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Channels of a client, where there are more channels than a machine has room for clients.
+const CHANNELS_EACH: usize = 100;
+/// Messages that are published while nothing is heard.
+const MISSED: usize = 100;
+
+pub(super) fn presence(options: &ClusterBench) -> Result<Round, Error> {
+    let fleet = Fleet::start(options, 2, "presence = true\n", "")?;
+    at_rest(options, &fleet)
+}
+
+pub(super) fn recovery(options: &ClusterBench) -> Result<Round, Error> {
+    let fleet = Fleet::start(options, 2, HISTORY, "")?;
+    at_rest(options, &fleet)
+}
+
+/// A client in each channel, at one node.
+fn at_rest(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
+    let plan = options.plan(fleet.nodes[1].client, Some("c{n}"), options.channels);
+    let (swarm, lost) = connected(&plan)?;
+    std::thread::sleep(SETTLED_AFTER);
+    let cpu = || fleet.redis.process().map_or(0, Process::cpu_ns);
+    let (began, before, cpu_before) = (Instant::now(), fleet.redis.commands()?, cpu());
+    std::thread::sleep(Duration::from_secs(options.seconds.into()));
+    let seconds = began.elapsed().as_secs_f64();
+    // The question itself is one.
+    let commands = fleet.redis.commands()?.saturating_sub(before + 1);
+    Ok(Round {
+        commands_per_s: Some(commands as f64 / seconds),
+        redis_share: Some((cpu() - cpu_before) as f64 / 1e9 / seconds),
+        thrown_out: swarm.counts().closed,
+        lost,
+        ..Round::default()
+    })
+}
+
+pub(super) fn killed(options: &ClusterBench) -> Result<Round, Error> {
+    let secret = format!("[client.token]\nhmac_secret = \"{SECRET}\"\n");
+    let fleet = Fleet::start(options, 2, HISTORY, &secret)?;
+    let clients = options.heard.div_ceil(CHANNELS_EACH);
+    let channels = clients * CHANNELS_EACH;
+    let mut plan = options.plan(fleet.nodes[1].client, None, clients);
+    plan.protocol.tokens = (0..clients)
+        .map(|client| {
+            let first = client * CHANNELS_EACH;
+            let names = (first..first + CHANNELS_EACH).map(|channel| format!("c{channel}"));
+            hs256(&json!({"sub": format!("user{client}"), "channels": names.collect::<Vec<_>>()}))
+        })
+        .collect();
+    let clock = plan.clock;
+    let (swarm, failed) = connected(&plan)?;
+    let heard = || -> Result<usize, Error> {
+        let stats = fleet.redis.call(&["INFO", "stats"])?;
+        let count = stats.lines().find_map(|line| line.strip_prefix("pubsub_channels:"));
+        Ok(count.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
+    };
+    let until = Instant::now() + DELIVERY_TIMEOUT;
+    while heard()? < channels && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let before = heard()?;
+
+    let mut publisher = dunlin_load::client::Client::connect(fleet.nodes[0].client)?;
+    let began = Instant::now();
+    fleet.redis.call(&["CLIENT", "KILL", "TYPE", "pubsub"])?;
+    let began_ns = clock.now_ns();
+    let mut commands = Vec::new();
+    for at in 0..MISSED {
+        let channel = format!("c{}", at * channels / MISSED);
+        commands.push(json!({"publish": {"channel": channel, "data": {}}}));
+    }
+    let body = json!({ "commands": commands }).to_string();
+    publisher.call("POST", "/api/batch", "application/json", body.as_bytes())?;
+    let refused = memchr::memmem::find_iter(publisher.body(), b"\"error\"").count();
+    while heard()? < before && began.elapsed() < DELIVERY_TIMEOUT {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let heard_again_ms = began.elapsed().as_secs_f64() * 1e3;
+    let counts = swarm.wait_publications(MISSED as u64, DELIVERY_TIMEOUT, |_| {});
+    let late_ms = counts.last_publication_ns.saturating_sub(began_ns) as f64 / 1e6;
+    let lost = (MISSED as u64).abs_diff(counts.publications) + refused as u64;
+
+    // Whoever is unsubscribed from any channel misses one of these.
+    let (path, count) = ("/api/publish", channels);
+    let body = format!("{{\"channel\":\"c{{n%{channels}}}\",\"data\":{{}}}}");
+    options.requests(&fleet.nodes[0], path, &body, count)?;
+    let all = (MISSED + channels) as u64;
+    let counts = swarm.wait_publications(all, DELIVERY_TIMEOUT, |_| {});
+    Ok(Round {
+        heard_again_ms: Some(heard_again_ms),
+        late_ms: Some(late_ms),
+        thrown_out: counts.closed,
+        lost: failed + lost + all.abs_diff(counts.publications),
+        ..Round::default()
+    })
+}

@@ -1,0 +1,217 @@
+//! Several nodes of Dunlin and the Redis that they share, each on a loopback address of its own.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use dunlin_load::client::Client;
+use dunlin_load::installed::installed;
+use dunlin_load::{Context, Error, Process};
+
+/// Opens the admin ports.
+const ADMIN_TOKEN: &str = "the token of the benchmark";
+/// Until a node has its engine, or Redis its data.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Any client may subscribe to any channel, no budget holds anybody back, and channels live in Redis, but for those of `local`.
+pub(crate) const SETTINGS: &str = "[client]\nanonymous = true\n[api]\nwithout_key = true\n\
+    [limits]\nconnections_per_address_max = 0\n\
+    [limits.client_budget]\ncommands_per_s = 0\nbytes_per_s = 0\ndeliveries_per_s = 0\n\
+    [limits.anonymous_budget]\ncommands_per_s = 0\nbytes_per_s = 0\ndeliveries_per_s = 0\n\
+    [channel.namespaces.local]\nallow_subscribe_for_anonymous = true\nallow_subscribe_for_client = true\n\
+    [channel.without_namespace]\nallow_subscribe_for_anonymous = true\nallow_subscribe_for_client = true\n\
+    engine = \"main\"\n";
+
+/// Addresses that no other run on this machine has: by this process.
+pub(crate) fn address(host: u8, port: u16) -> SocketAddr {
+    let [low, high, ..] = std::process::id().to_le_bytes();
+    SocketAddr::from((Ipv4Addr::new(127, 128 | high & 63, low, host), port))
+}
+
+/// A Redis server that is started here, and what it keeps.
+#[derive(Debug)]
+pub(crate) struct Redis {
+    pub(crate) address: SocketAddr,
+    command: String,
+    directory: PathBuf,
+    cores: Vec<usize>,
+    process: Option<Process>,
+}
+
+impl Redis {
+    /// Starts it with its data in `directory`, which is its own.
+    pub(crate) fn start(
+        address: SocketAddr,
+        directory: PathBuf,
+        cores: &[usize],
+        more: &str,
+    ) -> Result<Self, Error> {
+        std::fs::create_dir_all(&directory).context("cannot create a directory for Redis")?;
+        let program = installed("redis-server", "redis-server")?;
+        let command = format!(
+            "{} --bind {} --port {} --protected-mode no --save '' --maxclients 10000 --dir {} {more}",
+            program.display(),
+            address.ip(),
+            address.port(),
+            directory.display()
+        );
+        let mut redis = Self { address, command, directory, cores: cores.to_vec(), process: None };
+        redis.begin()?;
+        Ok(redis)
+    }
+
+    /// Begins again after [`kill`](Self::kill), with the data that it has written.
+    pub(crate) fn begin(&mut self) -> Result<(), Error> {
+        self.process = Some(Process::start(&self.command, &self.cores, self.address, None)?);
+        let until = Instant::now() + READY_TIMEOUT;
+        while self.call(&["PING"]).map_or(true, |answer| answer != "PONG") {
+            if Instant::now() > until {
+                return Err(Error::new("Redis does not answer"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// `kill -9`; what it had written is kept, or not.
+    pub(crate) fn kill(&mut self, keep: bool) -> Result<(), Error> {
+        if let Some(process) = self.process.take() {
+            process.kill();
+        }
+        if !keep {
+            std::fs::remove_dir_all(&self.directory).context("cannot remove what Redis wrote")?;
+            std::fs::create_dir_all(&self.directory).context("cannot create its directory")?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
+    }
+
+    /// What it answers a command: a status, a number or a string.
+    pub(crate) fn call(&self, command: &[&str]) -> Result<String, Error> {
+        let sentence = || format!("Redis does not answer {}", command.join(" "));
+        let mut stream = TcpStream::connect(self.address).context(sentence())?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).context(sentence())?;
+        let mut request = format!("*{}\r\n", command.len());
+        for word in command {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        stream.write_all(request.as_bytes()).context(sentence())?;
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        reader.read_line(&mut line).context(sentence())?;
+        let line = line.trim_end();
+        match line.split_at_checked(1) {
+            Some(("+" | ":", text)) => Ok(text.to_owned()),
+            Some(("$", length)) => {
+                let mut text = String::new();
+                let length = length.parse().unwrap_or(0);
+                reader.take(length).read_to_string(&mut text).context(sentence())?;
+                Ok(text)
+            }
+            _ => Err(Error::new(format!("{}: {line}", sentence()))),
+        }
+    }
+
+    /// Commands that it has carried out, without those that scripts have called.
+    pub(crate) fn commands(&self) -> Result<u64, Error> {
+        let stats = self.call(&["INFO", "stats"])?;
+        let count = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+        let count = count.and_then(|count| count.trim().parse().ok());
+        count.ok_or_else(|| Error::new("Redis does not say how many commands it has processed"))
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        if let Some(process) = self.process.take() {
+            process.kill();
+        }
+    }
+}
+
+/// A node of Dunlin.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) client: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    command: String,
+    cores: Vec<usize>,
+    process: Option<Process>,
+}
+
+impl Node {
+    /// Starts node `number`, the first being 1, with these settings, which its file in `directory` gets.
+    pub(crate) fn start(
+        program: &str,
+        number: u8,
+        workers: u8,
+        directory: &Path,
+        cores: &[usize],
+        settings: &str,
+    ) -> Result<Self, Error> {
+        let file = directory.join(format!("node{number}.toml"));
+        let settings = format!("{settings}\n[admin]\ntoken = \"{ADMIN_TOKEN}\"\n");
+        std::fs::write(&file, settings).context("cannot write a node's settings")?;
+        let (client, admin) = (address(number, 8000), address(number, 8001));
+        let command = format!(
+            "{program} serve --config {} --client {client} --admin {admin} --workers {workers}",
+            file.display()
+        );
+        let mut node = Self { client, admin, command, cores: cores.to_vec(), process: None };
+        node.begin()?;
+        Ok(node)
+    }
+
+    /// Begins again after [`kill`](Self::kill) or [`stop`](Self::stop).
+    pub(crate) fn begin(&mut self) -> Result<(), Error> {
+        self.process = Some(Process::start(&self.command, &self.cores, self.admin, None)?);
+        Ok(())
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(&mut self) {
+        if let Some(process) = self.process.take() {
+            process.kill();
+        }
+    }
+
+    /// As an operator ends it: its clients are sent away.
+    pub(crate) fn stop(&mut self) {
+        self.process = None;
+    }
+
+    pub(crate) fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
+    }
+
+    pub(crate) fn admin_client(&self) -> Result<Client, Error> {
+        Ok(Client::connect(self.admin)?.with_token(ADMIN_TOKEN))
+    }
+
+    /// Waits until it can publish to every channel and is a member of its cluster, if it is to be one.
+    pub(crate) fn ready(&self) -> Result<(), Error> {
+        let until = Instant::now() + READY_TIMEOUT;
+        loop {
+            let mut client = self.admin_client()?;
+            client.call("GET", "/health", "application/json", b"")?;
+            let health: serde_json::Value =
+                serde_json::from_slice(client.body()).unwrap_or_default();
+            let engine = health["engines"]["main"].as_str();
+            let cluster = health["cluster"].as_str();
+            if engine.is_none_or(|state| state == "ready")
+                && cluster.is_none_or(|state| state == "member" || state == "record_lost")
+            {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(Error::new(format!("a node does not become ready: {health}")));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
