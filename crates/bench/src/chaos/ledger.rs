@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-/// Disagreements that are described; the others are only counted.
-const DESCRIBED_MAX: usize = 20;
+/// Disagreements of a kind that are described; the others are only counted.
+const DESCRIBED_MAX: u64 = 5;
 
 /// The place of a message in its stream: the number of an epoch in the [`Record`], and the offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -113,8 +113,9 @@ impl Ledger {
 
     fn disagree(&self, kind: &'static str, what: String) {
         let mut all = self.disagreements.lock().unwrap_or_else(|held| held.into_inner());
-        *all.0.entry(kind).or_default() += 1;
-        if all.1.len() < DESCRIBED_MAX {
+        let count = all.0.entry(kind).or_default();
+        *count += 1;
+        if *count <= DESCRIBED_MAX {
             all.1.push(format!("{kind}: {what}"));
         }
     }

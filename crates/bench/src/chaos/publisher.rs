@@ -108,9 +108,9 @@ impl Publisher<'_> {
         };
         let Ok(mut client) = client else { return Attempt::NotSent };
         let kind = "application/json";
-        if client.call("POST", "/api/publish", kind, body.as_bytes()).is_err() {
+        let Ok((status, _)) = client.call("POST", "/api/publish", kind, body.as_bytes()) else {
             return Attempt::Uncertain;
-        }
+        };
         let answer: Value = serde_json::from_slice(client.body()).unwrap_or_default();
         self.clients[node] = Some(client);
         let result = &answer["result"];
@@ -121,7 +121,8 @@ impl Publisher<'_> {
             Some(message) if message.contains("nothing was stored") => Attempt::Refused,
             Some(message) if message.contains("may have been stored") => Attempt::Uncertain,
             _ => {
-                self.shared.ledger.wrong("an answer of another kind", answer.to_string());
+                let what = format!("{status} {answer}");
+                self.shared.ledger.wrong("an answer of another kind", what);
                 Attempt::Uncertain
             }
         }
