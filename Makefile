@@ -1,6 +1,6 @@
 # Thin: what happens stands in scripts/.
 .DEFAULT_GOAL := help
-.PHONY: help serve test bench abuse lint loom miri interop conformance docs build dist clean
+.PHONY: help serve test bench abuse chaos lint loom miri interop conformance docs build dist clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
@@ -16,6 +16,9 @@ bench: ## Measure and write docs/BENCHMARKS.md; parts as in ARGS="idle fanout"
 
 abuse: ## Attack a server, and say what its ordinary clients notice; writes docs/BENCHMARKS.md
 	@scripts/bench/run abuse
+
+chaos: ## Let nodes, Redis and links fail while clients move between nodes; as in ARGS="--duration 10m --seed 7"
+	@scripts/chaos $(ARGS)
 
 lint: ## Format, clippy and rustdoc without a warning
 	@scripts/test format lint docs

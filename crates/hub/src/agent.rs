@@ -62,6 +62,8 @@ pub(crate) struct Read {
     pub(crate) since: u64,
     /// In order to repair a gap, and not for a subscriber that recovers.
     pub(crate) repairs: bool,
+    /// A subscription has come since it was sent that is ahead of this node.
+    pub(crate) late: bool,
 }
 
 /// The engines of a hub, and what is under way there.
@@ -134,6 +136,11 @@ impl Agent {
     /// A client's position in terms of the stream's epoch.
     pub(crate) fn translate(&self, since: StreamPosition, epoch: Epoch) -> StreamPosition {
         if self.inherits.contains(since) { StreamPosition { epoch, ..since } } else { since }
+    }
+
+    /// Whether the position is of an epoch before the stream's, and what was there was lost.
+    pub(crate) fn has_ended(&self, since: StreamPosition) -> bool {
+        self.inherits.has_epoch(since) && !self.inherits.contains(since)
     }
 }
 

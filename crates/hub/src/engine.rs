@@ -170,6 +170,16 @@ pub enum EngineEvent {
         /// The channel.
         channel: Arc<str>,
     },
+    /// What the stream of a channel has of epochs before, as it was met in a read: comes before the event that ends the read. Who
+    /// recovers from such an epoch need not wait until the channel is subscribed to anew.
+    Lineage {
+        /// The channel.
+        channel: Arc<str>,
+        /// The stream's.
+        epoch: Epoch,
+        /// What it inherits.
+        inherits: Lineage,
+    },
     /// Ends [`EngineRequest::History`]. A position of another epoch is [`Error::UnrecoverablePosition`].
     History {
         /// The request's.
@@ -218,6 +228,11 @@ impl Lineage {
     #[must_use]
     pub fn contains(&self, at: StreamPosition) -> bool {
         self.0.iter().any(|known| known.epoch == at.epoch && at.offset <= known.offset)
+    }
+
+    /// Whether the position is of an epoch that is known here.
+    pub(crate) fn has_epoch(&self, at: StreamPosition) -> bool {
+        self.0.iter().any(|known| known.epoch == at.epoch)
     }
 }
 

@@ -38,10 +38,10 @@ pub enum Error {
     #[error("the channel's home worker is overloaded")]
     Overloaded,
     /// The home worker did not reply in time. The operation may or may not have happened.
-    #[error("the channel's home worker did not answer in time")]
+    #[error("the channel's home worker did not answer in time; it may have been done or not")]
     Timeout,
     /// The home worker died during the operation, which may or may not have happened.
-    #[error("the channel's home worker was restarted")]
+    #[error("the channel's home worker was restarted; it may have been done or not")]
     WorkerRestarted,
     /// The channel's engine cannot be reached, or cannot take it now. Nothing was stored.
     #[error("the channel's engine is unavailable; nothing was stored")]

@@ -118,8 +118,10 @@ impl Publisher<'_> {
             return Attempt::Acknowledged { epoch: epoch.to_owned(), offset };
         }
         match answer["error"]["message"].as_str() {
+            // It is going down, and takes no requests any more.
+            _ if status == 503 => Attempt::NotSent,
             Some(message) if message.contains("nothing was stored") => Attempt::Refused,
-            Some(message) if message.contains("may have been stored") => Attempt::Uncertain,
+            Some(message) if message.contains("may have been") => Attempt::Uncertain,
             _ => {
                 let what = format!("{status} {answer}");
                 self.shared.ledger.wrong("an answer of another kind", what);

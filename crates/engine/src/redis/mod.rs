@@ -244,7 +244,8 @@ impl RedisEngine {
         let mut encoded = Vec::with_capacity(publish.data.len() + 32);
         frame::encode(&mut encoded, &publish, time_ms);
         let (tokens, epoch) = (vec![token], Epoch::NONE);
-        let batch = Batch { channel, retention, tokens, encoded, check, epoch };
+        let uncertain = false;
+        let batch = Batch { channel, retention, tokens, encoded, check, epoch, uncertain };
         self.enqueue(now_ms, partition, Operation::Publish(Box::new(batch)));
     }
 
@@ -312,7 +313,10 @@ impl RedisEngine {
     /// Ends an operation that was not carried out, or of which nobody knows whether it was.
     fn fail(&mut self, operation: Operation, error: Error) {
         match operation {
-            Operation::Publish(batch) => self.finish_publish(&batch.tokens, Err(error)),
+            Operation::Publish(batch) => {
+                let error = if batch.uncertain { Error::EngineUncertain } else { error };
+                self.finish_publish(&batch.tokens, Err(error));
+            }
             Operation::Open(openings) | Operation::Confirm(openings) => {
                 for opening in openings {
                     self.subscribed(&opening.channel, Err(error));

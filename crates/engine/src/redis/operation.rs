@@ -67,6 +67,8 @@ pub(crate) struct Batch {
     pub(crate) check: Option<Check>,
     /// The epoch it was sent with.
     pub(crate) epoch: Epoch,
+    /// A connection broke on which it was sent: it may have been carried out, and is sent again because that does no harm.
+    pub(crate) uncertain: bool,
 }
 
 /// What is looked at before a publication.

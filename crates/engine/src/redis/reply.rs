@@ -50,6 +50,10 @@ impl RedisEngine {
             }
             ref operation if !sent || operation.is_repeatable() => {
                 self.stats.retried += u64::from(sent);
+                let mut queued = queued;
+                if let Operation::Publish(batch) = &mut queued.operation {
+                    batch.uncertain |= sent;
+                }
                 self.partitions[partition].again(queued);
             }
             operation => self.fail(operation, Error::EngineUncertain),
@@ -264,7 +268,13 @@ impl RedisEngine {
                         let position = position(epoch, top);
                         self.learn(now_ms, partition, &channel, position, None);
                         let inherits = inherited(before);
-                        read(position, &inherits, entries, &filter, retention.size)
+                        let result = read(position, &inherits, entries, &filter, retention.size);
+                        if filter.since.is_some() && !inherits.is_empty() {
+                            let epoch = position.epoch;
+                            let event = EngineEvent::Lineage { channel, epoch, inherits };
+                            self.events.push_back(event);
+                        }
+                        result
                     }
                     _ => Err(Error::EngineRefused),
                 };

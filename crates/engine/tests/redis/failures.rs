@@ -2,7 +2,7 @@
 
 use dunlin_engine::EngineEvent;
 use dunlin_engine::redis::{RedisConfig, ShardState, Topology};
-use dunlin_hub::Error;
+use dunlin_hub::{Error, NewPublication};
 use dunlin_wire::resp::ServerError;
 
 use crate::nodes::{Fleet, KEPT, Node, data_of, heard};
@@ -257,6 +257,27 @@ fn a_connection_that_does_not_hear_itself_is_given_up() {
     fleet.until_ready();
     fleet.publish(0, "a", "y");
     fleet.until("heard", |nodes| !heard(&nodes[0], "a").is_empty());
+}
+
+/// With an idempotency key it is sent again on the next connection. That it was sent before is not forgotten.
+#[test]
+fn what_may_have_been_stored_is_not_said_to_be_not_when_it_was_to_be_sent_again() {
+    let server = RedisServer::start(&[]);
+    let config = RedisConfig {
+        probe_interval_ms: 20,
+        probe_timeout_ms: 200,
+        hold_ms: 500,
+        ..RedisConfig::new(topology_of(&server))
+    };
+    let mut fleet = Fleet::starting(&config, 1, None);
+    fleet.until_ready();
+    server.signal("-STOP");
+    let keyed = NewPublication { idempotency_key: Some("once".into()), ..data_of("x") };
+    let token = fleet.send(0, "a", KEPT, keyed);
+    fleet.turn();
+    fleet.until("sent again", |nodes| nodes[0].engine.stats().retried > 0);
+    assert_eq!(fleet.published(0, token), Err(Error::EngineUncertain));
+    server.signal("-CONT");
 }
 
 /// Commands are answered and messages do not come: as a connection to a server that is not the primary any more.

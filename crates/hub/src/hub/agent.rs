@@ -99,6 +99,14 @@ impl Hub {
                     self.clear_history(at);
                 }
             }
+            EngineEvent::Lineage { channel, epoch, inherits } => {
+                if let Some(at) = self.agent_of(engine, &channel)
+                    && self.homes[at].stream.as_ref().is_some_and(|stream| stream.epoch == epoch)
+                    && let Some(agent) = self.engines.agents.get_mut(&at)
+                {
+                    agent.inherits = inherits;
+                }
+            }
             EngineEvent::Published { token, result } => {
                 let ended = self.engines.end(engine, token);
                 if let Some(EngineWaiterKind::Publish { from, request, reported }) = ended {

@@ -20,6 +20,18 @@ enum Decision {
     Answer(Option<Vec<Arc<Publication>>>),
     /// The engine has to be asked for what came after this offset.
     Read(u64),
+    /// It is ahead of this node, or of an epoch that the node does not know: the engine decides whether that is refused.
+    Confirm,
+}
+
+/// What a read of the stream has brought.
+#[derive(Clone, Copy)]
+pub(super) struct WasRead<'a> {
+    /// Everything after this offset was read.
+    since: u64,
+    publications: &'a [Arc<Publication>],
+    /// Subscriptions have come since it was sent that are to be confirmed: they wait for another.
+    late: bool,
 }
 
 impl Hub {
@@ -138,6 +150,9 @@ impl Hub {
         let unused = home.interest.is_empty();
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
         let unused = unused && agent.waiting.is_empty();
+        if position.epoch == epoch && !inherits.is_empty() {
+            agent.inherits = inherits.clone();
+        }
         if position.epoch == epoch && position.offset >= top && !unused {
             agent.known_top = position.offset;
             if position.offset > top {
@@ -227,7 +242,7 @@ impl Hub {
             return self.read_failed(at, Error::Overloaded);
         };
         if let Some(agent) = self.engines.agents.get_mut(&at) {
-            agent.read = Some(Read { key, since, repairs });
+            agent.read = Some(Read { key, since, repairs, late: false });
         }
         self.stats.engine_reads += 1;
         let since = Some(StreamPosition { offset: since, epoch });
@@ -285,7 +300,8 @@ impl Hub {
             (true, false) => self.stats.engine_repaired += 1,
             (false, false) => {}
         }
-        self.answer_waiting(at, Some((read.since, &history.publications)));
+        let (since, publications, late) = (read.since, &history.publications[..], read.late);
+        self.answer_waiting(at, Some(WasRead { since, publications, late }));
     }
 
     /// What the read was to bring is not in the stream.
@@ -310,7 +326,7 @@ impl Hub {
         for (from, asked) in std::mem::take(&mut agent.waiting) {
             match self.decide(at, &asked, None) {
                 Decision::Answer(recovered) => self.answer_subscribe(at, from, *asked, recovered),
-                Decision::Read(_) => {
+                Decision::Read(_) | Decision::Confirm => {
                     self.reply(from, asked.request, ReplyContent::Failed(error));
                 }
             }
@@ -319,18 +335,27 @@ impl Hub {
 
     /// Answers the subscriptions that wait, as far as the ring and what was `read` have what they want; for the others the
     /// engine is asked.
-    pub(super) fn answer_waiting(&mut self, at: u32, read: Option<(u64, &[Arc<Publication>])>) {
+    pub(super) fn answer_waiting(&mut self, at: u32, read: Option<WasRead<'_>>) {
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
         let mut wanted = None::<u64>;
         for (from, asked) in std::mem::take(&mut agent.waiting) {
-            match self.decide(at, &asked, read) {
-                Decision::Answer(recovered) => self.answer_subscribe(at, from, *asked, recovered),
-                Decision::Read(since) => {
-                    wanted = Some(wanted.map_or(since, |least| least.min(since)));
-                    if let Some(agent) = self.engines.agents.get_mut(&at) {
-                        agent.waiting.push((from, asked));
-                    }
+            let since = match self.decide(at, &asked, read) {
+                Decision::Answer(recovered) => {
+                    self.answer_subscribe(at, from, *asked, recovered);
+                    continue;
                 }
+                Decision::Read(since) => since,
+                Decision::Confirm => {
+                    let agent = self.engines.agents.get_mut(&at);
+                    if let Some(under_way) = agent.and_then(|agent| agent.read.as_mut()) {
+                        under_way.late = true;
+                    }
+                    self.homes[at].stream.as_ref().map_or(0, |stream| stream.top)
+                }
+            };
+            wanted = Some(wanted.map_or(since, |least| least.min(since)));
+            if let Some(agent) = self.engines.agents.get_mut(&at) {
+                agent.waiting.push((from, asked));
             }
         }
         if let Some(since) = wanted
@@ -341,20 +366,16 @@ impl Hub {
     }
 
     /// What a subscription recovers at the stream's top.
-    fn decide(
-        &self,
-        at: u32,
-        asked: &SubscribeRequest,
-        read: Option<(u64, &[Arc<Publication>])>,
-    ) -> Decision {
+    fn decide(&self, at: u32, asked: &SubscribeRequest, read: Option<WasRead<'_>>) -> Decision {
         let Some(since) = asked.since else { return Decision::Answer(None) };
         let Some(stream) = &self.homes[at].stream else {
             // As in a channel in memory.
             return Decision::Answer((since == StreamPosition::default()).then(Vec::new));
         };
         let options = &asked.options;
-        let translated = self.engines.agents.get(&at).map(|of| of.translate(since, stream.epoch));
-        let since = translated.unwrap_or(since);
+        let Some(agent) = self.engines.agents.get(&at) else { return Decision::Answer(None) };
+        let has_ended = since == StreamPosition::BARRED || agent.has_ended(since);
+        let since = agent.translate(since, stream.epoch);
         let publications_max = options.recovery_publications_max as usize;
         let (from, recovered) = match options.recovery_mode {
             RecoveryMode::Cache if since == StreamPosition::BARRED || stream.top == 0 => {
@@ -372,14 +393,20 @@ impl Hub {
         if options.recovery_mode == RecoveryMode::Stream {
             let missed = stream.top.checked_sub(from);
             let too_many = |missed| publications_max > 0 && missed > publications_max as u64;
-            if !since.epoch.accepts(stream.epoch) || missed.is_none_or(too_many) {
+            if !since.epoch.accepts(stream.epoch) || missed.is_none() {
+                // Another node may be further than this one, which did not hear what was published last.
+                let is_refused = has_ended || read.is_some_and(|read| !read.late);
+                return if is_refused { Decision::Answer(None) } else { Decision::Confirm };
+            } else if missed.is_some_and(too_many) {
                 return Decision::Answer(None);
             }
         }
-        let Some((read_since, publications)) = read.filter(|&(since, _)| since <= from) else {
-            return Decision::Read(from);
-        };
-        debug_assert!(read_since <= from);
-        Decision::Answer(stream.join(from, publications, options.recovery_bytes_max))
+        match read.filter(|read| read.since <= from) {
+            Some(read) => {
+                let bytes_max = options.recovery_bytes_max;
+                Decision::Answer(stream.join(from, read.publications, bytes_max))
+            }
+            None => Decision::Read(from),
+        }
     }
 }

@@ -5,10 +5,10 @@ mod kit;
 mod model;
 mod simulation;
 
-use dunlin_hub::engine::EngineConfig;
+use dunlin_hub::engine::{EngineConfig, EngineEvent};
 use dunlin_hub::{
-    ChannelEvent, ChannelEventFilter, Error, HistoryFilter, Maker, RecoveryMode, StreamPosition,
-    SubscribeOptions, code,
+    ChannelEvent, ChannelEventFilter, Epoch, Error, HistoryFilter, Maker, NewPublication,
+    Publication, RecoveryMode, StreamPosition, SubscribeOptions, code,
 };
 use kit::{offsets, plain, publish, with_history};
 use model::{CONFIG, Fleet};
@@ -82,6 +82,73 @@ fn a_client_recovers_on_another_node() {
     assert!(subscribed.recovered);
     assert_eq!(offsets(&subscribed.publications), [2, 3]);
     assert_eq!(subscribed.position.offset, 3);
+}
+
+/// Its connection carries nothing, and it does not know that yet.
+#[test]
+fn a_client_that_is_ahead_of_its_new_node_is_not_refused_and_sent_nothing_again() {
+    let mut fleet = Fleet::new(2, 1);
+    let options = with_history();
+    let first = fleet.nodes[0].open(0, "");
+    let at = fleet.subscribe(0, first, "news", &options, FRESH()).unwrap().position;
+    let reader = fleet.nodes[1].open(0, "");
+    fleet.subscribe(1, reader, "news", &options, FRESH()).unwrap();
+    fleet.publish(0, "news", &options, publish("a")).unwrap();
+    fleet.cut(1);
+    fleet.publish(0, "news", &options, publish("b")).unwrap();
+    let second = fleet.nodes[1].open(0, "");
+    let seen = StreamPosition { offset: 2, ..at };
+    fleet.begin_subscribe(1, second, "news", &options, recover(seen));
+    fleet.settle();
+    assert!(fleet.subscribed(1, second).is_none(), "the engine is asked");
+    fleet.mend(1);
+    fleet.settle();
+    let subscribed = fleet.subscribed(1, second).unwrap().unwrap();
+    assert!(subscribed.recovered && subscribed.publications.is_empty(), "{subscribed:?}");
+    fleet.publish(0, "news", &options, publish("c")).unwrap();
+    fleet.settle();
+    assert_eq!(fleet.nodes[1].read(second), "pub news 3 c\n");
+    assert_eq!(fleet.nodes[1].read(reader), "pub news 1 a\npub news 2 b\npub news 3 c\n");
+
+    // One that nobody has ever seen is refused, by one read.
+    let reads = fleet.reads;
+    let third = fleet.nodes[1].open(0, "");
+    let never = StreamPosition { offset: 99, ..at };
+    assert!(!fleet.subscribe(1, third, "news", &options, recover(never)).unwrap().recovered);
+    assert_eq!(fleet.reads, reads + 1);
+}
+
+/// It is sent a message of the new epoch before it is answered where the stream is.
+#[test]
+fn who_comes_back_before_the_node_has_subscribed_anew_recovers_by_what_a_read_has_met() {
+    let mut fleet = Fleet::new(1, 1);
+    let options = with_history();
+    let reader = fleet.nodes[0].open(0, "");
+    let at = fleet.subscribe(0, reader, "news", &options, FRESH()).unwrap().position;
+    let seen = fleet.publish(0, "news", &options, publish("one")).unwrap().position;
+    let now = fleet.nodes[0].now;
+    let (channel, epoch): (std::sync::Arc<str>, _) = ("news".into(), Epoch::from_u64(77));
+    assert_ne!(at.epoch, epoch);
+    let NewPublication { data, format, delta, info, tags, key, .. } = publish("two");
+    let publication = Publication { offset: 2, data, format, delta, info, tags, key, time_ms: 0 };
+    let hub = fleet.nodes[0].hub(0);
+    for event in [
+        EngineEvent::Publication {
+            channel: channel.clone(),
+            epoch,
+            publication: publication.into(),
+            except: None,
+        },
+        EngineEvent::Lineage { channel, epoch, inherits: [seen].into_iter().collect() },
+    ] {
+        hub.handle_engine(now, CONFIG.id, event);
+    }
+    fleet.settle();
+    let said = format!("pub news 1 one\nunsub news {}\n", code::UNSUBSCRIBE_INSUFFICIENT_STATE);
+    assert_eq!(fleet.nodes[0].read(reader), said);
+    let subscribed = fleet.subscribe(0, reader, "news", &options, recover(seen)).unwrap();
+    assert_eq!((subscribed.position.epoch, subscribed.recovered), (epoch, true));
+    assert_eq!(offsets(&subscribed.publications), [2]);
 }
 
 #[test]
