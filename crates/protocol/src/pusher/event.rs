@@ -216,7 +216,7 @@ mod tests {
     fn a_publication_is_an_event_whose_data_is_a_text() {
         let push = |publication: &Publication| {
             written(|out| {
-                write_push(out, &Outgoing::Publication { channel: "chat:news", publication })
+                write_push(out, &Outgoing::Publication { channel: "chat:news", publication });
             })
         };
         assert_eq!(
@@ -237,7 +237,7 @@ mod tests {
             let publication =
                 Publication { info: Some(info("7", 1, None)), ..publication(Some(event), "1") };
             written(|out| {
-                write_push(out, &Outgoing::Publication { channel, publication: &publication })
+                write_push(out, &Outgoing::Publication { channel, publication: &publication });
             })
         };
         assert_eq!(from("c:presence-a", "client-a")["user_id"], "7");

@@ -88,8 +88,7 @@ fn converse(format: Format, frame: &[u8]) {
 
 /// A client of the Pusher protocol survives any frame; what of it others are sent is JSON, and a text is the text it was.
 fn pusher(frame: &[u8]) {
-    let mut messages = Messages::new(frame);
-    while let Some(message) = messages.next() {
+    for message in Messages::new(frame) {
         let Ok(message) = message else { continue };
         match &message {
             Message::ClientEvent { event, data, .. } => {

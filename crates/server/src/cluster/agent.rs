@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use super::address::Address;
 use super::calls::{Asker, Calls};
 use super::condition::Condition;
+use super::kept::KeptCall;
 use super::lease::{Beat, Facts, Lease, Node, Written};
 use super::link::{ChannelMessage, Commands, Link, LinkError};
 use super::members::{Comparison, Listed};
@@ -53,7 +54,7 @@ pub(super) enum Done {
     /// A call could not be sent to these nodes.
     Unsent(u64, Vec<Arc<str>>),
     /// Calls that nodes were sent while this one was away.
-    Missed(Result<Vec<(Method, Arc<[u8]>)>, LinkError>),
+    Missed(Result<Vec<KeptCall>, LinkError>),
     /// So many changes of members are written, and these are to be announced.
     MembersWritten(usize, Result<Vec<MemberChange>, LinkError>),
     /// What Redis has of this node's members.
@@ -311,7 +312,7 @@ impl Agent {
             Done::MembersWritten(count, written) => {
                 self.count_members_pending(self.members_pending - count);
                 match written {
-                    Ok(changes) => self.announce(changes),
+                    Ok(changes) => self.announce(&changes),
                     Err(error) => {
                         self.members_lost = true;
                         self.handle_failure(&error);

@@ -14,6 +14,9 @@ use crate::api::Method;
 /// How long it is kept that a user is not blocked any more, in seconds: no node is away for longer.
 const UNBLOCKED_KEPT_S: u64 = 30 * 86_400;
 
+/// A call and its request, JSON.
+pub(super) type KeptCall = (Method, Arc<[u8]>);
+
 /// As it stands in Redis.
 #[derive(Serialize, Deserialize)]
 struct Kept<'a> {
@@ -61,7 +64,7 @@ pub(super) fn keep(
 }
 
 /// Reads the calls that are kept, and removes those that are over.
-pub(super) async fn read(link: &Link, key: &str) -> Result<Vec<(Method, Arc<[u8]>)>, LinkError> {
+pub(super) async fn read(link: &Link, key: &str) -> Result<Vec<KeptCall>, LinkError> {
     let replies = link.call(&[&[b"HGETALL", key.as_bytes()]]).await?;
     let now_s = unix_ms() / 1000;
     let mut calls = Vec::new();

@@ -95,7 +95,9 @@ impl Agent {
                 self.announce_here(change);
             }
         }
-        self.announce(gone.into_iter().filter(|change| change.member.join_leave).collect());
+        let announced: Vec<_> =
+            gone.into_iter().filter(|change| change.member.join_leave).collect();
+        self.announce(&announced);
     }
 
     fn emit_unsubscribe(&mut self, change: &MemberChange) {
@@ -116,7 +118,7 @@ impl Agent {
     }
 
     /// Tells the other nodes who has come and gone.
-    pub(super) fn announce(&mut self, changes: Vec<MemberChange>) {
+    pub(super) fn announce(&mut self, changes: &[MemberChange]) {
         let channel = format!("{}:calls", self.prefix);
         let mut commands = Commands::default();
         for members in changes.chunks(MEMBERS_A_MESSAGE) {

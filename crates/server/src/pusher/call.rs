@@ -280,7 +280,7 @@ impl EventBody<'_> {
             let why = format_args!("name: an event's name has 1 to {EVENT_NAME_BYTES_MAX} bytes");
             return Err(Refusal::bad(why));
         }
-        let own = (!self.channel.is_empty()).then(|| Text(self.channel));
+        let own = (!self.channel.is_empty()).then_some(Text(self.channel));
         let channels = self.channels.unwrap_or_default().into_iter().chain(own);
         let channels: Vec<String> = channels.map(|channel| channel.0.into_owned()).collect();
         let max = config.channels_per_event_max;
@@ -408,7 +408,7 @@ mod tests {
         let many = vec!["\"a\""; 101].join(",");
         assert_eq!(event(&format!(r#"{{"name":"a","data":"","channels":[{many}]}}"#)), 400);
         let one = r#"{"name":"a","data":"","channel":"a"}"#;
-        let batch = format!(r#"{{"batch":[{}]}}"#, vec![one; 11].join(","));
+        let batch = format!(r#"{{"batch":[{}]}}"#, [one; 11].join(","));
         assert_eq!(refused("POST", "/apps/3/batch_events", "", &batch), 400);
         assert_eq!(refused("GET", "/apps/3/events", "", ""), 405);
         assert_eq!(refused("GET", "/apps/3/nothing", "", ""), 404);

@@ -43,7 +43,7 @@ impl Kinds {
         rules: &Rules,
         options: &ChannelOptions,
     ) -> (Rules, ChannelOptions) {
-        let (kind, is_cache) = ((variant + 1) / 2, (variant + 1) % 2 == 1);
+        let (kind, is_cache) = (variant.div_ceil(2), variant.is_multiple_of(2));
         let rules = if kind == 0 { rules.clone() } else { closed(rules) };
         let mut options = options.clone();
         if kind == 2 {

@@ -279,7 +279,7 @@ impl Worker<'_> {
             ChannelKind::Presence if request.channel_data.is_empty() => {
                 // Who has signed in is in the channel as that user.
                 signed(&private_channel_text(socket_id, name))?;
-                member = user.clone();
+                member = user;
             }
             ChannelKind::Presence => {
                 let (data, max) = (&*request.channel_data, app.config.member_bytes_max);
