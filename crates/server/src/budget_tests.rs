@@ -185,6 +185,21 @@ fn connects_that_are_refused_pay() {
     }
 }
 
+/// Each of them was added to what the address owed, which kept out others of it for as many seconds afterwards.
+#[test]
+fn connects_that_are_refused_keep_an_address_out_for_a_moment_only() {
+    let cluster = Cluster::start_with(1, |config| address_budget(config, 1, 0));
+    for _ in 0..30 {
+        let body = "{\"id\":1,\"connect\":{}}";
+        let _ = Listener::open(cluster.address, "/connection/http_stream", body);
+    }
+    let line = "GET /connection/poll?channel=a&timeout=0";
+    let refused = cluster.exchange(line, "Host: 127.0.0.1\r\n", "");
+    let after = refused.lines().find_map(|line| line.strip_prefix("Retry-After: "));
+    let after_s = after.map_or(0, |after| after.parse::<u32>().unwrap());
+    assert!(after_s <= 3, "{refused}");
+}
+
 /// Thirty channels of 900 KB were one answer of 27 MB.
 #[test]
 fn what_one_connect_recovers_has_one_bound() {
@@ -226,6 +241,43 @@ fn a_key_has_a_budget_and_its_calls_wait_and_are_all_carried_out() {
     let answer = cluster.exchange("POST /api/batch", &headers, &batch);
     assert_eq!(answer.matches("\"publish\":{").count(), 20, "{answer}");
     assert!(delayed(&cluster) > 10, "{}", delayed(&cluster));
+}
+
+/// Calls were held for as long as their key owed, however long that was and whether or not anybody waited for them.
+#[test]
+fn a_key_far_ahead_of_its_budget_is_refused_and_learns_when_to_come_back() {
+    const KEY: &str = "a key of the budget's tests";
+    let cluster = Cluster::start_with(2, |config| {
+        config.api.without_key = false;
+        for (name, key) in [("slow", KEY), ("other", "another key of the budget's tests")] {
+            config.api.keys.insert(name, Secret::new(key));
+        }
+        let budget = SharedBudget { bytes_per_s: 1_000, burst_ms: 10, ..SharedBudget::default() };
+        config.api.scopes.insert("slow", ApiScope { budget, ..ApiScope::default() });
+    });
+    let publish = |key: &str, data: &str| {
+        let headers =
+            format!("Host: 127.0.0.1\r\nX-API-Key: {key}\r\nContent-Type: application/json\r\n");
+        let body = format!("{{\"channel\":\"a\",\"data\":\"{data}\"}}");
+        (headers, body)
+    };
+    // Whoever asks for it does not wait for the answer.
+    let (headers, body) = publish(KEY, &"x".repeat(100_000));
+    let mut gone = std::net::TcpStream::connect(cluster.address).unwrap();
+    let request = format!(
+        "POST /api/publish HTTP/1.1\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    std::io::Write::write_all(&mut gone, request.as_bytes()).unwrap();
+    let (headers, body) = publish(KEY, "1");
+    let refused = std::iter::repeat_with(|| cluster.exchange("POST /api/publish", &headers, &body))
+        .find(|answer| answer.starts_with("HTTP/1.1 429"))
+        .unwrap();
+    let after = refused.lines().find_map(|line| line.strip_prefix("Retry-After: ")).unwrap();
+    assert!((11..=101).contains(&after.parse::<u32>().unwrap()), "{refused}");
+    let (headers, body) = publish("another key of the budget's tests", "1");
+    let answer = cluster.exchange("POST /api/publish", &headers, &body);
+    assert!(answer.starts_with("HTTP/1.1 200"), "others are not concerned: {answer}");
 }
 
 /// What was answered of histories was the session's alone to pay.

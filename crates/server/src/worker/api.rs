@@ -78,6 +78,14 @@ impl Worker<'_> {
             }
             return self.push_api(cx, conn, method, request);
         }
+        let budget = scope.as_ref().and_then(|scope| scope.budget);
+        if let Some(wait_ms) = budget.and_then(|budget| self.wait_to_call(budget)) {
+            self.count(Metric::ApiErrors);
+            let why = "the key is too far ahead of its budget; see api.scopes";
+            let after_s = wait_ms.div_ceil(1_000).to_string();
+            let answer = reply::Answer::error(429, why).header("Retry-After", &after_s);
+            return self.answer(cx, conn, &answer);
+        }
         let (status, error) = match method {
             "" => match Legacy::parse(request.body) {
                 Ok(commands) => return self.legacy_call(cx, conn, request, scope, commands),

@@ -16,6 +16,8 @@ use crate::metrics::Metric;
 pub(super) const BEHIND_MS_MAX: u64 = 1_000;
 /// How often is looked whether they have caught up.
 const HELD_POLL_MS: u64 = 1;
+/// A call whose key is further ahead of its budget is refused.
+const CALL_WAIT_MS_MAX: u64 = 10_000;
 
 impl Worker<'_> {
     /// Gives commands of a call to the hub as long as they may begin and the turn lasts. Returns how many of the call have
@@ -50,17 +52,17 @@ impl Worker<'_> {
 
     /// Goes on with the calls that wait for their turn, or for the subscribers of a channel.
     pub(super) fn run_calls(&mut self, cx: &mut Context<Link>) {
-        if self.api_calls.holds_some() {
+        if self.api_calls.is_look_due(cx.now_ms()) {
             let (now_ms, pressure) = (cx.now_ms(), &self.state.pressure);
-            let released = self.api_calls.release(|held| {
+            let released = self.api_calls.release(now_ms, |held| {
                 now_ms >= held.until_ms || held.channel.is_some_and(|hash| !pressure.holds(hash))
             });
             for call in released {
                 self.respond(cx, call);
             }
-            if self.api_calls.arm_timer() {
-                cx.run_after(HELD_POLL_MS, Timer::Calls as u64);
-            }
+        }
+        if self.api_calls.arm_timer() {
+            cx.run_after(HELD_POLL_MS, Timer::Calls as u64);
         }
         for call in self.api_calls.take_ready() {
             let Some((conn, rest)) = self.api_calls.resume(call) else { continue };
@@ -124,6 +126,12 @@ impl Worker<'_> {
             }
         }
         given
+    }
+
+    /// How long a key has to wait for its budget before its next call is carried out, if that is longer than one waits.
+    pub(super) fn wait_to_call(&self, (payer, rates): (Payer, Rates)) -> Option<u64> {
+        let wait_ms = self.charge_shared(payer, &rates, Work::default());
+        Some(wait_ms).filter(|&wait_ms| wait_ms > CALL_WAIT_MS_MAX)
     }
 
     /// Charges a call to its key. What follows of it, and its answer, wait until the key has the budget again.

@@ -20,6 +20,8 @@ use crate::metrics::Metric;
 
 /// A message to others counts once more for each of so many bytes of it.
 const DELIVERY_BYTES: usize = 1024;
+/// A payer who has to wait for longer is not charged for what is refused.
+const REFUSED_WAIT_MS_MAX: u64 = 1_000;
 /// How long who publishes to a channel that is behind waits before the next command.
 const BEHIND_MS: u64 = 2;
 /// An answer of fewer bytes is not worth a look at the budget.
@@ -61,6 +63,12 @@ impl Worker<'_> {
         let user = session.and_then(|of| self.hub.session(of)).map_or("", |view| view.user);
         let payers = self.payers(session, user, link.peer);
         let now_ms = cx.now_ms();
+        let already_ms = match session {
+            Some(_) => 0,
+            None => self.charge_payers(&payers, Work::default(), now_ms),
+        };
+        // A connect that was refused: they do not keep others of the address out for longer than they last.
+        let work = if already_ms > REFUSED_WAIT_MS_MAX { Work::default() } else { work };
         let mut wait_ms = self.charge_payers(&payers, work, now_ms);
         if let Some(channel) = channel {
             wait_ms = wait_ms.max(self.charge_namespace(channel, work));

@@ -21,6 +21,10 @@ pub(crate) type CallId = u64;
 
 /// Answers of one call that are outstanding at once, before more of it begins.
 const OUTSTANDING_MAX: usize = 1_024;
+/// The part of what may be kept of all calls that one budget may take.
+const KEPT_SHARE: usize = 4;
+/// Held calls that are looked at in a millisecond.
+const LOOKS_PER_MS: usize = 1_024;
 
 /// The calls of one worker.
 ///
@@ -34,11 +38,48 @@ pub(crate) struct ApiCalls {
     calls: FastMap<CallId, Call>,
     ready: VecDeque<CallId>,
     held: Vec<Held>,
+    /// When they are looked at again.
+    look_ms: u64,
     /// A timer will have them looked at.
     is_armed: bool,
-    /// Of what is kept.
-    bytes: usize,
+    kept: Kept,
     opened: u64,
+}
+
+/// Bytes of what is kept of calls.
+#[derive(Default)]
+struct Kept {
+    bytes: usize,
+    /// Of calls that somebody pays for.
+    of: FastMap<Payer, usize>,
+}
+
+impl Kept {
+    /// Whether so many more may be kept. One call of a budget is, if all together have room for it.
+    fn fits(&self, payer: Option<Payer>, bytes: usize, bytes_max: usize) -> bool {
+        let own = payer.and_then(|payer| self.of.get(&payer)).copied().unwrap_or(0);
+        self.bytes + bytes <= bytes_max
+            && (payer.is_none() || own == 0 || own + bytes <= bytes_max / KEPT_SHARE)
+    }
+
+    fn add(&mut self, payer: Option<Payer>, bytes: usize) {
+        self.bytes += bytes;
+        if let Some(payer) = payer.filter(|_| bytes > 0) {
+            *self.of.entry(payer).or_default() += bytes;
+        }
+    }
+
+    fn remove(&mut self, payer: Option<Payer>, bytes: usize) {
+        self.bytes -= bytes;
+        if let Some(payer) = payer
+            && let Some(own) = self.of.get_mut(&payer)
+        {
+            *own -= bytes;
+            if *own == 0 {
+                self.of.remove(&payer);
+            }
+        }
+    }
 }
 
 /// A call that waits.
@@ -128,6 +169,11 @@ struct Call {
 }
 
 impl Call {
+    /// Who pays for it, if it is bounded.
+    fn payer(&self) -> Option<Payer> {
+        Some(self.new.scope.as_ref()?.budget?.0)
+    }
+
     fn has_more(&self) -> bool {
         self.begun < self.new.commands.len() || self.rest.broadcast.is_some()
     }
@@ -227,16 +273,17 @@ impl ApiCalls {
         })
     }
 
-    /// Keeps commands that have not begun. False, and they are not kept, when more than `bytes_max` would be of all calls.
+    /// Keeps commands that have not begun. False, and they are not kept, when more than `bytes_max` would be of all calls, or
+    /// more than a share of that of those with the same budget.
     pub(crate) fn keep(&mut self, call: CallId, commands: RestCommands, bytes_max: usize) -> bool {
         let Some(call) = self.calls.get_mut(&call) else { return true };
         let before = call.rest.bytes();
         call.rest.commands = commands;
-        self.bytes += call.rest.bytes() - before;
-        let fits = self.bytes <= bytes_max;
-        if !fits {
-            self.bytes -= call.rest.bytes() - before;
-            call.rest.commands = RestCommands::None;
+        let (payer, added) = (call.payer(), call.rest.bytes() - before);
+        let fits = self.kept.fits(payer, added, bytes_max);
+        match fits {
+            true => self.kept.add(payer, added),
+            false => call.rest.commands = RestCommands::None,
         }
         fits
     }
@@ -253,9 +300,10 @@ impl ApiCalls {
     /// Keeps what is left of a broadcast, which goes on before any other command of the call begins.
     pub(crate) fn keep_broadcast(&mut self, call: CallId, broadcast: Broadcast) {
         let Some(call) = self.calls.get_mut(&call) else { return };
-        self.bytes -= call.rest.bytes();
+        let payer = call.payer();
+        self.kept.remove(payer, call.rest.bytes());
         call.rest.broadcast = Some(broadcast);
-        self.bytes += call.rest.bytes();
+        self.kept.add(payer, call.rest.bytes());
     }
 
     /// Something of a broadcast is left.
@@ -276,7 +324,7 @@ impl ApiCalls {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if !std::mem::replace(&mut call.is_held, true) {
             self.held.push(Held { call: id, until_ms, channel });
-        } else if let Some(held) = self.held.iter_mut().find(|held| held.call == id) {
+        } else if let Some(held) = self.held.iter_mut().rev().find(|held| held.call == id) {
             // The longer of two reasons.
             *held = match held.until_ms < until_ms {
                 true => Held { call: id, until_ms, channel },
@@ -289,13 +337,18 @@ impl ApiCalls {
         self.calls.get(&call).is_some_and(|call| call.is_held)
     }
 
-    /// Something is held.
-    pub(crate) fn holds_some(&self) -> bool {
-        !self.held.is_empty()
+    /// Something is held, and it is time to look whether it still is: the more there are, the less often.
+    pub(crate) fn is_look_due(&self, now_ms: u64) -> bool {
+        !self.held.is_empty() && now_ms >= self.look_ms
     }
 
     /// Calls that are held no more.
-    pub(crate) fn release(&mut self, mut is_over: impl FnMut(&Held) -> bool) -> Vec<CallId> {
+    pub(crate) fn release(
+        &mut self,
+        now_ms: u64,
+        mut is_over: impl FnMut(&Held) -> bool,
+    ) -> Vec<CallId> {
+        self.look_ms = now_ms + (self.held.len() / LOOKS_PER_MS) as u64;
         let released: Vec<_> = self.held.extract_if(.., |held| is_over(held)).collect();
         let released = released.into_iter().map(|held| held.call);
         let Self { calls, .. } = self;
@@ -334,7 +387,7 @@ impl ApiCalls {
         call.is_ready = false;
         call.is_running = true;
         call.outstanding += 1;
-        self.bytes -= call.rest.bytes();
+        self.kept.remove(call.payer(), call.rest.bytes());
         Some((call.new.conn, std::mem::take(&mut call.rest)))
     }
 
@@ -371,9 +424,10 @@ impl ApiCalls {
             }
             return None;
         }
-        let Call { new, rest, .. } = self.calls.remove(&id)?;
-        self.bytes -= rest.bytes();
-        let NewCall { conn, form, errors_as_status, commands, warning, scope, pusher, .. } = new;
+        let call = self.calls.remove(&id)?;
+        self.kept.remove(call.payer(), call.rest.bytes());
+        let NewCall { conn, form, errors_as_status, commands, warning, scope, pusher, .. } =
+            call.new;
         let budget = scope.and_then(|scope| scope.budget);
         Some(AnsweredCall { conn, form, errors_as_status, commands, warning, budget, pusher })
     }
@@ -436,216 +490,4 @@ impl AnsweredCall {
 }
 
 #[cfg(test)]
-mod tests {
-    use dunlin_hub::{Error, NewPublication};
-
-    use super::*;
-    use crate::api::Request;
-
-    fn conn(number: u64) -> ConnId {
-        ConnId::from_u64(number)
-    }
-
-    fn new_call(number: u64, form: CallForm, commands: u32, at_once: usize) -> NewCall {
-        NewCall {
-            scope: None,
-            conn: conn(number),
-            form,
-            errors_as_status: false,
-            commands: (0..commands).map(|id| CommandSlot::new(Some(Method::Publish), id)).collect(),
-            at_once,
-            warning: None,
-            pusher: None,
-        }
-    }
-
-    /// Opens a call and gives out its commands.
-    fn begun(calls: &mut ApiCalls, new: NewCall) -> CallId {
-        let id = calls.open(new);
-        while calls.begin_next(id).is_some() {}
-        calls.pause(id);
-        id
-    }
-
-    fn place(call: CallId, at: u32) -> CommandPlace {
-        CommandPlace { call, at, part: None }
-    }
-
-    fn published(offset: u64) -> Answer {
-        let mut published = Published::default();
-        published.position.offset = offset;
-        Ok(Outcome::Published(published))
-    }
-
-    fn response(answered: Option<AnsweredCall>) -> (ConnId, u16, String) {
-        let call = answered.expect("an answered call");
-        let conn = call.conn;
-        let (status, body) = call.encode(&NodeFacts::default(), usize::MAX);
-        (conn, status, String::from_utf8(body).unwrap())
-    }
-
-    #[test]
-    fn two_calls_answered_out_of_order_each_get_their_own_response() {
-        let mut calls = ApiCalls::default();
-        let first = begun(&mut calls, new_call(1, CallForm::Single, 1, 1));
-        let second = begun(&mut calls, new_call(2, CallForm::Single, 1, 1));
-        assert!(calls.poll(first).is_none());
-
-        calls.handle_answer(place(second, 0), published(22));
-        assert!(calls.poll(first).is_none());
-        let (to, status, body) = response(calls.poll(second));
-        assert_eq!((to, status), (conn(2), 200));
-        assert!(body.contains("\"offset\":22"), "{body}");
-
-        calls.handle_answer(place(first, 0), Err(Error::Timeout.into()));
-        let (to, status, body) = response(calls.poll(first));
-        assert_eq!((to, status), (conn(1), 200));
-        assert!(body.starts_with("{\"error\""), "{body}");
-        calls.handle_answer(place(first, 0), published(1));
-        assert!(calls.poll(first).is_none(), "an answer that comes late finds no call");
-    }
-
-    #[test]
-    fn a_call_that_is_held_is_answered_once_it_is_released() {
-        let mut calls = ApiCalls::default();
-        let call = calls.open(new_call(1, CallForm::Batch, 2, 2));
-        assert_eq!(calls.begin_next(call), Some(0));
-        calls.hold(call, 50, Some(7));
-        calls.hold(call, 40, None);
-        assert_eq!(calls.begin_next(call), None, "what follows of it waits too");
-        calls.pause(call);
-        calls.handle_answer(place(call, 0), published(1));
-        assert!(calls.poll(call).is_none() && !calls.is_ready());
-        assert!(calls.arm_timer() && !calls.arm_timer());
-        let until = |calls: &mut ApiCalls, now_ms: u64| {
-            calls.release(|held| now_ms >= held.until_ms || held.channel == Some(8))
-        };
-        assert_eq!(until(&mut calls, 49), [] as [CallId; 0], "the longer of two reasons holds");
-        assert_eq!(until(&mut calls, 50), [call]);
-        assert!(calls.poll(call).is_none() && calls.is_ready(), "its second command is to come");
-        calls.take_ready();
-        assert!(calls.resume(call).is_some());
-        assert_eq!(calls.begin_next(call), Some(1));
-        calls.hold(call, 90, None);
-        calls.pause(call);
-        calls.handle_answer(place(call, 1), published(2));
-        assert!(calls.poll(call).is_none(), "answered by the hub, and held");
-        assert_eq!(until(&mut calls, 90), [call]);
-        assert!(response(calls.poll(call)).2.contains("\"offset\":2"));
-        calls.handle_timer();
-        assert!(!calls.holds_some() && !calls.arm_timer());
-    }
-
-    #[test]
-    fn a_command_answered_while_others_begin_does_not_end_the_call() {
-        let mut calls = ApiCalls::default();
-        let call = calls.open(new_call(1, CallForm::Batch, 2, 2));
-        assert_eq!(calls.begin_next(call), Some(0));
-        calls.handle_answer(place(call, 0), published(1));
-        assert!(calls.poll(call).is_none(), "the second command has not begun");
-        assert_eq!((calls.begin_next(call), calls.begin_next(call)), (Some(1), None));
-        calls.pause(call);
-        assert!(calls.poll(call).is_none());
-        calls.handle_answer(place(call, 1), published(2));
-        let (_, _, body) = response(calls.poll(call));
-        assert!(body.find("\"offset\":1").unwrap() < body.find("\"offset\":2").unwrap(), "{body}");
-    }
-
-    /// Takes the one call that is ready and gives out what may begin; which commands those are.
-    fn turn(calls: &mut ApiCalls) -> Vec<String> {
-        let ready = calls.take_ready();
-        let [call] = *ready.iter().collect::<Vec<_>>() else { panic!("{ready:?}") };
-        let (_, rest) = calls.resume(*call).unwrap();
-        let mut begun = Vec::new();
-        while let Some(at) = calls.begin_next(*call) {
-            let Request::Publish(publish) = rest.commands.command(at).unwrap() else { panic!() };
-            begun.push(format!("{at}{}", publish.channel));
-        }
-        assert!(calls.keep(*call, rest.commands, usize::MAX));
-        calls.pause(*call);
-        begun
-    }
-
-    const PUBLISH: &[u8] = br#"{"publish":{"channel":"a","data":1}}"#;
-
-    #[test]
-    fn a_batch_in_order_begins_a_command_when_the_one_before_is_answered() {
-        let mut calls = ApiCalls::default();
-        let call = calls.open(new_call(1, CallForm::Batch, 3, 1));
-        assert_eq!((calls.begin_next(call), calls.begin_next(call)), (Some(0), None));
-        let second = PUBLISH.to_vec();
-        let third = String::from_utf8_lossy(PUBLISH).replace("\"a\"", "\"b\"");
-        let rest = RestCommands::batch(1, &[&second, third.as_bytes()]);
-        assert!(calls.keep(call, rest, 1_000) && calls.bytes > 60);
-        calls.pause(call);
-        for (number, text) in [(1, "1a"), (2, "2b")] {
-            assert!(calls.poll(call).is_none() && !calls.is_ready());
-            calls.handle_answer(place(call, number - 1), published(u64::from(number)));
-            assert!(calls.poll(call).is_none() && calls.poll(call).is_none());
-            assert_eq!(turn(&mut calls), [text]);
-        }
-        calls.handle_answer(place(call, 2), published(3));
-        assert_eq!(response(calls.poll(call)).1, 200);
-        assert_eq!(calls.bytes, 0);
-    }
-
-    #[test]
-    fn so_many_answers_are_outstanding_and_no_more() {
-        let mut calls = ApiCalls::default();
-        let commands = OUTSTANDING_MAX + 10;
-        let call = calls.open(new_call(1, CallForm::Batch, commands as u32, commands));
-        let begun = std::iter::from_fn(|| calls.begin_next(call)).count();
-        assert_eq!(begun, OUTSTANDING_MAX);
-        assert!(calls.keep(call, RestCommands::batch(begun, &[PUBLISH; 10]), 1_000));
-        calls.pause(call);
-        assert!(calls.poll(call).is_none() && !calls.is_ready());
-        (0..4).for_each(|at| calls.handle_answer(place(call, at), published(1)));
-        assert!(calls.poll(call).is_none());
-        assert_eq!(turn(&mut calls).len(), 4);
-    }
-
-    #[test]
-    fn what_would_take_too_much_memory_is_refused() {
-        let mut calls = ApiCalls::default();
-        let call = calls.open(new_call(1, CallForm::Batch, 2, 2));
-        assert_eq!(calls.begin_next(call), Some(0));
-        assert!(!calls.keep(call, RestCommands::batch(1, &[PUBLISH]), 10));
-        calls.refuse_rest(call, &Error::Overloaded.into());
-        calls.pause(call);
-        calls.handle_answer(place(call, 0), published(7));
-        let (_, _, body) = response(calls.poll(call));
-        assert!(body.contains("\"offset\":7") && body.contains("overloaded"), "{body}");
-        assert_eq!(calls.bytes, 0);
-    }
-
-    #[test]
-    fn a_broadcast_waits_for_every_channel_and_keeps_their_order() {
-        let mut calls = ApiCalls::default();
-        let call = calls.open(new_call(1, CallForm::Single, 1, 1));
-        assert_eq!(calls.begin_next(call), Some(0));
-        calls.begin_broadcast(place(call, 0), 3);
-        let part = |part| CommandPlace { call, at: 0, part: Some(part) };
-        assert!(calls.begin_part(call));
-        calls.handle_answer(part(0), published(11));
-        // The rest is given out in later turns.
-        let left = ["b", "c"].into_iter();
-        calls.keep_broadcast(call, Broadcast::new((0, 1), left, NewPublication::default()));
-        calls.pause(call);
-        assert!(calls.poll(call).is_none() && calls.is_ready());
-        let (_, rest) = calls.resume(calls.ready[0]).unwrap();
-        let mut broadcast = rest.broadcast.unwrap();
-        assert_eq!(broadcast.channels().collect::<Vec<_>>(), ["b", "c"]);
-        broadcast.next += 1;
-        assert_eq!(broadcast.channels().collect::<Vec<_>>(), ["c"]);
-        assert!(calls.begin_part(call) && calls.begin_part(call));
-        calls.pause(call);
-        calls.handle_answer(part(2), published(33));
-        assert!(calls.poll(call).is_none());
-        calls.handle_answer(part(1), Err(ApiErrorCode::UnknownChannel.into()));
-        let (_, status, body) = response(calls.poll(call));
-        assert_eq!(status, 200, "what is wrong with one channel is that channel's answer");
-        let places = ["\"offset\":11", "unknown channel", "\"offset\":33"];
-        let places = places.map(|text| body.find(text).unwrap_or_else(|| panic!("{text}: {body}")));
-        assert!(places.is_sorted(), "{body}");
-    }
-}
+mod tests;
