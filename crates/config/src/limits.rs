@@ -84,9 +84,9 @@ pub struct Limits {
     pub client_budget: ClientBudget,
     /// What an anonymous client may ask for.
     pub anonymous_budget: ClientBudget,
-    /// What all clients of one user may ask of a worker.
+    /// What all clients of one user may ask for.
     pub user_budget: SharedBudget,
-    /// What all clients of one address may ask of a worker. Behind a proxy every client may have the proxy's address.
+    /// What all clients of one address may ask for. Behind a proxy every client may have the proxy's address.
     pub address_budget: SharedBudget,
     /// Channels one client may be subscribed to.
     #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]

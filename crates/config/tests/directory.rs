@@ -46,6 +46,26 @@ fn a_directory_belongs_to_one_process_at_a_time() {
     assert_eq!(&*open(path.path()).head().config.server.name, "a");
 }
 
+/// Keys stand in it: it is made for its owner alone, and so are the files.
+#[test]
+fn a_directory_that_is_made_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let above = tempfile::tempdir().unwrap();
+    let path = above.path().join("state/of/dunlin");
+    let mut store = open(&path);
+    commit(&mut store, &put("/server/name", json!("a")));
+    store.sync_handle().unwrap().sync().unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    let files: Vec<_> =
+        std::fs::read_dir(&path).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(files.len() > 1, "{files:?}");
+    for file in files {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+}
+
 /// A directory whose process is killed at one of its steps, or between two.
 struct Deadly {
     directory: Directory,

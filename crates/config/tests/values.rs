@@ -270,6 +270,29 @@ fn a_scope_of_no_key_is_warned_about() {
     assert!(!warned.contains(&"api.scopes.backend".to_owned()));
 }
 
+/// Whoever is between a server and a key set elsewhere could put his own key into it.
+#[test]
+fn a_key_set_that_comes_from_elsewhere_without_tls_is_warned_about() {
+    let warned = |kind: &str, url: &str| {
+        let text = format!("client.{kind}.jwks_public_endpoint = \"{url}\"");
+        let warnings = Config::from_toml(&text).unwrap().warnings();
+        let path = format!("client.{kind}.jwks_public_endpoint");
+        warnings.iter().any(|warning| warning.path.to_string() == path)
+    };
+    for kind in ["token", "subscription_token"] {
+        for plain in
+            ["http://idp.example/keys", "http://192.0.2.7:80/keys", "http://[2001:db8::1]/keys"]
+        {
+            assert!(warned(kind, plain), "{plain}");
+        }
+        let safe = ["https://idp.example/keys", "http://127.0.0.1:80/keys", "http://[::1]:80/keys"];
+        for url in safe.into_iter().chain(["http://localhost/keys"]) {
+            assert!(!warned(kind, url), "{url}");
+        }
+        assert!(warned(kind, "http://localhost.example/keys"));
+    }
+}
+
 proptest! {
     #[test]
     fn any_text_is_answered_without_a_panic(text in "\\PC{0,200}") {
