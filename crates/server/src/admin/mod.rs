@@ -69,6 +69,7 @@ use self::watch::Watcher;
 use self::worker_metrics::WorkerMetrics;
 use self::worker_query::WorkerQueries;
 use crate::bus_message::BusMessage;
+use crate::log_gate::LogGate;
 use crate::metrics::{ConfigCounters, ConfigMetric};
 use crate::push::PushHandle;
 use crate::reservations::Reservations;
@@ -153,6 +154,7 @@ pub(crate) struct Admin {
     certificate_files: Vec<(Arc<str>, Option<SystemTime>)>,
     seconds: u64,
     heap_trim: HeapTrim,
+    accept_log: LogGate,
     /// Workers whose rings were full when tokens were revoked.
     unreached: Vec<usize>,
     counters: Arc<ConfigCounters>,
@@ -277,6 +279,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         certificate_files,
         seconds: 0,
         heap_trim: HeapTrim::default(),
+        accept_log: LogGate::default(),
         unreached: Vec::new(),
         counters,
         registry,
@@ -506,8 +509,10 @@ impl Handler for Admin {
         Admit::Accept
     }
 
-    fn on_accept_failed(&mut self, _: &mut Cx, _: ListenerId, error: &io::Error) {
-        tracing::warn!(%error, "the admin port could not accept");
+    fn on_accept_failed(&mut self, cx: &mut Cx, _: ListenerId, error: &io::Error) {
+        if let Some(before) = self.accept_log.pass(cx.now_ms()) {
+            tracing::warn!(before, %error, "the admin port could not accept");
+        }
     }
 
     fn on_request_head(
