@@ -339,3 +339,43 @@ fn a_bench_of_a_server_that_is_not_trusted_says_so_instead_of_measuring_nothing(
     assert!(error.contains("server: no connection:") && error.contains("certificate"), "{error}");
     assert!(!stdout(&output).contains("/s"), "no row");
 }
+
+#[test]
+fn a_push_by_hand_ends_with_a_line_of_json_and_a_code_for_scripts() {
+    let behaviour = dunlin_simulate::apns::Behaviour { streams_first: 1_000, ..Default::default() };
+    let config = dunlin_simulate::apns::Config { behaviour, ..Default::default() };
+    let simulator = dunlin_simulate::apns::Simulator::start(config).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let ca = directory.path().join("ca.pem");
+    std::fs::write(&ca, simulator.ca_pem()).unwrap();
+    let key = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/data/apns-key.p8");
+    let (address, ca) = (simulator.addr().to_string(), ca.to_str().unwrap().to_owned());
+    let id = "123e4567-e89b-12d3-a456-426614174000";
+    let send = |command: &[&str], prefix: &str, options: &[&str]| {
+        let token = format!("{prefix:0<64}");
+        let account = ["--key", key, "--key-id", "KEY1234567", "--team-id", "TEAM123456"];
+        let way = ["--address", &address, "--roots", &ca, "--topic", "com.example.app"];
+        let push = ["--token", &token, "--alert", "Hi", "--id", id, "--json"];
+        let output = dunlin(&[command, &account, &way, &push, options].concat(), "");
+        let text = stdout(&output);
+        let line: serde_json::Value = serde_json::from_str(&text)
+            .unwrap_or_else(|_| panic!("{prefix}: {text}{}", stderr(&output)));
+        (output.status.code(), line)
+    };
+    for command in [&["apns", "send"][..], &["push", "send", "apns"]] {
+        let (code, line) = send(command, "aa", &[]);
+        assert_eq!(
+            (code, &line["outcome"], &line["id"]),
+            (Some(0), &"accepted".into(), &id.into())
+        );
+        let (code, line) = send(command, "dead", &[]);
+        assert_eq!((code, &line["reason"]), (Some(4), &"Unregistered".into()));
+        let (code, line) = send(command, "0503", &["--timeout", "1"]);
+        assert_eq!((code, &line["status"]), (Some(3), &503.into()));
+    }
+    let mut behaviour = simulator.behaviour();
+    behaviour.reset_every = 1;
+    simulator.set_behaviour(behaviour).unwrap();
+    let (code, line) = send(&["apns", "send"], "aa", &[]);
+    assert_eq!((code, &line["outcome"]), (Some(5), &"uncertain".into()));
+}

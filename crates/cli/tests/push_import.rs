@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use dunlin_simulate::apns::{Behaviour, Config, Simulator};
+use dunlin_simulate::apns::{Behaviour, Config, Reason, Rule, Simulator};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -26,7 +26,11 @@ struct List {
 
 impl List {
     fn new(behaviour: Behaviour, tokens: &str) -> List {
-        let simulator = Simulator::start(Config { behaviour, ..Config::default() }).unwrap();
+        List::at(Config { behaviour, ..Config::default() }, tokens)
+    }
+
+    fn at(config: Config, tokens: &str) -> List {
+        let simulator = Simulator::start(config).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let (pem, key) =
             simulator.authority().client_certificate("com.example.app", false).unwrap();
@@ -122,21 +126,25 @@ fn each_token_of_the_file_is_sent_to_once_however_often_it_is_run() {
 
 #[test]
 fn what_was_refused_for_a_while_is_sent_again_by_the_next_run() {
-    let list = List::new(Behaviour::default(), &tokens(0..200));
-    let every = |every: u64| {
-        let mut behaviour = list.simulator.behaviour();
-        behaviour.unavailable.every = every;
-        behaviour.unavailable.burst = every;
-        list.simulator.set_behaviour(behaviour).unwrap();
-    };
-    every(1);
-    // A second: the 503 that would have to be tried again behind it is the outcome.
-    let (code, counts) = list.run(&["--timeout", "1"]);
-    assert_eq!((code, &counts["to_repeat"], &counts["accepted"]), (3, &200.into(), &0.into()));
-    every(0);
-    let (code, counts) = list.run(&[]);
-    assert_eq!((code, &counts["accepted"], &counts["passed_over"]), (0, &200.into(), &0.into()));
-    assert!(list.accepted().values().all(|times| *times == 1));
+    let (busy, credential) = (200, 3);
+    for (reason, times, ends_with) in [
+        (Reason::ServiceUnavailable, busy, 3),
+        (Reason::InternalServerError, busy, 3),
+        (Reason::TooManyRequests, busy, 3),
+        // The third in a row ends the run.
+        (Reason::InvalidProviderToken, credential, 4),
+    ] {
+        let rule = Rule { times, reason, ..Rule::defaults().remove(0) };
+        let rules = vec![Rule { token: String::new(), ..rule }];
+        let list = List::at(Config { rules, ..Config::default() }, &tokens(0..200));
+        // A second: the refusal that would have to be tried again behind it is the outcome.
+        let (code, counts) = list.run(&["--timeout", "1"]);
+        assert_eq!((code, &counts["accepted"]), (ends_with, &0.into()), "{reason:?}: {counts}");
+        let (code, counts) = list.run(&[]);
+        let found = (code, &counts["accepted"], &counts["passed_over"]);
+        assert_eq!(found, (0, &200.into(), &0.into()), "{reason:?}: {counts}");
+        assert!(list.accepted().values().all(|times| *times == 1), "{reason:?}");
+    }
 }
 
 #[test]

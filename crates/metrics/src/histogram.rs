@@ -77,6 +77,16 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
+    /// What was recorded after an earlier snapshot of the same histogram; the largest value is that of its whole life.
+    pub fn since(&self, earlier: &Snapshot) -> Snapshot {
+        let mut later = self.clone();
+        for (own, before) in later.buckets.iter_mut().zip(&earlier.buckets) {
+            *own = own.wrapping_sub(*before);
+        }
+        later.sum_ns = later.sum_ns.wrapping_sub(earlier.sum_ns);
+        later
+    }
+
     /// Values recorded.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -172,6 +182,17 @@ mod tests {
         assert!(at(0.5).abs_diff(1_000) <= 125, "{}", at(0.5));
         assert!(at(0.999).abs_diff(1_000_000) <= 125_000, "{}", at(0.999));
         assert_eq!((all.count(), all.max_ns(), all.sum_ns()), (100, 1_000_000, 1_099_000));
+    }
+
+    #[test]
+    fn what_came_after_a_snapshot_is_told_apart() {
+        let times = Histogram::<256>::default();
+        (0..10).for_each(|_| times.record(1_000_000));
+        let earlier = times.snapshot();
+        (0..3).for_each(|_| times.record(1_000));
+        let later = times.snapshot().since(&earlier);
+        assert_eq!((later.count(), later.sum_ns()), (3, 3_000));
+        assert!(later.quantile_ns(1.0).unwrap() < 2_000);
     }
 
     #[test]

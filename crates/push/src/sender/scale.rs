@@ -19,7 +19,10 @@ const PAYS: f64 = 0.4;
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
 /// At most so many are tried at once.
 const STEP_MAX: usize = 8;
-/// A trial that does not pay is not repeated for so long, doubled each time.
+/// A trial that does not pay is repeated once soon: what it was compared with may have been the quick beginning of a connection,
+/// before slow requests had taken up their share of its streams.
+const REPEAT: Duration = Duration::from_secs(2);
+/// After that it is not repeated for so long, doubled each time.
 const HOLD_MIN: Duration = Duration::from_secs(30);
 const HOLD_MAX: Duration = Duration::from_secs(600);
 /// A connection is given back after so long without need.
@@ -82,7 +85,7 @@ impl Scale {
             of_one: None,
             dry: 0,
             trial: None,
-            hold: HOLD_MIN,
+            hold: REPEAT,
             hold_until: now,
         }
     }
@@ -112,14 +115,14 @@ impl Scale {
                 None => view.wanted,
                 Some(true) => {
                     self.trial = None;
-                    self.hold = HOLD_MIN;
+                    self.hold = REPEAT;
                     view.wanted
                 }
                 Some(false) => {
                     let before = view.wanted.saturating_sub(trial.added).max(1);
                     self.trial = None;
                     self.hold_until = now + self.hold;
-                    self.hold = (self.hold * 2).min(HOLD_MAX);
+                    self.hold = (self.hold * 2).clamp(HOLD_MIN, HOLD_MAX);
                     before
                 }
             };

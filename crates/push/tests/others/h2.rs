@@ -12,10 +12,18 @@ use super::harness::delay;
 use super::{Other, config};
 
 /// The `h2` crate's, over a pipe in memory.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct H2 {
     asked: Arc<Mutex<Asked>>,
     rtt: Duration,
+    /// Requests under way on a connection.
+    pub streams: u32,
+}
+
+impl Default for H2 {
+    fn default() -> H2 {
+        H2 { asked: Arc::default(), rtt: Duration::ZERO, streams: 1_000 }
+    }
 }
 
 #[derive(Default)]
@@ -35,6 +43,9 @@ impl H2 {
         let drawn = (all.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / f64::from(1 << 24);
         match &path["/3/device/".len()..][..2] {
             "aa" => (if all.is_multiple_of(20) { 1 } else { 30 }, Ok((200, ""))),
+            // A slow shard: one device in eight.
+            "ad" if path.ends_with(['0', '8']) => (2_010, Ok((200, ""))),
+            "ad" => (10, Ok((200, ""))),
             "ab" => (5 + (-25.0 * (1.0 - drawn).ln()) as u64, Ok((200, ""))),
             "b1" => (0, Ok((410, r#"{"reason":"Unregistered","timestamp":"1795276142526.25"}"#))),
             "b3" if before == 0 => (0, Ok((503, r#"{"reason":"ServiceUnavailable"}"#))),
@@ -50,7 +61,7 @@ impl H2 {
 
     async fn serve(self, stream: tokio::io::DuplexStream) {
         let mut connection = h2::server::Builder::new();
-        connection.max_concurrent_streams(1_000);
+        connection.max_concurrent_streams(self.streams);
         let mut connection = connection.handshake::<_, Bytes>(stream).await.unwrap();
         while let Some(Ok((mut request, mut respond))) = connection.accept().await {
             let server = self.clone();

@@ -226,3 +226,25 @@ async fn every_story_holds_against_the_h2_crates_server() {
     list(&server, 4).await;
     assert_eq!(kept(&server).await, 2, "none is closed");
 }
+
+/// Connections begin quick, and become slower as requests to the slow shard take up their streams. One more is compared with what
+/// the others do by then.
+#[tokio::test(start_paused = true)]
+async fn connections_are_opened_though_one_device_in_eight_is_slow() {
+    let mut server = H2::default();
+    server.streams = 100;
+    let apns =
+        server.sender(Duration::from_millis(50), token(), Connections::Auto { max: 4 }).await;
+    let (sink, mut outcomes) = results();
+    let end = tokio::time::Instant::now() + Duration::from_secs(20);
+    let (mut number, mut waiting) = (0, 0);
+    while tokio::time::Instant::now() < end {
+        while waiting < 2_000 {
+            apns.submit(&push("ad", number), 0, &sink).await.unwrap();
+            (number, waiting) = (number + 1, waiting + 1);
+        }
+        assert!(matches!(outcomes.recv().await, Some((_, Outcome::Accepted(_)))));
+        waiting -= 1;
+    }
+    assert_eq!(apns.metrics().connections.len(), 4);
+}

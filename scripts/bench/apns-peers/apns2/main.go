@@ -129,12 +129,13 @@ func main() {
 	defer lock.Unlock()
 	seconds := time.Since(begin).Seconds()
 	cpuSeconds := cpu() - warmCPU
-	sort.Float64s(times)
+	later := times[warmEnded:]
+	sort.Float64s(later)
 	quantile := func(share float64) *float64 {
-		if len(times) == 0 {
+		if len(later) == 0 {
 			return nil
 		}
-		return &times[int(float64(len(times))*share)]
+		return &later[int(float64(len(later))*share)]
 	}
 	pairs := [][2]int64{}
 	for ms, count := range answers {

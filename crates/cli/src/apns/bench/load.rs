@@ -43,7 +43,7 @@ pub(super) struct Load {
     /// In flight at most, as a caller with a window found by hand would have it.
     pub(super) in_flight_max: Option<usize>,
     pub(super) duration: Duration,
-    /// CPU is counted from here on: connecting, and filling the queue, are no part of a push.
+    /// CPU and answer times count from here on: connecting, and filling the queue, are no part of a push.
     pub(super) warm_up: Duration,
     /// At most so many.
     pub(super) pushes_max: u64,
@@ -66,6 +66,9 @@ pub(super) struct Measured {
     pub(super) cpu_s: f64,
     /// CPU and ends after the warm-up.
     pub(super) warm: (f64, u64),
+    /// Of answers after the warm-up.
+    pub(super) answer_p50_s: Option<f64>,
+    pub(super) answer_p99_s: Option<f64>,
     pub(super) metrics: SenderMetrics,
     pub(super) outcomes: Vec<Option<Outcome>>,
 }
@@ -187,7 +190,7 @@ async fn play(load: Load) -> Result<Measured, CliError> {
     };
 
     let (mut timeline, mut ended, mut accepted) = (Timeline::default(), 0, 0);
-    let mut warm_begin = None;
+    let (mut warm_begin, mut answers_before) = (None, apns.metrics().response_times);
     let mut outcomes = Vec::new();
     let mut done = Box::pin(sleep_until(end));
     loop {
@@ -199,6 +202,7 @@ async fn play(load: Load) -> Result<Measured, CliError> {
                 timeline.record(at, 1);
                 if warm_begin.is_none() && at >= load.warm_up && !load.warm_up.is_zero() {
                     warm_begin = Some((thread_cpu_s(), ended));
+                    answers_before = apns.metrics().response_times;
                 }
                 ended += 1;
                 accepted += u64::from(matches!(outcome, Outcome::Accepted(_)));
@@ -224,7 +228,20 @@ async fn play(load: Load) -> Result<Measured, CliError> {
     let cpu_s = cpu_end - cpu_begin;
     let warm = warm_begin.map_or((0.0, 0), |(cpu, before)| (cpu_end - cpu, ended - before));
     let metrics = apns.metrics();
+    let answers = metrics.response_times.since(&answers_before);
+    let answer_s = |share| answers.quantile_ns(share).map(|ns| ns as f64 / 1e9);
     apns.close();
     submitting.abort();
-    Ok(Measured { timeline, ended, accepted, seconds, cpu_s, warm, metrics, outcomes })
+    Ok(Measured {
+        timeline,
+        ended,
+        accepted,
+        seconds,
+        cpu_s,
+        warm,
+        answer_p50_s: answer_s(0.5),
+        answer_p99_s: answer_s(0.99),
+        metrics,
+        outcomes,
+    })
 }

@@ -80,10 +80,11 @@ async fn play(options: Rc<Options>, client: Client) {
     let seconds = begin.elapsed().as_secs_f64();
 
     let mut times = account.times.borrow_mut();
-    times.sort_by(f64::total_cmp);
-    let quantile = |share: f64| times.get((times.len() as f64 * share) as usize).copied();
     let answered = times.len() as u64;
     let (cpu_before, before) = account.warm.get().unwrap_or((0.0, 0));
+    let later = &mut times[before as usize..];
+    later.sort_by(f64::total_cmp);
+    let quantile = |share: f64| later.get((later.len() as f64 * share) as usize).copied();
     let answers: Vec<(u64, u32)> =
         account.answers.borrow().iter().map(|(&ms, &count)| (ms, count)).collect();
     let said = serde_json::json!({
