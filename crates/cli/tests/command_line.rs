@@ -374,7 +374,7 @@ fn a_push_by_hand_ends_with_a_line_of_json_and_a_code_for_scripts() {
         assert_eq!((code, &line["status"]), (Some(3), &503.into()));
     }
     let mut behaviour = simulator.behaviour();
-    behaviour.reset_every = 1;
+    (behaviour.reset_every, behaviour.reset_code) = (1, 2);
     simulator.set_behaviour(behaviour).unwrap();
     let (code, line) = send(&["apns", "send"], "aa", &[]);
     assert_eq!((code, &line["outcome"]), (Some(5), &"uncertain".into()));
