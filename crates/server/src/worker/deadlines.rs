@@ -127,11 +127,16 @@ impl Worker<'_> {
                     return self.disconnect(cx, conn, &DisconnectCode::Stale.into());
                 };
                 let grace_ms = self.grace_ms(session);
-                if self.heartbeat.has_expired(session, self.clock.now(), grace_ms) {
+                // The clock stands where the last turn has left it.
+                let now = self.now(cx);
+                if self.heartbeat.has_expired(session, now, grace_ms) {
                     if self.ask_refresh(cx, conn, session) {
                         return self.schedule_expiry(cx, conn, session);
                     }
                     return self.disconnect(cx, conn, &DisconnectCode::Expired.into());
+                }
+                if let Some(at_ms) = self.heartbeat.ends_at_ms(session, now, grace_ms) {
+                    return cx.set_deadline(conn, Some(at_ms));
                 }
                 if link.protocol_state.awaits_pong() && self.backlogs.contains(conn) {
                     // Its pong may be among what is not read of it yet.

@@ -10,6 +10,8 @@ use super::session_params::{SessionParams, SessionParamsTable};
 use super::{FastMap, Jitter};
 use crate::revocation::TokenId;
 
+/// More than the system's clock and the loop's differ by between two looks at the former, unless somebody sets it.
+const CLOCK_DRIFT_MS: u64 = 20;
 /// Pings of a worker that leave together, about. Their writes take a few tenths of a millisecond, for which other
 /// messages of that worker wait.
 const PING_GROUP: u64 = 64;
@@ -160,6 +162,13 @@ impl Heartbeat {
         self.tokens.get(&session).map_or(0, |token| token.ttl_s(now))
     }
 
+    /// When the loop is to look again, if the session's token and the grace after it end in a moment: the deadline was for that, and
+    /// came early by what the system's clock differs from the loop's.
+    pub(crate) fn ends_at_ms(&self, session: SessionId, now: Now, grace_ms: u64) -> Option<u64> {
+        let left_ms = self.end_ms(session, grace_ms)?.saturating_sub(now.unix_ms);
+        (left_ms <= CLOCK_DRIFT_MS).then(|| now.ms + left_ms + 1)
+    }
+
     /// Whether the session's token has ended, and the grace after it.
     pub(crate) fn has_expired(&self, session: SessionId, now: Now, grace_ms: u64) -> bool {
         self.end_ms(session, grace_ms).is_some_and(|end_ms| end_ms <= now.unix_ms)
@@ -224,6 +233,10 @@ mod tests {
         assert_eq!(heartbeat.deadline_ms(session(1), 25_000, now(100), 3_000), 18_001);
         assert_eq!(heartbeat.deadline_ms(session(1), 2_000, now(100), 0), 7_000);
         assert!(!heartbeat.has_expired(session(1), now(109), 0));
+        assert_eq!(heartbeat.ends_at_ms(session(1), now(109), 0), None);
+        let early = Now { ms: 14_998, unix_ms: 109_998 };
+        assert_eq!(heartbeat.ends_at_ms(session(1), early, 0), Some(15_001), "no ping is due");
+        assert_eq!(heartbeat.ends_at_ms(session(2), early, 0), None);
         assert!(heartbeat.has_expired(session(1), now(110), 0));
         assert!(!heartbeat.has_expired(session(1), now(110), 1), "the grace has begun");
         assert_eq!(heartbeat.ttl_s(session(1), now(200)), 1, "0 would mean never");
