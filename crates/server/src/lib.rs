@@ -7,6 +7,7 @@
 //! shutdown, workers that begin anew. `admin` is another: the admin port, and the settings all run by; `push` a
 //! third: notifications for users who are not connected; `webhooks` the last: events for backends.
 
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -41,12 +42,14 @@ mod operator;
 mod origin;
 mod page;
 mod pressure;
+mod program;
 mod proxy;
 mod push;
 mod push_message;
 mod pusher;
 mod reservations;
 mod revocation;
+mod server;
 mod session_token;
 mod settings;
 mod state;
@@ -70,11 +73,12 @@ use std::sync::Arc;
 
 use dunlin_bus::{Endpoint, MeshConfig, Monitor, mesh};
 use dunlin_config::store::{Directory, InitialConfig, Source, Store};
-use dunlin_config::{Config, ConfigErrors, Log, PushConfig, Snapshot, Webhooks};
+use dunlin_config::{ConfigErrors, Log, PushConfig, Snapshot, Webhooks};
 
 use crate::admin::AdminParams;
 use crate::bus_message::BusMessage;
 use crate::control::{Control, listen};
+use crate::program::Program;
 use crate::push::PushThread;
 use crate::reservations::{Reservations, Served};
 use crate::revocation::RevocationLog;
@@ -82,8 +86,22 @@ use crate::settings::Settings;
 use crate::state::ServerState;
 use crate::worker::thread::{Placement, Workers};
 
+pub use dunlin_config::Config;
+pub use dunlin_hub::SessionId;
+pub use dunlin_protocol::centrifuge::ErrorCode;
+pub use serde_json::json;
+
+pub use crate::api::request::OptionsOverride;
 pub use crate::control::Ready;
 pub use crate::error::ServeError;
+pub use crate::program::{
+    Answer, Authorizer, CallError, Client, Connect, Decision, Handle, HttpRequest, HttpResponse,
+    Publish, Refresh, Reply, Responder, Rpc, SubRefresh, Subscribe,
+};
+pub use crate::proxy::{
+    ConnectResult, Denial, Outcome, PublishResult, RefreshResult, RpcResult, SubscribeResult,
+};
+pub use crate::server::Server;
 pub use crate::validation::validate;
 
 /// Most workers of one process: bus endpoints are left for the control thread, the admin thread, the push thread and the
@@ -112,6 +130,15 @@ pub struct Serve {
 /// # Errors
 /// What kept the server from starting, or a worker that could not be kept alive.
 pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
+    serve_program(what, None, on_ready)
+}
+
+/// The same with what the program brings along.
+fn serve_program(
+    what: Serve,
+    program: Option<Program>,
+    on_ready: Box<dyn FnOnce(&Ready)>,
+) -> Result<(), ServeError> {
     raise_descriptor_limit();
     let Serve { config, source, state_dir, on_log } = what;
     let (store, mut recovery) = recover(config, source, state_dir.as_deref())?;
@@ -144,6 +171,11 @@ pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), Serve
     let (endpoints, others) = endpoints(workers, config.limits.bus_slots as usize)?;
     let doorbells = others.each_ref().map(Endpoint::doorbell);
     let state = Arc::new(new_state(snapshot, workers, others[0].monitor())?);
+    if let Some(program) = program {
+        program.handle.open(workers).map_err(ServeError::Control)?;
+        // The state is new; this is the only writer.
+        let _ = state.program.set(program);
+    }
     let clone_all = || -> Result<Vec<_>, _> {
         let clones: io::Result<_> = listeners.iter().map(TcpListener::try_clone).collect();
         clones.map_err(ServeError::Control)

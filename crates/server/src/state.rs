@@ -20,6 +20,7 @@ use crate::fanout_scheduler::FanoutScheduler;
 use crate::loop_stats::LoopStats;
 use crate::metrics::{Counters, KeyCounters, Metric};
 use crate::pressure::Pressure;
+use crate::program::Program;
 use crate::proxy::ProxiesStats;
 use crate::push_message::PushAdmissions;
 use crate::revocation::Revocations;
@@ -74,6 +75,8 @@ pub(crate) struct ServerState {
     pub(crate) users: Arc<UserDirectory>,
     /// Calls that the push thread has.
     pub(crate) push_admissions: Arc<PushAdmissions>,
+    /// What the program that serves brings along.
+    pub(crate) program: OnceLock<Program>,
     /// The counters of the bus, once there is one.
     pub(crate) monitor: OnceLock<Monitor>,
     /// One set a worker.
@@ -141,6 +144,7 @@ impl ServerState {
             loop_stats: (0..workers).map(|_| LoopStats::new(started)).collect(),
             token_keys: (0..workers).map(|_| Mutex::new(Vec::new())).collect(),
             push_admissions: Arc::default(),
+            program: OnceLock::new(),
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
             proxies: Arc::default(),

@@ -4,18 +4,20 @@
 //! No I/O and no clock: the worker asks ([`worker::proxy`](crate::worker)), and its parts keep who waits.
 
 mod breaker;
+mod decided;
 mod fault;
 mod request;
 mod response;
+mod result;
 mod stats;
 
 pub(crate) use self::breaker::Breaker;
+pub(crate) use self::decided::{Answered, Decided};
+pub use self::decided::{Denial, Outcome};
 pub(crate) use self::fault::Fault;
 pub(crate) use self::request::{Asker, Question};
-pub(crate) use self::response::{
-    ConnectResult, Decision, PublishResult, RefreshResult, RpcResult, SubscribeResult,
-    cache_ttl_ms, payload, read,
-};
+pub use self::response::{ConnectResult, PublishResult, RefreshResult, RpcResult, SubscribeResult};
+pub(crate) use self::response::{Decision, cache_ttl_ms, payload};
 pub(crate) use self::stats::{ProxiesStats, ProxyMetric, ProxyStats};
 
 /// What a backend is asked about.

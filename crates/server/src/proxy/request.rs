@@ -1,5 +1,7 @@
 //! The body of a request: who asks, and what about.
 
+use std::net::IpAddr;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dunlin_hub::{PayloadFormat, SessionId};
@@ -16,6 +18,10 @@ pub(crate) struct Asker<'a> {
     pub(crate) user: &'a str,
     /// Raw JSON, where the proxy wants it.
     pub(crate) meta: Option<&'a [u8]>,
+    pub(crate) address: Option<IpAddr>,
+    /// Of its HTTP request, and of its connect command.
+    pub(crate) headers: &'a [(String, String)],
+    pub(crate) emulated: &'a [(String, String)],
 }
 
 /// What the backend is to decide.
@@ -110,7 +116,15 @@ mod tests {
 
     fn asked(question: &Question<'_>) -> Value {
         let client = SessionId::from_u64(7).unwrap();
-        let asker = Asker { client, encoding: Encoding::WsJson, user: "ada", meta: Some(b"[1]") };
+        let asker = Asker {
+            client,
+            encoding: Encoding::WsJson,
+            user: "ada",
+            meta: Some(b"[1]"),
+            address: None,
+            headers: &[],
+            emulated: &[],
+        };
         serde_json::from_slice(&question.body(&asker)).unwrap()
     }
 

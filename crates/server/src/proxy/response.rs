@@ -9,7 +9,7 @@ use dunlin_protocol::{Json, Payload};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Fault;
+use super::{Denial, Fault};
 use crate::api::request::OptionsOverride;
 use crate::auth::SubscribeOptions;
 
@@ -36,32 +36,38 @@ pub(crate) enum Decision<T> {
     Disconnect(Disconnect<'static>),
 }
 
-/// Who a client is.
-#[derive(Debug, Default, Deserialize)]
+/// Who a client is that may connect, and what it begins with.
+///
+/// ```
+/// use dunlin_server::{ConnectResult, json};
+///
+/// let ada = ConnectResult::user("ada").info(json!({"name": "Ada"})).subscribe("news");
+/// ```
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct ConnectResult {
+pub struct ConnectResult {
     pub(crate) user: String,
     /// Unix seconds; 0: never.
     pub(crate) expire_at: u64,
     pub(crate) info: Option<Box<RawValue>>,
-    b64info: String,
+    pub(super) b64info: String,
     pub(crate) data: Option<Box<RawValue>>,
-    b64data: String,
-    channels: Vec<String>,
-    subs: BTreeMap<String, SubscribeOptions>,
+    pub(super) b64data: String,
+    pub(super) channels: Vec<String>,
+    pub(super) subs: BTreeMap<String, SubscribeOptions>,
     pub(crate) meta: Option<Box<RawValue>>,
 }
 
-/// How a client is subscribed.
-#[derive(Debug, Default, Deserialize)]
+/// How a client is subscribed; the default is as the channel is.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct SubscribeResult {
-    info: Option<Box<RawValue>>,
-    data: Option<Box<RawValue>>,
-    b64info: Option<String>,
-    b64data: Option<String>,
+pub struct SubscribeResult {
+    pub(super) info: Option<Box<RawValue>>,
+    pub(super) data: Option<Box<RawValue>>,
+    pub(super) b64info: Option<String>,
+    pub(super) b64data: Option<String>,
     #[serde(rename = "override", deserialize_with = "crate::auth::overrides")]
-    overrides: OptionsOverride,
+    pub(super) overrides: OptionsOverride,
     /// Unix seconds; 0: never.
     pub(crate) expire_at: u64,
 }
@@ -70,8 +76,14 @@ impl SubscribeResult {
     /// # Errors
     /// A binary form that is no JSON.
     pub(crate) fn options(self) -> Result<SubscribeOptions, Fault> {
-        let SubscribeResult { info, data, b64info, b64data, overrides, .. } = self;
-        decoded(SubscribeOptions { info, data, b64info, b64data, overrides })
+        decoded(self.into())
+    }
+}
+
+impl From<SubscribeResult> for SubscribeOptions {
+    fn from(result: SubscribeResult) -> SubscribeOptions {
+        let SubscribeResult { info, data, b64info, b64data, overrides, .. } = result;
+        SubscribeOptions { info, data, b64info, b64data, overrides }
     }
 }
 
@@ -79,15 +91,15 @@ fn decoded(options: SubscribeOptions) -> Result<SubscribeOptions, Fault> {
     options.decoded().map_err(|error| Fault::Malformed(error.to_string()))
 }
 
-/// How a connection, or a subscription, goes on.
-#[derive(Debug, Default, Deserialize)]
+/// How a connection, or a subscription, goes on; the default is without end.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct RefreshResult {
+pub struct RefreshResult {
     pub(crate) expired: bool,
     /// Unix seconds; 0: never.
     pub(crate) expire_at: u64,
     pub(crate) info: Option<Box<RawValue>>,
-    b64info: String,
+    pub(super) b64info: String,
     pub(crate) meta: Option<Box<RawValue>>,
 }
 
@@ -104,10 +116,10 @@ impl RefreshResult {
     }
 }
 
-/// What is published.
-#[derive(Debug, Default, Deserialize)]
+/// What is published; the default is what the client has sent.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct PublishResult {
+pub struct PublishResult {
     pub(crate) data: Option<Box<RawValue>>,
     pub(crate) b64data: String,
     pub(crate) skip_history: bool,
@@ -117,10 +129,10 @@ pub(crate) struct PublishResult {
     pub(crate) version_epoch: String,
 }
 
-/// What a procedure returns.
-#[derive(Debug, Default, Deserialize)]
+/// What a procedure returns; the default is nothing.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct RpcResult {
+pub struct RpcResult {
     pub(crate) data: Option<Box<RawValue>>,
     pub(crate) b64data: String,
 }
@@ -247,23 +259,37 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
     }
     let ObjectOnly(response) = serde_json::from_slice::<ObjectOnly<Response<T>>>(body)
         .map_err(|error| Fault::Malformed(error.to_string()))?;
-    if let Some(ObjectOnly(BackendDisconnect { code, mut reason })) = response.disconnect {
-        if !DISCONNECT_CODES.contains(&code) {
-            return Err(Fault::Malformed(format!(
-                "disconnect.code {code} is none of 4000 to 4999"
-            )));
-        }
-        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
-        return Ok(Decision::Disconnect(Disconnect { code, reason: Cow::Owned(reason) }));
+    if let Some(ObjectOnly(BackendDisconnect { code, reason })) = response.disconnect {
+        return denied(Denial::Disconnect { code, reason });
     }
-    if let Some(ObjectOnly(BackendError { code, mut message, temporary })) = response.error {
-        if !ERROR_CODES.contains(&code) {
-            return Err(Fault::Malformed(format!("error.code {code} is none of 400 to 1999")));
-        }
-        message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
-        return Ok(Decision::Error(Error { code, message: Cow::Owned(message), temporary }));
+    if let Some(ObjectOnly(BackendError { code, message, temporary })) = response.error {
+        return denied(Denial::Error { code, message, temporary });
     }
     Ok(response.result.map_or(Decision::Nothing, |ObjectOnly(result)| Decision::Granted(result)))
+}
+
+/// What the client is answered.
+///
+/// # Errors
+/// The code is none that may be decided.
+pub(crate) fn denied<T>(denial: Denial) -> Result<Decision<T>, Fault> {
+    match denial {
+        Denial::Disconnect { code, mut reason } => {
+            if !DISCONNECT_CODES.contains(&code) {
+                let why = format!("disconnect.code {code} is none of 4000 to 4999");
+                return Err(Fault::Malformed(why));
+            }
+            reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+            Ok(Decision::Disconnect(Disconnect { code, reason: Cow::Owned(reason) }))
+        }
+        Denial::Error { code, mut message, temporary } => {
+            if !ERROR_CODES.contains(&code) {
+                return Err(Fault::Malformed(format!("error.code {code} is none of 400 to 1999")));
+            }
+            message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+            Ok(Decision::Error(Error { code, message: Cow::Owned(message), temporary }))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -571,7 +571,7 @@ impl Worker<'_> {
             };
             let conn = answered.conn;
             let answered_for_cluster = answered.cluster_request();
-            let warning = answered.warning.take();
+            let (warning, then) = (answered.warning.take(), answered.then.take());
             let bytes_max = self.settings.config.limits.answer_bytes_max;
             let budget = answered.budget;
             let (status, body) = answered.encode(&facts, bytes_max);
@@ -579,6 +579,9 @@ impl Worker<'_> {
                 // For its next call.
                 let work = Work { bytes: body.len() as u64, ..Work::default() };
                 self.charge_shared(payer, &rates, work);
+            }
+            if let Some(then) = then {
+                return then(&body);
             }
             if let Some(request_id) = answered_for_cluster {
                 return self.respond_to_cluster(request_id, body);
@@ -609,6 +612,7 @@ fn new_call(
         at_once: usize::MAX,
         warning: None,
         pusher: None,
+        then: None,
     }
 }
 

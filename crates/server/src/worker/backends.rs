@@ -13,14 +13,14 @@ use dunlin_pipeline::{
 use super::link::Link;
 use super::parts::{Passed, Wanted};
 use crate::log_gate::LogGate;
-use crate::proxy::{Breaker, Event, Fault, ProxiesStats, ProxyMetric, ProxyStats};
+use crate::proxy::{Answered, Breaker, Event, Fault, ProxiesStats, ProxyMetric, ProxyStats};
 
 /// A backend's servers close connections that are idle for 5 s or more, as a rule; one that is used again in the moment
 /// in which it closes fails.
 const IDLE_TIMEOUT_MS: u64 = 4_000;
 
-/// A response, or why there is none.
-pub(super) type Answer = Result<(u16, Box<[u8]>), Fault>;
+/// What has come in answer, or why nothing has.
+pub(super) type Answer = Result<Answered, Fault>;
 
 /// The backends of one worker.
 pub(super) struct Backends {
@@ -56,7 +56,7 @@ impl Caller for Answers {
         outcome: &Outcome<'_>,
     ) {
         let answer = match outcome {
-            Outcome::Answered(answer) => Ok((answer.status, answer.body.into())),
+            Outcome::Answered(answer) => Ok(Answered::Response(answer.status, answer.body.into())),
             Outcome::NotSent(error) | Outcome::Failed(error) | Outcome::Uncertain(error) => {
                 Err(match &error.kind {
                     ErrorKind::AnswerTimeout | ErrorKind::QueueTimeout => Fault::TimedOut,

@@ -1,18 +1,15 @@
 //! The cluster, as a worker sees it: what it asks of all nodes, and what it carries out for one.
 
 use dunlin_hub::{ChannelOptions, ChannelSummary, Error, Event};
-use dunlin_net::{ConnId, Context};
+use dunlin_net::Context;
 
 use super::Worker;
 use super::link::Link;
-use super::parts::{CallForm, CommandPlace, CommandSlot, NewCall, Pending};
+use super::parts::{CallForm, CommandPlace, NewCall, Pending};
 use crate::api::{ApiError, Outcome, Request};
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{ClusterAnswer, ClusterAsk, ClusterCommand, MembersReport};
 use crate::metrics::Metric;
-
-/// Commands carried out for nodes of the cluster have no connection.
-const NO_CONNECTION: u64 = u64::MAX;
 
 impl Worker<'_> {
     /// Whether this node is one of several.
@@ -176,21 +173,9 @@ impl Worker<'_> {
     /// Carries a command out for a node of the cluster.
     pub(super) fn serve_cluster(&mut self, cx: &mut Context<Link>, command: &ClusterCommand) {
         let ClusterCommand { request_id, method, request } = command;
-        let call = self.api_calls.open(NewCall {
-            scope: None,
-            conn: ConnId::from_u64(NO_CONNECTION),
-            form: CallForm::Cluster { request_id: *request_id },
-            errors_as_status: false,
-            commands: vec![CommandSlot::new(Some(*method), 0)],
-            at_once: 1,
-            warning: None,
-            pusher: None,
-        });
-        self.api_calls.begin_next(call);
-        let parsed = Request::parse(*method, request);
-        self.execute(cx, call, 0, parsed);
-        self.drain_events(cx);
-        self.pause(cx, call);
+        let call =
+            NewCall::without_connection(CallForm::Cluster { request_id: *request_id }, *method);
+        self.serve_call(cx, call, *method, request);
     }
 
     /// A command for a node of the cluster is carried out. If the ring is full, that node names this one as silent.

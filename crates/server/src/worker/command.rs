@@ -107,6 +107,11 @@ impl Worker<'_> {
         }
         let session = cx.data(conn).and_then(|link| link.session());
         let Some(session) = session else { return Handled::Done };
+        if self.has_authorizer()
+            && self.consult_about(cx, (conn, session, id), &command.request, said)
+        {
+            return Handled::Done;
+        }
         let now = self.now(cx);
         let outcome = match &command.request {
             Request::Subscribe(request) if !request.token.is_empty() => {

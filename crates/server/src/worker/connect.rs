@@ -8,16 +8,18 @@ use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
     CommandError, ConnectRequest, ConnectResult, DisconnectCode, ErrorCode, RefreshResult, Reply,
-    UnsubscribeCode,
+    SubscribeRequest, UnsubscribeCode,
 };
 
 use super::Worker;
 use super::command::subscribe;
 use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
-use super::parts::{Connected, Grant, Pending, SessionParams, TokenFacts};
+use super::parts::{Connected, Grant, GrantToken, Pending, SessionParams, TokenFacts};
+use super::program::AtOnce;
 use super::subscription::overridden;
 use crate::auth::{Allow, Capabilities, Identity, Subscription};
+use crate::proxy::SubscribeResult;
 use crate::revocation::{Refusal, TokenId};
 use crate::session_token;
 
@@ -38,6 +40,9 @@ impl Worker<'_> {
         let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else {
             return Handled::Done;
         };
+        if self.has_authorizer() && self.consult_connect(cx, conn, id, request, said) {
+            return Handled::Done;
+        }
         if request.token.is_empty()
             && let Some(proxy) = self.settings.config.client.proxy.connect.clone()
         {
@@ -84,7 +89,8 @@ impl Worker<'_> {
         self.passed_on.keep_meta(conn, identity.meta.as_deref().map(one_line));
         // Before what it subscribes to.
         self.emit_connect(session, &identity.user, encoding);
-        let mut subscriptions = self.server_side(cx, identity, request, tokens, encoding);
+        let client = (conn, session);
+        let mut subscriptions = self.server_side(cx, client, identity, request, tokens, encoding);
         let data = subscriptions
             .iter_mut()
             .filter_map(|of| Some((of.channel.as_str().into(), of.data.take()?)))
@@ -288,7 +294,8 @@ impl Worker<'_> {
     /// those it asks for and may have.
     fn server_side(
         &mut self,
-        cx: &Context<Link>,
+        cx: &mut Context<Link>,
+        (conn, session): (ConnId, SessionId),
         identity: &Identity,
         request: &ConnectRequest<'_>,
         mut tokens: SubscriptionTokens,
@@ -340,6 +347,26 @@ impl Worker<'_> {
                     continue;
                 }
                 let token = tokens.remove(channel);
+                let decided = match &token {
+                    Some(_) => AtOnce::Rules,
+                    None => {
+                        // There its channel is the key it stands under.
+                        let (channel, data) = (channel.into(), request.data.clone());
+                        let asked = SubscribeRequest { channel, data, ..Default::default() };
+                        self.consult_at_once(cx, (conn, session, &identity.user), &asked)
+                    }
+                };
+                match decided {
+                    AtOnce::Rules => {}
+                    AtOnce::Denied => continue,
+                    AtOnce::Granted(result) => {
+                        let user = &identity.user;
+                        let granted = self.granted(&identity.capabilities, channel);
+                        let side = self.decided_side(cx, user, (channel, request), granted, result);
+                        subscriptions.extend(side);
+                        continue;
+                    }
+                }
                 let allowed = match &token {
                     Some((token, _)) => self
                         .namespace_of(channel)
@@ -373,6 +400,32 @@ impl Worker<'_> {
             }
         }
         subscriptions
+    }
+
+    /// A subscription that the program has granted.
+    fn decided_side(
+        &mut self,
+        cx: &Context<Link>,
+        user: &str,
+        (channel, request): (&str, &SubscribeRequest<'_>),
+        granted: Allow,
+        result: SubscribeResult,
+    ) -> Option<ServerSide> {
+        let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
+        let decided = self.granted_options(cx, result)?;
+        let options = overridden(&self.namespace_of(channel).ok()?.options, &decided.overrides);
+        let mut subscribe =
+            self.entitled(user, channel, &options, granted, subscribe(Some(request)));
+        subscribe.chan_info = decided.info.as_deref().map(one_line);
+        subscribe.granted = true;
+        let now_s = self.now(cx).unix_ms / 1000;
+        let grant = expire_at_s.map(|_| {
+            let facts = TokenFacts::of_proxy(now_s, self.asked_at_s(channel, expire_at_s));
+            let token = GrantToken { facts, key: None, allow: Allow::NONE };
+            Grant { token: Some(token), data: None }
+        });
+        let data = decided.data.as_deref().map(one_line);
+        Some(ServerSide { channel: channel.to_owned(), options, subscribe, data, grant })
     }
 
     /// One of the subscriptions of a connect is made, or has failed.

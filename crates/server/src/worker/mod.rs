@@ -10,7 +10,7 @@
 //! says whose they are, [`command`] carries out what clients say as far as [`permission`] or a token ([`subscription`]) allows it and
 //! [`backlog`] when their budgets do, [`poll`] and
 //! [`api`] ([`api_turns`] over several turns) answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`], [`proxy_channels`] and [`proxy_renewals`] ask backends
-//! over the connections of [`backends`], [`engines`] asks where channels live that several nodes share, [`pusher`] and [`pusher_api`] serve the Pusher
+//! over the connections of [`backends`], [`program`] asks the program that serves, [`engines`] asks where channels live that several nodes share, [`pusher`] and [`pusher_api`] serve the Pusher
 //! protocol, [`completion`] takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
 //! are gone, [`gauges`] says how much there is, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
 
@@ -41,6 +41,7 @@ mod listeners;
 mod parts;
 mod permission;
 mod poll;
+mod program;
 mod proxy;
 mod proxy_channels;
 mod proxy_renewals;
@@ -71,7 +72,7 @@ use dunlin_bus::{Endpoint, SendError};
 use dunlin_hub::{Hub, HubConfig, Now, SessionId, Withdrawal};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Interest, ListenerId, LoopConfig,
-    ProtocolError, Sleep, TimerId, http, websocket,
+    ProtocolError, Ready, Sleep, TimerId, http, websocket,
 };
 use dunlin_protocol::FrameEncoder;
 use dunlin_protocol::centrifuge::{DisconnectCode, Reply};
@@ -88,6 +89,7 @@ use self::parts::{
     PeerAddresses, Pending, PendingRequests, Polls, ProxyCalls, PushCalls, PusherSessions,
     WebhookEmitter,
 };
+use self::program::{INBOX, ProgramLink};
 use self::timer::Timer;
 use crate::auth::{Capabilities, Regexes};
 use crate::bus_message::BusMessage;
@@ -158,6 +160,8 @@ pub(crate) struct Worker<'w> {
     engines: Engines,
     /// Connections to backends and engines.
     backend_connections: usize,
+    /// What the program brings along, if it does.
+    program: Option<Box<ProgramLink>>,
     proxy_calls: ProxyCalls,
     passed_on: PassedOn,
     decisions: Decisions,
@@ -188,6 +192,7 @@ impl<'w> Worker<'w> {
         let config = LoopConfig { spare_buffers_max: SPARE_BUFFERS_MAX, ..LoopConfig::default() };
         let mut event_loop = EventLoop::new(config)?;
         let mut worker = Worker::new(index, incarnation, state, endpoint, boot)?;
+        worker.begin_program(event_loop.context(), incarnation)?;
         worker.start(event_loop.context())?;
         event_loop.run(&mut worker)
     }
@@ -249,7 +254,8 @@ impl<'w> Worker<'w> {
             backends: None,
             engines: Engines::default(),
             backend_connections: 0,
-            proxy_calls: ProxyCalls::default(),
+            program: None,
+            proxy_calls: ProxyCalls::new(incarnation),
             passed_on: PassedOn::default(),
             decisions: Decisions::default(),
             emitter: WebhookEmitter::default(),
@@ -362,6 +368,7 @@ impl<'w> Worker<'w> {
             self.fail(cx, &pending, dunlin_hub::Error::Timeout);
         }
         self.end_revoked_tokens(cx);
+        self.expire_decisions(cx);
         self.look_at_members();
         self.publish_gauges(cx);
         self.look_at_buffers(cx);
@@ -574,6 +581,12 @@ impl Handler for Worker<'_> {
             Some(Timer::Calls) => self.api_calls.handle_timer(),
             Some(Timer::Backlog) => self.backlogs.handle_timer(cx.now_ms()),
             None => debug_assert!(false, "a timer without a name"),
+        }
+    }
+
+    fn on_fd(&mut self, cx: &mut Context<Link>, token: u64, _: Ready) {
+        if token == INBOX {
+            self.receive_letters(cx);
         }
     }
 

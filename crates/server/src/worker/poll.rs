@@ -11,14 +11,16 @@ use std::sync::Arc;
 use dunlin_hub::{Event, HistoryFilter, NewSession, SessionId, StreamPosition, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
-use dunlin_protocol::centrifuge::CommandError;
+use dunlin_protocol::centrifuge::{CommandError, ErrorCode, SubscribeRequest};
 use dunlin_protocol::long_poll::{PollLimits, PollRequest, Since};
 
 use super::Worker;
 use super::key_wait::Unverified;
 use super::link::{Link, NO_PARAMS, Peer, Role};
 use super::parts::{Pending, Poll, PollStep};
+use super::program::{AtOnce, NO_SESSION};
 use super::reply::Answer;
+use super::subscription::overridden;
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -65,7 +67,20 @@ impl Worker<'_> {
         let (user, key, capabilities) = (identity.user, identity.key, identity.capabilities);
         let mut subscriptions = Vec::with_capacity(request.channels.len());
         for channel in &request.channels {
-            match self.may_subscribe(&user, channel, || self.granted(&capabilities, channel)) {
+            let asked = SubscribeRequest { channel: (&**channel).into(), ..Default::default() };
+            let client = (conn, NO_SESSION, user.as_str());
+            let allowed = match self.consult_at_once(cx, client, &asked) {
+                AtOnce::Granted(result) => {
+                    let decided = self.granted_options(cx, result).unwrap_or_default();
+                    let namespace = self.namespace_of(channel);
+                    namespace.map(|of| (overridden(&of.options, &decided.overrides), false))
+                }
+                AtOnce::Denied => Err(ErrorCode::PermissionDenied.into()),
+                AtOnce::Rules => {
+                    self.may_subscribe(&user, channel, || self.granted(&capabilities, channel))
+                }
+            };
+            match allowed {
                 Ok((options, _)) => subscriptions.push((Arc::<str>::from(&**channel), options)),
                 Err(error) => {
                     let status = if error.code == 102 { 404 } else { 403 };

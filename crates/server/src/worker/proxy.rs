@@ -18,10 +18,11 @@ use super::backends::{Answer, Answers, Backends};
 use super::connect::{Accepted, one_line};
 use super::key_wait::Unverified;
 use super::link::{Link, Role};
-use super::parts::ProxyCall;
+use super::parts::{ProxyCall, Wanted};
 use crate::auth::Identity;
 use crate::proxy::{
-    Asker, ConnectResult, Decision, Event, Fault, ProxyMetric, Question, RpcResult, payload, read,
+    Answered, Asker, ConnectResult, Decision, Event, Fault, ProxyMetric, Question, RpcResult,
+    payload,
 };
 use crate::revocation::TokenId;
 
@@ -34,14 +35,20 @@ impl Worker<'_> {
     /// Follows what the settings say of proxies.
     pub(super) fn apply_proxies(&mut self) {
         let proxies = &self.settings.config.proxies;
-        if self.backends.is_none() && proxies.is_empty() {
-            return;
+        let mut wanted = Wanted::default();
+        if self.backends.is_some() || !proxies.is_empty() {
+            let workers = self.state.workers();
+            let backends = self.backends.get_or_insert_with(|| Box::new(Backends::new(workers)));
+            backends.update(self.index, proxies, &self.state.proxies);
+            self.decisions.clear();
+            wanted = backends.wanted();
         }
-        let workers = self.state.workers();
-        let backends = self.backends.get_or_insert_with(|| Box::new(Backends::new(workers)));
-        backends.update(self.index, proxies, &self.state.proxies);
-        self.decisions.clear();
-        self.passed_on.wanted = backends.wanted();
+        if self.has_authorizer()
+            && let Some(program) = &self.program
+        {
+            wanted.add(&program.headers);
+        }
+        self.passed_on.wanted = wanted;
     }
 
     /// Gives the client of the backends an event of a connection to one of them.
@@ -104,8 +111,7 @@ impl Worker<'_> {
         call: ProxyCall,
         question: &Question<'_>,
     ) -> Result<(), (ProxyCall, Fault)> {
-        let bytes_max =
-            self.settings.config.limits.pending_bytes_max.div_ceil(self.state.workers());
+        let bytes_max = self.waiting_bytes_max();
         let Some(backends) = &mut self.backends else { return Err((call, Fault::Cancelled)) };
         let (conn, event, proxy) = (call.conn, call.event, Arc::clone(&call.proxy));
         let Some(view) = self.hub.session(call.session) else {
@@ -116,15 +122,23 @@ impl Worker<'_> {
         };
         let passed = self.passed_on.get(conn);
         let meta = passed.filter(|_| backends.wants_meta(&proxy)).and_then(|of| of.meta.as_deref());
-        let asker = Asker { client: call.session, encoding, user: view.user, meta };
+        let asker = Asker {
+            client: call.session,
+            encoding,
+            user: view.user,
+            meta,
+            address: None,
+            headers: &[],
+            emulated: &[],
+        };
         let body = question.body(&asker);
         if let Some(stats) = backends.stats(&proxy) {
             stats.counters.count(ProxyMetric::Calls);
         }
-        let number = match self.proxy_calls.insert(call, bytes_max) {
-            Ok(number) => number,
-            Err(call) => return Err((call, Fault::Overflow)),
-        };
+        let number = self.proxy_calls.next_number();
+        if let Err(call) = self.proxy_calls.insert(number, call, bytes_max) {
+            return Err((call, Fault::Overflow));
+        }
         let Err(fault) = backends.send(cx.now_ms(), &proxy, event, &body, passed, number) else {
             return Ok(());
         };
@@ -132,6 +146,11 @@ impl Worker<'_> {
             Some(call) => Err((call, fault)),
             None => Ok(()),
         }
+    }
+
+    /// Bytes of commands that wait for decisions.
+    pub(super) fn waiting_bytes_max(&self) -> usize {
+        self.settings.config.limits.pending_bytes_max.div_ceil(self.state.workers())
     }
 
     /// A command that waits from now on.
@@ -156,7 +175,7 @@ impl Worker<'_> {
         }
     }
 
-    fn answered(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
+    pub(super) fn answered(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
         if let Some(backends) = &mut self.backends {
             backends.observe(cx.now_ms(), &call.proxy, call.conn.to_u64(), &answer);
             if let Some(stats) = backends.stats(&call.proxy) {
@@ -171,7 +190,7 @@ impl Worker<'_> {
         self.backlogs.wake(conn, cx.now_ms());
     }
 
-    fn decide(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
+    pub(super) fn decide(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
         match call.event {
             Event::Connect => self.connect_decided(cx, call, answer),
             Event::Rpc => self.rpc_decided(cx, call, answer),
@@ -185,8 +204,14 @@ impl Worker<'_> {
 
     /// The backend has not decided.
     pub(super) fn report_fault(&mut self, cx: &Context<Link>, proxy: &str, fault: &Fault) {
-        if let Some(backends) = &mut self.backends {
-            backends.report(cx.now_ms(), proxy, fault);
+        match (&mut self.program, &mut self.backends) {
+            (Some(program), _) if proxy.is_empty() => {
+                if let Some(before) = program.log.pass(cx.now_ms()) {
+                    tracing::warn!(before, "the program has not decided: {fault}");
+                }
+            }
+            (_, Some(backends)) => backends.report(cx.now_ms(), proxy, fault),
+            _ => {}
         }
     }
 
@@ -206,7 +231,25 @@ impl Worker<'_> {
         said: &[u8],
         proxy: &Arc<str>,
     ) {
-        let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else { return };
+        let Some(session) = self.reserve_session(cx, conn, request) else { return };
+        // The proxy's own bounds hold from here on.
+        cx.set_deadline(conn, None);
+        let call = self.call((conn, session, id), Event::Connect, proxy, "", said);
+        if let Err((call, fault)) = self.ask(cx, call, &Question::Connect(request)) {
+            self.connect_decided(cx, &call, Err(fault));
+        }
+    }
+
+    /// A session for a client of whom is to be asked who it is. `None`: there is no room, and the client knows.
+    pub(super) fn reserve_session(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &ConnectRequest<'_>,
+    ) -> Option<SessionId> {
+        let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else {
+            return None;
+        };
         let headers = request.headers.iter().map(|(name, value)| (name, &*value.0));
         self.passed_on.keep_emulated(conn, headers);
         let now = self.now(cx);
@@ -221,15 +264,11 @@ impl Worker<'_> {
             poll: false,
             held: true,
         };
-        let Ok(session) = self.hub.open_session(now, reserved) else {
-            return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
-        };
-        // The proxy's own bounds hold from here on.
-        cx.set_deadline(conn, None);
-        let call = self.call((conn, session, id), Event::Connect, proxy, "", said);
-        if let Err((call, fault)) = self.ask(cx, call, &Question::Connect(request)) {
-            self.connect_decided(cx, &call, Err(fault));
+        let opened = self.hub.open_session(now, reserved);
+        if opened.is_err() {
+            self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         }
+        opened.ok()
     }
 
     fn connect_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
@@ -240,7 +279,7 @@ impl Worker<'_> {
             self.give_back(cx, Some(session));
             return cx.close(conn);
         };
-        let decided = match answer.and_then(|(status, body)| read::<ConnectResult>(status, &body)) {
+        let decided = match answer.and_then(Answered::read::<ConnectResult>) {
             Ok(Decision::Granted(result)) => self.accept(cx, &call.proxy, result),
             Ok(Decision::Nothing) => self.accept_anonymous(),
             Ok(Decision::Error(error)) => Err(CommandError::Reply(error)),
@@ -387,8 +426,8 @@ impl Worker<'_> {
     fn rpc_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
         let (conn, id) = (call.conn, call.id.unwrap_or_default());
         let Some(encoding) = cx.data(conn).and_then(|link| link.encoding()) else { return };
-        let decision = answer.and_then(|(status, body)| {
-            let decision = read::<RpcResult>(status, &body)?;
+        let decision = answer.and_then(|answered| {
+            let decision = answered.read::<RpcResult>()?;
             let result = match decision {
                 Decision::Granted(result) => result,
                 Decision::Nothing => RpcResult::default(),

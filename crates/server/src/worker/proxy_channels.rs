@@ -18,7 +18,8 @@ use super::permission::{Permission, permits_by_keys};
 use super::subscription::overridden;
 use crate::auth::Allow;
 use crate::proxy::{
-    Decision, Event, Fault, PublishResult, Question, SubscribeResult, cache_ttl_ms, payload, read,
+    Answered, Decision, Event, Fault, PublishResult, Question, SubscribeResult, cache_ttl_ms,
+    payload,
 };
 
 /// A command of a client: connection, session and the command's id.
@@ -44,7 +45,8 @@ impl Worker<'_> {
             && let Some(key) = self.decision_key(&call, request)
             && let Some(body) = self.decisions.get(&key, cx.now_ms())
         {
-            self.subscribe_decided(cx, &call, Ok((200, (*body).into())), false);
+            let answered = Answered::Response(200, (*body).into());
+            self.subscribe_decided(cx, &call, Ok(answered), false);
             return Ok(());
         }
         if let Err((call, fault)) = self.ask(cx, call, &Question::Subscribe(request)) {
@@ -75,7 +77,7 @@ impl Worker<'_> {
         request: &SubscribeRequest<'_>,
         answer: &Answer,
     ) {
-        let Ok((status, body)) = answer else { return };
+        let Ok(Answered::Response(status, body)) = answer else { return };
         let ttl_ms = cache_ttl_ms(*status, body, self.clock.now().unix_ms);
         if ttl_ms > 0
             && let Some(key) = self.decision_key(call, request)
@@ -101,7 +103,7 @@ impl Worker<'_> {
         if is_new {
             self.keep_decision(cx, call, request, &answer);
         }
-        let decision = answer.and_then(|(status, body)| read::<SubscribeResult>(status, &body));
+        let decision = answer.and_then(Answered::read::<SubscribeResult>);
         let outcome = match decision.and_then(decided) {
             Ok(Decision::Granted(result)) => {
                 self.subscribe_granted(cx, call, *id, request, result, true)
@@ -192,8 +194,8 @@ impl Worker<'_> {
         let Some(format) = self.format_of(cx, call) else { return };
         let command = Commands::of(format, &call.frame).next();
         let Some(Ok(Command { id, request: Request::Publish(request) })) = &command else { return };
-        let decision = answer.and_then(|(status, body)| {
-            let decision = decided(read::<PublishResult>(status, &body)?)?;
+        let decision = answer.and_then(|answered| {
+            let decision = decided(answered.read::<PublishResult>()?)?;
             Ok(match decision {
                 Decision::Granted(result) => Decision::Granted(publication(result)?),
                 Decision::Nothing => Decision::Nothing,

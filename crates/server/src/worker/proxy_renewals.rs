@@ -1,5 +1,7 @@
 //! Proxies of what expires: whether a connection or a subscription that a backend has granted until a time goes on.
 
+use std::sync::Arc;
+
 use dunlin_hub::SessionId;
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{Disconnect, DisconnectCode, UnsubscribeCode};
@@ -10,7 +12,7 @@ use super::connect::one_line;
 use super::link::{Link, Role};
 use super::parts::{Grant, GrantToken, Place, ProxyCall, TokenFacts};
 use crate::auth::Allow;
-use crate::proxy::{Decision, Event, Fault, Question, RefreshResult, read};
+use crate::proxy::{Decision, Event, Fault, Question, RefreshResult};
 use crate::revocation::TokenId;
 
 /// How long what has expired goes on while its backend is asked, and where it does not decide, until it is asked again; as in
@@ -31,8 +33,8 @@ enum Renewal {
 }
 
 fn renewal(answer: Answer, unix_ms: u64) -> Renewal {
-    let decision = answer.and_then(|(status, body)| {
-        let mut decision = read::<RefreshResult>(status, &body)?;
+    let decision = answer.and_then(|answered| {
+        let mut decision = answered.read::<RefreshResult>()?;
         if let Decision::Granted(result) = &mut decision {
             result.decode()?;
         }
@@ -64,7 +66,8 @@ impl Worker<'_> {
 
     /// Whether a backend is asked when the session expires.
     fn renews(&self, session: SessionId) -> bool {
-        self.settings.config.client.proxy.refresh.is_some() && self.is_by_proxy(Some(session))
+        let is_asked = self.settings.config.client.proxy.refresh.is_some() || self.has_authorizer();
+        is_asked && self.is_by_proxy(Some(session))
     }
 
     /// Asks whether a session that has expired goes on. False: nobody is asked.
@@ -74,13 +77,19 @@ impl Worker<'_> {
         conn: ConnId,
         session: SessionId,
     ) -> bool {
-        let Some(proxy) = self.settings.config.client.proxy.refresh.clone() else { return false };
-        if !self.is_by_proxy(Some(session)) {
+        if !self.renews(session) {
             return false;
         }
         let now_s = self.now(cx).unix_ms / 1000;
         let facts = TokenFacts::of_proxy(now_s, Some(now_s + ANSWER_GRACE_S));
         self.heartbeat.set_token(session, Some(facts));
+        if self.has_authorizer() {
+            let call = self.call((conn, session, None), Event::Refresh, &Arc::from(""), "", b"");
+            if self.consult(cx, call, &Question::Refresh).is_none() {
+                return true;
+            }
+        }
+        let Some(proxy) = self.settings.config.client.proxy.refresh.clone() else { return false };
         let call = self.call((conn, session, None), Event::Refresh, &proxy, "", b"");
         if let Err((call, fault)) = self.ask(cx, call, &Question::Refresh) {
             self.refresh_decided(cx, &call, Err(fault));
@@ -146,15 +155,28 @@ impl Worker<'_> {
     pub(super) fn ask_sub_refresh(&mut self, cx: &mut Context<Link>, place: &Place) -> bool {
         let (session, channel) = (place.0, &*place.1);
         let Ok(namespace) = self.namespace_of(channel) else { return false };
-        let Some(proxy) = namespace.rules.sub_refresh_proxy.clone() else { return false };
+        let proxy = namespace.rules.sub_refresh_proxy.clone();
+        if proxy.is_none() && !self.has_authorizer() {
+            return false;
+        }
         let Some(view) = self.hub.session(session).filter(|view| !view.closing) else {
             return false;
         };
         let conn = ConnId::from_u64(view.tag);
         let now_s = self.now(cx).unix_ms / 1000;
         self.renew_grant(cx, session, channel, Some(now_s + ANSWER_GRACE_S));
+        let question = Question::SubRefresh { channel };
+        if self.has_authorizer() {
+            let program = Arc::from("");
+            let caller = (conn, session, None);
+            let call = self.call(caller, Event::SubRefresh, &program, channel, b"");
+            if self.consult(cx, call, &question).is_none() {
+                return true;
+            }
+        }
+        let Some(proxy) = proxy else { return false };
         let call = self.call((conn, session, None), Event::SubRefresh, &proxy, channel, b"");
-        if let Err((call, fault)) = self.ask(cx, call, &Question::SubRefresh { channel }) {
+        if let Err((call, fault)) = self.ask(cx, call, &question) {
             self.sub_refresh_decided(cx, &call, Err(fault));
         }
         true
@@ -208,8 +230,8 @@ impl Worker<'_> {
     /// What is kept as the end of a grant, so that its backend is asked at `expire_at_s` and not after the grace, which is for
     /// clients that bring a new token.
     pub(super) fn asked_at_s(&self, channel: &str, expire_at_s: Option<u64>) -> Option<u64> {
-        let is_asked =
-            self.namespace_of(channel).is_ok_and(|of| of.rules.sub_refresh_proxy.is_some());
+        let is_asked = self.has_authorizer()
+            || self.namespace_of(channel).is_ok_and(|of| of.rules.sub_refresh_proxy.is_some());
         let grace_s = self.settings.config.client.subscription_token.refresh_grace_ms / 1000;
         expire_at_s.map(|at_s| if is_asked { at_s.saturating_sub(grace_s) } else { at_s })
     }

@@ -226,6 +226,7 @@ impl Worker<'_> {
             at_once: usize::MAX,
             warning: None,
             pusher: Some(Box::new(plan)),
+            then: None,
         })
     }
 

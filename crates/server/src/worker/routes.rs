@@ -117,6 +117,9 @@ impl Worker<'_> {
     }
 
     fn serve_page(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
+        if self.program.is_some() && self.serve_route(cx, conn, request) {
+            return;
+        }
         let config = &self.settings.config;
         if let Some(asset) = config.client.demo_page.then(|| page::asset(request.path)).flatten() {
             if !matches!(request.method, http::Method::Get | http::Method::Head) {

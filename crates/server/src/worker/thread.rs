@@ -56,6 +56,9 @@ impl Workers {
             .map(|listener| listener.as_fd().as_raw_fd())
             .chain(endpoints.iter().map(|endpoint| endpoint.doorbell().as_raw_fd()))
             .chain(doorbells.iter().map(AsRawFd::as_raw_fd))
+            .chain(state.program.get().into_iter().flat_map(|program| {
+                program.handle.doorbells().map(|doorbell| doorbell.as_raw_fd())
+            }))
             .collect();
         let config = WorkerConfig {
             descriptors: if placement.own_descriptor_tables {

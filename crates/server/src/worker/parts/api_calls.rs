@@ -14,6 +14,7 @@ use crate::api::{
     write_response,
 };
 use crate::budget::{Payer, Rates};
+use crate::program::Then;
 use crate::pusher::Plan;
 
 /// Counts up while the worker runs.
@@ -107,6 +108,28 @@ pub(crate) struct NewCall {
     pub(crate) warning: Option<Box<str>>,
     /// A call of the Pusher protocol's API, which is answered by this in place of its form.
     pub(crate) pusher: Option<Box<Plan>>,
+    /// The program has made it, and takes the response.
+    pub(crate) then: Option<Then>,
+}
+
+/// What is carried out for a node of the cluster or for the program has no connection.
+const NO_CONNECTION: u64 = u64::MAX;
+
+impl NewCall {
+    /// One command, that did not come over HTTP.
+    pub(crate) fn without_connection(form: CallForm, method: Method) -> NewCall {
+        NewCall {
+            scope: None,
+            conn: ConnId::from_u64(NO_CONNECTION),
+            form,
+            errors_as_status: false,
+            commands: vec![CommandSlot::new(Some(method), 0)],
+            at_once: 1,
+            warning: None,
+            pusher: None,
+            then: None,
+        }
+    }
 }
 
 /// What an API key may do.
@@ -152,6 +175,8 @@ pub(crate) struct AnsweredCall {
     pub(crate) budget: Option<(Payer, Rates)>,
     /// See [`NewCall::pusher`].
     pub(crate) pusher: Option<Box<Plan>>,
+    /// See [`NewCall::then`].
+    pub(crate) then: Option<Then>,
 }
 
 struct Call {
@@ -426,10 +451,13 @@ impl ApiCalls {
         }
         let call = self.calls.remove(&id)?;
         self.kept.remove(call.payer(), call.rest.bytes());
-        let NewCall { conn, form, errors_as_status, commands, warning, scope, pusher, .. } =
-            call.new;
+        let NewCall {
+            conn, form, errors_as_status, commands, warning, scope, pusher, then, ..
+        } = call.new;
         let budget = scope.and_then(|scope| scope.budget);
-        Some(AnsweredCall { conn, form, errors_as_status, commands, warning, budget, pusher })
+        let call =
+            AnsweredCall { conn, form, errors_as_status, commands, warning, budget, pusher, then };
+        Some(call)
     }
 
     /// One thing less is outstanding.

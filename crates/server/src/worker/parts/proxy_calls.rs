@@ -22,6 +22,7 @@ pub(crate) struct ProxyCall {
     /// The command's id; `None` on a unidirectional transport.
     pub(crate) id: Option<u32>,
     pub(crate) event: Event,
+    /// Empty: the program is asked.
     pub(crate) proxy: Arc<str>,
     /// Of commands about a channel; empty for others.
     pub(crate) channel: Box<str>,
@@ -43,19 +44,41 @@ pub(crate) struct ProxyCalls {
 }
 
 impl ProxyCalls {
+    /// Of an incarnation of a worker: answers to those of another find no call here.
+    pub(crate) fn new(incarnation: u32) -> ProxyCalls {
+        ProxyCalls { last: u64::from(incarnation) << 32, ..ProxyCalls::default() }
+    }
+
+    /// A number that no other call has.
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
     /// Keeps a call.
     ///
     /// # Errors
     /// The call: more than `bytes_max` would be kept.
-    pub(crate) fn insert(&mut self, call: ProxyCall, bytes_max: usize) -> Result<u64, ProxyCall> {
+    pub(crate) fn insert(
+        &mut self,
+        number: u64,
+        call: ProxyCall,
+        bytes_max: usize,
+    ) -> Result<(), ProxyCall> {
         if self.bytes + call.frame.len() > bytes_max {
             return Err(call);
         }
-        self.last += 1;
         self.bytes += call.frame.len();
-        self.of.entry(call.conn.to_u64()).or_default().push(self.last);
-        self.calls.insert(self.last, call);
-        Ok(self.last)
+        self.of.entry(call.conn.to_u64()).or_default().push(number);
+        self.calls.insert(number, call);
+        Ok(())
+    }
+
+    /// Calls of the program that began before then.
+    pub(crate) fn of_program_before(&self, then: Instant) -> Vec<u64> {
+        let calls = self.calls.iter();
+        let overdue = calls.filter(|(_, call)| call.proxy.is_empty() && call.began < then);
+        overdue.map(|(number, _)| *number).collect()
     }
 
     /// The call of a number, which is answered, or was not sent.
@@ -126,6 +149,20 @@ pub(crate) struct Wanted {
     pub(crate) http_headers: Vec<String>,
     pub(crate) emulated_headers: Vec<String>,
     pub(crate) meta: bool,
+}
+
+impl Wanted {
+    /// The program wants these headers, wherever they come from.
+    pub(crate) fn add(&mut self, headers: &[String]) {
+        for name in headers {
+            for list in [&mut self.http_headers, &mut self.emulated_headers] {
+                if !list.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                    list.push(name.clone());
+                }
+            }
+        }
+        self.meta = true;
+    }
 }
 
 /// What is passed on of one connection.
@@ -237,6 +274,11 @@ mod tests {
         }
     }
 
+    fn insert(calls: &mut ProxyCalls, call: ProxyCall, bytes_max: usize) -> Option<u64> {
+        let number = calls.next_number();
+        calls.insert(number, call, bytes_max).ok().map(|()| number)
+    }
+
     fn presence(channel: &str) -> Request<'_> {
         Request::Presence(ChannelRequest { channel: channel.into() })
     }
@@ -246,17 +288,17 @@ mod tests {
         let mut calls = ProxyCalls::default();
         let (one, two) = (ConnId::from_u64(1), ConnId::from_u64(2));
         assert!(!calls.holds(one, &presence("a"), 2));
-        let subscribe = calls.insert(call(1, Event::Subscribe, "a"), 100).unwrap();
+        let subscribe = insert(&mut calls, call(1, Event::Subscribe, "a"), 100).unwrap();
         assert!(calls.holds(one, &presence("a"), 2));
         assert!(!calls.holds(one, &presence("b"), 2));
         assert!(!calls.holds(two, &presence("a"), 2), "another connection");
-        calls.insert(call(1, Event::Rpc, ""), 100).unwrap();
+        insert(&mut calls, call(1, Event::Rpc, ""), 100).unwrap();
         let rpc = Request::Rpc(RpcRequest::default());
         assert!(calls.holds(one, &rpc, 2), "as many as may be");
         assert!(!calls.holds(one, &Request::Pong, 2));
         assert!(calls.take(subscribe).is_some() && calls.take(subscribe).is_none());
         assert!(!calls.holds(one, &presence("a"), 2));
-        calls.insert(call(2, Event::Connect, ""), 100).unwrap();
+        insert(&mut calls, call(2, Event::Connect, ""), 100).unwrap();
         assert!(calls.is_connecting(two) && !calls.is_connecting(one));
         assert!(calls.holds(two, &rpc, 99), "nothing comes before the connect");
     }
@@ -264,13 +306,13 @@ mod tests {
     #[test]
     fn a_connection_that_closes_leaves_nothing_and_gives_its_session_back() {
         let mut calls = ProxyCalls::default();
-        let number = calls.insert(call(1, Event::Connect, ""), 15).unwrap();
-        assert!(calls.insert(call(2, Event::Publish, "a"), 15).is_err(), "too many bytes");
+        let number = insert(&mut calls, call(1, Event::Connect, ""), 15).unwrap();
+        assert!(insert(&mut calls, call(2, Event::Publish, "a"), 15).is_none(), "too many bytes");
         assert_eq!(calls.forget(ConnId::from_u64(1)), Some(SessionId::pack(0, 0, 0, 1, 0)));
         assert!(!calls.is_connecting(ConnId::from_u64(1)));
         assert!(calls.take(number).is_some_and(|call| call.gone), "its answer is still heard");
         assert_eq!((calls.bytes, calls.calls.capacity(), calls.of.capacity()), (0, 0, 0));
-        calls.insert(call(2, Event::Publish, "a"), 15).unwrap();
+        insert(&mut calls, call(2, Event::Publish, "a"), 15).unwrap();
         assert_eq!(calls.forget(ConnId::from_u64(2)), None);
     }
 

@@ -17,6 +17,7 @@ fn new_call(number: u64, form: CallForm, commands: u32, at_once: usize) -> NewCa
         at_once,
         warning: None,
         pusher: None,
+        then: None,
     }
 }
 

@@ -1,0 +1,150 @@
+//! Further HTTP routes on the client port.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use dunlin_net::{ConnId, http};
+use matchit::{Params, Router};
+use serde_json::Value;
+
+use super::inbox::{Inbox, Letter};
+
+type Route = Box<dyn Fn(&HttpRequest<'_>) -> Reply + Send + Sync>;
+
+/// The routes of a program.
+#[derive(Default)]
+pub(crate) struct Routes(Router<Route>);
+
+impl Routes {
+    /// # Errors
+    /// The path is none, or there is such a route already.
+    pub(crate) fn insert(&mut self, path: &str, route: Route) -> Result<(), matchit::InsertError> {
+        self.0.insert(path, route)
+    }
+
+    /// `None`: none of them has this path.
+    pub(crate) fn call(&self, request: &http::Request<'_>, place: Place) -> Option<Reply> {
+        let found = self.0.at(request.path).ok()?;
+        Some((found.value)(&HttpRequest { request, params: found.params, place }))
+    }
+}
+
+/// A request to a route. It has what [`dunlin_net::http::Request`] has: method, path, query, headers, body.
+pub struct HttpRequest<'a> {
+    request: &'a http::Request<'a>,
+    params: Params<'a, 'a>,
+    place: Place,
+}
+
+/// Where the response goes: the worker's inbox, its incarnation and the connection.
+pub(crate) type Place = (Arc<Inbox>, u32, ConnId);
+
+impl<'a> Deref for HttpRequest<'a> {
+    type Target = http::Request<'a>;
+
+    fn deref(&self) -> &http::Request<'a> {
+        self.request
+    }
+}
+
+impl HttpRequest<'_> {
+    /// What stands in the path where the route has `{name}`, still percent-encoded; empty where it has no such part.
+    pub fn param(&self, name: &str) -> &str {
+        self.params.get(name).unwrap_or_default()
+    }
+
+    /// The response comes later, from any thread.
+    pub fn later(&self, work: impl FnOnce(Responder)) -> Reply {
+        work(Responder { place: Some(self.place.clone()) });
+        Reply(None)
+    }
+}
+
+/// Sends the response to a request. One that is dropped sends 500.
+#[derive(Debug)]
+#[must_use = "the client waits"]
+pub struct Responder {
+    place: Option<Place>,
+}
+
+impl Responder {
+    /// Sends it. Nobody gets it if the client is gone.
+    pub fn send(mut self, response: HttpResponse) {
+        self.post(response);
+    }
+
+    fn post(&mut self, response: HttpResponse) {
+        if let Some((inbox, incarnation, conn)) = self.place.take() {
+            inbox.send(Letter::Responded { conn: conn.to_u64(), incarnation, response });
+        }
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        self.post(HttpResponse::new(500));
+    }
+}
+
+/// A response, or that it comes later.
+#[derive(Debug)]
+pub struct Reply(pub(crate) Option<HttpResponse>);
+
+impl From<HttpResponse> for Reply {
+    fn from(response: HttpResponse) -> Reply {
+        Reply(Some(response))
+    }
+}
+
+/// A response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpResponse {
+    /// 200 to 599.
+    pub status: u16,
+    /// Names and values. `Date`, `Content-Length` and `Connection` are added.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl HttpResponse {
+    /// One without headers of its own and without a body.
+    pub fn new(status: u16) -> HttpResponse {
+        HttpResponse { status, headers: Vec::new(), body: Vec::new() }
+    }
+
+    /// 200 with plain text.
+    pub fn text(body: impl Into<String>) -> HttpResponse {
+        HttpResponse { body: body.into().into_bytes(), ..HttpResponse::new(200) }
+            .header("Content-Type", "text/plain; charset=utf-8")
+    }
+
+    /// 200 with JSON.
+    pub fn json(body: impl Into<Value>) -> HttpResponse {
+        HttpResponse { body: body.into().to_string().into_bytes(), ..HttpResponse::new(200) }
+            .header("Content-Type", "application/json")
+    }
+
+    /// Whether it can be sent: its status is one, and no header has another within it.
+    pub(crate) fn is_valid(&self) -> bool {
+        let is_text = |text: &str| !text.bytes().any(|byte| byte.is_ascii_control());
+        (200..600).contains(&self.status)
+            && self.headers.iter().all(|(name, value)| {
+                !name.is_empty() && !name.contains([':', ' ']) && is_text(name) && is_text(value)
+            })
+    }
+
+    /// The same with one more header.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> HttpResponse {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+}
+
+impl fmt::Debug for HttpRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HttpRequest").field(self.request).finish()
+    }
+}

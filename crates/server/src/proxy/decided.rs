@@ -1,0 +1,111 @@
+//! What a decision is made of, whoever has made it: a backend in an HTTP response, or the program itself in a value.
+
+use serde::de::DeserializeOwned;
+
+use dunlin_protocol::centrifuge::{Error, ErrorCode};
+
+use super::response::{self, Decision};
+use super::{ConnectResult, Fault, PublishResult, RefreshResult, RpcResult, SubscribeResult};
+
+/// Why a client may not do what it has asked for, as it is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// The command is answered with this error; the connection stays.
+    Error {
+        /// 100 to 1999; those of applications begin at 400.
+        code: u32,
+        /// For people; at most 1024 bytes are passed on.
+        message: String,
+        /// The client may try again.
+        temporary: bool,
+    },
+    /// The connection ends. Clients come back after a code of 3000 to 3499 and 4000 to 4499.
+    Disconnect {
+        /// 3000 to 4999; those of applications begin at 4000.
+        code: u16,
+        /// For people; at most 123 bytes are passed on.
+        reason: String,
+    },
+}
+
+impl Denial {
+    /// An error that is final.
+    pub fn error(code: u32, message: impl Into<String>) -> Denial {
+        Denial::Error { code, message: message.into(), temporary: false }
+    }
+
+    /// The end of the connection.
+    pub fn disconnect(code: u16, reason: impl Into<String>) -> Denial {
+        Denial::Disconnect { code, reason: reason.into() }
+    }
+}
+
+impl From<ErrorCode> for Denial {
+    fn from(code: ErrorCode) -> Denial {
+        let Error { code, message, temporary } = code.into();
+        Denial::Error { code, message: message.into_owned(), temporary }
+    }
+}
+
+/// What can be decided about: the results of [`Authorizer`](crate::Authorizer)'s methods.
+pub trait Outcome: Sized + Send + DeserializeOwned + 'static {
+    #[doc(hidden)]
+    fn decided(result: Result<Self, Denial>) -> Decided;
+    #[doc(hidden)]
+    fn of(decided: Decided) -> Option<Result<Self, Denial>>;
+}
+
+macro_rules! outcomes {
+    ($($variant:ident($result:ident)),*) => {
+        /// A decision about any of them.
+        #[doc(hidden)]
+        #[derive(Debug)]
+        #[allow(clippy::large_enum_variant, reason = "there is one of a command, for a moment")]
+        pub enum Decided { $($variant(Result<$result, Denial>)),* }
+
+        $(impl Outcome for $result {
+            fn decided(result: Result<Self, Denial>) -> Decided {
+                Decided::$variant(result)
+            }
+
+            fn of(decided: Decided) -> Option<Result<Self, Denial>> {
+                match decided {
+                    Decided::$variant(result) => Some(result),
+                    _ => None,
+                }
+            }
+        })*
+    };
+}
+
+outcomes!(
+    Connect(ConnectResult),
+    Subscribe(SubscribeResult),
+    Publish(PublishResult),
+    Rpc(RpcResult),
+    Refresh(RefreshResult)
+);
+
+/// What has come in answer to a question.
+#[derive(Debug)]
+pub(crate) enum Answered {
+    /// Status and body of a backend's response.
+    Response(u16, Box<[u8]>),
+    /// The program's decision.
+    Decided(Decided),
+}
+
+impl Answered {
+    /// # Errors
+    /// It is no decision about this.
+    pub(crate) fn read<T: Outcome>(self) -> Result<Decision<T>, Fault> {
+        match self {
+            Answered::Response(status, body) => response::read(status, &body),
+            Answered::Decided(decided) => match T::of(decided) {
+                Some(Ok(granted)) => Ok(Decision::Granted(granted)),
+                Some(Err(denial)) => response::denied(denial),
+                None => Err(Fault::Malformed("it is a decision about something else".into())),
+            },
+        }
+    }
+}

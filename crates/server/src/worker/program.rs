@@ -1,0 +1,330 @@
+//! What the program brings along: its authorizer is asked as backends are, and its routes and threads are answered.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dunlin_hub::SessionId;
+use dunlin_net::{ConnId, Context, Interest, http};
+use dunlin_protocol::Encoding;
+use dunlin_protocol::centrifuge::{ConnectRequest, Request, SubscribeRequest};
+
+use super::Worker;
+use super::link::{Link, Role};
+use super::parts::{CallForm, NewCall, ProxyCall};
+use super::proxy_channels::Caller;
+use super::reply::Answer;
+use crate::api;
+use crate::auth::SubscribeOptions;
+use crate::log_gate::LogGate;
+use crate::program::{Asked, Authorizer, Deferral, HttpResponse, Inbox, Letter, Reply, ask};
+use crate::proxy::{Answered, Asker, Decision, Event, Fault, Question, SubscribeResult};
+
+/// The inbox's doorbell among the loop's foreign descriptors.
+pub(super) const INBOX: u64 = 1;
+/// Letters taken in one turn.
+const LETTERS_PER_TURN: usize = 256;
+/// How long a decision may take.
+const DECISION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// In the place of a long-poll's session, which begins when its subscriptions are known.
+pub(super) const NO_SESSION: SessionId = SessionId::pack(0, 0, 0, 0, 0);
+
+/// What this worker has of the program.
+pub(super) struct ProgramLink {
+    authorizer: Option<Box<dyn Authorizer>>,
+    inbox: Arc<Inbox>,
+    /// Of connections, for the authorizer.
+    pub(super) headers: Vec<String>,
+    incarnation: u32,
+    /// In the place of a proxy's name.
+    name: Arc<str>,
+    pub(super) log: LogGate,
+}
+
+/// What an authorizer says of a subscription that cannot wait.
+pub(super) enum AtOnce {
+    Rules,
+    Granted(SubscribeResult),
+    Denied,
+}
+
+impl Worker<'_> {
+    /// Follows the program, if there is one beside the settings.
+    pub(super) fn begin_program(
+        &mut self,
+        cx: &mut Context<Link>,
+        incarnation: u32,
+    ) -> io::Result<()> {
+        let state = Arc::clone(&self.state);
+        let Some(program) = state.program.get() else { return Ok(()) };
+        let Some(inbox) = program.inbox(self.index) else { return Ok(()) };
+        cx.register_fd(inbox.doorbell(), INBOX, Interest::READABLE)?;
+        let authorizer = program.authorizer.as_ref().map(|make| make());
+        let headers = authorizer.as_ref().map(|of| of.headers()).unwrap_or_default();
+        self.program = Some(Box::new(ProgramLink {
+            authorizer,
+            inbox: Arc::clone(inbox),
+            headers,
+            incarnation,
+            name: "".into(),
+            log: LogGate::default(),
+        }));
+        Ok(())
+    }
+
+    /// Whether the program decides.
+    pub(super) fn has_authorizer(&self) -> bool {
+        self.program.as_ref().is_some_and(|program| program.authorizer.is_some())
+    }
+
+    fn program_name(&self) -> Arc<str> {
+        self.program.as_ref().map_or_else(|| "".into(), |program| Arc::clone(&program.name))
+    }
+
+    /// Asks the authorizer about a command of a client with a session. False: the rules decide.
+    pub(super) fn consult_about(
+        &mut self,
+        cx: &mut Context<Link>,
+        (conn, session, id): Caller,
+        request: &Request<'_>,
+        said: &[u8],
+    ) -> bool {
+        let (event, question, channel, frame) = match request {
+            Request::Subscribe(of) if of.token.is_empty() => {
+                if self.hub.has_subscription(session, &of.channel) {
+                    return false;
+                }
+                (Event::Subscribe, Question::Subscribe(of), &*of.channel, said)
+            }
+            Request::Publish(of) => (Event::Publish, Question::Publish(of), &*of.channel, said),
+            Request::Rpc(of) => (Event::Rpc, Question::Rpc(of), "", &b""[..]),
+            _ => return false,
+        };
+        if event != Event::Rpc && self.namespace_of(channel).is_err() {
+            return false;
+        }
+        let name = self.program_name();
+        let call = self.call((conn, session, Some(id)), event, &name, channel, frame);
+        self.consult(cx, call, &question).is_none()
+    }
+
+    /// Asks the authorizer who a client is. False: the rules decide.
+    pub(super) fn consult_connect(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        id: Option<u32>,
+        request: &ConnectRequest<'_>,
+        said: &[u8],
+    ) -> bool {
+        let Some(session) = self.reserve_session(cx, conn, request) else { return true };
+        let name = self.program_name();
+        let call = self.call((conn, session, id), Event::Connect, &name, "", said);
+        let left = self.consult(cx, call, &Question::Connect(request));
+        if left.is_some() {
+            self.give_back(cx, Some(session));
+        }
+        left.is_none()
+    }
+
+    /// Asks the authorizer. Gives the call back if it leaves it to the rules, or if there is none.
+    pub(super) fn consult(
+        &mut self,
+        cx: &mut Context<Link>,
+        call: ProxyCall,
+        question: &Question<'_>,
+    ) -> Option<ProxyCall> {
+        let Some(view) = self.hub.session(call.session) else { return Some(call) };
+        let encoding = Encoding::of(view.encoding);
+        let user = view.user.to_owned();
+        let number = self.proxy_calls.next_number();
+        let client = (call.conn, call.session, encoding, user.as_str());
+        match self.put(cx, client, question, number) {
+            Asked::Rules => Some(call),
+            Asked::Now(decided) => {
+                self.decide(cx, &call, Ok(Answered::Decided(decided)));
+                None
+            }
+            Asked::Later => {
+                if call.event == Event::Connect {
+                    // Its own bound holds from here on.
+                    cx.set_deadline(call.conn, None);
+                }
+                let bytes_max = self.waiting_bytes_max();
+                if let Err(call) = self.proxy_calls.insert(number, call, bytes_max) {
+                    self.decide(cx, &call, Err(Fault::Overflow));
+                }
+                None
+            }
+        }
+    }
+
+    /// Asks the authorizer about a subscription that is made now or never.
+    pub(super) fn consult_at_once(
+        &mut self,
+        cx: &mut Context<Link>,
+        (conn, session, user): (ConnId, SessionId, &str),
+        request: &SubscribeRequest<'_>,
+    ) -> AtOnce {
+        if !self.has_authorizer() || self.namespace_of(&request.channel).is_err() {
+            return AtOnce::Rules;
+        }
+        let encoding = match cx.data(conn).map(|link| link.role) {
+            Some(Role::Client(encoding)) => encoding,
+            _ => Encoding::Poll,
+        };
+        let number = self.proxy_calls.next_number();
+        let client = (conn, session, Some(encoding), user);
+        match self.put(cx, client, &Question::Subscribe(request), number) {
+            Asked::Rules => AtOnce::Rules,
+            Asked::Now(decided) => match Answered::Decided(decided).read() {
+                Ok(Decision::Granted(result)) => AtOnce::Granted(result),
+                _ => AtOnce::Denied,
+            },
+            Asked::Later => AtOnce::Denied,
+        }
+    }
+
+    fn put(
+        &mut self,
+        cx: &mut Context<Link>,
+        (conn, session, encoding, user): (ConnId, SessionId, Option<Encoding>, &str),
+        question: &Question<'_>,
+        number: u64,
+    ) -> Asked {
+        let peer = cx.data(conn).map(|link| link.peer);
+        let Some(ProgramLink { authorizer: Some(authorizer), inbox, .. }) =
+            self.program.as_deref_mut()
+        else {
+            return Asked::Rules;
+        };
+        let passed = self.passed_on.get(conn);
+        let asker = Asker {
+            client: session,
+            encoding: encoding.unwrap_or(Encoding::Poll),
+            user,
+            meta: passed.and_then(|passed| passed.meta.as_deref()),
+            address: peer.and_then(|peer| self.peers.get(peer.place())),
+            headers: passed.map_or(&[], |passed| &passed.http_headers),
+            emulated: passed.map_or(&[], |passed| &passed.emulated_headers),
+        };
+        ask(&mut **authorizer, &asker, question, Deferral { inbox, number })
+    }
+
+    /// Takes what the program's threads have sent.
+    pub(super) fn receive_letters(&mut self, cx: &mut Context<Link>) {
+        let Some(program) = &self.program else { return };
+        let incarnation = program.incarnation;
+        for letter in program.inbox.take(LETTERS_PER_TURN) {
+            match letter {
+                Letter::Decided { number, decided } => {
+                    let none = || Fault::Unreachable("the program has dropped the question".into());
+                    let answer = decided.map(Answered::Decided).ok_or_else(none);
+                    // Its client may be gone, or its time over.
+                    if let Some(call) = self.proxy_calls.take(number) {
+                        self.answered(cx, &call, answer);
+                    }
+                }
+                Letter::Responded { conn, incarnation: of, response } if of == incarnation => {
+                    self.respond_by_route(cx, ConnId::from_u64(conn), &response);
+                }
+                // Its connection ended with the worker before this one.
+                Letter::Responded { .. } => {}
+                Letter::Call { method, params, then } => {
+                    let call = NewCall::without_connection(CallForm::Single, method);
+                    self.serve_call(cx, NewCall { then: Some(then), ..call }, method, &params);
+                }
+            }
+        }
+    }
+
+    /// Carries out one command that did not come over HTTP.
+    pub(super) fn serve_call(
+        &mut self,
+        cx: &mut Context<Link>,
+        call: NewCall,
+        method: api::Method,
+        params: &[u8],
+    ) {
+        let call = self.api_calls.open(call);
+        self.api_calls.begin_next(call);
+        let parsed = api::Request::parse(method, params);
+        self.execute(cx, call, 0, parsed);
+        self.drain_events(cx);
+        self.pause(cx, call);
+    }
+
+    /// Once a second: decisions that have not come in time will not come.
+    pub(super) fn expire_decisions(&mut self, cx: &mut Context<Link>) {
+        if !self.has_authorizer() {
+            return;
+        }
+        let Some(before) = Instant::now().checked_sub(DECISION_TIMEOUT) else { return };
+        for number in self.proxy_calls.of_program_before(before) {
+            if let Some(call) = self.proxy_calls.take(number) {
+                self.answered(cx, &call, Err(Fault::TimedOut));
+            }
+        }
+    }
+
+    /// Serves a request that the program has a route for. False: it has none.
+    pub(super) fn serve_route(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) -> bool {
+        let state = Arc::clone(&self.state);
+        let (Some(program), Some(link)) = (state.program.get(), &self.program) else {
+            return false;
+        };
+        let place = (Arc::clone(&link.inbox), link.incarnation, conn);
+        match program.routes.call(request, place) {
+            None => false,
+            Some(Reply(response)) => {
+                if let Some(response) = response {
+                    self.respond_by_route(cx, conn, &response);
+                }
+                true
+            }
+        }
+    }
+
+    fn respond_by_route(&mut self, cx: &mut Context<Link>, conn: ConnId, response: &HttpResponse) {
+        if !cx.is_open(conn) {
+            return;
+        }
+        if !response.is_valid() {
+            tracing::error!(
+                ?response,
+                "a route of the program has answered what no response may be"
+            );
+            return self.answer(cx, conn, &Answer::empty(500));
+        }
+        let headers = response.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let answer = Answer {
+            status: response.status,
+            content_type: "",
+            headers: headers.collect(),
+            body: response.body.as_slice().into(),
+        };
+        self.answer(cx, conn, &answer);
+    }
+
+    /// What an authorizer has granted, as options of a subscription.
+    pub(super) fn granted_options(
+        &mut self,
+        cx: &Context<Link>,
+        result: SubscribeResult,
+    ) -> Option<SubscribeOptions> {
+        match result.options() {
+            Ok(options) => Some(options),
+            Err(fault) => {
+                let name = self.program_name();
+                self.report_fault(cx, &name, &fault);
+                None
+            }
+        }
+    }
+}
