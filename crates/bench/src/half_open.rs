@@ -16,7 +16,7 @@ use dunlin_load::reactor::socket;
 use dunlin_load::system::{
     bind_source, descriptors_per_thread, own_descriptor_table, run_when_idle,
 };
-use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Scratch, say};
+use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Process, Scratch, say};
 
 /// Where the silent ones come from; others come from 127.1.0.0/16.
 const NETWORK: u32 = u32::from_be_bytes([127, 2, 0, 0]);
@@ -42,7 +42,7 @@ pub struct HalfOpen {
     #[arg(long, default_value_t = 10_000)]
     connects: usize,
     /// Times each of both is measured, by turns
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 9)]
     rounds: usize,
     #[command(flatten)]
     output: Output,
@@ -64,6 +64,9 @@ struct Round {
     /// Connects a second without the silent ones, each up to its subscription.
     alone_per_s: f64,
     beside_per_s: f64,
+    /// The server's CPU time for each connect, and beside the silent ones with what those take.
+    alone_cpu_us: f64,
+    beside_cpu_us: f64,
     failed: u64,
     /// Silent connections opened, those that were opened again counted again.
     opened: u64,
@@ -72,18 +75,29 @@ struct Round {
 pub(crate) fn run(options: &HalfOpen) -> Result<ExitStatus, Error> {
     options.target.settle()?;
     let scratch = Scratch::temporary("half-open")?;
+    let serve = || options.dunlin.start(&options.target, &scratch, "half-open", OPEN, false);
+    let alone = || connect_all(options, &serve()?);
     let mut rounds = Vec::new();
-    for _ in 0..options.rounds.max(1) {
-        let server = options.dunlin.start(&options.target, &scratch, "half-open", OPEN, false)?;
-        let (alone_per_s, failed_alone) = connects_per_s(options)?;
-        drop(server);
-        let server = options.dunlin.start(&options.target, &scratch, "half-open", OPEN, false)?;
-        let (beside, opened) = beside(options)?;
-        drop(server);
-        let (beside_per_s, failed) = beside?;
-        let round = Round { alone_per_s, beside_per_s, failed: failed + failed_alone, opened };
+    for number in 0..options.rounds.max(1) {
+        // What comes second begins the next round: what changes on the machine changes for both.
+        let first = if number % 2 == 0 { Some(alone()?) } else { None };
+        let (beside, opened) = beside(options, &serve()?)?;
+        let beside = beside?;
+        let alone = first.map_or_else(alone, Ok)?;
+        let round = Round {
+            alone_per_s: alone.per_s,
+            beside_per_s: beside.per_s,
+            alone_cpu_us: alone.cpu_us,
+            beside_cpu_us: beside.cpu_us,
+            failed: alone.failed + beside.failed,
+            opened,
+        };
         say(format!(
-            "{alone_per_s:.0} connects/s alone, {beside_per_s:.0} beside {opened} silent ones, {} failed",
+            "{:.0} connects/s alone, {:.0} beside {opened} silent ones; server CPU {:.1} and {:.1} us each; {} failed",
+            round.alone_per_s,
+            round.beside_per_s,
+            round.alone_cpu_us,
+            round.beside_cpu_us,
             round.failed
         ));
         rounds.push(round);
@@ -107,20 +121,31 @@ pub(crate) fn run(options: &HalfOpen) -> Result<ExitStatus, Error> {
     Ok(if passed { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// How fast clients connect and subscribe, and how many could not.
-fn connects_per_s(options: &HalfOpen) -> Result<(f64, u64), Error> {
+/// How fast clients connected and subscribed.
+struct Connects {
+    per_s: f64,
+    cpu_us: f64,
+    failed: u64,
+}
+
+fn connect_all(options: &HalfOpen, server: &Process) -> Result<Connects, Error> {
     let url = options.target.address()?;
     let plan = options.target.plan(&url, Some("c"), options.connects, Clock::new())?;
-    let began = Instant::now();
+    let (began, cpu_before_ns) = (Instant::now(), server.cpu_ns());
     let swarm = Swarm::start(&plan)?;
     let counts = swarm.wait_ready(Duration::from_secs(30), |_| {})?;
-    let rate = counts.ready as f64 / began.elapsed().as_secs_f64();
-    Ok((rate, counts.failed + counts.closed))
+    let seconds = began.elapsed().as_secs_f64();
+    let cpu_ns = server.cpu_ns() - cpu_before_ns;
+    Ok(Connects {
+        per_s: counts.ready as f64 / seconds,
+        cpu_us: cpu_ns as f64 / 1e3 / counts.ready.max(1) as f64,
+        failed: counts.failed + counts.closed,
+    })
 }
 
 /// The same while silent connections are held, and how many of these were opened.
 #[allow(clippy::type_complexity, reason = "two results of two kinds")]
-fn beside(options: &HalfOpen) -> Result<(Result<(f64, u64), Error>, u64), Error> {
+fn beside(options: &HalfOpen, process: &Process) -> Result<(Result<Connects, Error>, u64), Error> {
     let server = options.target.address()?.address;
     let per_thread = descriptors_per_thread();
     let (over, opened) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -138,7 +163,7 @@ fn beside(options: &HalfOpen) -> Result<(Result<(f64, u64), Error>, u64), Error>
         {
             std::thread::sleep(Duration::from_millis(20));
         }
-        let rate = connects_per_s(options);
+        let rate = connect_all(options, process);
         over.store(true, Ordering::Relaxed);
         for thread in silent {
             thread.join().map_err(|_| Error::new("a thread of silent ones panicked"))??;
