@@ -6,6 +6,7 @@ pub mod dial;
 pub mod fossil;
 pub mod http1;
 pub mod http2;
+pub mod nats;
 pub mod protobuf;
 pub mod proxy;
 pub mod resp;

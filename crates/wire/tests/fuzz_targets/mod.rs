@@ -6,6 +6,7 @@
 mod fossil;
 mod http1;
 mod http2;
+mod nats;
 mod protobuf;
 mod proxy;
 mod resp;
@@ -32,6 +33,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("websocket_deflate", websocket::deflate),
     ("fossil_encode", fossil::encode),
     ("fossil_decode", fossil::decode),
+    ("nats_operations", nats::operations),
     ("protobuf_fields", protobuf::fields),
     ("proxy_header", proxy::header),
     ("resp_values", resp::values),

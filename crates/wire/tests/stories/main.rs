@@ -13,6 +13,7 @@ mod http1_response;
 mod http2_client;
 mod http2_hpack;
 mod http2_properties;
+mod nats;
 mod properties;
 mod proxy;
 mod resp;
