@@ -5,13 +5,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ConfigErrors;
 use crate::path::Path;
-use crate::{LIVE, Secret};
+use crate::{ChannelOptions, LIVE, Secret};
 
-/// Where channels live that several nodes share: Redis 6.2 or later, or Valkey. A namespace names it in `engine`.
+/// Where channels live that several nodes share: Redis 6.2 or later, Valkey, or NATS 2.9 or later. A namespace names it in
+/// `engine`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Engine {
-    /// What stands at `addresses`.
+    /// What it is. The settings of JetStream, from `token` on, are those of NATS; `topology`, `database`, the Sentinels and
+    /// `cluster_partitions_max` are those of Redis.
+    #[serde(rename = "type")]
+    #[schemars(extend("x-applies" = LIVE))]
+    pub kind: EngineKind,
+    /// What stands at `addresses`. Of NATS they are servers of one cluster, or one server.
     #[schemars(extend("x-applies" = LIVE))]
     pub topology: EngineTopology,
     /// Its servers: `["10.0.0.7:6379"]`. The same on all nodes that share channels.
@@ -67,11 +73,37 @@ pub struct Engine {
     /// subscribers of the channel come back and recover.
     #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
     pub held_bytes_max: usize,
+    /// A token in place of user and password, where NATS asks for one.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub token: Option<Secret>,
+    /// JetStream keeps the histories. If not, namespaces there keep none, and publications with an idempotency key are refused.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub jetstream: bool,
+    /// How many servers of NATS have all histories.
+    #[schemars(range(min = 1, max = 5), extend("x-applies" = LIVE))]
+    pub stream_replicas: u8,
+    /// The histories are in the memory of the servers of NATS, and gone when those are.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub stream_in_memory: bool,
+    /// How long JetStream keeps a message; 0: without end. A channel to which nothing was published for so long begins anew,
+    /// and nobody recovers from before.
+    #[schemars(range(max = 3_153_600_000_000_u64), extend("x-applies" = LIVE))]
+    pub stream_max_age_ms: u64,
+    /// Bytes of all messages in JetStream, beyond which the oldest go; 0: as many as its servers allow.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub stream_bytes_max: u64,
+    /// Messages of one channel in JetStream, at least `history_size` of each namespace there.
+    #[schemars(range(min = 1), extend("x-applies" = LIVE))]
+    pub stream_channel_messages_max: u32,
+    /// How long JetStream remembers idempotency keys, whatever their publications say.
+    #[schemars(range(min = 100, max = 86_400_000), extend("x-applies" = LIVE))]
+    pub stream_idempotency_ms: u64,
 }
 
 impl Default for Engine {
     fn default() -> Engine {
         Engine {
+            kind: EngineKind::Redis,
             topology: EngineTopology::Servers,
             addresses: ["127.0.0.1:6379".to_owned()].into(),
             sentinel_primaries: Arc::default(),
@@ -89,8 +121,28 @@ impl Default for Engine {
             position_check_ms: 5_000,
             queue_bytes_max: 64 << 20,
             held_bytes_max: 16 << 20,
+            token: None,
+            jetstream: true,
+            stream_replicas: 1,
+            stream_in_memory: false,
+            stream_max_age_ms: 7 * 24 * 60 * 60 * 1000,
+            stream_bytes_max: 0,
+            stream_channel_messages_max: 1_000,
+            stream_idempotency_ms: 5 * 60 * 1000,
         }
     }
+}
+
+/// What an engine is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum EngineKind {
+    /// Redis (6.2 or later) or Valkey.
+    #[default]
+    Redis,
+    /// NATS (2.9 or later), with JetStream for histories.
+    Nats,
 }
 
 /// What stands at the addresses of an engine.
@@ -153,6 +205,7 @@ impl Engine {
                 add(path.join(key), "it has no password", &fix);
             }
         }
+        self.validate_kind(path, &mut add);
         let is_sentinel = self.topology == EngineTopology::Sentinel;
         if is_sentinel == self.sentinel_primaries.is_empty() {
             let (message, fix) = match is_sentinel {
@@ -190,6 +243,64 @@ impl Engine {
                 let fix = "set it to the text of the .pem file";
                 add(path.join("ca"), "there is no certificate in PEM in it", fix);
             }
+        }
+    }
+
+    /// What is set belongs to what the engine is.
+    fn validate_kind(&self, path: &Path, add: &mut impl FnMut(Path, &str, &str)) {
+        let default = Engine::default();
+        if self.kind == EngineKind::Redis {
+            if self.token.is_some() {
+                add(path.join("token"), "Redis has none", "set `password`, or `type = \"nats\"`");
+            }
+            return;
+        }
+        if self.topology != default.topology {
+            let fix = "name servers of one cluster in `addresses`, and remove it";
+            add(path.join("topology"), "NATS has none", fix);
+        }
+        if self.database != default.database {
+            add(path.join("database"), "NATS has none", "remove it, or set another `prefix`");
+        }
+        if self.addresses == default.addresses {
+            let fix = "name servers of NATS: [\"10.0.0.7:4222\"]";
+            add(path.join("addresses"), "it is where Redis listens", fix);
+        }
+        if self.token.is_some() && self.user.is_some() {
+            add(path.join("token"), "there is a user, too", "set one of them");
+        }
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        if !self.prefix.bytes().all(is_plain) {
+            let fix = "write letters, digits, `_` and `-`";
+            add(path.join("prefix"), "a stream of NATS cannot be called so", fix);
+        }
+    }
+
+    /// A namespace whose channels live here: what it keeps is kept.
+    pub(crate) fn validate_namespace(
+        &self,
+        path: &Path,
+        options: &ChannelOptions,
+        errors: &mut ConfigErrors,
+    ) {
+        if self.kind != EngineKind::Nats || !options.has_history() {
+            return;
+        }
+        if !self.jetstream {
+            let fix = "set `jetstream = true` of the engine, or keep nothing";
+            errors.add(path.join("history_size"), "its engine keeps no histories", fix);
+        }
+        let messages_max = self.stream_channel_messages_max;
+        if options.history_size > messages_max {
+            let message = format!("its engine keeps {messages_max} messages of a channel");
+            let fix = "raise `stream_channel_messages_max` of the engine, or keep less";
+            errors.add(path.join("history_size"), message, fix);
+        }
+        let max_age_ms = self.stream_max_age_ms;
+        if max_age_ms > 0 && options.history_ttl_ms > max_age_ms {
+            let message = format!("its engine keeps messages for {max_age_ms} ms");
+            let fix = "raise `stream_max_age_ms` of the engine, or keep them for less";
+            errors.add(path.join("history_ttl_ms"), message, fix);
         }
     }
 }

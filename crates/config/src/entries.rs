@@ -9,8 +9,8 @@ use crate::ingress::{Ingress, parse_network};
 use crate::path::Path;
 use crate::validate::channel;
 use crate::{
-    AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, FcmConfig, Hook, Map, Member,
-    Proxy, PusherApp, Secret, Upstream, VapidConfig,
+    AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, EngineKind, FcmConfig, Hook, Map,
+    Member, Proxy, PusherApp, Secret, Upstream, VapidConfig,
 };
 
 /// Below this a key can be guessed; a placeholder left in the file is shorter still.
@@ -88,6 +88,7 @@ pub(crate) fn references(
     errors: &mut ConfigErrors,
 ) {
     named_references(config, valid, errors);
+    kept_by_engines(config, errors);
     pusher_references(config, valid, errors);
     for (name, _, after) in config.webhooks.hooks.changes_from(&valid.webhooks.hooks) {
         if let Some(app) = after.and_then(|hook| hook.pusher_app.as_ref())
@@ -169,6 +170,28 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         if let Some(after) = after {
             check_channel(&|| Path::of("channel.namespaces").join(name), after);
         }
+    }
+}
+
+/// What namespaces keep, their engines can keep, and nodes meet where they can. Of a change of an engine all its namespaces are looked at.
+fn kept_by_engines(config: &Config, errors: &mut ConfigErrors) {
+    if config.engines.iter().all(|(_, engine)| engine.kind == EngineKind::Redis) {
+        return;
+    }
+    let met = config.cluster.engine.as_ref().and_then(|name| config.engines.get(name));
+    if met.is_some_and(|engine| engine.kind == EngineKind::Nats) {
+        let fix = "name one of type \"redis\"; channels may live in the other all the same";
+        errors.add(Path::of("cluster.engine"), "nodes do not meet in NATS", fix);
+    }
+    let mut check = |path: Path, options: &ChannelOptions| {
+        let engine = options.engine.as_ref().and_then(|name| config.engines.get(name));
+        if let Some(engine) = engine {
+            engine.validate_namespace(&path, options, errors);
+        }
+    };
+    check(Path::of("channel.without_namespace"), &config.channel.without_namespace);
+    for (name, options) in config.channel.namespaces.iter() {
+        check(Path::of("channel.namespaces").join(name), options);
     }
 }
 

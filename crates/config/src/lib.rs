@@ -59,7 +59,7 @@ pub use client::{
     Client, JwksRules, LongPoll, PersonalChannel, SubscriptionToken, Token, TokenRules,
 };
 pub use cluster::Cluster;
-pub use engine::{Engine, EngineTopology};
+pub use engine::{Engine, EngineKind, EngineTopology};
 pub use error::{ConfigError, ConfigErrors};
 pub use ingress::Ingress;
 pub use limits::Limits;

@@ -7,9 +7,9 @@
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the benchmark")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the tests, and each uses its part")]
 
-#[path = "../tests/redis/nodes.rs"]
+#[path = "../tests/engines/nodes.rs"]
 mod nodes;
-#[path = "../tests/redis/servers.rs"]
+#[path = "../tests/engines/servers.rs"]
 mod servers;
 
 use std::sync::Arc;

@@ -6,21 +6,30 @@
 //! | method | what it does |
 //! |---|---|
 //! | `handle_request(now, EngineRequest)` | takes a request of the hub |
-//! | `flush(now, &mut impl Links)` | at the end of a turn, after any of the others: sends what they ask for, joined |
-//! | `handle_ready(now, ShardId)`, `handle_closed(now, ShardId, reason)` | a connection was greeted, was lost or not made |
-//! | `handle_reply(now, ShardId, token, &Value)`, `handle_lost(now, ShardId, token, sent)` | how a command ended; whether it had left |
-//! | `handle_push(now, ShardId, &Value)`, `handle_message(now, ShardId, channel, payload)` | what a server says unasked |
+//! | `flush(now, &mut …)` | at the end of a turn, after any of the others: sends what they ask for, joined |
 //! | `poll_event()` | what to tell the hub; call until `None` |
 //! | `poll_timeout()`, `handle_timeout(now)` | time |
+//! | `stats()`, `shards()`, `is_ready()` | how it is |
+//!
+//! How it reaches its servers differs. [`redis::RedisEngine`] says commands to connections that others keep ([`Links`]);
+//! [`nats::NatsEngine`] speaks the protocol itself, and is lent a connection for bytes ([`nats::Pipe`]).
 //!
 //! A channel without an engine lives in its hub's memory and meets none of this.
 #![forbid(unsafe_code)]
 
+mod frame;
 mod links;
+pub mod nats;
+mod random;
 pub mod redis;
+mod remembered;
+mod select;
+mod status;
 
 pub use dunlin_hub::engine::{
     EngineConfig, EngineEvent, EngineId, EnginePosition, EnginePublish, EngineRequest, Lineage,
     POSITIONS_MAX, Retention,
 };
+pub use frame::FrameError;
 pub use links::{LinkFull, Links, Server, ServerRole, ShardId};
+pub use status::{Refusal, ShardState, ShardStatus, Stats};

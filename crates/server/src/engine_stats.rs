@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dunlin_engine::ShardId;
-use dunlin_engine::redis::{RedisEngine, ShardStatus};
+use dunlin_engine::{ShardStatus, Stats};
 use dunlin_metrics::{Collector, DescriptorEncoder, metrics};
-use dunlin_wire::resp::ServerError;
 use serde_json::{Value, json};
 
 metrics! {
@@ -49,21 +47,21 @@ impl EngineStats {
     pub(crate) fn publish(
         &self,
         now_ms: u64,
-        engine: &RedisEngine,
+        shards: Vec<ShardStatus>,
+        stats: Stats,
+        is_ready: bool,
         made: u64,
-        outstanding: impl Fn(ShardId) -> usize,
+        outstanding: usize,
     ) {
-        let stats = engine.stats();
-        let shards: Vec<Shard> = engine
-            .shards()
-            .map(|status| Shard { since_s: now_ms.saturating_sub(status.since_ms) / 1000, status })
-            .collect();
+        let since = |status: &ShardStatus| now_ms.saturating_sub(status.since_ms) / 1000;
+        let shards = shards.into_iter();
+        let shards: Vec<Shard> =
+            shards.map(|status| Shard { since_s: since(&status), status }).collect();
         let ready = |shard: &&Shard| shard.status.partitions_ready > 0;
-        let pending: usize = shards.iter().map(|shard| outstanding(shard.status.shard)).sum();
         for (metric, value) in [
-            (EngineMetric::Ready, u64::from(engine.is_ready())),
+            (EngineMetric::Ready, u64::from(is_ready)),
             (EngineMetric::Connections, shards.iter().filter(ready).count() as u64),
-            (EngineMetric::Pending, pending as u64),
+            (EngineMetric::Pending, outstanding as u64),
             (EngineMetric::Made, made),
             (EngineMetric::Published, stats.published),
             (EngineMetric::PublishCommands, stats.publish_commands),
@@ -90,7 +88,7 @@ impl EngineStats {
 /// A line for a connection that is in another state than a second ago.
 fn log_change(before: Option<&ShardStatus>, now: &ShardStatus) {
     let said = |status: &ShardStatus| match &status.refusing {
-        Some(error) => (error.name(), error.fix()),
+        Some(refusal) => (refusal.name, refusal.fix),
         None => (status.state.name(), status.state.fix()),
     };
     let (state, fix) = said(now);
@@ -136,7 +134,7 @@ impl EnginesStats {
                 // It takes requests, and refuses what is published: it is out of memory, for instance.
                 true => shards
                     .iter()
-                    .find_map(|shard| Some(shard.status.refusing.as_ref()?.name()))
+                    .find_map(|shard| Some(shard.status.refusing?.name))
                     .unwrap_or("ready"),
                 false => states.find(|name| *name != "ready").unwrap_or("connecting"),
             };
@@ -163,8 +161,8 @@ impl EnginesStats {
                         "state": status.state.name(),
                         "since_s": since_s,
                         "detail": status.detail,
-                        "refusing": status.refusing.as_ref().map(ServerError::name),
-                        "fix": status.refusing.as_ref().map_or(status.state.fix(), ServerError::fix),
+                        "refusing": status.refusing.map(|refusal| refusal.name),
+                        "fix": status.refusing.map_or(status.state.fix(), |refusal| refusal.fix),
                         "version": status.version,
                         "eviction": status.eviction,
                         "partitions": status.partitions,

@@ -17,7 +17,6 @@
 //! **Liveness is measured**: each connection sends itself a message, and is given up when it does not come back.
 
 mod config;
-mod frame;
 mod keys;
 mod known;
 mod operation;
@@ -25,7 +24,6 @@ mod partition;
 mod reply;
 mod scripts;
 mod send;
-mod status;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -38,18 +36,18 @@ use dunlin_hub::{Epoch, Error, HistoryFilter, NewPublication, StreamPosition};
 use dunlin_wire::resp::{ServerError, Value};
 use foldhash::fast::RandomState;
 
-use self::frame::{Frame, FrameKind};
 use self::keys::Keys;
-use self::known::{Known, Remembered};
+use self::known::Known;
 use self::operation::{Batch, Check, Opening, Operation, Positions, Queued};
 use self::partition::{Link, Partition, PartitionState};
 use self::scripts::Scripts;
 use self::topology::Discovery;
+use crate::frame::{self, Frame, FrameKind};
 use crate::links::{Links, ServerRole, ShardId};
+use crate::remembered::Remembered;
+use crate::status::{ShardState, ShardStatus, Stats};
 
 pub use config::{RedisConfig, Topology};
-pub use frame::FrameError;
-pub use status::{RedisStats, ShardState, ShardStatus};
 
 /// What was seen of a stream longer ago than this before a server lost data is not held against them.
 const EVIDENCE_MS: u64 = 60_000;
@@ -82,12 +80,12 @@ pub struct RedisEngine {
     topics: Vec<(Arc<str>, bool)>,
     /// Subscriptions that moved away from a connection.
     moved_topics: Vec<(ShardId, Arc<str>)>,
-    remembered: Remembered,
+    remembered: Remembered<Known>,
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
     gatherings: HashMap<u64, Gathering, RandomState>,
     events: VecDeque<EngineEvent>,
-    stats: RedisStats,
+    stats: Stats,
 }
 
 /// A channel that is heard.
@@ -153,7 +151,7 @@ impl RedisEngine {
             free: Vec::new(),
             gatherings: HashMap::default(),
             events: VecDeque::new(),
-            stats: RedisStats::default(),
+            stats: Stats::default(),
             config,
         };
         engine.id = engine.random();
@@ -601,7 +599,7 @@ impl RedisEngine {
     }
 
     /// What has been done so far.
-    pub fn stats(&self) -> RedisStats {
+    pub fn stats(&self) -> Stats {
         self.stats
     }
 
@@ -618,7 +616,7 @@ impl RedisEngine {
                 detail: link.detail.clone(),
                 version: link.version.clone(),
                 eviction: link.eviction.clone(),
-                refusing: link.refusing.clone(),
+                refusing: link.refusing,
                 partitions: of_link().count() as u16,
                 partitions_ready: of_link()
                     .filter(|place| place.state == PartitionState::Ready)
@@ -632,13 +630,8 @@ impl RedisEngine {
         self.partitions.iter().all(|partition| partition.state == PartitionState::Ready)
     }
 
-    /// A random number (SplitMix64).
     fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.random;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
+        crate::random::next(&mut self.random)
     }
 
     /// An epoch that no stream has: 48 random bits.

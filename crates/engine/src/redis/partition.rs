@@ -8,8 +8,8 @@ use foldhash::fast::RandomState;
 
 use super::Subscription;
 use super::operation::{Opening, Operation, Queued};
-use super::status::ShardState;
 use crate::links::{Server, ShardId};
+use crate::status::{Refusal, ShardState};
 
 /// A part of the key space that one server has.
 #[derive(Debug, Default)]
@@ -128,7 +128,7 @@ pub(crate) struct Link {
     pub(crate) version: String,
     pub(crate) eviction: String,
     /// What it refused last of what was published, until it takes something again.
-    pub(crate) refusing: Option<ServerError>,
+    pub(crate) refusing: Option<Refusal>,
     /// It is to be opened, or opened to another server.
     pub(crate) open: bool,
     /// It is to be made anew.
@@ -179,7 +179,7 @@ impl Link {
     }
 
     pub(crate) fn refuse(&mut self, now_ms: u64, error: ServerError, text: &str) {
-        self.enter(now_ms, ShardState::Refused(error));
+        self.enter(now_ms, ShardState::Refused(error.into()));
         text.clone_into(&mut self.detail);
     }
 }

@@ -1,18 +1,16 @@
 //! Replies become events.
 
-use std::sync::Arc;
-
 use dunlin_hub::engine::{EngineEvent, EnginePosition, Lineage};
-use dunlin_hub::{Epoch, Error, History, HistoryFilter, Published, StreamPosition};
+use dunlin_hub::{Epoch, Error, Published, StreamPosition};
 use dunlin_wire::resp::{ServerError, Value};
 
-use super::frame::Frame;
 use super::known::Known;
 use super::operation::{Batch, Opening, Operation, Queued};
 use super::partition::{Partition, PartitionState};
-use super::status::ShardState;
 use super::{EVIDENCE_MS, Pending, RETRY_MS, RedisEngine};
 use crate::links::ShardId;
+use crate::select::select;
+use crate::status::ShardState;
 
 impl RedisEngine {
     /// The reply to a command.
@@ -115,7 +113,7 @@ impl RedisEngine {
                 }
                 let link = &mut self.links[usize::from(shard.0)];
                 text.clone_into(&mut link.detail);
-                link.refusing = Some(error);
+                link.refusing = Some(error.into());
                 self.fail(queued.operation, Error::EngineRefused);
             }
         }
@@ -268,7 +266,9 @@ impl RedisEngine {
                         let position = position(epoch, top);
                         self.learn(now_ms, partition, &channel, position, None);
                         let inherits = inherited(before);
-                        let result = read(position, &inherits, entries, &filter, retention.size);
+                        let messages = entries.elements().unwrap_or_default().iter();
+                        let messages = messages.map(|entry| entry.bytes().unwrap_or_default());
+                        let result = select(position, &inherits, messages, &filter, retention.size);
                         if filter.since.is_some() && !inherits.is_empty() {
                             let epoch = position.epoch;
                             let event = EngineEvent::Lineage { channel, epoch, inherits };
@@ -398,51 +398,6 @@ fn inherited(value: &Value<'_>) -> Lineage {
         Some(StreamPosition { offset: offset.parse().ok()?, epoch: Epoch::parse(epoch) })
     };
     value.text().unwrap_or_default().split(' ').filter_map(position).collect()
-}
-
-/// The part of a stream that was asked for, from the messages in which it is.
-fn read(
-    position: StreamPosition,
-    inherits: &Lineage,
-    entries: &Value<'_>,
-    filter: &HistoryFilter,
-    size: u32,
-) -> Result<History, Error> {
-    let (mut first, mut last) = (position.offset.saturating_sub(u64::from(size)) + 1, u64::MAX);
-    if let Some(since) = filter.since {
-        if !since.epoch.is_none() && since.epoch != position.epoch && !inherits.contains(since) {
-            return Err(Error::UnrecoverablePosition(position));
-        }
-        match filter.reverse {
-            true => last = since.offset - 1,
-            false => first = first.max(since.offset.saturating_add(1)),
-        }
-    }
-    let mut publications = Vec::new();
-    for entry in entries.elements().unwrap_or_default() {
-        let frame = Frame::parse(entry.bytes().unwrap_or_default());
-        let decoded = frame.and_then(|frame| frame.publications());
-        for (publication, _) in decoded.map_err(|_| Error::EngineRefused)? {
-            if (first..=last).contains(&publication.offset) {
-                publications.push(Arc::new(publication));
-            }
-        }
-    }
-    if filter.reverse {
-        publications.reverse();
-    }
-    publications.truncate(filter.limit.map_or(usize::MAX, |limit| limit as usize));
-    if let Some(mut room) = filter.bytes_max {
-        let fits = publications.iter().take_while(|publication| {
-            // The first is given whatever it has: else a reader would never come past it.
-            let had_room = room > 0;
-            room = room.saturating_sub(publication.cost());
-            had_room
-        });
-        let fits = fits.count();
-        publications.truncate(fits);
-    }
-    Ok(History { publications, position })
 }
 
 impl Partition {

@@ -3,9 +3,9 @@
 use dunlin_wire::resp::Value;
 
 use super::partition::{Link, PartitionState};
-use super::status::ShardState;
 use super::{Pending, RedisEngine, Topology};
 use crate::links::{Links, Server, ServerRole, ShardId};
+use crate::status::ShardState;
 
 /// Milliseconds between two questions who has what, while something is wrong.
 const ASK_AGAIN_MS: u64 = 200;

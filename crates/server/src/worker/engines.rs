@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dunlin_config::{EngineTopology, Map};
+use dunlin_config::{EngineKind, EngineTopology, Map};
+use dunlin_engine::nats::NatsEngine;
 use dunlin_engine::redis::{RedisConfig, RedisEngine, Topology};
 use dunlin_engine::{
     EngineConfig, EngineEvent, EngineId, EngineRequest, LinkFull, Links, Server, ServerRole,
@@ -18,6 +19,7 @@ use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Place, TimerId, Tls};
 
 use super::Worker;
 use super::link::{Link, Role};
+use super::nats::{Wire, nats_config};
 use crate::engine_stats::{EngineStats, EnginesStats};
 use crate::settings::Settings;
 
@@ -44,17 +46,74 @@ struct Running {
     id: EngineId,
     name: Arc<str>,
     config: Arc<dunlin_config::Engine>,
-    engine: RedisEngine,
-    wires: Wires,
+    machine: Machine,
     /// Connections made so far.
     made: u64,
     stats: Arc<EngineStats>,
 }
 
+/// An engine of any kind, and its connections.
+enum Machine {
+    Redis(Box<RedisEngine>, Wires),
+    Nats(Box<NatsEngine>, Wire),
+}
+
+/// Of whichever engine it is.
+macro_rules! any {
+    ($machine:expr, $engine:ident => $what:expr) => {
+        match $machine {
+            Machine::Redis($engine, _) => $what,
+            Machine::Nats($engine, _) => $what,
+        }
+    };
+}
+
+impl Machine {
+    fn new(cx: &mut Context<Link>, config: &Arc<dunlin_config::Engine>, now: Now) -> Machine {
+        let seed = cx.random_u64();
+        match config.kind {
+            EngineKind::Redis => Machine::Redis(
+                Box::new(RedisEngine::new(redis_config(config), seed, now.ms)),
+                Wires::new(Arc::clone(config)),
+            ),
+            EngineKind::Nats => Machine::Nats(
+                Box::new(NatsEngine::new(nats_config(config), seed, now.ms, now.unix_ms)),
+                Wire::new(config),
+            ),
+        }
+    }
+
+    fn close(&mut self, cx: &mut Context<Link>) {
+        match self {
+            Machine::Redis(_, wires) => {
+                for client in wires.clients.iter_mut().flatten() {
+                    client.close(cx);
+                }
+            }
+            Machine::Nats(_, wire) => wire.close(cx),
+        }
+    }
+
+    /// The number of the connection, if it is one of its own.
+    fn shard_of(&self, conn: ConnId) -> Option<ShardId> {
+        match self {
+            Machine::Redis(_, wires) => {
+                let owns = |it: &Option<Client>| it.as_ref().is_some_and(|it| it.owns(conn));
+                wires.clients.iter().position(owns).map(|at| ShardId(at as u16))
+            }
+            Machine::Nats(_, wire) => wire.owns(conn).then_some(ShardId(0)),
+        }
+    }
+
+    fn poll_event(&mut self) -> Option<EngineEvent> {
+        any!(self, engine => engine.poll_event())
+    }
+}
+
 /// Connections by their number.
 struct Wires {
     config: Arc<dunlin_config::Engine>,
-    tls: Result<Option<Tls>, String>,
+    tls: Option<Tls>,
     clients: Vec<Option<Client>>,
     /// Commands of connections that were closed for good.
     lost: Vec<(ShardId, u64, bool)>,
@@ -71,18 +130,17 @@ impl Engines {
     fn update(
         &mut self,
         cx: &mut Context<Link>,
+        now: Now,
         worker: usize,
         wanted: &Map<dunlin_config::Engine>,
         stats: &EnginesStats,
     ) {
         self.running.retain_mut(|running| {
-            let now = wanted.get_shared(&running.name);
-            match now.filter(|now| now.is_same_place(&running.config)) {
-                Some(now) => running.config = Arc::clone(now),
+            let config = wanted.get_shared(&running.name);
+            match config.filter(|config| config.is_same_place(&running.config)) {
+                Some(config) => running.config = Arc::clone(config),
                 None => {
-                    for client in running.wires.clients.iter_mut().flatten() {
-                        client.close(cx);
-                    }
+                    running.machine.close(cx);
                     stats.remove(worker, &running.name);
                     return false;
                 }
@@ -98,8 +156,7 @@ impl Engines {
             self.running.push(Running {
                 id: EngineId(self.ids),
                 name: Arc::clone(name),
-                engine: RedisEngine::new(redis_config(&config), cx.random_u64(), cx.now_ms()),
-                wires: Wires::new(Arc::clone(&config)),
+                machine: Machine::new(cx, &config, now),
                 made: 0,
                 stats: stats.of(worker, name),
                 config,
@@ -114,25 +171,24 @@ impl Engines {
 
     /// Whose connection this is: the place of the engine, and the connection's number there.
     fn owner(&self, conn: ConnId) -> Option<(usize, ShardId)> {
-        self.running.iter().enumerate().find_map(|(at, running)| {
-            let owns = |client: &Option<Client>| client.as_ref().is_some_and(|it| it.owns(conn));
-            let shard = running.wires.clients.iter().position(owns)?;
-            Some((at, ShardId(shard as u16)))
-        })
+        self.running
+            .iter()
+            .enumerate()
+            .find_map(|(at, running)| Some((at, running.machine.shard_of(conn)?)))
     }
 
     fn handle_request(&mut self, now: Now, id: EngineId, request: EngineRequest) {
         // Who asks an engine that is gone has been answered already.
         if let Some(running) = self.running.iter_mut().find(|running| running.id == id) {
-            running.engine.handle_request(now.ms, request);
+            any!(&mut running.machine, engine => engine.handle_request(now.ms, request));
         }
     }
 
     fn poll_event(&mut self) -> Option<(EngineId, EngineEvent)> {
         if self.said.is_empty() {
-            for Running { id, engine, .. } in &mut self.running {
+            for Running { id, machine, .. } in &mut self.running {
                 self.said
-                    .extend(std::iter::from_fn(|| engine.poll_event()).map(|event| (*id, event)));
+                    .extend(std::iter::from_fn(|| machine.poll_event()).map(|event| (*id, event)));
             }
         }
         self.said.pop_front()
@@ -140,28 +196,38 @@ impl Engines {
 
     fn flush(&mut self, cx: &mut Context<Link>) {
         let now_ms = cx.now_ms();
-        for Running { id, engine, wires, .. } in &mut self.running {
-            if engine.poll_timeout().is_some_and(|at| at <= now_ms) {
-                engine.handle_timeout(now_ms);
+        for Running { id, machine, .. } in &mut self.running {
+            if any!(&*machine, engine => engine.poll_timeout()).is_some_and(|at| at <= now_ms) {
+                any!(&mut *machine, engine => engine.handle_timeout(now_ms));
             }
-            engine.flush(now_ms, &mut WiresOnLoop { wires, cx });
-            for (shard, token, sent) in std::mem::take(&mut wires.lost) {
-                engine.handle_lost(now_ms, shard, token, sent);
+            match machine {
+                Machine::Redis(engine, wires) => {
+                    engine.flush(now_ms, &mut WiresOnLoop { wires, cx });
+                    for (shard, token, sent) in std::mem::take(&mut wires.lost) {
+                        engine.handle_lost(now_ms, shard, token, sent);
+                    }
+                }
+                Machine::Nats(engine, wire) => wire.flush(cx, now_ms, engine),
             }
             // What came of it without a server's answer is the next turn's.
-            self.said.extend(std::iter::from_fn(|| engine.poll_event()).map(|event| (*id, event)));
+            self.said.extend(std::iter::from_fn(|| machine.poll_event()).map(|event| (*id, event)));
         }
     }
 
     /// When one of them needs the next turn.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
-        self.running.iter().filter_map(|running| running.engine.poll_timeout()).min()
+        let timeout = |running: &Running| any!(&running.machine, engine => engine.poll_timeout());
+        self.running.iter().filter_map(timeout).min()
     }
 
     fn handle_data(&mut self, cx: &mut Context<Link>, conn: ConnId, bytes: &[u8]) {
         let Some((at, shard)) = self.owner(conn) else { return };
         let now_ms = cx.now_ms();
-        let Running { engine, wires, made, .. } = &mut self.running[at];
+        let Running { machine, made, .. } = &mut self.running[at];
+        let (engine, wires) = match machine {
+            Machine::Redis(engine, wires) => (engine, wires),
+            Machine::Nats(engine, _) => return engine.handle_data(now_ms, bytes),
+        };
         let Some(client) = &mut wires.clients[usize::from(shard.0)] else { return };
         client.handle_data(cx, conn, bytes, |_, _, received| match received {
             Received::Ready => {
@@ -185,7 +251,14 @@ impl Engines {
     ) {
         let Some((at, shard)) = self.owner(conn) else { return };
         let now_ms = cx.now_ms();
-        let Running { engine, wires, .. } = &mut self.running[at];
+        let (engine, wires) = match &mut self.running[at].machine {
+            Machine::Redis(engine, wires) => (engine, wires),
+            Machine::Nats(engine, wire) => {
+                wire.lost();
+                let reason = error.map_or_else(String::new, ToString::to_string);
+                return engine.handle_closed(now_ms, &reason);
+            }
+        };
         let Some(client) = &mut wires.clients[usize::from(shard.0)] else { return };
         match error {
             Some(error) => client.handle_connect_failed(cx, conn, error),
@@ -200,12 +273,7 @@ impl Engines {
 
 impl Wires {
     fn new(config: Arc<dunlin_config::Engine>) -> Wires {
-        let tls = match (config.tls, &config.ca) {
-            (false, _) => Ok(None),
-            (true, Some(ca)) => Tls::with_roots(ca.as_bytes()).map(Some),
-            (true, None) => Tls::system().map(Some),
-        };
-        let tls = tls.map_err(|error| error.to_string());
+        let tls = tls_of(&config);
         Wires { config, tls, clients: Vec::new(), lost: Vec::new() }
     }
 
@@ -219,8 +287,7 @@ impl Wires {
             (user.as_deref().unwrap_or("default").to_owned(), password.reveal().to_owned())
         });
         // A name that no certificate can bear was refused when it was set; roots that cannot be read, too.
-        let tls = self.tls.as_ref().ok().and_then(Option::as_ref);
-        let tls = tls.and_then(|tls| tls.client(&server.host).ok());
+        let tls = self.tls.as_ref().and_then(|tls| tls.client(&server.host).ok());
         let limits = Limits { output_bytes_max: config.queue_bytes_max, ..Limits::default() };
         ClientConfig {
             auth,
@@ -310,7 +377,8 @@ impl Worker<'_> {
         {
             return;
         }
-        self.engines.update(cx, self.index, &settings.config.engines, &self.state.engines);
+        let now = self.now(cx);
+        self.engines.update(cx, now, self.index, &settings.config.engines, &self.state.engines);
         let configs: Vec<EngineConfig> =
             self.engines.running.iter().map(|of| engine_config(of.id, &of.config)).collect();
         let named = settings.engines.iter_shared();
@@ -319,7 +387,6 @@ impl Worker<'_> {
                 Some((Arc::clone(namespace), self.engines.id_of(engine)?))
             })
             .collect();
-        let now = self.now(cx);
         self.hub.set_engines(now, &configs, namespaces);
         self.drain_events(cx);
     }
@@ -336,8 +403,17 @@ impl Worker<'_> {
             link.role = Role::Engine;
         }
         self.backend_connections += 1;
-        if let Some(client) = &mut self.engines.running[at].wires.clients[usize::from(shard.0)] {
-            client.handle_connect(cx, conn);
+        let Running { machine, made, .. } = &mut self.engines.running[at];
+        match machine {
+            Machine::Redis(_, wires) => {
+                if let Some(client) = &mut wires.clients[usize::from(shard.0)] {
+                    client.handle_connect(cx, conn);
+                }
+            }
+            Machine::Nats(engine, _) => {
+                *made += 1;
+                engine.handle_connected(cx.now_ms());
+            }
         }
         true
     }
@@ -362,7 +438,10 @@ impl Worker<'_> {
 
     pub(super) fn engine_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some((at, shard)) = self.engines.owner(conn) else { return };
-        if let Some(client) = &mut self.engines.running[at].wires.clients[usize::from(shard.0)] {
+        // To NATS the end of the turn sends what waits.
+        if let Machine::Redis(_, wires) = &mut self.engines.running[at].machine
+            && let Some(client) = &mut wires.clients[usize::from(shard.0)]
+        {
             client.handle_writable(cx, conn);
         }
     }
@@ -374,9 +453,12 @@ impl Worker<'_> {
 
     /// A timer has fired, perhaps one of a connection that is to be made again.
     pub(super) fn engine_timer(&mut self, cx: &mut Context<Link>, timer: TimerId) {
-        let wires = self.engines.running.iter_mut().map(|running| &mut running.wires);
-        for client in wires.flat_map(|wires| wires.clients.iter_mut().flatten()) {
-            client.handle_timer(cx, timer);
+        for running in &mut self.engines.running {
+            if let Machine::Redis(_, wires) = &mut running.machine {
+                for client in wires.clients.iter_mut().flatten() {
+                    client.handle_timer(cx, timer);
+                }
+            }
         }
     }
 
@@ -413,12 +495,16 @@ impl Worker<'_> {
     /// Once a second: how the engines are.
     pub(super) fn publish_engine_gauges(&mut self, cx: &Context<Link>) {
         let now_ms = cx.now_ms();
-        for Running { engine, wires, made, stats, .. } in &self.engines.running {
-            let outstanding = |shard: ShardId| {
-                let client = wires.clients.get(usize::from(shard.0)).and_then(Option::as_ref);
-                client.map_or(0, Client::outstanding)
+        for Running { machine, made, stats, .. } in &self.engines.running {
+            let outstanding = match machine {
+                Machine::Redis(_, wires) => {
+                    wires.clients.iter().flatten().map(Client::outstanding).sum()
+                }
+                Machine::Nats(engine, _) => engine.outstanding(),
             };
-            stats.publish(now_ms, engine, *made, outstanding);
+            let shards = any!(machine, engine => engine.shards().collect());
+            let (done, is_ready) = any!(machine, engine => (engine.stats(), engine.is_ready()));
+            stats.publish(now_ms, shards, done, is_ready, *made, outstanding);
         }
     }
 }
@@ -436,15 +522,28 @@ fn engine_config(id: EngineId, config: &dunlin_config::Engine) -> EngineConfig {
     }
 }
 
-fn redis_config(config: &dunlin_config::Engine) -> RedisConfig {
-    let servers = |role| {
-        let server = |address: &String| {
-            let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
-            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-            Server { host, port: port.parse().unwrap_or_default(), role }
-        };
-        config.addresses.iter().map(server).collect()
+/// Whom certificates have to be signed by, if the servers are spoken to by TLS. Roots that cannot be read were refused when
+/// they were set.
+pub(super) fn tls_of(config: &dunlin_config::Engine) -> Option<Tls> {
+    match (config.tls, &config.ca) {
+        (false, _) => None,
+        (true, Some(ca)) => Tls::with_roots(ca.as_bytes()).ok(),
+        (true, None) => Tls::system().ok(),
+    }
+}
+
+/// The servers of an engine.
+pub(super) fn servers(config: &dunlin_config::Engine, role: ServerRole) -> Vec<Server> {
+    let server = |address: &String| {
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Server { host, port: port.parse().unwrap_or_default(), role }
     };
+    config.addresses.iter().map(server).collect()
+}
+
+fn redis_config(config: &dunlin_config::Engine) -> RedisConfig {
+    let servers = |role| servers(config, role);
     let topology = match config.topology {
         EngineTopology::Servers => Topology::Servers(servers(ServerRole::Data)),
         EngineTopology::Sentinel => Topology::Sentinel {

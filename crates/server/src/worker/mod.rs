@@ -38,6 +38,7 @@ mod gauges;
 mod key_wait;
 mod link;
 mod listeners;
+mod nats;
 mod parts;
 mod permission;
 mod poll;

@@ -22,7 +22,7 @@ pub struct ShardStatus {
     /// The server may evict keys: streams then begin anew, and nobody recovers. Its `maxmemory-policy`; empty if it does not.
     pub eviction: String,
     /// Why it refused what was published last, while it takes requests otherwise: it is out of memory, for instance.
-    pub refusing: Option<ServerError>,
+    pub refusing: Option<Refusal>,
     /// Parts of the key space that are served by it, and how many of them take requests.
     pub partitions: u16,
     /// See [`partitions`](Self::partitions).
@@ -42,7 +42,7 @@ pub enum ShardState {
     /// The messages that it sends to itself did not come back; it is made anew.
     Silent,
     /// The server refuses.
-    Refused(ServerError),
+    Refused(Refusal),
 }
 
 impl ShardState {
@@ -53,7 +53,7 @@ impl ShardState {
             ShardState::Greeting => "greeting",
             ShardState::Ready => "ready",
             ShardState::Silent => "silent",
-            ShardState::Refused(error) => error.name(),
+            ShardState::Refused(refusal) => refusal.name,
         }
     }
 
@@ -65,14 +65,29 @@ impl ShardState {
             ShardState::Silent => {
                 "the connection takes commands and delivers no messages; see the server's log and its memory"
             }
-            ShardState::Refused(error) => error.fix(),
+            ShardState::Refused(refusal) => refusal.fix,
         }
+    }
+}
+
+/// Why a server refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// A name for metrics and health, in snake case.
+    pub name: &'static str,
+    /// What to do about it.
+    pub fix: &'static str,
+}
+
+impl From<ServerError> for Refusal {
+    fn from(error: ServerError) -> Refusal {
+        Refusal { name: error.name(), fix: error.fix() }
     }
 }
 
 /// What an engine has done since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RedisStats {
+pub struct Stats {
     /// Publications acknowledged.
     pub published: u64,
     /// Commands by which they were sent.

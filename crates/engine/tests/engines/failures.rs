@@ -1,7 +1,7 @@
 //! What goes wrong with a server: each has a name and a fix, and nothing is lost in silence.
 
-use dunlin_engine::EngineEvent;
-use dunlin_engine::redis::{RedisConfig, ShardState, Topology};
+use dunlin_engine::redis::{RedisConfig, Topology};
+use dunlin_engine::{EngineEvent, Refusal, ShardState};
 use dunlin_hub::{Error, NewPublication};
 use dunlin_wire::resp::ServerError;
 
@@ -65,7 +65,7 @@ fn a_server_that_reads_its_data_is_waited_for() {
     let config = RedisConfig { hold_ms: 60_000, ..RedisConfig::new(topology_of(&server)) };
     let mut fleet = Fleet::starting(&config, 1, None);
     let token = fleet.send(0, "a", KEPT, data_of("2"));
-    let loading = ShardState::Refused(ServerError::Loading);
+    let loading = ShardState::Refused(ServerError::Loading.into());
     fleet.until("named", |nodes| state(&nodes[0]) == loading);
     let after = fleet.published(0, token).unwrap().position;
     assert!(after.offset == before.offset + 1 && after.epoch != before.epoch);
@@ -104,7 +104,7 @@ fn a_wrong_password_and_a_user_without_rights_have_names() {
     {
         let auth = Some((user.to_owned(), password.to_owned()));
         let mut fleet = Fleet::starting(&config, 1, auth.as_ref());
-        fleet.until("named", |nodes| state(&nodes[0]) == ShardState::Refused(error.clone()));
+        fleet.until("named", |nodes| state(&nodes[0]) == ShardState::Refused(error.clone().into()));
         assert!(!fleet.nodes.0[0].engine.is_ready());
     }
     let auth = Some(("exact".to_owned(), "e".to_owned()));
@@ -121,7 +121,7 @@ fn a_replica_is_refused_until_it_is_the_primary() {
     let config = RedisConfig { hold_ms: 60_000, ..RedisConfig::new(topology_of(&replica)) };
     let mut fleet = Fleet::starting(&config, 1, None);
     let token = fleet.send(0, "a", KEPT, data_of("x"));
-    let read_only = ShardState::Refused(ServerError::ReadOnly);
+    let read_only = ShardState::Refused(ServerError::ReadOnly.into());
     fleet.until("named", |nodes| state(&nodes[0]) == read_only);
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
     assert_eq!(fleet.published(0, token).unwrap().position.offset, 1);
@@ -145,7 +145,7 @@ fn a_server_without_memory_refuses_and_eviction_is_warned_of() {
     let detail = fleet.nodes.0[0].engine.shards().next().unwrap().detail;
     assert_eq!(ServerError::parse(&detail), ServerError::OutOfMemory);
     let refusing = |fleet: &Fleet| fleet.nodes.0[0].engine.shards().next().unwrap().refusing;
-    assert_eq!(refusing(&fleet), Some(ServerError::OutOfMemory));
+    assert_eq!(refusing(&fleet), Some(Refusal::from(ServerError::OutOfMemory)));
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(fleet.publish(0, "a", "2").offset, 2, "the refused one took no offset");
     assert_eq!(refusing(&fleet), None);

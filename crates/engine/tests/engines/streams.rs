@@ -8,25 +8,28 @@ use dunlin_hub::{
     StreamPosition,
 };
 
-use crate::nodes::{Fleet, KEPT, UNKEPT, data_of, heard};
-use crate::servers::Deployment;
+use crate::nats_server::NatsServer;
+use crate::nodes::{Fleet, KEPT, Setup, UNKEPT, data_of, heard};
+use crate::servers::{Deployment, RedisServer};
 
-/// The arrangements, each for a story of its own.
-fn with_each(story: impl Fn(&Deployment)) {
+/// The engines, and the arrangements of each, for a story of its own.
+fn with_each(story: impl Fn(&Setup, &[RedisServer])) {
     for deployment in [
         Deployment::single(),
         Deployment::servers(3),
         Deployment::sentinel(),
         Deployment::cluster(3),
     ] {
-        story(&deployment);
+        story(&Setup::from(&deployment.topology), &deployment.servers);
     }
+    let server = NatsServer::start(&["-js"]);
+    story(&Setup::Nats(server.config()), &[]);
 }
 
 #[test]
 fn what_one_node_publishes_others_hear_once_and_in_order() {
-    with_each(|deployment| {
-        let mut fleet = Fleet::new(&deployment.topology, 3);
+    with_each(|setup, _| {
+        let mut fleet = Fleet::new(setup, 3);
         for channel in ["a", "b", "c", "d"] {
             for node in 0..2 {
                 let at = fleet.subscribe(node, channel, KEPT);
@@ -64,8 +67,8 @@ fn what_one_node_publishes_others_hear_once_and_in_order() {
 
 #[test]
 fn what_is_not_kept_is_heard_without_an_offset() {
-    with_each(|deployment| {
-        let mut fleet = Fleet::new(&deployment.topology, 2);
+    with_each(|setup, _| {
+        let mut fleet = Fleet::new(setup, 2);
         fleet.subscribe(0, "ticker", UNKEPT);
         for number in 0..3 {
             let token = fleet.send(1, "ticker", UNKEPT, data_of(&number.to_string()));
@@ -125,8 +128,8 @@ fn all_of_a_publication_crosses() {
 
 #[test]
 fn history_reads_as_that_of_memory_does() {
-    with_each(|deployment| {
-        let mut fleet = Fleet::new(&deployment.topology, 2);
+    with_each(|setup, _| {
+        let mut fleet = Fleet::new(setup, 2);
         // One by one, and joined.
         for (channel, joined) in [("one", 1), ("many", 7), ("all", 64)] {
             let mut tokens = Vec::new();
@@ -178,8 +181,8 @@ fn history_reads_as_that_of_memory_does() {
 
 #[test]
 fn a_repeated_key_and_an_older_version_are_suppressed() {
-    with_each(|deployment| {
-        let mut fleet = Fleet::new(&deployment.topology, 2);
+    with_each(|setup, _| {
+        let mut fleet = Fleet::new(setup, 2);
         fleet.subscribe(0, "a", KEPT);
         let keyed = || NewPublication { idempotency_key: Some("k".into()), ..data_of("keyed") };
         let token = fleet.send(0, "a", KEPT, keyed());
@@ -210,8 +213,8 @@ fn a_repeated_key_and_an_older_version_are_suppressed() {
 
 #[test]
 fn what_is_removed_is_gone_for_all_and_offsets_go_on() {
-    with_each(|deployment| {
-        let mut fleet = Fleet::new(&deployment.topology, 2);
+    with_each(|setup, servers| {
+        let mut fleet = Fleet::new(setup, 2);
         fleet.subscribe(0, "a", KEPT);
         for number in 1..=3 {
             fleet.publish(1, "a", &number.to_string());
@@ -230,7 +233,7 @@ fn what_is_removed_is_gone_for_all_and_offsets_go_on() {
         assert_eq!(fleet.publish(1, "a", "4").offset, 4);
         let history = fleet.history(0, "a", HistoryFilter::default()).unwrap();
         assert_eq!(history.publications.len(), 1);
-        for server in &deployment.servers {
+        for server in servers {
             let ttl = server.cli(&["EVAL", NO_TTL, "0"]);
             assert!(ttl.is_empty() || ttl.starts_with("MOVED"), "keys without end: {ttl}");
         }
@@ -243,8 +246,8 @@ const NO_TTL: &str = "local out = {} for _, k in ipairs(redis.call('KEYS', '*:[c
 
 #[test]
 fn positions_of_many_channels_are_read_at_once() {
-    with_each(|deployment| {
-        let mut fleet = Fleet::new(&deployment.topology, 1);
+    with_each(|setup, _| {
+        let mut fleet = Fleet::new(setup, 1);
         let mut channels: Vec<Arc<str>> = Vec::new();
         let mut expected = Vec::new();
         for number in 0..20u32 {

@@ -1,10 +1,12 @@
-//! The engine on Redis against real servers, in each arrangement that it knows: one set of tests for all of them, and what
-//! goes wrong with each.
+//! Engines against real servers, in each arrangement that they know: one set of tests for all of them, and what goes wrong
+//! with each.
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the benchmark, and each uses its part")]
 
 mod failover;
 mod failures;
+mod nats;
+mod nats_server;
 mod nodes;
 mod servers;
 mod streams;

@@ -102,6 +102,16 @@ fn until_colon(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]))
 }
 
+/// What a message begins with: all before its publications.
+pub(crate) fn head(kind: FrameKind, position: StreamPosition) -> String {
+    let kind = match kind {
+        FrameKind::Cleared => 'c',
+        FrameKind::EpochChanged => 'e',
+        FrameKind::Publications | FrameKind::Unknown => 'p',
+    };
+    format!("1{kind}{}:{}:", position.epoch, position.offset)
+}
+
 /// Appends a publication.
 pub(crate) fn encode(out: &mut Vec<u8>, publication: &NewPublication, time_ms: u64) {
     Writer::delimited(out, |writer| {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dunlin_engine::nats::{NatsConfig, NatsEngine, Pipe};
 use dunlin_engine::redis::{RedisConfig, RedisEngine, Topology};
 use dunlin_engine::{
     EngineEvent, EnginePosition, EnginePublish, EngineRequest, LinkFull, Links, Retention, Server,
-    ShardId,
+    ShardId, ShardStatus, Stats,
 };
 use dunlin_hub::{Error, History, HistoryFilter, NewPublication, Published, StreamPosition};
 use dunlin_net::redis::{Client, ClientConfig, Received};
@@ -16,14 +17,89 @@ use dunlin_net::{
     TimerId,
 };
 
+/// When all of it happens, Unix time in milliseconds.
+const TIME_MS: u64 = 1_700_000_000_000;
+
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 pub const KEPT: Retention = Retention { size: 100, ttl_ms: 60_000, meta_ttl_ms: 600_000 };
 pub const UNKEPT: Retention = Retention { size: 0, ttl_ms: 0, meta_ttl_ms: 0 };
 
+/// Any engine.
+pub enum Machine {
+    Redis(RedisEngine),
+    Nats(NatsEngine),
+}
+
+/// How an engine is made.
+#[derive(Clone)]
+pub enum Setup {
+    Redis(RedisConfig),
+    Nats(NatsConfig),
+}
+
+impl From<&Topology> for Setup {
+    fn from(topology: &Topology) -> Setup {
+        Setup::Redis(RedisConfig::new(topology.clone()))
+    }
+}
+
+impl From<&RedisConfig> for Setup {
+    fn from(config: &RedisConfig) -> Setup {
+        Setup::Redis(config.clone())
+    }
+}
+
+impl From<&NatsConfig> for Setup {
+    fn from(config: &NatsConfig) -> Setup {
+        Setup::Nats(config.clone())
+    }
+}
+
+impl From<&Setup> for Setup {
+    fn from(setup: &Setup) -> Setup {
+        setup.clone()
+    }
+}
+
+/// Of whichever engine it is.
+macro_rules! any {
+    ($machine:expr, $engine:ident => $what:expr) => {
+        match $machine {
+            Machine::Redis($engine) => $what,
+            Machine::Nats($engine) => $what,
+        }
+    };
+}
+
+impl Machine {
+    pub fn stats(&self) -> Stats {
+        any!(self, engine => engine.stats())
+    }
+
+    pub fn is_ready(&self) -> bool {
+        any!(self, engine => engine.is_ready())
+    }
+
+    pub fn shards(&self) -> std::vec::IntoIter<ShardStatus> {
+        any!(self, engine => engine.shards().collect::<Vec<_>>()).into_iter()
+    }
+
+    pub fn redis(&mut self) -> &mut RedisEngine {
+        match self {
+            Machine::Redis(engine) => engine,
+            Machine::Nats(_) => panic!("not on Redis"),
+        }
+    }
+}
+
 pub struct Node {
-    pub engine: RedisEngine,
+    pub engine: Machine,
     clients: BTreeMap<u16, Client>,
+    /// The connection of an engine on NATS.
+    conn: Option<ConnId>,
+    /// Why it could not be made.
+    failed: Option<String>,
     pub events: Vec<EngineEvent>,
     auth: Option<(String, String)>,
     token: u64,
@@ -40,6 +116,33 @@ struct NodeLinks<'a> {
 impl NodeLinks<'_> {
     fn client(&mut self, shard: ShardId) -> (&mut Client, &mut Context<()>) {
         (self.clients.get_mut(&shard.0).expect("opened before it is used"), self.cx)
+    }
+}
+
+struct NodePipe<'a> {
+    cx: &'a mut Context<()>,
+    conn: &'a mut Option<ConnId>,
+    failed: &'a mut Option<String>,
+}
+
+impl Pipe for NodePipe<'_> {
+    fn open(&mut self, server: &Server) {
+        self.close();
+        match self.cx.connect_name(&server.host, server.port, &connect_config()) {
+            Ok(conn) => *self.conn = Some(conn),
+            Err(error) => *self.failed = Some(error.to_string()),
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(conn) = self.conn.take() {
+            self.cx.abort(conn);
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), LinkFull> {
+        let conn = self.conn.ok_or(LinkFull)?;
+        self.cx.write(conn, bytes).map_err(|_| LinkFull)
     }
 }
 
@@ -101,19 +204,49 @@ impl Node {
         self.deaf = true;
     }
 
+    /// Whether it was this node's connection that was lost.
+    fn lost(&mut self, cx: &mut Context<()>, conn: ConnId, reason: &str) -> bool {
+        let is_ours = self.conn == Some(conn);
+        if is_ours && let Machine::Nats(engine) = &mut self.engine {
+            self.conn = None;
+            engine.handle_closed(cx.now_ms(), reason);
+        }
+        is_ours
+    }
+
+    /// Cuts the connection of an engine on NATS.
+    pub fn cut(&mut self, cx: &mut Context<()>) {
+        let Machine::Nats(engine) = &mut self.engine else { panic!("not on NATS") };
+        cx.abort(self.conn.take().expect("it is connected"));
+        engine.handle_closed(cx.now_ms(), "cut");
+    }
+
     fn turn(&mut self, cx: &mut Context<()>) {
         let now_ms = cx.now_ms();
-        for (&shard, client) in &mut self.clients {
-            while let Some(lost) = client.poll_lost() {
-                self.engine.handle_lost(now_ms, ShardId(shard), lost.token, lost.sent);
+        let Node { engine, clients, auth, conn, failed, .. } = self;
+        match engine {
+            Machine::Redis(engine) => {
+                for (&shard, client) in &mut *clients {
+                    while let Some(lost) = client.poll_lost() {
+                        engine.handle_lost(now_ms, ShardId(shard), lost.token, lost.sent);
+                    }
+                }
+                if engine.poll_timeout().is_some_and(|at_ms| at_ms <= now_ms) {
+                    engine.handle_timeout(now_ms);
+                }
+                engine.flush(now_ms, &mut NodeLinks { cx, clients, auth });
+            }
+            Machine::Nats(engine) => {
+                if engine.poll_timeout().is_some_and(|at_ms| at_ms <= now_ms) {
+                    engine.handle_timeout(now_ms);
+                }
+                engine.flush(now_ms, &mut NodePipe { cx, conn, failed });
+                if let Some(reason) = failed.take() {
+                    engine.handle_closed(now_ms, &reason);
+                }
             }
         }
-        if self.engine.poll_timeout().is_some_and(|at_ms| at_ms <= now_ms) {
-            self.engine.handle_timeout(now_ms);
-        }
-        let Node { engine, clients, auth, .. } = self;
-        engine.flush(now_ms, &mut NodeLinks { cx, clients, auth });
-        while let Some(event) = self.engine.poll_event() {
+        while let Some(event) = any!(&mut self.engine, engine => engine.poll_event()) {
             self.events.push(event);
         }
     }
@@ -125,14 +258,18 @@ pub struct Nodes(pub Vec<Node>);
 impl Nodes {
     fn closed(&mut self, cx: &mut Context<()>, conn: ConnId) {
         for node in &mut self.0 {
+            if node.lost(cx, conn, "the connection has ended") {
+                return;
+            }
             for (&shard, client) in &mut node.clients {
                 if client.owns(conn) {
                     client.handle_close(cx, conn);
+                    let engine = node.engine.redis();
                     while let Some(lost) = client.poll_lost() {
-                        node.engine.handle_lost(cx.now_ms(), ShardId(shard), lost.token, lost.sent);
+                        engine.handle_lost(cx.now_ms(), ShardId(shard), lost.token, lost.sent);
                     }
                     let reason = client.last_error().unwrap_or_default();
-                    node.engine.handle_closed(cx.now_ms(), ShardId(shard), reason);
+                    engine.handle_closed(cx.now_ms(), ShardId(shard), reason);
                     return;
                 }
             }
@@ -144,6 +281,13 @@ impl Handler for Nodes {
     type Data = ();
 
     fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        for node in &mut self.0 {
+            if node.conn == Some(conn)
+                && let Machine::Nats(engine) = &mut node.engine
+            {
+                engine.handle_connected(cx.now_ms());
+            }
+        }
         for client in self.0.iter_mut().flat_map(|node| node.clients.values_mut()) {
             client.handle_connect(cx, conn);
         }
@@ -152,6 +296,15 @@ impl Handler for Nodes {
     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
         for node in &mut self.0 {
             let Node { engine, clients, deaf, .. } = node;
+            let engine = match engine {
+                Machine::Nats(engine) => {
+                    if node.conn == Some(conn) {
+                        engine.handle_data(cx.now_ms(), bytes);
+                    }
+                    continue;
+                }
+                Machine::Redis(engine) => engine,
+            };
             for (&shard, client) in clients {
                 let shard = ShardId(shard);
                 client.handle_data(cx, conn, bytes, |_, cx, received| match received {
@@ -188,10 +341,13 @@ impl Handler for Nodes {
     ) {
         let text = error.to_string();
         for node in &mut self.0 {
+            if node.lost(cx, conn, &text) {
+                return;
+            }
             for (&shard, client) in &mut node.clients {
                 if client.owns(conn) {
                     client.handle_connect_failed(cx, conn, error);
-                    node.engine.handle_closed(cx.now_ms(), ShardId(shard), &text);
+                    node.engine.redis().handle_closed(cx.now_ms(), ShardId(shard), &text);
                     return;
                 }
             }
@@ -223,22 +379,35 @@ pub struct Fleet {
 
 impl Fleet {
     /// Nodes that wait until their engine is ready.
-    pub fn new(topology: &Topology, nodes: usize) -> Fleet {
-        let mut fleet = Fleet::starting(&RedisConfig::new(topology.clone()), nodes, None);
+    pub fn new(setup: impl Into<Setup>, nodes: usize) -> Fleet {
+        let mut fleet = Fleet::starting(setup, nodes, None);
         fleet.until_ready();
         fleet
     }
 
-    pub fn starting(config: &RedisConfig, nodes: usize, auth: Option<&(String, String)>) -> Fleet {
+    pub fn starting(
+        setup: impl Into<Setup>,
+        nodes: usize,
+        auth: Option<&(String, String)>,
+    ) -> Fleet {
+        let setup = setup.into();
         let event_loop = EventLoop::new(LoopConfig::default()).unwrap();
         let mut fleet = Fleet { event_loop, nodes: Nodes::default() };
         for _ in 0..nodes {
             let cx = fleet.event_loop.context();
-            let engine = RedisEngine::new(config.clone(), cx.random_u64(), cx.now_ms());
+            let (seed, now_ms) = (cx.random_u64(), cx.now_ms());
+            let engine = match setup.clone() {
+                Setup::Redis(config) => Machine::Redis(RedisEngine::new(config, seed, now_ms)),
+                Setup::Nats(config) => {
+                    Machine::Nats(NatsEngine::new(config, seed, now_ms, TIME_MS))
+                }
+            };
             let (clients, events, auth) = (BTreeMap::new(), Vec::new(), auth.cloned());
             fleet.nodes.0.push(Node {
                 engine,
                 clients,
+                conn: None,
+                failed: None,
                 events,
                 auth: auth.clone(),
                 token: 0,
@@ -246,6 +415,11 @@ impl Fleet {
             });
         }
         fleet
+    }
+
+    /// Cuts a node's connection.
+    pub fn cut(&mut self, node: usize) {
+        self.nodes.0[node].cut(self.event_loop.context());
     }
 
     pub fn until_ready(&mut self) {
@@ -283,7 +457,7 @@ impl Fleet {
         let node = &mut self.nodes.0[node];
         node.token += 1;
         let request = request(node.token);
-        node.engine.handle_request(now_ms, request);
+        any!(&mut node.engine, engine => engine.handle_request(now_ms, request));
         node.token
     }
 
@@ -307,7 +481,7 @@ impl Fleet {
     ) -> u64 {
         let channel: Arc<str> = channel.into();
         self.ask(node, |token| {
-            let time_ms = 1_700_000_000_000;
+            let time_ms = TIME_MS;
             EngineRequest::Publish(Box::new(EnginePublish {
                 token,
                 channel,

@@ -1,0 +1,586 @@
+//! Answers and messages become events.
+
+use std::sync::Arc;
+
+use dunlin_hub::engine::{EngineEvent, EnginePosition};
+use dunlin_hub::{Error, Published, StreamPosition};
+use dunlin_wire::nats::{Headers, Message};
+use serde::Deserialize;
+
+use super::lane::{Batch, Known, Plain, Work};
+use super::message::State;
+use super::{Confirmation, NatsEngine, StreamPhase, refusals};
+use crate::frame::{Frame, FrameKind};
+use crate::status::ShardState;
+
+/// Milliseconds until JetStream is asked again that was not able to answer.
+const RETRY_MS: u64 = 250;
+
+/// The channel's last message is another than was expected.
+const WRONG_LAST_SEQUENCE: u32 = 10_071;
+
+/// There is a stream of the name, and it is another.
+const STREAM_DIFFERS: u32 = 10_058;
+
+/// A request that was not answered.
+#[derive(Debug)]
+pub(super) enum Pending {
+    /// The stream.
+    Stream {
+        updates: bool,
+    },
+    /// The last message of a channel.
+    Last(Arc<str>),
+    /// The first message of a stream or an epoch, and what is known then.
+    Begin(Arc<str>, Box<Known>),
+    Publish(Arc<str>, Box<Batch>, Box<Known>),
+    Remove(Arc<str>, u64, Box<Known>),
+    /// The message behind which a batch was sent.
+    Successor(Arc<str>, Box<Batch>),
+    /// The message that a key was published with.
+    Duplicate(Arc<str>, Box<Batch>),
+    /// A message of a history, by reader and sequence.
+    Fetch(u64, u64),
+    /// The stream's last sequence, for a request for positions.
+    Newest(u64),
+    /// One of the positions asked for, by its place there.
+    Peek(u64, usize, Arc<str>),
+    /// An idempotency key of a publication that is not kept.
+    Claim(Box<Plain>),
+    Ignored,
+}
+
+/// What JetStream answers.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Answer {
+    seq: u64,
+    duplicate: bool,
+    error: Option<Refused>,
+    state: StreamState,
+}
+
+#[derive(Deserialize)]
+struct Refused {
+    #[serde(default)]
+    err_code: u32,
+    #[serde(default)]
+    description: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct StreamState {
+    last_seq: u64,
+}
+
+/// A message of the stream.
+pub(super) struct Stored<'a> {
+    pub(super) sequence: u64,
+    pub(super) state: State,
+    pub(super) frame: Frame<'a>,
+}
+
+/// What came of asking for a message.
+enum Found<'a> {
+    Stored(Stored<'a>),
+    Nothing,
+    /// It is none of ours.
+    Unreadable,
+    /// Nobody can be asked.
+    Unavailable,
+}
+
+fn found<'a>(headers: Headers<'a>, payload: &'a [u8]) -> Found<'a> {
+    match headers.status() {
+        Some(404) => return Found::Nothing,
+        Some(_) => return Found::Unavailable,
+        None => {}
+    }
+    let sequence = headers.get("Nats-Sequence").and_then(|text| text.parse().ok());
+    match (sequence, State::parse(payload)) {
+        (Some(sequence), Ok((Some(state), rest))) => match Frame::parse(rest) {
+            Ok(frame) => Found::Stored(Stored { sequence, state, frame }),
+            Err(_) => Found::Unreadable,
+        },
+        _ => Found::Unreadable,
+    }
+}
+
+impl NatsEngine {
+    pub(super) fn handle_answer(
+        &mut self,
+        now_ms: u64,
+        token: u64,
+        headers: Headers<'_>,
+        payload: &[u8],
+    ) {
+        let Some(pending) = self.pending.remove(&token) else { return };
+        while self.due.front().is_some_and(|(_, token)| !self.pending.contains_key(token)) {
+            self.due.pop_front();
+        }
+        match pending {
+            Pending::Last(channel) => {
+                self.free(&channel);
+                match found(headers, payload) {
+                    Found::Stored(stored) => self.settle(now_ms, &channel, Some(stored)),
+                    Found::Nothing => self.settle(now_ms, &channel, None),
+                    Found::Unreadable => self.unreadable(&channel),
+                    Found::Unavailable => self.stream_gone(now_ms),
+                }
+            }
+            Pending::Successor(channel, batch) => match found(headers, payload) {
+                Found::Stored(stored) => self.successor(&channel, batch, &stored),
+                _ => {
+                    self.lane(&channel).is_fresh = false;
+                    self.again_or_fail(now_ms, &channel, batch);
+                }
+            },
+            Pending::Duplicate(channel, batch) => {
+                let (position, suppressed) = match found(headers, payload) {
+                    Found::Stored(stored) => {
+                        (stored.frame.position, stored.state.nonce != batch.nonce)
+                    }
+                    _ => (StreamPosition::default(), true),
+                };
+                self.finish_batch(&batch, Ok(Published { position, suppressed }));
+                self.free(&channel);
+            }
+            Pending::Fetch(reader, sequence) => {
+                let status = headers.status();
+                self.fetched(now_ms, reader, sequence, status.is_none().then_some(payload));
+            }
+            Pending::Peek(gathering, index, channel) => {
+                let position = match found(headers, payload) {
+                    Found::Stored(stored) => Ok(stored.frame.position),
+                    Found::Nothing => Ok(StreamPosition::default()),
+                    Found::Unreadable => Err(Error::EngineRefused),
+                    Found::Unavailable => Err(Error::EngineUnavailable),
+                };
+                self.peeked(gathering, index, &channel, position);
+            }
+            Pending::Ignored => {}
+            pending => {
+                let answer = match headers.status() {
+                    Some(_) => None,
+                    None => serde_json::from_slice(payload).ok(),
+                };
+                self.handle_json(now_ms, pending, answer);
+            }
+        }
+    }
+
+    /// The answer to what is answered in JSON; `None`: nobody is there to answer.
+    fn handle_json(&mut self, now_ms: u64, pending: Pending, answer: Option<Answer>) {
+        let Some(Answer { seq, duplicate, error, state }) = answer else {
+            self.stream_gone(now_ms);
+            // Nothing was stored.
+            return self.put_back(now_ms, pending);
+        };
+        let Some(Refused { err_code, description }) = error else {
+            match pending {
+                Pending::Stream { .. } => {
+                    self.stream = StreamPhase::Ready;
+                    self.ready(now_ms);
+                    self.dirty.append(&mut self.stalled);
+                }
+                Pending::Begin(channel, mut known) => {
+                    known.sequence = seq;
+                    self.lane(&channel).known = Some(*known);
+                    self.free(&channel);
+                    self.opened(now_ms, &channel);
+                }
+                Pending::Publish(channel, batch, _) if duplicate => {
+                    let subject = format!("$JS.API.DIRECT.GET.{}", self.config.prefix);
+                    let token = self.expect(now_ms, Pending::Duplicate(channel, batch));
+                    let asked = format!("{{\"seq\":{seq}}}");
+                    self.request(&subject, token, &[], &[asked.as_bytes()]);
+                }
+                Pending::Publish(channel, batch, mut known) => {
+                    self.stats.publish_commands += 1;
+                    self.session.refusing = None;
+                    known.sequence = seq;
+                    let published = Published { position: known.position, suppressed: false };
+                    self.learn(&channel, *known);
+                    self.finish_batch(&batch, Ok(published));
+                    self.free(&channel);
+                }
+                Pending::Remove(channel, token, mut known) => {
+                    known.sequence = seq;
+                    let subject = self.subject('s', &channel);
+                    self.learn(&channel, *known);
+                    self.removed(token, Ok(()));
+                    self.free(&channel);
+                    // What is before it is not read any more; now it takes no room either.
+                    let purge = serde_json::json!({ "filter": subject, "seq": seq }).to_string();
+                    let token = self.expect(now_ms, Pending::Ignored);
+                    let subject = format!("$JS.API.STREAM.PURGE.{}", self.config.prefix);
+                    self.request(&subject, token, &[], &[purge.as_bytes()]);
+                }
+                Pending::Claim(plain) if duplicate => {
+                    let position = StreamPosition::default();
+                    self.finish_plain(&plain, Ok(Published { position, suppressed: true }));
+                }
+                Pending::Claim(plain) => {
+                    self.send_plain(&plain.channel, plain.token, &plain.encoded);
+                }
+                Pending::Newest(gathering) => self.newest(now_ms, gathering, state.last_seq),
+                _ => {}
+            }
+            return;
+        };
+        match pending {
+            Pending::Stream { updates: false } if err_code == STREAM_DIFFERS => {
+                self.ask_stream(now_ms, "UPDATE");
+            }
+            Pending::Stream { .. } => {
+                self.stream = StreamPhase::Wanted { at_ms: now_ms + 4 * RETRY_MS };
+                self.session.detail = description;
+                let refusal = refusals::of_code(err_code);
+                self.session.enter(now_ms, ShardState::Refused(refusal));
+            }
+            pending @ (Pending::Begin(..) | Pending::Publish(..) | Pending::Remove(..))
+                if err_code == WRONG_LAST_SEQUENCE =>
+            {
+                if let Some(channel) = pending.channel() {
+                    self.lane(&channel.clone()).is_fresh = false;
+                }
+                self.put_back(now_ms, pending);
+            }
+            pending => {
+                let refusal = refusals::of_code(err_code);
+                self.session.detail = description;
+                if refusal == refusals::UNAVAILABLE {
+                    self.stream_gone(now_ms);
+                    return self.put_back(now_ms, pending);
+                }
+                self.session.refusing = Some(refusal);
+                self.refused(pending);
+            }
+        }
+    }
+
+    /// The stream, or JetStream, is not there.
+    pub(super) fn stream_gone(&mut self, now_ms: u64) {
+        if self.stream != StreamPhase::Asked || self.pending.is_empty() {
+            self.stream = StreamPhase::Wanted { at_ms: now_ms + RETRY_MS };
+        }
+        self.session.enter(now_ms, ShardState::Refused(refusals::NO_JETSTREAM));
+        self.session.detail = "nobody answers for the stream".to_owned();
+    }
+
+    /// What was not carried out is done again.
+    fn put_back(&mut self, now_ms: u64, pending: Pending) {
+        match pending {
+            Pending::Stream { .. } => {
+                self.stream = StreamPhase::Wanted { at_ms: now_ms + RETRY_MS };
+            }
+            Pending::Publish(channel, mut batch, known) => {
+                // Sent for the first time, and refused: it is not there. Sent before, it may be.
+                let expected = known.state.before.first().copied().unwrap_or(0);
+                if batch.sent_after == Some(expected) && !batch.is_sought {
+                    batch.sent_after = None;
+                }
+                self.again(&channel, Work::Publish(batch));
+            }
+            Pending::Successor(channel, batch) | Pending::Duplicate(channel, batch) => {
+                self.again(&channel, Work::Publish(batch));
+            }
+            Pending::Remove(channel, token, _) => {
+                self.again(&channel, Work::Remove { token, since_ms: now_ms });
+            }
+            Pending::Last(channel) | Pending::Begin(channel, _) => self.free(&channel),
+            Pending::Claim(plain) => self.plain.push_front(*plain),
+            Pending::Newest(gathering) => self.gathering_failed(gathering),
+            Pending::Peek(gathering, ..) => self.gathering_failed(gathering),
+            Pending::Fetch(reader, _) => self.read_failed(reader),
+            Pending::Ignored => {}
+        }
+    }
+
+    /// A request was not answered: in time, or because its connection was lost. Nobody knows whether it was carried out.
+    pub(super) fn pending_lost(&mut self, now_ms: u64, pending: Pending, disconnected: bool) {
+        match pending {
+            Pending::Publish(channel, mut batch, known) => {
+                batch.sent_after.get_or_insert(known.state.before.first().copied().unwrap_or(0));
+                batch.is_sought = true;
+                self.lane(&channel).is_fresh = false;
+                self.again_or_fail(now_ms, &channel, batch);
+            }
+            Pending::Successor(channel, batch) => self.again_or_fail(now_ms, &channel, batch),
+            Pending::Duplicate(channel, batch) => {
+                self.finish_batch(&batch, Err(Error::EngineUncertain));
+                self.free(&channel);
+            }
+            Pending::Remove(channel, token, _) => {
+                self.lane(&channel).is_fresh = false;
+                self.removed(token, Err(Error::EngineUncertain));
+                self.free(&channel);
+            }
+            Pending::Claim(plain) => self.finish_plain(&plain, Err(Error::EngineUncertain)),
+            Pending::Begin(channel, _) => {
+                self.lane(&channel).is_fresh = false;
+                self.free(&channel);
+            }
+            Pending::Stream { .. } if !disconnected => {
+                self.stream = StreamPhase::Wanted { at_ms: now_ms + RETRY_MS };
+                if !matches!(self.session.state, ShardState::Refused(_)) {
+                    self.session.detail = "JetStream did not answer".to_owned();
+                    self.session.enter(now_ms, ShardState::Refused(refusals::UNAVAILABLE));
+                }
+            }
+            pending => self.put_back(now_ms, pending),
+        }
+    }
+
+    /// Sends a batch again, unless its publisher has been waiting for too long.
+    fn again_or_fail(&mut self, now_ms: u64, channel: &Arc<str>, batch: Box<Batch>) {
+        if batch.since_ms + self.config.answer_ms > now_ms {
+            return self.again(channel, Work::Publish(batch));
+        }
+        self.finish_batch(&batch, Err(Error::EngineUncertain));
+        self.free(channel);
+    }
+
+    /// JetStream does not do it, and nothing was stored.
+    fn refused(&mut self, pending: Pending) {
+        match pending {
+            Pending::Publish(channel, batch, _) => {
+                self.lane(&channel).is_fresh = false;
+                self.finish_batch(&batch, Err(Error::EngineRefused));
+                self.free(&channel);
+            }
+            Pending::Remove(channel, token, _) => {
+                self.lane(&channel).is_fresh = false;
+                self.removed(token, Err(Error::EngineRefused));
+                self.free(&channel);
+            }
+            Pending::Claim(plain) => self.finish_plain(&plain, Err(Error::EngineRefused)),
+            Pending::Begin(channel, _) | Pending::Last(channel) => {
+                self.refuse_channel(&channel);
+                self.free(&channel);
+            }
+            Pending::Newest(gathering) | Pending::Peek(gathering, ..) => {
+                self.gathering_failed(gathering);
+            }
+            Pending::Fetch(reader, _) => self.read_failed(reader),
+            _ => {}
+        }
+    }
+
+    /// Everything that waits for a channel is refused.
+    fn refuse_channel(&mut self, channel: &Arc<str>) {
+        let lane = self.lane(channel);
+        let was_opening = std::mem::take(&mut lane.opening);
+        let (work, reads) = (std::mem::take(&mut lane.work), std::mem::take(&mut lane.reads));
+        for work in work {
+            self.fail_work(work, Error::EngineRefused);
+        }
+        for read in reads {
+            let result = Err(Error::EngineRefused);
+            self.events.push_back(EngineEvent::History { token: read.token, result });
+        }
+        if was_opening {
+            self.subscribed(channel, Err(Error::EngineRefused));
+        }
+    }
+
+    fn unreadable(&mut self, channel: &Arc<str>) {
+        self.stats.unreadable += 1;
+        let what = "holds a message of a newer version, or somebody else's";
+        self.session.detail = format!("channel {channel:?} {what}");
+        self.session.refusing = Some(refusals::OTHER);
+        self.refuse_channel(channel);
+    }
+
+    /// The last message of a channel was read: where its stream is, and in which epoch it goes on.
+    fn settle(&mut self, now_ms: u64, channel: &Arc<str>, last: Option<Stored<'_>>) {
+        let generation = self.session.generation;
+        let fresh = self.fresh_epoch();
+        let Some(lane) = self.lanes.get_mut(channel) else { return };
+        let seen = lane.known.take().filter(|known| known.written);
+        let mut was_cut = seen.as_ref().is_some_and(|seen| seen.position.offset > 0);
+        let known = match last {
+            None => Known {
+                position: StreamPosition { offset: 0, epoch: fresh },
+                sequence: 0,
+                state: State { generation, ..State::default() },
+                written: false,
+            },
+            Some(Stored { sequence, mut state, frame }) => {
+                let mut position = frame.position;
+                // What this epoch reached here, for whom it is one of those before.
+                let reached = |epoch| match epoch == position.epoch {
+                    true => Some(position.offset),
+                    false => state.reach(epoch),
+                };
+                was_cut = seen.as_ref().is_some_and(|seen| {
+                    reached(seen.position.epoch).is_some_and(|top| top < seen.position.offset)
+                });
+                let written = state.generation == generation && !was_cut;
+                if !written {
+                    state = state.inheriting(position, generation);
+                    if was_cut {
+                        state.inherits = Arc::default();
+                    }
+                    position.epoch = fresh;
+                }
+                Known { position, sequence, state, written }
+            }
+        };
+        self.stats.streams_cut += u64::from(was_cut);
+        (lane.known, lane.is_fresh, lane.was_read) = (Some(known.clone()), true, true);
+        if !lane.opening && lane.reads.is_empty() {
+            return;
+        }
+        if known.written {
+            return self.opened(now_ms, channel);
+        }
+        lane.busy = true;
+        self.begin(now_ms, channel, &known);
+    }
+
+    /// A channel's position is known: who waits for it is notified.
+    fn opened(&mut self, now_ms: u64, channel: &Arc<str>) {
+        let Some(lane) = self.lanes.get_mut(channel) else { return };
+        let Some(known) = lane.known.clone() else { return };
+        if let Some(subscription) = &mut lane.subscription
+            && lane.opening
+        {
+            if subscription.heard > known.sequence {
+                // Somebody published in between: once more.
+                lane.is_fresh = false;
+                return self.touch(channel);
+            }
+            (subscription.synced, lane.opening) = (true, false);
+            let result =
+                EnginePosition { position: known.position, inherits: known.state.lineage() };
+            self.subscribed(channel, Ok(result));
+        }
+        let Some(lane) = self.lanes.get_mut(channel) else { return };
+        for read in std::mem::take(&mut lane.reads) {
+            self.begin_read(now_ms, read, &known);
+        }
+        self.touch(channel);
+    }
+
+    /// A batch was looked for, and this is the message where it would be.
+    fn successor(&mut self, channel: &Arc<str>, mut batch: Box<Batch>, stored: &Stored<'_>) {
+        if stored.state.nonce == batch.nonce {
+            let position = stored.frame.position;
+            self.finish_batch(&batch, Ok(Published { position, suppressed: false }));
+            return self.free(channel);
+        }
+        if stored.state.before.first().copied().unwrap_or(0) == batch.sent_after.unwrap_or(0) {
+            // Another took its place.
+            (batch.sent_after, batch.is_sought) = (None, false);
+            return self.again(channel, Work::Publish(batch));
+        }
+        self.finish_batch(&batch, Err(Error::EngineUncertain));
+        self.free(channel);
+    }
+
+    /// What a channel's last message is.
+    fn learn(&mut self, channel: &Arc<str>, known: Known) {
+        let lane = self.lane(channel);
+        if lane.known.as_ref().is_none_or(|old| !old.written || old.sequence < known.sequence) {
+            lane.known = Some(known);
+        }
+    }
+
+    /// A message of a channel that is heard.
+    pub(super) fn handle_message(&mut self, message: &Message<'_>) {
+        let Some(channel) = self.sids.get(&message.sid).cloned() else { return };
+        self.stats.messages += 1;
+        let parsed = State::parse(message.payload).ok();
+        let parsed = parsed.and_then(|(state, rest)| Some((state, Frame::parse(rest).ok()?)));
+        let sequence = message.headers.get("Nats-Sequence").and_then(|text| text.parse().ok());
+        let Some((state, frame)) = parsed else { return self.stats.unreadable += 1 };
+        let Some(lane) = self.lanes.get_mut(&channel) else { return };
+        let Some(subscription) = &mut lane.subscription else { return };
+        if let (Some(state), Some(sequence)) = (state, sequence) {
+            // Before the position has come it is part of what that reaches.
+            if !subscription.synced {
+                return subscription.heard = subscription.heard.max(sequence);
+            }
+            let known = lane.known.as_ref().filter(|known| known.written);
+            if known.is_none_or(|known| known.position.epoch != frame.position.epoch) {
+                // What this epoch inherits is to be said before anything of it.
+                (lane.opening, subscription.synced) = (true, false);
+                (subscription.heard, lane.is_fresh) = (sequence, false);
+                return self.touch(&channel);
+            }
+            if known.is_some_and(|known| sequence > known.sequence) {
+                let position = frame.position;
+                lane.known = Some(Known { position, sequence, state, written: true });
+            }
+        }
+        match frame.kind {
+            FrameKind::Publications => {
+                let Ok(publications) = frame.publications() else {
+                    return self.stats.unreadable += 1;
+                };
+                let epoch = frame.position.epoch;
+                for (publication, except) in publications {
+                    let (channel, publication) = (channel.clone(), Arc::new(publication));
+                    let event = EngineEvent::Publication { channel, epoch, publication, except };
+                    self.events.push_back(event);
+                }
+            }
+            FrameKind::Cleared => self.events.push_back(EngineEvent::Cleared { channel }),
+            FrameKind::EpochChanged => {}
+            FrameKind::Unknown => self.stats.unreadable += 1,
+        }
+    }
+
+    /// The server lets nothing be published, or heard, there.
+    pub(super) fn forbidden(&mut self, now_ms: u64, subject: &str) {
+        if subject.starts_with("$JS.API.STREAM.") || subject.starts_with(&self.answers) {
+            let refusal = ShardState::Refused(refusals::NO_PERMISSION);
+            self.session.enter(now_ms, refusal);
+        }
+        let is_it = |engine: &NatsEngine, pending: &Pending| match pending {
+            Pending::Claim(_) => subject == format!("{}.k", engine.config.prefix),
+            pending => pending.channel().is_some_and(|of| engine.subject('s', of) == subject),
+        };
+        let tokens = self.pending.iter().filter(|(_, pending)| is_it(self, pending));
+        for token in tokens.map(|(&token, _)| token).collect::<Vec<_>>() {
+            if let Some(pending) = self.pending.remove(&token) {
+                self.refused(pending);
+            }
+        }
+        let mut tokens = Vec::new();
+        for group in self.pings.iter_mut().chain([&mut self.unconfirmed]) {
+            group.retain(|confirmation| match confirmation {
+                Confirmation::Published { token, subject: of } if of == subject => {
+                    tokens.push(*token);
+                    false
+                }
+                _ => true,
+            });
+        }
+        self.finish_each(&tokens, Error::EngineRefused);
+        let heard = self.sids.values().find(|channel| self.subject('p', channel) == subject);
+        if let Some(channel) = heard.cloned() {
+            self.subscribed(&channel, Err(Error::EngineRefused));
+        }
+    }
+
+    fn finish_each(&mut self, tokens: &[u64], error: Error) {
+        for &token in tokens {
+            self.finish_publish(&[token], Err(error));
+        }
+    }
+}
+
+impl Pending {
+    /// The channel to which something was sent.
+    fn channel(&self) -> Option<&Arc<str>> {
+        match self {
+            Pending::Begin(channel, _)
+            | Pending::Publish(channel, ..)
+            | Pending::Remove(channel, ..) => Some(channel),
+            _ => None,
+        }
+    }
+}

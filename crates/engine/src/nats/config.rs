@@ -1,0 +1,98 @@
+//! How an engine reaches NATS.
+
+use crate::links::Server;
+
+/// How an engine reaches NATS, and what it does there.
+#[derive(Clone, Debug)]
+pub struct NatsConfig {
+    /// Servers of one NATS cluster, or one server: one of them is connected to, and another when that one is gone.
+    pub servers: Vec<Server>,
+    /// As whom.
+    pub login: Login,
+    /// What the connection is called in a server's `connz`.
+    pub name: String,
+    /// What all subjects begin with, and the name of the stream. Letters, digits, `_` and `-`. Of fleets that share a
+    /// server, each has its own.
+    pub prefix: String,
+    /// The connection is made by TLS.
+    pub tls: bool,
+    /// Where histories are kept; none: channels keep nothing.
+    pub stream: Option<StreamConfig>,
+    /// Milliseconds that requests wait for a connection before they fail.
+    pub hold_ms: u64,
+    /// Milliseconds until a request that JetStream has not answered has failed.
+    pub answer_ms: u64,
+    /// Bytes of publications that wait; beyond it they fail at once.
+    pub queue_bytes_max: usize,
+    /// Milliseconds between two messages through the connection to itself, which show that it is alive.
+    pub probe_interval_ms: u64,
+    /// Milliseconds without such a message after which the connection is given up.
+    pub probe_timeout_ms: u64,
+}
+
+/// As whom to log in. Default: as nobody.
+#[derive(Clone, Default)]
+pub struct Login {
+    /// With `password`.
+    pub user: Option<String>,
+    /// Of `user`.
+    pub password: Option<String>,
+    /// In place of both.
+    pub token: Option<String>,
+}
+
+impl std::fmt::Debug for Login {
+    /// Without what is secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// The stream of JetStream in which histories are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamConfig {
+    /// Servers that have all of it: 1 to 5.
+    pub replicas: u8,
+    /// It is in memory, and gone when the servers are.
+    pub in_memory: bool,
+    /// Milliseconds that a message is kept; 0: without end. A channel to which nothing was published for so long begins anew.
+    pub max_age_ms: u64,
+    /// Bytes of all messages, beyond which the oldest go; 0: as many as the servers allow.
+    pub bytes_max: u64,
+    /// Messages of one channel, beyond which its oldest go.
+    pub channel_messages_max: u32,
+    /// Milliseconds that idempotency keys are remembered.
+    pub idempotency_ms: u64,
+}
+
+impl Default for StreamConfig {
+    fn default() -> StreamConfig {
+        StreamConfig {
+            replicas: 1,
+            in_memory: false,
+            max_age_ms: 24 * 60 * 60 * 1000,
+            bytes_max: 0,
+            channel_messages_max: 1_000,
+            idempotency_ms: 5 * 60 * 1000,
+        }
+    }
+}
+
+impl NatsConfig {
+    /// The defaults: prefix `dunlin`, histories in a stream of one replica.
+    pub fn new(servers: Vec<Server>) -> NatsConfig {
+        NatsConfig {
+            servers,
+            login: Login::default(),
+            name: "dunlin".to_owned(),
+            prefix: "dunlin".to_owned(),
+            tls: false,
+            stream: Some(StreamConfig::default()),
+            hold_ms: 1000,
+            answer_ms: 2000,
+            queue_bytes_max: 16 << 20,
+            probe_interval_ms: 2000,
+            probe_timeout_ms: 5000,
+        }
+    }
+}

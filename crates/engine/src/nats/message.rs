@@ -1,0 +1,178 @@
+//! Messages of a channel in the stream.
+//!
+//! `n`, the state of the stream behind this message, as a Protocol Buffers message with its length before it, and a message
+//! of the form that all engines have ([`frame`](crate::frame)):
+//!
+//! ```text
+//! message State    { uint64 generation = 1; uint64 nonce = 2; repeated Position inherits = 3; uint64 version = 4;
+//!                    string version_epoch = 5; repeated uint64 before = 6; }
+//! message Position { uint64 epoch = 1; uint64 offset = 2; }
+//! ```
+//!
+//! The last message of a channel has all that is to be known of it: nobody has to read another to go on. A publication that is
+//! not kept is a message of the form that all engines have, alone.
+
+use std::sync::Arc;
+
+use dunlin_hub::{Epoch, StreamPosition};
+use dunlin_wire::protobuf::{Delimited, Fields, ProtobufError, Writer};
+
+use crate::Lineage;
+
+/// Epochs before its own that a stream remembers, and messages before it that a message names.
+const REMEMBERED: usize = 8;
+
+/// What a message says of its stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    /// Of the server's data, when the epoch began.
+    pub(crate) generation: u64,
+    /// By which the sender finds its message again.
+    pub(crate) nonce: u64,
+    /// Of epochs before, the newest first: up to where they mean the same.
+    pub(crate) inherits: Arc<[StreamPosition]>,
+    /// Published last.
+    pub(crate) version: u64,
+    pub(crate) version_epoch: Arc<str>,
+    /// Sequences of the channel's messages before this one, the newest first; up to the one that removed the others.
+    pub(crate) before: Vec<u64>,
+}
+
+impl State {
+    /// The state behind the next message, before which the last is at `sequence`.
+    pub(crate) fn next(&self, sequence: u64, nonce: u64) -> State {
+        let last = (sequence > 0).then_some(sequence);
+        let before = last.into_iter().chain(self.before.iter().copied()).take(REMEMBERED);
+        State { nonce, before: before.collect(), ..self.clone() }
+    }
+
+    /// The state of a stream that goes on in another generation.
+    pub(crate) fn inheriting(&self, position: StreamPosition, generation: u64) -> State {
+        let inherits = [position].into_iter().chain(self.inherits.iter().copied());
+        State { generation, inherits: inherits.take(REMEMBERED).collect(), ..self.clone() }
+    }
+
+    pub(crate) fn lineage(&self) -> Lineage {
+        self.inherits.iter().copied().collect()
+    }
+
+    /// Up to where an epoch reached, if it is one of those before.
+    pub(crate) fn reach(&self, epoch: Epoch) -> Option<u64> {
+        self.inherits.iter().find(|at| at.epoch == epoch).map(|at| at.offset)
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.push(b'n');
+        Writer::delimited(out, |writer| {
+            writer.unsigned(1, self.generation);
+            writer.unsigned(2, self.nonce);
+            for at in self.inherits.iter() {
+                writer.message(3, |writer| {
+                    writer.unsigned(1, at.epoch.to_u64());
+                    writer.unsigned(2, at.offset);
+                });
+            }
+            writer.unsigned(4, self.version);
+            writer.string(5, &self.version_epoch);
+            for &sequence in &self.before {
+                writer.unsigned(6, sequence);
+            }
+        });
+    }
+
+    /// The state before a message of the form that all engines have; `None` for a message that is not kept.
+    pub(crate) fn parse(payload: &[u8]) -> Result<(Option<State>, &[u8]), ProtobufError> {
+        let Some(rest) = payload.strip_prefix(b"n") else { return Ok((None, payload)) };
+        let mut messages = Delimited::of(rest);
+        let message = messages.next().unwrap_or(Ok(&[]))?;
+        let state = State::decode(message)?;
+        Ok((Some(state), messages.rest()))
+    }
+
+    fn decode(message: &[u8]) -> Result<State, ProtobufError> {
+        let mut state = State::default();
+        let mut inherits = Vec::new();
+        for field in Fields::of(message) {
+            let field = field?;
+            match field.number {
+                1 => state.generation = field.value.uint64()?,
+                2 => state.nonce = field.value.uint64()?,
+                3 if inherits.len() < REMEMBERED => {
+                    let mut position = StreamPosition::default();
+                    for field in Fields::of(field.value.bytes()?) {
+                        let field = field?;
+                        match field.number {
+                            1 => position.epoch = Epoch::from_u64(field.value.uint64()?),
+                            2 => position.offset = field.value.uint64()?,
+                            _ => {}
+                        }
+                    }
+                    inherits.push(position);
+                }
+                4 => state.version = field.value.uint64()?,
+                5 => state.version_epoch = field.value.string()?.into(),
+                6 if state.before.len() < REMEMBERED => state.before.push(field.value.uint64()?),
+                _ => {}
+            }
+        }
+        state.inherits = inherits.into();
+        Ok(state)
+    }
+}
+
+/// A name as one word of a subject: what has a meaning there, and what cannot stand there, by its value.
+pub(crate) fn word(name: &str) -> String {
+    let mut word = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b':' | b'#' | b'/' | b'$' => {
+                word.push(char::from(byte));
+            }
+            byte => {
+                const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+                word.push('%');
+                word.push(char::from(DIGITS[usize::from(byte >> 4)]));
+                word.push(char::from(DIGITS[usize::from(byte & 15)]));
+            }
+        }
+    }
+    word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_encoded_is_read_again() {
+        let at = |epoch, offset| StreamPosition { epoch: Epoch::from_u64(epoch), offset };
+        let mut state = State {
+            generation: u64::MAX,
+            version: 9,
+            version_epoch: "e".into(),
+            ..State::default()
+        };
+        for generation in 0..12 {
+            state = state.inheriting(at(generation + 1, generation * 7), generation);
+            state = state.next(generation * 3, generation);
+        }
+        assert_eq!(state.inherits[..2], [at(12, 77), at(11, 70)]);
+        assert_eq!(state.before[..2], [33, 30]);
+        assert_eq!((state.inherits.len(), state.before.len()), (8, 8));
+        assert_eq!((state.reach(at(11, 0).epoch), state.reach(at(1, 0).epoch)), (Some(70), None));
+        let mut out = Vec::new();
+        state.encode(&mut out);
+        out.extend_from_slice(b"1p:0:");
+        assert_eq!(State::parse(&out), Ok((Some(state), &b"1p:0:"[..])));
+        assert_eq!(State::parse(b"1p:0:"), Ok((None, &b"1p:0:"[..])));
+        for cut in 1..out.len() - 5 {
+            let _ = State::parse(&out[..cut]);
+        }
+    }
+
+    #[test]
+    fn a_name_is_one_word_and_no_two_are_the_same() {
+        assert_eq!(word("chat:room-1"), "chat:room-1");
+        assert_eq!(word("a.b *>\r\n%é"), "a%2Eb%20%2A%3E%0D%0A%25%C3%A9");
+    }
+}

@@ -1,0 +1,268 @@
+//! Histories, backwards from a channel's last message, and positions of many channels.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dunlin_hub::engine::EngineEvent;
+use dunlin_hub::{Error, StreamPosition};
+
+use super::NatsEngine;
+use super::answer::Pending;
+use super::lane::{Known, Read};
+use super::message::State;
+use crate::Lineage;
+use crate::frame::{Frame, FrameKind};
+use crate::select::select;
+
+/// A history that is being read.
+#[derive(Debug)]
+pub(super) struct Reader {
+    read: Read,
+    position: StreamPosition,
+    inherits: Lineage,
+    /// The lowest offset that is wanted.
+    lowest: u64,
+    /// Messages by sequence.
+    messages: BTreeMap<u64, Vec<u8>>,
+    /// Requests out.
+    out: usize,
+    /// Messages up to this one are not there any more.
+    gone: u64,
+}
+
+/// A request for positions under way.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    channels: Vec<Arc<str>>,
+    positions: Vec<StreamPosition>,
+    left: usize,
+    failed: Option<Error>,
+    /// The stream's last sequence when it began.
+    newest: u64,
+}
+
+impl NatsEngine {
+    pub(super) fn begin_read(&mut self, now_ms: u64, read: Read, known: &Known) {
+        let top = known.position.offset;
+        let (size, filter) = (u64::from(read.retention.size), &read.filter);
+        let oldest = top.saturating_sub(size) + 1;
+        let since = filter.since.map(|since| since.offset);
+        let (lowest, highest) = match filter.reverse {
+            false => (oldest.max(since.unwrap_or(0).saturating_add(1)), top),
+            true => {
+                let highest = since.map_or(top, |since| top.min(since - 1));
+                let limit = filter.limit.map_or(u64::MAX, u64::from);
+                (oldest.max(highest.saturating_sub(limit).saturating_add(1)), highest)
+            }
+        };
+        let id = self.last_token + 1;
+        let wants = lowest <= highest && filter.limit != Some(0);
+        self.readers.insert(
+            id,
+            Reader {
+                position: known.position,
+                inherits: known.state.lineage(),
+                lowest,
+                messages: BTreeMap::new(),
+                out: 0,
+                gone: 0,
+                read,
+            },
+        );
+        match wants && known.sequence > 0 {
+            true => {
+                self.fetch(now_ms, id, &[&[known.sequence], &known.state.before[..]].concat(), top)
+            }
+            false => self.finish_read(now_ms, id),
+        }
+    }
+
+    /// Asks for messages of a history, the newest first, of which the first has this offset at most.
+    fn fetch(&mut self, now_ms: u64, id: u64, sequences: &[u64], newest: u64) {
+        let Some(reader) = self.readers.get_mut(&id) else { return };
+        // Each message has one publication at least, but for those that begin an epoch.
+        let wanted = (newest + 2).saturating_sub(reader.lowest).max(1) as usize;
+        let sequences = &sequences[..sequences.len().min(wanted)];
+        reader.out += sequences.len();
+        let subject = format!("$JS.API.DIRECT.GET.{}", self.config.prefix);
+        for sequence in sequences {
+            let token = self.expect(now_ms, Pending::Fetch(id, *sequence));
+            let asked = format!("{{\"seq\":{sequence}}}");
+            self.request(&subject, token, &[], &[asked.as_bytes()]);
+        }
+    }
+
+    /// A message of a history has come, or is not there any more.
+    pub(super) fn fetched(&mut self, now_ms: u64, id: u64, sequence: u64, message: Option<&[u8]>) {
+        let Some(reader) = self.readers.get_mut(&id) else { return };
+        reader.out -= 1;
+        match message {
+            Some(message) => _ = reader.messages.insert(sequence, message.to_vec()),
+            None => reader.gone = reader.gone.max(sequence),
+        }
+        if reader.out > 0 {
+            return;
+        }
+        let (lowest, gone) = (reader.lowest, reader.gone);
+        let Some((&oldest, message)) = reader.messages.first_key_value() else {
+            return self.finish_read(now_ms, id);
+        };
+        let parsed = State::parse(message).ok();
+        let parsed = parsed.and_then(|(state, rest)| Some((state?, Frame::parse(rest).ok()?)));
+        let Some((state, frame)) = parsed else { return self.read_failed(id) };
+        // All that is known of the offsets is that each message behind this one has one at least.
+        let reached = frame.position.offset;
+        let before: Vec<u64> =
+            state.before.iter().copied().filter(|&before| before > gone).collect();
+        let goes_on = gone < oldest && frame.kind != FrameKind::Cleared && !before.is_empty();
+        match goes_on && self.first_offset(id, oldest) > lowest {
+            true => self.fetch(now_ms, id, &before, reached),
+            false => self.finish_read(now_ms, id),
+        }
+    }
+
+    /// The offset of the first publication in a message; of one without any, what the next begins with.
+    fn first_offset(&self, id: u64, sequence: u64) -> u64 {
+        let message = self.readers.get(&id).and_then(|reader| reader.messages.get(&sequence));
+        let frame = message.and_then(|message| State::parse(message).ok());
+        let frame = frame.and_then(|(_, rest)| Frame::parse(rest).ok());
+        let Some(frame) = frame else { return 0 };
+        let publications = frame.publications().unwrap_or_default();
+        publications.first().map_or(frame.position.offset + 1, |(first, _)| first.offset)
+    }
+
+    pub(super) fn read_failed(&mut self, id: u64) {
+        if let Some(reader) = self.readers.remove(&id) {
+            let (token, result) = (reader.read.token, Err(Error::EngineUnavailable));
+            self.events.push_back(EngineEvent::History { token, result });
+        }
+    }
+
+    fn finish_read(&mut self, now_ms: u64, id: u64) {
+        let Some(mut reader) = self.readers.remove(&id) else { return };
+        let Read { token, retention, filter, .. } = reader.read;
+        let mut messages = reader.messages.split_off(&(reader.gone + 1));
+        let mut newest_ms = 0;
+        let mut frames = Vec::new();
+        for message in messages.values_mut() {
+            let Ok((_, rest)) = State::parse(message) else { continue };
+            let rest = rest.to_vec();
+            match Frame::parse(&rest) {
+                Ok(frame) if frame.kind == FrameKind::Cleared => frames.clear(),
+                Ok(frame) if frame.kind == FrameKind::Publications => {
+                    if let Ok(publications) = frame.publications()
+                        && let Some((last, _)) = publications.last()
+                    {
+                        newest_ms = last.time_ms;
+                    }
+                    frames.push(rest);
+                }
+                _ => {}
+            }
+        }
+        if newest_ms.saturating_add(retention.ttl_ms) < self.unix_ms + now_ms {
+            frames.clear();
+        }
+        let frames = frames.iter().map(Vec::as_slice);
+        let result = select(reader.position, &reader.inherits, frames, &filter, retention.size);
+        self.stats.unreadable += u64::from(result == Err(Error::EngineRefused));
+        self.events.push_back(EngineEvent::History { token, result });
+    }
+
+    /// Asks for the positions that are wanted: first, whether anything was stored since the last time.
+    pub(super) fn flush_positions(&mut self, now_ms: u64) {
+        if self.stream != super::StreamPhase::Ready && self.config.stream.is_some() {
+            return;
+        }
+        while self.takes_more()
+            && let Some((id, _, channels)) = self.positions.pop_front()
+        {
+            let count = channels.len();
+            let positions = vec![StreamPosition::default(); count];
+            let gathering = Gathering { channels, positions, left: count, failed: None, newest: 0 };
+            self.gatherings.insert(id, gathering);
+            if count == 0 || self.config.stream.is_none() {
+                self.gathered(id);
+                continue;
+            }
+            let token = self.expect(now_ms, Pending::Newest(id));
+            let subject = format!("$JS.API.STREAM.INFO.{}", self.config.prefix);
+            self.request(&subject, token, &[], &[]);
+        }
+    }
+
+    /// The stream's last sequence: channels that were looked at when it was the same are where they were.
+    pub(super) fn newest(&mut self, now_ms: u64, id: u64, newest: u64) {
+        let Some(mut gathering) = self.gatherings.remove(&id) else { return };
+        gathering.newest = newest;
+        let mut asked = Vec::new();
+        for (index, channel) in gathering.channels.iter().enumerate() {
+            let known = self.lanes.get(channel).and_then(|lane| {
+                let subscription = lane.subscription.as_ref()?;
+                let is_verified = subscription.synced && subscription.verified == newest;
+                lane.known.as_ref().filter(|known| is_verified && known.written)
+            });
+            match known {
+                Some(known) => {
+                    gathering.positions[index] = known.position;
+                    gathering.left -= 1;
+                }
+                None => asked.push((index, channel.clone())),
+            }
+        }
+        let is_done = gathering.left == 0;
+        self.gatherings.insert(id, gathering);
+        if is_done {
+            return self.gathered(id);
+        }
+        for (index, channel) in asked {
+            let subject = self.subject('s', &channel);
+            let token = self.expect(now_ms, Pending::Peek(id, index, channel));
+            let prefix = &self.config.prefix;
+            let subject = format!("$JS.API.DIRECT.GET.{prefix}.{subject}");
+            self.request(&subject, token, &[], &[]);
+        }
+    }
+
+    pub(super) fn peeked(
+        &mut self,
+        id: u64,
+        index: usize,
+        channel: &Arc<str>,
+        position: Result<StreamPosition, Error>,
+    ) {
+        let Some(gathering) = self.gatherings.get_mut(&id) else { return };
+        gathering.left -= 1;
+        match position {
+            Ok(position) => {
+                gathering.positions[index] = position;
+                let newest = gathering.newest;
+                if let Some(lane) = self.lanes.get_mut(channel)
+                    && let Some(subscription) = &mut lane.subscription
+                    && lane.known.as_ref().is_some_and(|known| known.position == position)
+                {
+                    subscription.verified = newest;
+                }
+            }
+            Err(error) => gathering.failed = Some(error),
+        }
+        if gathering.left == 0 {
+            self.gathered(id);
+        }
+    }
+
+    /// A part of a request for positions was not answered: all of it fails.
+    pub(super) fn gathering_failed(&mut self, id: u64) {
+        if let Some(gathering) = self.gatherings.get_mut(&id) {
+            gathering.failed = Some(Error::EngineUnavailable);
+            self.gathered(id);
+        }
+    }
+
+    fn gathered(&mut self, id: u64) {
+        if let Some(gathering) = self.gatherings.remove(&id) {
+            let result = gathering.failed.map_or(Ok(gathering.positions), Err);
+            self.events.push_back(EngineEvent::Positions { token: id, result });
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What NATS refuses, and what to do about each.
+
+use crate::status::Refusal;
+
+const fn refusal(name: &'static str, fix: &'static str) -> Refusal {
+    Refusal { name, fix }
+}
+
+pub(crate) const WRONG_PASSWORD: Refusal =
+    refusal("wrong_password", "user, password or token is wrong; correct them");
+pub(crate) const NO_PERMISSION: Refusal = refusal(
+    "no_permission",
+    "the user must be allowed to publish and subscribe to PREFIX.> and to publish to $JS.API.>",
+);
+pub(crate) const NO_JETSTREAM: Refusal = refusal(
+    "no_jetstream",
+    "start nats-server with JetStream (`-js`) and allow it to the account, or set `jetstream = false`",
+);
+pub(crate) const STREAM_CONFIG: Refusal = refusal(
+    "stream_config",
+    "the stream cannot be as the settings have it; compare `stream_…` with `nats stream info PREFIX`",
+);
+pub(crate) const STORAGE_FULL: Refusal = refusal(
+    "storage_full",
+    "give JetStream more storage, or keep less: `stream_bytes_max`, `stream_max_age_ms`",
+);
+pub(crate) const UNAVAILABLE: Refusal =
+    refusal("jetstream_unavailable", "JetStream has no leader; see the servers' logs");
+pub(crate) const TOO_LARGE: Refusal =
+    refusal("max_payload", "raise `max_payload` of nats-server, or publish less at once");
+pub(crate) const TOO_MANY: Refusal =
+    refusal("too_many_clients", "raise `max_connections` of nats-server");
+pub(crate) const SLOW_CONSUMER: Refusal = refusal(
+    "slow_consumer",
+    "the server cut a connection that did not keep up; raise its `max_pending` and `write_deadline`",
+);
+pub(crate) const TLS_REQUIRED: Refusal =
+    refusal("tls_required", "the server is spoken to by TLS alone; set `tls = true`");
+pub(crate) const TOO_OLD: Refusal =
+    refusal("too_old", "nats-server 2.9 or later is needed, with headers allowed");
+pub(crate) const OTHER: Refusal = refusal("error", "see the detail and the server's log");
+
+/// The meaning of `-ERR`.
+pub(crate) fn of_text(text: &str) -> Refusal {
+    let text = text.to_ascii_lowercase();
+    for (beginning, refusal) in [
+        ("authorization violation", WRONG_PASSWORD),
+        ("authentication", WRONG_PASSWORD),
+        ("user authentication", WRONG_PASSWORD),
+        ("permissions violation", NO_PERMISSION),
+        ("maximum connections", TOO_MANY),
+        ("maximum account", TOO_MANY),
+        ("maximum payload", TOO_LARGE),
+        ("slow consumer", SLOW_CONSUMER),
+        ("secure connection", TLS_REQUIRED),
+    ] {
+        if text.starts_with(beginning) {
+            return refusal;
+        }
+    }
+    OTHER
+}
+
+/// The meaning of an error of JetStream, by its code.
+pub(crate) fn of_code(code: u32) -> Refusal {
+    match code {
+        10_023 | 10_028 | 10_047 | 10_077 => STORAGE_FULL,
+        10_054 => TOO_LARGE,
+        10_035 | 10_039 | 10_076 => NO_JETSTREAM,
+        10_052 | 10_058 | 10_065 | 10_074 => STREAM_CONFIG,
+        10_008 | 10_009 => UNAVAILABLE,
+        _ => OTHER,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_names() {
+        assert_eq!(of_text("Authorization Violation"), WRONG_PASSWORD);
+        assert_eq!(of_text("Permissions Violation for Publish to \"a\""), NO_PERMISSION);
+        assert_eq!(of_text("Stale Connection"), OTHER);
+        assert_eq!((of_code(10_077), of_code(1)), (STORAGE_FULL, OTHER));
+    }
+}

@@ -1,0 +1,274 @@
+//! What is asked of JetStream, and what is published.
+
+use std::sync::Arc;
+
+use dunlin_hub::{Error, Published};
+use dunlin_wire::nats::encode_publish;
+use serde_json::json;
+
+use super::answer::Pending;
+use super::lane::{Batch, Known, Work};
+use super::{Confirmation, NatsEngine, StreamPhase, message};
+use crate::frame::{self, FrameKind};
+
+impl NatsEngine {
+    /// A request of which the answer is awaited: its token.
+    pub(super) fn expect(&mut self, now_ms: u64, pending: Pending) -> u64 {
+        self.last_token += 1;
+        self.pending.insert(self.last_token, pending);
+        self.due.push_back((now_ms + self.config.answer_ms, self.last_token));
+        self.last_token
+    }
+
+    /// Asks for the stream when it is time.
+    pub(super) fn flush_stream(&mut self, now_ms: u64) {
+        if self.config.stream.is_some()
+            && matches!(self.stream, StreamPhase::Wanted { at_ms } if at_ms <= now_ms)
+        {
+            self.ask_stream(now_ms, "CREATE");
+        }
+    }
+
+    /// Creates the stream, which is well if it is there and as it is to be, or changes it.
+    pub(super) fn ask_stream(&mut self, now_ms: u64, what: &str) {
+        let Some(config) = self.config.stream else { return };
+        let prefix = &self.config.prefix;
+        let unbounded = |value: u64| if value == 0 { -1 } else { value as i64 };
+        let nanoseconds = |ms: u64| ms.saturating_mul(1_000_000);
+        let max_age_ms = if config.max_age_ms == 0 { u64::MAX } else { config.max_age_ms };
+        let stream = json!({
+            "name": prefix,
+            "subjects": [format!("{prefix}.s.>"), format!("{prefix}.k")],
+            "retention": "limits",
+            "storage": if config.in_memory { "memory" } else { "file" },
+            "num_replicas": config.replicas,
+            "max_consumers": -1,
+            "max_msgs": -1,
+            "max_bytes": unbounded(config.bytes_max),
+            "max_msg_size": -1,
+            "max_msgs_per_subject": config.channel_messages_max,
+            "max_age": nanoseconds(config.max_age_ms),
+            "discard": "old",
+            "duplicate_window": nanoseconds(config.idempotency_ms.min(max_age_ms)),
+            "allow_direct": true,
+            "republish": { "src": format!("{prefix}.s.>"), "dest": format!("{prefix}.p.>") },
+        });
+        let subject = format!("$JS.API.STREAM.{what}.{prefix}");
+        let token = self.expect(now_ms, Pending::Stream { updates: what == "UPDATE" });
+        self.stream = StreamPhase::Asked;
+        self.request(&subject, token, &[], &[stream.to_string().as_bytes()]);
+    }
+
+    /// Does the next thing for a channel.
+    pub(super) fn advance(&mut self, now_ms: u64, channel: &Arc<str>) {
+        let Some(lane) = self.lanes.get_mut(channel) else { return };
+        lane.dirty = false;
+        if lane.is_idle() {
+            let known = self.lanes.remove(channel).and_then(|lane| lane.known);
+            if let Some(known) = known.filter(|known| known.written) {
+                self.remembered.set(channel, known);
+            }
+            return;
+        }
+        self.hear(channel);
+        let generation = self.session.generation;
+        let Some(lane) = self.lanes.get_mut(channel) else { return };
+        if lane.busy || !lane.wants_stream() {
+            return;
+        }
+        if self.stream != StreamPhase::Ready {
+            lane.dirty = true;
+            return self.stalled.push(channel.clone());
+        }
+        let was_read = std::mem::take(&mut lane.was_read);
+        let known = lane.known.as_ref().filter(|known| known.state.generation == generation);
+        let known = known.filter(|_| lane.is_fresh).cloned();
+        let is_versioned =
+            matches!(lane.work.front(), Some(Work::Publish(batch)) if batch.version > 0);
+        lane.busy = true;
+        let known = match known {
+            Some(known)
+                if !lane.opening && lane.reads.is_empty() && (was_read || !is_versioned) =>
+            {
+                known
+            }
+            _ => {
+                let subject = self.subject('s', channel);
+                let token = self.expect(now_ms, Pending::Last(channel.clone()));
+                let prefix = &self.config.prefix;
+                let subject = format!("$JS.API.DIRECT.GET.{prefix}.{subject}");
+                return self.request(&subject, token, &[], &[]);
+            }
+        };
+        match lane.work.pop_front() {
+            Some(Work::Publish(batch)) => match batch.sent_after {
+                Some(after) if known.sequence > after => {
+                    self.look_for(now_ms, channel, batch, after)
+                }
+                _ => self.send(now_ms, channel, batch, &known),
+            },
+            Some(Work::Remove { token, .. }) => {
+                if known.sequence == 0 {
+                    lane.busy = false;
+                    self.touch(channel);
+                    return self.removed(token, Ok(()));
+                }
+                let mut state = known.state.next(known.sequence, 0);
+                state.before.clear();
+                let known = Box::new(Known { state, written: true, ..known.clone() });
+                let expected = known.sequence;
+                let pending = Pending::Remove(channel.clone(), token, known.clone());
+                self.store(
+                    now_ms,
+                    channel,
+                    pending,
+                    expected,
+                    None,
+                    &known,
+                    FrameKind::Cleared,
+                    &[],
+                );
+            }
+            None => lane.busy = false,
+        }
+    }
+
+    /// Publishes behind what is known.
+    fn send(&mut self, now_ms: u64, channel: &Arc<str>, mut batch: Box<Batch>, known: &Known) {
+        if batch.is_older_than(&known.state) {
+            let published = Published { position: known.position, suppressed: true };
+            self.finish_batch(&batch, Ok(published));
+            return self.free(channel);
+        }
+        let mut state = known.state.next(known.sequence, batch.nonce);
+        if batch.version > 0 {
+            (state.version, state.version_epoch) = (batch.version, (&*batch.version_epoch).into());
+        }
+        let mut position = known.position;
+        position.offset += batch.tokens.len() as u64;
+        let after = Box::new(Known { position, sequence: 0, state, written: true });
+        let key = batch.key.as_ref().map(|key| key_of(channel, key));
+        let encoded = std::mem::take(&mut batch.encoded);
+        if !batch.is_sought {
+            batch.sent_after = Some(known.sequence);
+        }
+        let token = self.expect(now_ms, Pending::Publish(channel.clone(), batch, after.clone()));
+        let kind = FrameKind::Publications;
+        self.say(channel, token, known.sequence, key.as_deref(), &after, kind, &encoded);
+        // It may have to be sent again.
+        if let Some(Pending::Publish(_, batch, _)) = self.pending.get_mut(&token) {
+            batch.encoded = encoded;
+        }
+    }
+
+    /// Looks whether a message that was not answered is in the stream.
+    fn look_for(&mut self, now_ms: u64, channel: &Arc<str>, batch: Box<Batch>, after: u64) {
+        let next = json!({ "seq": after + 1, "next_by_subj": self.subject('s', channel) });
+        let token = self.expect(now_ms, Pending::Successor(channel.clone(), batch));
+        let subject = format!("$JS.API.DIRECT.GET.{}", self.config.prefix);
+        self.request(&subject, token, &[], &[next.to_string().as_bytes()]);
+        self.stats.retried += 1;
+    }
+
+    /// Begins a stream, or its new epoch.
+    pub(super) fn begin(&mut self, now_ms: u64, channel: &Arc<str>, known: &Known) {
+        let state = known.state.next(known.sequence, 0);
+        let after = Box::new(Known { state, written: true, ..known.clone() });
+        let pending = Pending::Begin(channel.clone(), after.clone());
+        let kind = FrameKind::EpochChanged;
+        self.store(now_ms, channel, pending, known.sequence, None, &after, kind, &[]);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is a part of one message")]
+    fn store(
+        &mut self,
+        now_ms: u64,
+        channel: &Arc<str>,
+        pending: Pending,
+        expected: u64,
+        key: Option<&str>,
+        after: &Known,
+        kind: FrameKind,
+        publications: &[u8],
+    ) {
+        let token = self.expect(now_ms, pending);
+        self.say(channel, token, expected, key, after, kind, publications);
+    }
+
+    /// Sends a message to the stream, behind the channel's message of this sequence or not at all.
+    #[expect(clippy::too_many_arguments, reason = "each is a part of one message")]
+    fn say(
+        &mut self,
+        channel: &str,
+        token: u64,
+        expected: u64,
+        key: Option<&str>,
+        after: &Known,
+        kind: FrameKind,
+        publications: &[u8],
+    ) {
+        let mut head = Vec::with_capacity(160);
+        after.state.encode(&mut head);
+        head.extend_from_slice(frame::head(kind, after.position).as_bytes());
+        let expected = expected.to_string();
+        let headers = [
+            ("Nats-Expected-Last-Subject-Sequence", &*expected),
+            ("Nats-Msg-Id", key.unwrap_or_default()),
+        ];
+        let headers = &headers[..1 + usize::from(key.is_some())];
+        let subject = self.subject('s', channel);
+        self.request(&subject, token, headers, &[&head, publications]);
+    }
+
+    /// A channel's next thing can be done.
+    pub(super) fn free(&mut self, channel: &Arc<str>) {
+        if let Some(lane) = self.lanes.get_mut(channel) {
+            lane.busy = false;
+            self.touch(channel);
+        }
+    }
+
+    /// What was not carried out goes before all that waits.
+    pub(super) fn again(&mut self, channel: &Arc<str>, work: Work) {
+        self.stats.retried += 1;
+        self.lane(channel).work.push_front(work);
+        self.free(channel);
+    }
+
+    /// Sends publications that are not kept.
+    pub(super) fn flush_plain(&mut self, now_ms: u64) {
+        let mut waiting = std::collections::VecDeque::new();
+        while self.takes_more()
+            && let Some(plain) = self.plain.pop_front()
+        {
+            match &plain.key {
+                None => self.send_plain(&plain.channel, plain.token, &plain.encoded),
+                Some(_) if self.stream != StreamPhase::Ready => waiting.push_back(plain),
+                Some(key) => {
+                    let key = key_of(&plain.channel, key);
+                    let token = self.expect(now_ms, Pending::Claim(Box::new(plain)));
+                    let subject = format!("{}.k", self.config.prefix);
+                    self.request(&subject, token, &[("Nats-Msg-Id", &key)], &[]);
+                }
+            }
+        }
+        waiting.append(&mut self.plain);
+        self.plain = waiting;
+    }
+
+    pub(super) fn send_plain(&mut self, channel: &str, token: u64, encoded: &[u8]) {
+        self.queue_bytes = self.queue_bytes.saturating_sub(encoded.len());
+        let subject = self.subject('p', channel);
+        encode_publish(&mut self.out, subject.as_bytes(), None, &[], &[b"1p:0:", encoded]);
+        self.unconfirmed.push(Confirmation::Published { token, subject });
+    }
+
+    pub(super) fn removed(&mut self, token: u64, result: Result<(), Error>) {
+        self.events.push_back(crate::EngineEvent::HistoryRemoved { token, result });
+    }
+}
+
+/// An idempotency key among those of all channels.
+fn key_of(channel: &str, key: &str) -> String {
+    format!("{}:{}:{}", channel.len(), message::word(channel), message::word(key))
+}

@@ -1,0 +1,53 @@
+//! Parts of streams.
+
+use std::sync::Arc;
+
+use dunlin_hub::{Error, History, HistoryFilter, StreamPosition};
+
+use crate::Lineage;
+use crate::frame::Frame;
+
+/// The part of a stream that was asked for, from the messages in which it is.
+pub(crate) fn select<'a>(
+    position: StreamPosition,
+    inherits: &Lineage,
+    messages: impl Iterator<Item = &'a [u8]>,
+    filter: &HistoryFilter,
+    size: u32,
+) -> Result<History, Error> {
+    let (mut first, mut last) = (position.offset.saturating_sub(u64::from(size)) + 1, u64::MAX);
+    if let Some(since) = filter.since {
+        if !since.epoch.is_none() && since.epoch != position.epoch && !inherits.contains(since) {
+            return Err(Error::UnrecoverablePosition(position));
+        }
+        match filter.reverse {
+            true => last = since.offset - 1,
+            false => first = first.max(since.offset.saturating_add(1)),
+        }
+    }
+    let mut publications = Vec::new();
+    for message in messages {
+        let frame = Frame::parse(message);
+        let decoded = frame.and_then(|frame| frame.publications());
+        for (publication, _) in decoded.map_err(|_| Error::EngineRefused)? {
+            if (first..=last).contains(&publication.offset) {
+                publications.push(Arc::new(publication));
+            }
+        }
+    }
+    if filter.reverse {
+        publications.reverse();
+    }
+    publications.truncate(filter.limit.map_or(usize::MAX, |limit| limit as usize));
+    if let Some(mut room) = filter.bytes_max {
+        let fits = publications.iter().take_while(|publication| {
+            // The first is given whatever it has: else a reader would never come past it.
+            let had_room = room > 0;
+            room = room.saturating_sub(publication.cost());
+            had_room
+        });
+        let fits = fits.count();
+        publications.truncate(fits);
+    }
+    Ok(History { publications, position })
+}

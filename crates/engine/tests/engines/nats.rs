@@ -1,0 +1,416 @@
+//! What goes wrong with NATS: each has a name and a fix, and nothing is lost in silence.
+
+use dunlin_engine::nats::{Login, NatsConfig, StreamConfig};
+use dunlin_engine::{EngineEvent, Retention, ShardState};
+use dunlin_hub::{Error, HistoryFilter, NewPublication, StreamPosition};
+
+use crate::nats_server::NatsServer;
+use crate::nodes::{Fleet, KEPT, Node, UNKEPT, data_of, heard};
+
+fn state(node: &Node) -> &'static str {
+    node.engine.shards().next().unwrap().state.name()
+}
+
+fn refusing(node: &Node) -> Option<&'static str> {
+    node.engine.shards().next().unwrap().refusing.map(|refusal| refusal.name)
+}
+
+fn subscriptions(node: &Node) -> usize {
+    let events = node.events.iter();
+    events.filter(|event| matches!(event, EngineEvent::Subscribed { .. })).count()
+}
+
+/// What became of a position, as a client would come back with it.
+fn recover(fleet: &mut Fleet, node: usize, since: StreamPosition) -> Result<Vec<u64>, Error> {
+    let filter = HistoryFilter { since: Some(since), ..HistoryFilter::default() };
+    let history = fleet.history(node, "a", filter)?;
+    Ok(history.publications.iter().map(|publication| publication.offset).collect())
+}
+
+/// Each publishes as fast as it can into one channel: one order for all, without a hole and without a repetition.
+#[test]
+fn publishers_on_three_nodes_share_one_channel() {
+    const EACH: usize = 400;
+    let server = NatsServer::start(&["-js"]);
+    let mut fleet = Fleet::new(&server.config(), 3);
+    for node in 0..3 {
+        fleet.subscribe(node, "a", KEPT);
+    }
+    for number in 0..EACH {
+        for node in 0..3 {
+            fleet.send(node, "a", KEPT, data_of(&format!("{node}:{number}")));
+        }
+        if number % 7 == 0 {
+            fleet.turn_now();
+        }
+    }
+    fleet.until("heard", |nodes| nodes.iter().all(|node| heard(node, "a").len() == 3 * EACH));
+    let first = heard(&fleet.nodes.0[0], "a");
+    for (index, (offset, _)) in first.iter().enumerate() {
+        assert_eq!(*offset, index as u64 + 1);
+    }
+    for node in 0..3 {
+        assert_eq!(heard(&fleet.nodes.0[node], "a"), first);
+        let of: Vec<&String> = first
+            .iter()
+            .map(|(_, data)| data)
+            .filter(|data| data.starts_with(&format!("{node}:")))
+            .collect();
+        let sent: Vec<String> = (0..EACH).map(|number| format!("{node}:{number}")).collect();
+        assert!(of.iter().copied().eq(&sent), "in the order of its publisher");
+    }
+}
+
+/// What is published while a node is cut off is in the position that it is told, and nobody's publication is stored twice.
+#[test]
+fn a_cut_link_is_made_anew_and_says_where_the_stream_is() {
+    let server = NatsServer::start(&["-js"]);
+    let mut fleet = Fleet::new(&server.config(), 2);
+    let token = fleet.begin_subscribe(0, "a", KEPT);
+    fleet.subscribe(0, "b", UNKEPT);
+    fleet.publish(1, "a", "1");
+    fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 1);
+    for round in 0..20u64 {
+        // In flight when the link is cut: stored or not, it is found out.
+        let sent = fleet.send(0, "a", KEPT, data_of(&format!("cut {round}")));
+        for _ in 0..round % 4 {
+            fleet.turn_now();
+        }
+        fleet.cut(0);
+        let other = fleet.publish(1, "a", &format!("missed {round}"));
+        let mine = fleet.published(0, sent).unwrap().position;
+        assert!(mine.offset != other.offset && mine.epoch == other.epoch);
+    }
+    fleet.until("subscribed anew", |nodes| {
+        nodes[0].engine.is_ready()
+            && nodes[0].events.iter().any(|event| {
+                matches!(event, EngineEvent::Subscribed { token: of, result: Ok(at) }
+                if *of == token && at.position.offset == 41)
+            })
+    });
+    let history = fleet.history(1, "a", HistoryFilter::default()).unwrap();
+    let mut data: Vec<&[u8]> = history.publications.iter().map(|of| &*of.data).collect();
+    assert_eq!(data.len(), 41);
+    data.sort();
+    data.dedup();
+    assert_eq!(data.len(), 41, "each once");
+    assert!(fleet.subscribed(0, token).len() > 1);
+    fleet.publish(1, "a", "after");
+    fleet.until("heard", |nodes| heard(&nodes[0], "a").last().is_some_and(|last| last.0 == 42));
+}
+
+#[test]
+fn a_server_that_kept_its_store_has_streams_that_inherit_all() {
+    let mut server = NatsServer::start(&["-js"]);
+    let mut fleet = Fleet::new(&server.config(), 2);
+    let token = fleet.begin_subscribe(0, "a", KEPT);
+    fleet.publish(1, "a", "1");
+    let before = fleet.publish(1, "a", "2");
+    fleet.until("subscribed", |nodes| subscriptions(&nodes[0]) == 1);
+    for round in 0..3 {
+        server.kill();
+        fleet.until("noticed", |nodes| nodes.iter().all(|node| !node.engine.is_ready()));
+        server.restart();
+        fleet.until("subscribed anew", |nodes| subscriptions(&nodes[0]) > 1 + round);
+        fleet.publish(1, "a", "more");
+        fleet.until("heard", |nodes| {
+            heard(&nodes[0], "a").last().is_some_and(|last| last.0 == 3 + round as u64)
+        });
+    }
+    let anew = fleet.subscribed(0, token).pop().unwrap();
+    assert_ne!(anew.position.epoch, before.epoch, "another process may have lost something");
+    assert!(anew.inherits.contains(before), "{anew:?}");
+    let since = StreamPosition { offset: 1, ..before };
+    assert_eq!(recover(&mut fleet, 1, since), Ok(vec![2, 3, 4, 5]));
+    let beyond = StreamPosition { offset: 3, ..before };
+    assert!(matches!(recover(&mut fleet, 1, beyond), Err(Error::UnrecoverablePosition(_))));
+}
+
+/// In memory, or with a store that is gone: equal offsets pass for nothing.
+#[test]
+fn a_server_that_lost_everything_has_streams_that_inherit_nothing() {
+    for in_memory in [true, false] {
+        let mut server = NatsServer::start(&["-js"]);
+        let stream = StreamConfig { in_memory, ..StreamConfig::default() };
+        let config = NatsConfig { stream: Some(stream), ..server.config() };
+        let mut fleet = Fleet::new(&config, 2);
+        let token = fleet.begin_subscribe(0, "a", KEPT);
+        for number in 1..=5 {
+            fleet.publish(1, "a", &number.to_string());
+        }
+        let before = fleet.publish(1, "a", "6");
+        server.kill();
+        fleet.until("noticed", |nodes| nodes.iter().all(|node| !node.engine.is_ready()));
+        if !in_memory {
+            server.lose_store();
+        }
+        server.restart();
+        fleet.until_ready();
+        // More than before, so that the offsets alone would pass.
+        for number in 1..=9 {
+            fleet.publish(1, "a", &format!("new {number}"));
+        }
+        fleet.until("heard", |nodes| {
+            heard(&nodes[0], "a").last().is_some_and(|last| last.1 == "new 9")
+        });
+        let anew = fleet.subscribed(0, token).pop().unwrap();
+        assert_ne!(anew.position.epoch, before.epoch);
+        assert!(anew.inherits.is_empty(), "{anew:?}");
+        let recovered = recover(&mut fleet, 0, before);
+        assert!(matches!(recovered, Err(Error::UnrecoverablePosition(_))), "{recovered:?}");
+    }
+}
+
+/// A store that goes back to what it was before: who has seen more says so, and the epoch is cut.
+#[test]
+fn a_server_that_lost_the_end_of_a_stream_cuts_it() {
+    let mut server = NatsServer::start(&["-js"]);
+    let mut fleet = Fleet::new(&server.config(), 1);
+    let token = fleet.begin_subscribe(0, "a", KEPT);
+    fleet.publish(0, "a", "1");
+    let store = server.directory.path().join("store");
+    let copy = server.directory.path().join("copy");
+    let copied = std::process::Command::new("cp").arg("-r").args([&store, &copy]).status().unwrap();
+    assert!(copied.success());
+    let seen = fleet.publish(0, "a", "2");
+    server.kill();
+    server.lose_store();
+    std::fs::rename(&copy, &store).unwrap();
+    server.restart();
+    fleet.until_ready();
+    let published = fleet.publish(0, "a", "another");
+    assert!(published.offset == 2 && published.epoch != seen.epoch, "{published:?}");
+    fleet.until("subscribed anew", |nodes| nodes[0].engine.stats().streams_cut > 0);
+    let anew = fleet.subscribed(0, token).pop().unwrap();
+    assert!(!anew.inherits.contains(seen), "{anew:?}");
+    assert!(matches!(recover(&mut fleet, 0, seen), Err(Error::UnrecoverablePosition(_))));
+}
+
+#[test]
+fn a_server_that_comes_late_is_waited_for() {
+    let mut server = NatsServer::start(&["-js"]);
+    server.kill();
+    let config = NatsConfig { hold_ms: 1, ..server.config() };
+    let mut fleet = Fleet::starting(&config, 1, None);
+    let subscription = fleet.begin_subscribe(0, "a", KEPT);
+    for (channel, retention) in [("a", KEPT), ("b", UNKEPT)] {
+        let token = fleet.send(0, channel, retention, data_of("x"));
+        assert_eq!(fleet.published(0, token), Err(Error::EngineUnavailable));
+    }
+    fleet.until("said", |nodes| {
+        let shard = nodes[0].engine.shards().next().unwrap();
+        shard.state == ShardState::Connecting && shard.detail.contains("refused")
+    });
+    server.restart();
+    fleet.until_ready();
+    fleet.until("subscribed", |nodes| {
+        nodes[0].events.iter().any(|event| matches!(event, EngineEvent::Subscribed { .. }))
+    });
+    fleet.publish(0, "a", "y");
+    fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 1);
+    assert_eq!(fleet.subscribed(0, subscription).len(), 1);
+    let shard = fleet.nodes.0[0].engine.shards().next().unwrap();
+    assert!(shard.detail.is_empty() && shard.version.starts_with(char::is_numeric), "{shard:?}");
+}
+
+#[test]
+fn another_server_is_taken_when_one_is_gone() {
+    let mut gone = NatsServer::start(&["-js"]);
+    let server = NatsServer::start(&["-js"]);
+    gone.kill();
+    let config = NatsConfig {
+        servers: [&gone, &server].map(|server| server.config().servers[0].clone()).into(),
+        ..server.config()
+    };
+    Fleet::new(&config, 1).publish(0, "a", "x");
+}
+
+#[test]
+fn a_login_that_is_wrong_has_a_name() {
+    let users = "authorization { users = [{ user: u, password: p }] }";
+    for (config, right) in [
+        (users, Login { user: Some("u".into()), password: Some("p".into()), token: None }),
+        ("authorization { token: t }", Login { token: Some("t".into()), ..Login::default() }),
+    ] {
+        let server = NatsServer::start_with(&["-js"], config);
+        let mut fleet = Fleet::starting(&server.config(), 1, None);
+        fleet.until("named", |nodes| state(&nodes[0]) == "wrong_password");
+        assert!(!fleet.nodes.0[0].engine.is_ready());
+        Fleet::new(&NatsConfig { login: right, ..server.config() }, 1).publish(0, "a", "x");
+    }
+}
+
+/// What is not kept goes on without JetStream; what is kept waits, and is refused in time.
+#[test]
+fn a_server_without_jetstream_has_a_name() {
+    let server = NatsServer::start(&[]);
+    let mut fleet = Fleet::starting(&server.config(), 1, None);
+    fleet.until("named", |nodes| state(&nodes[0]) == "no_jetstream");
+    fleet.subscribe(0, "b", UNKEPT);
+    let token = fleet.send(0, "b", UNKEPT, data_of("x"));
+    assert_eq!(fleet.published(0, token).unwrap().position, StreamPosition::default());
+    fleet.until("heard", |nodes| heard(&nodes[0], "b").len() == 1);
+    let token = fleet.send(0, "a", KEPT, data_of("x"));
+    assert_eq!(fleet.published(0, token), Err(Error::EngineUnavailable));
+
+    let mut fleet = Fleet::new(&NatsConfig { stream: None, ..server.config() }, 1);
+    let token = fleet.send(0, "a", KEPT, data_of("x"));
+    assert_eq!(fleet.published(0, token), Err(Error::EngineRefused));
+}
+
+#[test]
+fn what_a_server_does_not_allow_is_refused_and_the_rest_goes_on() {
+    let server = NatsServer::start_with(
+        &["-js"],
+        "authorization { users = [{ user: u, password: p, permissions: {
+            publish: { deny: [\"dunlin.p.no\", \"dunlin.s.no\"] } } }] }",
+    );
+    let login = Login { user: Some("u".into()), password: Some("p".into()), token: None };
+    let mut fleet = Fleet::new(&NatsConfig { login, ..server.config() }, 1);
+    for retention in [KEPT, UNKEPT] {
+        let token = fleet.send(0, "no", retention, data_of("x"));
+        assert_eq!(fleet.published(0, token), Err(Error::EngineRefused));
+        assert_eq!(refusing(&fleet.nodes.0[0]), Some("no_permission"));
+        let token = fleet.send(0, "yes", retention, data_of("x"));
+        assert!(fleet.published(0, token).is_ok());
+    }
+}
+
+#[test]
+fn a_publication_above_the_servers_bound_is_refused() {
+    let server = NatsServer::start_with(&["-js"], "max_payload: 8192");
+    let mut fleet = Fleet::new(&server.config(), 1);
+    let token = fleet.send(0, "a", KEPT, data_of(&"x".repeat(10_000)));
+    assert_eq!(fleet.published(0, token), Err(Error::EngineRefused));
+    assert_eq!(refusing(&fleet.nodes.0[0]), Some("max_payload"));
+    // Joined they are no more than it allows.
+    let tokens: Vec<u64> =
+        (0..40).map(|_| fleet.send(0, "a", KEPT, data_of(&"x".repeat(1000)))).collect();
+    for token in tokens {
+        assert!(fleet.published(0, token).is_ok());
+    }
+    assert_eq!(refusing(&fleet.nodes.0[0]), None);
+}
+
+/// A server that stands still answers nothing and closes nothing.
+#[test]
+fn a_connection_that_does_not_hear_itself_is_given_up() {
+    let server = NatsServer::start(&["-js"]);
+    let config = NatsConfig { probe_interval_ms: 20, probe_timeout_ms: 200, ..server.config() };
+    let mut fleet = Fleet::new(&config, 1);
+    fleet.subscribe(0, "a", KEPT);
+    server.signal("-STOP");
+    let token = fleet.send(0, "a", KEPT, data_of("x"));
+    fleet.turn();
+    fleet.until("given up", |nodes| nodes[0].engine.stats().silences > 0);
+    let result = fleet.published(0, token);
+    assert!(matches!(result, Err(Error::EngineUncertain | Error::EngineUnavailable)), "{result:?}");
+    server.signal("-CONT");
+    fleet.until_ready();
+    fleet.publish(0, "a", "y");
+    fleet.until("heard", |nodes| !heard(&nodes[0], "a").is_empty());
+}
+
+/// A stream whose settings change is changed, and one that cannot be as the settings have it has a name.
+#[test]
+fn a_stream_follows_the_settings() {
+    let server = NatsServer::start(&["-js"]);
+    let before = Fleet::new(&server.config(), 1).publish(0, "a", "1");
+    let with = |stream| NatsConfig { stream: Some(stream), ..server.config() };
+    let fewer = StreamConfig { channel_messages_max: 3, ..StreamConfig::default() };
+    let mut fleet = Fleet::new(&with(fewer), 1);
+    for number in 2..=9 {
+        fleet.publish(0, "a", &number.to_string());
+    }
+    let since = StreamPosition { offset: 6, ..before };
+    assert_eq!(recover(&mut fleet, 0, since), Ok(vec![7, 8, 9]));
+    let lost = StreamPosition { offset: 1, ..before };
+    assert_eq!(recover(&mut fleet, 0, lost), Ok(vec![7, 8, 9]), "what is left");
+    let replicas = StreamConfig { replicas: 3, ..StreamConfig::default() };
+    let fleet = &mut Fleet::starting(&with(replicas), 1, None);
+    fleet.until("named", |nodes| state(&nodes[0]) == "stream_config");
+}
+
+/// A history that is over is not read, and the stream goes on.
+#[test]
+fn a_stream_goes_on_when_its_publications_have_expired() {
+    let server = NatsServer::start(&["-js"]);
+    let mut fleet = Fleet::new(&server.config(), 1);
+    let short = Retention { ttl_ms: 50, ..KEPT };
+    let token = fleet.send(0, "a", short, data_of("1"));
+    let first = fleet.published(0, token).unwrap().position;
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    fleet.turn();
+    let channel: std::sync::Arc<str> = "a".into();
+    let token = fleet.ask(0, |token| dunlin_engine::EngineRequest::History {
+        token,
+        channel,
+        retention: short,
+        filter: HistoryFilter::default(),
+    });
+    let history = fleet.answer(0, "history", |event| match event {
+        EngineEvent::History { token: of, result } if *of == token => Some(result.clone().unwrap()),
+        _ => None,
+    });
+    assert_eq!((history.position, history.publications.len()), (first, 0));
+    assert_eq!(fleet.publish(0, "a", "2"), StreamPosition { offset: 2, ..first });
+}
+
+#[test]
+fn any_name_is_a_channel() {
+    let server = NatsServer::start(&["-js"]);
+    let mut fleet = Fleet::new(&server.config(), 2);
+    for channel in ["a.b", "*", ">", "a b", "é\r\n%", "$SYS", "x:#,&?"] {
+        fleet.subscribe(0, channel, KEPT);
+        let keyed = NewPublication { idempotency_key: Some("k \r\n".into()), ..data_of("x") };
+        let token = fleet.send(1, channel, KEPT, keyed);
+        assert!(!fleet.published(1, token).unwrap().suppressed);
+        fleet.until("heard", |nodes| heard(&nodes[0], channel).len() == 1);
+    }
+}
+
+#[test]
+fn what_waits_is_bounded() {
+    let mut server = NatsServer::start(&["-js"]);
+    server.kill();
+    let config = NatsConfig { queue_bytes_max: 10_000, hold_ms: 1_000_000, ..server.config() };
+    let mut fleet = Fleet::starting(&config, 1, None);
+    for number in 0..200 {
+        fleet.send(0, &number.to_string(), KEPT, data_of(&"x".repeat(100)));
+    }
+    fleet.turn();
+    let refused = fleet.nodes.0[0].events.iter().filter(|event| {
+        matches!(event, EngineEvent::Published { result: Err(Error::EngineUnavailable), .. })
+    });
+    assert!((50..200).contains(&refused.count()));
+}
+
+#[test]
+fn positions_are_read_once_while_nothing_is_stored() {
+    let server = NatsServer::start(&["-js"]);
+    let mut fleet = Fleet::new(&server.config(), 2);
+    let channels: Vec<std::sync::Arc<str>> =
+        (0..50).map(|number| number.to_string().into()).collect();
+    for channel in &channels {
+        fleet.subscribe(0, channel, KEPT);
+    }
+    let read = |fleet: &mut Fleet| {
+        let channels = channels.clone();
+        let token =
+            fleet.ask(0, |token| dunlin_engine::EngineRequest::Positions { token, channels });
+        let positions = fleet.answer(0, "positions", |event| match event {
+            EngineEvent::Positions { token: of, result } if *of == token => {
+                Some(result.clone().unwrap())
+            }
+            _ => None,
+        });
+        positions.iter().map(|at| at.offset).sum::<u64>()
+    };
+    for _ in 0..3 {
+        assert_eq!(read(&mut fleet), 0);
+    }
+    fleet.publish(1, "7", "x");
+    for _ in 0..3 {
+        assert_eq!(read(&mut fleet), 1);
+    }
+}

@@ -1,0 +1,110 @@
+//! The connection of an engine on NATS.
+
+use std::io;
+
+use dunlin_engine::nats::{Login, NatsConfig, NatsEngine, Pipe, StreamConfig};
+use dunlin_engine::{LinkFull, Server, ServerRole};
+use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Tls};
+
+use super::engines::{servers, tls_of};
+use super::link::Link;
+
+/// The connection, and how the next is made.
+pub(super) struct Wire {
+    connect: ConnectConfig,
+    tls: Option<Tls>,
+    conn: Option<ConnId>,
+    /// Why the connection that was asked for could not even be begun.
+    failed: Option<io::Error>,
+}
+
+/// The connection, while there is a loop to use it on.
+struct WireOnLoop<'a> {
+    wire: &'a mut Wire,
+    cx: &'a mut Context<Link>,
+}
+
+impl Wire {
+    pub(super) fn new(config: &dunlin_config::Engine) -> Wire {
+        let limits = Limits { output_bytes_max: config.queue_bytes_max, ..Limits::default() };
+        let timeout_ms = config.connect_timeout_ms;
+        let connect = ConnectConfig { limits, timeout_ms, ..ConnectConfig::default() };
+        Wire { connect, tls: tls_of(config), conn: None, failed: None }
+    }
+
+    pub(super) fn owns(&self, conn: ConnId) -> bool {
+        self.conn == Some(conn)
+    }
+
+    /// The connection has ended, or was not made.
+    pub(super) fn lost(&mut self) {
+        self.conn = None;
+    }
+
+    pub(super) fn close(&mut self, cx: &mut Context<Link>) {
+        if let Some(conn) = self.conn.take() {
+            cx.close(conn);
+        }
+    }
+
+    /// Sends what the engine has to say.
+    pub(super) fn flush(&mut self, cx: &mut Context<Link>, now_ms: u64, engine: &mut NatsEngine) {
+        engine.flush(now_ms, &mut WireOnLoop { wire: self, cx });
+        if let Some(error) = self.failed.take() {
+            engine.handle_closed(now_ms, &error.to_string());
+        }
+    }
+}
+
+impl Pipe for WireOnLoop<'_> {
+    fn open(&mut self, server: &Server) {
+        self.close();
+        let Wire { connect, tls, conn, failed } = &mut *self.wire;
+        // A name that no certificate can bear was refused when it was set.
+        connect.tls = tls.as_ref().and_then(|tls| tls.client(&server.host).ok());
+        match self.cx.connect_name(&server.host, server.port, connect) {
+            Ok(new) => *conn = Some(new),
+            Err(error) => *failed = Some(error),
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(conn) = self.wire.conn.take() {
+            self.cx.abort(conn);
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), LinkFull> {
+        let conn = self.wire.conn.ok_or(LinkFull)?;
+        self.cx.write(conn, bytes).map_err(|_| LinkFull)
+    }
+}
+
+pub(super) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
+    let reveal = |secret: &Option<dunlin_config::Secret>| {
+        secret.as_ref().map(|secret| secret.reveal().to_owned())
+    };
+    let stream = StreamConfig {
+        replicas: config.stream_replicas,
+        in_memory: config.stream_in_memory,
+        max_age_ms: config.stream_max_age_ms,
+        bytes_max: config.stream_bytes_max,
+        channel_messages_max: config.stream_channel_messages_max,
+        idempotency_ms: config.stream_idempotency_ms,
+    };
+    NatsConfig {
+        login: Login {
+            user: config.user.as_deref().map(str::to_owned),
+            password: reveal(&config.password),
+            token: reveal(&config.token),
+        },
+        prefix: config.prefix.to_string(),
+        tls: config.tls,
+        stream: config.jetstream.then_some(stream),
+        // What waits for a connection is refused before the hub gives up on it: then nothing was stored for sure.
+        hold_ms: config.timeout_ms / 2,
+        answer_ms: config.timeout_ms,
+        queue_bytes_max: config.queue_bytes_max,
+        ..NatsConfig::new(servers(config, ServerRole::Data))
+    }
+}
