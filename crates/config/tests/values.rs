@@ -135,6 +135,64 @@ fn a_cluster_meets_in_an_engine_that_there_is() {
     assert_eq!(config.validate(), Ok(()));
 }
 
+/// What NATS cannot do is refused with its fix, and so is what only NATS can.
+#[test]
+fn an_engine_on_nats_keeps_what_its_stream_keeps() {
+    let mut config = Config::default();
+    let engine = dunlin_config::Engine {
+        kind: dunlin_config::EngineKind::Nats,
+        addresses: ["10.0.0.7:4222".to_owned()].into(),
+        ..dunlin_config::Engine::default()
+    };
+    config.engines.insert("main", engine.clone());
+    let options = &mut config.channel.without_namespace;
+    options.engine = Some("main".into());
+    (options.history_size, options.history_ttl_ms) = (1_000, 60_000);
+    assert_eq!(config.validate(), Ok(()));
+
+    config.channel.without_namespace.history_size = 1_001;
+    let small = dunlin_config::Engine { stream_max_age_ms: 59_999, ..engine.clone() };
+    config.engines.insert("main", small);
+    config.cluster.engine = Some("main".into());
+    assert_eq!(
+        reported(&config),
+        [
+            "cluster.engine: nodes do not meet in NATS; name one of type \"redis\"; channels may \
+             live in the other all the same",
+            "channel.without_namespace.history_size: its engine keeps 1000 messages of a channel; \
+             raise `stream_channel_messages_max` of the engine, or keep less",
+            "channel.without_namespace.history_ttl_ms: its engine keeps messages for 59999 ms; \
+             raise `stream_max_age_ms` of the engine, or keep them for less",
+        ]
+    );
+    config.cluster.engine = None;
+    config.channel.without_namespace.history_size = 10;
+    let without = dunlin_config::Engine { jetstream: false, ..engine.clone() };
+    config.engines.insert("main", without);
+    assert_eq!(
+        reported(&config),
+        ["channel.without_namespace.history_size: its engine keeps no histories; set \
+             `jetstream = true` of the engine, or keep nothing"]
+    );
+    let wrong = dunlin_config::Engine {
+        addresses: dunlin_config::Engine::default().addresses,
+        database: 1,
+        prefix: "a.b".into(),
+        ..engine
+    };
+    config.engines.insert("main", wrong);
+    assert_eq!(
+        reported(&config),
+        [
+            "engines.main.database: NATS has none; remove it, or set another `prefix`",
+            "engines.main.addresses: it is where Redis listens; name servers of NATS: \
+             [\"10.0.0.7:4222\"]",
+            "engines.main.prefix: a stream of NATS cannot be called so; write letters, digits, \
+             `_` and `-`",
+        ]
+    );
+}
+
 #[test]
 fn history_is_kept_whole_or_not_at_all() {
     let mut config = Config::default();

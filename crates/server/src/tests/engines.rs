@@ -1,4 +1,7 @@
-//! Nodes that share a real Redis.
+//! Nodes that share a real Redis, or a real NATS.
+
+#[path = "engines/nats.rs"]
+mod nats;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -104,7 +107,11 @@ fn append_only(directory: &Path) -> Vec<String> {
 /// Channels without a namespace live in Redis; those of `local` do not.
 fn on_redis(config: &mut Config, redis: SocketAddr) {
     let addresses = [redis.to_string()].into();
-    config.engines.insert("main", Engine { addresses, ..Engine::default() });
+    on_engine(config, Engine { addresses, ..Engine::default() });
+}
+
+fn on_engine(config: &mut Config, engine: Engine) {
+    config.engines.insert("main", engine);
     let options = &mut config.channel.without_namespace;
     (options.history_size, options.history_ttl_ms) = (1_000, 600_000);
     options.recover = true;
@@ -114,9 +121,14 @@ fn on_redis(config: &mut Config, redis: SocketAddr) {
 }
 
 fn node(number: u16, redis: SocketAddr) -> Cluster {
+    let addresses = [redis.to_string()].into();
+    node_on(number, Engine { addresses, ..Engine::default() })
+}
+
+fn node_on(number: u16, engine: Engine) -> Cluster {
     let cluster = Cluster::start_with(2, |config| {
         config.server.node = number;
-        on_redis(config, redis);
+        on_engine(config, engine);
     });
     ready(&cluster);
     cluster
@@ -156,12 +168,16 @@ fn recovering(channel: &str, offset: u64, epoch: &Value) -> String {
 #[test]
 fn what_one_node_publishes_clients_of_the_other_hear_and_recover() {
     let redis = Redis::start(&[]);
-    let (a, b) = (node(1, redis.addr), node(2, redis.addr));
+    crosses(&node(1, redis.addr), &node(2, redis.addr));
+}
+
+/// What one node publishes the clients of the other hear and recover.
+fn crosses(a: &Cluster, b: &Cluster) {
     let mut here: Vec<Listener> = (0..4).map(|_| Listener::connect(a.address, "news")).collect();
     let mut there: Vec<Listener> = (0..4).map(|_| Listener::connect(b.address, "news")).collect();
     let mut epoch = Value::Null;
     for number in 1..=20 {
-        let node = if number % 2 == 0 { &a } else { &b };
+        let node = if number % 2 == 0 { a } else { b };
         let published = publish(node, "news", number);
         assert_eq!(published["offset"], number, "one order for both");
         epoch = published["epoch"].clone();
@@ -184,7 +200,7 @@ fn what_one_node_publishes_clients_of_the_other_hear_and_recover() {
     let once = |node: &Cluster| {
         node.post("/api/publish", "{\"channel\":\"log\",\"data\":7,\"idempotency_key\":\"k\"}")
     };
-    assert_eq!(once(&a), once(&b));
+    assert_eq!(once(a), once(b));
     let history = a.post("/api/history", "{\"channel\":\"log\",\"limit\":10}");
     assert_eq!(history.matches("\"data\":7").count(), 1, "{history}");
     b.post("/api/history_remove", "{\"channel\":\"log\"}");
@@ -199,20 +215,29 @@ fn a_redis_that_was_killed_and_kept_its_data_loses_nothing() {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut redis = Redis::start(&args);
     let (a, b) = (node(1, redis.addr), node(2, redis.addr));
+    survives(&a, &b, |is_killed| match is_killed {
+        true => redis.kill(),
+        false => redis.again(&args),
+    });
+}
+
+/// All that was acknowledged arrives, in its order, though the engine's server is killed again and again. `turn` kills it
+/// (true) and starts it again.
+fn survives(a: &Cluster, b: &Cluster, mut turn: impl FnMut(bool)) {
     let mut listener = Listener::connect(b.address, "news");
     let mut acknowledged = Vec::new();
     for number in 1..=60 {
         if number % 20 == 0 {
-            redis.kill();
+            turn(true);
             let body = json!({"channel": "news", "data": 0}).to_string();
             let refused = a.post("/api/publish", &body);
             assert!(
                 refused.contains("stored"),
                 "it says whether it may have been stored: {refused}"
             );
-            redis.again(&args);
+            turn(false);
         }
-        publish(&a, "news", number);
+        publish(a, "news", number);
         acknowledged.push(number);
     }
     // A client that was unsubscribed comes back with its position, until it has everything.

@@ -1,0 +1,145 @@
+//! Nodes that share a real NATS.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use dunlin_config::{Engine, EngineKind};
+use tempfile::TempDir;
+
+use super::super::{Cluster, Listener, TIMEOUT};
+use super::{crosses, node_on, publish, recovering, survives, until};
+
+/// A NATS that ends with the test, or by `kill -9` before.
+struct Nats {
+    addr: SocketAddr,
+    child: Child,
+    directory: TempDir,
+}
+
+impl Nats {
+    fn start() -> Nats {
+        let directory = tempfile::tempdir().unwrap();
+        let (child, addr) = spawn(&directory, -1).expect("nats-server starts");
+        Nats { addr, child, directory }
+    }
+
+    fn engine(&self) -> Engine {
+        let addresses = [self.addr.to_string()].into();
+        Engine { kind: EngineKind::Nats, addresses, ..Engine::default() }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Another process at the same address.
+    fn again(&mut self) {
+        let deadline = Instant::now() + TIMEOUT;
+        while Instant::now() < deadline {
+            if let Some((child, _)) = spawn(&self.directory, i32::from(self.addr.port())) {
+                self.child = child;
+                return;
+            }
+        }
+        panic!("its port is somebody else's");
+    }
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A server that listens, and where. The kernel chooses port -1.
+fn spawn(directory: &TempDir, port: i32) -> Option<(Child, SocketAddr)> {
+    let mut child = Command::new("nats-server")
+        .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"])
+        .arg(directory.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("nats-server: {error}; scripts/packages installs it"));
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let listening = "Listening for client connections on ";
+    let addr = said.by_ref().find_map(|line| line.split_once(listening)?.1.parse().ok());
+    let is_ready = said.by_ref().any(|line| line.contains("Server is ready"));
+    // It goes on talking, and must not wait for a reader.
+    std::thread::spawn(move || said.for_each(drop));
+    match addr {
+        Some(addr) if is_ready => Some((child, addr)),
+        _ => {
+            let _ = child.wait();
+            None
+        }
+    }
+}
+
+#[test]
+fn what_one_node_publishes_clients_of_the_other_hear_and_recover() {
+    let nats = Nats::start();
+    crosses(&node_on(1, nats.engine()), &node_on(2, nats.engine()));
+}
+
+#[test]
+fn a_nats_that_was_killed_and_kept_its_data_loses_nothing() {
+    let mut nats = Nats::start();
+    let (a, b) = (node_on(1, nats.engine()), node_on(2, nats.engine()));
+    survives(&a, &b, |is_killed| match is_killed {
+        true => nats.kill(),
+        false => nats.again(),
+    });
+}
+
+#[test]
+fn a_nats_that_lost_its_data_is_noticed() {
+    let mut nats = Nats::start();
+    let engine = || Engine { stream_in_memory: true, ..nats.engine() };
+    let (a, b) = (node_on(1, engine()), node_on(2, engine()));
+    let mut listener = Listener::connect(b.address, "news");
+    let epoch = publish(&a, "news", 1)["epoch"].clone();
+    assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
+    nats.kill();
+    nats.again();
+    // As many as were there before: equal numbers of another life.
+    publish(&a, "news", 2);
+    let push = listener.next().expect("it is still connected");
+    assert_eq!(push["unsubscribe"]["code"], 2500, "{push}");
+    let (_, connect) = Listener::connect_to(b.address, &recovering("news", 1, &epoch));
+    let subscribed = &connect["connect"]["subs"]["news"];
+    assert_ne!(subscribed["recovered"], true, "{connect}");
+    assert_ne!(subscribed["epoch"], epoch);
+}
+
+#[test]
+fn a_nats_without_jetstream_is_named_and_the_rest_goes_on() {
+    let nats = Nats::start();
+    let (mut plain, addr) = {
+        let mut child = Command::new("nats-server")
+            .args(["-a", "127.0.0.1", "-p", "-1"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut said = said.skip_while(|line| !line.contains("Listening for client"));
+        let line = said.next().expect("it listens");
+        std::thread::spawn(move || said.for_each(drop));
+        (child, line.rsplit(' ').next().unwrap().to_owned())
+    };
+    let cluster = Cluster::start_with(1, |config| {
+        let engine = Engine { addresses: [addr].into(), ..nats.engine() };
+        super::on_engine(config, engine);
+    });
+    until("the state of the engine is never known", || {
+        cluster.state.engines.health().into_values().eq(["no_jetstream"])
+    });
+    let refused = cluster.post("/api/publish", "{\"channel\":\"news\",\"data\":1}");
+    assert!(refused.contains("nothing was stored"), "{refused}");
+    let mut local = Listener::connect(cluster.address, "local:1");
+    publish(&cluster, "local:1", 1);
+    assert_eq!(local.next().unwrap()["pub"]["data"], 1);
+    let _ = plain.kill();
+    let _ = plain.wait();
+}
