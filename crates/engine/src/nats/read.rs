@@ -56,7 +56,9 @@ impl NatsEngine {
             }
         };
         let id = self.last_token + 1;
-        let wants = lowest <= highest && filter.limit != Some(0);
+        // Backwards from where there is nothing nothing is read.
+        let is_beyond = filter.reverse && since.is_some_and(|since| since > top + 1);
+        let wants = lowest <= highest && filter.limit != Some(0) && !is_beyond;
         self.readers.insert(
             id,
             Reader {
