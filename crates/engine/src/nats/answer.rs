@@ -262,7 +262,7 @@ impl NatsEngine {
 
     /// The stream, or JetStream, is not there.
     pub(super) fn stream_gone(&mut self, now_ms: u64) {
-        if self.stream != StreamPhase::Asked || self.pending.is_empty() {
+        if self.stream != StreamPhase::Asked {
             self.stream = StreamPhase::Wanted { at_ms: now_ms + RETRY_MS };
         }
         self.session.enter(now_ms, ShardState::Refused(refusals::NO_JETSTREAM));
@@ -300,6 +300,12 @@ impl NatsEngine {
 
     /// A request was not answered: in time, or because its connection was lost. Nobody knows whether it was carried out.
     pub(super) fn pending_lost(&mut self, now_ms: u64, pending: Pending, disconnected: bool) {
+        if !disconnected && self.stream == StreamPhase::Ready {
+            // What waits for JetStream is refused in time, until it answers again.
+            self.stream = StreamPhase::Wanted { at_ms: now_ms };
+            self.session.detail = "JetStream did not answer".to_owned();
+            self.session.enter(now_ms, ShardState::Refused(refusals::UNAVAILABLE));
+        }
         match pending {
             Pending::Publish(channel, mut batch, known) => {
                 batch.sent_after.get_or_insert(known.state.before.first().copied().unwrap_or(0));
@@ -459,7 +465,7 @@ impl NatsEngine {
         }
         let Some(lane) = self.lanes.get_mut(channel) else { return };
         for read in std::mem::take(&mut lane.reads) {
-            self.begin_read(now_ms, read, &known);
+            self.begin_read(now_ms, channel, read, &known);
         }
         self.touch(channel);
     }

@@ -17,6 +17,7 @@ use crate::select::select;
 /// A history that is being read.
 #[derive(Debug)]
 pub(super) struct Reader {
+    channel: Arc<str>,
     read: Read,
     position: StreamPosition,
     inherits: Lineage,
@@ -42,7 +43,13 @@ pub(super) struct Gathering {
 }
 
 impl NatsEngine {
-    pub(super) fn begin_read(&mut self, now_ms: u64, read: Read, known: &Known) {
+    pub(super) fn begin_read(
+        &mut self,
+        now_ms: u64,
+        channel: &Arc<str>,
+        read: Read,
+        known: &Known,
+    ) {
         let top = known.position.offset;
         let (size, filter) = (u64::from(read.retention.size), &read.filter);
         let oldest = top.saturating_sub(size) + 1;
@@ -62,6 +69,7 @@ impl NatsEngine {
         self.readers.insert(
             id,
             Reader {
+                channel: channel.clone(),
                 position: known.position,
                 inherits: known.state.lineage(),
                 lowest,
@@ -168,6 +176,11 @@ impl NatsEngine {
         let frames = frames.iter().map(Vec::as_slice);
         let result = select(reader.position, &reader.inherits, frames, &filter, retention.size);
         self.stats.unreadable += u64::from(result == Err(Error::EngineRefused));
+        if filter.since.is_some() && !reader.inherits.is_empty() {
+            let Reader { channel, position, inherits, .. } = reader;
+            let event = EngineEvent::Lineage { channel, epoch: position.epoch, inherits };
+            self.events.push_back(event);
+        }
         self.events.push_back(EngineEvent::History { token, result });
     }
 
