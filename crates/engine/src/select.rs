@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use dunlin_hub::engine::Lineage;
 use dunlin_hub::{Error, History, HistoryFilter, StreamPosition};
 
-use crate::Lineage;
 use crate::frame::Frame;
 
 /// The part of a stream that was asked for, from the messages in which it is.

@@ -14,10 +14,9 @@
 
 use std::sync::Arc;
 
+use dunlin_hub::engine::Lineage;
 use dunlin_hub::{Epoch, StreamPosition};
 use dunlin_wire::protobuf::{Delimited, Fields, ProtobufError, Writer};
-
-use crate::Lineage;
 
 /// Epochs before its own that a stream remembers, and messages before it that a message names.
 const REMEMBERED: usize = 8;

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dunlin_hub::engine::EngineEvent;
+use dunlin_hub::engine::{EngineEvent, Lineage};
 use dunlin_hub::{Error, StreamPosition};
 
 use super::NatsEngine;
 use super::answer::Pending;
 use super::lane::{Known, Read};
 use super::message::State;
-use crate::Lineage;
 use crate::frame::{Frame, FrameKind};
 use crate::select::select;
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dunlin_hub::engine::EngineEvent;
 use dunlin_hub::{Error, Published};
 use dunlin_wire::nats::encode_publish;
 use serde_json::json;
@@ -264,7 +265,7 @@ impl NatsEngine {
     }
 
     pub(super) fn removed(&mut self, token: u64, result: Result<(), Error>) {
-        self.events.push_back(crate::EngineEvent::HistoryRemoved { token, result });
+        self.events.push_back(EngineEvent::HistoryRemoved { token, result });
     }
 }
 

@@ -61,7 +61,7 @@ fn publishers_on_three_nodes_share_one_channel() {
     }
 }
 
-/// What is published while a node is cut off is in the position that it is told, and nobody's publication is stored twice.
+/// What is published while a node is cut off is in the position that it is sent, and nobody's publication is stored twice.
 #[test]
 fn a_cut_link_is_made_anew_and_says_where_the_stream_is() {
     let server = NatsServer::start(&["-js"]);

@@ -18,6 +18,7 @@ use dunlin_net::redis::{Client, ClientConfig, Received};
 use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Place, TimerId, Tls};
 
 use super::Worker;
+use super::engine_servers::{servers, tls_of};
 use super::link::{Link, Role};
 use super::nats::{Wire, nats_config};
 use crate::engine_stats::{EngineStats, EnginesStats};
@@ -520,26 +521,6 @@ fn engine_config(id: EngineId, config: &dunlin_config::Engine) -> EngineConfig {
         position_check_ms: config.position_check_ms,
         held_bytes_max: config.held_bytes_max,
     }
-}
-
-/// Whom certificates have to be signed by, if the servers are spoken to by TLS. Roots that cannot be read were refused when
-/// they were set.
-pub(super) fn tls_of(config: &dunlin_config::Engine) -> Option<Tls> {
-    match (config.tls, &config.ca) {
-        (false, _) => None,
-        (true, Some(ca)) => Tls::with_roots(ca.as_bytes()).ok(),
-        (true, None) => Tls::system().ok(),
-    }
-}
-
-/// The servers of an engine.
-pub(super) fn servers(config: &dunlin_config::Engine, role: ServerRole) -> Vec<Server> {
-    let server = |address: &String| {
-        let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Server { host, port: port.parse().unwrap_or_default(), role }
-    };
-    config.addresses.iter().map(server).collect()
 }
 
 fn redis_config(config: &dunlin_config::Engine) -> RedisConfig {

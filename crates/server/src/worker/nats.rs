@@ -6,7 +6,7 @@ use dunlin_engine::nats::{Login, NatsConfig, NatsEngine, Pipe, StreamConfig};
 use dunlin_engine::{LinkFull, Server, ServerRole};
 use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Tls};
 
-use super::engines::{servers, tls_of};
+use super::engine_servers::{servers, tls_of};
 use super::link::Link;
 
 /// The connection, and how the next is made.

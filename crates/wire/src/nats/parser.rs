@@ -14,7 +14,7 @@ pub enum Operation<'a> {
     Ping,
     /// The answer to [`PING`](super::PING).
     Pong,
-    /// Something was done, if the client wanted to be told.
+    /// Something was done, if the client wanted to know.
     Ok,
     /// Something was not done; without the quotes.
     Error(&'a str),
