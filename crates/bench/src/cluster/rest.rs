@@ -32,14 +32,15 @@ fn at_rest(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
     let (swarm, lost) = connected(&plan)?;
     std::thread::sleep(SETTLED_AFTER);
     let cpu = || fleet.redis.process().map_or(0, Process::cpu_ns);
-    let (began, before, cpu_before) = (Instant::now(), fleet.redis.commands()?, cpu());
-    std::thread::sleep(Duration::from_secs(options.seconds.into()));
-    let seconds = began.elapsed().as_secs_f64();
-    // The question itself is one.
-    let commands = fleet.redis.commands()?.saturating_sub(before + 1);
+    let time = Duration::from_secs(options.seconds.into());
+    let (began, cpu_before) = (Instant::now(), cpu());
+    std::thread::sleep(time);
+    let (seconds, cpu_ns) = (began.elapsed().as_secs_f64(), cpu() - cpu_before);
+    // Afterwards: it costs Redis something.
+    let commands = fleet.redis.commands(time)?;
     Ok(Round {
-        commands_per_s: Some(commands as f64 / seconds),
-        redis_share: Some((cpu() - cpu_before) as f64 / 1e9 / seconds),
+        commands_per_s: Some(commands as f64 / time.as_secs_f64()),
+        redis_share: Some(cpu_ns as f64 / 1e9 / seconds),
         thrown_out: swarm.counts().closed,
         lost,
         ..Round::default()
@@ -71,6 +72,9 @@ pub(super) fn killed(options: &ClusterBench) -> Result<Round, Error> {
         std::thread::sleep(Duration::from_millis(20));
     }
     let before = heard()?;
+    if before < channels {
+        return Err(Error::new(format!("only {before} of {channels} channels are heard")));
+    }
 
     let mut publisher = dunlin_load::client::Client::connect(fleet.nodes[0].client)?;
     let began = Instant::now();

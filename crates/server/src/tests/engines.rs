@@ -356,6 +356,9 @@ fn a_redis_that_is_stopped_holds_up_nobody_but_its_own_channels() {
     // A channel that the node hears is subscribed to by what the node knows.
     let (_, connect) = Listener::connect_to(b.address, "{\"subs\":{\"news\":{}}}");
     assert_eq!(connect["connect"]["subs"]["news"]["offset"], 1, "{connect}");
+    // Who cannot be subscribed for the moment is not connected without the channel: nothing would tell what is missed.
+    let (_, refused) = Listener::connect_to(b.address, "{\"subs\":{\"unheard\":{}}}");
+    assert_eq!(refused["disconnect"]["code"], 3004, "{refused}");
     redis.signal(Signal::CONT);
     publish(&a, "news", 3);
     let mut offset = 1;

@@ -439,6 +439,12 @@ impl Worker<'_> {
         if let Err(error) = &result {
             tracing::debug!(%channel, %error, "a server-side subscription failed");
             self.grants.remove(session, &channel);
+            if error.is_temporary() {
+                // Connected without the channel, the client would miss what is published there and not know: it comes back.
+                self.connects.forget(session);
+                let (why, now) = (DisconnectCode::ServerError.with_reason(error), self.now(cx));
+                return self.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
+            }
         }
         if let Ok(subscribed) = &result {
             self.charge_recovery(&channel, &subscribed.publications);

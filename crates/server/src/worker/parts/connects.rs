@@ -63,7 +63,7 @@ impl Connects {
         self.0.insert(session, connect);
     }
 
-    /// One of the subscriptions is made, or has failed: the client does without it.
+    /// One of the subscriptions is made, or is refused for good: the client does without it.
     pub(crate) fn handle_subscribed(
         &mut self,
         session: SessionId,
