@@ -63,7 +63,7 @@ pub(super) struct Counts {
     pub(super) cut: AtomicU64,
     pub(super) recovered: AtomicU64,
     /// Recoveries that were answered with `recovered: false`.
-    pub(super) told: AtomicU64,
+    pub(super) notified: AtomicU64,
     /// Subscriptions that the server ended, to be made anew.
     pub(super) unsubscribed: AtomicU64,
     /// Commands that were to be tried again.
@@ -478,7 +478,7 @@ impl Client {
         };
         let offset = result["offset"].as_u64().unwrap_or(0);
         if slot.follower.position.is_some() {
-            let count = if recovered { &shared.counts.recovered } else { &shared.counts.told };
+            let count = if recovered { &shared.counts.recovered } else { &shared.counts.notified };
             count.fetch_add(1, Ordering::Relaxed);
         }
         slot.live = true;

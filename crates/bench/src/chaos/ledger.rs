@@ -1,7 +1,7 @@
 //! What was published, what was acknowledged, and what each client was sent: the judge of the run.
 //!
 //! Messages of a channel are numbered from 1; one is published at a time, and again until it is acknowledged or refused for sure. So
-//! whoever follows a channel is to be sent the numbers that were not refused, each once and in order, unless told otherwise: by
+//! whoever follows a channel is to be sent the numbers that were not refused, each once and in order, unless notified otherwise: by
 //! `recovered: false`.
 
 use std::collections::{BTreeMap, HashMap};
@@ -22,7 +22,7 @@ pub(super) struct Position {
 
 /// What is known of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Fate {
+enum State {
     /// It is being published.
     #[default]
     Open,
@@ -39,7 +39,7 @@ enum Fate {
 struct Record {
     epochs: Vec<String>,
     /// By number.
-    fates: Vec<Fate>,
+    states: Vec<State>,
     /// The message at each position, as acknowledged or as delivered.
     places: HashMap<Position, u32>,
     /// The last message that any client was sent.
@@ -53,8 +53,8 @@ pub(super) struct Follower {
     pub(super) position: Option<Position>,
     /// The last message that it was sent.
     pub(super) last: u32,
-    /// It was told that messages may be missing, or has just begun.
-    told: bool,
+    /// It was notified that messages may be missing, or has just begun.
+    notified: bool,
 }
 
 /// All channels.
@@ -73,7 +73,7 @@ pub(super) struct Ledger {
 
 /// The result.
 #[derive(Debug, Serialize)]
-pub(super) struct Verdict {
+pub(super) struct LedgerResult {
     pub(super) acknowledged: u64,
     /// Answers that say that nothing was stored.
     refused: u64,
@@ -123,37 +123,37 @@ impl Ledger {
     /// The number of the next message, which is about to be published.
     pub(super) fn begin(&self, channel: usize) -> u32 {
         self.with(channel, |record| {
-            record.fates.push(Fate::Open);
-            record.fates.len() as u32
+            record.states.push(State::Open);
+            record.states.len() as u32
         })
     }
 
     pub(super) fn uncertain(&self, channel: usize, number: u32) {
         self.uncertain.fetch_add(1, Ordering::Relaxed);
-        self.with(channel, |record| record.fates[number as usize - 1] = Fate::Uncertain);
+        self.with(channel, |record| record.states[number as usize - 1] = State::Uncertain);
     }
 
     /// The server says that it was not stored. Whether it is to be published again: an earlier attempt was uncertain.
     pub(super) fn refused(&self, channel: usize, number: u32) -> bool {
         self.refused.fetch_add(1, Ordering::Relaxed);
         self.with(channel, |record| {
-            let fate = &mut record.fates[number as usize - 1];
-            if *fate == Fate::Open {
-                *fate = Fate::Refused;
+            let state = &mut record.states[number as usize - 1];
+            if *state == State::Open {
+                *state = State::Refused;
                 if record.delivered >= number {
                     let what = format!("c{channel}: {number} was delivered before");
                     self.disagree("a message that was refused", what);
                 }
             }
-            *fate == Fate::Uncertain
+            *state == State::Uncertain
         })
     }
 
     pub(super) fn acknowledged(&self, channel: usize, number: u32, epoch: &str, offset: u64) {
         self.acknowledged.fetch_add(1, Ordering::Relaxed);
         self.with(channel, |record| {
-            let fate = &mut record.fates[number as usize - 1];
-            *fate = Fate::Acknowledged(*fate == Fate::Uncertain);
+            let state = &mut record.states[number as usize - 1];
+            *state = State::Acknowledged(*state == State::Uncertain);
             let position = Position { epoch: record.epoch(epoch), offset };
             let there = *record.places.entry(position).or_insert(number);
             if there != number {
@@ -175,8 +175,8 @@ impl Ledger {
     /// The last message that was acknowledged.
     pub(super) fn last(&self, channel: usize) -> u32 {
         self.with(channel, |record| {
-            let is_acknowledged = |fate: &Fate| matches!(fate, Fate::Acknowledged(_));
-            record.fates.iter().rposition(is_acknowledged).map_or(0, |at| at as u32 + 1)
+            let is_acknowledged = |state: &State| matches!(state, State::Acknowledged(_));
+            record.states.iter().rposition(is_acknowledged).map_or(0, |at| at as u32 + 1)
         })
     }
 
@@ -209,7 +209,7 @@ impl Ledger {
                     );
                 }
             }
-            _ => follower.told = true,
+            _ => follower.notified = true,
         }
         follower.position = Some(new);
     }
@@ -235,8 +235,8 @@ impl Ledger {
             });
         }
         position.offset = offset;
-        let (last, told) = (follower.last, follower.told);
-        (follower.last, follower.told) = (number, false);
+        let (last, notified) = (follower.last, follower.notified);
+        (follower.last, follower.notified) = (number, false);
         self.with(channel, |record| {
             let there = *record.places.entry(*position).or_insert(number);
             if there != number {
@@ -245,22 +245,22 @@ impl Ledger {
                 });
             }
             record.delivered = record.delivered.max(number);
-            let fate = |of: u32| record.fates.get(of as usize - 1).copied().unwrap_or_default();
-            let doubtful = matches!(fate(number), Fate::Uncertain | Fate::Acknowledged(true));
-            if fate(number) == Fate::Refused {
+            let state = |of: u32| record.states.get(of as usize - 1).copied().unwrap_or_default();
+            let doubtful = matches!(state(number), State::Uncertain | State::Acknowledged(true));
+            if state(number) == State::Refused {
                 self.disagree("a message that was refused", who());
-            } else if number <= last && !(told && doubtful) {
+            } else if number <= last && !(notified && doubtful) {
                 self.disagree("a message again or late", format!("{}, after {last}", who()));
-            } else if !told && last > 0 {
+            } else if !notified && last > 0 {
                 for missing in last + 1..number {
-                    match fate(missing) {
-                        Fate::Refused => {}
+                    match state(missing) {
+                        State::Refused => {}
                         _ if self.loses && crosses => {
                             self.lost_by_failover.fetch_add(1, Ordering::Relaxed);
                         }
-                        fate => self.disagree("a message that was lost", {
+                        state => self.disagree("a message that was lost", {
                             format!(
-                                "c{channel}, client {client}: {missing} ({fate:?}) before {number}"
+                                "c{channel}, client {client}: {missing} ({state:?}) before {number}"
                             )
                         }),
                     }
@@ -285,10 +285,10 @@ impl Ledger {
         self.disagree(kind, what);
     }
 
-    pub(super) fn verdict(&self) -> Verdict {
+    pub(super) fn result(&self) -> LedgerResult {
         let all = self.disagreements.lock().unwrap_or_else(|held| held.into_inner());
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Verdict {
+        LedgerResult {
             acknowledged: of(&self.acknowledged),
             refused: of(&self.refused),
             uncertain: of(&self.uncertain),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     fn kinds(ledger: &Ledger) -> Vec<&'static str> {
-        ledger.verdict().by_kind.into_keys().collect()
+        ledger.result().by_kind.into_keys().collect()
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
         ledger.subscribed(0, 0, &mut follower, ("a", 4), true, &[(2, 2), (3, 3), (4, 4)]);
         ledger.published(0, 0, &mut follower, 5, 5, false);
         ledger.ended(0, 0, &follower);
-        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.verdict());
+        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
     }
 
     #[test]
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_may_miss_and_what_was_uncertain_may_come_again_after_that() {
+    fn who_is_notified_may_miss_and_what_was_uncertain_may_come_again_after_that() {
         let (ledger, mut follower) = scene(2);
         let number = ledger.begin(0);
         ledger.uncertain(0, number);
@@ -370,7 +370,7 @@ mod tests {
         ledger.acknowledged(0, number, "b", 1);
         ledger.subscribed(0, 0, &mut follower, ("b", 0), false, &[]);
         ledger.published(0, 0, &mut follower, 1, 3, false);
-        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.verdict());
+        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
         ledger.published(0, 0, &mut follower, 2, 3, false);
         assert_eq!(kinds(&ledger), ["a message again or late"]);
     }
@@ -385,7 +385,7 @@ mod tests {
         ledger.acknowledged(0, next, "a", 2);
         let mut other = follower;
         ledger.published(0, 0, &mut follower, 2, next, false);
-        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.verdict());
+        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
         ledger.published(0, 1, &mut other, 2, refused, false);
         assert!(kinds(&ledger).contains(&"a message that was refused"));
     }

@@ -112,8 +112,8 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
         settled
     })?;
 
-    let verdict = shared.ledger.verdict();
-    for described in &verdict.described {
+    let result = shared.ledger.result();
+    for described in &result.described {
         say(format!("chaos: {described}"));
     }
     let report = json!({
@@ -124,11 +124,11 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
         "seed": options.seed,
         "faults": stage.counts,
         "fault_count": stage.counts.values().sum::<u64>(),
-        "ledger": verdict,
+        "ledger": result,
         "moved": counts(&shared),
     });
     options.output.report("chaos", &report)?;
-    Ok(if verdict.disagreements == 0 { ExitStatus::Passed } else { ExitStatus::Failed })
+    Ok(if result.disagreements == 0 { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
 /// Redis, a way to it for each node, and the nodes.
@@ -225,7 +225,7 @@ fn counts(shared: &Shared) -> Value {
         "moves": of(&counts.moves),
         "cut": of(&counts.cut),
         "recovered": of(&counts.recovered),
-        "told": of(&counts.told),
+        "notified": of(&counts.notified),
         "unsubscribed": of(&counts.unsubscribed),
         "refused": of(&counts.refused),
     })

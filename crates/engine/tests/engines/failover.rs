@@ -63,7 +63,10 @@ fn a_server_that_kept_everything_has_streams_that_inherit_all() {
     assert_eq!(anew.inherits, [before].into_iter().collect());
     assert_eq!(recover(&mut fleet, 1, StreamPosition { offset: 1, ..before }), Ok(vec![2, 3]));
     let said = |event: &EngineEvent| matches!(event, EngineEvent::Lineage { inherits, .. } if inherits.contains(before));
-    assert!(fleet.nodes.0[1].events.iter().any(said), "who reads is told what there was before");
+    assert!(
+        fleet.nodes.0[1].events.iter().any(said),
+        "who reads is notified what there was before"
+    );
     assert_eq!(recover(&mut fleet, 1, before), Ok(vec![3]));
     // An offset of the epoch before that it did not reach is not this epoch's.
     let beyond = StreamPosition { offset: 3, ..before };
