@@ -10,8 +10,8 @@ use crate::api::request::OptionsOverride;
 use crate::auth::SubscribeOptions;
 
 /// Text of a value. A value is always JSON.
-fn raw(value: Value) -> Option<Box<RawValue>> {
-    to_raw_value(&value).ok()
+fn raw(value: impl Into<Value>) -> Option<Box<RawValue>> {
+    to_raw_value(&value.into()).ok()
 }
 
 impl ConnectResult {
@@ -23,19 +23,19 @@ impl ConnectResult {
     /// What others see of the connection, in presence, joins and publications.
     #[must_use]
     pub fn info(self, info: impl Into<Value>) -> ConnectResult {
-        ConnectResult { info: raw(info.into()), ..self }
+        ConnectResult { info: raw(info), ..self }
     }
 
     /// What the client reads in the reply to its connect.
     #[must_use]
     pub fn data(self, data: impl Into<Value>) -> ConnectResult {
-        ConnectResult { data: raw(data.into()), ..self }
+        ConnectResult { data: raw(data), ..self }
     }
 
     /// What stays with the connection and is shown to no client, but with each later question.
     #[must_use]
     pub fn meta(self, meta: impl Into<Value>) -> ConnectResult {
-        ConnectResult { meta: raw(meta.into()), ..self }
+        ConnectResult { meta: raw(meta), ..self }
     }
 
     /// One more channel that the client begins with, on the server's side.
@@ -66,13 +66,13 @@ impl SubscribeResult {
     /// What others see of the subscription beside the connection's own info.
     #[must_use]
     pub fn info(self, info: impl Into<Value>) -> SubscribeResult {
-        SubscribeResult { info: raw(info.into()), ..self }
+        SubscribeResult { info: raw(info), ..self }
     }
 
     /// What the client reads in the reply to its subscribe.
     #[must_use]
     pub fn data(self, data: impl Into<Value>) -> SubscribeResult {
-        SubscribeResult { data: raw(data.into()), ..self }
+        SubscribeResult { data: raw(data), ..self }
     }
 
     /// The Unix time in seconds at which it is asked whether the subscription goes on.
@@ -92,7 +92,7 @@ impl PublishResult {
     /// This in place of what the client has sent.
     #[must_use]
     pub fn data(self, data: impl Into<Value>) -> PublishResult {
-        PublishResult { data: raw(data.into()), ..self }
+        PublishResult { data: raw(data), ..self }
     }
 
     /// Tags of the publication, by their names.
@@ -117,7 +117,7 @@ impl PublishResult {
 impl RpcResult {
     /// What the caller reads.
     pub fn data(data: impl Into<Value>) -> RpcResult {
-        RpcResult { data: raw(data.into()), ..RpcResult::default() }
+        RpcResult { data: raw(data), ..RpcResult::default() }
     }
 }
 
@@ -135,6 +135,6 @@ impl RefreshResult {
     /// What others see of the connection from now on.
     #[must_use]
     pub fn info(self, info: impl Into<Value>) -> RefreshResult {
-        RefreshResult { info: raw(info.into()), ..self }
+        RefreshResult { info: raw(info), ..self }
     }
 }
