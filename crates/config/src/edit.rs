@@ -15,7 +15,7 @@ use crate::{
     Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, Hook, Ingress, Limits,
     Listener, Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy, PushConfig, PusherApp,
     PusherConfig, Route, Rpc, RpcNamespace, Secret, Server, SharedBudget, Shutdown,
-    SubscriptionToken, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
+    SubscriptionToken, Tenant, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -289,7 +289,7 @@ trait Own: Sized {
 
 table! {
     Config {
-        server, client, api, channel, listeners, tls, webhooks, proxies, rpc, engines, cluster, pusher, push,
+        server, client, api, channel, listeners, tls, webhooks, proxies, rpc, engines, tenants, cluster, pusher, push,
         limits, config, shutdown, admin, log
     }
     Server { client_ingress, admin_ingress }
@@ -320,6 +320,7 @@ table! {
     Hook {}
     PusherConfig { apps }
     PusherApp {}
+    Tenant { api_keys, token_keys, without_namespace, namespaces, budget }
     Cluster {}
     PushConfig { apns, fcm, vapid }
     ApnsConfig { route }

@@ -10,7 +10,7 @@ use crate::path::Path;
 use crate::validate::channel;
 use crate::{
     AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, EngineKind, FcmConfig, Hook, Map,
-    Member, Proxy, PusherApp, Secret, Upstream, VapidConfig,
+    Member, Proxy, PusherApp, Secret, TENANT_BYTES_MAX, Tenant, Upstream, VapidConfig,
 };
 
 /// Below this a key can be guessed; a placeholder left in the file is shorter still.
@@ -38,7 +38,9 @@ pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigError
     ] {
         each(map, valid, now, errors, secret);
     }
-    namespaces(config, valid, errors);
+    let all = (&config.channel.namespaces, &valid.channel.namespaces);
+    namespaces(Path::of("channel.namespaces"), all, (config, valid), errors);
+    tenants(config, valid, errors);
     listeners(config, errors);
     each(
         "tls.certificates",
@@ -99,6 +101,7 @@ pub(crate) fn references(
             errors.add(path, format!("there is no app {app:?}"), fix);
         }
     }
+    tenant_references(config, valid, errors);
     let upstreams = &config.webhooks.upstreams;
     let mut missing = |name: &str, hook: &Hook| {
         errors.add(
@@ -293,15 +296,20 @@ pub(crate) fn bearer(path: &Path, secret: &Secret, errors: &mut ConfigErrors) {
     }
 }
 
-fn namespaces(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
+/// Checks namespaces that are new or different; `of` are those there are and those there were.
+fn namespaces(
+    path: Path,
+    of: (&Map<ChannelOptions>, &Map<ChannelOptions>),
+    (config, valid): (&Config, &Config),
+    errors: &mut ConfigErrors,
+) {
     let channel_bytes_max = config.limits.channel_bytes_max;
     // A lower limit concerns those that did not change, too.
     let none = Map::new();
     let lower = channel_bytes_max < valid.limits.channel_bytes_max;
-    let compared = if lower { &none } else { &valid.channel.namespaces };
-    for (name, _, after) in config.channel.namespaces.changes_from(compared) {
+    for (name, _, after) in of.0.changes_from(if lower { &none } else { of.1 }) {
         let Some(after) = after else { continue };
-        let path = Path::of("channel.namespaces").join(name);
+        let path = path.join(name);
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if name.is_empty() || !name.bytes().all(legal) {
             let fix = "use letters, digits, `-`, `_` and `.`";
@@ -311,6 +319,86 @@ fn namespaces(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
             errors.add(path.clone(), message, "shorten the name, or raise the limit");
         }
         channel(&path, after, errors);
+    }
+}
+
+fn tenants(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
+    let nothing = Tenant::default();
+    for (name, before, after) in config.tenants.changes_from(&valid.tenants) {
+        let Some(after) = after else { continue };
+        let before = before.map_or(&nothing, |of| of);
+        let path = Path::of("tenants").join(name);
+        if !Tenant::is_name(name) {
+            let fix = format!("write letters, digits, `-` and `_`, at most {TENANT_BYTES_MAX}");
+            errors.add(path.clone(), "this is not a tenant's name", fix);
+        }
+        for (key, before, after) in [
+            ("api_keys", &before.api_keys, &after.api_keys),
+            ("token_keys", &before.token_keys, &after.token_keys),
+        ] {
+            for (name, _, secret) in after.changes_from(before) {
+                let Some(secret) = secret else { continue };
+                let path = path.join(key).join(name);
+                named(&path, name, errors);
+                long_enough(path, secret, errors);
+            }
+        }
+        let all = (&after.namespaces, &before.namespaces);
+        namespaces(path.join("namespaces"), all, (config, valid), errors);
+        channel(&path.join("without_namespace"), &after.without_namespace, errors);
+        let named = after.namespaces.iter();
+        let named = named.map(|(name, options)| (path.join("namespaces").join(name), options));
+        let without = (path.join("without_namespace"), &after.without_namespace);
+        for (path, options) in named.chain([without]) {
+            not_of_tenants(&path, options, errors);
+        }
+    }
+    // Either may be the one that is new.
+    let known = &config.client.token.keys;
+    if known.is_same(&valid.client.token.keys) && config.tenants.is_same(&valid.tenants) {
+        return;
+    }
+    for (name, tenant) in config.tenants.iter() {
+        for kid in tenant.token_keys.keys().filter(|kid| known.contains_key(kid)) {
+            let path = Path::of("tenants").join(name).join("token_keys").join(kid);
+            let message = "a key of `client.token.keys` has this id, and it says whose a token is";
+            errors.add(path, message, "give one of them another");
+        }
+    }
+}
+
+/// Every tenant that a hook names is there.
+fn tenant_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
+    let is_less = config.tenants.changes_from(&valid.tenants).any(|(.., after)| after.is_none());
+    let none = Map::new();
+    let compared = if is_less { &none } else { &valid.webhooks.hooks };
+    for (name, _, after) in config.webhooks.hooks.changes_from(compared) {
+        if let Some(tenant) = after.and_then(|hook| hook.tenant.as_ref())
+            && !config.tenants.contains_key(tenant)
+        {
+            let path = Path::of("webhooks.hooks").join(name).join("tenant");
+            let fix = "name one of `tenants`, or take the hook away first";
+            errors.add(path, format!("there is no tenant {tenant:?}"), fix);
+        }
+    }
+}
+
+/// What a tenant has for all of its channels, or not at all.
+fn not_of_tenants(path: &Path, of: &ChannelOptions, errors: &mut ConfigErrors) {
+    let default = ChannelOptions::default();
+    for (key, is_set, fix) in [
+        ("engine", of.engine.is_some(), "leave it out: a tenant's channels are in memory"),
+        ("subscribe_proxy", of.subscribe_proxy.is_some(), "leave it out, and use tokens"),
+        ("sub_refresh_proxy", of.sub_refresh_proxy.is_some(), "leave it out, and use tokens"),
+        ("publish_proxy", of.publish_proxy.is_some(), "leave it out"),
+        ("channels_max", of.channels_max > 0, "set the tenant's own `channels_max`"),
+        ("history_bytes_max", of.history_bytes_max > 0, "set the tenant's own `history_bytes_max`"),
+        ("pacing", of.pacing != default.pacing, "leave it out"),
+        ("budget", of.budget != default.budget, "set the tenant's own `budget`"),
+    ] {
+        if is_set {
+            errors.add(path.join(key), "a namespace of a tenant does not have it", fix);
+        }
     }
 }
 

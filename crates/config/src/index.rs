@@ -7,21 +7,41 @@ use std::sync::Arc;
 
 use crate::error::ConfigErrors;
 use crate::path::Path;
-use crate::{Config, Map, Secret};
+use crate::{Config, Map, Secret, Tenant};
 
 /// Shared with the snapshots before and after, as the configuration is.
 #[derive(Clone, Default)]
 pub(crate) struct Index {
     /// Keys with their names, by hashes that outsiders cannot predict: the way down a tree of the keys themselves
     /// would show by its time how much of a guess is right.
-    api_keys: Map<Vec<(Secret, Arc<str>)>>,
+    api_keys: Map<Vec<(Secret, ApiKey)>>,
     hashes: RandomState,
+    /// Tenants by the ids of their tokens' keys.
+    token_keys: Map<Arc<str>>,
     /// Hooks by the upstream they name.
     hooks: Map<usize>,
 }
 
+/// Whose an API key is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKey {
+    /// Its name, in `api.keys` or in the tenant's.
+    pub name: Arc<str>,
+    /// The tenant that it belongs to; `None`: the operator.
+    pub tenant: Option<Arc<str>>,
+}
+
+impl ApiKey {
+    fn path(&self) -> Path {
+        match &self.tenant {
+            None => Path::of("api.keys").join(&self.name),
+            Some(tenant) => Path::of("tenants").join(tenant).join("api_keys").join(&self.name),
+        }
+    }
+}
+
 impl Index {
-    pub(crate) fn api_key(&self, shown: &str) -> Option<&Arc<str>> {
+    pub(crate) fn api_key(&self, shown: &str) -> Option<&ApiKey> {
         let same_hash = self.api_keys.get(self.hash(shown).digits())?;
         same_hash.iter().find(|(key, _)| key.matches(shown)).map(|(_, name)| name)
     }
@@ -32,8 +52,13 @@ impl Index {
         Hash(std::array::from_fn(|at| b"0123456789abcdef"[(hash >> (4 * at)) as usize & 15]))
     }
 
+    /// The tenant whose tokens name a key of this id.
+    pub(crate) fn token_key(&self, kid: &str) -> Option<&Arc<str>> {
+        self.token_keys.get_shared(kid).map(|tenant| &**tenant)
+    }
+
     /// Changes what is known under the hash of a key.
-    fn edit(&mut self, key: &Secret, edit: impl FnOnce(&mut Vec<(Secret, Arc<str>)>)) {
+    fn edit(&mut self, key: &Secret, edit: impl FnOnce(&mut Vec<(Secret, ApiKey)>)) {
         let hash = self.hash(key.reveal());
         let mut same_hash = self.api_keys.get(hash.digits()).cloned().unwrap_or_default();
         edit(&mut same_hash);
@@ -45,23 +70,54 @@ impl Index {
 
     /// Follows a change of the configuration.
     pub(crate) fn follow(&mut self, old: &Config, new: &Config, errors: &mut ConfigErrors) {
-        let keys = || new.api.keys.changes_from(&old.api.keys);
-        for (name, before, _) in keys() {
-            let Some(before) = before else { continue };
-            self.edit(before, |known| known.retain(|(key, of)| (key, of) != (&**before, name)));
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
+        let mut keys = |tenant: Option<&Arc<str>>, old: &Map<Secret>, new: &Map<Secret>| {
+            for (name, before, after) in new.changes_from(old) {
+                let of = ApiKey { name: Arc::clone(name), tenant: tenant.cloned() };
+                gone.extend(before.map(|before| (Secret::clone(before), of.clone())));
+                come.extend(after.map(|after| (Secret::clone(after), of)));
+            }
+        };
+        keys(None, &old.api.keys, &new.api.keys);
+        let nothing = Tenant::default();
+        let tenants = || {
+            new.tenants.changes_from(&old.tenants).map(|(name, before, after)| {
+                (name, before.map_or(&nothing, |of| of), after.map_or(&nothing, |of| of))
+            })
+        };
+        for (tenant, before, after) in tenants() {
+            keys(Some(tenant), &before.api_keys, &after.api_keys);
         }
-        for (name, _, after) in keys() {
-            let Some(after) = after else { continue };
-            match self.api_key(after.reveal()) {
-                Some(other) if other != name => errors.add(
-                    Path::of("api.keys").join(name),
-                    format!("it is the same key as {other:?}, and logs could not distinguish them"),
-                    "give each caller its own",
-                ),
+        for key in gone {
+            self.edit(&key.0, |known| known.retain(|other| *other != key));
+        }
+        for (key, of) in come {
+            match self.api_key(key.reveal()) {
+                Some(other) if *other != of => {
+                    errors.add(of.path(), same_key(other, &of), "give each caller its own")
+                }
                 Some(_) => {}
-                None => {
-                    let known = (Secret::clone(after), Arc::clone(name));
-                    self.edit(after, |same_hash| same_hash.push(known));
+                None => self.edit(&key.clone(), |same_hash| same_hash.push((key, of))),
+            }
+        }
+        for (_, before, after) in tenants() {
+            for (kid, _, after) in after.token_keys.changes_from(&before.token_keys) {
+                if after.is_none() {
+                    self.token_keys.remove(kid);
+                }
+            }
+        }
+        for (tenant, before, after) in tenants() {
+            for (kid, before, after) in after.token_keys.changes_from(&before.token_keys) {
+                if before.is_some() || after.is_none() {
+                    continue;
+                }
+                if self.token_keys.contains_key(kid) {
+                    let path = Path::of("tenants").join(tenant).join("token_keys").join(kid);
+                    let message = "another tenant's key has this id, and it says whose a token is";
+                    errors.add(path, message, "give it another, as in `TENANT-1`");
+                } else {
+                    self.token_keys.insert(Arc::clone(kid), Arc::clone(tenant));
                 }
             }
         }
@@ -83,6 +139,16 @@ impl Index {
     /// How many hooks name this upstream.
     pub(crate) fn hooks_of(&self, upstream: &str) -> usize {
         self.hooks.get(upstream).copied().unwrap_or(0)
+    }
+}
+
+fn same_key(other: &ApiKey, of: &ApiKey) -> String {
+    match other.tenant == of.tenant {
+        true => {
+            format!("it is the same key as {:?}, and logs could not distinguish them", other.name)
+        }
+        // Whoever sets a tenant's keys may not learn what another's are.
+        false => "the same key is somebody else's".to_owned(),
     }
 }
 

@@ -40,6 +40,7 @@ mod shutdown;
 mod snapshot;
 pub mod store;
 mod template;
+mod tenant;
 mod tls;
 mod validate;
 mod webhooks;
@@ -61,6 +62,7 @@ pub use client::{
 pub use cluster::Cluster;
 pub use engine::{Engine, EngineKind, EngineTopology};
 pub use error::{ConfigError, ConfigErrors};
+pub use index::ApiKey;
 pub use ingress::Ingress;
 pub use limits::Limits;
 pub use listener::{Listener, Serves};
@@ -78,6 +80,7 @@ pub use secret::Secret;
 pub use server::Server;
 pub use shutdown::Shutdown;
 pub use snapshot::{ChangeError, ChangedKey, PreparedChange, Secrets, Snapshot};
+pub use tenant::{TENANT_BYTES_MAX, Tenant};
 pub use tls::{Certificate, Tls};
 pub use webhooks::{Hook, HookEventKind, Member, Upstream, Webhooks};
 
@@ -119,6 +122,10 @@ pub struct Config {
     pub rpc: Rpc,
     /// The Pusher protocol: `pusher-js`, Laravel Echo and Pusher's server libraries.
     pub pusher: PusherConfig,
+    /// Customers that share this server, each under a name of your choice (letters, digits, `-` and `_`). One that is taken
+    /// away is gone with its connections, channels and histories.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub tenants: Map<Tenant>,
     /// Nodes that act as one.
     pub cluster: Cluster,
     /// Credentials of the push services that reach offline users, each under a name of your

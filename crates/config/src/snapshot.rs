@@ -10,7 +10,7 @@ use crate::Config;
 use crate::change::{Change, known};
 use crate::edit::{Difference, Part};
 use crate::error::{ConfigError, ConfigErrors};
-use crate::index::Index;
+use crate::index::{ApiKey, Index};
 use crate::path::Path;
 use crate::pointer::Pointer;
 use crate::schema::{self, Applies};
@@ -118,8 +118,13 @@ impl Snapshot {
 
     /// The name of the API key that a caller shows. The time it takes is independent of the keys:
     /// they are found by a keyed hash.
-    pub fn api_key(&self, shown: &str) -> Option<&Arc<str>> {
+    pub fn api_key(&self, shown: &str) -> Option<&ApiKey> {
         self.index.api_key(shown)
+    }
+
+    /// The tenant whose tokens name a key of this id (`kid`).
+    pub fn tenant_of_token_key(&self, kid: &str) -> Option<&Arc<str>> {
+        self.index.token_key(kid)
     }
 
     /// What is different against another snapshot; what both share is skipped.

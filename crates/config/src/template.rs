@@ -14,7 +14,7 @@ const HEAD: &str = "\
 ";
 
 /// Examples of the tables whose keys the operator chooses.
-const EXAMPLES: [(&str, &str); 17] = [
+const EXAMPLES: [(&str, &str); 21] = [
     ("admin.tokens", "dashboard"),
     ("api.keys", "backend"),
     ("api.scopes", "backend"),
@@ -25,6 +25,10 @@ const EXAMPLES: [(&str, &str); 17] = [
     ("listeners", "internal"),
     ("proxies", "backend"),
     ("proxies.backend.static_headers", "X-Api-Key"),
+    ("tenants", "acme"),
+    ("tenants.acme.api_keys", "backend"),
+    ("tenants.acme.namespaces", "chat"),
+    ("tenants.acme.token_keys", "acme-1"),
     ("webhooks.upstreams", "backend"),
     ("webhooks.upstreams.backend.members", "a"),
     ("webhooks.hooks", "audit"),

@@ -73,7 +73,8 @@ impl Config {
         let mut warn = |path: &str, message, fix| {
             warnings.push(ConfigError::new(path.into(), message).with_fix(fix));
         };
-        let has_apps = !self.pusher.apps.is_empty();
+        // Tenants and apps bring keys of their own.
+        let has_apps = !self.pusher.apps.is_empty() || !self.tenants.is_empty();
         let lets_in = self.client.anonymous || self.client.proxy.connect.is_some() || has_apps;
         if !self.client.token.rules().has_key() && !lets_in {
             warn(
@@ -177,8 +178,8 @@ impl Config {
             return;
         }
         let mut missing = Vec::new();
-        // Apps of the Pusher protocol bring keys of their own for both; without others nobody else is let in.
-        let has_apps = !self.pusher.apps.is_empty();
+        // Tenants and apps of the Pusher protocol bring keys of their own for both; without others nobody else is let in.
+        let has_apps = !self.pusher.apps.is_empty() || !self.tenants.is_empty();
         if self.api.keys.is_empty() && !has_apps && serves != Serves::Clients {
             missing.push("an API key (`[api.keys]` with `backend = \"...\"`)");
         }

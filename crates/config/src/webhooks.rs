@@ -92,6 +92,10 @@ pub struct Hook {
     /// no channel and are sent whatever it says.
     #[schemars(extend("x-applies" = LIVE))]
     pub channels: Option<Pattern>,
+    /// Events of this tenant, a name of `tenants`, and no others; the channels' names are the tenant's. Not set: events
+    /// outside of tenants.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub tenant: Option<Arc<str>>,
     /// Posts as Pusher does, of the channels of this app, a name of `pusher.apps`: their names without the namespace, `time_ms` and
     /// `events` in one object, signed with the app's secret in `X-Pusher-Signature`.
     #[schemars(extend("x-applies" = LIVE))]
@@ -122,6 +126,7 @@ impl Default for Hook {
             path: "/".into(),
             events: Arc::default(),
             channels: None,
+            tenant: None,
             pusher_app: None,
             secret: None,
             batch_events_max: 100,

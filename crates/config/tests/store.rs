@@ -290,7 +290,7 @@ fn the_key_of_a_caller_is_found_and_secrets_are_hidden_until_written_back() {
     let (mut store, _) = Store::open(None, begin(Config::default()), 0).unwrap();
     let key = "0123456789abcdef";
     commit(&mut store, &put("/api/keys", json!({"backend": key, "billing": "fedcba9876543210"})));
-    assert_eq!(store.head().api_key(key).map(|name| &**name), Some("backend"));
+    assert_eq!(store.head().api_key(key).map(|key| &*key.name), Some("backend"));
     let shown = store.head().get(&pointer("/api"), dunlin_config::Secrets::Hidden).unwrap();
     assert_eq!(shown["keys"], json!({"backend": "***", "billing": "***"}));
     assert_eq!(commit(&mut store, &put("/api", shown)), 2, "written back as it was read");

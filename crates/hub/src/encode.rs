@@ -3,6 +3,7 @@
 
 use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, PayloadFormat, Publication};
+use crate::tenant::bare;
 
 /// The encoding of a session's pushes: an index below [`ENCODINGS_MAX`]. The [`Encode`]
 /// implementation gives it a meaning.
@@ -125,4 +126,21 @@ pub enum Outgoing<'a> {
         /// What it is.
         format: PayloadFormat,
     },
+}
+
+impl Outgoing<'_> {
+    /// The same with the channel's name as it is outside of its [tenant](crate::tenant).
+    pub fn bare(mut self) -> Self {
+        match &mut self {
+            Outgoing::Publication { channel, .. }
+            | Outgoing::Delta { channel, .. }
+            | Outgoing::Join { channel, .. }
+            | Outgoing::Leave { channel, .. }
+            | Outgoing::Unsubscribe { channel, .. }
+            | Outgoing::Subscribe { channel, .. }
+            | Outgoing::Missed { channel, .. } => *channel = bare(channel),
+            Outgoing::Disconnect { .. } | Outgoing::Message { .. } => {}
+        }
+        self
+    }
 }

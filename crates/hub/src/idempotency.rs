@@ -106,6 +106,11 @@ impl Idempotency {
         }
     }
 
+    /// Forgets some keys of a namespace. True when it has no more.
+    pub(crate) fn forget(&mut self, namespace: u32, keys_max: u32) -> bool {
+        (0..keys_max).any(|_| !self.evict_first(namespace))
+    }
+
     fn evict_first(&mut self, namespace: u32) -> bool {
         let Some(keys) = self.expiries.get_mut(namespace as usize) else { return false };
         let Some(Reverse((at, name))) = keys.pop() else { return false };

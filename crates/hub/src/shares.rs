@@ -7,6 +7,8 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
+use crate::hub::NamespaceShare;
+
 /// Who brings a stream into being: a user, or the address of those without one. The server itself is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Maker(pub(crate) u32);
@@ -19,6 +21,7 @@ impl Maker {
 /// A namespace's share.
 #[derive(Default)]
 pub(crate) struct Share {
+    name: Arc<str>,
     /// Its channels at home here, whatever keeps them.
     pub(crate) channels: u32,
     /// Memory of its publications.
@@ -64,11 +67,29 @@ impl Shares {
             return at;
         }
         let at = self.namespaces.len() as u32;
-        self.namespaces.push(Share::default());
+        self.namespaces.push(Share { name: Arc::clone(name), ..Share::default() });
         self.by_bytes.push();
         self.by_holders.push();
         self.names.insert(Arc::clone(name), at);
         at
+    }
+
+    /// The index of a namespace that has one.
+    pub(crate) fn find(&self, name: &str) -> Option<u32> {
+        self.names.get(name).copied()
+    }
+
+    /// What namespaces have among those of `places` from `from` on; and where to go on, unless that was the end.
+    pub(crate) fn page(&self, from: u32, places: u32) -> (Vec<NamespaceShare>, Option<u32>) {
+        let len = self.namespaces.len() as u32;
+        let end = from.saturating_add(places).min(len);
+        let of = |share: &Share| NamespaceShare {
+            name: Arc::clone(&share.name),
+            channels: share.channels,
+            history_bytes: share.bytes,
+        };
+        let page = self.namespaces.get(from as usize..end as usize).unwrap_or_default();
+        (page.iter().map(of).collect(), (end < len).then_some(end))
     }
 
     pub(crate) fn share(&self, namespace: u32) -> &Share {

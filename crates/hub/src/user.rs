@@ -4,11 +4,12 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
+use hashbrown::{HashMap, HashTable};
 
 use crate::session::Session;
 use crate::slots::{NONE, Slots};
+use crate::tenant;
 use crate::user_directory::UserDirectory;
 
 /// Users by name. A user's sessions are a linked list through the session records. Anonymous
@@ -17,6 +18,8 @@ pub(crate) struct Users {
     records: Slots<User>,
     by_name: HashTable<u32>,
     hasher: RandomState,
+    /// Of each tenant that has any: its sessions, and its different users.
+    tenants: HashMap<Box<str>, (u32, u32), RandomState>,
     /// Where other workers learn of these users, and the number of this one.
     directory: Option<(Arc<UserDirectory>, u8)>,
 }
@@ -37,7 +40,8 @@ impl Users {
             }
             None => RandomState::default(),
         };
-        Self { records: Slots::new(0), by_name: HashTable::new(), hasher, directory }
+        let (records, by_name) = (Slots::new(0), HashTable::new());
+        Self { records, by_name, hasher, tenants: HashMap::default(), directory }
     }
 
     /// Whether a worker may have sessions of the user `name`.
@@ -47,6 +51,11 @@ impl Users {
 
     pub(crate) fn len(&self) -> u32 {
         self.records.len()
+    }
+
+    /// How many sessions a tenant has here, and how many different users among them.
+    pub(crate) fn of_tenant(&self, tenant: &str) -> (u32, u32) {
+        self.tenants.get(tenant).copied().unwrap_or_default()
     }
 
     /// The name of a session's user.
@@ -59,7 +68,7 @@ impl Users {
         if name.is_empty() {
             return;
         }
-        let Self { records, by_name, hasher, directory } = self;
+        let Self { records, by_name, hasher, tenants, directory } = self;
         let hash = hasher.hash_one(name);
         let entry = by_name.entry(
             hash,
@@ -82,6 +91,11 @@ impl Users {
             }
         };
         let next = std::mem::replace(&mut records[user].session, slot);
+        if let (Some(tenant), bare) = tenant::split(name) {
+            let (sessions, users) = tenants.entry(tenant.into()).or_default();
+            *sessions += 1;
+            *users += u32::from(next == NONE && !bare.is_empty());
+        }
         if next != NONE {
             sessions[next].user_prev = slot;
         }
@@ -104,6 +118,15 @@ impl Users {
             sessions[prev].user_next = next;
         } else {
             self.records[user].session = next;
+        }
+        if let (Some(tenant), bare) = tenant::split(&self.records[user].name)
+            && let Some((sessions, users)) = self.tenants.get_mut(tenant)
+        {
+            *sessions -= 1;
+            *users -= u32::from(self.records[user].session == NONE && !bare.is_empty());
+            if *sessions == 0 {
+                self.tenants.remove(tenant);
+            }
         }
         if self.records[user].session == NONE {
             let hash = self.hasher.hash_one(&*self.records[user].name);

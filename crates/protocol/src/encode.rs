@@ -80,6 +80,8 @@ impl FrameEncoder {
 
     /// Appends `push`.
     pub fn push(&mut self, encoding: Encoding, outgoing: &Outgoing<'_>, out: &mut Vec<u8>) {
+        // Whoever is in a tenant's channel is of that tenant.
+        let outgoing = &outgoing.bare();
         if let Outgoing::Disconnect { code, reason, .. } = *outgoing {
             self.disconnect(encoding, outgoing, code, reason, out);
         } else if encoding == Encoding::Poll {

@@ -2,14 +2,17 @@
 
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use dunlin_hub::SessionId;
+use dunlin_hub::{SessionId, tenant};
 use dunlin_protocol::json::Object;
 use serde_json::{Map, Value};
 
 /// Which connections are asked for: all of what is set has to fit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ConnectionFilter {
+    /// Whose it is; `None`: what is outside of tenants.
+    pub(crate) tenant: Option<Arc<str>>,
     /// Empty: any.
     pub(crate) user: Box<str>,
     pub(crate) client: Option<SessionId>,
@@ -91,7 +94,7 @@ impl ConnectionPage {
         let mut all = Object::begin(result.key("connections"));
         for of in &self.connections {
             let mut connection = Object::begin(all.text_key(&of.client.to_string()));
-            connection.string("user", &of.user);
+            connection.string("user", tenant::bare(&of.user));
             if let Some(address) = of.address {
                 connection.string("address", &address.to_string());
             }
@@ -102,7 +105,7 @@ impl ConnectionPage {
             }
             let mut channels = Object::begin(connection.key("channels"));
             for channel in &of.channels {
-                Object::begin(channels.text_key(channel)).end();
+                Object::begin(channels.text_key(tenant::bare(channel))).end();
             }
             channels.end();
             connection.integer("outbox_bytes", of.outbox_bytes);

@@ -53,6 +53,7 @@ mod server;
 mod session_token;
 mod settings;
 mod state;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod tls;

@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dunlin_config::{
-    Config, DeltaType, Map, MapChange, Overflow, Pacing, RecoveryMode, Serves, Snapshot,
+    ApiKey, Config, DeltaType, Map, MapChange, Overflow, Pacing, RecoveryMode, Serves, Snapshot,
     split_channel,
 };
-use dunlin_hub::{ChannelOptions, glob};
+use dunlin_hub::{ChannelOptions, glob, tenant};
 use regex::Regex;
 
 use crate::auth::{Jwks, Verifier};
 use crate::bounded_regex;
 use crate::pusher::{Apps, Kinds};
+use crate::tenants::{Tenant, Tenants};
 use crate::tls::Tls;
 use dunlin_webhooks::EventFilter;
 
@@ -57,6 +58,8 @@ pub(crate) struct Settings {
     pub(crate) event_filter: Arc<EventFilter>,
     /// The apps of the Pusher protocol.
     pub(crate) pusher: Arc<Apps>,
+    /// Who shares this server.
+    pub(crate) tenants: Arc<Tenants>,
     /// What listeners with TLS need.
     pub(crate) tls: Arc<Tls>,
     snapshot: Arc<Snapshot>,
@@ -89,6 +92,7 @@ impl Settings {
             serves_apart: serves_apart(&config),
             event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
             pusher: Arc::new(Apps::of(&config.pusher.apps)),
+            tenants: Arc::new(Tenants::default().next(&Config::default(), &config)),
             tls: Tls::of(&config, None),
             snapshot,
             config,
@@ -124,6 +128,12 @@ impl Settings {
             true => Arc::clone(&self.pusher),
             false => Arc::new(Apps::of(&new.pusher.apps)),
         };
+        let same_tenants = new.tenants.is_same(&old.tenants)
+            && (limits(old) == limits(new) || new.tenants.is_empty());
+        let tenants = match same_tenants {
+            true => Arc::clone(&self.tenants),
+            false => Arc::new(self.tenants.next(old, new)),
+        };
         let namespaces = if limits(old) == limits(new) && same_apps {
             with_namespaces(&self.namespaces, new, &changed)
         } else {
@@ -158,6 +168,7 @@ impl Settings {
             engines,
             serves_apart: serves_apart(&config),
             pusher,
+            tenants,
             tls: Tls::of(&config, Some((old, &self.tls))),
             snapshot,
             config,
@@ -176,6 +187,7 @@ impl Settings {
             || self.engines != newer.engines
             || self.withdraws_permissions(newer)
             || !newer.config.pusher.apps.is_same(&self.config.pusher.apps)
+            || !newer.config.tenants.is_same(&self.config.tenants)
             || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
             || old.pin_workers != new.pin_workers
             // It may be refused, and a worker that wakes later could not report it.
@@ -213,6 +225,11 @@ impl Settings {
         old.any_namespace && !new.any_namespace
             // What an app's namespace lets clients of the other protocols do depends on the names of its channels.
             || !newer.config.pusher.apps.is_same(&self.config.pusher.apps)
+            || newer
+                .config
+                .tenants
+                .changes_from(&self.config.tenants)
+                .any(|(_, before, after)| before.is_some() && after.is_some())
             || withdraws(&old.without_namespace, Some(&new.without_namespace))
             || new.namespaces.changes_from(&old.namespaces).any(|(_, before, after)| {
                 let before = before.map(|of| &**of).or(old_fallback);
@@ -226,26 +243,32 @@ impl Settings {
         self.config.client.anonymous && !newer.config.client.anonymous
     }
 
-    /// The name of the API key a caller shows; `None` when it is nobody's.
-    pub(crate) fn api_key(&self, shown: &str) -> Option<&str> {
-        self.snapshot.api_key(shown).map(|name| &**name)
+    /// Whose the API key is that a caller shows; `None` when it is nobody's.
+    pub(crate) fn api_key(&self, shown: &str) -> Option<&ApiKey> {
+        self.snapshot.api_key(shown)
+    }
+
+    /// The tenant whose key a token names.
+    pub(crate) fn tenant_of_token(&self, token: &str) -> Option<&Arc<Tenant>> {
+        self.tenants.of_token(token, &self.snapshot)
+    }
+
+    /// Whether a user is let in by a connection token of the key of this number.
+    pub(crate) fn keeps_key(&self, user: &str, key: u64) -> bool {
+        match tenant::split(user).0 {
+            Some(name) => self.tenants.get(name).is_some_and(|of| of.verifier.keeps(key)),
+            None => self.verifier.keeps(key),
+        }
     }
 
     /// The namespace of a channel, by the part of its name before the first `:`; `None` when it does not
     /// exist, or does not admit the rest of the name. See [`any_namespace`](dunlin_config::Channel::any_namespace).
     pub(crate) fn namespace(&self, channel: &str) -> Option<&Namespace> {
-        let any =
-            || self.config.channel.any_namespace.then_some((&*self.without_namespace, channel));
-        let (namespace, name) = match split_channel(channel) {
-            (Some(name), rest) => self.namespaces.get(name).map(|of| (of, rest)).or_else(any)?,
-            (None, _) => (&*self.without_namespace, channel),
-        };
-        let pattern = namespace.rules.name_pattern.as_ref();
-        let admits = pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name))
-            && namespace.regex.as_ref().is_none_or(|NameRegex(regex)| regex.is_match(name));
-        let variants = namespace.variants.as_ref().filter(|_| admits);
-        let variant = variants.and_then(|of| Some(&of[Kinds::variant(name)?]));
-        admits.then_some(variant.unwrap_or(namespace))
+        if let (Some(name), bare) = tenant::split(channel) {
+            return self.tenants.get(name)?.namespace(bare);
+        }
+        let any = self.config.channel.any_namespace.then_some(&*self.without_namespace);
+        find_namespace(&self.namespaces, any, &self.without_namespace, channel)
     }
 
     /// The key sets that tokens are verified by, each once.
@@ -260,6 +283,28 @@ impl Settings {
     pub(crate) fn node_name(&self) -> &str {
         &self.node_name
     }
+}
+
+/// The namespace of a channel among those `named`; `any`: of one that is not among them.
+pub(crate) fn find_namespace<'n>(
+    named: &'n Map<Namespace>,
+    any: Option<&'n Namespace>,
+    without: &'n Namespace,
+    channel: &str,
+) -> Option<&'n Namespace> {
+    let (namespace, name) = match split_channel(channel) {
+        (Some(name), rest) => match named.get(name) {
+            Some(of) => (of, rest),
+            None => (any?, channel),
+        },
+        (None, _) => (without, channel),
+    };
+    let pattern = namespace.rules.name_pattern.as_ref();
+    let admits = pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name))
+        && namespace.regex.as_ref().is_none_or(|NameRegex(regex)| regex.is_match(name));
+    let variants = namespace.variants.as_ref().filter(|_| admits);
+    let variant = variants.and_then(|of| Some(&of[Kinds::variant(name)?]));
+    admits.then_some(variant.unwrap_or(namespace))
 }
 
 /// Whether somebody who may subscribe by these rules may not by the newer ones; `None`: the namespace is gone.
@@ -358,7 +403,7 @@ fn engines(config: &Config) -> Map<Arc<str>> {
         .collect()
 }
 
-fn namespace(name: &str, rules: &Rules, config: &Config) -> Namespace {
+pub(crate) fn namespace(name: &str, rules: &Rules, config: &Config) -> Namespace {
     // One that is not compiled was refused when it was set.
     let regex = rules.channel_regex.as_deref().and_then(|text| bounded_regex::compile(text).ok());
     let options = channel_options(name, rules, config);

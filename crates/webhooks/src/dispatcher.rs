@@ -198,7 +198,7 @@ impl Dispatcher {
         };
         for index in indexes {
             let Some(hook) = &mut self.hooks[index as usize] else { continue };
-            if !hook.kinds.contains(kind) {
+            if !hook.kinds.contains(kind) || !hook.is_of(event.body.tenant()) {
                 continue;
             }
             let json = match hook.config.pusher_app {

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dunlin_hub::{PayloadFormat, Publication, UnsubscribeCause};
+use dunlin_hub::{PayloadFormat, Publication, UnsubscribeCause, tenant};
 
 use crate::event::{HookEvent, HookEventBody};
 
@@ -64,6 +64,9 @@ impl EventEncoder {
             body => channel_event_name(body)?,
         };
         self.begin(&mut out, number, name, event.unix_ms);
+        if let Some(tenant) = event.body.tenant() {
+            text(&mut out, "tenant", tenant);
+        }
         match &event.body {
             HookEventBody::Connect { session, user, transport } => {
                 client(&mut out, session, user);
@@ -76,11 +79,11 @@ impl EventEncoder {
             }
             HookEventBody::Subscribe { session, user, channel } => {
                 client(&mut out, session, user);
-                text(&mut out, "channel", channel);
+                text(&mut out, "channel", tenant::bare(channel));
             }
             HookEventBody::Unsubscribe { session, user, channel, cause } => {
                 client(&mut out, session, user);
-                text(&mut out, "channel", channel);
+                text(&mut out, "channel", tenant::bare(channel));
                 text(
                     &mut out,
                     "reason",
@@ -96,7 +99,7 @@ impl EventEncoder {
                 if let Some(info) = &publication.info {
                     client(&mut out, &info.client, &info.user);
                 }
-                text(&mut out, "channel", channel);
+                text(&mut out, "channel", tenant::bare(channel));
                 if publication.offset > 0 {
                     integer(&mut out, "offset", publication.offset);
                     text(&mut out, "epoch", &epoch.to_string());
@@ -117,14 +120,14 @@ impl EventEncoder {
             }
             HookEventBody::Occupied { channel, .. } => text(&mut out, "channel", channel),
             HookEventBody::Member { channel, user, .. } => {
-                text(&mut out, "user", user);
-                text(&mut out, "channel", channel);
+                text(&mut out, "user", tenant::bare(user));
+                text(&mut out, "channel", tenant::bare(channel));
             }
             HookEventBody::ClientEvent { channel, publication } => {
                 if let Some(info) = &publication.info {
                     client(&mut out, &info.client, &info.user);
                 }
-                text(&mut out, "channel", channel);
+                text(&mut out, "channel", tenant::bare(channel));
                 text(&mut out, "name", event_name(publication));
                 payload(&mut out, &publication.data, publication.format);
             }
@@ -146,7 +149,7 @@ impl EventEncoder {
         out.extend_from_slice(b"{\"name\":");
         quote(&mut out, name);
         let channel = event.body.channel().map_or("", |channel| pusher_name(channel));
-        text(&mut out, "channel", channel);
+        text(&mut out, "channel", tenant::bare(channel));
         match &event.body {
             HookEventBody::Member { user, .. } => text(&mut out, "user_id", user),
             HookEventBody::ClientEvent { publication, .. } => {
@@ -226,7 +229,7 @@ fn payload(out: &mut Vec<u8>, data: &[u8], format: PayloadFormat) {
 fn client(out: &mut Vec<u8>, session: &dunlin_hub::SessionId, user: &str) {
     // A string, as in the client protocol.
     let _ = write!(out, ",\"client\":\"{session}\"");
-    text(out, "user", user);
+    text(out, "user", tenant::bare(user));
 }
 
 fn integer(out: &mut Vec<u8>, key: &str, value: u64) {

@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use dunlin_config::HookEventKind;
-use dunlin_hub::{Epoch, Publication, SessionId, UnsubscribeCause};
+use dunlin_hub::{Epoch, Publication, SessionId, UnsubscribeCause, tenant};
 
 /// Queues that outcomes of pushes are spread over, by their content.
 const PUSH_QUEUES: u64 = 16;
@@ -135,6 +135,16 @@ impl HookEventBody {
     }
 
     /// Events with the same key keep their order: those of a session, and the publications of a channel.
+    /// The tenant that it happened in.
+    pub(crate) fn tenant(&self) -> Option<&str> {
+        match self {
+            HookEventBody::Connect { user, .. } | HookEventBody::Disconnect { user, .. } => {
+                tenant::split(user).0
+            }
+            body => tenant::split(body.channel()?).0,
+        }
+    }
+
     pub(crate) fn ordering_key(&self) -> u64 {
         // The same in every process, so that a test knows which events share a queue.
         let hasher = foldhash::fast::FixedState::default();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_config::{Hook, HookEventKind, Map, Pattern};
-use dunlin_hub::glob;
+use dunlin_hub::{glob, tenant};
 use hashbrown::HashMap;
 
 /// Channels whose kinds are cached; beyond it the cache is cleared.
@@ -54,6 +54,8 @@ impl EventFilter {
     }
 
     fn in_channel(&self, channel: &str) -> KindSet {
+        // Of several tenants' channels of one name all are wanted here; whose hook it is, is seen when they have come.
+        let channel = tenant::bare(channel);
         let matching =
             self.patterns.iter().filter(|(_, pattern)| glob::matches(pattern.as_str(), channel));
         matching.fold(self.everywhere, |set, (kinds, _)| set.union(*kinds))

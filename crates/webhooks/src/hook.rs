@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_config as config;
-use dunlin_hub::glob;
+use dunlin_hub::{glob, tenant};
 
 use crate::encoder::DropReason;
 use crate::filter::KindSet;
@@ -65,10 +65,19 @@ impl Hook {
         let of = |app: &config::PusherApp| {
             channel.split_once(':').is_some_and(|(namespace, _)| *namespace == *app.namespace)
         };
+        let (tenant, channel) = tenant::split(channel);
+        if !self.is_of(tenant) {
+            return false;
+        }
         // Without its app it gets nothing.
         let is_own = self.config.pusher_app.is_none() || self.app.as_deref().is_some_and(of);
         let pattern = self.config.channels.as_ref();
         is_own && pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), channel))
+    }
+
+    /// Whether the hook is for events of this tenant, or for those outside of tenants.
+    pub(crate) fn is_of(&self, tenant: Option<&str>) -> bool {
+        self.config.tenant.as_deref() == tenant
     }
 
     /// Queues an event, if there is room.

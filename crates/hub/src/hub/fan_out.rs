@@ -19,6 +19,7 @@ use crate::position::Epoch;
 use crate::publication::{ClientInfo, Publication};
 use crate::session::{BLOCKED, BULK, DIRTY, HELD};
 use crate::session_id::SessionId;
+use crate::tenant::MARK;
 
 /// Ranges after which a blocked session's bytes are copied together, so that it holds memory of the
 /// frame log in proportion to its bytes.
@@ -96,6 +97,13 @@ impl Hub {
         let plain =
             FanOut { outgoing, label, estimate_bytes, flags: 0, mask, repeats: false, paced };
         let incarnation = self.channels[at].incarnation;
+        if name.starts_with(MARK) {
+            let subscribers = self.channels[at].subscribers.len();
+            self.count_traffic(name, |traffic| {
+                traffic.deliveries += subscribers as u64;
+                traffic.delivered_bytes += (subscribers * publication.data.len()) as u64;
+            });
+        }
         let excepted = except.and_then(|session| self.except(at, session));
         self.fan_out(at, &plain);
         self.end_exception(excepted);

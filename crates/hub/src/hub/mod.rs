@@ -17,6 +17,7 @@ mod session;
 mod streams;
 mod subscribe;
 mod subscriber_count;
+mod tenants;
 mod withdraw;
 
 use std::cmp::Reverse;
@@ -54,6 +55,7 @@ use crate::transmit::Transmit;
 use crate::user::Users;
 
 pub use subscriber_count::SubscriberCount;
+pub use tenants::{NamespaceShare, TenantTraffic};
 pub use withdraw::{Permitted, Withdrawal};
 
 /// Sessions, subscriptions, the home channels of one worker, and what waits to be sent. Does no
@@ -115,6 +117,8 @@ pub struct Hub {
     filters: HashMap<u32, ChannelFilters, RandomState>,
     filter_bytes: usize,
     deltas: HashMap<u32, DeltaChannel, RandomState>,
+    /// Of each tenant since it was taken last.
+    tenant_traffic: HashMap<Box<str>, TenantTraffic, RandomState>,
     /// Scratch for one difference.
     patch: Vec<u8>,
 
@@ -197,6 +201,7 @@ impl Hub {
             filters: HashMap::default(),
             filter_bytes: 0,
             deltas: HashMap::default(),
+            tenant_traffic: HashMap::default(),
             patch: Vec::new(),
             log: FrameLog::new(),
             pending_bytes: 0,

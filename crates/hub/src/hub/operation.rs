@@ -13,6 +13,7 @@ use crate::options::ChannelOptions;
 use crate::pending_requests::{Aggregate, Waiter};
 use crate::publication::NewPublication;
 use crate::shares::Maker;
+use crate::tenant::MARK;
 
 impl Hub {
     /// Publishes into a channel; ends in [`Event::Published`].
@@ -31,6 +32,13 @@ impl Hub {
         } else {
             self.check_name(channel)
         };
+        if channel.starts_with(MARK) {
+            let bytes = publish.data.len() as u64;
+            self.count_traffic(channel, |traffic| {
+                traffic.publications += 1;
+                traffic.published_bytes += bytes;
+            });
+        }
         let sent = checked.and_then(|()| {
             let (home, channel) = self.home_of(channel);
             let options = Arc::clone(options);

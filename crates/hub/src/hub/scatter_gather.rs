@@ -19,6 +19,7 @@ use crate::message::{HubMessageKind, ReplyContent, ScatterRequest, WaiterId};
 use crate::options::ChannelOptions;
 use crate::pending_requests::{Aggregate, ScatterGather, Waiter};
 use crate::session_id::SessionId;
+use crate::tenant;
 use crate::worker_set::WorkerSet;
 
 impl Hub {
@@ -133,7 +134,7 @@ impl Hub {
     pub fn handle_send_to_user(&mut self, now: Now, token: u64, user: &str, send: SendToUser) {
         self.now = now;
         let client = send.client;
-        let asked = if user.is_empty() && client.is_none() {
+        let asked = if is_nobody(user, client) {
             Err(Error::BadRequest)
         } else {
             let scatter = ScatterRequest::Send { user: user.into(), send };
@@ -152,7 +153,7 @@ impl Hub {
         client: Option<SessionId>,
         scatter: ScatterRequest,
     ) {
-        let asked = if user.is_empty() && client.is_none() {
+        let asked = if is_nobody(user, client) {
             Err(Error::BadRequest)
         } else {
             self.scatter(token, Aggregate::Affected(0), client, user, scatter)
@@ -333,9 +334,7 @@ impl Hub {
         match client {
             Some(client) => self
                 .live_slot(client)
-                .filter(|&slot| {
-                    user.is_empty() || self.users.name(self.sessions[slot].user) == user
-                })
+                .filter(|&slot| tenant::addresses(user, self.users.name(self.sessions[slot].user)))
                 .into_iter()
                 .collect(),
             None => self
@@ -365,4 +364,9 @@ impl Hub {
             .map(|(_, channel)| (Arc::clone(&channel.name), channel.subscribers.len() as u64))
             .collect()
     }
+}
+
+/// Whether a command names neither a user nor a session.
+fn is_nobody(user: &str, client: Option<SessionId>) -> bool {
+    client.is_none() && (user.is_empty() || tenant::is_anybody(user))
 }

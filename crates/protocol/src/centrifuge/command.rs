@@ -96,6 +96,22 @@ impl Request<'_> {
     }
 }
 
+impl<'a> Request<'a> {
+    /// The same, to be replaced.
+    pub fn channel_mut(&mut self) -> Option<&mut Cow<'a, str>> {
+        match self {
+            Request::Subscribe(request) => Some(&mut request.channel),
+            Request::Unsubscribe(request)
+            | Request::Presence(request)
+            | Request::PresenceStats(request) => Some(&mut request.channel),
+            Request::Publish(request) => Some(&mut request.channel),
+            Request::History(request) => Some(&mut request.channel),
+            Request::SubRefresh(request) => Some(&mut request.channel),
+            _ => None,
+        }
+    }
+}
+
 /// Opens a session and names the server-side subscriptions to recover. Also the whole first message
 /// of the unidirectional transports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ClientInfo, Epoch, History, Patch, PresenceStats, Publication, SessionId, Subscribed,
+    ClientInfo, Epoch, History, Patch, PresenceStats, Publication, SessionId, Subscribed, tenant,
 };
 
 use super::code::Error;
@@ -171,7 +171,7 @@ impl ConnectResult<'_> {
         if !self.subs.is_empty() {
             let mut subs = Object::begin(result.key("subs"));
             for (channel, sub) in self.subs {
-                sub.write(subs.text_key(channel));
+                sub.write(subs.text_key(tenant::bare(channel)));
             }
             subs.end();
         }
@@ -298,7 +298,7 @@ fn write_list(
 /// One client as others see it.
 pub fn write_client_info(out: &mut Vec<u8>, info: &ClientInfo) {
     let mut object = Object::begin(out);
-    object.string("user", &info.user);
+    object.string("user", tenant::bare(&info.user));
     write_id(object.key("client"), info.client);
     if let Some(conn_info) = &info.conn_info {
         object.raw("conn_info", conn_info);

@@ -30,6 +30,8 @@ mod rules_tests;
 mod status;
 mod sync;
 #[cfg(test)]
+mod tenant_tests;
+#[cfg(test)]
 mod testkit;
 #[cfg(test)]
 mod tests;
@@ -351,6 +353,9 @@ impl Admin {
             }
             "/status/webhooks" => answer_json(cx, conn, 200, &self.state.webhooks.stats.status()),
             "/status/workers" => answer_json(cx, conn, 200, &self.workers_status()),
+            "/status/tenants" => {
+                answer_json(cx, conn, 200, &self.state.settings.load().tenants.status());
+            }
             "/status/engines" => answer_json(cx, conn, 200, &self.state.engines.status()),
             "/openapi.json" => {
                 answer(cx, conn, 200, "application/json", openapi::document().as_bytes());

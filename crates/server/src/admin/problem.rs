@@ -123,6 +123,7 @@ impl ProblemDetails {
             &NOT_FOUND,
             format!(
                 "{path} is not here; the paths are /health, /metrics, /info, /status/workers, /status/engines, \
+                 /status/tenants, \
                  /status/webhooks, /broadcasts, /revocations, /config, /openapi.json"
             ),
         )

@@ -24,6 +24,7 @@ mod legacy;
 mod lenient;
 pub(crate) mod member;
 mod method;
+mod names;
 pub mod request;
 pub mod response;
 pub mod scope;

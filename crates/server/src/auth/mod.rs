@@ -322,6 +322,14 @@ impl Header {
     }
 }
 
+/// The id of the key that a token says it is signed with (`kid`), unverified.
+pub(crate) fn key_id(token: &str) -> Option<String> {
+    if token.len() > TOKEN_BYTES_MAX {
+        return None;
+    }
+    Header::of(token).ok()?.kid
+}
+
 fn signature_of(token: &str) -> &str {
     token.rsplit('.').next().unwrap_or_default()
 }

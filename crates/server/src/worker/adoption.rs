@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use dunlin_config::{Config, OnFailure};
+use dunlin_config::{Config, OnFailure, TENANT_BYTES_MAX};
+use dunlin_hub::tenant::MARK;
 use dunlin_hub::{HubConfig, Permitted, Withdrawal};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
@@ -108,8 +109,16 @@ impl Worker<'_> {
         if !Arc::ptr_eq(&before.pusher, &newest.pusher) {
             self.end_pusher_apps(cx);
         }
-        if !Arc::ptr_eq(&before.subscription_verifier, &newest.subscription_verifier) {
-            let places = self.grants.without_key(|key| newest.subscription_verifier.keeps(key));
+        if !Arc::ptr_eq(&before.tenants, &newest.tenants) {
+            self.end_tenants(cx);
+        }
+        if !Arc::ptr_eq(&before.subscription_verifier, &newest.subscription_verifier)
+            || !Arc::ptr_eq(&before.tenants, &newest.tenants)
+        {
+            let places = self.grants.without_key(|channel, key| match newest.tenants.of(channel) {
+                Some(tenant) => tenant.verifier.keeps(key),
+                None => newest.subscription_verifier.keeps(key),
+            });
             self.invalidate_subscriptions(cx, places, "the key of its token was revoked");
         }
         if before.withdraws_permissions(newest) {
@@ -164,9 +173,12 @@ impl Worker<'_> {
     /// Ends the sessions that were accepted with a key that is not valid any more, and those without a token where one
     /// is required now. They may come back with a new token.
     fn close_revoked(&mut self, cx: &mut Context<Link>) {
-        let verifier = Arc::clone(&self.settings.verifier);
-        let anonymous_stay = self.settings.config.client.anonymous;
-        self.end_polls(cx, |key| key.map_or(anonymous_stay, |key| verifier.keeps(key)));
+        let settings = Arc::clone(&self.settings);
+        let verifier = &settings.verifier;
+        let anonymous_stay = settings.config.client.anonymous;
+        self.end_polls(cx, |user, key| {
+            key.map_or(anonymous_stay, |key| settings.keeps_key(user, key))
+        });
         if anonymous_stay && self.heartbeat.sessions_without(|key| verifier.keeps(key)) == 0 {
             return;
         }
@@ -177,6 +189,11 @@ impl Worker<'_> {
             if !matches!(link.role, Role::Client(encoding) if !encoding.is_pusher())
                 || link.session().is_none()
             {
+                continue;
+            }
+            let user = link.session().and_then(|of| self.hub.session(of)).map(|view| view.user);
+            if user.is_some_and(|user| user.starts_with(MARK)) {
+                // Its keys are its tenant's.
                 continue;
             }
             let why = match self.heartbeat.params(link.params()).and_then(|params| params.key) {
@@ -213,7 +230,9 @@ pub(super) fn hub_config(
         subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
         channels_max: limits.channels_max,
         channels_per_maker_max: limits.channels_per_user_max,
-        channel_name_bytes_max: limits.channel_bytes_max as u16,
+        // A tenant's name and two marks stand before the name of a channel of its.
+        channel_name_bytes_max: u16::try_from(limits.channel_bytes_max + TENANT_BYTES_MAX + 2)
+            .unwrap_or(u16::MAX),
         request_timeout_ms: limits.bus_request_timeout_ms,
         transmit_bytes_max: limits.bus_backlog_bytes_max,
         pending_bytes_max: per_worker(limits.pending_bytes_max),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dunlin_hub::{
     ChannelOptions, DisconnectUser, Maker, NewPublication, RefreshUser, SendToUser, SessionId,
-    SubscribeOptions, SubscribeUser, UnsubscribeUser,
+    SubscribeOptions, SubscribeUser, UnsubscribeUser, tenant,
 };
 use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
@@ -30,7 +30,7 @@ use crate::revocation::Revocation;
 use crate::session_token;
 
 /// What a caller's key may do; `None`: everything.
-type Scope = Option<KeyScope>;
+pub(super) type Scope = Option<KeyScope>;
 
 /// Which sessions of a user a command is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,11 @@ impl Worker<'_> {
         };
         self.authenticated(cx, conn);
         if method == "push" || method.starts_with("push/") {
-            if let Some(Err(error)) = scope.as_ref().map(|scope| scope::permits_push(&scope.may)) {
+            if let Some(Err(error)) = scope.as_ref().map(|scope| match &scope.tenant {
+                Some(_) => Err(ApiErrorCode::PermissionDenied
+                    .with_reason("pushes are not of tenants: give the operator's key")),
+                None => scope::permits_push(&scope.may),
+            }) {
                 self.count(Metric::ApiErrors);
                 let (_, body) = error.response(errors_as_status(request));
                 return self.answer(cx, conn, &reply::Answer::json(403, body));
@@ -206,25 +210,35 @@ impl Worker<'_> {
     /// What the caller may do with the API, if anything.
     fn authorised(&self, request: &http::RequestHead<'_>) -> Result<Scope, &'static str> {
         let api = &self.settings.config.api;
-        if api.without_key {
-            return Ok(None);
-        }
         let query = if api.keys_in_query { request.query.unwrap_or("") } else { "" };
         let shown = presented_key(
             request.headers.get_str("X-API-Key"),
             request.headers.get_str("Authorization"),
             query,
         );
-        let Some(shown) = shown else {
-            return Err("no API key; send one of api.keys as the header X-API-Key");
-        };
-        match self.settings.api_key(&shown) {
-            Some(name) => Ok(api.scopes.get_shared(name).map(|may| {
+        let known = shown.as_ref().and_then(|shown| self.settings.api_key(shown));
+        if let Some(tenant) = known.and_then(|key| key.tenant.as_ref()) {
+            let tenant = self.settings.tenants.get(tenant);
+            return tenant.map(|of| self.scope_of(of)).ok_or("the API key is in no api.keys");
+        }
+        let scope = match (&shown, known) {
+            _ if api.without_key => None,
+            (None, _) => return Err("no API key; send one of api.keys as the header X-API-Key"),
+            (Some(_), None) => return Err("the API key is not in api.keys"),
+            (Some(_), Some(key)) => api.scopes.get_shared(&key.name).map(|may| {
                 let rates = Rates::from(&may.budget);
-                let payer = rates.is_limited().then(|| self.state.budgets.api_key(name));
-                KeyScope { may: Arc::clone(may), budget: payer.map(|payer| (payer, rates)) }
-            })),
-            None => Err("the API key is not in api.keys"),
+                let payer = rates.is_limited().then(|| self.state.budgets.api_key(&key.name));
+                let budget = payer.map(|payer| (payer, rates));
+                KeyScope { may: Arc::clone(may), tenant: None, budget }
+            }),
+        };
+        match (request.headers.get_str("Dunlin-Tenant"), &scope) {
+            (None, _) => Ok(scope),
+            (Some(_), Some(_)) => Err("a key with a scope is for no tenant"),
+            (Some(name), None) => match self.settings.tenants.get(name) {
+                Some(tenant) => Ok(self.scope_of(tenant)),
+                None => Err("there is no tenant of this name"),
+            },
         }
     }
 
@@ -245,7 +259,14 @@ impl Worker<'_> {
             self.charge_call(call, budget, Work { commands: 1, ..Work::default() });
         }
         let place = CommandPlace { call, at, part: None };
-        if let Err(error) = command.and_then(|request| self.begin(cx, place, &request)) {
+        let begun = command.and_then(|mut request| {
+            if let Some(scope) = self.api_calls.scope(call) {
+                scope::permits(scope, &request)?;
+            }
+            self.admit_request(call, &mut request)?;
+            self.begin(cx, place, &request)
+        });
+        if let Err(error) = begun {
             self.count(Metric::ApiErrors);
             self.api_calls.handle_answer(place, Err(error));
         }
@@ -258,8 +279,12 @@ impl Worker<'_> {
         place: CommandPlace,
         request: &Request<'_>,
     ) -> Result<(), ApiError> {
-        if let Some(scope) = self.api_calls.scope(place.call) {
-            scope::permits(scope, request)?;
+        if let (Some(tenant), Request::Info) = (self.api_calls.tenant(place.call), request) {
+            // Its channels say the rest.
+            let all = tenant.qualify("*");
+            let (now, token) = (self.now(cx), self.api_token(cx, place)?);
+            self.hub.handle_channels(now, token, &all);
+            return Ok(());
         }
         if self.ask_cluster(cx, place, request)? {
             return Ok(());
@@ -484,7 +509,8 @@ impl Worker<'_> {
 
     pub(super) fn channel_options(&self, channel: &str) -> Result<Arc<ChannelOptions>, ApiError> {
         let max = self.settings.config.limits.channel_bytes_max;
-        if channel.is_empty() || channel.len() > max {
+        let bare = tenant::bare(channel);
+        if bare.is_empty() || bare.len() > max {
             let why = format_args!("a channel name has 1 to {max} bytes");
             return Err(ApiErrorCode::BadRequest.with_reason(why));
         }
@@ -546,6 +572,7 @@ impl Worker<'_> {
         if answer.is_err() && place.part.is_none() {
             self.count(Metric::ApiErrors);
         }
+        let answer = self.outward(place, answer);
         self.api_calls.handle_answer(place, answer);
         self.respond(cx, place.call);
     }

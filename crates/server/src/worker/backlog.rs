@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use dunlin_hub::tenant::bare;
 use dunlin_hub::{Maker, Publication, SessionId};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{Command, DisconnectCode, Request};
@@ -80,7 +81,7 @@ impl Worker<'_> {
     /// Those who pay for what a client asks, beside the namespaces of channels.
     fn payers(&self, session: Option<SessionId>, user: &str, peer: Peer) -> Payers {
         let limits = &self.settings.config.limits;
-        let own = match user {
+        let own = match bare(user) {
             "" => &limits.anonymous_budget,
             _ => &limits.client_budget,
         };
@@ -89,7 +90,7 @@ impl Worker<'_> {
         let address = if of_address.is_limited() { self.peers.get(peer.place()) } else { None };
         [
             session.map(|session| (Payer::session(session), Rates::from(own))),
-            (of_user.is_limited() && !user.is_empty())
+            (of_user.is_limited() && !bare(user).is_empty())
                 .then(|| (self.state.budgets.user(user), of_user)),
             address.map(|address| (self.state.budgets.address(address), of_address)),
         ]
@@ -219,16 +220,16 @@ impl Worker<'_> {
 
     /// Whose the streams are that a client brings into being.
     pub(super) fn maker_of(&self, user: &str, peer: Peer) -> Maker {
-        match (user, self.peers.get(peer.place())) {
+        match (bare(user), self.peers.get(peer.place())) {
             ("", Some(address)) => self.hub.maker_of_address(address),
             ("", None) => Maker::NONE,
-            (user, _) => self.hub.maker_of(user),
+            _ => self.hub.maker_of(user),
         }
     }
 
     fn session_rates(&self, session: SessionId) -> Rates {
         let limits = &self.settings.config.limits;
-        let anonymous = self.hub.session(session).is_some_and(|view| view.user.is_empty());
+        let anonymous = self.hub.session(session).is_some_and(|view| bare(view.user).is_empty());
         Rates::from(if anonymous { &limits.anonymous_budget } else { &limits.client_budget })
     }
 

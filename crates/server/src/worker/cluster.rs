@@ -187,7 +187,7 @@ impl Worker<'_> {
 }
 
 /// The channels in a result, for whoever does not pass it on as it is.
-fn channels(result: &[u8]) -> Option<Outcome> {
+pub(super) fn channels(result: &[u8]) -> Option<Outcome> {
     let result: serde_json::Value = serde_json::from_slice(result).ok()?;
     let channels = result["channels"].as_object()?.iter().map(|(name, of)| ChannelSummary {
         name: name.as_str().into(),

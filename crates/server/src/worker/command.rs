@@ -15,6 +15,7 @@ use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
 use super::parts::{Grant, ONCE_ANSWERED, Pending};
 use super::permission::Permission;
+use crate::budget::Work;
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -50,7 +51,7 @@ impl Worker<'_> {
             let before = commands.rest();
             let command = commands.next()?;
             let link = cx.data(conn).filter(|link| !link.closing)?;
-            let command = match command {
+            let mut command = match command {
                 Ok(command) => command,
                 Err(malformed) => {
                     self.count(Metric::ProtocolErrors);
@@ -59,6 +60,19 @@ impl Worker<'_> {
                     return None;
                 }
             };
+            if let Some(session) = link.session()
+                && let Err(error) = self.admit_channel(session, &mut command.request)
+            {
+                self.count(Metric::Commands);
+                self.reply_error(cx, conn, command.id, &error);
+                // To nobody whose channel it would be.
+                let bytes = (before.len() - commands.rest().len()) as u64;
+                let work = Work { commands: 1, bytes, ..Work::default() };
+                match self.charge_request(cx, conn, None, work) {
+                    Some(ready_ms) => return Some((commands.rest(), ready_ms)),
+                    None => continue,
+                }
+            }
             let concurrency = self.settings.config.client.concurrency;
             if self.proxy_calls.holds(conn, &command.request, concurrency) {
                 return Some((before, ONCE_ANSWERED));

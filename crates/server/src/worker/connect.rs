@@ -1,14 +1,16 @@
 //! Connects: whose a connection is, with which subscriptions it begins, and how long it may last.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use dunlin_hub::tenant::{MARK, bare};
 use dunlin_hub::{ChannelOptions, NewSession, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
-    CommandError, ConnectRequest, ConnectResult, DisconnectCode, ErrorCode, RefreshResult, Reply,
-    SubscribeRequest, UnsubscribeCode,
+    CommandError, ConnectRequest, ConnectResult, Disconnect, DisconnectCode, ErrorCode,
+    RefreshResult, Reply, SubscribeRequest, UnsubscribeCode,
 };
 
 use super::Worker;
@@ -81,6 +83,16 @@ impl Worker<'_> {
             self.give_back(cx, accepted.reserved);
             let error = ErrorCode::TooManyRequests.into();
             return self.refuse_connect(cx, conn, id, CommandError::Reply(error));
+        }
+        if accepted.by_proxy
+            && let Err(why) = check_names(identity)
+        {
+            self.give_back(cx, accepted.reserved);
+            return self.disconnect(cx, conn, &why);
+        }
+        if !self.has_room_for(&identity.user) {
+            self.give_back(cx, accepted.reserved);
+            return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         }
         let Some(session) = self.open_session(cx, conn, encoding, &accepted) else {
             self.give_back(cx, accepted.reserved);
@@ -192,6 +204,7 @@ impl Worker<'_> {
             self.heartbeat.release(params);
             return None;
         };
+        self.population_changed(&identity.user);
         if let Some(link) = cx.data(conn) {
             link.set_session(Some(session), params);
             link.protocol_state.connected();
@@ -235,11 +248,21 @@ impl Worker<'_> {
             return Err(CommandError::Disconnect(denied).into());
         }
         let now_ms = self.clock.now().unix_ms;
-        let identity = self.settings.verifier.verify(token, now_ms).map_err(|error| {
+        let tenant = self.settings.tenant_of_token(token);
+        let verifier = tenant.map_or(&self.settings.verifier, |of| &of.verifier);
+        let mut identity = verifier.verify(token, now_ms).map_err(|error| {
             Unverified::of(&error, |error| {
                 CommandError::Disconnect(DisconnectCode::InvalidToken.with_reason(error))
             })
         })?;
+        match tenant {
+            Some(tenant) if !tenant.is_open() => {
+                let why = "a tenant of this name is being taken away";
+                return Err(CommandError::Reply(ErrorCode::Internal.with_reason(why)).into());
+            }
+            Some(tenant) => tenant.adopt(&mut identity),
+            None => check_names(&identity).map_err(CommandError::Disconnect)?,
+        }
         self.check_revoked(&identity, now_ms)?;
         Ok(identity)
     }
@@ -284,8 +307,10 @@ impl Worker<'_> {
         let shown = request.subs.iter().filter(|(_, of)| !of.token.is_empty());
         shown
             .map(|(channel, of)| {
-                let verified = self.verify_subscription(None, user, channel, &of.token)?;
-                Ok((channel.to_owned(), verified))
+                let mut channel = Cow::Borrowed(channel);
+                self.qualify(user, &mut channel).map_err(CommandError::Reply)?;
+                let verified = self.verify_subscription(None, user, &channel, &of.token)?;
+                Ok((channel.into_owned(), verified))
             })
             .collect()
     }
@@ -314,7 +339,7 @@ impl Worker<'_> {
                 continue;
             };
             let hub_options = overridden(&namespace.options, &options.overrides);
-            let asked = subscribe(request.subs.get(channel.as_str()));
+            let asked = subscribe(request.subs.get(bare(channel.as_str())));
             let granted = self.granted(&identity.capabilities, channel);
             let mut subscribe =
                 self.entitled(&identity.user, channel, &hub_options, granted, asked);
@@ -328,14 +353,16 @@ impl Worker<'_> {
                 grant: None,
             });
         }
-        let personal =
-            self.settings.config.client.subscribe_to_user_personal_channel.of(&identity.user);
+        let personal = &self.settings.config.client.subscribe_to_user_personal_channel;
+        let personal = personal.of(bare(&identity.user)).map(|channel| {
+            self.tenant_of(&identity.user).map(|of| of.qualify(&channel)).unwrap_or(channel)
+        });
         if let Some(channel) = personal
             && !identity.subscriptions.contains_key(&channel)
             && let Ok(namespace) = self.namespace_of(&channel)
         {
             let options = Arc::clone(&namespace.options);
-            let asked = subscribe(request.subs.get(channel.as_str()));
+            let asked = subscribe(request.subs.get(bare(channel.as_str())));
             let granted = self.granted(&identity.capabilities, &channel);
             let mut subscribe = self.entitled(&identity.user, &channel, &options, granted, asked);
             subscribe.granted = true;
@@ -343,6 +370,11 @@ impl Worker<'_> {
         }
         if !encoding.is_bidirectional() {
             for (channel, request) in request.subs.iter() {
+                let mut channel = Cow::Borrowed(channel);
+                if self.qualify(&identity.user, &mut channel).is_err() {
+                    continue;
+                }
+                let channel = &*channel;
                 if subscriptions.iter().any(|of: &ServerSide| of.channel == channel) {
                     continue;
                 }
@@ -555,6 +587,15 @@ impl Worker<'_> {
             Err(Unverified::KeyPending) => return Handled::AwaitsKey,
         }
         Handled::Done
+    }
+}
+
+/// Whether somebody who is of no tenant is said to be outside of all.
+fn check_names(identity: &Identity) -> Result<(), Disconnect<'static>> {
+    let channels = identity.subscriptions.keys().map(String::as_str);
+    match channels.chain([&*identity.user]).any(|name| name.starts_with(MARK)) {
+        true => Err(DisconnectCode::InvalidToken.with_reason("no name begins with U+0001")),
+        false => Ok(()),
     }
 }
 

@@ -1,6 +1,8 @@
 //! `connections`: a search goes from worker to worker, each of which looks at some of its places, and ends with a page.
 
-use dunlin_hub::SessionId;
+use std::sync::Arc;
+
+use dunlin_hub::{SessionId, tenant};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::{Encoding, Format};
 use serde_json::{Map, Value};
@@ -59,6 +61,7 @@ impl Worker<'_> {
         let token = self.api_token(cx, place)?;
         let search = ConnectionSearch {
             filter: ConnectionFilter {
+                tenant: self.api_calls.tenant(place.call).map(|of| Arc::clone(&of.name)),
                 user: (&*request.user).into(),
                 client,
                 address,
@@ -151,7 +154,8 @@ impl Worker<'_> {
     ) -> Option<ConnectionView> {
         let view = self.hub.session(session).filter(|view| !view.closing)?;
         let info = self.hub.conn_info(session);
-        let fits = (filter.user.is_empty() || *view.user == *filter.user)
+        let fits = tenant::split(view.user).0 == filter.tenant.as_deref()
+            && (filter.user.is_empty() || *view.user == *filter.user)
             && (filter.channel.is_empty() || self.hub.is_subscribed(session, &filter.channel))
             && has_members(info, &filter.info);
         if !fits {

@@ -59,6 +59,7 @@ mod revocation;
 mod routes;
 mod stream;
 mod subscription;
+mod tenants;
 pub(crate) mod thread;
 mod timer;
 mod webhooks;
@@ -71,6 +72,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dunlin_bus::{Endpoint, SendError};
+use dunlin_hub::tenant::MARK;
 use dunlin_hub::{Hub, HubConfig, Now, SessionId, Withdrawal};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Interest, ListenerId, LoopConfig,
@@ -92,6 +94,7 @@ use self::parts::{
     WebhookEmitter,
 };
 use self::program::{INBOX, ProgramLink};
+use self::tenants::TenantSweep;
 use self::timer::Timer;
 use crate::auth::{Capabilities, Regexes};
 use crate::bus_message::BusMessage;
@@ -172,6 +175,10 @@ pub(crate) struct Worker<'w> {
     affected: AffectedCounter,
     /// Under way since a permission to subscribe was withdrawn.
     withdrawal: Option<Withdrawal>,
+    /// Under way since tenants have changed.
+    tenant_sweep: Option<TenantSweep>,
+    /// Where the figures of tenants go on.
+    shares_from: u32,
     /// Tokens that were revoked; the sessions that came with them are looked for once a second.
     revoked: HashSet<TokenId>,
     /// Members came and went of which the control thread was not notified.
@@ -264,6 +271,9 @@ impl<'w> Worker<'w> {
             gate: FanoutGate::default(),
             affected: AffectedCounter::default(),
             withdrawal: None,
+            // An incarnation before this one may have had a part in the end of some.
+            tenant_sweep: Some(TenantSweep::new()),
+            shares_from: 0,
             revoked: HashSet::new(),
             members_lost: false,
             drain: None,
@@ -373,6 +383,8 @@ impl<'w> Worker<'w> {
         self.expire_decisions(cx);
         self.look_at_members();
         self.publish_gauges(cx);
+        self.publish_tenant_figures();
+        self.look_at_tenant_sweep();
         self.look_at_buffers(cx);
         self.budgets.sweep(cx.now_ms());
         self.state.budgets.sweep(self.index, self.state.workers(), self.state.uptime_ms());
@@ -398,7 +410,10 @@ impl<'w> Worker<'w> {
         self.polls.take(session);
         let now = self.now(cx);
         let user = self.user_to_report(session);
+        let tenanted = self.hub.session(session).map(|view| view.user);
+        let tenanted = tenanted.filter(|user| user.starts_with(MARK)).map(str::to_owned);
         self.hub.close_session(now, session);
+        tenanted.iter().for_each(|user| self.population_changed(user));
         self.drain_events(cx);
         if let Some(user) = user {
             let code = DisconnectCode::ConnectionClosed;
@@ -596,6 +611,7 @@ impl Handler for Worker<'_> {
         // What this turn has done was done under the snapshot it began with.
         self.adopt_newest(cx);
         self.continue_withdrawal(cx);
+        self.continue_tenant_sweep(cx);
         self.expire_subscriptions(cx);
         self.handle_answers(cx);
         self.turn(cx);
@@ -614,6 +630,7 @@ impl Handler for Worker<'_> {
             return Sleep::Poll;
         }
         let waits = self.withdrawal.is_some()
+            || self.sweeps_tenants()
             || self.backlogs.is_ready(self.clock.now().ms)
             || self.api_calls.is_ready()
             || !self.large_answers.is_idle()

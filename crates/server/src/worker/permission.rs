@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_config::{ChannelOptions as Rules, PRIVATE_PREFIX};
+use dunlin_hub::tenant::bare;
 use dunlin_hub::{ChannelOptions, SessionId, StreamPosition, SubscribeOptions};
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
@@ -70,7 +71,7 @@ impl Worker<'_> {
 
     /// What these capabilities let a client do in a channel.
     pub(super) fn granted(&self, capabilities: &Capabilities, channel: &str) -> Allow {
-        capabilities.in_channel(channel, &mut self.regexes.borrow_mut())
+        capabilities.in_channel(bare(channel), &mut self.regexes.borrow_mut())
     }
 
     /// The namespace of a channel.
@@ -79,7 +80,7 @@ impl Worker<'_> {
     /// The name is too long, or no namespace admits it.
     pub(super) fn namespace_of(&self, channel: &str) -> Result<&Namespace, Error<'static>> {
         let limit = self.settings.config.limits.channel_bytes_max;
-        if channel.len() > limit {
+        if bare(channel).len() > limit {
             return Err(ErrorCode::BadRequest
                 .with_reason(format_args!("a channel name has at most {limit} bytes")));
         }
@@ -95,7 +96,7 @@ impl Worker<'_> {
         granted: impl FnOnce() -> Allow,
     ) -> Result<(Arc<ChannelOptions>, bool), Error<'static>> {
         let namespace = self.namespace_of(channel)?;
-        if permission == Permission::Subscribe && channel.starts_with(PRIVATE_PREFIX) {
+        if permission == Permission::Subscribe && bare(channel).starts_with(PRIVATE_PREFIX) {
             let why = "a channel that begins with $ takes a subscription token";
             return Err(ErrorCode::PermissionDenied.with_reason(why));
         }
@@ -119,7 +120,7 @@ impl Worker<'_> {
             Permission::History => "allow_history",
             Permission::Presence => "allow_presence",
         };
-        let whom = if user.is_empty() { "anonymous" } else { "client" };
+        let whom = if bare(user).is_empty() { "anonymous" } else { "client" };
         Err(ErrorCode::PermissionDenied
             .with_reason(format_args!("{key}_for_{whom} is not set for this channel")))
     }
@@ -128,7 +129,8 @@ impl Worker<'_> {
     /// by the name of the channel.
     pub(super) fn proxy_of(&self, channel: &str, permission: Permission) -> Option<Arc<str>> {
         let namespace = self.settings.namespace(channel)?;
-        let is_private = permission == Permission::Subscribe && channel.starts_with(PRIVATE_PREFIX);
+        let is_private =
+            permission == Permission::Subscribe && bare(channel).starts_with(PRIVATE_PREFIX);
         proxy(&namespace.rules, channel, permission).filter(|_| !is_private).cloned()
     }
 
@@ -200,6 +202,7 @@ pub(super) fn permits_by_keys(
     subscribed: bool,
     permission: Permission,
 ) -> bool {
+    let (channel, user) = (bare(channel), bare(user));
     if permission == Permission::Subscribe && is_user_limited(rules, channel) {
         let users = channel.rsplit('#').next().unwrap_or_default();
         return !user.is_empty() && users.split(',').any(|listed| listed == user);

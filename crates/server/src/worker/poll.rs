@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use dunlin_hub::tenant::bare;
 use dunlin_hub::{Event, HistoryFilter, NewSession, SessionId, StreamPosition, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
@@ -67,21 +68,24 @@ impl Worker<'_> {
         let (user, key, capabilities) = (identity.user, identity.key, identity.capabilities);
         let mut subscriptions = Vec::with_capacity(request.channels.len());
         for channel in &request.channels {
-            let asked = SubscribeRequest { channel: (&**channel).into(), ..Default::default() };
+            let mut name = Cow::Borrowed(&**channel);
+            let named = self.qualify(&user, &mut name);
+            let asked = SubscribeRequest { channel: (&*name).into(), ..Default::default() };
             let client = (conn, NO_SESSION, user.as_str());
-            let allowed = match self.consult_at_once(cx, client, &asked) {
-                AtOnce::Granted(result) => {
+            let allowed = match named.map(|()| self.consult_at_once(cx, client, &asked)) {
+                Err(error) => Err(error),
+                Ok(AtOnce::Granted(result)) => {
                     let decided = self.granted_options(cx, result).unwrap_or_default();
-                    let namespace = self.namespace_of(channel);
+                    let namespace = self.namespace_of(&name);
                     namespace.map(|of| (overridden(&of.options, &decided.overrides), false))
                 }
-                AtOnce::Denied => Err(ErrorCode::PermissionDenied.into()),
-                AtOnce::Rules => {
-                    self.may_subscribe(&user, channel, || self.granted(&capabilities, channel))
+                Ok(AtOnce::Denied) => Err(ErrorCode::PermissionDenied.into()),
+                Ok(AtOnce::Rules) => {
+                    self.may_subscribe(&user, &name, || self.granted(&capabilities, &name))
                 }
             };
             match allowed {
-                Ok((options, _)) => subscriptions.push((Arc::<str>::from(&**channel), options)),
+                Ok((options, _)) => subscriptions.push((Arc::<str>::from(&*name), options)),
                 Err(error) => {
                     let status = if error.code == 102 { 404 } else { 403 };
                     let why = format!("channel {channel:?}: {}", error.message);
@@ -91,7 +95,11 @@ impl Worker<'_> {
         }
         let now = self.now(cx);
         let peer = cx.data(conn).map_or(Peer::UNKNOWN, |link| link.peer);
-        let channels = || request.channels.iter().map(|channel| &**channel);
+        if !self.has_room_for(&user) {
+            let answer = Answer::error(503, "the tenant has as many connections as it may");
+            return self.answer_to(cx, conn, origin, answer);
+        }
+        let channels = || subscriptions.iter().map(|(channel, _)| &**channel);
         let wait_ms = self.wait_to_begin(&user, peer, channels());
         if wait_ms > 0 {
             let after_s = wait_ms.div_ceil(1000).to_string();
@@ -119,13 +127,15 @@ impl Worker<'_> {
             return self.answer_to(cx, conn, origin, answer);
         };
         self.authenticated(cx, conn);
+        self.population_changed(&user);
         self.heartbeat.set_token(session, token);
         if let Some(link) = cx.data(conn) {
             link.role = Role::Poll;
             link.set_session(Some(session), NO_PARAMS);
         }
         let since =
-            |channel: &str| match request.cursor.as_ref().map(|cursor| cursor.since(channel)) {
+            |channel: &str| match request.cursor.as_ref().map(|cursor| cursor.since(bare(channel)))
+            {
                 None | Some(Since::Now) => None,
                 Some(Since::Beginning) => Some(StreamPosition::default()),
                 Some(Since::Position(position)) => Some(position),
@@ -257,13 +267,14 @@ impl Worker<'_> {
         self.answer_to(cx, poll.conn, poll.origin.as_deref(), Answer::error(status, error));
     }
 
-    /// Ends the polls whose clients would not be let in any more. `is_let_in`: by the key of the token, if there is one.
+    /// Ends the polls whose clients would not be let in any more. `is_let_in`: by user and the key of the token, if there is one.
     pub(super) fn end_polls(
         &mut self,
         cx: &mut Context<Link>,
-        is_let_in: impl Fn(Option<u64>) -> bool,
+        is_let_in: impl Fn(&str, Option<u64>) -> bool,
     ) {
-        for session in self.polls.sessions(|key| !is_let_in(key)) {
+        let user = |session| self.hub.session(session).map_or("", |view| view.user);
+        for session in self.polls.sessions(|session, key| !is_let_in(user(session), key)) {
             let Some(poll) = self.polls.take(session) else { continue };
             self.end_poll(cx, session, poll.conn);
             let why = "what has let this poll in does so no more; poll with another token";
@@ -274,7 +285,9 @@ impl Worker<'_> {
     fn end_poll(&mut self, cx: &mut Context<Link>, session: SessionId, conn: ConnId) {
         let now = self.now(cx);
         self.heartbeat.set_token(session, None);
+        let user = self.hub.session(session).map(|view| view.user.to_owned());
         self.hub.close_session(now, session);
+        user.iter().for_each(|user| self.population_changed(user));
         cx.set_deadline(conn, None);
         if let Some(link) = cx.data(conn) {
             link.role = Role::Http;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dunlin_hub::SessionId;
+use dunlin_hub::tenant::MARK;
 use dunlin_net::{ConnId, Context, Interest, http};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{ConnectRequest, Request, SubscribeRequest};
@@ -193,6 +194,10 @@ impl Worker<'_> {
         question: &Question<'_>,
         number: u64,
     ) -> Asked {
+        if user.starts_with(MARK) {
+            // Tenants have their tokens and rules.
+            return Asked::Rules;
+        }
         let peer = cx.data(conn).map(|link| link.peer);
         let Some(ProgramLink { authorizer: Some(authorizer), inbox, .. }) =
             self.program.as_deref_mut()

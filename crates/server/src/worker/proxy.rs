@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dunlin_config::OnFailure;
+use dunlin_hub::tenant::MARK;
 use dunlin_hub::{Maker, NewSession, PayloadFormat, SessionId};
 use dunlin_net::{ConnId, Context, Handler as _};
 use dunlin_pipeline::Client;
@@ -405,6 +406,10 @@ impl Worker<'_> {
         id: u32,
         request: &RpcRequest<'_>,
     ) -> Result<(), Error<'static>> {
+        let user = self.hub.session(session).map_or("", |view| view.user);
+        if user.starts_with(MARK) {
+            return Err(ErrorCode::NotAvailable.with_reason("no backend is asked for a tenant"));
+        }
         let config = &self.settings.config;
         let proxy = match config.rpc.proxy_of(&request.method) {
             Ok(Some(proxy)) => Arc::clone(proxy),

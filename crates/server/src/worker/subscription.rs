@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dunlin_hub::tenant::{MARK, bare};
 use dunlin_hub::{ChannelOptions, SessionId};
 use dunlin_net::Context;
 use dunlin_protocol::centrifuge::{
@@ -112,19 +113,26 @@ impl Worker<'_> {
             CommandError::Reply(ErrorCode::PermissionDenied.with_reason(why))
         };
         let now_ms = self.clock.now().unix_ms;
-        let verifier = &self.settings.subscription_verifier;
-        let subscription = verifier.verify_subscription(token, now_ms).map_err(|error| {
+        let tenant = self.tenant_of(user);
+        if tenant.is_none() && user.starts_with(MARK) {
+            return Err(denied(&"the tenant was taken away").into());
+        }
+        let verifier = tenant.map_or(&self.settings.subscription_verifier, |of| &of.verifier);
+        let mut subscription = verifier.verify_subscription(token, now_ms).map_err(|error| {
             Unverified::of(&error, |error| denied(&format_args!("subscription token: {error}")))
         })?;
+        if let (Some(tenant), Some(jti)) = (tenant, &mut subscription.token.jti) {
+            *jti = tenant.qualify(jti);
+        }
         let other = |what| {
             let why = format_args!("the subscription token is of another {what}");
             let why = DisconnectCode::InvalidToken.with_reason(why);
             Err(CommandError::Disconnect(why).into())
         };
-        if subscription.channel != channel {
+        if subscription.channel != bare(channel) {
             return other("channel");
         }
-        if subscription.user != user {
+        if subscription.user != bare(user) {
             return other("user");
         }
         if let Some(client) = &subscription.client

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use dunlin_hub::{ClientInfo, Epoch, Patch, Publication, SessionId, StreamPosition};
+use dunlin_hub::{ClientInfo, Epoch, Patch, Publication, SessionId, StreamPosition, tenant};
 use dunlin_wire::protobuf::Writer;
 
 use super::super::reply::{ConnectResult, RefreshResult, Reply, SubscribeResult};
@@ -54,7 +54,7 @@ fn write_connect(w: &mut Writer<'_>, result: &ConnectResult<'_>) {
     w.bytes(5, result.data.unwrap_or_default());
     for (channel, sub) in result.subs {
         w.message(6, |w| {
-            w.string(1, channel);
+            w.string(1, tenant::bare(channel));
             w.message(2, |w| write_subscribe(w, sub));
         });
     }
@@ -123,7 +123,7 @@ pub(super) fn write_difference(
 
 /// One client as others see it.
 pub(super) fn write_client_info(w: &mut Writer<'_>, info: &ClientInfo) {
-    w.string(1, &info.user);
+    w.string(1, tenant::bare(&info.user));
     write_id(w, 2, info.client);
     w.bytes(3, info.conn_info.as_deref().unwrap_or_default());
     w.bytes(4, info.chan_info.as_deref().unwrap_or_default());

@@ -16,6 +16,7 @@ use crate::api::{
 use crate::budget::{Payer, Rates};
 use crate::program::Then;
 use crate::pusher::Plan;
+use crate::tenants::Tenant;
 
 /// Counts up while the worker runs.
 pub(crate) type CallId = u64;
@@ -136,6 +137,8 @@ impl NewCall {
 #[derive(Clone)]
 pub(crate) struct KeyScope {
     pub(crate) may: Arc<ApiScope>,
+    /// The tenant that it is for; `None`: what is outside of tenants.
+    pub(crate) tenant: Option<Arc<Tenant>>,
     /// Who pays for its calls, if they are bounded.
     pub(crate) budget: Option<(Payer, Rates)>,
 }
@@ -249,6 +252,16 @@ impl ApiCalls {
     /// Who pays for a call, if it is bounded.
     pub(crate) fn budget(&self, call: CallId) -> Option<(Payer, Rates)> {
         self.calls.get(&call)?.new.scope.as_ref()?.budget
+    }
+
+    /// The tenant that a call is for.
+    pub(crate) fn tenant(&self, call: CallId) -> Option<&Arc<Tenant>> {
+        self.calls.get(&call)?.new.scope.as_ref()?.tenant.as_ref()
+    }
+
+    /// The method of one of a call's commands.
+    pub(crate) fn method(&self, place: CommandPlace) -> Option<Method> {
+        self.calls.get(&place.call)?.new.commands.get(place.at as usize)?.method
     }
 
     /// Whether a call is of the Pusher protocol's API.

@@ -133,13 +133,13 @@ impl Grants {
         &self,
         is_such: impl Fn(SessionId, &TokenFacts) -> bool,
     ) -> Vec<Place> {
-        self.places(|session, grant| grant.token.is_some_and(|of| is_such(session, &of.facts)))
+        self.places(|session, _, grant| grant.token.is_some_and(|of| is_such(session, &of.facts)))
     }
 
     /// The subscriptions that rest on a key which `keeps` does not keep. Looks at all.
-    pub(crate) fn without_key(&self, keeps: impl Fn(u64) -> bool) -> Vec<Place> {
-        self.places(|_, grant| {
-            grant.token.is_some_and(|token| token.key.is_some_and(|key| !keeps(key)))
+    pub(crate) fn without_key(&self, keeps: impl Fn(&str, u64) -> bool) -> Vec<Place> {
+        self.places(|_, channel, grant| {
+            grant.token.is_some_and(|token| token.key.is_some_and(|key| !keeps(channel, key)))
         })
     }
 
@@ -164,11 +164,11 @@ impl Grants {
         by_capability.map(|(channel, _)| Arc::clone(channel)).collect()
     }
 
-    fn places(&self, is_it: impl Fn(SessionId, &Grant) -> bool) -> Vec<Place> {
+    fn places(&self, is_it: impl Fn(SessionId, &str, &Grant) -> bool) -> Vec<Place> {
         let all = self.of.iter().flat_map(|(session, grants)| {
             grants.iter().map(|(channel, grant)| (*session, channel, grant))
         });
-        let found = all.filter(|(session, _, grant)| is_it(*session, grant));
+        let found = all.filter(|(session, channel, grant)| is_it(*session, channel, grant));
         found.map(|(session, channel, _)| (session, Arc::clone(channel))).collect()
     }
 
@@ -234,7 +234,7 @@ mod tests {
         grants.insert(session(1), "b", grant(2, None));
         let a = || [(session(1), Arc::<str>::from("a"))];
         assert_eq!(grants.with_tokens(|_, token| token.id == TokenId(1)), a());
-        assert_eq!(grants.without_key(|key| key == 2), a());
+        assert_eq!(grants.without_key(|_, key| key == 2), a());
         assert_eq!(grants.issued(session(1), |at| at == Some(7)).len(), 2);
         grants.insert(session(1), "c", Grant { token: None, data: None });
         assert_eq!(grants.by_capability(session(1)), ["c".into()]);

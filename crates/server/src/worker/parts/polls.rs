@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_hub::{
-    Error, History, HistoryFilter, Publication, SessionId, StreamPosition, Subscribed,
+    Error, History, HistoryFilter, Publication, SessionId, StreamPosition, Subscribed, tenant,
 };
 use dunlin_net::ConnId;
 use dunlin_protocol::long_poll::{Gap, ResponseChannel, write_publication_item, write_response};
@@ -69,8 +69,9 @@ impl Polls {
     }
 
     /// The polls of which this is true, by the key of the token that has let them in.
-    pub(crate) fn sessions(&self, of: impl Fn(Option<u64>) -> bool) -> Vec<SessionId> {
-        self.0.iter().filter(|(_, poll)| of(poll.key)).map(|(session, _)| *session).collect()
+    pub(crate) fn sessions(&self, of: impl Fn(SessionId, Option<u64>) -> bool) -> Vec<SessionId> {
+        let fits = self.0.iter().filter(|(session, poll)| of(**session, poll.key));
+        fits.map(|(session, _)| *session).collect()
     }
 
     /// Takes a poll to answer it, or because its client has gone.
@@ -219,7 +220,7 @@ impl Poll {
             .channels
             .iter()
             .map(|entry| ResponseChannel {
-                channel: &entry.name,
+                channel: tenant::bare(&entry.name),
                 position: entry.position,
                 gap: entry.gap,
             })
@@ -236,7 +237,7 @@ impl Poll {
         if missed.is_empty() || self.items.is_empty() || self.items.len() + bytes <= self.bytes_max
         {
             for publication in missed {
-                write_publication_item(&mut self.items, &entry.name, publication);
+                write_publication_item(&mut self.items, tenant::bare(&entry.name), publication);
             }
         } else {
             // The next poll finds it where it was.

@@ -185,7 +185,7 @@ fn what_would_take_too_much_memory_is_refused() {
 fn what_waits_of_one_budget_is_a_share_of_what_may() {
     let budget = |number| {
         let may = Arc::<ApiScope>::default();
-        Some(KeyScope { may, budget: Some((number, Rates::per_second(1))) })
+        Some(KeyScope { may, tenant: None, budget: Some((number, Rates::per_second(1))) })
     };
     let budgets = crate::budget::SharedBuckets::default();
     let (slow, other) = (budgets.api_key("slow"), budgets.api_key("other"));

@@ -1,0 +1,88 @@
+//! What tenants have used, and the end of what is theirs.
+
+use std::sync::Arc;
+
+use super::Hub;
+use crate::config::Now;
+use crate::error::Error;
+use crate::tenant;
+
+/// What a namespace has of this worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceShare {
+    /// Its name ([`ChannelOptions::namespace`](crate::ChannelOptions)).
+    pub name: Arc<str>,
+    /// Its channels at home here.
+    pub channels: u32,
+    /// Memory of its publications, in bytes.
+    pub history_bytes: usize,
+}
+
+/// What was said in a tenant's channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TenantTraffic {
+    /// Publications asked for on this worker.
+    pub publications: u64,
+    /// Bytes of their payloads.
+    pub published_bytes: u64,
+    /// Publications given to subscribers here.
+    pub deliveries: u64,
+    /// Bytes of their payloads.
+    pub delivered_bytes: u64,
+}
+
+impl Hub {
+    /// What namespaces have among those of `places` from `from` on; and where to go on, unless that was the end.
+    pub fn namespaces_page(&self, from: u32, places: u32) -> (Vec<NamespaceShare>, Option<u32>) {
+        self.shares.page(from, places)
+    }
+
+    /// How many sessions a tenant has here, and how many different users among them.
+    pub fn population(&self, tenant: &str) -> (u32, u32) {
+        self.users.of_tenant(tenant)
+    }
+
+    /// The traffic of tenants since this was asked last.
+    pub fn take_traffic(&mut self) -> impl Iterator<Item = (Box<str>, TenantTraffic)> {
+        self.tenant_traffic.drain()
+    }
+
+    /// Counts what happens in a channel, if it is a tenant's.
+    pub(super) fn count_traffic(&mut self, channel: &str, count: impl FnOnce(&mut TenantTraffic)) {
+        let Some(tenant) = tenant::split(channel).0 else { return };
+        match self.tenant_traffic.get_mut(tenant) {
+            Some(traffic) => count(traffic),
+            None => count(self.tenant_traffic.entry(tenant.into()).or_default()),
+        }
+    }
+
+    /// Forgets some idempotency keys of a namespace. True when it has no more here.
+    pub fn forget_keys(&mut self, namespace: &str, keys_max: u32) -> bool {
+        let namespace = self.shares.find(namespace);
+        namespace.is_none_or(|namespace| self.idempotency.forget(namespace, keys_max))
+    }
+
+    /// Forgets the channels at home here that `is_gone` names, among those of `places` from `from` on: their histories
+    /// and positions. Gives where to go on, unless that was the end.
+    pub fn forget_channels(
+        &mut self,
+        now: Now,
+        from: u32,
+        places: u32,
+        is_gone: impl Fn(&str) -> bool,
+    ) -> Option<u32> {
+        self.now = now;
+        let len = self.homes.indices().end;
+        let end = from.saturating_add(places).min(len);
+        for at in from..end {
+            if self.homes.get(at).is_none_or(|home| !is_gone(&home.name)) {
+                continue;
+            }
+            self.end_agent(at, Error::Cancelled);
+            self.end_stream(at);
+            self.remove_if_empty(at);
+        }
+        self.run();
+        (end < len).then_some(end)
+    }
+}

@@ -1,0 +1,66 @@
+//! Names of several tenants that share a hub.
+//!
+//! A channel or user of a tenant is `MARK TENANT MARK NAME` wherever the server handles it, and `NAME` alone to whoever is
+//! outside. No name from outside may begin with the mark, so none can reach into a tenant; and what is kept by name (channels,
+//! users, revocations, budgets) is apart by itself.
+
+/// Stands before and behind a tenant's name; no name from outside begins with it.
+pub const MARK: char = '\u{1}';
+
+/// The tenant of a name, if it has one, and the name as it is outside.
+pub fn split(name: &str) -> (Option<&str>, &str) {
+    let tenanted = name.strip_prefix(MARK).and_then(|rest| rest.split_once(MARK));
+    tenanted.map_or((None, name), |(tenant, bare)| (Some(tenant), bare))
+}
+
+/// The name as it is outside.
+pub fn bare(name: &str) -> &str {
+    if name.as_bytes().first() == Some(&(MARK as u8)) { split(name).1 } else { name }
+}
+
+/// A tenant's name of a channel or user; of `""` what all of them begin with.
+pub fn qualify(tenant: &str, bare: &str) -> String {
+    let mut name = String::with_capacity(tenant.len() + bare.len() + 2);
+    name.push(MARK);
+    name.push_str(tenant);
+    name.push(MARK);
+    name.push_str(bare);
+    name
+}
+
+/// Whether `user` of a command means the user of this name: that one, or any of a tenant where the command names nobody
+/// but the tenant.
+pub(crate) fn addresses(user: &str, name: &str) -> bool {
+    user == name || user.is_empty() || is_anybody(user) && name.starts_with(user)
+}
+
+/// Whether a name is that of a tenant, and of nobody in it.
+pub(crate) fn is_anybody(user: &str) -> bool {
+    matches!(split(user), (Some(_), ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_taken_apart_as_it_was_put_together() {
+        assert_eq!(split(&qualify("acme", "chat:1")), (Some("acme"), "chat:1"));
+        assert_eq!(split(&qualify("acme", "")), (Some("acme"), ""));
+        let nested = qualify("acme", &qualify("globex", "a"));
+        assert_eq!(split(&nested).0, Some("acme"), "the first one is the tenant");
+        for plain in ["", "chat:1", "a\u{1}b\u{1}", "\u{1}unfinished"] {
+            assert_eq!((split(plain), bare(plain)), ((None, plain), plain));
+        }
+        assert_eq!(bare(&qualify("acme", "42")), "42");
+    }
+
+    #[test]
+    fn a_tenant_alone_addresses_its_users_and_nobody_elses() {
+        let (acme, ada) = (qualify("acme", ""), qualify("acme", "ada"));
+        assert!(addresses(&acme, &ada) && addresses(&ada, &ada) && addresses("", &ada));
+        assert!(!addresses(&acme, "ada") && !addresses(&ada, "ada") && !addresses("ada", &ada));
+        assert!(!addresses(&acme, &qualify("acme2", "ada")), "the mark ends its name");
+        assert!(!addresses(&ada, &qualify("acme", "ada2")));
+    }
+}

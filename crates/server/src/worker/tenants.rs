@@ -1,0 +1,286 @@
+//! Tenants, as a worker sees them: what a name from outside means, who may come in, what each has used, and the end of one that
+//! was taken away.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dunlin_hub::tenant::{self, MARK};
+use dunlin_hub::{ChannelSummary, Info, SessionId};
+use dunlin_net::{ConnId, Context};
+use dunlin_protocol::centrifuge::{DisconnectCode, Error, ErrorCode, Request};
+
+use super::Worker;
+use super::api::Scope;
+use super::cluster::channels;
+use super::link::Link;
+use super::parts::{CallId, CommandPlace, KeyScope};
+use crate::api::{self, Answer, ApiError, ApiErrorCode, Method, Outcome};
+use crate::tenants::{Tenant, add};
+
+/// Sessions, and channels at home here, that are looked at in one turn.
+const STEPS: u32 = 1_024;
+
+/// The end of tenants under way on this worker.
+#[derive(Debug)]
+pub(super) struct TenantSweep {
+    /// Where it goes on among the sessions; `None`: it has seen all.
+    sessions: Option<u32>,
+    /// The same among the channels; they come once no worker has a session of those tenants.
+    channels: Option<u32>,
+    /// It is time to look whether they have.
+    is_due: bool,
+}
+
+impl TenantSweep {
+    pub(super) fn new() -> TenantSweep {
+        TenantSweep { sessions: Some(0), channels: Some(0), is_due: false }
+    }
+}
+
+impl Worker<'_> {
+    /// The tenant of a user or a channel.
+    pub(super) fn tenant_of(&self, name: &str) -> Option<&Arc<Tenant>> {
+        self.settings.tenants.of(name)
+    }
+
+    /// Gives the channel that a client names its name inside the server.
+    ///
+    /// # Errors
+    /// No name from outside begins like this.
+    pub(super) fn admit_channel(
+        &self,
+        session: SessionId,
+        request: &mut Request<'_>,
+    ) -> Result<(), Error<'static>> {
+        let Some(channel) = request.channel_mut() else { return Ok(()) };
+        let user = self.hub.session(session).map_or("", |view| view.user);
+        self.qualify(user, channel)
+    }
+
+    /// The same for a client of this user.
+    pub(super) fn qualify(
+        &self,
+        user: &str,
+        channel: &mut Cow<'_, str>,
+    ) -> Result<(), Error<'static>> {
+        if channel.starts_with(MARK) {
+            return Err(ErrorCode::UnknownChannel.into());
+        }
+        if let Some(tenant) = tenant::split(user).0 {
+            *channel = Cow::Owned(tenant::qualify(tenant, channel));
+        }
+        Ok(())
+    }
+
+    /// Whether a user may come in, as far as that is his tenant's.
+    pub(super) fn has_room_for(&self, user: &str) -> bool {
+        !user.starts_with(MARK) || self.tenant_of(user).is_some_and(|tenant| tenant.has_room())
+    }
+
+    /// A session of this user was opened or closed.
+    pub(super) fn population_changed(&self, user: &str) {
+        let Some(tenant) = self.tenant_of(user) else { return };
+        let (sessions, users) = self.hub.population(&tenant.name);
+        let figures = tenant.figures.of(self.index, self.state.workers());
+        figures.connections.store(sessions.into(), Ordering::Relaxed);
+        figures.users.store(users.into(), Ordering::Relaxed);
+    }
+
+    /// Once a second: what tenants have and have used since.
+    pub(super) fn publish_tenant_figures(&mut self) {
+        if self.settings.tenants.is_empty() {
+            return drop(self.hub.take_traffic());
+        }
+        let (tenants, workers) = (&self.settings.tenants, self.state.workers());
+        for (name, traffic) in self.hub.take_traffic() {
+            let Some(tenant) = tenants.get(&name) else { continue };
+            let figures = tenant.figures.of(self.index, workers);
+            add(&figures.publications, traffic.publications);
+            add(&figures.published_bytes, traffic.published_bytes);
+            add(&figures.deliveries, traffic.deliveries);
+            add(&figures.delivered_bytes, traffic.delivered_bytes);
+        }
+        let from = self.shares_from;
+        let (shares, next) = self.hub.namespaces_page(from, STEPS);
+        self.shares_from = next.unwrap_or(0);
+        for share in shares {
+            let Some(tenant) = tenants.of(&share.name) else { continue };
+            let figures = tenant.figures.of(self.index, workers);
+            figures.channels.store(share.channels.into(), Ordering::Relaxed);
+            figures.history_bytes.store(share.history_bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// What a tenant's own keys may do: whatever concerns it.
+    pub(super) fn scope_of(&self, tenant: &Arc<Tenant>) -> Scope {
+        let rates = tenant.rates();
+        let payer = rates.is_limited().then(|| self.state.budgets.namespace(&tenant.prefix));
+        let budget = payer.map(|payer| (payer, rates));
+        Some(KeyScope { may: Arc::default(), tenant: Some(Arc::clone(tenant)), budget })
+    }
+
+    /// Gives what a command of the API names its names inside the server.
+    ///
+    /// # Errors
+    /// No name from outside begins like this, or the tenant cannot begin yet.
+    pub(super) fn admit_request(
+        &self,
+        call: CallId,
+        request: &mut api::Request<'_>,
+    ) -> Result<(), ApiError> {
+        if self.api_calls.is_of_cluster(call) {
+            return Ok(());
+        }
+        match self.api_calls.tenant(call) {
+            Some(tenant) if !tenant.is_open() => {
+                let why = "a tenant of this name is being taken away; try again";
+                Err(ApiErrorCode::Internal.with_reason(why))
+            }
+            tenant => request.names(|name| {
+                if name.starts_with(MARK) {
+                    return Err(ApiErrorCode::BadRequest.with_reason("no name begins with U+0001"));
+                }
+                if let Some(tenant) = tenant {
+                    *name = Cow::Owned(tenant.qualify(name));
+                }
+                Ok(())
+            }),
+        }
+    }
+
+    /// What of an answer its caller may see, with the names that things have for him.
+    pub(super) fn outward(&self, place: CommandPlace, answer: Answer) -> Answer {
+        if self.api_calls.is_of_cluster(place.call) {
+            return answer;
+        }
+        let tenant = self.api_calls.tenant(place.call);
+        let listed = match answer {
+            Ok(Outcome::Channels(all)) => all,
+            Ok(Outcome::Json(json)) if self.api_calls.method(place) == Some(Method::Channels) => {
+                match channels(&json) {
+                    Some(Outcome::Channels(all)) => all,
+                    _ => return Err(ApiErrorCode::Internal.into()),
+                }
+            }
+            answer => return answer,
+        };
+        let of = tenant.map(|tenant| &*tenant.name);
+        let own = listed.into_iter().filter_map(|ChannelSummary { name, clients }| {
+            let (tenant, bare) = tenant::split(&name);
+            let name = if tenant.is_some() { bare.into() } else { Arc::clone(&name) };
+            (tenant == of).then_some(ChannelSummary { name, clients })
+        });
+        let own: Vec<ChannelSummary> = own.collect();
+        Ok(match (tenant, self.api_calls.method(place)) {
+            (Some(tenant), Some(Method::Info)) => Outcome::Info(Info {
+                clients: tenant.figures.sum(|of| &of.connections),
+                users: tenant.figures.sum(|of| &of.users),
+                channels: own.len() as u64,
+                subscriptions: own.iter().map(|channel| channel.clients).sum(),
+            }),
+            _ => Outcome::Channels(own),
+        })
+    }
+
+    /// Tenants have changed: begins to end what is of those that are gone, and of keys that are.
+    pub(super) fn end_tenants(&mut self, cx: &mut Context<Link>) {
+        let settings = Arc::clone(&self.settings);
+        self.end_polls(cx, |user, key| {
+            !user.starts_with(MARK) || key.is_some_and(|key| settings.keeps_key(user, key))
+        });
+        self.tenant_sweep = Some(TenantSweep::new());
+    }
+
+    /// Goes on with that, a step a turn.
+    pub(super) fn continue_tenant_sweep(&mut self, cx: &mut Context<Link>) {
+        if !self.sweeps_tenants() {
+            return;
+        }
+        let Some(mut sweep) = self.tenant_sweep.take() else { return };
+        let settings = Arc::clone(&self.settings);
+        let own: Vec<_> = settings
+            .tenants
+            .sweeps
+            .iter()
+            .filter(|of| !of.is_forgotten_by(self.index))
+            .map(Arc::clone)
+            .collect();
+        if let Some(from) = sweep.sessions {
+            let (sessions, next) = self.hub.sessions_page(from, STEPS);
+            for session in sessions {
+                self.end_session_of_tenant(cx, session, |name| {
+                    own.iter().any(|of| *of.name == *name)
+                });
+            }
+            sweep.sessions = next;
+            if next.is_none() {
+                own.iter().for_each(|of| of.sessions_ended(self.index));
+            }
+            self.tenant_sweep = Some(sweep);
+            return;
+        }
+        let workers = self.state.workers();
+        if own.iter().any(|of| !of.has_no_sessions(workers)) {
+            sweep.is_due = false;
+            self.tenant_sweep = Some(sweep);
+            return;
+        }
+        let has_keys =
+            own.iter().any(|of| !self.hub.forget_keys(&tenant::qualify(&of.name, ""), STEPS));
+        if has_keys {
+            self.tenant_sweep = Some(sweep);
+            return;
+        }
+        if let Some(from) = sweep.channels.filter(|_| !own.is_empty()) {
+            let now = self.now(cx);
+            sweep.channels = self.hub.forget_channels(now, from, STEPS, |channel| {
+                let tenant = tenant::split(channel).0;
+                tenant.is_some_and(|tenant| own.iter().any(|of| *of.name == *tenant))
+            });
+            self.drain_events(cx);
+            if sweep.channels.is_some() {
+                self.tenant_sweep = Some(sweep);
+                return;
+            }
+        }
+        own.iter().for_each(|of| of.channels_forgotten(self.index, workers));
+    }
+
+    /// Whether there is a step to be made now.
+    pub(super) fn sweeps_tenants(&self) -> bool {
+        self.tenant_sweep.as_ref().is_some_and(|sweep| sweep.sessions.is_some() || sweep.is_due)
+    }
+
+    /// Once a second: what was on its way between workers when their sessions ended has come.
+    pub(super) fn look_at_tenant_sweep(&mut self) {
+        if let Some(sweep) = &mut self.tenant_sweep {
+            sweep.is_due = true;
+        }
+    }
+
+    fn end_session_of_tenant(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        is_gone: impl Fn(&str) -> bool,
+    ) {
+        let Some(view) = self.hub.session(session).filter(|view| !view.closing) else { return };
+        let Some(tenant) = tenant::split(view.user).0 else { return };
+        let (user, conn, is_poll) = (view.user, ConnId::from_u64(view.tag), view.poll);
+        let why = if is_gone(tenant) || self.settings.tenants.get(tenant).is_none() {
+            DisconnectCode::PermissionDenied.with_reason("the tenant was taken away")
+        } else {
+            let params = cx.data(conn).and_then(|link| self.heartbeat.params(link.params()));
+            let key = params.and_then(|params| params.key);
+            if key.is_none_or(|key| self.settings.keeps_key(user, key)) {
+                return;
+            }
+            DisconnectCode::Expired.with_reason("the key of its token was revoked")
+        };
+        if is_poll {
+            return self.answer_poll(cx, session);
+        }
+        self.disconnect(cx, conn, &why);
+    }
+}
