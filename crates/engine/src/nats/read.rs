@@ -78,12 +78,11 @@ impl NatsEngine {
                 read,
             },
         );
-        match wants && known.sequence > 0 {
-            true => {
-                self.fetch(now_ms, id, &[&[known.sequence], &known.state.before[..]].concat(), top)
-            }
-            false => self.finish_read(now_ms, id),
+        if !wants || known.sequence == 0 {
+            return self.finish_read(now_ms, id);
         }
+        let sequences = [&[known.sequence], &known.state.before[..]].concat();
+        self.fetch(now_ms, id, &sequences, top);
     }
 
     /// Asks for messages of a history, the newest first, of which the first has this offset at most.

@@ -104,7 +104,7 @@ impl NatsEngine {
         match lane.work.pop_front() {
             Some(Work::Publish(batch)) => match batch.sent_after {
                 Some(after) if known.sequence > after => {
-                    self.look_for(now_ms, channel, batch, after)
+                    self.look_for(now_ms, channel, batch, after);
                 }
                 _ => self.send(now_ms, channel, batch, &known),
             },
