@@ -50,7 +50,7 @@ pub use config::{HubConfig, Now};
 pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing, Patch};
 pub use error::Error;
 pub use event::{ChannelSummary, Event, History, Info, PresenceStats, Published, Subscribed};
-pub use hub::{Hub, NamespaceShare, Permitted, SubscriberCount, TenantTraffic, Withdrawal};
+pub use hub::{Hub, Permitted, SubscriberCount, TenantTraffic, Withdrawal};
 pub use member_event::MemberEvent;
 pub use message::HubMessage;
 pub use options::{ChannelOptions, OverflowPolicy, RecoveryMode};
@@ -60,6 +60,6 @@ pub use publication::{ClientInfo, NewPublication, PayloadFormat, Publication, Ta
 pub use session_id::{
     BOOTS_MAX, InvalidSessionId, NODES_MAX, SESSIONS_MAX, SessionId, WORKERS_MAX,
 };
-pub use shares::Maker;
+pub use shares::{Maker, NamespaceShare};
 pub use tag_filter::{NumberOrder, TagCondition, TagFilter};
 pub use user_directory::UserDirectory;

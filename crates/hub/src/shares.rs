@@ -7,8 +7,6 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
-use crate::hub::NamespaceShare;
-
 /// Who brings a stream into being: a user, or the address of those without one. The server itself is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Maker(pub(crate) u32);
@@ -16,6 +14,17 @@ pub struct Maker(pub(crate) u32);
 impl Maker {
     /// The caller of an API, whose streams count as nobody's.
     pub const NONE: Maker = Maker(0);
+}
+
+/// What a namespace has of this worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceShare {
+    /// Its name ([`ChannelOptions::namespace`](crate::ChannelOptions)).
+    pub name: Arc<str>,
+    /// Its channels at home here.
+    pub channels: u32,
+    /// Memory of its publications, in bytes.
+    pub history_bytes: usize,
 }
 
 /// A namespace's share.

@@ -55,7 +55,7 @@ use crate::transmit::Transmit;
 use crate::user::Users;
 
 pub use subscriber_count::SubscriberCount;
-pub use tenants::{NamespaceShare, TenantTraffic};
+pub use tenants::TenantTraffic;
 pub use withdraw::{Permitted, Withdrawal};
 
 /// Sessions, subscriptions, the home channels of one worker, and what waits to be sent. Does no

@@ -1,22 +1,10 @@
 //! What tenants have used, and the end of what is theirs.
 
-use std::sync::Arc;
-
 use super::Hub;
 use crate::config::Now;
 use crate::error::Error;
+use crate::shares::NamespaceShare;
 use crate::tenant;
-
-/// What a namespace has of this worker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamespaceShare {
-    /// Its name ([`ChannelOptions::namespace`](crate::ChannelOptions)).
-    pub name: Arc<str>,
-    /// Its channels at home here.
-    pub channels: u32,
-    /// Memory of its publications, in bytes.
-    pub history_bytes: usize,
-}
 
 /// What was said in a tenant's channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
