@@ -39,7 +39,7 @@ pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigError
         each(map, valid, now, errors, secret);
     }
     let all = (&config.channel.namespaces, &valid.channel.namespaces);
-    namespaces(Path::of("channel.namespaces"), all, (config, valid), errors);
+    namespaces(&Path::of("channel.namespaces"), all, (config, valid), errors);
     tenants(config, valid, errors);
     listeners(config, errors);
     each(
@@ -298,7 +298,7 @@ pub(crate) fn bearer(path: &Path, secret: &Secret, errors: &mut ConfigErrors) {
 
 /// Checks namespaces that are new or different; `of` are those there are and those there were.
 fn namespaces(
-    path: Path,
+    path: &Path,
     of: (&Map<ChannelOptions>, &Map<ChannelOptions>),
     (config, valid): (&Config, &Config),
     errors: &mut ConfigErrors,
@@ -344,7 +344,7 @@ fn tenants(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
             }
         }
         let all = (&after.namespaces, &before.namespaces);
-        namespaces(path.join("namespaces"), all, (config, valid), errors);
+        namespaces(&path.join("namespaces"), all, (config, valid), errors);
         channel(&path.join("without_namespace"), &after.without_namespace, errors);
         let named = after.namespaces.iter();
         let named = named.map(|(name, options)| (path.join("namespaces").join(name), options));

@@ -94,7 +94,7 @@ impl Index {
         for (key, of) in come {
             match self.api_key(key.reveal()) {
                 Some(other) if *other != of => {
-                    errors.add(of.path(), same_key(other, &of), "give each caller its own")
+                    errors.add(of.path(), same_key(other, &of), "give each caller its own");
                 }
                 Some(_) => {}
                 None => self.edit(&key.clone(), |same_hash| same_hash.push((key, of))),
