@@ -54,6 +54,7 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
         "it gets no events",
         "without TLS",
         "not spoken to by TLS",
+        "a namespace of a tenant does not have it",
     ];
     for error in config.validate().unwrap_err().iter() {
         let message = &error.message;
