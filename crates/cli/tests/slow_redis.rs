@@ -59,7 +59,8 @@ fn a_redis_that_answers_late_holds_up_no_publish_behind_another_and_no_other_nam
     let state = tempfile::tempdir().unwrap();
     let node = Served::start(state.path(), "");
     let settings = json!({
-        "engines": { "main": { "addresses": [far.to_string()], "timeout_ms": 60_000 } },
+        "limits": { "bus_request_timeout_ms": 60_000 },
+        "engines": { "main": { "addresses": [far.to_string()], "timeout_ms": 30_000 } },
         "channel": { "namespaces": { "far": { "engine": "main", "history_size": 10, "history_ttl_ms": 60_000 }, "near": {} } },
     });
     let kind = "application/merge-patch+json";
@@ -70,7 +71,7 @@ fn a_redis_that_answers_late_holds_up_no_publish_behind_another_and_no_other_nam
         assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(20));
     };
-    while !node.call("GET", "/health", "").unwrap().1.contains("\"main\":\"ready\"") {
+    while !node.call("GET", "/health", "").unwrap().1.contains("\"main\": \"ready\"") {
         until("the engine is never ready");
     }
     let publish =
