@@ -160,9 +160,11 @@ impl Oracle<'_> {
         let Some(client) = self.clients[who].take() else { return Reach::Nothing };
         drop(client.connection);
         self.world.turn_until_gone();
-        // Others may be sent that he left.
-        for (channel, _) in client.subscribed {
-            self.expect_joins(channel);
+        // Others may be sent that he left, of each channel that he was in.
+        for push in self.pushes() {
+            let was_in =
+                client.subscribed.iter().any(|(channel, _)| push.channel == CHANNELS[*channel]);
+            assert!(was_in && self.may_see_joins(&push), "{push:?}");
         }
         Reach::Everything
     }
