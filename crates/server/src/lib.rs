@@ -166,7 +166,8 @@ fn serve_program(
         .reserve_listeners(&Config::default(), config)
         .map_err(|error| ServeError::Reserve(Box::new(error)))?;
     let placement = Placement {
-        own_descriptor_tables: config.server.own_descriptor_tables,
+        // What wakes the program's threads, a runtime's say, is in no other table than theirs.
+        own_descriptor_tables: config.server.own_descriptor_tables && program.is_none(),
         pinned: config.server.pin_workers,
     };
     let (endpoints, others) = endpoints(workers, config.limits.bus_slots as usize)?;

@@ -9,7 +9,7 @@ mod rooms;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -134,6 +134,17 @@ fn the_example_decides_serves_its_route_and_publishes() {
 static WAITING: Mutex<Vec<Answer<ConnectResult>>> = Mutex::new(Vec::new());
 static REFRESHED: AtomicU32 = AtomicU32::new(0);
 
+/// A runtime that sleeps, and is woken by a descriptor.
+fn runtime() -> &'static tokio::runtime::Handle {
+    static HANDLE: OnceLock<tokio::runtime::Handle> = OnceLock::new();
+    HANDLE.get_or_init(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let handle = runtime.handle().clone();
+        thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+        handle
+    })
+}
+
 struct Rules;
 
 impl Authorizer for Rules {
@@ -147,6 +158,10 @@ impl Authorizer for Rules {
             "" => Decision::rules(),
             "drop" => ask.later(drop),
             "wait" => ask.later(|answer| WAITING.lock().unwrap().push(answer)),
+            "tokio" => ask.later(|answer| {
+                let user = ConnectResult::user("of the runtime");
+                runtime().spawn(async move { answer.send(Ok(user)) });
+            }),
             "no code" => Decision::deny(Denial::error(99, "what is that?")),
             "short" => Decision::grant(ConnectResult::user("short").expire_at(now_s() + 1)),
             user => Decision::grant(
@@ -341,6 +356,17 @@ fn a_client_that_leaves_before_the_answer_disturbs_nobody() {
     answer.send(Ok(ConnectResult::user("gone")));
     let (_, connected) = Client::say(address, json!([{"id": 1, "connect": {"token": "there"}}]));
     assert!(connected["connect"].is_object(), "{connected}");
+}
+
+#[test]
+fn a_runtime_of_the_program_is_woken_from_a_worker() {
+    runtime();
+    let (address, _) = served();
+    for _ in 0..8 {
+        let (_, connected) =
+            Client::say(address, json!([{"id": 1, "connect": {"token": "tokio"}}]));
+        assert!(connected["connect"].is_object(), "{connected}");
+    }
 }
 
 #[test]

@@ -237,7 +237,7 @@ impl<'w> Worker<'w> {
             ),
             handshake_rates: AddressRates::new(seed, state.workers()),
             connections_max: accept::connections_max(
-                settings.config.server.own_descriptor_tables,
+                settings.config.server.own_descriptor_tables && state.program.get().is_none(),
                 state.workers(),
             ),
             peers: PeerAddresses::default(),
