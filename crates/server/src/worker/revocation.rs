@@ -125,7 +125,7 @@ impl Worker<'_> {
         is_such: impl Fn(&Self, SessionId, &TokenFacts) -> bool,
     ) {
         let is_such = |session, token: &TokenFacts| is_such(self, session, token);
-        let sessions = self.heartbeat.sessions_with(is_such);
+        let sessions = self.heartbeat.sessions_with(self.hub.sessions(), is_such);
         let subscriptions = self.grants.with_tokens(is_such);
         self.end_revoked(cx, sessions);
         self.invalidate_subscriptions(cx, subscriptions, REVOKED);

@@ -6,8 +6,9 @@
 
 use dunlin_hub::{Now, SessionId};
 
+use super::Jitter;
 use super::session_params::{SessionParams, SessionParamsTable};
-use super::{FastMap, Jitter};
+use super::token_table::TokenTable;
 use crate::revocation::TokenId;
 
 /// More than the system's clock and the loop's differ by between two looks at the former, unless somebody sets it.
@@ -28,6 +29,12 @@ pub(crate) struct TokenFacts {
 
 /// One for each session that came with a token.
 const _: () = assert!(size_of::<TokenFacts>() == 16);
+
+impl Default for TokenFacts {
+    fn default() -> Self {
+        Self { id: TokenId::NONE, issued_at_s: 0, expire_at_s: NEVER }
+    }
+}
 
 const NEVER: u32 = u32::MAX;
 
@@ -84,7 +91,7 @@ pub(crate) struct Heartbeat {
     sessions: u64,
     params: SessionParamsTable,
     /// What is known of the tokens that sessions came with.
-    tokens: FastMap<SessionId, TokenFacts>,
+    tokens: TokenTable,
 }
 
 impl Heartbeat {
@@ -138,28 +145,28 @@ impl Heartbeat {
 
     /// The token that the session comes with from now on; `None`: none, or the session has ended.
     pub(crate) fn set_token(&mut self, session: SessionId, token: Option<TokenFacts>) {
-        match token {
-            Some(token) => self.tokens.insert(session, token),
-            None => self.tokens.remove(&session),
-        };
+        self.tokens.set(session, token);
     }
 
     pub(crate) fn token(&self, session: SessionId) -> Option<TokenFacts> {
-        self.tokens.get(&session).copied()
+        self.tokens.get(session)
     }
 
-    /// The sessions that came with such a token. Looks at all sessions.
+    /// Those of the sessions that came with such a token.
     pub(crate) fn sessions_with(
         &self,
+        sessions: impl Iterator<Item = SessionId>,
         is_such: impl Fn(SessionId, &TokenFacts) -> bool,
     ) -> Vec<SessionId> {
-        let with = self.tokens.iter().filter(|&(&session, token)| is_such(session, token));
-        with.map(|(session, _)| *session).collect()
+        let came = |&session: &SessionId| {
+            self.token(session).is_some_and(|token| is_such(session, &token))
+        };
+        sessions.filter(came).collect()
     }
 
     /// Whole seconds until the session expires, for its client; 0: never.
     pub(crate) fn ttl_s(&self, session: SessionId, now: Now) -> u32 {
-        self.tokens.get(&session).map_or(0, |token| token.ttl_s(now))
+        self.tokens.get(session).map_or(0, |token| token.ttl_s(now))
     }
 
     /// When the loop is to look again, if the session's token and the grace after it end in a moment: the deadline was for that, and
@@ -194,7 +201,7 @@ impl Heartbeat {
     }
 
     fn expire_at_s(&self, session: SessionId) -> Option<u64> {
-        self.tokens.get(&session)?.expire_at_s()
+        self.tokens.get(session)?.expire_at_s()
     }
 }
 

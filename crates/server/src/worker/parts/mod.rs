@@ -26,6 +26,7 @@ mod proxy_calls;
 mod push_calls;
 mod pusher_sessions;
 mod session_params;
+mod token_table;
 mod webhook_emitter;
 
 use dunlin_wire::backoff::Jitter;
