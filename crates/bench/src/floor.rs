@@ -1,7 +1,8 @@
 //! The floor of fan-out on this kernel: what it costs to hand the same bytes to N sockets, and nothing else.
 //!
 //! It answers 101 to any GET without looking at it. On `POST /pub` it sends one prebuilt frame to every connection,
-//! one `send()` each; on `POST /burst/N` it sends N frames joined into one `send()` each. Nothing else is paid for: no
+//! one `send()` each; on `POST /burst/N` it sends N frames joined into one `send()` each; on `POST /one/N` a frame to each of
+//! the next N connections, in turns. Nothing else is paid for: no
 //! parsing, no session, no queue, no check of what `send()` answered. The only thing it does beyond the barest
 //! program is to number the frames, once per publish, so that the generator checks the floor's messages like
 //! everybody's. A server cannot be faster on this kernel without handing it the bytes of several publishes at once.
@@ -37,6 +38,7 @@ pub(crate) fn run(options: &Floor) -> Result<ExitStatus, Error> {
     reactor.watch(&listener, LISTENER, Flags::IN).context(unwatched)?;
     let mut connections: Vec<Option<OwnedFd>> = Vec::new();
     let mut subscribers: Vec<u32> = Vec::new();
+    let mut turn = 0;
     let mut frames = Frames::new(usize::from(options.message_bytes));
     let mut buffer = vec![0; 64 << 10];
     loop {
@@ -64,9 +66,15 @@ pub(crate) fn run(options: &Floor) -> Result<ExitStatus, Error> {
                 send(connection, b"HTTP/1.1 101 X\r\n\r\n");
                 subscribers.push(token as u32);
             } else if request.starts_with(b"POST /") {
-                let count = burst_of(request);
-                let bytes = frames.number(count);
-                for &subscriber in &subscribers {
+                let one = request.starts_with(b"POST /one/");
+                let count = count_of(request);
+                let bytes = frames.number(if one { 1 } else { count });
+                let (start, each) = if one { (turn, count) } else { (0, subscribers.len()) };
+                if one {
+                    turn += count;
+                }
+                for at in start..start + each.min(subscribers.len()) {
+                    let subscriber = subscribers[at % subscribers.len()];
                     if let Some(Some(connection)) = connections.get(subscriber as usize) {
                         send(connection, bytes);
                     }
@@ -84,10 +92,12 @@ fn send(connection: &OwnedFd, bytes: &[u8]) {
     let _ = rustix::net::send(connection, bytes, SendFlags::NOSIGNAL);
 }
 
-/// Messages asked for: N of `POST /burst/N`, otherwise 1.
-fn burst_of(request: &[u8]) -> usize {
-    let digits = request.strip_prefix(b"POST /burst/").unwrap_or_default();
+/// Messages asked for: N of `POST /burst/N` and `POST /one/N`, otherwise 1.
+fn count_of(request: &[u8]) -> usize {
+    let digits =
+        [&b"POST /burst/"[..], b"POST /one/"].iter().find_map(|of| request.strip_prefix(*of));
     let count = digits
+        .unwrap_or_default()
         .iter()
         .take_while(|digit| digit.is_ascii_digit())
         .fold(0usize, |count, digit| (count * 10 + usize::from(digit - b'0')).min(BURST_MAX));
@@ -139,10 +149,11 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_a_burst_is_in_the_path() {
-        assert_eq!(burst_of(b"POST /pub HTTP/1.1"), 1);
-        assert_eq!(burst_of(b"POST /burst/100 HTTP/1.1"), 100);
-        assert_eq!(burst_of(b"POST /burst/99999999999999999999 HTTP/1.1"), BURST_MAX);
-        assert_eq!(burst_of(b"POST /burst/x"), 1);
+    fn the_number_of_messages_is_in_the_path() {
+        assert_eq!(count_of(b"POST /pub HTTP/1.1"), 1);
+        assert_eq!(count_of(b"POST /burst/100 HTTP/1.1"), 100);
+        assert_eq!(count_of(b"POST /burst/99999999999999999999 HTTP/1.1"), BURST_MAX);
+        assert_eq!(count_of(b"POST /burst/x"), 1);
+        assert_eq!(count_of(b"POST /one/20 HTTP/1.1"), 20);
     }
 }

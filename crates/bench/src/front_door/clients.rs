@@ -19,6 +19,8 @@ const POOL: u32 = 16;
 const POOL_TAKES_MS: u32 = 5;
 /// After the last connect: what the server frees or ends then.
 const SETTLED_AFTER: Duration = Duration::from_millis(1_500);
+/// Of the floor's frame, which connects do not get.
+const MESSAGE_BYTES: u16 = 109;
 /// Of an idle client's channel.
 const PRESENCE: &str =
     "[channel.namespaces.room]\npresence = true\nallow_subscribe_for_client = true\n";
@@ -52,9 +54,15 @@ fn connects(options: &FrontDoor, settings: &str, tokens: Vec<String>) -> Result<
     let (swarm, lost) = connected(&plan)?;
     let seconds = began.elapsed().as_secs_f64();
     let (cpu_us, user_us) = Cpu::each_us(before, &server, options.clients as u64);
+    drop((swarm, server));
+    let floor = options.floor(MESSAGE_BYTES)?;
+    let before = Cpu::of(&floor);
+    let (swarm, _) = connected(&options.plan(ProtocolName::Websocket, "c", options.clients)?)?;
+    let (floor_us, _) = Cpu::each_us(before, &floor, options.clients as u64);
     drop(swarm);
     let per_s = Some(options.clients as f64 / seconds);
-    Ok(Round { per_s, cpu_us: Some(cpu_us), user_us: Some(user_us), lost, ..Round::default() })
+    let (cpu_us, user_us, floor_us) = (Some(cpu_us), Some(user_us), Some(floor_us));
+    Ok(Round { per_s, cpu_us, user_us, floor_us, lost, ..Round::default() })
 }
 
 /// A backend on Node as many run theirs: so many requests at once, each of which takes its time; the others wait.
@@ -196,17 +204,28 @@ impl Subscriber {
     }
 }
 
-pub(super) fn idle(options: &FrontDoor) -> Result<Round, Error> {
+/// The bytes are those that each further client adds once a tenth of them is there: what the first ones bring into memory
+/// once, of the program and of its tables, is not theirs.
+pub(super) fn idle(options: &FrontDoor, sharing: usize) -> Result<Round, Error> {
     let token = format!("[client.token]\nhmac_secret = \"{SECRET}\"\n");
     let server = options.serve(&format!("{token}{PRESENCE}"))?;
-    let mut plan = options.plan(ProtocolName::CentrifugeProtobuf, "room:{n}", options.clients)?;
-    plan.protocol.tokens = tokens(options, |user| json!({"sub": user, "channels": ["all"]})).into();
-    let before = server.sample().pss_bytes;
-    let (swarm, lost) = connected(&plan)?;
-    std::thread::sleep(SETTLED_AFTER);
-    let bytes = server.sample().pss_bytes.saturating_sub(before) as f64 / options.clients as f64;
-    drop(swarm);
-    Ok(Round { bytes: Some(bytes), lost, ..Round::default() })
+    let mut tokens = tokens(options, |user| json!({"sub": user, "channels": ["all"]}));
+    let later = tokens.split_off(options.clients / 10);
+    let begin = |network: u32, tokens: Vec<String>| {
+        let channel = format!("room:{network}-{{n%{}}}", (tokens.len() / sharing).max(1));
+        let mut plan = options.plan(ProtocolName::CentrifugeProtobuf, &channel, tokens.len())?;
+        plan.sources = plan.sources.map(|first| (u32::from(first) + (network << 16)).into());
+        plan.protocol.tokens = tokens.into();
+        let begun = connected(&plan)?;
+        std::thread::sleep(SETTLED_AFTER);
+        Ok::<_, Error>(begun)
+    };
+    let (first, failed) = begin(0, tokens)?;
+    let (before, each) = (server.sample().pss_bytes, later.len() as f64);
+    let (others, lost) = begin(1, later)?;
+    let bytes = server.sample().pss_bytes.saturating_sub(before) as f64 / each;
+    drop((first, others));
+    Ok(Round { bytes: Some(bytes), lost: failed + lost, ..Round::default() })
 }
 
 /// One for each client, each of a user of its own.

@@ -12,6 +12,8 @@ const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests to one client at a time, and of batches.
 const REQUESTS: usize = 150_000;
 const BATCHES: usize = 3_000;
+/// What Dunlin sends a client for each of them: the push with its channel.
+const MESSAGE_BYTES: u16 = 74;
 /// Messages to all of a channel.
 const BROADCASTS: usize = 60;
 const DOCUMENTS: usize = 400;
@@ -84,12 +86,18 @@ pub(super) fn unicast(options: &FrontDoor, batch: usize) -> Result<Round, Error>
         ("/api/batch", body, BATCHES)
     };
     let (count, expected) = (requests.to_string(), (requests * batch) as u64);
-    let sent =
-        send(options, &server, &[&swarm], expected, (path, &body), &["-c", "64", "-n", &count])?;
+    let flags = ["-c", "64", "-n", &count];
+    let sent = send(options, &server, &[&swarm], expected, (path, &body), &flags)?;
+    drop((swarm, server));
+    let floor = options.floor(MESSAGE_BYTES)?;
+    let (swarm, _) = connected(&options.plan(ProtocolName::Websocket, "c", options.clients)?)?;
+    let path = format!("/one/{batch}");
+    let least = send(options, &floor, &[&swarm], expected, (&path, &body), &flags)?;
     Ok(Round {
         per_s: Some(sent.delivered as f64 / sent.seconds),
         cpu_us: Some(sent.cpu_us),
         user_us: Some(sent.user_us),
+        floor_us: Some(least.cpu_us),
         lost: failed + expected.saturating_sub(sent.delivered),
         ..Round::default()
     })
@@ -161,6 +169,7 @@ pub(super) fn delta(options: &FrontDoor) -> Result<Round, Error> {
         user_us: Some(deltas.user_us),
         bytes: Some(each(&deltas)),
         ratio: Some(each(&whole) / each(&deltas)),
+        floor_us: None,
         cpu_ratio: Some(deltas.cpu_us / whole.cpu_us),
         lost: lost + more,
     })

@@ -71,8 +71,10 @@ pub(crate) enum Measurement {
     ConnectProxy,
     /// Connects through a backend that answers after a second
     ConnectSlowProxy,
-    /// Memory of an idle client: Protobuf, token, two subscriptions, presence in one
+    /// Memory of an idle client: Protobuf, token, two subscriptions, presence in one that a hundred share
     Idle,
+    /// The same where each has the channel with presence to himself
+    IdleApart,
     /// Fan-out to as many in JSON as in Protobuf, beside one encoding
     Encodings,
     /// Documents of 1 KB of which 5 % change, as deltas and whole
@@ -89,6 +91,8 @@ struct Round {
     /// Server CPU for each, and what of it is not the kernel's.
     cpu_us: Option<f64>,
     user_us: Option<f64>,
+    /// CPU of the floor for each: the same system calls with the same bytes, and nothing else.
+    floor_us: Option<f64>,
     /// Of memory, or on the wire, for each.
     bytes: Option<f64>,
     /// Of what it is compared with.
@@ -147,7 +151,8 @@ fn measure(options: &FrontDoor, measurement: Measurement) -> Result<Round, Error
         ConnectEs256 => clients::connect_es256(options),
         ConnectProxy => clients::connect_proxy(options),
         ConnectSlowProxy => clients::connect_slow_proxy(options),
-        Idle => clients::idle(options),
+        Idle => clients::idle(options, 100),
+        IdleApart => clients::idle(options, 1),
     }
 }
 
@@ -168,6 +173,7 @@ fn row(rounds: &[Round]) -> Value {
         "per_s": of(|round| round.per_s),
         "cpu_us": of(|round| round.cpu_us),
         "user_us": of(|round| round.user_us),
+        "floor_us": of(|round| round.floor_us),
         "bytes": of(|round| round.bytes),
         "ratio": of(|round| round.ratio),
         "cpu_ratio": of(|round| round.cpu_ratio),
@@ -201,6 +207,15 @@ impl FrontDoor {
         let scratch = Scratch::temporary("front-door")?;
         let settings = format!("{SETTINGS}{more}");
         self.dunlin.start(&self.target, &scratch, "front-door", &settings, false)
+    }
+
+    /// Starts `dunlin bench floor` where the server was.
+    fn floor(&self, message_bytes: u16) -> Result<Process, Error> {
+        let address = self.address()?;
+        let program = &self.dunlin.program;
+        let command =
+            format!("{program} bench floor --listen {address} --message-bytes {message_bytes}");
+        Process::start(&command, &self.target.server_core, address, None)
     }
 
     fn address(&self) -> Result<SocketAddr, Error> {
