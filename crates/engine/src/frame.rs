@@ -24,7 +24,8 @@
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ClientInfo, Epoch, NewPublication, PayloadFormat, Publication, SessionId, StreamPosition, Tags,
+    ClientInfo, Epoch, NewPublication, PayloadFormat, PublicationParts, SessionId, StreamPosition,
+    Tags,
 };
 use dunlin_wire::protobuf::{Delimited, Fields, ProtobufError, Writer};
 
@@ -79,7 +80,9 @@ impl<'a> Frame<'a> {
     }
 
     /// The publications, with their offsets, and the session that each is not for.
-    pub(crate) fn publications(&self) -> Result<Vec<(Publication, Option<SessionId>)>, FrameError> {
+    pub(crate) fn publications(
+        &self,
+    ) -> Result<Vec<(PublicationParts, Option<SessionId>)>, FrameError> {
         let mut publications = Vec::with_capacity(1);
         for publication in Delimited::of(self.body) {
             let publication = publication.and_then(decode).map_err(FrameError::Publication)?;
@@ -143,8 +146,8 @@ pub(crate) fn encode(out: &mut Vec<u8>, publication: &NewPublication, time_ms: u
     });
 }
 
-fn decode(message: &[u8]) -> Result<(Publication, Option<SessionId>), ProtobufError> {
-    let mut publication = Publication::default();
+fn decode(message: &[u8]) -> Result<(PublicationParts, Option<SessionId>), ProtobufError> {
+    let mut publication = PublicationParts::default();
     let mut except = None;
     let mut tags = Vec::new();
     for field in Fields::of(message) {
@@ -206,7 +209,7 @@ mod tests {
         let info = (text(), 0..1u64 << 53, prop::option::of(bytes()), prop::option::of(bytes()));
         let info = info.prop_map(|(user, client, conn_info, chan_info)| {
             let client = SessionId::from_u64(client).expect("fits");
-            Arc::new(ClientInfo { user, client, conn_info, chan_info })
+            Arc::new(ClientInfo { user: user.into(), client, conn_info, chan_info })
         });
         let tags = prop::collection::vec((text(), text()), 0..3);
         let key = prop::option::of(text());

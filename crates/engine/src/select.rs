@@ -1,9 +1,7 @@
 //! Parts of streams.
 
-use std::sync::Arc;
-
 use dunlin_hub::engine::Lineage;
-use dunlin_hub::{Error, History, HistoryFilter, StreamPosition};
+use dunlin_hub::{Error, History, HistoryFilter, Publication, StreamPosition};
 
 use crate::frame::Frame;
 
@@ -31,7 +29,7 @@ pub(crate) fn select<'a>(
         let decoded = frame.and_then(|frame| frame.publications());
         for (publication, _) in decoded.map_err(|_| Error::EngineRefused)? {
             if (first..=last).contains(&publication.offset) {
-                publications.push(Arc::new(publication));
+                publications.push(Publication::from(publication));
             }
         }
     }

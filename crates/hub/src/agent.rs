@@ -11,7 +11,7 @@ use crate::message::{SubscribeRequest, WaiterId};
 use crate::options::ChannelOptions;
 use crate::pending_requests::PendingRequests;
 use crate::position::{Epoch, StreamPosition};
-use crate::publication::Publication;
+use crate::publication::{Publication, PublicationParts};
 use crate::session_id::SessionId;
 
 /// This node's agent of a channel that lives in an engine. Exists from the first subscriber here until a while after the
@@ -45,7 +45,7 @@ pub(crate) struct Agent {
 /// A publication as the engine says it.
 pub(crate) struct Heard {
     pub(crate) epoch: Epoch,
-    pub(crate) publication: Arc<Publication>,
+    pub(crate) publication: Publication,
     /// The session that it is not for.
     pub(crate) except: Option<SessionId>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct EngineWaiter {
 
 pub(crate) enum EngineWaiterKind {
     /// A worker that publishes. The publication is reported once it is stored, if anybody wants it.
-    Publish { from: u8, request: WaiterId, reported: Option<Box<(Arc<str>, Publication)>> },
+    Publish { from: u8, request: WaiterId, reported: Option<Box<(Arc<str>, PublicationParts)>> },
     /// A worker that reads.
     History { from: u8, request: WaiterId },
     /// A worker that removes.

@@ -8,15 +8,15 @@ use foldhash::quality::FixedState;
 use crate::channel_table::ChannelRecord;
 use crate::options::ChannelOptions;
 use crate::position::StreamPosition;
-use crate::publication::ClientInfo;
+use crate::session_id::SESSIONS_MAX;
 use crate::shares::Maker;
 use crate::slots::NONE;
 
 /// One session's subscription to one channel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subscription {
-    /// Slot of the session.
-    pub(crate) session: u32,
+    /// Slot of the session, below [`LISTED`] and [`SKIPS_OWN_JOIN`].
+    session: u32,
     pub(crate) channel: u32,
     pub(crate) state: PackedState,
     /// Next of the session's list.
@@ -24,6 +24,12 @@ pub(crate) struct Subscription {
 }
 
 const _: () = assert!(size_of::<Subscription>() == 16);
+
+/// The home worker has the session among the channel's members.
+pub(crate) const LISTED: u32 = 1 << 31;
+/// The session is not sent its own join.
+pub(crate) const SKIPS_OWN_JOIN: u32 = 1 << 30;
+const _: () = assert!(SESSIONS_MAX <= SKIPS_OWN_JOIN as usize);
 
 /// How far a subscription has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,18 +78,23 @@ impl Default for Subscription {
 }
 
 impl Subscription {
+    /// One that is not established yet, before `next` in its session's list.
+    pub(crate) fn new(slot: u32, flags: u32, channel: u32, next: u32) -> Self {
+        Self { session: slot | flags, channel, next, ..Self::default() }
+    }
+
+    /// Slot of the session.
+    pub(crate) fn slot(&self) -> u32 {
+        self.session & !(LISTED | SKIPS_OWN_JOIN)
+    }
+
+    pub(crate) fn is(&self, flag: u32) -> bool {
+        self.session & flag != 0
+    }
+
     pub(crate) fn is_pending(&self) -> bool {
         self.state.0 & PENDING != 0
     }
-}
-
-/// Kept beside a subscription that is visible to other clients or carries information.
-pub(crate) struct Member {
-    pub(crate) info: Arc<ClientInfo>,
-    /// The home worker has it in its presence list.
-    pub(crate) listed: bool,
-    /// It is not sent its own join.
-    pub(crate) skip_own_join: bool,
 }
 
 /// All the fan-out loop needs of a subscriber, in eight bytes: subscription 32 · flags 7 ·

@@ -68,7 +68,7 @@ pub enum ChannelEvent {
         /// The stream's epoch; none when the channel keeps no history.
         epoch: Epoch,
         /// The publication with its offset.
-        publication: Arc<Publication>,
+        publication: Publication,
     },
 }
 

@@ -161,7 +161,7 @@ pub enum EngineEvent {
         /// Of its stream; none with offset 0.
         epoch: Epoch,
         /// As it is delivered.
-        publication: Arc<Publication>,
+        publication: Publication,
         /// The session that it is not for.
         except: Option<SessionId>,
     },

@@ -147,7 +147,7 @@ pub struct Subscribed {
     /// without a stream, from offset 0 without epoch.
     pub recovered: bool,
     /// Oldest first; empty unless `recovered`.
-    pub publications: Vec<Arc<Publication>>,
+    pub publications: Vec<Publication>,
     /// Offsets have a meaning for the client.
     pub positioned: bool,
     /// The client may come back and recover.
@@ -173,7 +173,7 @@ pub struct Published {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct History {
     /// In the order asked for.
-    pub publications: Vec<Arc<Publication>>,
+    pub publications: Vec<Publication>,
     /// The stream's top.
     pub position: StreamPosition,
 }

@@ -1,7 +1,6 @@
 //! A channel's stream: its offsets and the publications kept.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use crate::command::HistoryFilter;
 use crate::error::Error;
@@ -19,7 +18,7 @@ pub(crate) struct Stream {
     /// Offset of the last publication, kept or not.
     pub(crate) top: u64,
     /// Consecutive offsets, the last of them `top` unless that was not kept.
-    publications: VecDeque<Arc<Publication>>,
+    publications: VecDeque<Publication>,
     /// Memory of `publications`.
     bytes: usize,
     /// When the publications expire.
@@ -84,13 +83,18 @@ impl Stream {
 
     /// Appends the publication at offset `top` and keeps at most `size`. What is before one that was not kept goes. Returns
     /// the change of memory in bytes.
-    pub(crate) fn keep(&mut self, publication: Arc<Publication>, size: usize) -> isize {
-        debug_assert_eq!(publication.offset, self.top);
+    pub(crate) fn keep(&mut self, publication: Publication, size: usize) -> isize {
+        debug_assert_eq!(publication.offset(), self.top);
         let before = self.bytes;
-        if self.publications.back().is_some_and(|last| last.offset + 1 != publication.offset) {
+        if self.publications.back().is_some_and(|last| last.offset() + 1 != publication.offset()) {
             self.clear();
         }
         self.bytes += publication.cost();
+        let len = self.publications.len();
+        if len == self.publications.capacity() {
+            // Doubles, but no further than it can become.
+            self.publications.reserve_exact(len.max(2).min((size + 1).saturating_sub(len)));
+        }
         self.publications.push_back(publication);
         while self.publications.len() > size {
             self.evict();
@@ -118,10 +122,10 @@ impl Stream {
         since: StreamPosition,
         max: usize,
         bytes_max: usize,
-    ) -> Option<Vec<Arc<Publication>>> {
+    ) -> Option<Vec<Publication>> {
         let missed = self.top.checked_sub(since.offset)?;
         let kept = self.publications.len() as u64;
-        let ends_at_top = || self.publications.back().is_some_and(|last| last.offset == self.top);
+        let ends_at_top = || self.publications.back().is_some_and(|last| last.offset() == self.top);
         let whole = since.epoch.accepts(self.epoch)
             && missed <= kept
             && (max == 0 || missed <= max as u64)
@@ -140,16 +144,16 @@ impl Stream {
     pub(crate) fn join(
         &self,
         since: u64,
-        read: &[Arc<Publication>],
+        read: &[Publication],
         bytes_max: usize,
-    ) -> Option<Vec<Arc<Publication>>> {
+    ) -> Option<Vec<Publication>> {
         let (mut joined, mut bytes) = (Vec::new(), 0);
         let mut last = since;
         for publication in read.iter().chain(&self.publications) {
-            if publication.offset == last + 1 && last < self.top {
-                last = publication.offset;
+            if publication.offset() == last + 1 && last < self.top {
+                last = publication.offset();
                 bytes += publication.cost();
-                joined.push(Arc::clone(publication));
+                joined.push(publication.clone());
             }
         }
         (last == self.top && (bytes_max == 0 || bytes <= bytes_max)).then_some(joined)
@@ -157,28 +161,28 @@ impl Stream {
 
     /// Puts publications in front of those kept that were read elsewhere, consecutive and in order, as far as they belong
     /// there and no more than `size` are kept then. Returns the change of memory in bytes.
-    pub(crate) fn fill(&mut self, read: &[Arc<Publication>], size: usize) -> isize {
+    pub(crate) fn fill(&mut self, read: &[Publication], size: usize) -> isize {
         let before = self.bytes;
         for publication in read.iter().rev() {
-            let next = self.publications.front().map_or(self.top, |first| first.offset - 1);
-            if publication.offset == next && next > 0 && self.publications.len() < size {
+            let next = self.publications.front().map_or(self.top, |first| first.offset() - 1);
+            if publication.offset() == next && next > 0 && self.publications.len() < size {
                 self.bytes += publication.cost();
-                self.publications.push_front(Arc::clone(publication));
+                self.publications.push_front(publication.clone());
             }
         }
         self.bytes as isize - before as isize
     }
 
     /// The last publication, for whoever does not have it yet; `None` when it is not held any more.
-    pub(crate) fn recover_latest(&self, since: StreamPosition) -> Option<Vec<Arc<Publication>>> {
+    pub(crate) fn recover_latest(&self, since: StreamPosition) -> Option<Vec<Publication>> {
         if since.offset > 0 && since == self.position() {
             return Some(Vec::new());
         }
         if since == StreamPosition::BARRED {
             return None;
         }
-        let last = self.publications.back().filter(|last| last.offset == self.top)?;
-        Some(vec![Arc::clone(last)])
+        let last = self.publications.back().filter(|last| last.offset() == self.top)?;
+        Some(vec![last.clone()])
     }
 
     /// # Errors
@@ -186,7 +190,7 @@ impl Stream {
     /// for what would be before the first offset.
     pub(crate) fn read(&self, filter: &HistoryFilter) -> Result<History, Error> {
         let position = self.position();
-        let first = self.publications.front().map_or(self.top + 1, |first| first.offset);
+        let first = self.publications.front().map_or(self.top + 1, |first| first.offset());
         let kept = self.publications.len();
         let range = match filter.since {
             None => 0..kept,
@@ -212,7 +216,7 @@ impl Stream {
         };
         let limit = filter.limit.map_or(usize::MAX, |limit| limit as usize);
         let mut room = filter.bytes_max.unwrap_or(usize::MAX);
-        let mut fits = |publication: &&Arc<Publication>| {
+        let mut fits = |publication: &&Publication| {
             // The first is given whatever it has: else a reader would never come past it.
             let had_room = room > 0;
             room = room.saturating_sub(publication.cost());
@@ -231,14 +235,19 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::publication::PublicationParts;
 
     const EPOCH: Epoch = Epoch::from_u64(77);
+
+    fn publication(offset: u64) -> Publication {
+        PublicationParts { offset, ..PublicationParts::default() }.into()
+    }
 
     fn stream(published: u64, size: usize) -> Stream {
         let mut stream = Stream::new(EPOCH, Maker::NONE);
         for offset in 1..=published {
             stream.top = offset;
-            stream.keep(Arc::new(Publication { offset, ..Publication::default() }), size);
+            stream.keep(publication(offset), size);
         }
         stream
     }
@@ -247,8 +256,8 @@ mod tests {
         StreamPosition { offset, epoch: EPOCH }
     }
 
-    fn offsets(publications: &[Arc<Publication>]) -> Vec<u64> {
-        publications.iter().map(|publication| publication.offset).collect()
+    fn offsets(publications: &[Publication]) -> Vec<u64> {
+        publications.iter().map(|publication| publication.offset()).collect()
     }
 
     #[test]
@@ -285,10 +294,10 @@ mod tests {
         assert_eq!(read(&stream, Some(5), true), [3, 2, 1]);
         assert_eq!(read(&stream, Some(3), true), [2, 1]);
         stream.top = 5;
-        stream.keep(Arc::new(Publication { offset: 5, ..Publication::default() }), 10);
+        stream.keep(publication(5), 10);
         assert_eq!((read(&stream, None, false), stream.recover(at(3), 0, 0)), (vec![5], None));
         assert_eq!(stream.recover(at(4), 0, 0).map(|all| offsets(&all)), Some(vec![5]));
-        assert_eq!(stream.bytes(), Publication::default().cost());
+        assert_eq!(stream.bytes(), publication(0).cost());
     }
 
     #[test]
@@ -348,7 +357,7 @@ mod tests {
     #[test]
     fn an_answer_ends_at_a_bound_of_bytes() {
         let stream = stream(10, 10);
-        let each = Publication::default().cost();
+        let each = publication(0).cost();
         let read = |bytes_max, reverse| {
             let filter =
                 HistoryFilter { bytes_max: Some(bytes_max), reverse, ..HistoryFilter::default() };

@@ -1,9 +1,11 @@
 //! The home side of a channel: order, history, presence, and which workers listen.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-use hashbrown::HashMap;
+use arcstr::ArcStr;
+use foldhash::fast::{FixedState, RandomState};
+use hashbrown::{HashMap, HashTable};
 
 use crate::channel_table::ChannelRecord;
 use crate::history::Stream;
@@ -29,20 +31,159 @@ const _: () = assert!(size_of::<HomeChannel>() <= 56);
 /// Sessions of a channel with presence or join and leave.
 #[derive(Default)]
 pub(crate) struct Members {
-    pub(crate) sessions: HashMap<SessionId, HomeMember, RandomState>,
+    plain: PlainMembers,
+    described: Option<Box<Described>>,
     /// How many of them each user has, once one of them was to be counted.
     users: Option<Box<Users>>,
 }
 
-type Users = HashMap<Box<str>, u32, RandomState>;
+const _: () = assert!(size_of::<Members>() <= 48);
+
+type Described = HashMap<SessionId, HomeMember, RandomState>;
+
+type Users = HashMap<ArcStr, u32, RandomState>;
+
+/// A session of which nothing is known but whose it is: two words, for most are such, and every client may be one.
+struct PlainMember {
+    /// The session, above one bit each for what [`HomeMember`] says of it.
+    session: u64,
+    user: ArcStr,
+}
+
+const _: () = assert!(size_of::<PlainMember>() == 16);
+
+const PRESENCE: u64 = 1;
+const JOIN_LEAVE: u64 = 2;
+const SESSION_SHIFT: u32 = 2;
+
+impl PlainMember {
+    /// None where more is known.
+    fn of(member: &HomeMember) -> Option<Self> {
+        let HomeMember { info, presence, join_leave } = member;
+        let flag = |set: bool, flag: u64| if set { flag } else { 0 };
+        let flags = flag(*presence, PRESENCE) | flag(*join_leave, JOIN_LEAVE);
+        let is_plain = info.conn_info.is_none() && info.chan_info.is_none();
+        is_plain.then(|| Self {
+            session: info.client.to_u64() << SESSION_SHIFT | flags,
+            user: info.user.clone(),
+        })
+    }
+
+    fn is(&self, flag: u64) -> bool {
+        self.session & flag != 0
+    }
+
+    fn session(&self) -> SessionId {
+        SessionId::from_u64(self.session >> SESSION_SHIFT).expect("made of a session")
+    }
+
+    fn hash(session: SessionId) -> u64 {
+        // Sessions are numbers of this process's own: clients do not choose them.
+        FixedState::with_seed(0).hash_one(session)
+    }
+}
+
+impl From<&PlainMember> for HomeMember {
+    fn from(member: &PlainMember) -> Self {
+        let (user, client) = (member.user.clone(), member.session());
+        let info = Arc::new(ClientInfo { user, client, conn_info: None, chan_info: None });
+        Self { info, presence: member.is(PRESENCE), join_leave: member.is(JOIN_LEAVE) }
+    }
+}
+
+/// By session. Who is alone in a channel needs no table.
+enum PlainMembers {
+    One(PlainMember),
+    Table(HashTable<PlainMember>),
+}
+
+impl Default for PlainMembers {
+    fn default() -> Self {
+        Self::Table(HashTable::new())
+    }
+}
+
+impl PlainMembers {
+    fn iter(&self) -> impl Iterator<Item = &PlainMember> {
+        let (one, table) = match self {
+            Self::One(member) => (Some(member), None),
+            Self::Table(table) => (None, Some(table)),
+        };
+        one.into_iter().chain(table.into_iter().flatten())
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Table(table) if table.is_empty())
+    }
+
+    /// Adds one that is not there.
+    fn insert(&mut self, member: PlainMember) {
+        if self.is_empty() {
+            *self = Self::One(member);
+            return;
+        }
+        let mut table = match std::mem::take(self) {
+            Self::Table(table) => table,
+            Self::One(first) => {
+                let mut table = HashTable::with_capacity(2);
+                let hash = PlainMember::hash(first.session());
+                table.insert_unique(hash, first, |of| PlainMember::hash(of.session()));
+                table
+            }
+        };
+        let hash = PlainMember::hash(member.session());
+        table.insert_unique(hash, member, |of| PlainMember::hash(of.session()));
+        *self = Self::Table(table);
+    }
+
+    fn remove(&mut self, session: SessionId) -> Option<PlainMember> {
+        let is_it = |member: &PlainMember| member.session() == session;
+        match self {
+            Self::Table(table) => {
+                let entry = table.find_entry(PlainMember::hash(session), is_it).ok()?;
+                Some(entry.remove().0)
+            }
+            Self::One(member) if is_it(member) => match std::mem::take(self) {
+                Self::One(member) => Some(member),
+                Self::Table(_) => None,
+            },
+            Self::One(_) => None,
+        }
+    }
+}
 
 impl Members {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.described.is_none()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = HomeMember> {
+        self.plain.iter().map(HomeMember::from).chain(self.described().cloned())
+    }
+
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        let described = self.described().map(|member| member.info.client);
+        self.plain.iter().map(PlainMember::session).chain(described)
+    }
+
+    /// The users of those who are shown in presence, once for each session.
+    pub(crate) fn present_users(&self) -> impl Iterator<Item = &ArcStr> {
+        let plain = self.plain.iter().filter(|member| member.is(PRESENCE));
+        let described = self.described().filter(|member| member.presence);
+        plain.map(|member| &member.user).chain(described.map(|member| &member.info.user))
+    }
+
+    fn described(&self) -> impl Iterator<Item = &HomeMember> {
+        self.described.iter().flat_map(|members| members.values())
+    }
+
     /// Counts users from now on.
     pub(crate) fn count_users(&mut self) {
         if self.users.is_none() {
             let mut users = Box::<Users>::default();
-            for member in self.sessions.values() {
-                *users.entry(member.info.user.clone()).or_default() += 1;
+            let plain = self.plain.iter().map(|member| &member.user);
+            for user in plain.chain(self.described().map(|member| &member.info.user)) {
+                *users.entry(user.clone()).or_default() += 1;
             }
             self.users = Some(users);
         }
@@ -59,14 +200,27 @@ impl Members {
         if let Some(users) = &mut self.users {
             *users.entry(member.info.user.clone()).or_default() += 1;
         }
-        if let Some(before) = self.sessions.insert(member.info.client, member) {
-            self.forget_user(&before.info.user);
+        let session = member.info.client;
+        self.remove(session);
+        match PlainMember::of(&member) {
+            Some(plain) => self.plain.insert(plain),
+            None => drop(self.described.get_or_insert_default().insert(session, member)),
         }
     }
 
     /// Takes a session out.
     pub(crate) fn remove(&mut self, session: SessionId) -> Option<HomeMember> {
-        let member = self.sessions.remove(&session)?;
+        let member = match self.plain.remove(session) {
+            Some(plain) => HomeMember::from(&plain),
+            None => {
+                let described = self.described.as_mut()?;
+                let member = described.remove(&session)?;
+                if described.is_empty() {
+                    self.described = None;
+                }
+                member
+            }
+        };
         self.forget_user(&member.info.user);
         Some(member)
     }
@@ -88,6 +242,8 @@ impl Members {
     }
 }
 
+/// One of the members of a channel.
+#[derive(Clone)]
 pub(crate) struct HomeMember {
     pub(crate) info: Arc<ClientInfo>,
     /// Shown in presence.
@@ -120,5 +276,76 @@ impl HomeChannel {
 impl ChannelRecord for HomeChannel {
     fn name(&self) -> &str {
         &self.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(number: u64, user: &str, chan_info: Option<&str>) -> HomeMember {
+        let client = SessionId::from_u64(number).expect("53 bits");
+        let chan_info = chan_info.map(|info| info.as_bytes().into());
+        let info = Arc::new(ClientInfo { user: user.into(), client, conn_info: None, chan_info });
+        HomeMember { info, presence: number % 2 == 0, join_leave: number % 3 == 0 }
+    }
+
+    fn listed(members: &Members) -> Vec<(u64, String, Option<Box<[u8]>>, bool, bool)> {
+        let mut listed: Vec<_> = members
+            .iter()
+            .map(|HomeMember { info, presence, join_leave }| {
+                let (number, user) = (info.client.to_u64(), info.user.to_string());
+                (number, user, info.chan_info.clone(), presence, join_leave)
+            })
+            .collect();
+        listed.sort();
+        listed
+    }
+
+    #[test]
+    fn members_are_found_whatever_is_known_of_them() {
+        let mut members = Members::default();
+        let widest = (1 << 53) - 1;
+        members.insert(member(widest, "ada", None));
+        assert_eq!(listed(&members), [(widest, "ada".into(), None, false, widest % 3 == 0)]);
+        assert_eq!(members.remove(SessionId::from_u64(7).unwrap()).map(|_| ()), None);
+        members.insert(member(6, "", None));
+        members.insert(member(4, "bob", Some("{}")));
+        members.insert(member(3, "ada", None));
+        let sessions = members.sessions().map(SessionId::to_u64);
+        assert_eq!(sessions.collect::<std::collections::BTreeSet<_>>(), [3, 4, 6, widest].into());
+        let mut users: Vec<&str> = members.present_users().map(|user| user.as_str()).collect();
+        users.sort_unstable();
+        assert_eq!(users, ["", "bob"]);
+
+        members.insert(member(6, "eve", Some("1")));
+        members.insert(member(4, "bob", None));
+        let described = Some(b"1".as_slice().into());
+        assert_eq!(
+            listed(&members)[1..3],
+            [(4, "bob".into(), None, true, false), (6, "eve".into(), described, true, true),]
+        );
+        for number in [widest, 6, 4, 3] {
+            assert!(!members.is_empty());
+            let removed = members.remove(SessionId::from_u64(number).unwrap()).unwrap();
+            assert_eq!(removed.info.client.to_u64(), number);
+        }
+        assert!(members.is_empty());
+    }
+
+    #[test]
+    fn users_are_counted_from_when_they_are_asked_for() {
+        let mut members = Members::default();
+        members.insert(member(1, "ada", None));
+        members.insert(member(2, "ada", Some("{}")));
+        assert_eq!(members.sessions_of("ada"), None);
+        members.count_users();
+        members.insert(member(3, "bob", None));
+        members.insert(member(3, "bob", None));
+        assert_eq!((members.sessions_of("ada"), members.sessions_of("bob")), (Some(2), Some(1)));
+        assert!(members.has_place("bob", 2) && !members.has_place("eve", 2));
+        members.remove(SessionId::from_u64(3).unwrap());
+        assert!(members.has_place("eve", 2));
+        assert_eq!(members.sessions_of("bob"), Some(0));
     }
 }

@@ -56,7 +56,9 @@ pub use message::HubMessage;
 pub use options::{ChannelOptions, OverflowPolicy, RecoveryMode};
 pub use pacing::{BURST_MS, Pacing};
 pub use position::{Epoch, StreamPosition};
-pub use publication::{ClientInfo, NewPublication, PayloadFormat, Publication, Tags};
+pub use publication::{
+    ClientInfo, NewPublication, PayloadFormat, Publication, PublicationParts, Tags,
+};
 pub use session_id::{
     BOOTS_MAX, InvalidSessionId, NODES_MAX, SESSIONS_MAX, SessionId, WORKERS_MAX,
 };

@@ -63,7 +63,7 @@ pub(crate) enum HubMessageKind {
     Publication {
         channel: Arc<str>,
         epoch: Epoch,
-        publication: Arc<Publication>,
+        publication: Publication,
         except: Option<SessionId>,
     },
     Join {
@@ -134,7 +134,7 @@ pub(crate) enum ReplyContent {
     Subscribed {
         position: StreamPosition,
         recovered: bool,
-        publications: Vec<Arc<Publication>>,
+        publications: Vec<Publication>,
         members: Vec<Arc<ClientInfo>>,
     },
     Published(Published),

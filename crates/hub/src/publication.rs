@@ -2,34 +2,137 @@
 
 use std::sync::Arc;
 
+use arcstr::ArcStr;
+use triomphe::ThinArc;
+
 use crate::session_id::SessionId;
 use crate::shares::Maker;
 
-/// One message of a channel, as its home worker numbered it. Shared as `Arc` by history, every
-/// worker and every event.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Publication {
-    /// Number in the channel's stream, from 1 without holes; 0 when the channel keeps no history
-    /// (or the publisher skipped it).
-    pub offset: u64,
-    /// The payload. The hub does not parse it.
-    pub data: Box<[u8]>,
-    /// What the payload is, as the publisher said or the server found.
-    pub format: PayloadFormat,
-    /// May be sent as the difference from the publication before.
-    pub delta: bool,
-    /// The client that published it, if one did.
-    pub info: Option<Arc<ClientInfo>>,
-    /// Labels by the publisher; delivered to clients.
-    pub tags: Tags,
-    /// The subject, for [`OverflowPolicy::KeepLatest`](crate::OverflowPolicy::KeepLatest).
-    pub key: Option<Box<str>>,
-    /// When the home worker accepted it, Unix time in milliseconds.
-    pub time_ms: u64,
+/// One message of a channel, as its home worker numbered it. A handle: history, every worker and every event share one
+/// allocation, payload included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publication(ThinArc<Record, u8>);
+
+/// What stands before the payload.
+#[derive(Debug, PartialEq, Eq)]
+struct Record {
+    offset: u64,
+    /// Unix time in milliseconds, above one bit each for [`DELTA`] and [`BINARY`].
+    stamp: u64,
+    /// `None` for a server's message without labels, which most are.
+    extras: Option<Box<Extras>>,
 }
 
 // History keeps millions of them.
-const _: () = assert!(size_of::<Publication>() <= 72);
+const _: () = assert!(size_of::<Record>() == 24);
+const _: () = assert!(size_of::<Option<Publication>>() == 8);
+
+const DELTA: u64 = 1;
+const BINARY: u64 = 2;
+const TIME_SHIFT: u32 = 2;
+
+#[derive(Debug, PartialEq, Eq)]
+struct Extras {
+    info: Option<Arc<ClientInfo>>,
+    tags: Tags,
+    key: Option<Box<str>>,
+}
+
+/// What a [`Publication`] is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PublicationParts {
+    /// See [`Publication::offset`].
+    pub offset: u64,
+    /// See [`Publication::data`].
+    pub data: Box<[u8]>,
+    /// See [`Publication::format`].
+    pub format: PayloadFormat,
+    /// See [`Publication::delta`].
+    pub delta: bool,
+    /// See [`Publication::info`].
+    pub info: Option<Arc<ClientInfo>>,
+    /// See [`Publication::tags`].
+    pub tags: Tags,
+    /// See [`Publication::key`].
+    pub key: Option<Box<str>>,
+    /// See [`Publication::time_ms`]; 62 bits of it count.
+    pub time_ms: u64,
+}
+
+impl From<PublicationParts> for Publication {
+    fn from(parts: PublicationParts) -> Self {
+        let PublicationParts { offset, data, format, delta, info, tags, key, time_ms } = parts;
+        let flag = |set: bool, flag: u64| if set { flag } else { 0 };
+        let flags = flag(delta, DELTA) | flag(format == PayloadFormat::Binary, BINARY);
+        let is_plain = info.is_none() && tags.is_empty() && key.is_none();
+        let extras = (!is_plain).then(|| Box::new(Extras { info, tags, key }));
+        let record = Record { offset, stamp: time_ms << TIME_SHIFT | flags, extras };
+        Self(ThinArc::from_header_and_slice(record, &data))
+    }
+}
+
+impl Publication {
+    fn record(&self) -> &Record {
+        &self.0.header.header
+    }
+
+    fn extras(&self) -> Option<&Extras> {
+        self.record().extras.as_deref()
+    }
+
+    /// Number in the channel's stream, from 1 without holes; 0 when the channel keeps no history
+    /// (or the publisher skipped it).
+    #[inline]
+    pub fn offset(&self) -> u64 {
+        self.record().offset
+    }
+
+    /// The payload. The hub does not parse it.
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        &self.0.slice
+    }
+
+    /// What the payload is, as the publisher said or the server found.
+    pub fn format(&self) -> PayloadFormat {
+        if self.record().stamp & BINARY == 0 { PayloadFormat::Json } else { PayloadFormat::Binary }
+    }
+
+    /// May be sent as the difference from the publication before.
+    pub fn delta(&self) -> bool {
+        self.record().stamp & DELTA != 0
+    }
+
+    /// The client that published it, if one did.
+    pub fn info(&self) -> Option<&Arc<ClientInfo>> {
+        self.extras()?.info.as_ref()
+    }
+
+    /// Labels by the publisher; delivered to clients.
+    pub fn tags(&self) -> &Tags {
+        const NO_TAGS: &Tags = &Tags(None);
+        self.extras().map_or(NO_TAGS, |extras| &extras.tags)
+    }
+
+    /// The subject, for [`OverflowPolicy::KeepLatest`](crate::OverflowPolicy::KeepLatest).
+    pub fn key(&self) -> Option<&str> {
+        self.extras()?.key.as_deref()
+    }
+
+    /// When the home worker accepted it, Unix time in milliseconds.
+    pub fn time_ms(&self) -> u64 {
+        self.record().stamp >> TIME_SHIFT
+    }
+
+    /// The same without a number.
+    pub(crate) fn unnumbered(&self) -> Self {
+        let Record { stamp, .. } = *self.record();
+        let extras = self.extras().map(|Extras { info, tags, key }| {
+            Box::new(Extras { info: info.clone(), tags: tags.clone(), key: key.clone() })
+        });
+        Self(ThinArc::from_header_and_slice(Record { offset: 0, stamp, extras }, self.data()))
+    }
+}
 
 /// What a payload is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,12 +169,13 @@ impl FromIterator<(Box<str>, Box<str>)> for Tags {
 impl Publication {
     /// Bytes it counts in the bounds of history and queues.
     pub fn cost(&self) -> usize {
-        publication_cost(self.data.len(), &self.tags, self.key.as_deref())
+        publication_cost(self.data().len(), self.tags(), self.key())
     }
 }
 
 fn publication_cost(data: usize, tags: &Tags, key: Option<&str>) -> usize {
-    const RECORD: usize = size_of::<Publication>() + 2 * size_of::<usize>();
+    // With the count of its holders, the length of its payload, and its place in the history.
+    const RECORD: usize = size_of::<Record>() + 3 * size_of::<usize>();
     let tags: usize = tags.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
     RECORD + data + tags + key.map_or(0, str::len)
 }
@@ -79,8 +183,8 @@ fn publication_cost(data: usize, tags: &Tags, key: Option<&str>) -> usize {
 /// A client as other clients see it in presence, join and leave messages and publications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientInfo {
-    /// The user, empty when anonymous.
-    pub user: Box<str>,
+    /// The user, empty when anonymous. All that name him share one text.
+    pub user: ArcStr,
     /// The session.
     pub client: SessionId,
     /// Raw JSON about the connection.

@@ -3,6 +3,7 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use arcstr::ArcStr;
 use foldhash::fast::RandomState;
 use hashbrown::hash_table::Entry;
 use hashbrown::{HashMap, HashTable};
@@ -26,10 +27,12 @@ pub(crate) struct Users {
 
 #[derive(Default)]
 struct User {
-    name: Box<str>,
+    name: ArcStr,
     /// First session of the list.
     session: u32,
 }
+
+const _: () = assert!(size_of::<User>() == 16);
 
 impl Users {
     pub(crate) fn new(directory: Option<(Arc<UserDirectory>, u8)>) -> Self {
@@ -61,6 +64,11 @@ impl Users {
     /// The name of a session's user.
     pub(crate) fn name(&self, user: u32) -> &str {
         if user == NONE { "" } else { &self.records[user].name }
+    }
+
+    /// The same, shared.
+    pub(crate) fn shared_name(&self, user: u32) -> ArcStr {
+        if user == NONE { ArcStr::new() } else { self.records[user].name.clone() }
     }
 
     /// Puts a session into the list of the user `name`.

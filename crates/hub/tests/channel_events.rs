@@ -32,7 +32,7 @@ fn channel_events(world: &mut World, worker: u8) -> Vec<String> {
             }
             ChannelEvent::Published { channel, epoch, publication } => {
                 let epoch = if epoch == Epoch::NONE { "" } else { " kept" };
-                format!("{channel} {}{epoch}", publication.offset)
+                format!("{channel} {}{epoch}", publication.offset())
             }
             other => format!("{other:?}"),
         })

@@ -75,7 +75,35 @@ fn a_session_and_its_subscription_are_small() {
         }
     });
     assert!(named <= 200, "{named} bytes a session of a named user");
-    println!("{shared} shared, {alone} alone, {named} named, {burst} after a burst");
+
+    // In presence, in rooms of a hundred, and each of a user of his own: two words in the room's table beside the user.
+    let with_presence = ChannelOptions { presence: true, ..ChannelOptions::default() };
+    let with_presence = Arc::new(with_presence);
+    let present = bytes_each(19_000, || {
+        for n in 0..19_000 {
+            let (user, channel) = (format!("member-{n}"), format!("hall:{}", n % 190));
+            sessions.push(subscribe(&mut hub, &with_presence, &user, &channel));
+        }
+    });
+    assert!(present <= 220, "{present} bytes a session of a named user in presence");
+
+    // Messages in a history: one allocation each, and a place in the channel's list.
+    let kept = Arc::new(ChannelOptions {
+        history_size: 20,
+        history_ttl_ms: 60_000,
+        ..ChannelOptions::default()
+    });
+    let mut publish = |n: usize| {
+        let publish = kit::publish(&"x".repeat(77));
+        hub.handle_publish(NOW, 0, &format!("kept:{n}"), &kept, publish);
+        while hub.poll_event().is_some() {}
+    };
+    (0..500).for_each(&mut publish);
+    let stored = bytes_each(500 * 19, || (0..19).for_each(|_| (0..500).for_each(&mut publish)));
+    assert!(stored <= 130, "{stored} bytes a message of 77");
+    println!(
+        "{shared} shared, {alone} alone, {named} named, {present} present, {stored} stored, {burst} after a burst"
+    );
 
     // Large messages for many who do not read are there once, not once for each.
     let deaf: Vec<SessionId> = (0..50)
@@ -102,5 +130,5 @@ fn a_session_and_its_subscription_are_small() {
     while hub.poll_event().is_some() {}
     let stats = hub.stats();
     assert_eq!((stats.sessions, stats.subscriptions, stats.users), (0, 0, 0));
-    assert_eq!((stats.channels, stats.home_channels), (0, 0));
+    assert_eq!((stats.channels, stats.home_channels), (0, 500));
 }

@@ -117,6 +117,26 @@ fn a_publication_can_say_who_made_it() {
 }
 
 #[test]
+fn a_member_stays_as_he_came_when_his_connection_is_described_anew() {
+    let mut world = World::new(2);
+    let ann = world.open(0, "ann");
+    let options = Arc::new(ChannelOptions { presence: true, ..ChannelOptions::default() });
+    world.subscribe(ann, "room", &options, SubscribeOptions::default());
+    world.subscribe(ann, "other", &plain(), SubscribeOptions::default());
+    let conn_info = |world: &mut World, channel| {
+        let info = world.hub(0).client_info(ann, Some(channel)).expect("open");
+        info.conn_info.as_deref().map(|json| String::from_utf8_lossy(json).into_owned())
+    };
+    assert_eq!(conn_info(&mut world, "room"), None);
+    world.hub(0).set_conn_info(ann, b"1".as_slice().into());
+    world.hub(0).set_conn_info(ann, b"2".as_slice().into());
+    assert_eq!(conn_info(&mut world, "room"), None, "as the others see him there");
+    assert_eq!(conn_info(&mut world, "other").as_deref(), Some("2"));
+    let present = world.hub(0).client_info(ann, Some("room")).expect("open");
+    assert_eq!(&*present.user, "ann");
+}
+
+#[test]
 fn who_is_there_keeps_his_id_when_the_node_gets_another_number() {
     let mut world = World::new(2);
     let options = with_presence();

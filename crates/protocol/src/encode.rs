@@ -340,8 +340,8 @@ mod tests {
     use std::sync::Arc;
 
     use dunlin_hub::{
-        ClientInfo, Encode as _, Epoch, PayloadFormat, Publication, SessionId, StreamPosition,
-        Subscribed,
+        ClientInfo, Encode as _, Epoch, PayloadFormat, Publication, PublicationParts, SessionId,
+        StreamPosition, Subscribed,
     };
     use dunlin_wire::websocket::deflate::{Direction, Inflater};
     use proptest::prelude::*;
@@ -351,7 +351,8 @@ mod tests {
     use crate::json::single_line;
 
     fn publication(offset: u64, data: &str) -> Publication {
-        Publication { offset, data: data.as_bytes().into(), ..Publication::default() }
+        let data = data.as_bytes().into();
+        PublicationParts { offset, data, ..PublicationParts::default() }.into()
     }
 
     fn encode(encoding: Encoding, outgoing: &Outgoing<'_>) -> String {
@@ -569,12 +570,12 @@ mod tests {
             offset in 0u64..1 << 53,
         ) {
             let data = serde_json::to_string_pretty(&serde_json::json!({ "text": text, "n": [1, 2] })).unwrap();
-            let publication = Publication {
+            let publication = Publication::from(PublicationParts {
                 offset,
                 data: single_line(data.as_bytes()).into_owned().into(),
                 tags: [(tag.clone().into(), text.clone().into())].into_iter().collect(),
-                ..Publication::default()
-            };
+                ..PublicationParts::default()
+            });
             let push = Outgoing::Publication { channel: &channel, publication: &publication };
             let mut expected = serde_json::json!({
                 "channel": channel,

@@ -96,17 +96,17 @@ impl EventEncoder {
                 );
             }
             HookEventBody::Publish { channel, epoch, publication } => {
-                if let Some(info) = &publication.info {
+                if let Some(info) = publication.info() {
                     client(&mut out, &info.client, &info.user);
                 }
                 text(&mut out, "channel", tenant::bare(channel));
-                if publication.offset > 0 {
-                    integer(&mut out, "offset", publication.offset);
+                if publication.offset() > 0 {
+                    integer(&mut out, "offset", publication.offset());
                     text(&mut out, "epoch", &epoch.to_string());
                 }
-                if !publication.tags.is_empty() {
+                if !publication.tags().is_empty() {
                     out.extend_from_slice(b",\"tags\":{");
-                    for (at, (name, value)) in publication.tags.iter().enumerate() {
+                    for (at, (name, value)) in publication.tags().iter().enumerate() {
                         if at > 0 {
                             out.push(b',');
                         }
@@ -116,7 +116,7 @@ impl EventEncoder {
                     }
                     out.push(b'}');
                 }
-                payload(&mut out, &publication.data, publication.format);
+                payload(&mut out, publication.data(), publication.format());
             }
             HookEventBody::Occupied { channel, .. } => text(&mut out, "channel", channel),
             HookEventBody::Member { channel, user, .. } => {
@@ -124,12 +124,12 @@ impl EventEncoder {
                 text(&mut out, "channel", tenant::bare(channel));
             }
             HookEventBody::ClientEvent { channel, publication } => {
-                if let Some(info) = &publication.info {
+                if let Some(info) = publication.info() {
                     client(&mut out, &info.client, &info.user);
                 }
                 text(&mut out, "channel", tenant::bare(channel));
                 text(&mut out, "name", event_name(publication));
-                payload(&mut out, &publication.data, publication.format);
+                payload(&mut out, publication.data(), publication.format());
             }
             HookEventBody::PushOutcome { outcome } => {
                 // JSON already, as a line.
@@ -154,8 +154,8 @@ impl EventEncoder {
             HookEventBody::Member { user, .. } => text(&mut out, "user_id", user),
             HookEventBody::ClientEvent { publication, .. } => {
                 text(&mut out, "event", event_name(publication));
-                text(&mut out, "data", &String::from_utf8_lossy(&publication.data));
-                let info = publication.info.as_ref().filter(|_| channel.starts_with("presence-"));
+                text(&mut out, "data", &String::from_utf8_lossy(publication.data()));
+                let info = publication.info().filter(|_| channel.starts_with("presence-"));
                 if let Some(info) = info {
                     text(&mut out, "user_id", &info.user);
                 }
@@ -203,7 +203,7 @@ fn channel_event_name(event: &HookEventBody) -> Option<&'static str> {
 
 /// The name that a client gave its event.
 fn event_name(publication: &Publication) -> &str {
-    let tag = publication.tags.iter().find(|(name, _)| &**name == "event");
+    let tag = publication.tags().iter().find(|(name, _)| &**name == "event");
     tag.map_or("", |(_, event)| event)
 }
 
@@ -249,7 +249,7 @@ fn quote(out: &mut Vec<u8>, value: &str) {
 mod tests {
     use std::sync::Arc;
 
-    use dunlin_hub::{ClientInfo, Epoch, Publication, SessionId};
+    use dunlin_hub::{ClientInfo, Epoch, PublicationParts, SessionId};
     use serde_json::{Value, json};
 
     use super::*;
@@ -307,17 +307,17 @@ mod tests {
             conn_info: None,
             chan_info: None,
         };
-        let publication = Publication {
+        let publication = PublicationParts {
             offset: 3,
             data: b"{\"n\": 1.50}".as_slice().into(),
             info: Some(Arc::new(info)),
             tags: [("a".into(), "b\"".into()), ("c".into(), "".into())].into_iter().collect(),
-            ..Publication::default()
+            ..PublicationParts::default()
         };
         let body = HookEventBody::Publish {
             channel: "news".into(),
             epoch: Epoch::parse("xyz"),
-            publication: Arc::new(publication),
+            publication: publication.into(),
         };
         assert_eq!(
             encoded(body),
@@ -328,7 +328,7 @@ mod tests {
         let bare = HookEventBody::Publish {
             channel: "news".into(),
             epoch: Epoch::NONE,
-            publication: Arc::default(),
+            publication: PublicationParts::default().into(),
         };
         let bare = encoded(bare);
         assert_eq!((bare.get("offset"), &bare["data"]), (None, &Value::Null));

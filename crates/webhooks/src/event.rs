@@ -68,7 +68,7 @@ pub enum HookEventBody {
         /// The epoch that the publication's offset belongs to.
         epoch: Epoch,
         /// The publication.
-        publication: Arc<Publication>,
+        publication: Publication,
     },
     /// A channel has its first subscriber, or has none any more.
     Occupied {
@@ -91,7 +91,7 @@ pub enum HookEventBody {
         /// The channel.
         channel: Arc<str>,
         /// The publication, which has a client and an event's name.
-        publication: Arc<Publication>,
+        publication: Publication,
     },
     /// A push has its outcome.
     PushOutcome {
@@ -173,7 +173,7 @@ impl HookEventBody {
                 user.len()
             }
             HookEventBody::Publish { publication, .. }
-            | HookEventBody::ClientEvent { publication, .. } => publication.data.len(),
+            | HookEventBody::ClientEvent { publication, .. } => publication.data().len(),
             HookEventBody::Member { user, .. } => user.len(),
             HookEventBody::PushOutcome { outcome } => outcome.len(),
             HookEventBody::Occupied { .. } | HookEventBody::Missed(_) => 0,

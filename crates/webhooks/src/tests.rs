@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dunlin_config as config;
 use dunlin_config::HookEventKind;
-use dunlin_hub::{Epoch, Now, Publication, SessionId};
+use dunlin_hub::{Epoch, Now, PublicationParts, SessionId};
 use dunlin_metrics::{Registry, text};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -61,7 +61,8 @@ impl Harness {
 
     fn publish(&mut self, channel: &str, n: u64) {
         let data = n.to_string().into_bytes().into();
-        let publication = Arc::new(Publication { offset: n, data, ..Publication::default() });
+        let publication =
+            PublicationParts { offset: n, data, ..PublicationParts::default() }.into();
         self.emit(HookEventBody::Publish {
             channel: channel.into(),
             epoch: Epoch::from_u64(1),
@@ -600,13 +601,13 @@ fn a_hook_of_an_app_posts_as_pusher_does() {
         conn_info: None,
         chan_info: None,
     };
-    let publication = Publication {
+    let publication = PublicationParts {
         data: br#"{"x":1}"#.as_slice().into(),
         tags: [("event".into(), "client-moved".into())].into_iter().collect(),
         info: Some(Arc::new(info)),
-        ..Publication::default()
+        ..PublicationParts::default()
     };
-    harness.emit(HookEventBody::ClientEvent { channel, publication: Arc::new(publication) });
+    harness.emit(HookEventBody::ClientEvent { channel, publication: publication.into() });
     harness.ends(&attempt, &DeliveryResult::Delivered);
     let second: Value = serde_json::from_slice(&harness.attempt().body).unwrap();
     assert_eq!(

@@ -528,7 +528,7 @@ impl NatsEngine {
                 };
                 let epoch = frame.position.epoch;
                 for (publication, except) in publications {
-                    let (channel, publication) = (channel.clone(), Arc::new(publication));
+                    let (channel, publication) = (channel.clone(), publication.into());
                     let event = EngineEvent::Publication { channel, epoch, publication, except };
                     self.events.push_back(event);
                 }

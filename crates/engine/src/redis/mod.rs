@@ -418,7 +418,7 @@ impl RedisEngine {
                 }
                 let epoch = frame.position.epoch;
                 for (publication, except) in publications {
-                    let (channel, publication) = (channel.clone(), Arc::new(publication));
+                    let (channel, publication) = (channel.clone(), publication.into());
                     self.events.push_back(EngineEvent::Publication {
                         channel,
                         epoch,

@@ -10,7 +10,7 @@ use crate::servers::{Deployment, RedisServer, cluster_node, meet};
 fn recover(fleet: &mut Fleet, node: usize, since: StreamPosition) -> Result<Vec<u64>, Error> {
     let filter = HistoryFilter { since: Some(since), ..HistoryFilter::default() };
     let history = fleet.history(node, "a", filter)?;
-    Ok(history.publications.iter().map(|publication| publication.offset).collect())
+    Ok(history.publications.iter().map(|publication| publication.offset()).collect())
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn subscriptions(node: &Node) -> usize {
 fn recover(fleet: &mut Fleet, node: usize, since: StreamPosition) -> Result<Vec<u64>, Error> {
     let filter = HistoryFilter { since: Some(since), ..HistoryFilter::default() };
     let history = fleet.history(node, "a", filter)?;
-    Ok(history.publications.iter().map(|publication| publication.offset).collect())
+    Ok(history.publications.iter().map(|publication| publication.offset()).collect())
 }
 
 /// Each publishes as fast as it can into one channel: one order for all, without a hole and without a repetition.

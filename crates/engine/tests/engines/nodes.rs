@@ -560,8 +560,8 @@ pub fn heard(node: &Node, channel: &str) -> Vec<(u64, String)> {
     let events = node.events.iter();
     let publication = |event: &EngineEvent| match event {
         EngineEvent::Publication { channel: of, publication, .. } if **of == *channel => {
-            let data = String::from_utf8_lossy(&publication.data).into_owned();
-            Some((publication.offset, data))
+            let data = String::from_utf8_lossy(publication.data()).into_owned();
+            Some((publication.offset(), data))
         }
         _ => None,
     };

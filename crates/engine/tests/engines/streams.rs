@@ -119,9 +119,9 @@ fn all_of_a_publication_crosses() {
         EngineEvent::Publication { publication, .. } => Some(publication.clone()),
         _ => None,
     });
-    assert_eq!((&publication.data, publication.format), (&publish.data, publish.format));
-    assert_eq!((&publication.tags, &publication.info), (&publish.tags, &publish.info));
-    assert!(publication.delta && publication.key.as_deref() == Some("key"));
+    assert_eq!((publication.data(), publication.format()), (&*publish.data, publish.format));
+    assert_eq!((publication.tags(), publication.info()), (&publish.tags, publish.info.as_ref()));
+    assert!(publication.delta() && publication.key() == Some("key"));
     let history = fleet.history(0, "a", HistoryFilter::default()).unwrap();
     assert_eq!(history.publications, [publication]);
 }
@@ -148,9 +148,9 @@ fn history_reads_as_that_of_memory_does() {
                 let history = fleet.history(1, channel, filter).unwrap();
                 assert_eq!(history.position, top);
                 for publication in &history.publications {
-                    assert_eq!(*publication.data, *publication.offset.to_string().as_bytes());
+                    assert_eq!(*publication.data(), *publication.offset().to_string().as_bytes());
                 }
-                history.publications.iter().map(|of| of.offset).collect::<Vec<_>>()
+                history.publications.iter().map(|of| of.offset()).collect::<Vec<_>>()
             };
             let none: [u64; 0] = [];
             assert_eq!(read(None, None, false), (151..=250).collect::<Vec<_>>());

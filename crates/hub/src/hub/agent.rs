@@ -24,7 +24,7 @@ use crate::message::{
     HistoryRequest, HubMessageKind, PublishRequest, ReplyContent, SubscribeRequest, WaiterId,
 };
 use crate::position::StreamPosition;
-use crate::publication::Publication;
+use crate::publication::PublicationParts;
 use crate::session_id::SessionId;
 
 impl Hub {
@@ -168,7 +168,7 @@ impl Hub {
         };
         let time_ms = self.now.unix_ms;
         let reported = self.channel_event_filter.publications.then(|| {
-            let publication = Publication {
+            let publication = PublicationParts {
                 offset: 0,
                 data: publish.data.clone(),
                 format: publish.format,
@@ -192,7 +192,7 @@ impl Hub {
         &mut self,
         from: u8,
         request: WaiterId,
-        reported: Option<Box<(Arc<str>, Publication)>>,
+        reported: Option<Box<(Arc<str>, PublicationParts)>>,
         result: Result<Published, Error>,
     ) {
         if let Ok(Published { position, suppressed: false }) = result {
@@ -200,7 +200,7 @@ impl Hub {
             if let Some(reported) = reported {
                 let (channel, mut publication) = *reported;
                 publication.offset = position.offset;
-                let publication = Arc::new(publication);
+                let publication = publication.into();
                 let epoch = position.epoch;
                 let event = ChannelEvent::Published { channel, epoch, publication };
                 self.channel_events.push_back(event);

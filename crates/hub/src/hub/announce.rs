@@ -84,15 +84,15 @@ impl Announcements {
     pub(super) fn known<'a>(
         &'a self,
         (at, incarnation): (u32, u32),
-        present: impl Iterator<Item = &'a Arc<ClientInfo>>,
-    ) -> impl Iterator<Item = &'a Arc<ClientInfo>> {
+        present: impl Iterator<Item = Arc<ClientInfo>>,
+    ) -> impl Iterator<Item = Arc<ClientInfo>> {
         let window = self.windows.get(&at).filter(|window| window.incarnation == incarnation);
         let changes = window.map(|window| &window.changes);
         let change = move |info: &ClientInfo| changes.and_then(|of| of.get(&info.client));
         let left = changes.into_iter().flat_map(HashMap::values).filter(|of| !of.joined);
         present
             .filter(move |info| change(info).is_none_or(|change| !change.joined))
-            .chain(left.map(|change| &change.info))
+            .chain(left.map(|change| Arc::clone(&change.info)))
     }
 
     /// A window that has ended, as index and incarnation of its channel, and what is to be announced.

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 
 use super::Hub;
-use crate::channel::{Channel, DELTA, EXCEPTED, FILTERED, JOIN_LEAVE, SubscriptionState};
+use crate::channel::{
+    Channel, DELTA, EXCEPTED, FILTERED, JOIN_LEAVE, SKIPS_OWN_JOIN, SubscriptionState,
+};
 use crate::encode::{ENCODINGS_MAX, EncodingId, Outgoing};
 use crate::frame_log::{FrameKind, Label, Range};
 use crate::message::HubMessageKind;
@@ -53,7 +55,7 @@ impl Hub {
         from: u8,
         name: &Arc<str>,
         epoch: Epoch,
-        publication: &Arc<Publication>,
+        publication: &Publication,
         except: Option<SessionId>,
     ) {
         let Some(at) = self.channels.find(&self.names, name) else {
@@ -67,31 +69,31 @@ impl Hub {
         if !channel.joined {
             return;
         }
-        if publication.offset > 0 {
+        if publication.offset() > 0 {
             let next = channel.position.offset + 1;
             // A stream that began after this worker joined begins at 1.
             let same = epoch == channel.position.epoch || channel.position.epoch.is_none();
-            if same && publication.offset < next {
+            if same && publication.offset() < next {
                 return;
             }
-            if !same || publication.offset > next {
+            if !same || publication.offset() > next {
                 self.gap(at);
                 return;
             }
-            channel.position.offset = publication.offset;
+            channel.position.offset = publication.offset();
             channel.position.epoch = epoch;
         }
         let paced = self.broadcasts.flag_for(
             &channel.options.namespace,
             channel.subscribers.len(),
-            publication.data.len(),
+            publication.data().len(),
         );
         let mut label = label(channel.options.overflow, name, publication);
         if paced.is_some() {
             // So that the broadcast can be cancelled.
             label.channel = Some(name);
         }
-        let estimate_bytes = publication.data.len() + name.len() + 256;
+        let estimate_bytes = publication.data().len() + name.len() + 256;
         let outgoing = &Outgoing::Publication { channel: name, publication };
         let mask = FILTERED | DELTA | EXCEPTED;
         let plain =
@@ -126,7 +128,7 @@ impl Hub {
         let join = &Outgoing::Join { channel: name, info, of_user };
         let own = self.channels.find(&self.names, name).and_then(|at| {
             let own = self.subscription_to(self.slot_of(info.client)?, at)?;
-            self.members.get(&own)?.skip_own_join.then(|| self.except(at, info.client))?
+            self.subscriptions[own].is(SKIPS_OWN_JOIN).then(|| self.except(at, info.client))?
         });
         self.fan_out_to_watchers(name, join);
         self.end_exception(own);
@@ -288,7 +290,7 @@ impl Hub {
     pub(super) fn enqueue(&mut self, slot: u32, outgoing: &Outgoing<'_>) -> bool {
         let encoding = EncodingId(self.sessions[slot].encoding);
         let estimate = match outgoing {
-            Outgoing::Publication { publication, .. } => publication.data.len() + 512,
+            Outgoing::Publication { publication, .. } => publication.data().len() + 512,
             Outgoing::Message { data, .. } => data.len() + 256,
             _ => 512,
         };
@@ -324,9 +326,6 @@ fn label<'a>(policy: OverflowPolicy, name: &'a Arc<str>, publication: &Publicati
         OverflowPolicy::DropOldest => FrameKind::DropOldest,
         OverflowPolicy::KeepLatest => FrameKind::KeepLatest,
     };
-    let key = publication
-        .key
-        .as_deref()
-        .map_or(0, |key| FixedState::with_seed(0).hash_one(key) as u32 | 1);
+    let key = publication.key().map_or(0, |key| FixedState::with_seed(0).hash_one(key) as u32 | 1);
     Label { kind, key, channel: Some(name) }
 }

@@ -21,7 +21,7 @@ pub(super) struct DeltaChannel {
     /// Those who have no publication yet that a difference could be from.
     newcomers: u32,
     /// What the others were given last.
-    previous: Option<Arc<Publication>>,
+    previous: Option<Publication>,
 }
 
 impl Hub {
@@ -66,19 +66,14 @@ impl Hub {
         publication: &Publication,
     ) {
         let Some(filters) = self.filters.get_mut(&at) else { return };
-        filters.evaluate(&publication.tags);
+        filters.evaluate(publication.tags());
         self.fan_out(at, &FanOut { mask: FILTERED, flags: FILTERED, repeats: true, ..*plain });
     }
 
     /// To those who take differences. The difference is computed once; what it is from they were given whole.
-    pub(super) fn fan_out_delta(
-        &mut self,
-        at: u32,
-        plain: &FanOut<'_>,
-        publication: &Arc<Publication>,
-    ) {
+    pub(super) fn fan_out_delta(&mut self, at: u32, plain: &FanOut<'_>, publication: &Publication) {
         let Some(delta) = self.deltas.get_mut(&at) else { return };
-        let previous = delta.previous.replace(Arc::clone(publication));
+        let previous = delta.previous.replace(publication.clone());
         let (newcomers, others) = (delta.newcomers, delta.subscribers - delta.newcomers);
         delta.newcomers = 0;
         let incarnation = self.channels[at].incarnation;
@@ -90,11 +85,11 @@ impl Hub {
             let mut bytes = std::mem::take(&mut self.patch);
             bytes.clear();
             let mut patch = None;
-            if let Some(previous) = previous.filter(|_| publication.delta) {
-                self.encoder.encode_delta(&previous.data, &publication.data, &mut bytes);
-                let is_text = (previous.format, publication.format)
+            if let Some(previous) = previous.filter(|_| publication.delta()) {
+                self.encoder.encode_delta(previous.data(), publication.data(), &mut bytes);
+                let is_text = (previous.format(), publication.format())
                     == (PayloadFormat::Json, PayloadFormat::Json);
-                let is_shorter = !bytes.is_empty() && bytes.len() < publication.data.len();
+                let is_shorter = !bytes.is_empty() && bytes.len() < publication.data().len();
                 patch = is_shorter.then_some(Patch { bytes: &bytes, is_text });
             }
             let outgoing = &Outgoing::Delta { channel: &channel, publication, patch };

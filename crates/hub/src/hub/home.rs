@@ -17,7 +17,7 @@ use crate::message::{
 };
 use crate::options::RecoveryMode;
 use crate::position::{Epoch, StreamPosition};
-use crate::publication::{ClientInfo, Publication};
+use crate::publication::{ClientInfo, Publication, PublicationParts};
 use crate::session_id::SessionId;
 
 impl Hub {
@@ -56,7 +56,7 @@ impl Hub {
         at: u32,
         from: u8,
         asked: SubscribeRequest,
-        recovered: Option<Vec<Arc<Publication>>>,
+        recovered: Option<Vec<Publication>>,
     ) {
         let SubscribeRequest { request, options, since, member, list_members, .. } = asked;
         let position = self.homes[at].stream.as_ref().map(|stream| stream.position());
@@ -191,7 +191,7 @@ impl Hub {
                 self.idempotency.remember(namespace, &channel, key, position, self.now.ms, ttl_ms);
         }
         self.stats.publications += 1;
-        let publication = Arc::new(Publication {
+        let publication = Publication::from(PublicationParts {
             offset: position.offset,
             data: publish.data,
             format: publish.format,
@@ -202,7 +202,7 @@ impl Hub {
             time_ms: self.now.unix_ms,
         });
         if self.channel_event_filter.publications {
-            let (publication, epoch) = (Arc::clone(&publication), position.epoch);
+            let (publication, epoch) = (publication.clone(), position.epoch);
             self.channel_events.push_back(ChannelEvent::Published { channel, epoch, publication });
         }
         if let Some(at) = at {
@@ -219,13 +219,13 @@ impl Hub {
         &mut self,
         at: u32,
         epoch: Epoch,
-        publication: &Arc<Publication>,
+        publication: &Publication,
         except: Option<SessionId>,
     ) {
         self.broadcast(at, |channel| HubMessageKind::Publication {
             channel,
             epoch,
-            publication: Arc::clone(publication),
+            publication: publication.clone(),
             except,
         });
     }
@@ -274,19 +274,16 @@ impl Hub {
     ) {
         let members =
             self.homes.find(&self.names, channel).and_then(|at| self.homes[at].members.as_ref());
-        let present = members
-            .into_iter()
-            .flat_map(|members| members.sessions.values())
-            .filter(|member| member.presence)
-            .map(|member| &member.info);
         let content = if let Some(bytes_max) = bytes_max {
             let mut room = bytes_max;
-            let fits = |info: &Arc<ClientInfo>| {
+            let fits = |info: Arc<ClientInfo>| {
                 room.checked_sub(info.cost()).map(|left| {
                     room = left;
-                    Arc::clone(info)
+                    info
                 })
             };
+            let members = members.into_iter().flat_map(|members| members.iter());
+            let present = members.filter(|member| member.presence).map(|member| member.info);
             match present.map(fits).collect() {
                 Some(present) => ReplyContent::Presence(present),
                 None => ReplyContent::Failed(Error::LimitExceeded),
@@ -294,9 +291,9 @@ impl Hub {
         } else {
             let mut clients = 0;
             let mut users = HashSet::new();
-            for info in present {
+            for user in members.into_iter().flat_map(|members| members.present_users()) {
                 clients += 1;
-                users.insert(&*info.user);
+                users.insert(user);
             }
             ReplyContent::PresenceStats { clients, users: users.len() as u64 }
         };
@@ -319,7 +316,7 @@ impl Hub {
 
     fn remove_members_if_empty(&mut self, at: u32) {
         let members = &mut self.homes[at].members;
-        if members.as_ref().is_some_and(|members| members.sessions.is_empty()) {
+        if members.as_ref().is_some_and(|members| members.is_empty()) {
             *members = None;
         }
     }
@@ -332,15 +329,16 @@ impl Hub {
         own: Option<&Arc<ClientInfo>>,
         bytes_max: usize,
     ) -> Option<Vec<Arc<ClientInfo>>> {
-        let members = self.homes[at].members.iter().flat_map(|members| members.sessions.values());
-        let present = members.filter(|member| member.presence).map(|member| &member.info);
+        let members = self.homes[at].members.iter().flat_map(|members| members.iter());
+        let present = members.filter(|member| member.presence).map(|member| member.info);
         let mut users = HashSet::new();
         let (mut known, mut bytes) = (Vec::new(), 0);
         let channel = (at, self.homes[at].incarnation);
+        let own = own.cloned();
         for info in own.into_iter().chain(self.announcements.known(channel, present)) {
-            if users.insert(&*info.user) {
+            if users.insert(info.user.clone()) {
                 bytes += info.cost();
-                known.push(Arc::clone(info));
+                known.push(info);
             }
         }
         (bytes_max == 0 || bytes <= bytes_max).then_some(known)

@@ -22,7 +22,7 @@ impl Hub {
     /// All members of channels at home here, each as if it had just come.
     pub fn members(&self) -> impl Iterator<Item = MemberEvent> {
         self.homes.iter().flat_map(|(_, home)| {
-            let members = home.members.iter().flat_map(|members| members.sessions.values());
+            let members = home.members.iter().flat_map(|members| members.iter());
             members.map(|member| member.event(&home.name, true, true))
         })
     }
@@ -49,7 +49,7 @@ impl Hub {
     pub(super) fn record_member(&mut self, at: u32, member: &HomeMember, joined: bool) {
         if self.members_recorded {
             let home = &self.homes[at];
-            let at_edge = home.members.as_ref().is_none_or(|members| members.sessions.is_empty());
+            let at_edge = home.members.as_ref().is_none_or(|members| members.is_empty());
             self.member_events.push_back(member.event(&home.name, joined, at_edge));
         }
     }

@@ -22,6 +22,7 @@ mod withdraw;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -30,7 +31,7 @@ use self::announce::Announcements;
 use self::forms::DeltaChannel;
 use crate::agent::Engines;
 use crate::broadcast::Broadcasts;
-use crate::channel::{Channel, Member, NameHasher, Subscription};
+use crate::channel::{Channel, NameHasher, Subscription};
 use crate::channel_event::{ChannelEvent, ChannelEventFilter};
 use crate::channel_filters::ChannelFilters;
 use crate::channel_table::ChannelTable;
@@ -47,6 +48,7 @@ use crate::message::{HubMessage, HubMessageKind, WaiterId};
 use crate::node_numbers::NodeNumbers;
 use crate::pending_requests::{PendingRequests, Waiter};
 use crate::position::{Epoch, StreamPosition};
+use crate::publication::ClientInfo;
 use crate::session::Session;
 use crate::session_id::{SESSIONS_MAX, WORKERS_MAX};
 use crate::shares::Shares;
@@ -93,8 +95,8 @@ pub struct Hub {
     /// Raw JSON about connections that have any.
     conn_infos: HashMap<u32, Box<[u8]>, RandomState>,
     subscriptions: Slots<Subscription>,
-    /// Of the subscriptions that others can see.
-    members: HashMap<u32, Member, RandomState>,
+    /// What others see of the subscriptions that say more than their connections.
+    infos: HashMap<u32, Arc<ClientInfo>, RandomState>,
     channels: ChannelTable<Channel>,
     /// Incarnations given to channels and home channels so far.
     incarnations: u32,
@@ -184,7 +186,7 @@ impl Hub {
             users: Users::new(config.users.clone().map(|directory| (directory, config.worker))),
             conn_infos: HashMap::default(),
             subscriptions: Slots::new(0),
-            members: HashMap::default(),
+            infos: HashMap::default(),
             channels: ChannelTable::new(),
             incarnations: 0,
             homes: ChannelTable::new(),

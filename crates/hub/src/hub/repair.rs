@@ -17,7 +17,7 @@ use crate::session_id::SessionId;
 
 /// What is to be done with a subscription that waits.
 enum Decision {
-    Answer(Option<Vec<Arc<Publication>>>),
+    Answer(Option<Vec<Publication>>),
     /// The engine has to be asked for what came after this offset.
     Read(u64),
     /// It is ahead of this node, or of an epoch that the node does not know: the engine decides whether that is refused.
@@ -29,7 +29,7 @@ enum Decision {
 pub(super) struct WasRead<'a> {
     /// Everything after this offset was read.
     since: u64,
-    publications: &'a [Arc<Publication>],
+    publications: &'a [Publication],
     /// Subscriptions have come since it was sent that are to be confirmed: they wait for another.
     late: bool,
 }
@@ -41,19 +41,19 @@ impl Hub {
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
         agent.heard = true;
         let (live, behind_gap) = (agent.live, !agent.held.is_empty());
-        if publication.offset == 0 {
+        if publication.offset() == 0 {
             if live {
                 self.deal(at, epoch, publication, except);
             }
             return;
         }
-        let position = StreamPosition { offset: publication.offset, epoch };
+        let position = StreamPosition { offset: publication.offset(), epoch };
         if !live {
             return self.hold(at, heard);
         }
         let Some(stream) = &self.homes[at].stream else {
             // Another node keeps what this one does not keep.
-            let unnumbered = Arc::new(Publication { offset: 0, ..Publication::clone(publication) });
+            let unnumbered = publication.unnumbered();
             return self.deal(at, Epoch::NONE, &unnumbered, except);
         };
         if stream.epoch != epoch {
@@ -72,14 +72,14 @@ impl Hub {
         &mut self,
         at: u32,
         epoch: Epoch,
-        publication: &Arc<Publication>,
+        publication: &Publication,
         except: Option<SessionId>,
     ) {
-        if publication.offset > 0 {
+        if publication.offset() > 0 {
             let Some(agent) = self.engines.agents.get(&at) else { return };
             let options = Arc::clone(&agent.options);
             if let Some(stream) = &mut self.homes[at].stream {
-                stream.top = publication.offset;
+                stream.top = publication.offset();
             }
             if options.keeps_history() {
                 self.append_history(at, publication, &options);
@@ -90,7 +90,7 @@ impl Hub {
 
     /// Holds a publication back that is not the next.
     fn hold(&mut self, at: u32, heard: Heard) {
-        let (cost, offset) = (heard.publication.cost(), heard.publication.offset);
+        let (cost, offset) = (heard.publication.cost(), heard.publication.offset());
         let Some(agent) = self.engines.agents.get(&at) else { return };
         let id = agent.engine;
         let fits = self.engines.get_mut(id).is_some_and(|engine| {
@@ -104,7 +104,7 @@ impl Hub {
             return self.give_up(at, StreamPosition { offset, epoch: heard.epoch });
         }
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
-        let place = agent.held.partition_point(|held| held.publication.offset < offset);
+        let place = agent.held.partition_point(|held| held.publication.offset() < offset);
         agent.held.insert(place, heard);
     }
 
@@ -117,7 +117,7 @@ impl Hub {
             let (epoch, top) = (stream.epoch, stream.top);
             let Some(agent) = self.engines.agents.get_mut(&at) else { return };
             let Some(first) = agent.held.front() else { return };
-            let (of, offset) = (first.epoch, first.publication.offset);
+            let (of, offset) = (first.epoch, first.publication.offset());
             let is_next = of == epoch && offset == top + 1;
             if of == epoch && offset > top + 1 {
                 return self.repair(at);
@@ -275,7 +275,7 @@ impl Hub {
         }
         for publication in &history.publications {
             let next = self.homes[at].stream.as_ref().map(|stream| stream.top + 1);
-            if next == Some(publication.offset) {
+            if next == Some(publication.offset()) {
                 // What was read does not say whom it was not for.
                 self.deal(at, epoch, publication, None);
             }
@@ -292,7 +292,7 @@ impl Hub {
             (true, true) if top == before => {
                 // The stream does not have it any more.
                 let position = StreamPosition { offset: agent.known_top, epoch };
-                let held_top = agent.held.back().map_or(0, |held| held.publication.offset);
+                let held_top = agent.held.back().map_or(0, |held| held.publication.offset());
                 let offset = position.offset.max(held_top);
                 return self.unrecoverable(at, StreamPosition { offset, epoch });
             }

@@ -59,9 +59,9 @@ impl Hub {
             }
             self.forget_waiting(at, worker, None);
             self.drop_interest(at, worker);
-            let members = self.homes[at].members.iter().flat_map(|members| members.sessions.keys());
+            let members = self.homes[at].members.iter().flat_map(|members| members.sessions());
             let gone: Vec<SessionId> =
-                members.copied().filter(|session| session.worker() == worker).collect();
+                members.filter(|session| session.worker() == worker).collect();
             for session in gone {
                 self.remove_member(at, session);
             }

@@ -271,7 +271,7 @@ impl Hub {
                 let slots = self.addressed(user, refresh.client);
                 for &slot in &slots {
                     if let Some(info) = &refresh.conn_info {
-                        self.conn_infos.insert(slot, info.clone());
+                        self.replace_conn_info(slot, info.clone());
                     }
                     let (session, tag) = (self.id_of(slot), self.sessions[slot].tag);
                     let expire_at_s = refresh.expire_at_s;

@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use arcstr::ArcStr;
+
 use super::Hub;
-use crate::channel::Subscription;
+use crate::channel::{LISTED, Subscription};
 use crate::channel_event::UnsubscribeCause;
 use crate::command::{NewSession, SessionView};
 use crate::config::Now;
@@ -92,8 +94,19 @@ impl Hub {
     /// is ignored.
     pub fn set_conn_info(&mut self, id: SessionId, conn_info: Box<[u8]>) {
         if let Some(slot) = self.slot_of(id) {
-            self.conn_infos.insert(slot, conn_info);
+            self.replace_conn_info(slot, conn_info);
         }
+    }
+
+    /// Changes what others see of a connection, but not as a member of the channels in which it is one already.
+    pub(super) fn replace_conn_info(&mut self, slot: u32, conn_info: Box<[u8]>) {
+        let listed = |&at: &u32| self.subscriptions[at].is(LISTED);
+        for at in self.subscriptions_of(slot).filter(listed).collect::<Vec<_>>() {
+            if !self.infos.contains_key(&at) {
+                self.infos.insert(at, self.new_client_info(slot, None, None));
+            }
+        }
+        self.conn_infos.insert(slot, conn_info);
     }
 
     /// Closes a session: it leaves every channel, pending subscriptions are cancelled, its outbox
@@ -233,9 +246,9 @@ impl Hub {
         let member = channel
             .and_then(|channel| self.channels.find(&self.names, channel))
             .and_then(|channel| self.subscription_to(slot, channel))
-            .and_then(|subscription| self.members.get(&subscription));
+            .and_then(|subscription| self.infos.get(&subscription));
         Some(match member {
-            Some(member) => Arc::clone(&member.info),
+            Some(info) => Arc::clone(info),
             None => self.new_client_info(slot, None, None),
         })
     }
@@ -247,7 +260,8 @@ impl Hub {
         chan_info: Option<Box<[u8]>>,
     ) -> Arc<ClientInfo> {
         Arc::new(ClientInfo {
-            user: user.unwrap_or_else(|| self.users.name(self.sessions[slot].user).into()),
+            user: user
+                .map_or_else(|| self.users.shared_name(self.sessions[slot].user), ArcStr::from),
             client: self.id_of(slot),
             conn_info: self.conn_infos.get(&slot).cloned(),
             chan_info,

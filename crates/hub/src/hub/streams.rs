@@ -265,7 +265,7 @@ impl Hub {
     pub(super) fn append_history(
         &mut self,
         at: u32,
-        publication: &Arc<Publication>,
+        publication: &Publication,
         options: &ChannelOptions,
     ) {
         let cost = publication.cost();
@@ -275,14 +275,14 @@ impl Hub {
         }
         self.make_room_in_history(at, cost, options);
         let Some(stream) = &mut self.homes[at].stream else { return };
-        let grown = stream.keep(Arc::clone(publication), options.history_size as usize);
+        let grown = stream.keep(publication.clone(), options.history_size as usize);
         stream.expires_ms = self.now.ms + options.history_ttl_ms;
         self.count_history(at, grown);
         self.schedule_timer(at);
     }
 
     /// Puts publications that were read elsewhere in front of a channel's history, if there is room for all of them.
-    pub(super) fn fill_history(&mut self, at: u32, read: &[Arc<Publication>]) {
+    pub(super) fn fill_history(&mut self, at: u32, read: &[Publication]) {
         let Some(agent) = self.engines.agents.get(&at) else { return };
         let options = Arc::clone(&agent.options);
         let cost: usize = read.iter().map(|publication| publication.cost()).sum();

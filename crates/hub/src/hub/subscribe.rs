@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Hub;
 use super::forms::FILTERS_BYTES_MAX;
 use crate::channel::{
-    Channel, DELTA, FILTERED, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, Member, Subscriber,
-    Subscription, SubscriptionState,
+    Channel, DELTA, FILTERED, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, LISTED, SKIPS_OWN_JOIN,
+    Subscriber, Subscription, SubscriptionState,
 };
 use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
@@ -38,7 +38,7 @@ struct Since {
 #[derive(Default)]
 pub(super) struct Recovered {
     pub(super) recovered: bool,
-    pub(super) publications: Vec<Arc<Publication>>,
+    pub(super) publications: Vec<Publication>,
     pub(super) members: Vec<Arc<ClientInfo>>,
 }
 
@@ -123,17 +123,17 @@ impl Hub {
         let local = !listed
             && known.is_some_and(|at| self.can_answer(&self.channels[at], options, recover));
         let (user, chan_info) = (subscribe.member.take(), subscribe.chan_info.take());
-        let is_known = listed || user.is_some() || chan_info.is_some();
-        let info = is_known.then(|| self.new_client_info(slot, user, chan_info));
-        let (skip_own_join, list_members) = (subscribe.skip_own_join, subscribe.list_members);
+        let says_more = user.is_some() || chan_info.is_some();
+        let info = (listed || says_more).then(|| self.new_client_info(slot, user, chan_info));
+        let list_members = subscribe.list_members;
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        let flags = flag(listed, LISTED) | flag(subscribe.skip_own_join, SKIPS_OWN_JOIN);
 
         let channel = match known {
             Some(channel) => channel,
             None => self.insert_channel(name, options, self.sessions[slot].maker)?,
         };
-        let state = SubscriptionState::Detached.into();
-        let next = self.sessions[slot].subscription;
-        let record = Subscription { session: slot, channel, state, next };
+        let record = Subscription::new(slot, flags, channel, self.sessions[slot].subscription);
         let Ok(subscription) = self.subscriptions.insert(record, NONE) else {
             unreachable!("indices below NONE outnumber all subscriptions")
         };
@@ -159,8 +159,8 @@ impl Hub {
         let session = &mut self.sessions[slot];
         session.subscription = subscription;
         session.subscriptions += 1;
-        if let Some(info) = info {
-            self.members.insert(subscription, Member { info, listed, skip_own_join });
+        if let Some(info) = info.filter(|_| says_more) {
+            self.infos.insert(subscription, info);
         }
         if let Some(pending) = pending {
             let position = self.channels[channel].position;
@@ -228,7 +228,7 @@ impl Hub {
         let (home, subscription) = (pending.home, pending.subscription);
         let at = self.subscriptions[subscription].channel;
         let channel = Arc::clone(&self.channels[at].name);
-        let maker = self.sessions[self.subscriptions[subscription].session].maker;
+        let maker = self.sessions[self.subscriptions[subscription].slot()].maker;
         let options = Arc::clone(options);
         let waiter = Waiter::Subscribe(Box::new(pending));
         let request = self.request(home, waiter, |request| {
@@ -295,7 +295,7 @@ impl Hub {
     /// that one counts it. A channel without subscriptions is removed.
     pub(super) fn detach(&mut self, at: u32, cause: UnsubscribeCause) {
         let subscription = self.subscriptions[at];
-        let slot = subscription.session;
+        let slot = subscription.slot();
         let session_id = self.id_of(slot);
         self.unlink_subscription(slot, at);
         if self.channel_event_filter.subscriptions
@@ -343,7 +343,8 @@ impl Hub {
         }
         self.subscriptions.remove(at);
 
-        let listed = self.members.remove(&at).is_some_and(|member| member.listed);
+        self.infos.remove(&at);
+        let listed = subscription.is(LISTED);
         let channel = &self.channels[subscription.channel];
         let last = channel.is_unused();
         if last || listed {
@@ -425,7 +426,8 @@ impl Hub {
     ) {
         let Recovered { recovered, mut publications, members } = recovered;
         let PendingSubscribe { token, session, subscription, mode, .. } = pending;
-        let Subscription { session: slot, channel: at, .. } = self.subscriptions[subscription];
+        let record = self.subscriptions[subscription];
+        let (slot, at) = (record.slot(), record.channel);
         if mode.was_recovering {
             let counter =
                 if recovered { &mut self.stats.recovered } else { &mut self.stats.unrecovered };
@@ -438,7 +440,7 @@ impl Hub {
             | flag(mode.delta, DELTA)
             | flag(mode.filter.is_some(), FILTERED);
         if let Some(filter) = mode.filter {
-            publications.retain(|publication| filter.admits(&publication.tags));
+            publications.retain(|publication| filter.admits(publication.tags()));
             self.begin_filter(at, subscription, filter);
         }
         if mode.delta {

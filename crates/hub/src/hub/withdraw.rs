@@ -48,7 +48,9 @@ impl Hub {
         let end = self.subscriptions.indices().end;
         let to = end.min(withdrawal.next.saturating_add(steps));
         for at in withdrawal.next..to {
-            let Subscription { session: slot, channel, state, .. } = self.subscriptions[at];
+            let subscription = self.subscriptions[at];
+            let Subscription { channel, state, .. } = subscription;
+            let slot = subscription.slot();
             if slot == NONE {
                 continue;
             }

@@ -181,7 +181,7 @@ impl Simulation {
     /// Offsets without a hole, ending or beginning with the newest.
     pub fn history_read(&mut self, result: Result<History, Error>) {
         let Ok(History { publications, position, .. }) = result else { return };
-        let mut offsets: Vec<u64> = publications.iter().map(|one| one.offset).collect();
+        let mut offsets: Vec<u64> = publications.iter().map(|one| one.offset()).collect();
         if offsets.first() > offsets.last() {
             offsets.reverse();
         }
@@ -194,11 +194,11 @@ impl Simulation {
             let RecordedEvents { published, subscribed } = &mut self.channel_events;
             match event {
                 ChannelEvent::Published { channel, publication, .. } if &*channel == LIVE => {
-                    assert_eq!(publication.offset, 0);
+                    assert_eq!(publication.offset(), 0);
                 }
                 ChannelEvent::Published { channel, epoch, publication } => {
-                    let before = published.insert((channel, epoch), publication.offset);
-                    assert_eq!(publication.offset, before.unwrap_or(0) + 1);
+                    let before = published.insert((channel, epoch), publication.offset());
+                    assert_eq!(publication.offset(), before.unwrap_or(0) + 1);
                 }
                 ChannelEvent::Subscribed { session, channel, .. } => {
                     assert!(subscribed.insert((session, channel)), "subscribed twice");

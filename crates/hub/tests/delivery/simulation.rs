@@ -396,8 +396,8 @@ impl Simulation {
                                     .publications
                                     .iter()
                                     .map(|publication| {
-                                        let data = String::from_utf8_lossy(&publication.data);
-                                        format!("{}={data}", publication.offset)
+                                        let data = String::from_utf8_lossy(publication.data());
+                                        format!("{}={data}", publication.offset())
                                     })
                                     .collect();
                                 format!("yes,{}", frames.join(","))

@@ -488,7 +488,7 @@ fn hooks_learn_of_a_publication_once_from_the_node_that_took_it() {
     };
     let events = reported(0);
     let [ChannelEvent::Published { publication, .. }] = &events[..] else { panic!("{events:?}") };
-    assert_eq!((publication.offset, &*publication.data), (1, &b"m"[..]));
+    assert_eq!((publication.offset(), publication.data()), (1, &b"m"[..]));
     assert_eq!(reported(1), []);
 }
 

@@ -9,8 +9,8 @@ use dunlin_hub::engine::{
     EngineConfig, EngineEvent, EngineId, EnginePosition, EngineRequest, Retention,
 };
 use dunlin_hub::{
-    ChannelOptions, Epoch, Error, Event, History, NewPublication, Publication, Published,
-    SessionId, StreamPosition, SubscribeOptions, Subscribed,
+    ChannelOptions, Epoch, Error, Event, History, NewPublication, Publication, PublicationParts,
+    Published, SessionId, StreamPosition, SubscribeOptions, Subscribed,
 };
 
 use crate::kit::World;
@@ -27,7 +27,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
 struct Stream {
     epoch: Epoch,
     top: u64,
-    kept: VecDeque<Arc<Publication>>,
+    kept: VecDeque<Publication>,
 }
 
 /// The connection of one worker, first in, first out.
@@ -166,7 +166,7 @@ impl Fleet {
         let event = match request {
             EngineRequest::Publish(publish) => {
                 let new = publish.publish;
-                let mut publication = Publication {
+                let mut publication = PublicationParts {
                     data: new.data,
                     format: new.format,
                     tags: new.tags,
@@ -174,7 +174,7 @@ impl Fleet {
                     info: new.info,
                     delta: new.delta,
                     time_ms: publish.time_ms,
-                    ..Publication::default()
+                    ..PublicationParts::default()
                 };
                 let mut position = StreamPosition::default();
                 if publish.retention.keeps() {
@@ -182,12 +182,12 @@ impl Fleet {
                     stream.top += 1;
                     position = StreamPosition { offset: stream.top, epoch: stream.epoch };
                     publication.offset = stream.top;
-                    stream.kept.push_back(Arc::new(publication.clone()));
+                    stream.kept.push_back(publication.clone().into());
                     while stream.kept.len() > publish.retention.size as usize {
                         stream.kept.pop_front();
                     }
                 }
-                self.push(&publish.channel, position.epoch, &Arc::new(publication));
+                self.push(&publish.channel, position.epoch, &publication.into());
                 let result = Ok(Published { position, suppressed: false });
                 EngineEvent::Published { token: publish.token, result }
             }
@@ -209,7 +209,7 @@ impl Fleet {
                 let result = if filter.since.is_some() && since.epoch != stream.epoch {
                     Err(Error::UnrecoverablePosition(position))
                 } else {
-                    let kept = stream.kept.iter().filter(|kept| kept.offset > since.offset);
+                    let kept = stream.kept.iter().filter(|kept| kept.offset() > since.offset);
                     Ok(History { publications: kept.cloned().collect(), position })
                 };
                 EngineEvent::History { token, result }
@@ -240,7 +240,7 @@ impl Fleet {
         self.links.get_mut(&at).expect("a link").events.push_back(event);
     }
 
-    fn push(&mut self, channel: &Arc<str>, epoch: Epoch, publication: &Arc<Publication>) {
+    fn push(&mut self, channel: &Arc<str>, epoch: Epoch, publication: &Publication) {
         for link in self.links.values_mut() {
             if !link.up || !link.heard.contains_key(channel) {
                 continue;
@@ -249,7 +249,7 @@ impl Fleet {
                 link.lose -= 1;
                 continue;
             }
-            let (channel, publication) = (Arc::clone(channel), Arc::clone(publication));
+            let (channel, publication) = (Arc::clone(channel), publication.clone());
             link.events.push_back(EngineEvent::Publication {
                 channel,
                 epoch,
@@ -297,7 +297,7 @@ impl Fleet {
     /// It keeps no publication up to this offset any more.
     pub fn trim(&mut self, channel: &str, offset: u64) {
         if let Some(stream) = self.streams.get_mut(channel) {
-            stream.kept.retain(|kept| kept.offset > offset);
+            stream.kept.retain(|kept| kept.offset() > offset);
         }
     }
 

@@ -145,7 +145,8 @@ impl Run {
             client.asked = false;
             if let Ok(subscribed) = result {
                 if subscribed.recovered {
-                    let had = subscribed.publications.iter().map(|publication| publication.offset);
+                    let had =
+                        subscribed.publications.iter().map(|publication| publication.offset());
                     let missed = client.last.offset + 1..=subscribed.position.offset;
                     assert_eq!(had.collect::<Vec<u64>>(), missed.collect::<Vec<u64>>());
                     assert_eq!(client.last.epoch, subscribed.position.epoch);

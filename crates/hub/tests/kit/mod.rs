@@ -19,16 +19,16 @@ impl Encode for Lines {
     fn encode(&mut self, encoding: EncodingId, outgoing: &Outgoing<'_>, out: &mut Vec<u8>) {
         let line = match outgoing {
             Outgoing::Publication { channel, publication } => {
-                let data = String::from_utf8_lossy(&publication.data);
-                format!("pub {channel} {} {data}", publication.offset)
+                let data = String::from_utf8_lossy(publication.data());
+                format!("pub {channel} {} {data}", publication.offset())
             }
             Outgoing::Delta { channel, publication, patch: None } => {
-                let data = String::from_utf8_lossy(&publication.data);
-                format!("whole {channel} {} {data}", publication.offset)
+                let data = String::from_utf8_lossy(publication.data());
+                format!("whole {channel} {} {data}", publication.offset())
             }
             Outgoing::Delta { channel, publication, patch: Some(patch) } => {
                 let data = String::from_utf8_lossy(patch.bytes);
-                format!("delta {channel} {} {data}", publication.offset)
+                format!("delta {channel} {} {data}", publication.offset())
             }
             Outgoing::Join { .. } | Outgoing::Leave { .. } if encoding.0 == 1 => return,
             Outgoing::Join { channel, info, .. } => format!("join {channel} {}", info.user),
@@ -394,6 +394,6 @@ pub fn plain() -> Arc<ChannelOptions> {
     Arc::new(ChannelOptions::default())
 }
 
-pub fn offsets(publications: &[Arc<dunlin_hub::Publication>]) -> Vec<u64> {
-    publications.iter().map(|publication| publication.offset).collect()
+pub fn offsets(publications: &[dunlin_hub::Publication]) -> Vec<u64> {
+    publications.iter().map(|publication| publication.offset()).collect()
 }

@@ -18,7 +18,7 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
     match *outgoing {
         // By hand, because this is written for every message: three copies and two numbers.
         Outgoing::Publication { channel, publication } => {
-            out.reserve(publication.data.len() + channel.len() + 64);
+            out.reserve(publication.data().len() + channel.len() + 64);
             out.extend_from_slice(b"{\"channel\":");
             write_string(out, channel);
             out.extend_from_slice(b",\"pub\":");

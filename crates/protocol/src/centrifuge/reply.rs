@@ -238,7 +238,7 @@ pub fn write_publication(out: &mut Vec<u8>, publication: &Publication) {
 
 /// A publication's members.
 pub(crate) fn write_publication_members(object: &mut Object<'_>, publication: &Publication) {
-    write_data(object, &publication.data, publication.format);
+    write_data(object, publication.data(), publication.format());
     write_publication_rest(object, publication);
 }
 
@@ -251,38 +251,38 @@ pub(crate) fn write_publication_as_text(
     let patch = patch.filter(|patch| patch.is_text);
     match patch.and_then(|patch| std::str::from_utf8(patch.bytes).ok()) {
         Some(patch) => drop(object.string("data", patch).flag("delta", true)),
-        None => write_text_data(object, &publication.data, publication.format),
+        None => write_text_data(object, publication.data(), publication.format()),
     }
     write_publication_rest(object, publication);
 }
 
 fn write_publication_rest(object: &mut Object<'_>, publication: &Publication) {
-    if let Some(info) = &publication.info {
+    if let Some(info) = publication.info() {
         write_client_info(object.key("info"), info);
     }
-    if publication.offset > 0 {
-        object.integer("offset", publication.offset);
+    if publication.offset() > 0 {
+        object.integer("offset", publication.offset());
     }
-    if !publication.tags.is_empty() {
+    if !publication.tags().is_empty() {
         let mut tags = Object::begin(object.key("tags"));
-        for (name, value) in publication.tags.iter() {
+        for (name, value) in publication.tags().iter() {
             write_string(tags.text_key(name), value);
         }
         tags.end();
     }
-    if let Some(key) = &publication.key {
+    if let Some(key) = publication.key() {
         object.string("key", key);
     }
 }
 
 /// An array of publications, in the order given.
-pub fn write_publications(out: &mut Vec<u8>, publications: &[Arc<Publication>]) {
+pub fn write_publications(out: &mut Vec<u8>, publications: &[Publication]) {
     write_list(out, publications, write_publication);
 }
 
 fn write_list(
     out: &mut Vec<u8>,
-    publications: &[Arc<Publication>],
+    publications: &[Publication],
     write: impl Fn(&mut Vec<u8>, &Publication),
 ) {
     out.push(b'[');
@@ -347,7 +347,7 @@ fn write_ttl(object: &mut Object<'_>, ttl_s: u32) {
 
 #[cfg(test)]
 mod tests {
-    use dunlin_hub::StreamPosition;
+    use dunlin_hub::{PublicationParts, StreamPosition};
     use serde_json::{Value, json};
 
     use super::super::code::ErrorCode;
@@ -364,8 +364,9 @@ mod tests {
         StreamPosition { offset, epoch: Epoch::from_u64(10) }
     }
 
-    fn publication(offset: u64) -> Arc<Publication> {
-        Arc::new(Publication { offset, data: b"{\"n\":1}".as_slice().into(), ..Default::default() })
+    fn publication(offset: u64) -> Publication {
+        let data = b"{\"n\":1}".as_slice().into();
+        PublicationParts { offset, data, ..PublicationParts::default() }.into()
     }
 
     #[test]
@@ -455,11 +456,15 @@ mod tests {
             written(&Reply::PresenceStats(PresenceStats { clients: 2, users: 1 })),
             r#"{"id":7,"presence_stats":{"num_clients":2,"num_users":1}}"#
         );
-        let mut by_client = Publication::clone(&publication(4));
-        by_client.info = Some(info);
-        by_client.tags = [("k".into(), "v".into())].into_iter().collect();
-        by_client.key = Some("x".into());
-        let history = History { publications: vec![Arc::new(by_client)], position: position(4) };
+        let by_client = PublicationParts {
+            offset: 4,
+            data: b"{\"n\":1}".as_slice().into(),
+            info: Some(info),
+            tags: [("k".into(), "v".into())].into_iter().collect(),
+            key: Some("x".into()),
+            ..PublicationParts::default()
+        };
+        let history = History { publications: vec![by_client.into()], position: position(4) };
         assert_eq!(
             serde_json::from_str::<Value>(&written(&Reply::History(&history))).unwrap(),
             json!({"id": 7, "history": {

@@ -115,12 +115,13 @@ pub fn write_item(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use dunlin_hub::{Epoch, PayloadFormat};
+    use dunlin_hub::{Epoch, PayloadFormat, PublicationParts};
 
     use super::*;
 
     fn publication(offset: u64, data: &str) -> Publication {
-        Publication { offset, data: data.as_bytes().into(), ..Publication::default() }
+        let data = data.as_bytes().into();
+        PublicationParts { offset, data, ..PublicationParts::default() }.into()
     }
 
     fn position(offset: u64, epoch: u64) -> StreamPosition {

@@ -113,14 +113,14 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
         Outgoing::Publication { channel, publication }
         | Outgoing::Delta { channel, publication, .. } => {
             let (channel, name) = (pusher_name(channel), event_name(publication));
-            out.reserve(publication.data.len() + channel.len() + 96);
+            out.reserve(publication.data().len() + channel.len() + 96);
             out.extend_from_slice(b"{\"event\":");
             write_string(out, name);
             out.extend_from_slice(b",\"channel\":");
             write_string(out, channel);
             out.extend_from_slice(b",\"data\":");
             write_data(out, publication);
-            if let Some(info) = &publication.info
+            if let Some(info) = publication.info()
                 && name.starts_with("client-")
                 && ChannelKind::of(channel) == ChannelKind::Presence
             {
@@ -184,7 +184,7 @@ fn write_event(out: &mut Vec<u8>, event: &str, channel: Option<&str>, data: &str
 
 #[cfg(test)]
 mod tests {
-    use dunlin_hub::{Publication, SessionId};
+    use dunlin_hub::{Publication, PublicationParts, SessionId};
     use serde_json::{Value, json};
 
     use super::*;
@@ -207,9 +207,13 @@ mod tests {
         }
     }
 
-    fn publication(event: Option<&str>, data: &str) -> Publication {
+    fn parts(event: Option<&str>, data: &str) -> PublicationParts {
         let tags = event.map(|event| ("event".into(), event.into())).into_iter().collect();
-        Publication { data: data.as_bytes().into(), tags, ..Publication::default() }
+        PublicationParts { data: data.as_bytes().into(), tags, ..PublicationParts::default() }
+    }
+
+    fn publication(event: Option<&str>, data: &str) -> Publication {
+        parts(event, data).into()
     }
 
     #[test]
@@ -234,8 +238,8 @@ mod tests {
     #[test]
     fn a_client_event_says_in_a_presence_channel_who_sent_it() {
         let from = |channel: &'static str, event| {
-            let publication =
-                Publication { info: Some(info("7", 1, None)), ..publication(Some(event), "1") };
+            let info = Some(info("7", 1, None));
+            let publication = PublicationParts { info, ..parts(Some(event), "1") }.into();
             written(|out| {
                 write_push(out, &Outgoing::Publication { channel, publication: &publication });
             })

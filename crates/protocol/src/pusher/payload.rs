@@ -32,8 +32,8 @@ pub fn payload_of_text(text: &str) -> Box<[u8]> {
 
 /// Writes a publication's payload as the text that is an event's data.
 pub(super) fn write_data(out: &mut Vec<u8>, publication: &Publication) {
-    let data = &*publication.data;
-    match (publication.format, std::str::from_utf8(data)) {
+    let data = publication.data();
+    match (publication.format(), std::str::from_utf8(data)) {
         (PayloadFormat::Json, Ok(_)) if data.first() == Some(&b'"') => out.extend_from_slice(data),
         (_, Ok(text)) => write_string(out, text),
         (_, Err(_)) => write_string(out, &STANDARD.encode(data)),
@@ -42,7 +42,7 @@ pub(super) fn write_data(out: &mut Vec<u8>, publication: &Publication) {
 
 /// An event's name. Names of the protocol's own are not for publishers.
 pub(super) fn event_name(publication: &Publication) -> &str {
-    let tag = publication.tags.iter().find(|(name, _)| &**name == EVENT_TAG);
+    let tag = publication.tags().iter().find(|(name, _)| &**name == EVENT_TAG);
     tag.map(|(_, event)| &**event).filter(|event| !is_reserved(event)).unwrap_or(EVENT_DEFAULT)
 }
 
@@ -129,12 +129,13 @@ pub(super) fn text_of(raw: &RawValue) -> Result<Cow<'_, str>, serde_json::Error>
 
 #[cfg(test)]
 mod tests {
+    use dunlin_hub::PublicationParts;
     use proptest::prelude::*;
 
     use super::*;
 
     fn sent(payload: Box<[u8]>) -> String {
-        let publication = Publication { data: payload, ..Publication::default() };
+        let publication = PublicationParts { data: payload, ..PublicationParts::default() }.into();
         let mut out = Vec::new();
         write_data(&mut out, &publication);
         serde_json::from_slice(&out).unwrap()
@@ -150,13 +151,13 @@ mod tests {
             assert_eq!(payload_of_text(text)[0], b'"', "{text:?}");
             assert_eq!(sent(payload_of_text(text)), text);
         }
-        let bytes = Publication {
+        let bytes = PublicationParts {
             data: (&b"\xff\0"[..]).into(),
             format: PayloadFormat::Binary,
-            ..Publication::default()
+            ..PublicationParts::default()
         };
         let mut out = Vec::new();
-        write_data(&mut out, &bytes);
+        write_data(&mut out, &bytes.into());
         assert_eq!(out, b"\"/wA=\"");
     }
 

@@ -3,7 +3,7 @@
 //! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds. Each target takes any
 //! bytes and panics when an invariant is broken.
 
-use dunlin_hub::{Outgoing, PayloadFormat, Publication, TagFilter};
+use dunlin_hub::{Outgoing, PayloadFormat, Publication, PublicationParts, TagFilter};
 use dunlin_protocol::centrifuge::{
     CommandError, Commands, ConnectRequest, FilterNode, ProtocolState, Request,
 };
@@ -107,8 +107,10 @@ fn pusher(frame: &[u8]) {
         }
     }
     if let Ok(text) = std::str::from_utf8(frame) {
-        let publication = Publication { data: payload_of_text(text), ..Publication::default() };
-        one_line(&publication.data);
+        let data = payload_of_text(text);
+        let publication =
+            Publication::from(PublicationParts { data, ..PublicationParts::default() });
+        one_line(publication.data());
         let mut out = Vec::new();
         let outgoing = Outgoing::Publication { channel: "ns:a", publication: &publication };
         write_push(&mut out, &outgoing);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dunlin_hub::{
     ChannelOptions, ChannelSummary, ClientInfo, Epoch, History, HistoryFilter, Info, PayloadFormat,
-    PresenceStats, Publication, Published, SessionId, StreamPosition,
+    PresenceStats, Publication, PublicationParts, Published, SessionId, StreamPosition,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -435,11 +435,8 @@ fn answers_as_the_walkthrough_has_them() {
         json!({"result": {"num_clients": 0, "num_users": 0}})
     );
     let publications = [2, 3].map(|offset| {
-        Arc::new(Publication {
-            offset,
-            data: b"{\"text\":\"hello\"}".as_slice().into(),
-            ..Default::default()
-        })
+        let data = b"{\"text\":\"hello\"}".as_slice().into();
+        Publication::from(PublicationParts { offset, data, ..PublicationParts::default() })
     });
     assert_eq!(
         written(&Ok(Outcome::History(History {

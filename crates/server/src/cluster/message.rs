@@ -87,7 +87,7 @@ impl Member {
         Member {
             v: VERSION,
             node: Arc::clone(node),
-            user: info.user.clone(),
+            user: info.user.as_str().into(),
             conn_info: raw(&info.conn_info),
             chan_info: raw(&info.chan_info),
             presence,
@@ -101,7 +101,7 @@ impl Member {
             |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| raw.get().as_bytes().into());
         ClientInfo {
             client,
-            user: self.user.clone(),
+            user: (*self.user).into(),
             conn_info: bytes(&self.conn_info),
             chan_info: bytes(&self.chan_info),
         }

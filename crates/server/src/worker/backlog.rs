@@ -210,9 +210,9 @@ impl Worker<'_> {
     }
 
     /// Charges publications that a subscriber has missed to the channel's namespace.
-    pub(super) fn charge_recovery(&mut self, channel: &str, missed: &[Arc<Publication>]) {
+    pub(super) fn charge_recovery(&mut self, channel: &str, missed: &[Publication]) {
         if !missed.is_empty() {
-            let bytes = missed.iter().map(|of| of.data.len() as u64).sum();
+            let bytes = missed.iter().map(|of| of.data().len() as u64).sum();
             let work = Work { bytes, ..Work::default() };
             self.charge_namespace(channel, work);
         }

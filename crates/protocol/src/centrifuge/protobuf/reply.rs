@@ -1,7 +1,6 @@
 //! `Reply` and the results in it.
 
 use std::io::Write as _;
-use std::sync::Arc;
 
 use dunlin_hub::{ClientInfo, Epoch, Patch, Publication, SessionId, StreamPosition, tenant};
 use dunlin_wire::protobuf::Writer;
@@ -89,7 +88,7 @@ fn write_refresh(w: &mut Writer<'_>, result: &RefreshResult<'_>) {
     write_ttl(w, 3, result.ttl_s);
 }
 
-fn write_publications(w: &mut Writer<'_>, number: u32, publications: &[Arc<Publication>]) {
+fn write_publications(w: &mut Writer<'_>, number: u32, publications: &[Publication]) {
     for publication in publications {
         w.message(number, |w| write_publication(w, publication));
     }
@@ -106,19 +105,19 @@ pub(super) fn write_difference(
     publication: &Publication,
     patch: Option<Patch<'_>>,
 ) {
-    w.bytes(4, patch.map_or(&publication.data, |patch| patch.bytes));
-    if let Some(info) = &publication.info {
+    w.bytes(4, patch.map_or(publication.data(), |patch| patch.bytes));
+    if let Some(info) = publication.info() {
         w.message(5, |w| write_client_info(w, info));
     }
-    w.unsigned(6, publication.offset);
-    for (name, value) in publication.tags.iter() {
+    w.unsigned(6, publication.offset());
+    for (name, value) in publication.tags().iter() {
         w.message(7, |w| {
             w.string(1, name);
             w.string(2, value);
         });
     }
     w.bool(8, patch.is_some());
-    w.string(11, publication.key.as_deref().unwrap_or_default());
+    w.string(11, publication.key().unwrap_or_default());
 }
 
 /// One client as others see it.

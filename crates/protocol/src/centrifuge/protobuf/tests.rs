@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ClientInfo, Epoch, History, Outgoing, PayloadFormat, PresenceStats, Publication, SessionId,
-    StreamPosition, Subscribed,
+    ClientInfo, Epoch, History, Outgoing, PayloadFormat, PresenceStats, Publication,
+    PublicationParts, SessionId, StreamPosition, Subscribed,
 };
 use dunlin_wire::protobuf::{Fields, Value as Wire, Writer};
 use proptest::prelude::*;
@@ -348,18 +348,18 @@ fn infos() -> impl Strategy<Value = ClientInfo> {
     })
 }
 
-fn publications() -> impl Strategy<Value = Arc<Publication>> {
+fn publications() -> impl Strategy<Value = Publication> {
     let tags = prop::collection::btree_map("\\PC{1,5}", "\\PC{0,9}", 0..3);
     let key = prop::option::of("[a-z]{1,5}");
     ("\\PC{0,200}", 0u64..1 << 53, prop::option::of(infos()), tags, key).prop_map(
         |(text, offset, info, tags, key)| {
-            Arc::new(Publication {
+            Publication::from(PublicationParts {
                 offset,
                 data: json!({ "text": text }).to_string().into_bytes().into(),
                 info: info.map(Arc::new),
                 tags: tags.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
                 key: key.map(Into::into),
-                ..Publication::default()
+                ..PublicationParts::default()
             })
         },
     )

@@ -113,6 +113,8 @@ impl Connected {
 
 #[cfg(test)]
 mod tests {
+    use dunlin_hub::PublicationParts;
+
     use super::*;
 
     fn session(slot: u32) -> SessionId {
@@ -164,11 +166,8 @@ mod tests {
     fn all_recoveries_of_a_connect_have_one_bound() {
         let mut connects = Connects::default();
         let missed = |bytes: usize| {
-            let publication = dunlin_hub::Publication {
-                data: vec![b'1'; bytes].into(),
-                ..dunlin_hub::Publication::default()
-            };
-            let publications = vec![Arc::new(publication)];
+            let data = vec![b'1'; bytes].into();
+            let publications = vec![PublicationParts { data, ..Default::default() }.into()];
             let was_recovering = true;
             Ok(Subscribed {
                 was_recovering,

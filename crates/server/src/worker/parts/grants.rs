@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(grants.without_key(|_, key| key == 2), a());
         assert_eq!(grants.issued(session(1), |at| at == Some(7)).len(), 2);
         grants.insert(session(1), "c", Grant { token: None, data: None });
-        assert_eq!(grants.by_capability(session(1)), ["c".into()]);
+        assert_eq!(grants.by_capability(session(1)), [Arc::<str>::from("c")]);
         assert_eq!(grants.allow(session(1), "a"), Allow::HISTORY);
         assert_eq!(grants.allow(session(1), "c"), Allow::NONE);
         assert_eq!(grants.expire(u64::MAX, 0, 9), []);

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use dunlin_hub::{Event, Publication};
+use dunlin_hub::Event;
 
 use super::Pending;
 
@@ -77,20 +77,19 @@ fn bytes_of(pending: &Pending, event: &Event) -> usize {
         }
         _ => return 0,
     };
-    publications.iter().map(|of: &std::sync::Arc<Publication>| of.data.len()).sum()
+    publications.iter().map(|of| of.data().len()).sum()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use dunlin_hub::{History, SessionId};
+    use dunlin_hub::{History, PublicationParts, SessionId};
 
     use super::*;
 
     fn page(id: u32, bytes: usize) -> (Pending, Event) {
-        let publication = Publication { data: vec![b'x'; bytes].into(), ..Publication::default() };
-        let history = History { publications: vec![Arc::new(publication)], ..History::default() };
+        let data = vec![b'x'; bytes].into();
+        let publications = vec![PublicationParts { data, ..PublicationParts::default() }.into()];
+        let history = History { publications, ..History::default() };
         let session = SessionId::pack(0, 0, 0, 1, 0);
         (Pending::Command { session, id }, Event::History { token: 0, result: Ok(history) })
     }

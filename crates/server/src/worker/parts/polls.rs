@@ -130,14 +130,14 @@ impl Polls {
         let since = entry.since.unwrap_or_default();
         let is_of_stream = since.epoch.is_none() || since.epoch == history.position.epoch;
         let follows =
-            history.publications.first().is_some_and(|first| first.offset == since.offset + 1);
+            history.publications.first().is_some_and(|first| first.offset() == since.offset + 1);
         let from_the_beginning = since.epoch.is_none() && since.offset == 0;
         if !(is_of_stream && (follows || from_the_beginning)) {
             entry.gap = Some(Gap::between(since, history.position));
         }
         entry.position = history.position;
         if let Some(last) = history.publications.last() {
-            entry.position.offset = last.offset;
+            entry.position.offset = last.offset();
         }
         poll.advance(at, &history.publications)
     }
@@ -231,9 +231,9 @@ impl Poll {
     }
 
     /// A channel has given what was missed in it.
-    fn advance(&mut self, at: usize, missed: &[Arc<Publication>]) -> PollStep {
+    fn advance(&mut self, at: usize, missed: &[Publication]) -> PollStep {
         let entry = &mut self.channels[at];
-        let bytes: usize = missed.iter().map(|publication| publication.data.len()).sum();
+        let bytes: usize = missed.iter().map(|publication| publication.data().len()).sum();
         if missed.is_empty() || self.items.is_empty() || self.items.len() + bytes <= self.bytes_max
         {
             for publication in missed {
@@ -259,7 +259,7 @@ impl Poll {
 
 #[cfg(test)]
 mod tests {
-    use dunlin_hub::Epoch;
+    use dunlin_hub::{Epoch, PublicationParts};
     use serde_json::Value;
 
     use super::*;
@@ -282,15 +282,15 @@ mod tests {
         polls
     }
 
-    fn publications(offsets: std::ops::RangeInclusive<u64>) -> Vec<Arc<Publication>> {
+    fn publications(offsets: std::ops::RangeInclusive<u64>) -> Vec<Publication> {
         let each = offsets.map(|offset| {
             let data = format!("\"p{offset}\"").into_bytes().into();
-            Arc::new(Publication { offset, data, ..Publication::default() })
+            PublicationParts { offset, data, ..PublicationParts::default() }.into()
         });
         each.collect()
     }
 
-    fn recovered(position: StreamPosition, missed: Vec<Arc<Publication>>) -> Subscribed {
+    fn recovered(position: StreamPosition, missed: Vec<Publication>) -> Subscribed {
         Subscribed {
             position,
             was_recovering: true,

@@ -61,15 +61,15 @@ impl WebhookEmitter {
     pub(crate) fn client_event(&mut self, event: &ChannelEvent) -> Option<HookEventBody> {
         let ChannelEvent::Published { channel, publication, .. } = event else { return None };
         let is_named = publication
-            .tags
+            .tags()
             .iter()
             .any(|(name, event)| &**name == EVENT_TAG && event.starts_with("client-"));
-        let is_wanted = publication.info.is_some()
+        let is_wanted = publication.info().is_some()
             && is_named
             && self.filter.wants_from(HookEventKind::ClientEvent, channel);
         is_wanted.then(|| HookEventBody::ClientEvent {
             channel: Arc::clone(channel),
-            publication: Arc::clone(publication),
+            publication: publication.clone(),
         })
     }
 
