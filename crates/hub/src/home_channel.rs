@@ -287,7 +287,11 @@ mod tests {
         let client = SessionId::from_u64(number).expect("53 bits");
         let chan_info = chan_info.map(|info| info.as_bytes().into());
         let info = Arc::new(ClientInfo { user: user.into(), client, conn_info: None, chan_info });
-        HomeMember { info, presence: number % 2 == 0, join_leave: number % 3 == 0 }
+        HomeMember {
+            info,
+            presence: number.is_multiple_of(2),
+            join_leave: number.is_multiple_of(3),
+        }
     }
 
     fn listed(members: &Members) -> Vec<(u64, String, Option<Box<[u8]>>, bool, bool)> {
@@ -307,7 +311,10 @@ mod tests {
         let mut members = Members::default();
         let widest = (1 << 53) - 1;
         members.insert(member(widest, "ada", None));
-        assert_eq!(listed(&members), [(widest, "ada".into(), None, false, widest % 3 == 0)]);
+        assert_eq!(
+            listed(&members),
+            [(widest, "ada".into(), None, false, widest.is_multiple_of(3))]
+        );
         assert_eq!(members.remove(SessionId::from_u64(7).unwrap()).map(|_| ()), None);
         members.insert(member(6, "", None));
         members.insert(member(4, "bob", Some("{}")));

@@ -139,10 +139,18 @@ pub(super) fn subscribe(options: &FrontDoor) -> Result<Round, Error> {
     }
     let per_s = pairs as f64 / began.elapsed().as_secs_f64();
     let (cpu_us, user_us) = Cpu::each_us(before, &server, pairs as u64);
+    drop((clients, server));
+    // Without subscribers it answers and sends nothing else: a command and its reply, of which a pair has two.
+    let floor = options.floor(MESSAGE_BYTES)?;
+    let (before, count) = (Cpu::of(&floor), (2 * pairs).to_string());
+    let url = format!("http://{}/one/1", options.address()?);
+    ended(options.requests(&url, "{}", &["-c", "64", "-n", &count])?)?;
+    let (floor_us, _) = Cpu::each_us(before, &floor, pairs as u64);
     Ok(Round {
         per_s: Some(per_s),
         cpu_us: Some(cpu_us),
         user_us: Some(user_us),
+        floor_us: Some(floor_us),
         ..Round::default()
     })
 }
