@@ -12,7 +12,7 @@ use crate::session_id::SESSIONS_MAX;
 use crate::shares::Maker;
 use crate::slots::NONE;
 
-/// One session's subscription to one channel.
+/// One session's subscription to one channel. A vacant record has no channel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subscription {
     /// Slot of the session, below [`LISTED`] and [`SKIPS_OWN_JOIN`].
@@ -73,7 +73,7 @@ impl From<SubscriptionState> for PackedState {
 
 impl Default for Subscription {
     fn default() -> Self {
-        Self { session: NONE, channel: NONE, state: SubscriptionState::Detached.into(), next: NONE }
+        Self { session: 0, channel: NONE, state: SubscriptionState::Detached.into(), next: NONE }
     }
 }
 

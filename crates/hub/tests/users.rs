@@ -367,6 +367,10 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     }
     let chosen = world.open(0, "dan");
     world.subscribe(chosen, "chat:a", &options, made());
+    // One that has ended leaves its place behind.
+    let (gone, now) = (world.open(0, "gone"), world.now);
+    world.subscribe(gone, "news", &options, asked());
+    assert!(world.hub(0).handle_unsubscribe(now, gone, "news", None));
     // This one's home worker has not answered yet.
     let late = world.open(0, "eve");
     let far = world.channel_at(1, "chat:");

@@ -51,7 +51,7 @@ impl Hub {
             let subscription = self.subscriptions[at];
             let Subscription { channel, state, .. } = subscription;
             let slot = subscription.slot();
-            if slot == NONE {
+            if channel == NONE {
                 continue;
             }
             let record = &mut self.channels[channel];
