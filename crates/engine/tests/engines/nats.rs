@@ -89,7 +89,7 @@ fn a_cut_link_is_made_anew_and_says_where_the_stream_is() {
             })
     });
     let history = fleet.history(1, "a", HistoryFilter::default()).unwrap();
-    let mut data: Vec<&[u8]> = history.publications.iter().map(|of| &*of.data).collect();
+    let mut data: Vec<&[u8]> = history.publications.iter().map(|of| of.data()).collect();
     assert_eq!(data.len(), 41);
     data.sort();
     data.dedup();
