@@ -103,7 +103,7 @@ impl Hub {
             let subscribers = self.channels[at].subscribers.len();
             self.count_traffic(name, |traffic| {
                 traffic.deliveries += subscribers as u64;
-                traffic.delivered_bytes += (subscribers * publication.data.len()) as u64;
+                traffic.delivered_bytes += (subscribers * publication.data().len()) as u64;
             });
         }
         let excepted = except.and_then(|session| self.except(at, session));

@@ -8,7 +8,7 @@ mod simulation;
 use dunlin_hub::engine::{EngineConfig, EngineEvent};
 use dunlin_hub::{
     ChannelEvent, ChannelEventFilter, Epoch, Error, HistoryFilter, Maker, NewPublication,
-    Publication, RecoveryMode, StreamPosition, SubscribeOptions, code,
+    PublicationParts, RecoveryMode, StreamPosition, SubscribeOptions, code,
 };
 use kit::{offsets, plain, publish, with_history};
 use model::{CONFIG, Fleet};
@@ -130,7 +130,8 @@ fn who_comes_back_before_the_node_has_subscribed_anew_recovers_by_what_a_read_ha
     let (channel, epoch): (std::sync::Arc<str>, _) = ("news".into(), Epoch::from_u64(77));
     assert_ne!(at.epoch, epoch);
     let NewPublication { data, format, delta, info, tags, key, .. } = publish("two");
-    let publication = Publication { offset: 2, data, format, delta, info, tags, key, time_ms: 0 };
+    let publication =
+        PublicationParts { offset: 2, data, format, delta, info, tags, key, time_ms: 0 };
     let hub = fleet.nodes[0].hub(0);
     for event in [
         EngineEvent::Publication {

@@ -6,8 +6,6 @@
 //! read from: the sender's own socket is the longer queue. A session whose commands come in requests of their own
 //! ([`emulation`](Worker::emulation)) is disconnected when more of them wait than may.
 
-use std::sync::Arc;
-
 use dunlin_hub::tenant::bare;
 use dunlin_hub::{Maker, Publication, SessionId};
 use dunlin_net::{ConnId, Context};
