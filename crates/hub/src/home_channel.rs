@@ -294,7 +294,10 @@ mod tests {
         }
     }
 
-    fn listed(members: &Members) -> Vec<(u64, String, Option<Box<[u8]>>, bool, bool)> {
+    /// Session, user, what is known of him, presence, join and leave.
+    type Listed = (u64, String, Option<Box<[u8]>>, bool, bool);
+
+    fn listed(members: &Members) -> Vec<Listed> {
         let mut listed: Vec<_> = members
             .iter()
             .map(|HomeMember { info, presence, join_leave }| {

@@ -81,8 +81,8 @@ impl Announcements {
 
     /// Those of a channel's sessions that its subscribers know of: with those whose leave is gathered, and without those whose
     /// join is.
-    pub(super) fn known<'a>(
-        &'a self,
+    pub(super) fn known(
+        &self,
         (at, incarnation): (u32, u32),
         present: impl Iterator<Item = Arc<ClientInfo>>,
     ) -> impl Iterator<Item = Arc<ClientInfo>> {
