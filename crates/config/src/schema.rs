@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn every_number_has_its_unit_last_in_its_name_or_counts_something() {
-        const COUNTS: [&str; 10] = [
+        const COUNTS: [&str; 11] = [
             "workers",
             "concurrency",
             "database",
@@ -298,6 +298,7 @@ mod tests {
             "weight",
             "broadcast_quantum",
             "sessions_per_turn",
+            "stream_replicas",
         ];
         each("config", root(), &mut |path, node| {
             let name = path.rsplit('.').next().unwrap();

@@ -46,6 +46,7 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
     let expected = [
         "it is shorter than 16 bytes",
         "there is no ",
+        "Redis has none",
         "it is not set",
         "it is set twice, inline and as a file",
         "there is a signing key too",

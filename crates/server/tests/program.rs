@@ -60,7 +60,7 @@ impl Client {
             "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Device: phone\r\nContent-Length: {}\r\n\r\n{commands}",
             commands.len()
         )
-        .unwrap();
+        .expect("written");
         let mut client = Client { lines: BufReader::new(stream) };
         let first = client.next();
         (client, first)

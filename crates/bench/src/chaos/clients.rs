@@ -263,7 +263,7 @@ impl Client {
                 (self.state, self.socket) = (State::Connecting, Some(socket));
             }
             Err(_) => {
-                self.due = now + RETRY + Duration::from_millis(random.below(mean_ms / 16 + 1))
+                self.due = now + RETRY + Duration::from_millis(random.below(mean_ms / 16 + 1));
             }
         }
         Ok(())

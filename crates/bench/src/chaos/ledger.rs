@@ -111,7 +111,7 @@ impl Ledger {
         then(&mut record)
     }
 
-    fn disagree(&self, kind: &'static str, what: String) {
+    fn disagree(&self, kind: &'static str, what: impl std::fmt::Display) {
         let mut all = self.disagreements.lock().unwrap_or_else(|held| held.into_inner());
         let count = all.0.entry(kind).or_default();
         *count += 1;

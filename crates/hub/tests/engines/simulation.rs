@@ -160,7 +160,7 @@ impl Run {
             let words: Vec<&str> = line.split(' ').collect();
             match words[0] {
                 "pub" => {
-                    let offset: u64 = words[2].parse().unwrap();
+                    let offset: u64 = words[2].parse().expect("an offset");
                     let position = client.position.as_mut().expect("who is sent is subscribed");
                     assert_eq!(offset, position.offset + 1, "{line}");
                     position.offset = offset;
@@ -209,7 +209,8 @@ impl Run {
         let options = with_history();
         while self.fleet.published(0).is_some() {}
         for channel in CHANNELS {
-            let published = self.fleet.publish(0, channel, &options, publish("end")).unwrap();
+            let published =
+                self.fleet.publish(0, channel, &options, publish("end")).expect("stored");
             for client in 0..self.clients.len() {
                 self.read(client);
                 let client = &self.clients[client];
