@@ -82,6 +82,7 @@ impl Node {
     }
 
     /// The answer of the server API.
+    #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
     fn api(&self, method: &str, body: Value) -> Value {
         let mut stream = TcpStream::connect(self.served.at.client).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();

@@ -67,6 +67,7 @@ impl Client {
     }
 
     /// A bidirectional one that says this.
+    #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
     fn say(address: SocketAddr, commands: Value) -> (Client, Value) {
         Client::open(address, "/connection/http_stream", &commands)
     }
