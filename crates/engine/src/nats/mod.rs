@@ -12,7 +12,7 @@
 //! at once, one is refused, reads the last message, and goes on behind it. One message of a channel is out at a time; what is
 //! published meanwhile leaves as one message behind it.
 //!
-//! **The last message has all that is to be known of a stream** ([`message`]): offset, epoch, what the epoch inherits, version,
+//! **The last message has all that is to be known of a stream** (`message`): offset, epoch, what the epoch inherits, version,
 //! and the sequences of the messages before it, by which a history is read backwards, eight messages at a time.
 //!
 //! **Equal numbers of different lives never pass for the same.** A server that is alone may have lost messages when it is another
@@ -73,7 +73,7 @@ const OUT_BYTES_MAX: usize = 1 << 20;
 /// Milliseconds between two looks at what waits for a connection.
 const EXPIRY_MS: u64 = 50;
 
-/// An engine on NATS: a machine without I/O and without a clock, see the table of the [crate](crate).
+/// An engine on NATS: a machine without I/O and without a clock, see the table of the crate.
 #[derive(Debug)]
 pub struct NatsEngine {
     config: NatsConfig,

@@ -1,7 +1,7 @@
 //! An engine on Redis (6.2 or later) or Valkey: one server, several by the hash of the channel, primaries that Sentinels know, or a
 //! cluster.
 //!
-//! A stream is a list of messages and a hash with its epoch and top offset ([`keys`]); scripts change both in one step
+//! A stream is a list of messages and a hash with its epoch and top offset (`keys`); scripts change both in one step
 //! (`lua/`). What was published is sent to the subscribers by the same script, so that its order is that of the offsets. Publications of
 //! one channel that wait for the same flush leave as one message, which is one entry of the list.
 //!
@@ -61,7 +61,7 @@ const GREETING_MS: u64 = 10_000;
 /// Milliseconds that an idempotency key is remembered if its publisher does not say.
 const IDEMPOTENCY_TTL_MS: u32 = 5 * 60 * 1000;
 
-/// An engine on Redis: a machine without I/O and without a clock, see the table of the [crate](crate).
+/// An engine on Redis: a machine without I/O and without a clock, see the table of the crate.
 #[derive(Debug)]
 pub struct RedisEngine {
     config: RedisConfig,
