@@ -154,7 +154,8 @@ pub enum EngineEvent {
         /// The channel's position and what it inherits.
         result: Result<EnginePosition, Error>,
     },
-    /// A publication of a channel that is heard. Its offset is 0 where nothing is kept.
+    /// A publication of a channel that is heard. Its offset is 0 where nothing is kept. One that the position of
+    /// [`Subscribed`](EngineEvent::Subscribed) reaches may come behind it: its offset is not above that position's.
     Publication {
         /// The channel.
         channel: Arc<str>,

@@ -20,15 +20,16 @@ fn subscriptions(node: &Node) -> usize {
     events.filter(|event| matches!(event, EngineEvent::Subscribed { .. })).count()
 }
 
-/// The offset that a subscription to "a" has reached. Behind each position, publications follow without a hole.
+/// The offset that a subscription to "a" has reached. Behind each position, publications follow without a hole;
+/// one that the position reaches already may come as well, and the hub drops it.
 fn offset_reached(node: &Node, token: u64) -> u64 {
     node.events.iter().fold(0, |offset, event| match event {
         EngineEvent::Subscribed { token: of, result } if *of == token => {
             result.as_ref().expect("subscribed").position.offset
         }
         EngineEvent::Publication { channel, publication, .. } if **channel == *"a" => {
-            assert_eq!(publication.offset(), offset + 1);
-            publication.offset()
+            assert!(publication.offset() <= offset + 1, "a hole behind {offset}");
+            offset.max(publication.offset())
         }
         _ => offset,
     })
