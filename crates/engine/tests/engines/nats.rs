@@ -84,7 +84,7 @@ fn a_cut_link_is_made_anew_and_says_where_the_stream_is() {
     let token = fleet.begin_subscribe(0, "a", KEPT);
     fleet.subscribe(0, "b", UNKEPT);
     fleet.publish(1, "a", "1");
-    fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 1);
+    fleet.until("heard", |nodes| offset_reached(&nodes[0], token) == 1);
     for round in 0..20u64 {
         // In flight when the link is cut: stored or not, it is found out.
         let sent = fleet.send(0, "a", KEPT, data_of(&format!("cut {round}")));
