@@ -20,7 +20,6 @@
 mod frame;
 mod links;
 pub mod nats;
-mod random;
 pub mod redis;
 mod remembered;
 mod select;

@@ -32,6 +32,7 @@ pub use sender::{
 };
 pub use service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
+pub use dunlin_wire::backoff::Backoff;
 pub use dunlin_wire::http2::client::Response;
 pub use dunlin_wire::http2::hpack::Indexing;
 

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use dunlin_wire::backoff::Backoff;
 use dunlin_wire::http2::client::Response;
 
 use crate::outcome::Outcome;
@@ -90,10 +91,10 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// How long to wait before the next attempt: what the service asks for, else `min` doubled by each retry, at most `max`.
-    pub fn wait(self, retry_after: Option<Duration>, min: Duration, max: Duration) -> Duration {
-        let doubled = min * 2u32.saturating_pow(self.retries.min(16));
-        retry_after.unwrap_or(doubled).min(max)
+    /// How long to wait before the next attempt: what the service asks for, else what `backoff` says, at most its `max_ms`.
+    pub fn wait(self, retry_after: Option<Duration>, backoff: Backoff) -> Duration {
+        let own = Duration::from_millis(backoff.delay_ms(self.retries.saturating_add(1)));
+        retry_after.unwrap_or(own).min(Duration::from_millis(backoff.max_ms))
     }
 
     /// `wait` and up to a quarter of it, another part for each recipient and retry, so that those who were refused together

@@ -1,5 +1,7 @@
 //! Exponential back-off with jitter: how long to wait before the next attempt where the peer does not say.
 
+use crate::random;
+
 /// The bounds of a back-off. The delay begins at `min_ms` and doubles with each attempt up to `max_ms`.
 ///
 /// ```
@@ -34,22 +36,18 @@ impl Backoff {
     }
 }
 
-/// Random numbers to spread things in time (xorshift64). They are predictable: not for secrets.
+/// Random numbers to spread things in time. They are predictable: not for secrets.
 #[derive(Clone, Debug)]
 pub struct Jitter(u64);
 
 impl Jitter {
     /// `seed` is any number.
     pub const fn new(seed: u64) -> Jitter {
-        // Zero would stay zero.
-        Jitter(seed | 1)
+        Jitter(seed)
     }
 
     /// The next number, less than `bound`; 0 for a bound of 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % if bound > 0 { bound } else { 1 }
+        random::next(&mut self.0) % bound.max(1)
     }
 }

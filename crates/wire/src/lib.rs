@@ -9,6 +9,7 @@ pub mod http2;
 pub mod nats;
 pub mod protobuf;
 pub mod proxy;
+pub mod random;
 pub mod resp;
 pub mod sse;
 mod token;

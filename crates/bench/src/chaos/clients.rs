@@ -11,10 +11,10 @@ use rustix::net::SendFlags;
 use serde_json::{Value, json};
 
 use super::ledger::{Follower, Ledger};
-use super::random::Random;
 use crate::protocol::{WEBSOCKET_KEY, websocket_frame};
 use dunlin_load::reactor::{ENDS, Events, Flags, Reactor, STREAM, socket};
 use dunlin_load::{Context, Error};
+use dunlin_wire::backoff::Jitter;
 
 /// Channels that a client follows.
 pub(super) const CHANNELS: usize = 2;
@@ -151,7 +151,7 @@ pub(super) fn run(
     numbers: std::ops::Range<usize>,
     seed: u64,
 ) -> Result<(), Error> {
-    let mut random = Random::new(seed ^ numbers.start as u64);
+    let mut random = Jitter::new(seed ^ numbers.start as u64);
     let (reactor, mut events) = (Reactor::new()?, Events::with_capacity(1024));
     let now = Instant::now();
     let mut clients: Vec<Client> = numbers
@@ -217,7 +217,7 @@ impl Client {
         index: usize,
         now: Instant,
         stays: bool,
-        random: &mut Random,
+        random: &mut Jitter,
     ) -> Result<(), Error> {
         if self.state == State::Away && self.due <= now {
             // Anywhere but where it was, if there is another.
@@ -249,7 +249,7 @@ impl Client {
         reactor: &Reactor,
         index: usize,
         now: Instant,
-        random: &mut Random,
+        random: &mut Jitter,
     ) -> Result<(), Error> {
         let address = shared.nodes[self.node];
         let socket = socket(address).context("cannot open another socket")?;
@@ -454,7 +454,7 @@ impl Client {
             shared.counts.connects.fetch_add(1, Ordering::Relaxed);
             let mean_ms = shared.stay.as_millis() as u64;
             // By its number and by how often it came: the average is what it is to be, and no two move in step.
-            let mut random = Random::new((self.number as u64) << 32 | u64::from(self.generation));
+            let mut random = Jitter::new((self.number as u64) << 32 | u64::from(self.generation));
             self.due = now + Duration::from_millis(mean_ms / 4 + random.below(mean_ms * 3 / 2 + 1));
             self.slots.iter_mut().for_each(|slot| slot.due = Some(now));
             return self.subscribe(shared, now);

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::proxy::Proxy;
-use super::random::Random;
 use crate::fleet::{Node, Redis};
 use dunlin_load::{Error, say};
+use dunlin_wire::backoff::Jitter;
 
 /// One way to do harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
@@ -43,7 +43,7 @@ pub(super) struct Stage {
     pub(super) nodes: Vec<Node>,
     pub(super) redis: Redis,
     pub(super) proxies: Vec<Proxy>,
-    pub(super) random: Random,
+    pub(super) random: Jitter,
     pub(super) counts: BTreeMap<Fault, u64>,
 }
 

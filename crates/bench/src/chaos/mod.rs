@@ -6,7 +6,6 @@ mod faults;
 mod ledger;
 mod proxy;
 mod publisher;
-mod random;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +18,11 @@ use self::clients::{Phase, Progress, Shared};
 use self::faults::{Fault, Stage};
 use self::ledger::Ledger;
 use self::proxy::Proxy;
-use self::random::Random;
 use crate::fleet::{Node, Redis, SETTINGS, address};
 use dunlin_load::client::Client;
 use dunlin_load::url::duration;
 use dunlin_load::{Error, ExitStatus, Output, Scratch, say};
+use dunlin_wire::backoff::Jitter;
 
 /// Without progress for so long, what is missing will not come.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -150,7 +149,7 @@ fn stage(options: &Chaos, scratch: &Scratch) -> Result<Stage, Error> {
     for node in &nodes {
         node.ready()?;
     }
-    let random = Random::new(options.seed);
+    let random = Jitter::new(options.seed);
     Ok(Stage { nodes, redis, proxies, random, counts: BTreeMap::new() })
 }
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::clients::Shared;
-use super::random::Random;
 use dunlin_load::Error;
 use dunlin_load::client::Client;
+use dunlin_wire::backoff::Jitter;
 
 /// Until the next attempt.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -37,7 +37,7 @@ pub(super) fn run(
 ) -> Result<(), Error> {
     let mut publisher = Publisher {
         shared,
-        random: Random::new(seed ^ channels.start as u64),
+        random: Jitter::new(seed ^ channels.start as u64),
         clients: shared.nodes.iter().map(|_| None).collect(),
     };
     while !over.load(Ordering::Acquire) {
@@ -59,7 +59,7 @@ pub(super) fn run(
 /// One message to each channel, which has to be acknowledged.
 pub(super) fn last(shared: &Shared, seed: u64) {
     let clients = shared.nodes.iter().map(|_| None).collect();
-    let mut publisher = Publisher { shared, random: Random::new(seed), clients };
+    let mut publisher = Publisher { shared, random: Jitter::new(seed), clients };
     for channel in 0..shared.ledger.channels() {
         while !publisher.publish(channel) {}
     }
@@ -67,7 +67,7 @@ pub(super) fn last(shared: &Shared, seed: u64) {
 
 struct Publisher<'a> {
     shared: &'a Shared,
-    random: Random,
+    random: Jitter,
     /// Connections that are kept, by node.
     clients: Vec<Option<Client>>,
 }

@@ -539,7 +539,7 @@ impl NatsEngine {
     }
 
     fn random(&mut self) -> u64 {
-        crate::random::next(&mut self.random)
+        dunlin_wire::random::next(&mut self.random)
     }
 
     /// An epoch that no stream has: 48 random bits.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use dunlin_wire::backoff::{Backoff, Jitter};
 use dunlin_wire::nats::{
     Limits, Operation, PING, PONG, encode_connect, encode_publish, encode_subscribe, parse,
 };
@@ -11,8 +12,8 @@ use super::{NatsEngine, Pipe, StreamPhase, refusals};
 use crate::links::Server;
 use crate::status::{Refusal, ShardState};
 
-/// Milliseconds between attempts to connect: the first, and the most.
-const RETRY_MS: (u64, u64) = (50, 1_000);
+/// Between attempts to connect, each of all servers.
+const RETRY: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
 
 /// Milliseconds that a connection may take until the server has greeted.
 const GREETING_MS: u64 = 10_000;
@@ -161,16 +162,13 @@ impl NatsEngine {
     }
 
     fn disconnected(&mut self, now_ms: u64) {
-        let spread = self.random();
+        let mut jitter = Jitter::new(self.random());
         let session = &mut self.session;
         // The other servers are tried at once.
-        let round = session.attempts as usize / self.config.servers.len();
-        let delay_ms = match session.attempts {
+        let delay_ms = match session.attempts / self.config.servers.len() as u32 {
             0 => 0,
-            _ if (session.attempts as usize) < self.config.servers.len() => 0,
-            _ => (RETRY_MS.0 << round.min(10)).min(RETRY_MS.1),
+            round => RETRY.jittered_ms(round + 1, &mut jitter),
         };
-        let delay_ms = delay_ms - delay_ms / 4 + spread % (delay_ms / 2 + 1);
         session.attempts += 1;
         session.at += 1;
         (session.phase, session.due_ms) = (Phase::Idle, now_ms + delay_ms);

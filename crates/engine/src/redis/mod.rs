@@ -631,7 +631,7 @@ impl RedisEngine {
     }
 
     fn random(&mut self) -> u64 {
-        crate::random::next(&mut self.random)
+        dunlin_wire::random::next(&mut self.random)
     }
 
     /// An epoch that no stream has: 48 random bits.

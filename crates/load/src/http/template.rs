@@ -5,6 +5,8 @@
 
 use std::io::Write;
 
+use dunlin_wire::random;
+
 /// A template, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template {
@@ -127,12 +129,9 @@ fn looks_like_a_place(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(plain)
 }
 
-/// A well mixed function of a number (the finaliser of SplitMix64).
-fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+/// A well mixed function of a number.
+fn mix(mut number: u64) -> u64 {
+    random::next(&mut number)
 }
 
 pub(crate) fn decimal(mut number: u64, out: &mut Vec<u8>) {

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dunlin_wire::backoff::Backoff;
+
 use super::connection::{CloseCause, Connection, Core};
 use super::options::Depth;
 use super::plan::{Plan, Reporter, Shared};
@@ -18,8 +20,7 @@ const READ_BYTES: usize = 256 << 10;
 const SWEEP_NS: u64 = 10_000_000;
 const SWEEP_NS_PER_CONNECTION: u64 = 1_000;
 /// After a connect that failed.
-const RETRY_NS: u64 = 10_000_000;
-const RETRY_NS_MAX: u64 = 1_000_000_000;
+const RETRY: Backoff = Backoff { min_ms: 20, max_ms: 1_000 };
 /// Without one open connection for this long the run is given up.
 const HOPELESS_NS: u64 = 10_000_000_000;
 /// How long the answers that are under way may take once nothing more is sent.
@@ -293,7 +294,7 @@ impl Worker {
     fn failed_to_open(&mut self, index: usize, now_ns: u64) {
         let place = &mut self.places[index];
         place.failures += 1;
-        place.retry_ns = now_ns + (RETRY_NS << place.failures.min(7)).min(RETRY_NS_MAX);
+        place.retry_ns = now_ns + RETRY.delay_ms(place.failures) * 1_000_000;
         self.tried += usize::from(!std::mem::replace(&mut place.tried, true));
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::{fmt, io};
 
+use dunlin_wire::backoff::{Backoff, Jitter};
 use dunlin_wire::resp::Value;
 
 use super::connection::{Connection, Event, InvalidCommand};
@@ -567,12 +568,12 @@ impl Client {
     }
 
     fn retry<D: Default>(&mut self, cx: &mut Context<D>) {
-        let min = self.config.retry_ms_min.max(1);
-        let delay_ms = (min << self.attempts.min(16)).min(self.config.retry_ms_max.max(min));
+        let min_ms = self.config.retry_ms_min.max(1);
+        let backoff = Backoff { min_ms, max_ms: self.config.retry_ms_max.max(min_ms) };
         self.attempts += 1;
         // Many clients that lost the same server do not come back as one.
-        let spread_ms = cx.random_u64() % (delay_ms / 2 + 1);
-        self.timer = Some(cx.run_after(delay_ms - delay_ms / 4 + spread_ms / 2, 0));
+        let delay_ms = backoff.jittered_ms(self.attempts, &mut Jitter::new(cx.random_u64()));
+        self.timer = Some(cx.run_after(delay_ms, 0));
     }
 }
 

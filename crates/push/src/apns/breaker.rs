@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dunlin_wire::backoff::Backoff;
 use tokio::time::Instant;
 
 /// So many refusals in a row, without an answer between that shows the credential to be good, stop a credential that has
@@ -16,9 +17,8 @@ const GOOD_PER_REFUSAL: u32 = 16;
 const GOOD_MAX: u32 = 1_024;
 /// Good answers outweigh nothing any more when there has been none for so long after a first refusal.
 const ROW_MAX: Duration = Duration::from_secs(10);
-/// From the last refusal to the next trial, doubled each time.
-const HOLD_MIN: Duration = Duration::from_secs(30);
-const HOLD_MAX: Duration = Duration::from_secs(15 * 60);
+/// From the last refusal to the next trial.
+const HOLD: Backoff = Backoff { min_ms: 30_000, max_ms: 15 * 60_000 };
 /// A trial whose answer does not come is followed by another after so long.
 const TRIAL_WITHIN: Duration = Duration::from_secs(30);
 
@@ -43,7 +43,8 @@ struct State {
 #[derive(Debug)]
 struct Open {
     why: String,
-    hold: Duration,
+    /// How often it has opened since an answer proved the credential good: trials that were refused, and one.
+    times: u32,
     /// When one push may try.
     trial_at: Instant,
     /// One has been let go, and its answer is not known.
@@ -81,17 +82,18 @@ impl Breaker {
         state.refusals += 1;
         let since = *state.since.get_or_insert(now);
         let good = if now >= since + ROW_MAX { 0 } else { self.good.load(Relaxed) };
-        let hold = match &state.open {
+        let times = match &state.open {
             // Late answers to what was sent before it opened are no further trial.
             Some(open) if !open.trying => return,
-            Some(open) => (open.hold * 2).min(HOLD_MAX),
-            None if state.refusals >= REFUSALS_MIN + good / GOOD_PER_REFUSAL => HOLD_MIN,
+            Some(open) => open.times + 1,
+            None if state.refusals >= REFUSALS_MIN + good / GOOD_PER_REFUSAL => 1,
             None => return,
         };
+        let hold = Duration::from_millis(HOLD.delay_ms(times));
         let why = why();
         tracing::warn!(%why, ?hold, "the credential is refused: nothing more is sent with it");
         self.good.store(0, Relaxed);
-        state.open = Some(Open { why, hold, trial_at: now + hold, trying: false });
+        state.open = Some(Open { why, times, trial_at: now + hold, trying: false });
     }
 
     /// An answer that only a good credential gets.
@@ -170,7 +172,7 @@ mod tests {
             assert!(breaker.check(now).is_err(), "one only");
             refuse(&breaker, now);
         }
-        now += HOLD_MAX;
+        now += Duration::from_millis(HOLD.max_ms);
         assert_eq!(breaker.check(now), Ok(()));
         breaker.handle_taken();
         assert!(!breaker.is_open());
@@ -184,14 +186,15 @@ mod tests {
         for _ in 0..3 {
             refuse(&breaker, begin);
         }
-        let trial = begin + HOLD_MIN;
+        let hold = Duration::from_millis(HOLD.min_ms);
+        let trial = begin + hold;
         assert_eq!(breaker.check(trial), Ok(()));
         refuse(&breaker, trial);
         for _ in 0..1_000 {
             refuse(&breaker, trial);
         }
-        assert_eq!(breaker.check(trial + HOLD_MIN * 2), Ok(()));
-        assert!(breaker.check(trial + HOLD_MIN * 2 + TRIAL_WITHIN / 2).is_err());
-        assert_eq!(breaker.check(trial + HOLD_MIN * 2 + TRIAL_WITHIN), Ok(()));
+        assert_eq!(breaker.check(trial + hold * 2), Ok(()));
+        assert!(breaker.check(trial + hold * 2 + TRIAL_WITHIN / 2).is_err());
+        assert_eq!(breaker.check(trial + hold * 2 + TRIAL_WITHIN), Ok(()));
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use dunlin_wire::backoff::Backoff;
 use dunlin_wire::http2::client::Response;
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -20,9 +21,8 @@ use crate::request::{Lane, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
 use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
-/// Waiting after a 5xx or 429, doubled each time, up to what Apple asks for at most.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(15 * 60);
+/// Waiting after a 5xx or 429, up to what Apple asks for at most.
+const RETRY: Backoff = Backoff { min_ms: 1_000, max_ms: 15 * 60_000 };
 const DEVICE_PATH: &str = "/3/device/";
 
 /// Which of Apple's services a device's app was built for.
@@ -247,12 +247,13 @@ impl Service for ApnsService {
             advice,
             possible_duplicate: false,
         });
-        let after = attempt.spread(request, attempt.wait(retry_after, RETRY_MIN, RETRY_MAX));
+        let after = attempt.spread(request, attempt.wait(retry_after, RETRY));
         match (response.status, &reason) {
             (403, Reason::ExpiredProviderToken) => ResponseAction::Reauthorize { otherwise },
             (429, Reason::TooManyRequests) => ResponseAction::Retry { after, otherwise },
             (503, Reason::Shutdown) => {
-                ResponseAction::Retry { after: after.min(RETRY_MIN), otherwise }
+                let after = after.min(Duration::from_millis(RETRY.min_ms));
+                ResponseAction::Retry { after, otherwise }
             }
             (500..=599, _) => ResponseAction::Retry { after, otherwise },
             _ => {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use dunlin_wire::backoff::Backoff;
 use dunlin_wire::http2::client::Response;
 use dunlin_wire::http2::hpack::Indexing;
 use serde_json::{Map, Value};
@@ -22,7 +23,7 @@ use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
 use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
 /// The longest pause between two tries.
-const RETRY_MAX: Duration = Duration::from_secs(15 * 60);
+const RETRY_MS_MAX: u64 = 15 * 60_000;
 /// How long the token server may take.
 const EXCHANGE_WITHIN: Duration = Duration::from_secs(30);
 
@@ -226,7 +227,8 @@ impl Service for FcmService {
                 otherwise: rejected("QUOTA_EXCEEDED".to_owned(), message, Some(after)),
             },
             FcmAnswer::Retry { reason, after, least, message } => {
-                let wait = attempt.wait(after, least, RETRY_MAX);
+                let min_ms = least.as_millis() as u64;
+                let wait = attempt.wait(after, Backoff { min_ms, max_ms: RETRY_MS_MAX });
                 ResponseAction::Retry {
                     after: attempt.spread(request, wait),
                     otherwise: rejected(reason, message, Some(wait)),

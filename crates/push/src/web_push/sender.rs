@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use dunlin_wire::backoff::Backoff;
 use dunlin_wire::http2::client::Response;
 use dunlin_wire::http2::hpack::Indexing;
 use tokio::time::Instant;
@@ -18,9 +19,8 @@ use crate::request::{Class, Header, Lane, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
 use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
-/// Waiting after a 5xx or 429 that does not say how long, doubled each time.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(15 * 60);
+/// Waiting after a 5xx or 429 that does not say how long.
+const RETRY: Backoff = Backoff { min_ms: 1_000, max_ms: 15 * 60_000 };
 
 /// Push services of the browsers in use. A host that begins with a dot stands for all below it.
 pub const KNOWN_HOSTS: [&str; 4] =
@@ -270,7 +270,7 @@ impl Service for WebPushService {
             WebPushAnswer::Retry { status, after } => {
                 let reason =
                     if matches!(status, 406 | 429) { "TooManyRequests" } else { "Unavailable" };
-                let wait = attempt.wait(after, RETRY_MIN, RETRY_MAX);
+                let wait = attempt.wait(after, RETRY);
                 let otherwise = rejected(reason.to_owned(), String::new(), Some(wait));
                 ResponseAction::Retry { after: attempt.spread(request, wait), otherwise }
             }
