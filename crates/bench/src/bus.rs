@@ -53,7 +53,7 @@ impl Figure {
     }
 }
 
-enum Message {
+enum BenchMessage {
     Ping(u64),
     Ask(RequestId, u64),
     Answer(RequestId, u64),
@@ -155,7 +155,7 @@ impl Bench {
         self.with_peer(spin, echo(spin), |endpoint| {
             let start = Instant::now();
             for round in 0..rounds {
-                send(endpoint, 1, Message::Ping(round));
+                send(endpoint, 1, BenchMessage::Ping(round));
                 black_box(spin(endpoint));
             }
             ns_each(start, 2 * rounds)
@@ -170,8 +170,8 @@ impl Bench {
                 let Ok(id) = requests.insert(round + 1_000, round) else {
                     unreachable!("one request at a time in a table of a thousand")
                 };
-                send(endpoint, 1, Message::Ask(id, round));
-                if let (_, Message::Answer(id, answer)) = spin(endpoint) {
+                send(endpoint, 1, BenchMessage::Ask(id, round));
+                if let (_, BenchMessage::Answer(id, answer)) = spin(endpoint) {
                     assert_eq!(requests.take(id), Some(answer - 1), "a reply finds its request");
                 }
             }
@@ -210,12 +210,12 @@ impl Bench {
 
     /// Ping and pong between two threads that sleep in `epoll_wait` whenever nothing is there.
     fn sleeping_hop(&self, rounds: u64) -> io::Result<f64> {
-        let mut endpoints = mesh::<Message>(self.endpoints, &MeshConfig::default())?;
+        let mut endpoints = mesh::<BenchMessage>(self.endpoints, &MeshConfig::default())?;
         let [ours, theirs, ..] = &mut endpoints[..] else {
             unreachable!("a mesh has at least two endpoints")
         };
         let receive = |mut bed: Reactor| {
-            move |endpoint: &mut Endpoint<Message>| loop {
+            move |endpoint: &mut Endpoint<BenchMessage>| loop {
                 if let Some(message) = endpoint.recv() {
                     return message;
                 }
@@ -231,7 +231,7 @@ impl Bench {
         Ok(self.between(ours, theirs, receive(first), echo(receive(theirs_bed)), |endpoint| {
             let start = Instant::now();
             for round in 0..rounds {
-                send(endpoint, 1, Message::Ping(round));
+                send(endpoint, 1, BenchMessage::Ping(round));
                 black_box(measured(endpoint));
             }
             ns_each(start, 2 * rounds)
@@ -240,16 +240,16 @@ impl Bench {
 
     /// A stream from one thread to another, both awake, flushed every 64 messages.
     fn stream(&self, messages: u64) -> io::Result<f64> {
-        let count = move |endpoint: &mut Endpoint<Message>| {
+        let count = move |endpoint: &mut Endpoint<BenchMessage>| {
             for _ in 0..messages {
                 black_box(spin(endpoint));
             }
-            send(endpoint, 0, Message::Stop);
+            send(endpoint, 0, BenchMessage::Stop);
         };
         self.with_peer(spin, count, |endpoint| {
             let start = Instant::now();
             for index in 0..messages {
-                let mut message = Message::Ping(index);
+                let mut message = BenchMessage::Ping(index);
                 while let Err(refused) = endpoint.send(1, message) {
                     message = refused.into_value();
                     spin_loop();
@@ -266,11 +266,11 @@ impl Bench {
 
     fn with_peer(
         &self,
-        receive: impl FnMut(&mut Endpoint<Message>) -> (usize, Message),
-        serve: impl FnOnce(&mut Endpoint<Message>) + Send,
-        measure: impl FnOnce(&mut Endpoint<Message>) -> f64,
+        receive: impl FnMut(&mut Endpoint<BenchMessage>) -> (usize, BenchMessage),
+        serve: impl FnOnce(&mut Endpoint<BenchMessage>) + Send,
+        measure: impl FnOnce(&mut Endpoint<BenchMessage>) -> f64,
     ) -> io::Result<f64> {
-        let mut endpoints = mesh::<Message>(self.endpoints, &MeshConfig::default())?;
+        let mut endpoints = mesh::<BenchMessage>(self.endpoints, &MeshConfig::default())?;
         let [ours, theirs, ..] = &mut endpoints[..] else {
             unreachable!("a mesh has at least two endpoints")
         };
@@ -281,23 +281,23 @@ impl Bench {
     /// that both are there.
     fn between(
         &self,
-        ours: &mut Endpoint<Message>,
-        theirs: &mut Endpoint<Message>,
-        mut receive: impl FnMut(&mut Endpoint<Message>) -> (usize, Message),
-        serve: impl FnOnce(&mut Endpoint<Message>) + Send,
-        measure: impl FnOnce(&mut Endpoint<Message>) -> f64,
+        ours: &mut Endpoint<BenchMessage>,
+        theirs: &mut Endpoint<BenchMessage>,
+        mut receive: impl FnMut(&mut Endpoint<BenchMessage>) -> (usize, BenchMessage),
+        serve: impl FnOnce(&mut Endpoint<BenchMessage>) + Send,
+        measure: impl FnOnce(&mut Endpoint<BenchMessage>) -> f64,
     ) -> f64 {
         thread::scope(|scope| {
             scope.spawn(|| {
                 self.pin(1);
-                send(theirs, 0, Message::Ping(0));
+                send(theirs, 0, BenchMessage::Ping(0));
                 serve(theirs);
             });
             self.pin(0);
             receive(ours);
             let figure = measure(ours);
             // Nobody listens any more if the peer has finished by itself.
-            let _ = ours.send(1, Message::Stop);
+            let _ = ours.send(1, BenchMessage::Stop);
             ours.flush();
             figure
         })
@@ -310,23 +310,25 @@ fn ns_each(start: Instant, count: u64) -> f64 {
 
 /// Answers everything until the stop message.
 fn echo(
-    mut receive: impl FnMut(&mut Endpoint<Message>) -> (usize, Message),
-) -> impl FnOnce(&mut Endpoint<Message>) {
+    mut receive: impl FnMut(&mut Endpoint<BenchMessage>) -> (usize, BenchMessage),
+) -> impl FnOnce(&mut Endpoint<BenchMessage>) {
     move |endpoint| {
         loop {
             match receive(endpoint) {
-                (from, Message::Ping(value)) => send(endpoint, from, Message::Ping(value)),
-                (from, Message::Ask(id, value)) => {
-                    send(endpoint, from, Message::Answer(id, value + 1));
+                (from, BenchMessage::Ping(value)) => {
+                    send(endpoint, from, BenchMessage::Ping(value))
                 }
-                (_, Message::Answer(..) | Message::Stop) => return,
+                (from, BenchMessage::Ask(id, value)) => {
+                    send(endpoint, from, BenchMessage::Answer(id, value + 1));
+                }
+                (_, BenchMessage::Answer(..) | BenchMessage::Stop) => return,
             }
         }
     }
 }
 
 /// One message is on its way at a time, so the ring has room.
-fn send(endpoint: &mut Endpoint<Message>, to: usize, message: Message) {
+fn send(endpoint: &mut Endpoint<BenchMessage>, to: usize, message: BenchMessage) {
     assert!(endpoint.send(to, message).is_ok(), "an empty ring takes a message");
     endpoint.flush();
 }
@@ -345,7 +347,7 @@ fn sleep(reactor: &mut Reactor) -> io::Result<()> {
     Ok(())
 }
 
-fn spin(endpoint: &mut Endpoint<Message>) -> (usize, Message) {
+fn spin(endpoint: &mut Endpoint<BenchMessage>) -> (usize, BenchMessage) {
     loop {
         if let Some(message) = endpoint.recv() {
             return message;

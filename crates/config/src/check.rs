@@ -22,16 +22,16 @@ pub(crate) fn shape(document: &Value) -> ConfigErrors {
 /// The same of one value, to stand at `path`, where the schema has `schema`.
 pub(crate) fn value(path: &Path, schema: &Node, value: &Value, errors: &mut ConfigErrors) {
     let rules = Rules { null_removes: false };
-    rules.node(&Place::Start(path), schema, value, errors);
+    rules.node(&Location::Start(path), schema, value, errors);
 }
 
 /// The same of a merge patch (RFC 7396), in which null takes a key away.
 pub(crate) fn patch(path: &Path, schema: &Node, value: &Value, errors: &mut ConfigErrors) {
     let rules = Rules { null_removes: true };
-    rules.node(&Place::Start(path), schema, value, errors);
+    rules.node(&Location::Start(path), schema, value, errors);
 }
 
-/// Takes out what stands at a place; of a list, all of it, so that no other element moves.
+/// Takes out what stands at a location; of a list, all of it, so that no other element moves.
 pub(crate) fn remove(value: &mut Value, steps: &[String]) {
     let Some((first, rest)) = steps.split_first() else {
         return *value = Value::Object(Map::new());
@@ -44,18 +44,18 @@ pub(crate) fn remove(value: &mut Value, steps: &[String]) {
 }
 
 /// Where the walk is. It is written out only for an error: most documents have none.
-enum Place<'a> {
+enum Location<'a> {
     Start(&'a Path),
-    Key(&'a Place<'a>, &'a str),
-    Element(&'a Place<'a>, usize),
+    Key(&'a Location<'a>, &'a str),
+    Element(&'a Location<'a>, usize),
 }
 
-impl Place<'_> {
+impl Location<'_> {
     fn path(&self) -> Path {
         match self {
-            Place::Start(path) => (*path).clone(),
-            Place::Key(above, key) => above.path().join(key),
-            Place::Element(above, index) => above.path().join(index),
+            Location::Start(path) => (*path).clone(),
+            Location::Key(above, key) => above.path().join(key),
+            Location::Element(above, index) => above.path().join(index),
         }
     }
 }
@@ -65,10 +65,16 @@ struct Rules {
 }
 
 impl Rules {
-    fn node(&self, place: &Place<'_>, schema: &Node, value: &Value, errors: &mut ConfigErrors) {
+    fn node(
+        &self,
+        location: &Location<'_>,
+        schema: &Node,
+        value: &Value,
+        errors: &mut ConfigErrors,
+    ) {
         let wrong = |value| {
             let message = format!("expected {}, found {}", schema.kind, found(&schema.kind, value));
-            let path = place.path();
+            let path = location.path();
             let meant = likely_meant(&path, &schema.kind, value);
             let error = ConfigError::new(path, message);
             match meant {
@@ -83,22 +89,22 @@ impl Rules {
                 for (key, value) in object {
                     match keys.iter().find(|(name, _)| name == key) {
                         Some((_, schema)) => {
-                            self.node(&Place::Key(place, key), schema, value, errors);
+                            self.node(&Location::Key(location, key), schema, value, errors);
                         }
-                        None => errors.push(unknown(&place.path(), key, keys)),
+                        None => errors.push(unknown(&location.path(), key, keys)),
                     }
                 }
             }
             (Kind::Map(schema), Value::Object(object)) => {
                 for (key, value) in object {
-                    self.node(&Place::Key(place, key), schema, value, errors);
+                    self.node(&Location::Key(location, key), schema, value, errors);
                 }
             }
             (Kind::List(schema), Value::Array(array)) => {
                 for (index, value) in array.iter().enumerate() {
                     // Null is no element, whatever it means for a key.
-                    let place = Place::Element(place, index);
-                    Rules { null_removes: false }.node(&place, schema, value, errors);
+                    let location = Location::Element(location, index);
+                    Rules { null_removes: false }.node(&location, schema, value, errors);
                 }
             }
             (Kind::Text | Kind::Secret, Value::String(_)) | (Kind::Boolean, Value::Bool(_)) => {}
@@ -110,7 +116,7 @@ impl Rules {
                 if number.as_i64().is_some_and(|number| (*min..=*max).contains(&number)) => {}
             (Kind::Pattern, Value::String(text)) => {
                 if let Err((what, fix)) = Pattern::parse(text) {
-                    errors.push(ConfigError::new(place.path(), what).with_fix(fix));
+                    errors.push(ConfigError::new(location.path(), what).with_fix(fix));
                 }
             }
             (_, value) => errors.push(wrong(value)),
@@ -185,8 +191,8 @@ pub(crate) fn unknown(path: &Path, key: &str, siblings: &[(String, Node)]) -> Co
         return error.with_fix(format!("did you mean `{elsewhere}`?"));
     }
     let names: Vec<_> = siblings.iter().map(|(name, _)| format!("`{name}`")).collect();
-    let place = if path.is_root() { "at the top".to_owned() } else { format!("in [{path}]") };
-    error.with_fix(format!("{place} there are {}", names.join(", ")))
+    let location = if path.is_root() { "at the top".to_owned() } else { format!("in [{path}]") };
+    error.with_fix(format!("{location} there are {}", names.join(", ")))
 }
 
 fn same_name(path: &Path, schema: &Node, key: &str) -> Option<Path> {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, Lost, Received};
 use dunlin_net::{
-    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, Place, TimerId,
-    Tls,
+    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, ServerAddr,
+    TimerId, Tls,
 };
 use redis_server::RedisServer;
 
@@ -262,7 +262,7 @@ fn a_connection_has_its_user_database_and_name() {
     let mut config = ClientConfig::new(server.addr);
     config.auth = Some(("ada".to_owned(), "secret".to_owned()));
     (config.database, config.name) = (3, Some("dunlin-1".to_owned()));
-    config.server = Place::Network { host: "localhost".to_owned(), port: server.addr.port() };
+    config.server = ServerAddr::Network { host: "localhost".to_owned(), port: server.addr.port() };
     let mut stage = stage(config);
     stage.command(1, &["CLIENT", "INFO"]).unwrap();
     stage.until(|notes| notes.replies.len() == 1);
@@ -321,7 +321,7 @@ fn what_had_not_left_is_lost_and_known_not_to_have_happened() {
 
     // And it moves to another server.
     let other = RedisServer::start();
-    let place = Place::Network { host: "127.0.0.1".to_owned(), port: other.addr.port() };
+    let place = ServerAddr::Network { host: "127.0.0.1".to_owned(), port: other.addr.port() };
     let connect = ConnectConfig::default();
     stage.notes.client.move_to(stage.event_loop.context(), place, connect);
     stage.until(|notes| notes.greeted == 3);

@@ -13,8 +13,8 @@ mod window;
 
 pub use budget::Budget;
 pub use client::{
-    Answer, BodyMode, Call, Caller, Client, ClientConfig, Depth, Effect, ErrorKind, HostConfig,
-    HostId, Outcome, Prepared, Request, RequestError, RequestId, Requests, Response, Result,
+    BodyMode, Call, Caller, Client, ClientConfig, Depth, Effect, ErrorKind, HostConfig, HostId,
+    Outcome, Prepared, Request, RequestError, RequestId, Requests, Response, ResponseView, Result,
     SendError, ThreadedClient, UrlError,
 };
 pub use connection::{Close, Connection, ConnectionLimits, Progress, ReplayDecision, Sink};

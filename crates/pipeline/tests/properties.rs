@@ -6,7 +6,7 @@ mod fuzz_targets;
 
 use dunlin_pipeline::{ConnectionLimits, Kind, Progress, ReplayDecision};
 use dunlin_wire::http1::{ResponseWriter, Version, encode_chunk, encode_last_chunk};
-use fuzz_targets::{Answer, converse};
+use fuzz_targets::{GatheredResponse, converse};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -67,10 +67,10 @@ impl Exchange {
         }
     }
 
-    fn answer(&self) -> Answer {
+    fn answer(&self) -> GatheredResponse {
         let bodiless = self.kind.is_head() || self.framing == Framing::None;
         let trailer = matches!(self.framing, Framing::Chunked { trailer: true, .. }) && !bodiless;
-        Answer {
+        GatheredResponse {
             status: self.status,
             body: if bodiless { Vec::new() } else { self.body.clone() },
             trailers: if trailer { vec![("Digest".into(), b"x".to_vec())] } else { Vec::new() },
@@ -129,7 +129,7 @@ proptest! {
         let mut kinds: Vec<Kind> = exchanges.iter().map(|exchange| exchange.kind).collect();
         kinds.extend([Kind::GET, Kind::POST].into_iter().cycle().take(unanswered));
         let outcome = converse(&kinds, &ConnectionLimits::default(), &bytes, piece);
-        let expected: Vec<Answer> = exchanges.iter().map(Exchange::answer).collect();
+        let expected: Vec<GatheredResponse> = exchanges.iter().map(Exchange::answer).collect();
         prop_assert_eq!(outcome.judge.answers, expected);
         let notice = closes && !exchanges.is_empty();
         let progress = if notice { Progress::LastAnswer } else { Progress::Open };

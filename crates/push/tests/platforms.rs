@@ -23,14 +23,14 @@ struct Seen {
     body: Vec<u8>,
 }
 
-type Answer = (u16, &'static [(&'static str, &'static str)], String);
+type CannedResponse = (u16, &'static [(&'static str, &'static str)], String);
 
 /// A service that answers by a function; each connection is a pipe in memory.
 #[derive(Clone)]
-struct Play(Arc<dyn Fn(&Seen) -> Answer + Send + Sync>);
+struct Play(Arc<dyn Fn(&Seen) -> CannedResponse + Send + Sync>);
 
 impl Play {
-    fn new(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Play {
+    fn new(answer: impl Fn(&Seen) -> CannedResponse + Send + Sync + 'static) -> Play {
         Play(Arc::new(answer))
     }
 

@@ -96,8 +96,8 @@ pub use crate::api::request::OptionsOverride;
 pub use crate::control::Ready;
 pub use crate::error::ServeError;
 pub use crate::program::{
-    Answer, Authorizer, CallError, Client, Connect, Decision, Handle, HttpRequest, HttpResponse,
-    Publish, Refresh, Reply, Responder, Rpc, SubRefresh, Subscribe,
+    Authorizer, CallError, Client, Connect, Decision, DecisionSender, Handle, HttpRequest,
+    HttpResponse, Publish, Refresh, Reply, Responder, Rpc, SubRefresh, Subscribe,
 };
 pub use crate::proxy::{
     ConnectResult, Denial, Outcome, PublishResult, RefreshResult, RpcResult, SubscribeResult,

@@ -14,9 +14,9 @@ use std::thread;
 use std::time::Duration;
 
 use dunlin_server::{
-    Answer, Authorizer, Config, Connect, ConnectResult, Decision, Denial, Handle, HttpResponse,
-    OptionsOverride, Publish, PublishResult, Refresh, RefreshResult, Rpc, RpcResult, Server,
-    SubRefresh, Subscribe, SubscribeResult, json,
+    Authorizer, Config, Connect, ConnectResult, Decision, DecisionSender, Denial, Handle,
+    HttpResponse, OptionsOverride, Publish, PublishResult, Refresh, RefreshResult, Rpc, RpcResult,
+    Server, SubRefresh, Subscribe, SubscribeResult, json,
 };
 use serde_json::Value;
 
@@ -132,7 +132,7 @@ fn the_example_decides_serves_its_route_and_publishes() {
 }
 
 /// Answers that are sent when the test says so.
-static WAITING: Mutex<Vec<Answer<ConnectResult>>> = Mutex::new(Vec::new());
+static WAITING: Mutex<Vec<DecisionSender<ConnectResult>>> = Mutex::new(Vec::new());
 static REFRESHED: AtomicU32 = AtomicU32::new(0);
 
 /// A runtime that sleeps, and is woken by a descriptor.

@@ -12,9 +12,9 @@ use http::{Response, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 /// How the server answers: by the number of the request, counted from 0.
-type Decide = fn(usize) -> Answer;
+type Decide = fn(usize) -> ServerReply;
 
-enum Answer {
+enum ServerReply {
     Status(u16, &'static str),
     Reset(Reason),
 }
@@ -56,7 +56,7 @@ async fn serve(io: DuplexStream, settings: Settings, decide: Decide) -> HashMap<
             }
             done.send((path, bytes)).unwrap();
             match answer {
-                Answer::Status(status, text) => {
+                ServerReply::Status(status, text) => {
                     let response = Response::builder()
                         .status(StatusCode::from_u16(status).unwrap())
                         .header("apns-id", "D0B2-1")
@@ -67,7 +67,7 @@ async fn serve(io: DuplexStream, settings: Settings, decide: Decide) -> HashMap<
                         send.send_data(Bytes::from_static(text.as_bytes()), true).unwrap();
                     }
                 }
-                Answer::Reset(reason) => respond.send_reset(reason),
+                ServerReply::Reset(reason) => respond.send_reset(reason),
             }
         });
     }
@@ -141,7 +141,7 @@ async fn bodies_of_every_size_pass_through_small_windows() {
         [(1, 65_535, 65_535, 16_384), (100, 100, 65_535, 16_384), (7, 4_000, 1 << 20, 1 << 20)]
     {
         let settings = Settings { streams, stream_window, connection_window, frame_bytes };
-        let ends = talk(settings, &sizes, |_| Answer::Status(200, "")).await;
+        let ends = talk(settings, &sizes, |_| ServerReply::Status(200, "")).await;
         for end in ends {
             let Event::Response { response, .. } = end else { panic!("{end:?}") };
             assert_eq!((response.status, response.fields.get("apns-id")), (200, Some("D0B2-1")));
@@ -158,10 +158,10 @@ async fn answers_and_resets_are_reported_apart() {
         frame_bytes: 16_384,
     };
     let ends = talk(settings, &[100; 300], |number| match number % 4 {
-        0 => Answer::Status(200, ""),
-        1 => Answer::Status(410, "{\"reason\":\"Unregistered\",\"timestamp\":1}"),
-        2 => Answer::Reset(Reason::REFUSED_STREAM),
-        _ => Answer::Reset(Reason::INTERNAL_ERROR),
+        0 => ServerReply::Status(200, ""),
+        1 => ServerReply::Status(410, "{\"reason\":\"Unregistered\",\"timestamp\":1}"),
+        2 => ServerReply::Reset(Reason::REFUSED_STREAM),
+        _ => ServerReply::Reset(Reason::INTERNAL_ERROR),
     })
     .await;
     let count = |test: &dyn Fn(&Event) -> bool| ends.iter().filter(|end| test(end)).count();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dunlin_hub::engine::{EngineEvent, EnginePosition};
 use dunlin_hub::{Error, Published, StreamPosition};
-use dunlin_wire::nats::{Headers, Message};
+use dunlin_wire::nats::{Headers, NatsMessage};
 use serde::Deserialize;
 
 use super::lane::{Batch, Known, Plain, Work};
@@ -53,7 +53,7 @@ pub(super) enum Pending {
 /// What JetStream answers.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Answer {
+struct ApiResponse {
     seq: u64,
     duplicate: bool,
     error: Option<Refused>,
@@ -171,8 +171,8 @@ impl NatsEngine {
     }
 
     /// The answer to what is answered in JSON; `None`: nobody is there to answer.
-    fn handle_json(&mut self, now_ms: u64, pending: Pending, answer: Option<Answer>) {
-        let Some(Answer { seq, duplicate, error, state }) = answer else {
+    fn handle_json(&mut self, now_ms: u64, pending: Pending, answer: Option<ApiResponse>) {
+        let Some(ApiResponse { seq, duplicate, error, state }) = answer else {
             self.stream_gone(now_ms);
             // Nothing was stored.
             return self.put_back(now_ms, pending);
@@ -495,7 +495,7 @@ impl NatsEngine {
     }
 
     /// A message of a channel that is heard.
-    pub(super) fn handle_message(&mut self, message: &Message<'_>) {
+    pub(super) fn handle_message(&mut self, message: &NatsMessage<'_>) {
         let Some(channel) = self.sids.get(&message.sid).cloned() else { return };
         self.stats.messages += 1;
         let parsed = State::parse(message.payload).ok();

@@ -13,8 +13,8 @@ use dunlin_engine::{
 use dunlin_hub::{Error, History, HistoryFilter, NewPublication, Published, StreamPosition};
 use dunlin_net::redis::{Client, ClientConfig, Received};
 use dunlin_net::{
-    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, Limits, LoopConfig, Place,
-    TimerId,
+    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, Limits, LoopConfig,
+    ServerAddr, TimerId,
 };
 
 /// When all of it happens, Unix time in milliseconds.
@@ -148,7 +148,7 @@ impl Pipe for NodePipe<'_> {
 
 impl Links for NodeLinks<'_> {
     fn open(&mut self, shard: ShardId, server: &Server) {
-        let place = Place::Network { host: server.host.clone(), port: server.port };
+        let place = ServerAddr::Network { host: server.host.clone(), port: server.port };
         if let Some(client) = self.clients.get_mut(&shard.0) {
             return client.move_to(self.cx, place, connect_config());
         }

@@ -31,7 +31,7 @@ struct Stream {
 }
 
 /// The connection of one worker, first in, first out.
-pub struct Link {
+pub struct NodeLink {
     pub up: bool,
     /// Channels heard, and the tokens of their subscriptions.
     heard: BTreeMap<Arc<str>, (u64, Retention)>,
@@ -48,7 +48,7 @@ pub struct Fleet {
     pub nodes: Vec<World>,
     streams: BTreeMap<Arc<str>, Stream>,
     epochs: u64,
-    links: BTreeMap<(usize, u8), Link>,
+    links: BTreeMap<(usize, u8), NodeLink>,
     pub reads: usize,
     pub position_requests: usize,
     pub positions_read: usize,
@@ -68,7 +68,7 @@ impl Fleet {
         };
         for node in 0..fleet.nodes.len() {
             for worker in 0..workers {
-                let link = Link {
+                let link = NodeLink {
                     up: true,
                     heard: BTreeMap::new(),
                     events: VecDeque::new(),
@@ -90,7 +90,7 @@ impl Fleet {
         self.settle();
     }
 
-    pub fn links(&mut self, node: usize) -> impl Iterator<Item = &mut Link> {
+    pub fn links(&mut self, node: usize) -> impl Iterator<Item = &mut NodeLink> {
         self.links.iter_mut().filter(move |((of, _), _)| *of == node).map(|(_, link)| link)
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct Address {
 
 /// Where connections are opened to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ResolvedAddress {
     /// At least one; the one that answered first leads.
     Network(Vec<SocketAddr>),
     Unix(PathBuf),
@@ -44,32 +44,32 @@ impl Address {
             true => wrong("there must be no user name; send it with -H 'Authorization: …'"),
             false => wrong(&error.to_string()),
         })?;
-        let dunlin_net::Place::Network { host, port } = parsed.place else {
+        let dunlin_net::ServerAddr::Network { host, port } = parsed.server else {
             return Err(wrong("a socket of the file system is named with --unix-socket"));
         };
         let Url { secure: tls, authority, target, .. } = parsed;
         Ok(Self { tls, authority, host, port, target })
     }
 
-    /// The places of the server: `unix_socket` if there is one, or the addresses of the host's name, of which several
+    /// Where the server is: `unix_socket` if there is one, or the addresses of the host's name, of which several
     /// are raced (RFC 8305), so that one that is dead delays nothing.
     ///
     /// # Errors
     /// A name that does not resolve, or not within `timeout`.
-    pub(crate) fn place(
+    pub(crate) fn resolve(
         &self,
         unix_socket: Option<&Path>,
         timeout: Duration,
-    ) -> Result<Place, Error> {
+    ) -> Result<ResolvedAddress, Error> {
         if let Some(path) = unix_socket {
-            return Ok(Place::Unix(path.to_owned()));
+            return Ok(ResolvedAddress::Unix(path.to_owned()));
         }
         let addresses = resolve::addresses(&self.host, self.port, timeout)?;
-        Ok(Place::Network(resolve::race(addresses, timeout)))
+        Ok(ResolvedAddress::Network(resolve::race(addresses, timeout)))
     }
 }
 
-impl Place {
+impl ResolvedAddress {
     /// Where attempt number `attempt` in a row goes: a host with several addresses is tried at all of them.
     pub(super) fn of_attempt(&self, attempt: u32) -> At<'_> {
         match self {
@@ -117,8 +117,8 @@ mod tests {
     #[test]
     fn every_address_of_a_host_has_its_turn() {
         let addresses = ["[::1]:1", "127.0.0.1:1"].map(|address| address.parse().unwrap());
-        let place = Place::Network(addresses.to_vec());
-        let turns = [0, 1, 2].map(|attempt| match place.of_attempt(attempt) {
+        let resolved = ResolvedAddress::Network(addresses.to_vec());
+        let turns = [0, 1, 2].map(|attempt| match resolved.of_attempt(attempt) {
             At::Network(address) => address,
             At::Unix(path) => panic!("{path:?}"),
         });

@@ -233,7 +233,7 @@ impl From<std::io::Error> for Refusal {
 }
 
 async fn open(plan: &Plan, failures: u32) -> Result<SendRequest<Bytes>, Refusal> {
-    match plan.place.of_attempt(failures) {
+    match plan.resolved.of_attempt(failures) {
         At::Network(address) => {
             let socket = tokio::net::TcpStream::connect(address).await?;
             socket.set_nodelay(true)?;

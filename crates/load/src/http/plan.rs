@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use memchr::memmem::Finder;
 
-use super::address::{Address, Place};
+use super::address::{Address, ResolvedAddress};
 use super::options::Depth;
 use super::request::Requests;
 use super::tally::Tally;
@@ -19,7 +19,7 @@ use crate::{Clock, Context, Error};
 pub(super) struct Plan {
     pub(super) url: String,
     pub(super) address: Address,
-    pub(super) place: Place,
+    pub(super) resolved: ResolvedAddress,
     pub(super) tls: Option<Tls>,
     pub(super) requests: Requests,
     pub(super) checks: Checks,
@@ -43,9 +43,11 @@ pub(super) struct Plan {
 impl Plan {
     /// Who is loaded, for errors: the authority, and the unix socket if that is where it is.
     pub(super) fn server(&self) -> String {
-        match &self.place {
-            Place::Unix(path) => format!("{} ({})", self.address.authority, path.display()),
-            Place::Network(_) => self.address.authority.clone(),
+        match &self.resolved {
+            ResolvedAddress::Unix(path) => {
+                format!("{} ({})", self.address.authority, path.display())
+            }
+            ResolvedAddress::Network(_) => self.address.authority.clone(),
         }
     }
 

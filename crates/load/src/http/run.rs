@@ -122,7 +122,7 @@ fn plan(options: &Http) -> Result<Plan, Error> {
         )));
     }
     let tls = super::tls::client(options, &address)?;
-    let place = address.place(options.unix_socket.as_deref(), options.connect_timeout)?;
+    let resolved = address.resolve(options.unix_socket.as_deref(), options.connect_timeout)?;
     let sending = options.sending_time();
     let guessed = options.requests.unwrap_or(0) as f64 / options.rate.unwrap_or(RATE_GUESSED);
     let expected = sending.unwrap_or(Duration::from_secs_f64(guessed.clamp(5.0, 1e6)));
@@ -136,7 +136,7 @@ fn plan(options: &Http) -> Result<Plan, Error> {
     Ok(Plan {
         url: options.url.clone(),
         address,
-        place,
+        resolved,
         tls,
         requests,
         checks: Checks {

@@ -30,7 +30,7 @@ const OPENING_NS: u64 = 10_000_000_000;
 
 pub(super) struct Worker {
     reactor: Reactor,
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     core: Core,
     shared: Arc<Shared>,
     reporter: Reporter,
@@ -43,18 +43,18 @@ pub(super) struct Worker {
     phase: Phase,
     /// Connections that are open.
     open: usize,
-    /// Places that have been open, or have failed, at least once.
+    /// Slots that have been open, or have failed, at least once.
     tried: usize,
     open_seen_ns: u64,
     swept_ns: u64,
     span: u64,
-    /// The place to offer the next due request to.
+    /// The slot to offer the next due request to.
     cursor: usize,
 }
 
-/// A place for a connection. Its generation distinguishes events of the connection before from those of this.
+/// A slot for a connection. Its generation distinguishes events of the connection before from those of this.
 #[derive(Default)]
-struct Place {
+struct Slot {
     generation: u32,
     connection: Option<Box<Connection>>,
     /// Not to be opened before.
@@ -95,7 +95,7 @@ impl Worker {
             plan.connections / plan.threads + u32::from(thread < plan.connections % plan.threads);
         Ok(Self {
             reactor: Reactor::new()?,
-            places: (0..mine).map(|_| Place::default()).collect(),
+            slots: (0..mine).map(|_| Slot::default()).collect(),
             core: Core::new(plan, thread),
             shared,
             reporter,
@@ -117,8 +117,8 @@ impl Worker {
         let clock = self.core.plan.clock;
         let began_ns = clock.now_ns();
         self.open_seen_ns = began_ns;
-        for index in 0..self.places.len() {
-            self.open_place(index, began_ns);
+        for index in 0..self.slots.len() {
+            self.open_slot(index, began_ns);
         }
         let mut said_ready = false;
         let mut events = Events::with_capacity(EVENTS_MAX);
@@ -128,8 +128,8 @@ impl Worker {
             self.reactor.wait(Some(wait_ns), &mut events)?;
             for (token, flags) in events.iter() {
                 let (index, generation) = ((token & 0xffff_ffff) as usize, (token >> 32) as u32);
-                // No place has the token of the timer.
-                if self.places.get(index).is_some_and(|place| place.generation == generation) {
+                // No slot has the token of the timer.
+                if self.slots.get(index).is_some_and(|slot| slot.generation == generation) {
                     self.handle_event(index, flags);
                 }
             }
@@ -144,7 +144,7 @@ impl Worker {
                 self.send_due(now_ns);
             }
             self.sweep(now_ns);
-            if !said_ready && (self.tried == self.places.len() || now_ns - began_ns > OPENING_NS) {
+            if !said_ready && (self.tried == self.slots.len() || now_ns - began_ns > OPENING_NS) {
                 said_ready = true;
                 self.shared.ready(now_ns);
             }
@@ -154,8 +154,8 @@ impl Worker {
                 ledger.flush_if(256 << 10)?;
             }
         }
-        for place in &mut self.places {
-            if let Some(connection) = place.connection.take() {
+        for slot in &mut self.slots {
+            if let Some(connection) = slot.connection.take() {
                 connection.abandon(&mut self.core);
             }
         }
@@ -247,9 +247,8 @@ impl Worker {
     /// Everything that was to be sent was, and ended.
     fn is_done(&self) -> bool {
         !self.core.has_work()
-            && self.places.iter().all(|place| {
-                place
-                    .connection
+            && self.slots.iter().all(|slot| {
+                slot.connection
                     .as_ref()
                     .is_none_or(|connection| connection.pipeline.in_flight() == 0)
             })
@@ -259,7 +258,7 @@ impl Worker {
         let timeout_ns = HOPELESS_NS.max(2 * self.core.plan.connect_timeout_ns);
         self.open == 0
             && (now_ns.saturating_sub(self.open_seen_ns) > timeout_ns
-                || self.places.iter().all(|place| place.failures >= 8))
+                || self.slots.iter().all(|slot| slot.failures >= 8))
     }
 
     fn publish(&mut self) {
@@ -271,18 +270,18 @@ impl Worker {
         live.open.store(self.open as u64, Ordering::Relaxed);
     }
 
-    fn open_place(&mut self, index: usize, now_ns: u64) {
+    fn open_slot(&mut self, index: usize, now_ns: u64) {
         let plan = &self.core.plan;
-        let place = &mut self.places[index];
-        let at = plan.place.of_attempt(place.failures);
+        let slot = &mut self.slots[index];
+        let at = plan.resolved.of_attempt(slot.failures);
         let opened = Transport::connect(at, plan.tls.as_ref()).and_then(|transport| {
-            let token = u64::from(place.generation) << 32 | index as u64;
+            let token = u64::from(slot.generation) << 32 | index as u64;
             self.reactor.watch(&transport.socket, token, STREAM)?;
             Ok(transport)
         });
         match opened {
             Ok(transport) => {
-                place.connection = Some(Box::new(Connection::new(transport, &self.core, now_ns)));
+                slot.connection = Some(Box::new(Connection::new(transport, &self.core, now_ns)));
             }
             Err(error) => {
                 self.core.connect_failed(&error);
@@ -292,15 +291,15 @@ impl Worker {
     }
 
     fn failed_to_open(&mut self, index: usize, now_ns: u64) {
-        let place = &mut self.places[index];
-        place.failures += 1;
-        place.retry_ns = now_ns + RETRY.delay_ms(place.failures) * 1_000_000;
-        self.tried += usize::from(!std::mem::replace(&mut place.tried, true));
+        let slot = &mut self.slots[index];
+        slot.failures += 1;
+        slot.retry_ns = now_ns + RETRY.delay_ms(slot.failures) * 1_000_000;
+        self.tried += usize::from(!std::mem::replace(&mut slot.tried, true));
     }
 
     fn handle_event(&mut self, index: usize, flags: Flags) {
         let clock = self.core.plan.clock;
-        let Some(connection) = &mut self.places[index].connection else { return };
+        let Some(connection) = &mut self.slots[index].connection else { return };
         if !connection.opened {
             let now_ns = clock.now_ns();
             if let Err(error) = connection.transport.connected() {
@@ -331,8 +330,8 @@ impl Worker {
             connection.since_ns = now_ns;
             self.open += 1;
             self.core.tally.events.opened += 1;
-            let place = &mut self.places[index];
-            self.tried += usize::from(!std::mem::replace(&mut place.tried, true));
+            let slot = &mut self.slots[index];
+            self.tried += usize::from(!std::mem::replace(&mut slot.tried, true));
             if !matches!(self.phase, Phase::Opening | Phase::Over) {
                 self.fill(index, now_ns);
             }
@@ -354,7 +353,7 @@ impl Worker {
     fn read(&mut self, index: usize, to_the_end: bool) {
         let clock = self.core.plan.clock;
         loop {
-            let Some(connection) = &mut self.places[index].connection else { return };
+            let Some(connection) = &mut self.slots[index].connection else { return };
             match connection.transport.read(&mut self.input) {
                 Ok(None) => return,
                 Ok(Some((length, more))) => {
@@ -401,14 +400,14 @@ impl Worker {
         if self.core.schedule.is_open_model() {
             return self.send_due(now_ns);
         }
-        let Some(connection) = &mut self.places[index].connection else { return };
+        let Some(connection) = &mut self.slots[index].connection else { return };
         if let Err(broken) = connection.fill(&mut self.core, now_ns, u32::MAX) {
             self.end(index, &CloseCause::Broken(broken), now_ns);
         }
     }
 
     fn fill_all(&mut self, now_ns: u64) {
-        for index in 0..self.places.len() {
+        for index in 0..self.slots.len() {
             self.fill(index, now_ns);
         }
     }
@@ -416,17 +415,17 @@ impl Worker {
     /// Sends what is due by the schedule, by turns over the connections that have room.
     fn send_due(&mut self, now_ns: u64) {
         let mut without_room = 0;
-        while without_room < self.places.len() {
+        while without_room < self.slots.len() {
             let due = self.core.schedule.available(now_ns, u64::from(u32::MAX)) as usize
                 + self.core.waiting_again();
             if due == 0 {
                 return;
             }
-            let index = self.cursor % self.places.len();
+            let index = self.cursor % self.slots.len();
             self.cursor = index + 1;
             // A fair share each: one by one at low rates, in batches at high ones.
             let share = due.div_ceil(self.open.max(1)) as u32;
-            let sent = match &mut self.places[index].connection {
+            let sent = match &mut self.slots[index].connection {
                 Some(connection) => connection.fill(&mut self.core, now_ns, share),
                 None => Ok(0),
             };
@@ -445,14 +444,14 @@ impl Worker {
         if self.open > 0 {
             self.open_seen_ns = now_ns;
         }
-        let every_ns = SWEEP_NS + SWEEP_NS_PER_CONNECTION * self.places.len() as u64;
+        let every_ns = SWEEP_NS + SWEEP_NS_PER_CONNECTION * self.slots.len() as u64;
         if now_ns.saturating_sub(self.swept_ns) < every_ns {
             return;
         }
         self.swept_ns = now_ns;
-        for index in 0..self.places.len() {
-            let place = &mut self.places[index];
-            match &mut place.connection {
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            match &mut slot.connection {
                 Some(connection) => {
                     if let Err(end) = connection.sweep(&mut self.core, now_ns) {
                         self.end(index, &end, now_ns);
@@ -461,8 +460,8 @@ impl Worker {
                         self.fill(index, now_ns);
                     }
                 }
-                None if place.retry_ns <= now_ns && self.core.has_work() => {
-                    self.open_place(index, now_ns);
+                None if slot.retry_ns <= now_ns && self.core.has_work() => {
+                    self.open_slot(index, now_ns);
                 }
                 None => {}
             }
@@ -470,16 +469,16 @@ impl Worker {
     }
 
     fn end(&mut self, index: usize, end: &CloseCause, now_ns: u64) {
-        let place = &mut self.places[index];
-        let Some(connection) = place.connection.take() else { return };
-        place.generation = place.generation.wrapping_add(1);
+        let slot = &mut self.slots[index];
+        let Some(connection) = slot.connection.take() else { return };
+        slot.generation = slot.generation.wrapping_add(1);
         let was_open = connection.opened;
         self.open -= usize::from(was_open);
         let useful = connection.end(&mut self.core, end, now_ns);
         if useful {
-            place.failures = 0;
+            slot.failures = 0;
             if self.core.has_work() && self.phase != Phase::Opening {
-                self.open_place(index, now_ns);
+                self.open_slot(index, now_ns);
             }
         } else {
             self.failed_to_open(index, now_ns);

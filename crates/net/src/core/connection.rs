@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::error::CloseReason;
 use super::spill::Spill;
-use super::wheel::Link;
+use super::wheel::TimerLink;
 use crate::http::ServerState;
 use crate::websocket;
 
@@ -212,7 +212,7 @@ impl std::ops::BitOr for Flags {
 #[derive(Debug)]
 pub(crate) struct Conn<D> {
     /// Its deadline and its place in the wheel.
-    pub(crate) link: Link,
+    pub(crate) link: TimerLink,
     /// Bytes cut short and bytes not yet sent; `None` while there are none.
     pub(crate) spill: Option<Box<Spill>>,
     pub(crate) generation: u32,
@@ -236,7 +236,7 @@ const _: () = assert!(size_of::<Conn<[u64; 3]>>() <= CONN_BYTES + 24);
 impl<D: Default> Conn<D> {
     pub(crate) fn free() -> Conn<D> {
         Conn {
-            link: Link::default(),
+            link: TimerLink::default(),
             spill: None,
             generation: 1,
             flags: Flags::default(),

@@ -19,7 +19,7 @@ use super::resolver::{Name, Resolver};
 use super::timer::Action;
 use super::tls::Tls;
 use super::token::Token;
-use super::url::{Place, Url};
+use super::url::{ServerAddr, Url};
 
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 64;
@@ -103,9 +103,9 @@ impl<D: Default> Context<D> {
     /// As [`Context::connect_name`], [`Context::connect_unix`] and [`Tls::system`].
     pub fn connect_url(&mut self, url: &Url, config: &ConnectConfig) -> io::Result<ConnId> {
         let mut config = config.clone();
-        match &url.place {
-            Place::Unix(path) => self.connect_unix(path, &config),
-            Place::Network { host, port } => {
+        match &url.server {
+            ServerAddr::Unix(path) => self.connect_unix(path, &config),
+            ServerAddr::Network { host, port } => {
                 config.tls = match (url.secure, config.tls) {
                     (false, _) => None,
                     (true, None) => Some(Tls::system()?.client(host)?),

@@ -48,5 +48,5 @@ pub use server::{Server, start, start_with};
 pub use stats::Stats;
 pub use time_slice::{TIME_SLICE_MAX, set_time_slice};
 pub use tls::{ClientTls, ServerTls, Tls};
-pub use url::{Place, Url, UrlError};
+pub use url::{ServerAddr, Url, UrlError};
 pub use worker::{Descriptors, Exit, WorkerConfig, Workers, pin, spawn_workers};

@@ -1,7 +1,7 @@
 //! The connection slab: records in chunks that never move, a free list through the records themselves.
 
 use crate::core::connection::{Conn, ConnId, Phase};
-use crate::core::wheel::{Link, Links};
+use crate::core::wheel::{TimerLink, TimerLinks};
 
 /// Records a chunk. Growth costs one allocation a chunk and copies nothing.
 const CHUNK: usize = 1 << CHUNK_BITS;
@@ -102,12 +102,12 @@ impl<D> Slab<D> {
     }
 }
 
-impl<D> Links for Slab<D> {
-    fn link(&self, index: u32) -> &Link {
+impl<D> TimerLinks for Slab<D> {
+    fn link(&self, index: u32) -> &TimerLink {
         &self.at(index).link
     }
 
-    fn link_mut(&mut self, index: u32) -> &mut Link {
+    fn link_mut(&mut self, index: u32) -> &mut TimerLink {
         &mut self.at_mut(index).link
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::context::{Context, TimerId};
-use super::wheel::{Link, Links, Wheel};
+use super::wheel::{TimerLink, TimerLinks, Wheel};
 
 /// What a timer does when it fires.
 pub(crate) enum Action<D> {
@@ -40,7 +40,7 @@ struct Slots<D>(Vec<Timer<D>>);
 
 #[derive(Debug)]
 struct Timer<D> {
-    link: Link,
+    link: TimerLink,
     action: Action<D>,
     /// 0: fires once.
     period_ms: u64,
@@ -48,12 +48,12 @@ struct Timer<D> {
     armed: bool,
 }
 
-impl<D> Links for Slots<D> {
-    fn link(&self, index: u32) -> &Link {
+impl<D> TimerLinks for Slots<D> {
+    fn link(&self, index: u32) -> &TimerLink {
         &self.0[index as usize].link
     }
 
-    fn link_mut(&mut self, index: u32) -> &mut Link {
+    fn link_mut(&mut self, index: u32) -> &mut TimerLink {
         &mut self.0[index as usize].link
     }
 }
@@ -66,7 +66,7 @@ impl<D> Timers<D> {
     pub(crate) fn arm(&mut self, at_ms: u64, period_ms: Option<u64>, action: Action<D>) -> TimerId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.0.push(Timer {
-                link: Link::default(),
+                link: TimerLink::default(),
                 action: Action::Notify(0),
                 period_ms: 0,
                 generation: 0,

@@ -8,17 +8,17 @@ use std::{fmt, io};
 /// query; or `unix:` and the path of a socket.
 ///
 /// ```
-/// use dunlin_net::{Place, Url};
+/// use dunlin_net::{ServerAddr, Url};
 ///
 /// let url: Url = "wss://a.example/chat?room=1".parse()?;
 /// assert!(url.secure && url.target == "/chat?room=1");
-/// assert_eq!(url.place, Place::Network { host: "a.example".into(), port: 443 });
+/// assert_eq!(url.server, ServerAddr::Network { host: "a.example".into(), port: 443 });
 /// # Ok::<(), dunlin_net::UrlError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Url {
     /// Where to connect.
-    pub place: Place,
+    pub server: ServerAddr,
     /// Whether to speak TLS.
     pub secure: bool,
     /// What stands in `Host`.
@@ -29,7 +29,7 @@ pub struct Url {
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum ServerAddr {
     /// A name or an address, and a port.
     Network {
         /// Without the brackets of an IPv6 address.
@@ -67,9 +67,9 @@ impl FromStr for Url {
 
     fn from_str(url: &str) -> Result<Url, UrlError> {
         if let Some(path) = url.strip_prefix("unix:") {
-            let place = Place::Unix(PathBuf::from(path));
+            let server = ServerAddr::Unix(PathBuf::from(path));
             let (authority, target) = ("localhost".to_owned(), "/".to_owned());
-            return Ok(Url { place, secure: false, authority, target });
+            return Ok(Url { server, secure: false, authority, target });
         }
         let (secure, rest) = [("http", false), ("https", true), ("ws", false), ("wss", true)]
             .into_iter()
@@ -95,7 +95,7 @@ impl FromStr for Url {
         let target = target.split('#').next().unwrap_or_default();
         let slash = if target.starts_with('/') { "" } else { "/" };
         Ok(Url {
-            place: Place::Network { host: host.to_owned(), port },
+            server: ServerAddr::Network { host: host.to_owned(), port },
             secure,
             authority: authority.to_owned(),
             target: format!("{slash}{target}"),
@@ -106,9 +106,9 @@ impl FromStr for Url {
 impl fmt::Display for Url {
     /// Scheme and authority; a client's errors name its server so.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Unix(path) => write!(f, "unix:{}", path.display()),
-            Place::Network { .. } => {
+        match &self.server {
+            ServerAddr::Unix(path) => write!(f, "unix:{}", path.display()),
+            ServerAddr::Network { .. } => {
                 let scheme = if self.secure { "https" } else { "http" };
                 write!(f, "{scheme}://{}", self.authority)
             }
@@ -130,11 +130,11 @@ mod tests {
             ("ws://a", "a", 80, false, "/"),
         ] {
             let parsed: Url = url.parse().expect(url);
-            assert_eq!(parsed.place, Place::Network { host: host.to_owned(), port });
+            assert_eq!(parsed.server, ServerAddr::Network { host: host.to_owned(), port });
             assert_eq!((parsed.secure, parsed.target.as_str()), (secure, target));
         }
         let unix: Url = "unix:/run/a.sock".parse().expect("a path");
-        assert_eq!(unix.place, Place::Unix("/run/a.sock".into()));
+        assert_eq!(unix.server, ServerAddr::Unix("/run/a.sock".into()));
     }
 
     #[test]

@@ -18,26 +18,26 @@ const TICK_MAX: u64 = (1 << (LEVEL_BITS * LEVELS as u32)) - 1;
 const NIL: u32 = u32::MAX;
 const UNLINKED: u64 = 0xffff;
 const DEADLINE_BITS: u32 = 48;
-/// The deadline of what is not to expire; also the largest value a [`Link`] can hold.
+/// The deadline of what is not to expire; also the largest value a [`TimerLink`] can hold.
 pub(crate) const NEVER: u64 = (1 << DEADLINE_BITS) - 1;
 
 /// An entry of a wheel: its deadline and its neighbours in the slot it sits in. Lives in the record it
 /// is the timer of, so that a timer costs sixteen bytes and no allocation.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct TimerLink {
     /// Deadline in ticks (48 bits) and the slot this entry is linked into (16 bits).
     deadline_slot: u64,
     prev: u32,
     next: u32,
 }
 
-impl Default for Link {
-    fn default() -> Link {
-        Link { deadline_slot: NEVER << 16 | UNLINKED, prev: NIL, next: NIL }
+impl Default for TimerLink {
+    fn default() -> TimerLink {
+        TimerLink { deadline_slot: NEVER << 16 | UNLINKED, prev: NIL, next: NIL }
     }
 }
 
-impl Link {
+impl TimerLink {
     /// The tick at which this entry is to expire, [`NEVER`] when it is not.
     pub(crate) fn deadline(&self) -> u64 {
         self.deadline_slot >> 16
@@ -58,9 +58,9 @@ impl Link {
 }
 
 /// Where the links of a wheel live, by index.
-pub(crate) trait Links {
-    fn link(&self, index: u32) -> &Link;
-    fn link_mut(&mut self, index: u32) -> &mut Link;
+pub(crate) trait TimerLinks {
+    fn link(&self, index: u32) -> &TimerLink;
+    fn link_mut(&mut self, index: u32) -> &mut TimerLink;
 }
 
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Wheel {
     }
 
     /// Sets the deadline of an entry, linked or not. A deadline in the past expires at the next tick.
-    pub(crate) fn schedule(&mut self, links: &mut impl Links, index: u32, deadline: u64) {
+    pub(crate) fn schedule(&mut self, links: &mut impl TimerLinks, index: u32, deadline: u64) {
         let link = links.link_mut(index);
         link.set_deadline(deadline);
         match link.slot() {
@@ -94,7 +94,7 @@ impl Wheel {
     }
 
     /// Takes an entry out. What is not linked stays so.
-    pub(crate) fn cancel(&mut self, links: &mut impl Links, index: u32) {
+    pub(crate) fn cancel(&mut self, links: &mut impl TimerLinks, index: u32) {
         let link = links.link_mut(index);
         link.set_deadline(NEVER);
         if let Some(slot) = link.slot() {
@@ -104,7 +104,7 @@ impl Wheel {
 
     /// The next entry whose deadline is not after `now`, taken out of the wheel. Entries found early move
     /// on. The wheel may be changed between two calls.
-    pub(crate) fn pop(&mut self, links: &mut impl Links, now: u64) -> Option<u32> {
+    pub(crate) fn pop(&mut self, links: &mut impl TimerLinks, now: u64) -> Option<u32> {
         while let Some((slot, start)) = self.next_slot().filter(|&(_, start)| start <= now) {
             debug_assert!(start >= self.elapsed);
             self.elapsed = start;
@@ -156,7 +156,7 @@ impl Wheel {
         self.elapsed & above | slot << shift
     }
 
-    fn insert(&mut self, links: &mut impl Links, index: u32) {
+    fn insert(&mut self, links: &mut impl TimerLinks, index: u32) {
         let deadline = links.link(index).deadline().clamp(self.elapsed + 1, TICK_MAX);
         let differs = (deadline ^ self.elapsed) | 1;
         let level = ((63 - differs.leading_zeros()) / LEVEL_BITS) as usize;
@@ -175,7 +175,7 @@ impl Wheel {
         self.occupied[level] |= 1 << digit;
     }
 
-    fn unlink(&mut self, links: &mut impl Links, index: u32, slot: usize) {
+    fn unlink(&mut self, links: &mut impl TimerLinks, index: u32, slot: usize) {
         let link = links.link_mut(index);
         debug_assert_eq!(link.slot(), Some(slot));
         let (prev, next) = (link.prev, link.next);
@@ -203,20 +203,20 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Entries(Vec<Link>);
+    struct Entries(Vec<TimerLink>);
 
-    impl Links for Entries {
-        fn link(&self, index: u32) -> &Link {
+    impl TimerLinks for Entries {
+        fn link(&self, index: u32) -> &TimerLink {
             &self.0[index as usize]
         }
 
-        fn link_mut(&mut self, index: u32) -> &mut Link {
+        fn link_mut(&mut self, index: u32) -> &mut TimerLink {
             &mut self.0[index as usize]
         }
     }
 
     fn entries(count: usize) -> Entries {
-        Entries((0..count).map(|_| Link::default()).collect())
+        Entries((0..count).map(|_| TimerLink::default()).collect())
     }
 
     #[test]

@@ -8,7 +8,7 @@ use dunlin_wire::backoff::{Backoff, Jitter};
 use dunlin_wire::resp::Value;
 
 use super::connection::{Connection, Event, InvalidCommand};
-use crate::{ConnId, ConnectConfig, Context, Place, TimerId, WriteError};
+use crate::{ConnId, ConnectConfig, Context, ServerAddr, TimerId, WriteError};
 
 /// Channels named in one command to subscribe.
 const CHANNELS_PER_COMMAND: usize = 128;
@@ -17,7 +17,7 @@ const CHANNELS_PER_COMMAND: usize = 128;
 #[derive(Clone)]
 pub struct ClientConfig {
     /// The server. A name is resolved for each connection.
-    pub server: Place,
+    pub server: ServerAddr,
     /// Name and password, where it asks for them. The name of the default user is `default`.
     pub auth: Option<(String, String)>,
     /// The database; of a cluster there is only 0. Channels know nothing of databases.
@@ -43,11 +43,11 @@ pub struct ClientConfig {
 impl ClientConfig {
     /// The defaults, for a server at this address.
     pub fn new(addr: SocketAddr) -> ClientConfig {
-        ClientConfig::at(Place::Network { host: addr.ip().to_string(), port: addr.port() })
+        ClientConfig::at(ServerAddr::Network { host: addr.ip().to_string(), port: addr.port() })
     }
 
     /// The defaults, for a server at this place.
-    pub fn at(server: Place) -> ClientConfig {
+    pub fn at(server: ServerAddr) -> ClientConfig {
         ClientConfig {
             server,
             auth: None,
@@ -102,7 +102,7 @@ pub enum Received<'a> {
     /// The reply to the command sent with this token.
     Reply(u64, &'a Value<'a>),
     /// A message of a channel subscribed to.
-    Message(Message<'a>),
+    Message(PubSubMessage<'a>),
     /// Anything else the server pushed: confirmations of subscriptions, and the errors by which it refuses them.
     Push(&'a Value<'a>),
 }
@@ -118,7 +118,7 @@ pub struct Lost {
 
 /// A message of a channel subscribed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct PubSubMessage<'a> {
     /// The pattern it was found by, if by one.
     pub pattern: Option<&'a [u8]>,
     /// The channel it was published to.
@@ -217,8 +217,8 @@ impl Client {
         (self.connection, self.input) = (Connection::new(), Vec::new());
         let connect = &self.config.connect;
         let begun = match &self.config.server {
-            Place::Network { host, port } => cx.connect_name(host, *port, connect),
-            Place::Unix(path) => cx.connect_unix(path, connect),
+            ServerAddr::Network { host, port } => cx.connect_name(host, *port, connect),
+            ServerAddr::Unix(path) => cx.connect_unix(path, connect),
         };
         match begun {
             Ok(conn) => self.conn = Some(conn),
@@ -234,7 +234,7 @@ impl Client {
     pub fn move_to<D: Default>(
         &mut self,
         cx: &mut Context<D>,
-        server: Place,
+        server: ServerAddr,
         connect: ConnectConfig,
     ) {
         (self.config.server, self.config.connect, self.attempts) = (server, connect, 0);
@@ -583,16 +583,22 @@ fn command_bytes(arguments: &[&[u8]]) -> usize {
 }
 
 /// The message of a channel that a push is, if it is one.
-fn message<'a>(push: &'a Value<'_>) -> Option<Message<'a>> {
+fn message<'a>(push: &'a Value<'_>) -> Option<PubSubMessage<'a>> {
     match push.elements()? {
         [kind, channel, payload] if matches!(kind.text(), Some("message" | "smessage")) => {
-            Some(Message { pattern: None, channel: channel.bytes()?, payload: payload.bytes()? })
+            Some(PubSubMessage {
+                pattern: None,
+                channel: channel.bytes()?,
+                payload: payload.bytes()?,
+            })
         }
-        [kind, pattern, channel, payload] if kind.text() == Some("pmessage") => Some(Message {
-            pattern: pattern.bytes(),
-            channel: channel.bytes()?,
-            payload: payload.bytes()?,
-        }),
+        [kind, pattern, channel, payload] if kind.text() == Some("pmessage") => {
+            Some(PubSubMessage {
+                pattern: pattern.bytes(),
+                channel: channel.bytes()?,
+                payload: payload.bytes()?,
+            })
+        }
         _ => None,
     }
 }

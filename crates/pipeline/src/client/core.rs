@@ -8,7 +8,7 @@ use dunlin_wire::backoff::Backoff;
 
 use super::config::{ClientConfig, HostConfig};
 use super::host::{Host, HostId};
-use super::link::Link;
+use super::host_connection::HostConnection;
 use super::outcome::{Effect, ErrorKind, RequestError};
 use super::request::{Prepared, Record, Records, Request, RequestId, SendError};
 
@@ -47,7 +47,7 @@ pub(crate) struct Core {
 pub(crate) enum Entry {
     Free,
     Dialing(HostId),
-    Open(Box<Link>),
+    Open(Box<HostConnection>),
 }
 
 impl Core {
@@ -208,7 +208,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn link(&mut self, conn: ConnId) -> Option<&mut Link> {
+    pub(crate) fn link(&mut self, conn: ConnId) -> Option<&mut HostConnection> {
         match self.entries.get_mut(conn.index() as usize) {
             Some(Entry::Open(link)) if link.id == conn => Some(link),
             _ => None,
@@ -224,7 +224,7 @@ impl Core {
     }
 
     /// Takes a link out of the table, to be put back or let go of.
-    pub(crate) fn take_link(&mut self, conn: ConnId) -> Option<Box<Link>> {
+    pub(crate) fn take_link(&mut self, conn: ConnId) -> Option<Box<HostConnection>> {
         let entry = self.entries.get_mut(conn.index() as usize)?;
         match std::mem::replace(entry, Entry::Free) {
             Entry::Open(link) if link.id == conn => Some(link),

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Place, Tls};
+use dunlin_net::{ConnId, ConnectConfig, Context, Limits, ServerAddr, Tls};
 
 use super::core::{Core, Entry};
 use super::host::HostId;
@@ -18,9 +18,9 @@ impl Core {
             limits: Limits { output_bytes_max: usize::MAX, ..Limits::default() },
             ..ConnectConfig::default()
         };
-        let dialed = match &host.url.place {
-            Place::Unix(path) => cx.connect_unix(path, &config),
-            Place::Network { host: name, port } => {
+        let dialed = match &host.url.server {
+            ServerAddr::Unix(path) => cx.connect_unix(path, &config),
+            ServerAddr::Network { host: name, port } => {
                 secure(host.url.secure, host.config.tls.as_ref(), name).and_then(|tls| {
                     let config = ConnectConfig { tls, ..config };
                     match host.config.addresses.is_empty() {

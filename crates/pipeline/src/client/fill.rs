@@ -7,7 +7,7 @@ use dunlin_net::{ConnId, Context};
 use super::core::{Core, Entry};
 use super::dial::put;
 use super::host::HostId;
-use super::link::Link;
+use super::host_connection::HostConnection;
 use super::outcome::{Effect, ErrorKind};
 
 /// Bytes of a batch. More would only wait in the socket.
@@ -63,7 +63,7 @@ impl Core {
     }
 
     /// Sends as many requests on a connection as it has room for, in as few writes as it takes.
-    pub(crate) fn fill<D: Default>(&mut self, cx: &mut Context<D>, link: &mut Link) {
+    pub(crate) fn fill<D: Default>(&mut self, cx: &mut Context<D>, link: &mut HostConnection) {
         loop {
             let room = link.room().min(BATCH_MAX);
             if room == 0 || !self.gather_batch(link, room) {
@@ -76,7 +76,7 @@ impl Core {
     }
 
     /// Takes requests from the queue into the batch. False: there are none for this connection.
-    fn gather_batch(&mut self, link: &mut Link, room: u32) -> bool {
+    fn gather_batch(&mut self, link: &mut HostConnection, room: u32) -> bool {
         let host = &mut self.hosts[link.host.0 as usize];
         self.batch.clear();
         self.scratch.clear();
@@ -117,7 +117,7 @@ impl Core {
     }
 
     /// Writes the batch. What the socket does not begin to take goes back to the queue. False: it is full.
-    fn send_batch<D: Default>(&mut self, cx: &mut Context<D>, link: &mut Link) -> bool {
+    fn send_batch<D: Default>(&mut self, cx: &mut Context<D>, link: &mut HostConnection) -> bool {
         let batch = std::mem::take(&mut self.batch);
         let lengths = |core: &Core, place: u32| {
             core.records.get(place).map_or(0, |record| record.prepared.bytes.len())
@@ -170,7 +170,7 @@ impl Core {
     }
 
     /// Sets the clock of a connection: that of its oldest request, or of its idleness.
-    pub(crate) fn watch<D: Default>(&mut self, cx: &mut Context<D>, link: &mut Link) {
+    pub(crate) fn watch<D: Default>(&mut self, cx: &mut Context<D>, link: &mut HostConnection) {
         let config = &self.hosts[link.host.0 as usize].config;
         let connection = &link.connection;
         let (from_ms, timeout_ms) = if connection.in_flight() > 0 {

@@ -6,7 +6,7 @@ mod dial;
 mod fill;
 mod forward;
 mod host;
-mod link;
+mod host_connection;
 mod outcome;
 mod request;
 mod sink;
@@ -22,14 +22,14 @@ pub use dunlin_net::UrlError;
 pub use config::{ClientConfig, Depth, HostConfig};
 pub use core::Requests;
 pub use host::HostId;
-pub use outcome::{Answer, Effect, ErrorKind, Outcome, RequestError};
+pub use outcome::{Effect, ErrorKind, Outcome, RequestError, ResponseView};
 pub use request::{BodyMode, Prepared, Request, RequestId, SendError};
 pub use threaded::{Call, Response, Result, ThreadedClient};
 
 use self::core::{Core, Entry, WATCH_MS};
 use crate::{Head, Progress, ProtocolError, ReplayDecision};
 use dial::put;
-use link::Link;
+use host_connection::HostConnection;
 use sink::LinkSink;
 
 /// Takes the outcomes of requests. The loop calls one method at a time, never from inside a call to [`Requests`].
@@ -237,7 +237,7 @@ impl<C: Caller> Client<C> {
     }
 
     /// A link is no longer among those of its host.
-    fn forget(&mut self, link: &Link) {
+    fn forget(&mut self, link: &HostConnection) {
         let host = &mut self.core.hosts[link.host.0 as usize];
         host.links.retain(|&other| other != link.id);
         if let Some(window) = &link.window {
@@ -247,7 +247,7 @@ impl<C: Caller> Client<C> {
     }
 
     /// Decides about each request that a link leaves unanswered.
-    fn settle(&mut self, mut link: Box<Link>, why: &ErrorKind) {
+    fn settle(&mut self, mut link: Box<HostConnection>, why: &ErrorKind) {
         let (core, host) = (&mut self.core, link.host);
         let replays_max = core.hosts[host.0 as usize].config.replays_max;
         let mut again = Vec::new();
@@ -345,7 +345,7 @@ impl<C: Caller> Handler for Client<C> {
         host.dials -= 1;
         host.failures = 0;
         host.links.push(conn);
-        let mut link = Box::new(Link::new(conn, host_id, host));
+        let mut link = Box::new(HostConnection::new(conn, host_id, host));
         self.core.fill(cx, &mut link);
         self.core.watch(cx, &mut link);
         put(&mut self.core.entries, conn, Entry::Open(link));

@@ -10,7 +10,7 @@ use crate::{Head, ProtocolError, RequestId, SendError};
 #[derive(Debug)]
 pub enum Outcome<'a> {
     /// The server has answered it completely, with whatever status.
-    Answered(Answer<'a>),
+    Answered(ResponseView<'a>),
     /// It never left, or the server said that it did not process it: it had no effect.
     NotSent(RequestError),
     /// It has no valid answer. It may have had an effect if it is one that may be repeated; see
@@ -45,7 +45,7 @@ impl fmt::Display for Outcome<'_> {
 
 /// A complete answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct ResponseView<'a> {
     /// The status code.
     pub status: u16,
     /// The head, headers and all.

@@ -5,8 +5,8 @@ use dunlin_net::Context;
 use super::Caller;
 use super::core::{Core, Requests};
 use super::host::HostId;
-use super::link::Gathered;
-use super::outcome::{Answer, Effect, ErrorKind, Outcome, RequestError};
+use super::host_connection::Gathered;
+use super::outcome::{Effect, ErrorKind, Outcome, RequestError, ResponseView};
 use super::request::BodyMode;
 use crate::{Head, InFlight, Sink};
 
@@ -73,7 +73,7 @@ impl<C: Caller> Sink for LinkSink<'_, C> {
             let effect = Effect::Possible;
             Outcome::Failed(RequestError { host, request: record.id, kind, effect })
         } else {
-            Outcome::Answered(Answer {
+            Outcome::Answered(ResponseView {
                 status: gathered.status,
                 head: Head {
                     status: gathered.status,

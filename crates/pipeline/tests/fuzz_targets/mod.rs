@@ -24,7 +24,7 @@ const KINDS: [Kind; 4] = [Kind::GET, Kind::POST, Kind::HEAD, Kind::POST.idempote
 
 /// What became of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct GatheredResponse {
     pub status: u16,
     pub body: Vec<u8>,
     pub trailers: Vec<(String, Vec<u8>)>,
@@ -34,13 +34,13 @@ pub struct Answer {
 /// Checks the order of a connection's events, and gathers them.
 #[derive(Default)]
 pub struct Judge {
-    pub answers: Vec<Answer>,
+    pub answers: Vec<GatheredResponse>,
     interim: usize,
     under_way: bool,
 }
 
 impl Judge {
-    fn answer(&mut self, request: &InFlight) -> &mut Answer {
+    fn answer(&mut self, request: &InFlight) -> &mut GatheredResponse {
         assert!(self.under_way, "a body has a head");
         assert_eq!(request.tag as usize, self.answers.len() - 1, "in the order of the requests");
         self.answers.last_mut().expect("its head came")
@@ -54,7 +54,7 @@ impl Sink for Judge {
         assert!(head.bytes.ends_with(b"\r\n\r\n") && head.bytes.len() <= LIMITS.head_bytes_max);
         assert!(head.status >= 200 || head.status == 101);
         self.under_way = true;
-        self.answers.push(Answer { status: head.status, ..Answer::default() });
+        self.answers.push(GatheredResponse { status: head.status, ..GatheredResponse::default() });
     }
 
     fn on_interim(&mut self, request: &InFlight, head: &Head<'_>) {
@@ -149,7 +149,7 @@ pub fn answers(data: &[u8]) {
         (0..settings % 5).map(|index| KINDS[usize::from(kinds >> (2 * index % 8) & 3)]).collect();
     let whole = converse(&kinds, &LIMITS, data, usize::MAX);
     let cut = converse(&kinds, &LIMITS, data, usize::from(settings / 5) % 16 + 1);
-    let ended = |outcome: &Outcome| -> Vec<Answer> {
+    let ended = |outcome: &Outcome| -> Vec<GatheredResponse> {
         outcome.judge.answers.iter().filter(|answer| answer.ended).cloned().collect()
     };
     assert_eq!(ended(&whole), ended(&cut));

@@ -109,12 +109,12 @@ impl<T> fmt::Debug for Decision<T> {
 
 /// Sends a decision that was to come later. One that is dropped refuses with error 100, which clients try again after.
 #[must_use = "the client waits"]
-pub struct Answer<T: Outcome> {
+pub struct DecisionSender<T: Outcome> {
     letter: Option<(Arc<Inbox>, u64)>,
     of: PhantomData<fn(T)>,
 }
 
-impl<T: Outcome> Answer<T> {
+impl<T: Outcome> DecisionSender<T> {
     /// Sends it. It has no effect if the client is gone, or after half a minute.
     pub fn send(mut self, result: Result<T, Denial>) {
         self.post(Some(T::decided(result)));
@@ -127,15 +127,15 @@ impl<T: Outcome> Answer<T> {
     }
 }
 
-impl<T: Outcome> Drop for Answer<T> {
+impl<T: Outcome> Drop for DecisionSender<T> {
     fn drop(&mut self) {
         self.post(None);
     }
 }
 
-impl<T: Outcome> fmt::Debug for Answer<T> {
+impl<T: Outcome> fmt::Debug for DecisionSender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").finish_non_exhaustive()
+        f.debug_struct("DecisionSender").finish_non_exhaustive()
     }
 }
 
@@ -181,8 +181,11 @@ pub(crate) struct Deferral<'a> {
 }
 
 impl Deferral<'_> {
-    fn later<T: Outcome>(self, work: impl FnOnce(Answer<T>)) -> Decision<T> {
-        work(Answer { letter: Some((Arc::clone(self.inbox), self.number)), of: PhantomData });
+    fn later<T: Outcome>(self, work: impl FnOnce(DecisionSender<T>)) -> Decision<T> {
+        work(DecisionSender {
+            letter: Some((Arc::clone(self.inbox), self.number)),
+            of: PhantomData,
+        });
         Decision(Made::Later)
     }
 }
@@ -201,13 +204,13 @@ macro_rules! asks {
             /// It is decided later, from any thread: `work` takes the answer there.
             ///
             /// ```
-            /// use dunlin_server::{Answer, Decision, Outcome};
+            /// use dunlin_server::{DecisionSender, Decision, Outcome};
             ///
-            /// fn on_a_thread<T: Outcome + Default>(answer: Answer<T>) {
+            /// fn on_a_thread<T: Outcome + Default>(answer: DecisionSender<T>) {
             ///     std::thread::spawn(move || answer.send(Ok(T::default())));
             /// }
             /// ```
-            pub fn later(&self, work: impl FnOnce(Answer<$result>)) -> Decision<$result> {
+            pub fn later(&self, work: impl FnOnce(DecisionSender<$result>)) -> Decision<$result> {
                 self.deferral.later(work)
             }
         }

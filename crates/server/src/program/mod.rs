@@ -9,10 +9,11 @@ mod route;
 
 use std::sync::Arc;
 
-pub use self::authorizer::{
-    Answer, Authorizer, Client, Connect, Decision, Publish, Refresh, Rpc, SubRefresh, Subscribe,
-};
 pub(crate) use self::authorizer::{Asked, Deferral, ask};
+pub use self::authorizer::{
+    Authorizer, Client, Connect, Decision, DecisionSender, Publish, Refresh, Rpc, SubRefresh,
+    Subscribe,
+};
 pub use self::handle::{CallError, Handle};
 pub(crate) use self::inbox::{Inbox, Letter, Then};
 pub(crate) use self::route::Routes;

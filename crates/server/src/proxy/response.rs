@@ -185,7 +185,7 @@ fn json_of(name: &str, base64: &str) -> Result<Option<Box<RawValue>>, Fault> {
 pub(crate) fn cache_ttl_ms(status: u16, body: &[u8], unix_ms: u64) -> u64 {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Answer {
+    struct CacheHint {
         cache_ttl: u64,
         result: Option<Granted>,
     }
@@ -197,7 +197,7 @@ pub(crate) fn cache_ttl_ms(status: u16, body: &[u8], unix_ms: u64) -> u64 {
     if status != 200 || !body.windows(9).any(|part| part == b"cache_ttl") {
         return 0;
     }
-    let answer = serde_json::from_slice::<ObjectOnly<Answer>>(body);
+    let answer = serde_json::from_slice::<ObjectOnly<CacheHint>>(body);
     answer.map_or(0, |ObjectOnly(answer)| {
         let ttl_ms = answer.cache_ttl.min(CACHE_TTL_S_MAX) * 1_000;
         match answer.result.map_or(0, |result| result.expire_at) {

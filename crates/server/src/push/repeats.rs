@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 const REMEMBERED: Duration = Duration::from_secs(300);
 const KEYS_MAX: usize = 256;
 
-type Answer = Arc<OnceCell<Value>>;
+type SharedResponse = Arc<OnceCell<Value>>;
 
 /// The answers to requests with a key.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Repeats(Mutex<Remembered>);
 
 #[derive(Debug, Default)]
 struct Remembered {
-    answers: HashMap<String, Answer>,
+    answers: HashMap<String, SharedResponse>,
     /// By their age, oldest first.
     ages: VecDeque<(Instant, String)>,
 }
@@ -31,7 +31,7 @@ impl Repeats {
         answer.get_or_init(|| carry_out).await.clone()
     }
 
-    fn answer(&self, key: String) -> Answer {
+    fn answer(&self, key: String) -> SharedResponse {
         let now = Instant::now();
         let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Remembered { answers, ages } = &mut *remembered;
@@ -44,7 +44,7 @@ impl Repeats {
         let known = answers.entry(key.clone());
         let known = known.or_insert_with(|| {
             ages.push_back((now, key));
-            Answer::default()
+            SharedResponse::default()
         });
         Arc::clone(known)
     }

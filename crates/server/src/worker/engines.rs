@@ -15,7 +15,7 @@ use dunlin_engine::{
 };
 use dunlin_hub::Now;
 use dunlin_net::redis::{Client, ClientConfig, Received};
-use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Place, TimerId, Tls};
+use dunlin_net::{ConnId, ConnectConfig, Context, Limits, ServerAddr, TimerId, Tls};
 
 use super::Worker;
 use super::engine_servers::{servers, tls_of};
@@ -510,8 +510,8 @@ impl Worker<'_> {
     }
 }
 
-fn place(server: &Server) -> Place {
-    Place::Network { host: server.host.clone(), port: server.port }
+fn place(server: &Server) -> ServerAddr {
+    ServerAddr::Network { host: server.host.clone(), port: server.port }
 }
 
 fn engine_config(id: EngineId, config: &dunlin_config::Engine) -> EngineConfig {

@@ -7,7 +7,7 @@ use super::Reason;
 /// What was sent to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Answer {
+pub enum ReplyOutcome {
     /// The whole answer.
     Sent,
     /// Nothing.
@@ -43,7 +43,7 @@ pub struct Entry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
     /// What was sent to the sender.
-    pub answer: Answer,
+    pub answer: ReplyOutcome,
 }
 
 /// An entry as it is kept: the strings elsewhere, each topic once.
@@ -57,7 +57,7 @@ struct Row {
     token_end: u32,
     topic: u16,
     reason: Option<Reason>,
-    answer: Answer,
+    answer: ReplyOutcome,
 }
 
 const _: () = assert!(size_of::<Row>() <= 56);
@@ -75,7 +75,7 @@ pub(crate) struct Line<'a> {
     pub(crate) topic: &'a str,
     pub(crate) body: [u8; 8],
     pub(crate) reason: Option<Reason>,
-    pub(crate) answer: Answer,
+    pub(crate) answer: ReplyOutcome,
 }
 
 /// Entries up to a bound; what comes later is not kept, and counted by [`Ledger::beyond`].
@@ -219,7 +219,7 @@ mod tests {
             topic: "com.example",
             body: [1; 8],
             reason: None,
-            answer: Answer::Sent,
+            answer: ReplyOutcome::Sent,
         }
     }
 

@@ -19,7 +19,7 @@ pub use behaviour::{
     Behaviour, BehaviourError, FlipStreams, GoAway, Order, SlowDown, Unavailable, WindowReturn,
 };
 pub use config::{Config, Environment};
-pub use ledger::{Answer, Entry};
+pub use ledger::{Entry, ReplyOutcome};
 pub use provider_token::ProviderKey;
 pub use reason::Reason;
 pub use rules::Rule;

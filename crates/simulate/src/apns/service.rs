@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::account::{Account, Certificate};
 use super::channels::{Managed, Managing};
-use super::ledger::{Answer, Line, parse_uuid, uuid_text};
+use super::ledger::{Line, ReplyOutcome, parse_uuid, uuid_text};
 use super::request::{Fields, Target, has_unique_id};
 use super::rules::Refused;
 use super::world::Now;
@@ -157,10 +157,10 @@ impl Service {
             mode = self.mode(world, number);
         }
         let answer = match mode {
-            ReplyMode::Send | ReplyMode::Ignore => Answer::Sent,
-            ReplyMode::Lose => Answer::Lost,
-            ReplyMode::Half => Answer::Half,
-            ReplyMode::Reset(_) => Answer::Reset,
+            ReplyMode::Send | ReplyMode::Ignore => ReplyOutcome::Sent,
+            ReplyMode::Lose => ReplyOutcome::Lost,
+            ReplyMode::Half => ReplyOutcome::Half,
+            ReplyMode::Reset(_) => ReplyOutcome::Reset,
         };
         let topic = match self.account.topic() {
             Some(implied) if topic.is_empty() && refused.is_none() => implied,

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use dunlin_simulate::apns::{
-    Answer, AnswerTime, Behaviour, Config, FlipStreams, GoAway, OneIn, Order, Simulator, SlowDown,
-    Unavailable,
+    AnswerTime, Behaviour, Config, FlipStreams, GoAway, OneIn, Order, ReplyOutcome, Simulator,
+    SlowDown, Unavailable,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -80,15 +80,16 @@ fn lost_half_and_reset_answers_are_accepted_pushes() {
         }
         // The sixth is lost, so wait for a push behind it.
         sender.push(TOKEN, &[]).await;
-        let ledger: Vec<Answer> = simulator.ledger().iter().map(|entry| entry.answer).collect();
+        let ledger: Vec<ReplyOutcome> =
+            simulator.ledger().iter().map(|entry| entry.answer).collect();
         let expected = [
-            Answer::Sent,
-            Answer::Sent,
-            Answer::Lost,
-            Answer::Half,
-            Answer::Reset,
-            Answer::Lost,
-            Answer::Sent,
+            ReplyOutcome::Sent,
+            ReplyOutcome::Sent,
+            ReplyOutcome::Lost,
+            ReplyOutcome::Half,
+            ReplyOutcome::Reset,
+            ReplyOutcome::Lost,
+            ReplyOutcome::Sent,
         ];
         assert_eq!(ledger, expected);
         let counts = simulator.counts();

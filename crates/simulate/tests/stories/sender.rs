@@ -58,13 +58,13 @@ pub(crate) struct Sender {
 
 /// An answer: status, apns-id, body.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct PushResponse {
     pub(crate) status: u16,
     pub(crate) apns_id: String,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl PushResponse {
     pub(crate) fn reason(&self) -> String {
         let body: serde_json::Value = serde_json::from_str(&self.body).unwrap();
         body["reason"].as_str().unwrap().to_owned()
@@ -165,7 +165,7 @@ impl Sender {
         Ok(answer)
     }
 
-    pub(crate) async fn push(&mut self, token: &str, headers: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn push(&mut self, token: &str, headers: &[(&str, &str)]) -> PushResponse {
         self.push_body(token, headers, br#"{"aps":{"alert":"hello"}}"#).await
     }
 
@@ -174,14 +174,14 @@ impl Sender {
         token: &str,
         headers: &[(&str, &str)],
         body: &[u8],
-    ) -> Answer {
+    ) -> PushResponse {
         let answer = self.begin(token, headers, body).await.unwrap();
         read(answer).await.unwrap()
     }
 }
 
 /// The whole of an answer.
-pub(crate) async fn read(answer: ResponseFuture) -> Result<Answer, h2::Error> {
+pub(crate) async fn read(answer: ResponseFuture) -> Result<PushResponse, h2::Error> {
     let (head, mut stream) = answer.await?.into_parts();
     let mut body = Vec::new();
     while let Some(piece) = stream.data().await {
@@ -191,5 +191,9 @@ pub(crate) async fn read(answer: ResponseFuture) -> Result<Answer, h2::Error> {
     }
     let apns_id =
         head.headers.get("apns-id").map_or(String::new(), |id| id.to_str().unwrap().to_owned());
-    Ok(Answer { status: head.status.as_u16(), apns_id, body: String::from_utf8(body).unwrap() })
+    Ok(PushResponse {
+        status: head.status.as_u16(),
+        apns_id,
+        body: String::from_utf8(body).unwrap(),
+    })
 }

@@ -21,7 +21,7 @@ mod parser;
 
 pub use encode::{encode_connect, encode_publish, encode_subscribe, encode_unsubscribe};
 pub use headers::Headers;
-pub use parser::{Error, Message, Operation, parse};
+pub use parser::{Error, NatsMessage, Operation, parse};
 
 /// A sign of life, from either side.
 pub const PING: &[u8] = b"PING\r\n";

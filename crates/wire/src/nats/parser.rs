@@ -9,7 +9,7 @@ pub enum Operation<'a> {
     /// Who it is and what it asks for: an object in JSON. The first thing said, and again when something changes.
     Info(&'a [u8]),
     /// A message of a subscription.
-    Message(Message<'a>),
+    Message(NatsMessage<'a>),
     /// To be answered by [`PONG`](super::PONG).
     Ping,
     /// The answer to [`PING`](super::PING).
@@ -22,7 +22,7 @@ pub enum Operation<'a> {
 
 /// A message of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct NatsMessage<'a> {
     /// What it was published to.
     pub subject: &'a [u8],
     /// The subscription's number.
@@ -129,7 +129,7 @@ fn message<'a>(
         return Err(Error::Malformed);
     }
     let (headers, payload) = (Headers(&all[..head]), &all[head..total]);
-    let message = Message { subject, sid, reply, headers, payload };
+    let message = NatsMessage { subject, sid, reply, headers, payload };
     Ok(Some((Operation::Message(message), body + total + 2)))
 }
 

@@ -1,8 +1,8 @@
 //! What NATS servers say, well and badly.
 
 use dunlin_wire::nats::{
-    Error, Headers, Limits, Message, Operation, encode_connect, encode_publish, encode_subscribe,
-    encode_unsubscribe, parse,
+    Error, Headers, Limits, NatsMessage, Operation, encode_connect, encode_publish,
+    encode_subscribe, encode_unsubscribe, parse,
 };
 
 fn read(bytes: &[u8]) -> Result<Option<(Operation<'_>, usize)>, Error> {
@@ -20,7 +20,7 @@ fn each_operation_is_read() {
     ] {
         assert_eq!(read(bytes), Ok(Some((operation, bytes.len()))));
     }
-    let message = |reply: bool, headers: &'static [u8]| Message {
+    let message = |reply: bool, headers: &'static [u8]| NatsMessage {
         subject: b"a.b",
         sid: 12,
         reply: reply.then_some(&b"r.1"[..]),

@@ -17,7 +17,7 @@ use crate::payload::Payload;
 /// # Errors
 /// [`ProtocolError`] with the path of the field.
 pub(crate) fn parse_command(bytes: &[u8]) -> Result<Command<'_>, ProtocolError> {
-    let message = Message::of("", bytes);
+    let message = MessageReader::of("", bytes);
     let mut id = 0;
     let mut request: Option<Request<'_>> = None;
     let mut unknown = None;
@@ -71,7 +71,7 @@ pub(crate) fn parse_command(bytes: &[u8]) -> Result<Command<'_>, ProtocolError> 
     Ok(Command { id, request })
 }
 
-fn connect<'a>(message: &Message<'_, 'a>) -> Result<ConnectRequest<'a>, ProtocolError> {
+fn connect<'a>(message: &MessageReader<'_, 'a>) -> Result<ConnectRequest<'a>, ProtocolError> {
     let mut request = ConnectRequest::default();
     let mut subs = PairsBuilder::default();
     let mut headers = PairsBuilder::default();
@@ -97,7 +97,7 @@ fn connect<'a>(message: &Message<'_, 'a>) -> Result<ConnectRequest<'a>, Protocol
     Ok(request)
 }
 
-fn subscribe<'a>(message: &Message<'_, 'a>) -> Result<SubscribeRequest<'a>, ProtocolError> {
+fn subscribe<'a>(message: &MessageReader<'_, 'a>) -> Result<SubscribeRequest<'a>, ProtocolError> {
     let mut request = SubscribeRequest::default();
     for field in message.fields() {
         let (number, value) = field?;
@@ -125,7 +125,7 @@ fn subscribe<'a>(message: &Message<'_, 'a>) -> Result<SubscribeRequest<'a>, Prot
 }
 
 fn filter_node<'a>(
-    message: &Message<'_, 'a>,
+    message: &MessageReader<'_, 'a>,
     depth: usize,
 ) -> Result<FilterNode<'a>, ProtocolError> {
     if depth > FilterNode::DEPTH_MAX {
@@ -144,7 +144,7 @@ fn filter_node<'a>(
             6 => {
                 // The path of the filter says enough; one for each level would be a text for each.
                 let bytes = message.bytes("nodes", value)?;
-                let nested = Message { path: message.path, parent: message.parent, bytes };
+                let nested = MessageReader { path: message.path, parent: message.parent, bytes };
                 node.nodes.push(filter_node(&nested, depth + 1)?);
             }
             _ => {}
@@ -153,7 +153,7 @@ fn filter_node<'a>(
     Ok(node)
 }
 
-fn channel<'a>(message: &Message<'_, 'a>) -> Result<ChannelRequest<'a>, ProtocolError> {
+fn channel<'a>(message: &MessageReader<'_, 'a>) -> Result<ChannelRequest<'a>, ProtocolError> {
     let mut request = ChannelRequest::default();
     for field in message.fields() {
         if let (1, value) = field? {
@@ -163,7 +163,7 @@ fn channel<'a>(message: &Message<'_, 'a>) -> Result<ChannelRequest<'a>, Protocol
     Ok(request)
 }
 
-fn publish<'a>(message: &Message<'_, 'a>) -> Result<PublishRequest<'a>, ProtocolError> {
+fn publish<'a>(message: &MessageReader<'_, 'a>) -> Result<PublishRequest<'a>, ProtocolError> {
     let mut request = PublishRequest::default();
     for field in message.fields() {
         let (number, value) = field?;
@@ -177,7 +177,7 @@ fn publish<'a>(message: &Message<'_, 'a>) -> Result<PublishRequest<'a>, Protocol
     Ok(request)
 }
 
-fn history<'a>(message: &Message<'_, 'a>) -> Result<HistoryRequest<'a>, ProtocolError> {
+fn history<'a>(message: &MessageReader<'_, 'a>) -> Result<HistoryRequest<'a>, ProtocolError> {
     let mut request = HistoryRequest::default();
     for field in message.fields() {
         let (number, value) = field?;
@@ -192,7 +192,7 @@ fn history<'a>(message: &Message<'_, 'a>) -> Result<HistoryRequest<'a>, Protocol
     Ok(request)
 }
 
-fn position<'a>(message: &Message<'_, 'a>) -> Result<Position<'a>, ProtocolError> {
+fn position<'a>(message: &MessageReader<'_, 'a>) -> Result<Position<'a>, ProtocolError> {
     let mut position = Position::default();
     for field in message.fields() {
         let (number, value) = field?;
@@ -205,7 +205,7 @@ fn position<'a>(message: &Message<'_, 'a>) -> Result<Position<'a>, ProtocolError
     Ok(position)
 }
 
-fn send<'a>(message: &Message<'_, 'a>) -> Result<SendRequest<'a>, ProtocolError> {
+fn send<'a>(message: &MessageReader<'_, 'a>) -> Result<SendRequest<'a>, ProtocolError> {
     let mut request = SendRequest::default();
     for field in message.fields() {
         if let (1, value) = field? {
@@ -215,7 +215,7 @@ fn send<'a>(message: &Message<'_, 'a>) -> Result<SendRequest<'a>, ProtocolError>
     Ok(request)
 }
 
-fn rpc<'a>(message: &Message<'_, 'a>) -> Result<RpcRequest<'a>, ProtocolError> {
+fn rpc<'a>(message: &MessageReader<'_, 'a>) -> Result<RpcRequest<'a>, ProtocolError> {
     let mut request = RpcRequest::default();
     for field in message.fields() {
         let (number, value) = field?;
@@ -228,7 +228,7 @@ fn rpc<'a>(message: &Message<'_, 'a>) -> Result<RpcRequest<'a>, ProtocolError> {
     Ok(request)
 }
 
-fn refresh<'a>(message: &Message<'_, 'a>) -> Result<RefreshRequest<'a>, ProtocolError> {
+fn refresh<'a>(message: &MessageReader<'_, 'a>) -> Result<RefreshRequest<'a>, ProtocolError> {
     let mut request = RefreshRequest::default();
     for field in message.fields() {
         if let (1, value) = field? {
@@ -238,7 +238,9 @@ fn refresh<'a>(message: &Message<'_, 'a>) -> Result<RefreshRequest<'a>, Protocol
     Ok(request)
 }
 
-fn sub_refresh<'a>(message: &Message<'_, 'a>) -> Result<SubRefreshRequest<'a>, ProtocolError> {
+fn sub_refresh<'a>(
+    message: &MessageReader<'_, 'a>,
+) -> Result<SubRefreshRequest<'a>, ProtocolError> {
     let mut request = SubRefreshRequest::default();
     for field in message.fields() {
         let (number, value) = field?;
@@ -253,15 +255,15 @@ fn sub_refresh<'a>(message: &Message<'_, 'a>) -> Result<SubRefreshRequest<'a>, P
 }
 
 /// A message and its place in the command, for errors.
-pub(super) struct Message<'p, 'a> {
+pub(super) struct MessageReader<'p, 'a> {
     path: &'p str,
-    parent: Option<&'p Message<'p, 'a>>,
+    parent: Option<&'p MessageReader<'p, 'a>>,
     bytes: &'a [u8],
 }
 
-impl<'p, 'a> Message<'p, 'a> {
+impl<'p, 'a> MessageReader<'p, 'a> {
     pub(super) fn of(path: &'p str, bytes: &'a [u8]) -> Self {
-        Message { path, parent: None, bytes }
+        MessageReader { path, parent: None, bytes }
     }
 
     /// The fields, of any number.
@@ -276,8 +278,8 @@ impl<'p, 'a> Message<'p, 'a> {
         &'m self,
         name: &'m str,
         value: Value<'a>,
-    ) -> Result<Message<'m, 'a>, ProtocolError> {
-        Ok(Message { path: name, parent: Some(self), bytes: self.bytes(name, value)? })
+    ) -> Result<MessageReader<'m, 'a>, ProtocolError> {
+        Ok(MessageReader { path: name, parent: Some(self), bytes: self.bytes(name, value)? })
     }
 
     pub(super) fn bytes(&self, name: &str, value: Value<'a>) -> Result<&'a [u8], ProtocolError> {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::command::Message;
+use super::command::MessageReader;
 use crate::emulation::EmulationRequest;
 use crate::json::ProtocolError;
 
@@ -11,7 +11,7 @@ use crate::json::ProtocolError;
 /// # Errors
 /// [`ProtocolError`] with the name of the field.
 pub(crate) fn parse_emulation(body: &[u8]) -> Result<EmulationRequest<'_>, ProtocolError> {
-    let message = Message::of("", body);
+    let message = MessageReader::of("", body);
     let mut request = EmulationRequest::default();
     for field in message.fields() {
         let (number, value) = field?;

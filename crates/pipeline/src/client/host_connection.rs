@@ -8,7 +8,7 @@ use crate::client::request::BodyMode;
 use crate::{Connection, Window};
 
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct HostConnection {
     pub(crate) id: ConnId,
     pub(crate) host: HostId,
     pub(crate) connection: Connection,
@@ -52,15 +52,15 @@ impl Gathered {
     }
 }
 
-impl Link {
-    pub(crate) fn new(id: ConnId, host_id: HostId, host: &Host) -> Link {
+impl HostConnection {
+    pub(crate) fn new(id: ConnId, host_id: HostId, host: &Host) -> HostConnection {
         let mut connection = Connection::new(&host.config.limits);
         connection.set_budget(host.budget.limit());
         let (window, fixed_depth) = match host.config.depth {
             Depth::Auto(_) => (Some(host.window.next()), 0),
             Depth::Fixed(depth) => (None, depth.max(1)),
         };
-        Link {
+        HostConnection {
             id,
             host: host_id,
             connection,
