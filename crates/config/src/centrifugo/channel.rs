@@ -1,9 +1,9 @@
 //! Channels: options of namespaces, and who may do what in them.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::source::{Kind, Source, is_nothing, milliseconds, switch};
-use super::{Mapping, Row};
+use super::Mapping;
 use crate::path::Path;
 
 /// Options that have a counterpart, or close what they guard.
@@ -159,148 +159,175 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
     let Value::Object(options) = options else {
         return source.row(key, Mapping::Closed, "expected an object of options");
     };
-    let mut closings: Vec<String> = rules.closed.iter().cloned().collect();
-    let is_on = |name: &str| options.get(name).is_some_and(switch);
-    let number = |name: &str| options.get(name).and_then(super::source::count).unwrap_or(0);
-    let time = |name: &str| options.get(name).and_then(milliseconds).unwrap_or(0);
-    let (size, ttl_ms) = (number("history_size"), time("history_ttl"));
-    let keeps = size > 0 && ttl_ms > 0;
-    let meta_ttl_ms = match time("history_meta_ttl") {
-        0 => rules.meta_ttl_ms.unwrap_or(720 * 3_600_000),
-        own => own,
-    };
-    if keeps {
-        source.set(&to.join("history_size"), size);
-        source.set(&to.join("history_ttl_ms"), ttl_ms);
-        source.set(&to.join("history_meta_ttl_ms"), meta_ttl_ms.max(ttl_ms));
-    }
+    let closings = rules.closed.iter().cloned().collect();
+    let mut namespace =
+        Namespace { source, rules, key, to, options: &options, keeps: false, closings };
+    namespace.read_history();
     for (name, value) in options.iter().filter(|(_, value)| !is_nothing(value)) {
-        let of = format!("{key}.{name}");
-        let mut say = |mapping, note: String| {
-            source.rows.push(Row { key: of.clone(), mapping, note });
+        namespace.read(name, value);
+    }
+    namespace.close();
+}
+
+/// A namespace while its options are read.
+struct Namespace<'a> {
+    source: &'a mut Source,
+    rules: &'a Rules,
+    key: &'a str,
+    to: &'a Path,
+    options: &'a Map<String, Value>,
+    /// It keeps history: there is a size and a time.
+    keeps: bool,
+    /// Why clients may do nothing in it.
+    closings: Vec<String>,
+}
+
+impl Namespace<'_> {
+    fn is_on(&self, name: &str) -> bool {
+        self.options.get(name).is_some_and(switch)
+    }
+
+    fn row(&mut self, name: &str, mapping: Mapping, note: impl Into<String>) {
+        self.source.row(&format!("{}.{name}", self.key), mapping, note);
+    }
+
+    /// Takes an option whose name is the same here.
+    fn take(&mut self, name: &str, value: impl Into<Value>) {
+        self.row(name, Mapping::Taken, format!("`{}`", self.to));
+        self.source.set(&self.to.join(name), value);
+    }
+
+    /// The options of history make sense together only.
+    fn read_history(&mut self) {
+        let time = |name: &str| self.options.get(name).and_then(milliseconds).unwrap_or(0);
+        let size = self.options.get("history_size").and_then(super::source::count).unwrap_or(0);
+        let ttl_ms = time("history_ttl");
+        let meta_ttl_ms = match time("history_meta_ttl") {
+            0 => self.rules.meta_ttl_ms.unwrap_or(720 * 3_600_000),
+            own => own,
         };
-        match name.as_str() {
-            "history_size" | "history_ttl" if keeps => say(Mapping::Taken, format!("`{to}`")),
-            "history_size" | "history_ttl" => {
-                say(Mapping::Changed, "nothing is kept without the other of the two".to_owned());
+        self.keeps = size > 0 && ttl_ms > 0;
+        if self.keeps {
+            self.source.set(&self.to.join("history_size"), size);
+            self.source.set(&self.to.join("history_ttl_ms"), ttl_ms);
+            self.source.set(&self.to.join("history_meta_ttl_ms"), meta_ttl_ms.max(ttl_ms));
+        }
+    }
+
+    fn read(&mut self, name: &str, value: &Value) {
+        match name {
+            "history_size" | "history_ttl" if !self.keeps => {
+                self.row(name, Mapping::Changed, "nothing is kept without the other of the two");
             }
-            "history_meta_ttl" => say(Mapping::Taken, format!("`{to}`")),
-            "presence" | "join_leave" => {
-                say(Mapping::Taken, format!("`{to}`"));
-                source.set(&to.join(name), true);
+            "history_size" | "history_ttl" | "history_meta_ttl" => {
+                self.row(name, Mapping::Taken, format!("`{}`", self.to));
             }
+            "presence" | "join_leave" => self.take(name, true),
             "force_push_join_leave" | "allow_tags_filter" | "delta_publish" if switch(value) => {
-                say(Mapping::Taken, format!("`{to}`"));
-                source.set(&to.join(name), true);
+                self.take(name, true);
             }
             "force_recovery_mode" if *value == json!("stream") || *value == json!("cache") => {
-                say(Mapping::Taken, format!("`{to}`"));
-                source.set(&to.join(name), value.clone());
+                self.take(name, value.clone());
             }
-            "allowed_delta_types" if *value == json!(["fossil"]) => {
-                say(Mapping::Taken, format!("`{to}`"));
-                source.set(&to.join(name), value.clone());
-            }
-            "force_recovery" | "allow_recovery" if keeps => {
-                source.set(&to.join("recover"), true);
-                let mapping =
-                    if name == "force_recovery" { Mapping::Taken } else { Mapping::Changed };
-                source.row(&of, mapping, "`recover`: every subscription of the namespace recovers");
-            }
-            "force_positioning" | "allow_positioning" if keeps => {
-                source.set(&to.join("positioned"), true);
-                let mapping =
-                    if name == "force_positioning" { Mapping::Taken } else { Mapping::Changed };
-                source.row(&of, mapping, "`positioned`, for every subscription of the namespace");
-            }
+            "allowed_delta_types" if *value == json!(["fossil"]) => self.take(name, value.clone()),
             "force_recovery" | "allow_recovery" | "force_positioning" | "allow_positioning" => {
-                say(Mapping::Changed, "off: the namespace keeps no history".to_owned());
+                self.read_recovery(name);
             }
-            name if PERMISSIONS.contains(&name) => {
-                let asks = match () {
-                    () if name.contains("_anonymous") && rules.anonymous_tokens_refused => {
-                        Some("client.disallow_anonymous_connection_tokens")
-                    }
-                    () if name.starts_with("allow_subscribe")
-                        && is_on("subscribe_proxy_enabled") =>
-                    {
-                        Some("subscribe_proxy_enabled")
-                    }
-                    () if name.starts_with("allow_subscribe")
-                        && is_on("subscribe_stream_proxy_enabled") =>
-                    {
-                        Some("subscribe_stream_proxy_enabled")
-                    }
-                    () if name.starts_with("allow_publish") && is_on("publish_proxy_enabled") => {
-                        Some("publish_proxy_enabled")
-                    }
-                    () => None,
-                };
-                match asks {
-                    Some(asks) => say(Mapping::Closed, format!("off, because of `{asks}`")),
-                    None if switch(value) => {
-                        say(Mapping::Taken, format!("`{to}`"));
-                        source.set(&to.join(name), true);
-                    }
-                    None => say(Mapping::Closed, "it cannot be read as a switch".to_owned()),
-                }
-            }
-            "subscribe_stream_proxy_enabled" => say(
+            _ if PERMISSIONS.contains(&name) => self.read_permission(name, value),
+            "subscribe_stream_proxy_enabled" => self.row(
+                name,
                 Mapping::Closed,
-                "backends are asked, and stream nothing: clients come in by a token, or by the API"
-                    .to_owned(),
+                "backends are asked, and stream nothing: clients come in by a token, or by the API",
             ),
             "subscribe_proxy_enabled" | "publish_proxy_enabled" | "sub_refresh_proxy_enabled" => {
-                let event = name.trim_end_matches("_proxy_enabled");
-                let named = options.get(&format!("{event}_proxy_name"));
-                let default = format!("channel-{}", event.replace('_', "-"));
-                let to = to.join(format!("{event}_proxy"));
-                match super::proxy::named(source, named, &default) {
-                    Some(proxy) => {
-                        let note = format!("`{to}`; an answer `{{}}` grants nothing here");
-                        source.row(&of, Mapping::Changed, note);
-                        source.set(&to, proxy);
-                    }
-                    None => source.row(
-                        &of,
-                        Mapping::Closed,
-                        "its proxy could not be taken: nobody is asked, and nothing is granted",
-                    ),
-                }
+                self.read_proxy(name);
             }
             "subscribe_proxy_name" | "publish_proxy_name" | "sub_refresh_proxy_name" => {}
             "channel_regex" => match value.as_str() {
-                Some(regex) => {
-                    say(Mapping::Taken, format!("`{to}`"));
-                    source.set(&to.join(name), regex);
-                }
-                None => closings.push(format!("`{name}` is no text")),
+                Some(regex) => self.take(name, regex),
+                None => self.closings.push(format!("`{name}` is no text")),
             },
             "allow_user_limited_channels" if switch(value) => {
-                match rules.users_are_the_same && !is_on("subscribe_proxy_enabled") {
-                    true => {
-                        say(Mapping::Taken, format!("`{to}`"));
-                        source.set(&to.join(name), true);
-                    }
+                match self.rules.users_are_the_same && !self.is_on("subscribe_proxy_enabled") {
+                    true => self.take(name, true),
                     // A name that limits who may come would limit nobody.
-                    false => closings.push(format!("`{name}`")),
+                    false => self.closings.push(format!("`{name}`")),
                 }
             }
-            name if HARMLESS.contains(&name) => {
-                say(Mapping::Absent, super::client::absent_note(name));
+            _ if HARMLESS.contains(&name) => {
+                self.row(name, Mapping::Absent, super::client::absent_note(name));
             }
             // It may be a condition: what it guards is not known.
-            name => closings.push(format!("`{name}` is not known")),
+            _ => self.closings.push(format!("`{name}` is not known")),
         }
     }
-    if let Some(why) = closings.first() {
-        let more = if closings.len() > 1 {
-            format!(", and {} more", closings.len() - 1)
-        } else {
-            String::new()
+
+    /// Recovery and positioning hold for every subscription here, and without history for none.
+    fn read_recovery(&mut self, name: &str) {
+        if !self.keeps {
+            return self.row(name, Mapping::Changed, "off: the namespace keeps no history");
+        }
+        let (to, note) = match name.ends_with("_recovery") {
+            true => ("recover", "`recover`: every subscription of the namespace recovers"),
+            false => ("positioned", "`positioned`, for every subscription of the namespace"),
         };
-        source.row(key, Mapping::Closed, format!("clients may do nothing in it: {why}{more}"));
-        revoke(source, to);
+        let is_forced = name.starts_with("force_");
+        self.row(name, if is_forced { Mapping::Taken } else { Mapping::Changed }, note);
+        self.source.set(&self.to.join(to), true);
+    }
+
+    /// A permission counts where no backend is asked for it.
+    fn read_permission(&mut self, name: &str, value: &Value) {
+        let asks_instead = |event: &str, proxy: &str| {
+            name.starts_with(&format!("allow_{event}")) && self.is_on(proxy)
+        };
+        let asks = if name.contains("_anonymous") && self.rules.anonymous_tokens_refused {
+            Some("client.disallow_anonymous_connection_tokens")
+        } else {
+            [
+                ("subscribe", "subscribe_proxy_enabled"),
+                ("subscribe", "subscribe_stream_proxy_enabled"),
+                ("publish", "publish_proxy_enabled"),
+            ]
+            .into_iter()
+            .find_map(|(event, proxy)| asks_instead(event, proxy).then_some(proxy))
+        };
+        match asks {
+            Some(asks) => self.row(name, Mapping::Closed, format!("off, because of `{asks}`")),
+            None if switch(value) => self.take(name, true),
+            None => self.row(name, Mapping::Closed, "it cannot be read as a switch"),
+        }
+    }
+
+    fn read_proxy(&mut self, name: &str) {
+        let event = name.trim_end_matches("_proxy_enabled");
+        let named = self.options.get(&format!("{event}_proxy_name"));
+        let default = format!("channel-{}", event.replace('_', "-"));
+        let to = self.to.join(format!("{event}_proxy"));
+        match super::proxy::named(self.source, named, &default) {
+            Some(proxy) => {
+                let note = format!("`{to}`; an answer `{{}}` grants nothing here");
+                self.row(name, Mapping::Changed, note);
+                self.source.set(&to, proxy);
+            }
+            None => self.row(
+                name,
+                Mapping::Closed,
+                "its proxy could not be taken: nobody is asked, and nothing is granted",
+            ),
+        }
+    }
+
+    /// Takes back what clients may do, if something that is not known here might have forbidden it.
+    fn close(self) {
+        let Some(why) = self.closings.first() else { return };
+        let more = match self.closings.len() {
+            1 => String::new(),
+            all => format!(", and {} more", all - 1),
+        };
+        let note = format!("clients may do nothing in it: {why}{more}");
+        self.source.row(self.key, Mapping::Closed, note);
+        revoke(self.source, self.to);
     }
 }
 
