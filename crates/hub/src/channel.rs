@@ -9,7 +9,7 @@ use crate::channel_table::ChannelRecord;
 use crate::options::ChannelOptions;
 use crate::position::StreamPosition;
 use crate::session_id::SESSIONS_MAX;
-use crate::shares::Maker;
+use crate::shares::Owner;
 use crate::slots::NONE;
 
 /// One session's subscription to one channel. A vacant record has no channel.
@@ -171,7 +171,7 @@ pub(crate) struct Channel {
     /// Distinguishes successive channels at one index.
     pub(crate) incarnation: u32,
     /// One who is subscribed, or about to be: the channel counts for it.
-    pub(crate) maker: Maker,
+    pub(crate) owner: Owner,
     pub(crate) home: u8,
     /// The home worker has replied: `position` is valid and messages that arrive are for
     /// `subscribers`. Earlier messages were meant for a former incarnation and are ignored.

@@ -4,7 +4,7 @@ use crate::encode::EncodingId;
 use crate::position::StreamPosition;
 use crate::publication::PayloadFormat;
 use crate::session_id::SessionId;
-use crate::shares::Maker;
+use crate::shares::Owner;
 use crate::tag_filter::TagFilter;
 
 /// A session to open.
@@ -17,7 +17,7 @@ pub struct NewSession<'a> {
     /// The user; empty for an anonymous session, which only its id reaches.
     pub user: &'a str,
     /// Whose the streams are that it brings into being.
-    pub maker: Maker,
+    pub owner: Owner,
     /// Raw JSON about the connection for [`ClientInfo`](crate::ClientInfo).
     pub conn_info: Option<Box<[u8]>>,
     /// Bytes that may wait in its outbox while it is blocked before a channel's overflow policy
@@ -36,7 +36,7 @@ impl Default for NewSession<'_> {
             tag: 0,
             encoding: EncodingId(0),
             user: "",
-            maker: Maker::NONE,
+            owner: Owner::NONE,
             conn_info: None,
             outbox_bytes_max: 1 << 20,
             poll: false,

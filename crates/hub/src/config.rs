@@ -31,9 +31,9 @@ pub struct HubConfig {
     pub subscriptions_per_session_max: u16,
     /// Channels with subscribers here, and channels at home here, each.
     pub channels_max: u32,
-    /// Channels with a stream that one [`Maker`](crate::Maker) may have brought into being, on all workers together; and
+    /// Channels with a stream that one [`Owner`](crate::Owner) may have brought into being, on all workers together; and
     /// channels here that there are because its sessions are subscribed.
-    pub channels_per_maker_max: u32,
+    pub channels_per_owner_max: u32,
     /// Bytes of a channel's name.
     pub channel_name_bytes_max: u16,
     /// Requests to other workers under way at once.
@@ -71,7 +71,7 @@ impl Default for HubConfig {
             sessions_max: crate::session_id::SESSIONS_MAX as u32,
             subscriptions_per_session_max: 128,
             channels_max: 1 << 20,
-            channels_per_maker_max: 100_000,
+            channels_per_owner_max: 100_000,
             channel_name_bytes_max: 255,
             requests_max: 1 << 16,
             request_timeout_ms: 5_000,

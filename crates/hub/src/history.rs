@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::event::History;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::Publication;
-use crate::shares::Maker;
+use crate::shares::Owner;
 use crate::slots::NONE;
 
 /// Exists while the channel has subscribers or its meta time to live has not ended. The rules are
@@ -31,13 +31,13 @@ pub(crate) struct Stream {
     version: u64,
     version_epoch: Box<str>,
     /// Who has brought it into being.
-    pub(crate) maker: Maker,
+    pub(crate) owner: Owner,
     /// Where it is among those of its namespace that hold publications; [`NONE`] while it holds none.
     pub(crate) listed_at: u32,
 }
 
 impl Stream {
-    pub(crate) fn new(epoch: Epoch, maker: Maker) -> Self {
+    pub(crate) fn new(epoch: Epoch, owner: Owner) -> Self {
         Self {
             epoch,
             top: 0,
@@ -49,7 +49,7 @@ impl Stream {
             timer_ms: u64::MAX,
             version: 0,
             version_epoch: Box::default(),
-            maker,
+            owner,
             listed_at: NONE,
         }
     }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn stream(published: u64, size: usize) -> Stream {
-        let mut stream = Stream::new(EPOCH, Maker::NONE);
+        let mut stream = Stream::new(EPOCH, Owner::NONE);
         for offset in 1..=published {
             stream.top = offset;
             stream.keep(publication(offset), size);
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn versions_only_go_up_within_their_epoch() {
-        let mut stream = Stream::new(EPOCH, Maker::NONE);
+        let mut stream = Stream::new(EPOCH, Owner::NONE);
         assert!(stream.advance_version(5, ""));
         assert!(!stream.advance_version(5, ""));
         assert!(!stream.advance_version(4, ""));

@@ -62,6 +62,6 @@ pub use publication::{
 pub use session_id::{
     BOOTS_MAX, InvalidSessionId, NODES_MAX, SESSIONS_MAX, SessionId, WORKERS_MAX,
 };
-pub use shares::{Maker, NamespaceShare};
+pub use shares::{NamespaceShare, Owner};
 pub use tag_filter::{NumberOrder, TagCondition, TagFilter};
 pub use user_directory::UserDirectory;

@@ -9,7 +9,7 @@ use crate::options::ChannelOptions;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::{ClientInfo, NewPublication, Publication};
 use crate::session_id::SessionId;
-use crate::shares::Maker;
+use crate::shares::Owner;
 
 /// A message from one worker's hub to another's. Opaque: pass it, in order, to
 /// [`Hub::handle_message`](crate::Hub::handle_message) of its receiver.
@@ -102,7 +102,7 @@ pub(crate) struct SubscribeRequest {
     pub(crate) member: Option<Arc<ClientInfo>>,
     /// The reply has the presence list.
     pub(crate) list_members: bool,
-    pub(crate) maker: Maker,
+    pub(crate) owner: Owner,
 }
 
 #[derive(Debug)]
@@ -119,7 +119,7 @@ pub(crate) struct HistoryRequest {
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
     pub(crate) filter: HistoryFilter,
-    pub(crate) maker: Maker,
+    pub(crate) owner: Owner,
 }
 
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use arcstr::ArcStr;
 use triomphe::ThinArc;
 
 use crate::session_id::SessionId;
-use crate::shares::Maker;
+use crate::shares::Owner;
 
 /// One message of a channel, as its home worker numbered it. A handle: history, every worker and every event share one
 /// allocation, payload included.
@@ -206,7 +206,7 @@ impl ClientInfo {
 #[derive(Debug, Clone, Default)]
 pub struct NewPublication {
     /// Whose the channel's stream is if it begins with this.
-    pub maker: Maker,
+    pub owner: Owner,
     /// The payload.
     pub data: Box<[u8]>,
     /// See [`Publication::format`].

@@ -2,7 +2,7 @@
 
 use crate::node_numbers::NODE_NUMBERS_MAX;
 use crate::outbox::Outbox;
-use crate::shares::Maker;
+use crate::shares::Owner;
 use crate::slots::NONE;
 
 /// One client, as plain data in a chunked table: one cache line.
@@ -18,7 +18,7 @@ pub(crate) struct Session {
     pub(crate) user_next: u32,
     pub(crate) user_prev: u32,
     /// Whose the streams are that it brings into being.
-    pub(crate) maker: Maker,
+    pub(crate) owner: Owner,
     /// Length of its list of subscriptions.
     pub(crate) subscriptions: u16,
     pub(crate) flags: u16,
@@ -85,7 +85,7 @@ impl Default for Session {
             user: NONE,
             user_next: NONE,
             user_prev: NONE,
-            maker: Maker::NONE,
+            owner: Owner::NONE,
             subscriptions: 0,
             flags: 0,
             generation: 0,

@@ -7,13 +7,13 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
-/// Who brings a stream into being: a user, or the address of those without one. The server itself is none.
+/// Whom a stream counts for: who brought it into being, a user, or the address of those without one. The server itself is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Maker(pub(crate) u32);
+pub struct Owner(pub(crate) u32);
 
-impl Maker {
+impl Owner {
     /// The caller of an API, whose streams count as nobody's.
-    pub const NONE: Maker = Maker(0);
+    pub const NONE: Owner = Owner(0);
 }
 
 /// What a namespace has of this worker.
@@ -49,9 +49,9 @@ impl Share {
     }
 }
 
-/// The streams of one maker.
+/// The streams of one owner.
 #[derive(Default)]
-struct Made {
+struct Owned {
     streams: u32,
     /// Index and incarnation of the channels, oldest first; those whose stream is gone among them.
     channels: VecDeque<(u32, u32)>,
@@ -64,9 +64,9 @@ pub(crate) struct Shares {
     namespaces: Vec<Share>,
     by_bytes: Ranking,
     by_holders: Ranking,
-    makers: HashMap<Maker, Made, RandomState>,
+    owners: HashMap<Owner, Owned, RandomState>,
     /// Channels with subscribers here, by one who is subscribed.
-    live: HashMap<Maker, u32, RandomState>,
+    live: HashMap<Owner, u32, RandomState>,
 }
 
 impl Shares {
@@ -145,20 +145,20 @@ impl Shares {
         holders.get(place as usize).copied()
     }
 
-    /// Counts a channel with subscribers for a maker. False when it has `max`.
-    pub(crate) fn add_live(&mut self, maker: Maker, max: u32) -> bool {
-        if maker == Maker::NONE {
+    /// Counts a channel with subscribers for an owner. False when it has `max`.
+    pub(crate) fn add_live(&mut self, owner: Owner, max: u32) -> bool {
+        if owner == Owner::NONE {
             return true;
         }
-        let live = self.live.entry(maker).or_default();
+        let live = self.live.entry(owner).or_default();
         let fits = *live < max;
         *live += u32::from(fits);
         fits
     }
 
     /// Such a channel is no more, or another's.
-    pub(crate) fn remove_live(&mut self, maker: Maker) {
-        if let Entry::Occupied(mut live) = self.live.entry(maker) {
+    pub(crate) fn remove_live(&mut self, owner: Owner) {
+        if let Entry::Occupied(mut live) = self.live.entry(owner) {
             *live.get_mut() -= 1;
             if *live.get() == 0 {
                 live.remove();
@@ -169,45 +169,45 @@ impl Shares {
         }
     }
 
-    /// Streams that this maker has.
-    pub(crate) fn made(&self, maker: Maker) -> u32 {
-        self.makers.get(&maker).map_or(0, |made| made.streams)
+    /// Streams that this owner has.
+    pub(crate) fn owned(&self, owner: Owner) -> u32 {
+        self.owners.get(&owner).map_or(0, |owned| owned.streams)
     }
 
-    /// A stream of this maker has begun in this channel.
-    pub(crate) fn add(&mut self, maker: Maker, channel: (u32, u32)) {
-        if maker != Maker::NONE {
-            let made = self.makers.entry(maker).or_default();
-            made.streams += 1;
-            made.channels.push_back(channel);
+    /// A stream of this owner has begun in this channel.
+    pub(crate) fn add(&mut self, owner: Owner, channel: (u32, u32)) {
+        if owner != Owner::NONE {
+            let owned = self.owners.entry(owner).or_default();
+            owned.streams += 1;
+            owned.channels.push_back(channel);
         }
     }
 
-    /// A stream of this maker has ended. `is_made`: whether a channel still has one.
-    pub(crate) fn remove(&mut self, maker: Maker, is_made: impl Fn((u32, u32)) -> bool) {
-        let Some(made) = self.makers.get_mut(&maker) else { return };
-        made.streams -= 1;
-        if made.streams == 0 {
-            self.makers.remove(&maker);
-        } else if made.channels.len() > 2 * made.streams as usize + 16 {
-            made.channels.retain(|&channel| is_made(channel));
-            made.channels.shrink_to(made.channels.len() * 2);
+    /// A stream of this owner has ended. `is_owned`: whether a channel still has one.
+    pub(crate) fn remove(&mut self, owner: Owner, is_owned: impl Fn((u32, u32)) -> bool) {
+        let Some(owned) = self.owners.get_mut(&owner) else { return };
+        owned.streams -= 1;
+        if owned.streams == 0 {
+            self.owners.remove(&owner);
+        } else if owned.channels.len() > 2 * owned.streams as usize + 16 {
+            owned.channels.retain(|&channel| is_owned(channel));
+            owned.channels.shrink_to(owned.channels.len() * 2);
         }
     }
 
-    /// The oldest channel of a maker that may go, among its first `steps_max`. Those that may not move to the end.
+    /// The oldest channel of an owner that may go, among its first `steps_max`. Those that may not move to the end.
     pub(crate) fn oldest(
         &mut self,
-        maker: Maker,
+        owner: Owner,
         steps_max: usize,
         may_go: impl Fn((u32, u32)) -> Option<bool>,
     ) -> Option<u32> {
-        let made = self.makers.get_mut(&maker)?;
-        for _ in 0..made.channels.len().min(steps_max) {
-            let channel = made.channels.pop_front()?;
+        let owned = self.owners.get_mut(&owner)?;
+        for _ in 0..owned.channels.len().min(steps_max) {
+            let channel = owned.channels.pop_front()?;
             match may_go(channel) {
                 Some(true) => return Some(channel.0),
-                Some(false) => made.channels.push_back(channel),
+                Some(false) => owned.channels.push_back(channel),
                 None => {}
             }
         }

@@ -5,8 +5,8 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, EncodingId, Epoch, Error, Event, HistoryFilter, HubConfig, Maker,
-    NewPublication, NewSession, SessionId, StreamPosition, SubscribeOptions,
+    ChannelOptions, EncodingId, Epoch, Error, Event, HistoryFilter, HubConfig, NewPublication,
+    NewSession, Owner, SessionId, StreamPosition, SubscribeOptions,
 };
 use kit::{World, offsets, plain, publish, with_history};
 
@@ -129,7 +129,7 @@ fn history_holds_so_many_for_so_long() {
     }
     let read = |world: &mut World, filter| {
         let now = world.now;
-        world.hub(1).handle_history(now, 5, "news", &options, filter, Maker::NONE);
+        world.hub(1).handle_history(now, 5, "news", &options, filter, Owner::NONE);
         world.settle();
         match world.take_events().pop() {
             Some((1, Event::History { token: 5, result })) => result,
@@ -226,7 +226,7 @@ fn without_history_there_are_no_offsets() {
     assert_eq!(published.position.offset, 0);
     assert_eq!(world.read(reader), "pub chat 0 hi\npub chat 0 skip\n");
     let now = world.now;
-    world.hub(0).handle_history(now, 3, "chat", &plain(), HistoryFilter::default(), Maker::NONE);
+    world.hub(0).handle_history(now, 3, "chat", &plain(), HistoryFilter::default(), Owner::NONE);
     let refused = Event::History { token: 3, result: Err(Error::HistoryOff) };
     assert_eq!(world.hub(0).poll_event(), Some(refused));
     // Nothing is remembered of it when its subscriber has gone.

@@ -5,7 +5,7 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, Error, Event, HistoryFilter, HubConfig, Maker, NewPublication, NewSession,
+    ChannelOptions, Error, Event, HistoryFilter, HubConfig, NewPublication, NewSession, Owner,
     SessionId, StreamPosition, SubscribeOptions,
 };
 use kit::{World, publish};
@@ -21,8 +21,8 @@ fn namespace(name: &str) -> ChannelOptions {
 }
 
 fn session_of(world: &mut World, user: &str) -> SessionId {
-    let maker = world.hub(0).maker_of(user);
-    world.open_with(0, NewSession { user, maker, ..NewSession::default() })
+    let owner = world.hub(0).owner_of(user);
+    world.open_with(0, NewSession { user, owner, ..NewSession::default() })
 }
 
 /// Subscribes to a channel and leaves it; whether it could.
@@ -50,7 +50,7 @@ fn position(
 ) -> (usize, StreamPosition) {
     let now = world.now;
     let filter = HistoryFilter::default();
-    world.hub(0).handle_history(now, 9, channel, options, filter, Maker::NONE);
+    world.hub(0).handle_history(now, 9, channel, options, filter, Owner::NONE);
     world.settle();
     match &world.take_events()[..] {
         [(_, Event::History { result: Ok(history), .. })] => {
@@ -98,7 +98,7 @@ fn a_full_table_of_histories_takes_no_name_without_one() {
 
 #[test]
 fn a_maker_at_his_quota_loses_his_own_empty_channels_first() {
-    let config = HubConfig { channels_per_maker_max: 10, ..HubConfig::default() };
+    let config = HubConfig { channels_per_owner_max: 10, ..HubConfig::default() };
     let mut world = World::with_config(config);
     let options = Arc::new(namespace("n"));
     let (alice, mallory) = (session_of(&mut world, "alice"), session_of(&mut world, "mallory"));
@@ -110,10 +110,10 @@ fn a_maker_at_his_quota_loses_his_own_empty_channels_first() {
     assert_eq!(world.hub(0).stats().home_channels, 11);
     assert_eq!(position(&mut world, "n:alice", &options), before, "the same epoch");
     // Channels that hold something do not make room for more.
-    let maker = world.hub(0).maker(mallory);
+    let owner = world.hub(0).owner(mallory);
     for number in 0..20 {
         let channel = format!("n:full{number}");
-        let publication = NewPublication { maker, ..publish("x") };
+        let publication = NewPublication { owner, ..publish("x") };
         let now = world.now;
         world.hub(0).handle_publish(now, number, &channel, &options, publication);
         world.settle();
@@ -206,14 +206,14 @@ fn the_namespace_that_holds_most_pays_however_many_channels_the_others_have() {
 
 #[test]
 fn what_expires_is_given_back_to_its_share() {
-    let config = HubConfig { channels_per_maker_max: 10, ..HubConfig::default() };
+    let config = HubConfig { channels_per_owner_max: 10, ..HubConfig::default() };
     let mut world = World::with_config(config);
     let options = Arc::new(namespace("n"));
     let session = session_of(&mut world, "u");
     for round in 0..3 {
-        let maker = world.hub(0).maker(session);
+        let owner = world.hub(0).owner(session);
         for number in 0..10 {
-            let publication = NewPublication { maker, ..publish("x") };
+            let publication = NewPublication { owner, ..publish("x") };
             let now = world.now;
             let channel = format!("n:{round}-{number}");
             world.hub(0).handle_publish(now, number, &channel, &options, publication);
@@ -300,7 +300,7 @@ fn without_history(name: &str) -> Arc<ChannelOptions> {
 #[test]
 fn a_user_who_subscribes_to_many_names_locks_out_nobody() {
     let config =
-        HubConfig { channels_max: 150, channels_per_maker_max: 10, ..HubConfig::default() };
+        HubConfig { channels_max: 150, channels_per_owner_max: 10, ..HubConfig::default() };
     let mut world = World::with_config(config);
     let (live, kept) = (without_history("a"), Arc::new(namespace("b")));
     let sessions = [(); 3].map(|()| session_of(&mut world, "mallory"));
@@ -325,7 +325,7 @@ fn a_user_who_subscribes_to_many_names_locks_out_nobody() {
 
 #[test]
 fn a_channel_counts_for_one_who_is_in_it() {
-    let config = HubConfig { channels_per_maker_max: 2, ..HubConfig::default() };
+    let config = HubConfig { channels_per_owner_max: 2, ..HubConfig::default() };
     let mut world = World::with_config(config);
     let live = without_history("a");
     let (agent, guest) = (session_of(&mut world, "agent"), session_of(&mut world, "guest"));
@@ -348,8 +348,8 @@ fn a_namespace_has_as_many_channels_with_subscribers_as_its_settings_say() {
     let live = ChannelOptions { channels_max: 20, ..ChannelOptions::clone(&without_history("a")) };
     let live = Arc::new(live);
     let sessions = [0, 1].map(|worker| {
-        let maker = world.hub(worker).maker_of("u");
-        world.open_with(worker, NewSession { user: "u", maker, ..NewSession::default() })
+        let owner = world.hub(worker).owner_of("u");
+        world.open_with(worker, NewSession { user: "u", owner, ..NewSession::default() })
     });
     let joined =
         (0..200).filter(|at| join(&mut world, sessions[at % 2], &format!("a:{at}"), &live)).count();

@@ -2,7 +2,7 @@
 //!
 //! A budget is a token bucket whose tokens are time: a command takes as long as its number, its bytes and its deliveries take
 //! at the rates of the budget, and whoever is ahead of the clock by more than the burst waits. So a bucket is one instant, a
-//! payer whose instant has passed needs none, and a client that is idle costs nothing.
+//! key whose instant has passed needs none, and a client that is idle costs nothing.
 //!
 //! A session's bucket belongs to its worker. Those of users, addresses, namespaces and keys belong to the process, for the kernel
 //! spreads their connections over the workers: a lock is taken for each command of who has such a budget, and for nobody else's.
@@ -22,18 +22,18 @@ const SHARDS: usize = 64;
 
 /// Whose budget it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Payer(u64);
+pub(crate) struct BudgetKey(u64);
 
 const KIND_SHIFT: u32 = 61;
 
-impl Payer {
-    pub(crate) fn session(session: SessionId) -> Payer {
-        Payer(session.to_u64())
+impl BudgetKey {
+    pub(crate) fn session(session: SessionId) -> BudgetKey {
+        BudgetKey(session.to_u64())
     }
 
     /// A session's events to others in the Pusher protocol.
-    pub(crate) fn client_events(session: SessionId) -> Payer {
-        Payer(5 << KIND_SHIFT | session.to_u64())
+    pub(crate) fn client_events(session: SessionId) -> BudgetKey {
+        BudgetKey(5 << KIND_SHIFT | session.to_u64())
     }
 
     /// Its bucket belongs to a worker.
@@ -99,19 +99,19 @@ pub(crate) struct Work {
 /// Buckets that have something in them.
 #[derive(Debug, Default)]
 pub(crate) struct Buckets {
-    /// Until when each payer has used its budget.
+    /// Until when each key has used its budget.
     used_until_ns: HashMap<u64, u64, RandomState>,
 }
 
 impl Buckets {
-    /// Charges a payer. Gives how long the next command has to wait.
-    pub(crate) fn charge(&mut self, payer: Payer, rates: &Rates, work: Work, now_ms: u64) -> u64 {
+    /// Charges a key. Gives how long the next command has to wait.
+    pub(crate) fn charge(&mut self, key: BudgetKey, rates: &Rates, work: Work, now_ms: u64) -> u64 {
         if !rates.is_limited() {
             return 0;
         }
         let now_ns = now_ms.saturating_mul(1_000_000);
         let used_ns = rates.time_ns(work);
-        let until_ns = match self.used_until_ns.get_mut(&payer.0) {
+        let until_ns = match self.used_until_ns.get_mut(&key.0) {
             Some(until) => {
                 *until = (*until).max(now_ns).saturating_add(used_ns);
                 *until
@@ -119,7 +119,7 @@ impl Buckets {
             None => {
                 self.make_room(now_ns);
                 let until = now_ns.saturating_add(used_ns);
-                self.used_until_ns.insert(payer.0, until);
+                self.used_until_ns.insert(key.0, until);
                 until
             }
         };
@@ -168,37 +168,37 @@ impl Default for SharedBuckets {
 }
 
 impl SharedBuckets {
-    /// The payer of this address: all who come from it.
-    pub(crate) fn address(&self, address: IpAddr) -> Payer {
+    /// The key of this address: all who come from it.
+    pub(crate) fn address(&self, address: IpAddr) -> BudgetKey {
         self.named(1, address)
     }
 
-    /// The payer of this user.
-    pub(crate) fn user(&self, name: &str) -> Payer {
+    /// The key of this user.
+    pub(crate) fn user(&self, name: &str) -> BudgetKey {
         self.named(2, name)
     }
 
-    /// The payer of this namespace's clients.
-    pub(crate) fn namespace(&self, name: &str) -> Payer {
+    /// The key of this namespace's clients.
+    pub(crate) fn namespace(&self, name: &str) -> BudgetKey {
         self.named(3, name)
     }
 
-    /// The payer of the calls with this API key, by the key's name.
-    pub(crate) fn api_key(&self, name: &str) -> Payer {
+    /// The key of the calls with this API key, by the key's name.
+    pub(crate) fn api_key(&self, name: &str) -> BudgetKey {
         self.named(4, name)
     }
 
     /// Two names whose hashes are one share a budget, which happens to one pair among billions.
-    fn named(&self, kind: u64, name: impl Hash) -> Payer {
-        Payer(kind << KIND_SHIFT | self.names.hash_one(name) >> 3)
+    fn named(&self, kind: u64, name: impl Hash) -> BudgetKey {
+        BudgetKey(kind << KIND_SHIFT | self.names.hash_one(name) >> 3)
     }
 
-    /// Charges a payer. Gives how long the next command has to wait. `now_ms` is the uptime of the process.
-    pub(crate) fn charge(&self, payer: Payer, rates: &Rates, work: Work, now_ms: u64) -> u64 {
+    /// Charges a key. Gives how long the next command has to wait. `now_ms` is the uptime of the process.
+    pub(crate) fn charge(&self, key: BudgetKey, rates: &Rates, work: Work, now_ms: u64) -> u64 {
         if !rates.is_limited() {
             return 0;
         }
-        self.shard(payer.0 as usize).charge(payer, rates, work, now_ms)
+        self.shard(key.0 as usize).charge(key, rates, work, now_ms)
     }
 
     /// Forgets those who owe nothing, in the share of one worker.
@@ -224,39 +224,39 @@ mod tests {
     };
     const COMMAND: Work = Work { commands: 1, bytes: 0, deliveries: 0 };
 
-    fn payer(number: u64) -> Payer {
-        Payer(number)
+    fn key(number: u64) -> BudgetKey {
+        BudgetKey(number)
     }
 
     #[test]
     fn a_burst_goes_at_once_and_after_it_the_rate() {
         let mut budgets = Buckets::default();
         for _ in 0..100 {
-            assert_eq!(budgets.charge(payer(1), &RATES, COMMAND, 5_000), 0);
+            assert_eq!(budgets.charge(key(1), &RATES, COMMAND, 5_000), 0);
         }
-        assert_eq!(budgets.charge(payer(1), &RATES, COMMAND, 5_000), 10);
-        assert_eq!(budgets.charge(payer(2), &RATES, COMMAND, 5_000), 0, "others are not concerned");
-        assert_eq!(budgets.charge(payer(1), &RATES, COMMAND, 5_010), 10);
-        assert_eq!(budgets.charge(payer(1), &RATES, COMMAND, 9_000), 0);
+        assert_eq!(budgets.charge(key(1), &RATES, COMMAND, 5_000), 10);
+        assert_eq!(budgets.charge(key(2), &RATES, COMMAND, 5_000), 0, "others are not concerned");
+        assert_eq!(budgets.charge(key(1), &RATES, COMMAND, 5_010), 10);
+        assert_eq!(budgets.charge(key(1), &RATES, COMMAND, 9_000), 0);
     }
 
     #[test]
     fn bytes_and_deliveries_take_time_as_well() {
         let mut budgets = Buckets::default();
         let work = Work { commands: 50, bytes: 500, deliveries: 5_000 };
-        assert_eq!(budgets.charge(payer(1), &RATES, work, 0), 500);
+        assert_eq!(budgets.charge(key(1), &RATES, work, 0), 500);
         let free = Rates { commands_per_s: 0, bytes_per_s: 0, deliveries_per_s: 0, burst_ms: 10 };
         let much = Work { commands: u32::MAX, bytes: u64::MAX, deliveries: u64::MAX };
-        assert_eq!(budgets.charge(payer(1), &free, much, 0), 0, "no bound");
-        assert!(budgets.charge(payer(3), &RATES, much, 0) > 1 << 32, "nothing overflows");
+        assert_eq!(budgets.charge(key(1), &free, much, 0), 0, "no bound");
+        assert!(budgets.charge(key(3), &RATES, much, 0) > 1 << 32, "nothing overflows");
     }
 
     #[test]
     fn who_is_idle_costs_nothing_and_who_is_not_sixteen_bytes() {
         let mut budgets = Buckets::default();
         assert_eq!(size_of::<(u64, u64)>(), 16);
-        budgets.charge(payer(1), &RATES, COMMAND, 0);
-        budgets.charge(payer(2), &RATES, Work { commands: 50, ..COMMAND }, 0);
+        budgets.charge(key(1), &RATES, COMMAND, 0);
+        budgets.charge(key(2), &RATES, Work { commands: 50, ..COMMAND }, 0);
         budgets.sweep(10);
         assert_eq!(budgets.used_until_ns.len(), 1);
         budgets.sweep(500);
@@ -268,18 +268,18 @@ mod tests {
         let mut budgets = Buckets::default();
         // A hundred clients each millisecond, which have used 10 ms each: a thousand at one time.
         for client in 0..100_000 {
-            budgets.charge(payer(client), &RATES, COMMAND, client / 100);
+            budgets.charge(key(client), &RATES, COMMAND, client / 100);
         }
         let capacity = budgets.used_until_ns.capacity();
         assert!((1_000..8_000).contains(&capacity), "{capacity}");
     }
 
     #[test]
-    fn payers_of_different_kinds_are_not_taken_for_each_other() {
+    fn keys_of_different_kinds_are_not_taken_for_each_other() {
         let budgets = SharedBuckets::default();
         let session = SessionId::pack(u16::MAX, u8::MAX, u8::MAX, u32::MAX, u8::MAX);
-        let payers = [
-            Payer::session(session),
+        let keys = [
+            BudgetKey::session(session),
             budgets.address(IpAddr::from([255; 4])),
             budgets.address(IpAddr::from([255; 16])),
             budgets.user("a"),
@@ -287,9 +287,9 @@ mod tests {
             budgets.namespace("a"),
             budgets.api_key("a"),
         ];
-        assert_eq!(payers.iter().filter(|payer| payer.is_session()).count(), 1);
-        for (at, payer) in payers.iter().enumerate() {
-            assert!(!payers[..at].contains(payer), "{payer:?}");
+        assert_eq!(keys.iter().filter(|key| key.is_session()).count(), 1);
+        for (at, key) in keys.iter().enumerate() {
+            assert!(!keys[..at].contains(key), "{key:?}");
         }
     }
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::source::{Kind, Source, is_nothing, milliseconds, switch};
 use super::Mapping;
+use super::source::{Kind, Source, is_nothing, milliseconds, switch};
 use crate::path::Path;
 
 /// Options that have a counterpart, or close what they guard.

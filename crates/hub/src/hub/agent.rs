@@ -267,8 +267,8 @@ impl Hub {
     }
 
     pub(super) fn agent_subscribe(&mut self, engine: EngineId, from: u8, asked: SubscribeRequest) {
-        let (options, maker) = (&asked.options, asked.maker);
-        let Some(at) = self.home_channel(&asked.channel, options, maker, Wanted::Empty) else {
+        let (options, owner) = (&asked.options, asked.owner);
+        let Some(at) = self.home_channel(&asked.channel, options, owner, Wanted::Empty) else {
             self.reply(from, asked.request, ReplyContent::Failed(Error::LimitExceeded));
             return;
         };
@@ -347,8 +347,8 @@ impl Hub {
         agent.live = true;
         if agent.options.keeps_history() {
             let options = Arc::clone(&agent.options);
-            let maker = agent.waiting.first().map_or(Default::default(), |(_, of)| of.maker);
-            if self.ensure_stream(at, &options, maker).is_none() {
+            let owner = agent.waiting.first().map_or(Default::default(), |(_, of)| of.owner);
+            if self.ensure_stream(at, &options, owner).is_none() {
                 self.end_agent(at, Error::LimitExceeded);
                 return self.remove_if_empty(at);
             }

@@ -25,10 +25,10 @@ impl Hub {
         if let Some(engine) = self.engines.of(&asked.options.namespace) {
             return self.agent_subscribe(engine, from, asked);
         }
-        let SubscribeRequest { request, channel, options, since, maker, .. } = &asked;
-        let at = self.home_channel(channel, options, *maker, Wanted::Empty);
+        let SubscribeRequest { request, channel, options, since, owner, .. } = &asked;
+        let at = self.home_channel(channel, options, *owner, Wanted::Empty);
         let at = at.filter(|&at| {
-            !options.keeps_history() || self.ensure_stream(at, options, *maker).is_some()
+            !options.keeps_history() || self.ensure_stream(at, options, *owner).is_some()
         });
         let Some(at) = at else {
             self.remove_if_unused(channel);
@@ -162,8 +162,8 @@ impl Hub {
         }
         let kept = options.keeps_history() && !publish.skip_history;
         let at = if kept {
-            let at = self.home_channel(&channel, &options, publish.maker, Wanted::Publication);
-            let at = at.filter(|&at| self.ensure_stream(at, &options, publish.maker).is_some());
+            let at = self.home_channel(&channel, &options, publish.owner, Wanted::Publication);
+            let at = at.filter(|&at| self.ensure_stream(at, &options, publish.owner).is_some());
             if at.is_none() {
                 self.remove_if_unused(&channel);
                 self.reply(from, request, ReplyContent::Failed(Error::LimitExceeded));
@@ -234,9 +234,9 @@ impl Hub {
         if let Some(engine) = self.engines.of(&asked.options.namespace) {
             return self.engine_history(engine, from, asked);
         }
-        let HistoryRequest { channel, options, maker, .. } = asked;
-        let at = self.home_channel(channel, options, *maker, Wanted::Empty);
-        let content = match at.and_then(|at| self.ensure_stream(at, options, *maker)) {
+        let HistoryRequest { channel, options, owner, .. } = asked;
+        let at = self.home_channel(channel, options, *owner, Wanted::Empty);
+        let content = match at.and_then(|at| self.ensure_stream(at, options, *owner)) {
             Some(stream) => match stream.read(&asked.filter) {
                 Ok(history) => ReplyContent::History(history),
                 Err(error) => ReplyContent::Failed(error),

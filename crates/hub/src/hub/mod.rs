@@ -235,7 +235,7 @@ impl Hub {
         self.config.sessions_max = limits.sessions_max.min(SESSIONS_MAX as u32);
         self.config.subscriptions_per_session_max = limits.subscriptions_per_session_max;
         self.config.channels_max = limits.channels_max;
-        self.config.channels_per_maker_max = limits.channels_per_maker_max;
+        self.config.channels_per_owner_max = limits.channels_per_owner_max;
         self.config.channel_name_bytes_max = limits.channel_name_bytes_max;
         self.config.request_timeout_ms = limits.request_timeout_ms;
         self.config.pending_bytes_max = limits.pending_bytes_max;

@@ -12,7 +12,7 @@ use crate::message::{HistoryRequest, HubMessageKind, PublishRequest, ReplyConten
 use crate::options::ChannelOptions;
 use crate::pending_requests::{Aggregate, Waiter};
 use crate::publication::NewPublication;
-use crate::shares::Maker;
+use crate::shares::Owner;
 use crate::tenant::MARK;
 
 impl Hub {
@@ -57,7 +57,7 @@ impl Hub {
         self.run();
     }
 
-    /// Reads a channel's history for `maker`; ends in [`Event::History`].
+    /// Reads a channel's history for `owner`; ends in [`Event::History`].
     pub fn handle_history(
         &mut self,
         now: Now,
@@ -65,7 +65,7 @@ impl Hub {
         channel: &str,
         options: &Arc<ChannelOptions>,
         filter: HistoryFilter,
-        maker: Maker,
+        owner: Owner,
     ) {
         self.now = now;
         let checked =
@@ -79,7 +79,7 @@ impl Hub {
                     channel,
                     options,
                     filter,
-                    maker,
+                    owner,
                 }))
             })
         });

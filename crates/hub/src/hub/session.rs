@@ -16,7 +16,7 @@ use crate::event::Event;
 use crate::publication::ClientInfo;
 use crate::session::{BLOCKED, CLOSING, HELD, OPEN, POLL, Session};
 use crate::session_id::SessionId;
-use crate::shares::Maker;
+use crate::shares::Owner;
 use crate::slots::NONE;
 
 /// Largest bound of one outbox: the bytes between two flushes must fit its counter.
@@ -56,7 +56,7 @@ impl Hub {
             flags: OPEN | poll | Session::opened_under(self.nodes.opened()),
             generation,
             encoding: new.encoding.0,
-            maker: new.maker,
+            owner: new.owner,
             opened_min: minutes(now),
             ..Session::default()
         };
@@ -77,13 +77,13 @@ impl Hub {
         &mut self,
         id: SessionId,
         user: &str,
-        maker: Maker,
+        owner: Owner,
         conn_info: Option<Box<[u8]>>,
     ) {
         let Some(slot) = self.slot_of(id) else { return };
         self.users.unlink(&mut self.sessions, slot);
         self.users.link(&mut self.sessions, slot, user);
-        self.sessions[slot].maker = maker;
+        self.sessions[slot].owner = owner;
         match conn_info {
             Some(info) => self.conn_infos.insert(slot, info),
             None => self.conn_infos.remove(&slot),
@@ -217,18 +217,18 @@ impl Hub {
     }
 
     /// Whose the streams are that this user brings into being.
-    pub fn maker_of(&self, user: &str) -> Maker {
-        Maker(self.names.hash((0_u8, user)) as u32 | 1)
+    pub fn owner_of(&self, user: &str) -> Owner {
+        Owner(self.names.hash((0_u8, user)) as u32 | 1)
     }
 
     /// Whose the streams are that clients without a user bring into being who come from this address.
-    pub fn maker_of_address(&self, address: IpAddr) -> Maker {
-        Maker(self.names.hash((1_u8, address)) as u32 | 1)
+    pub fn owner_of_address(&self, address: IpAddr) -> Owner {
+        Owner(self.names.hash((1_u8, address)) as u32 | 1)
     }
 
     /// Whose the streams are that a session brings into being.
-    pub fn maker(&self, id: SessionId) -> Maker {
-        self.slot_of(id).map_or(Maker::NONE, |slot| self.sessions[slot].maker)
+    pub fn owner(&self, id: SessionId) -> Owner {
+        self.slot_of(id).map_or(Owner::NONE, |slot| self.sessions[slot].owner)
     }
 
     /// How many sessions here a message of the channel reaches, and whether joins and leaves are messages of it.

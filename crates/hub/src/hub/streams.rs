@@ -1,6 +1,6 @@
 //! Streams of the channels at home here: begun, counted, bounded, expired.
 //!
-//! Whoever wants room gives up something of his own first: a maker his empty streams, a namespace its oldest publications,
+//! Whoever wants room gives up something of his own first: an owner his empty streams, a namespace its oldest publications,
 //! and in it the channel that is published to. What has publications never gives way to what has none.
 
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ use crate::history::Stream;
 use crate::home_channel::HomeChannel;
 use crate::options::ChannelOptions;
 use crate::publication::Publication;
-use crate::shares::Maker;
+use crate::shares::Owner;
 use crate::slots::NONE;
 
 /// Home channels examined to make room for one channel.
@@ -39,14 +39,14 @@ impl Hub {
         &mut self,
         name: &Arc<str>,
         options: &ChannelOptions,
-        maker: Maker,
+        owner: Owner,
         wanted: Wanted,
     ) -> Option<u32> {
         if let Some(at) = self.homes.find(&self.names, name) {
             return Some(at);
         }
         let namespace = self.shares.namespace(&options.namespace);
-        if !self.make_room(namespace, options, maker, wanted) {
+        if !self.make_room(namespace, options, owner, wanted) {
             return None;
         }
         let record = HomeChannel::new(Arc::clone(name), namespace, self.next_incarnation());
@@ -62,25 +62,25 @@ impl Hub {
         }
     }
 
-    /// A channel's stream, begun if there is none. Its meta time to live counts from now. `None` when its maker has as many
+    /// A channel's stream, begun if there is none. Its meta time to live counts from now. `None` when its owner has as many
     /// as it may; the channel is as it was.
     pub(super) fn ensure_stream(
         &mut self,
         at: u32,
         options: &ChannelOptions,
-        maker: Maker,
+        owner: Owner,
     ) -> Option<&mut Stream> {
         if self.homes[at].stream.is_none() {
-            let made_max = self.share_of(self.config.channels_per_maker_max);
-            if maker != Maker::NONE
-                && self.shares.made(maker) >= made_max
-                && !self.evict_own_channel(maker, None)
+            let owned_max = self.share_of(self.config.channels_per_owner_max);
+            if owner != Owner::NONE
+                && self.shares.owned(owner) >= owned_max
+                && !self.evict_own_channel(owner, None)
             {
                 return None;
             }
             let epoch = self.next_epoch();
-            self.homes[at].stream = Some(Box::new(Stream::new(epoch, maker)));
-            self.shares.add(maker, (at, self.homes[at].incarnation));
+            self.homes[at].stream = Some(Box::new(Stream::new(epoch, owner)));
+            self.shares.add(owner, (at, self.homes[at].incarnation));
         }
         let meta_ttl_ms = match options.history_meta_ttl_ms {
             0 => self.config.history_meta_ttl_ms,
@@ -101,19 +101,19 @@ impl Hub {
         &mut self,
         namespace: u32,
         options: &ChannelOptions,
-        maker: Maker,
+        owner: Owner,
         wanted: Wanted,
     ) -> bool {
         let own_max = self.share_of(options.channels_max);
         if options.channels_max > 0
             && self.shares.share(namespace).channels >= own_max
-            && !self.evict_own_channel(maker, Some(namespace))
+            && !self.evict_own_channel(owner, Some(namespace))
             && !self.evict_forgettable(Some(namespace))
         {
             return false;
         }
         if self.homes.len() < self.config.channels_max
-            || self.evict_own_channel(maker, None)
+            || self.evict_own_channel(owner, None)
             || self.evict_forgettable(None)
         {
             return true;
@@ -127,12 +127,12 @@ impl Hub {
         all.div_ceil(u32::from(self.config.workers))
     }
 
-    /// Evicts the oldest channel that this maker has made and that holds nothing; of a namespace, if one is named.
-    fn evict_own_channel(&mut self, maker: Maker, namespace: Option<u32>) -> bool {
+    /// Evicts the oldest channel that this owner has made and that holds nothing; of a namespace, if one is named.
+    fn evict_own_channel(&mut self, owner: Owner, namespace: Option<u32>) -> bool {
         let Self { shares, homes, .. } = self;
-        let oldest = shares.oldest(maker, EVICTION_STEPS_MAX, |(at, incarnation)| {
+        let oldest = shares.oldest(owner, EVICTION_STEPS_MAX, |(at, incarnation)| {
             let home = homes.get(at).filter(|home| home.incarnation == incarnation)?;
-            let stream = home.stream.as_ref().filter(|stream| stream.maker == maker)?;
+            let stream = home.stream.as_ref().filter(|stream| stream.owner == owner)?;
             let is_of = namespace.is_none_or(|namespace| home.namespace == namespace);
             Some(is_of && home.is_forgettable(stream))
         });
@@ -212,10 +212,10 @@ impl Hub {
         self.clear_history(at);
         let Self { homes, shares, .. } = self;
         if let Some(stream) = homes[at].stream.take() {
-            shares.remove(stream.maker, |(at, incarnation)| {
+            shares.remove(stream.owner, |(at, incarnation)| {
                 let home = homes.get(at).filter(|home| home.incarnation == incarnation);
                 home.and_then(|home| home.stream.as_ref())
-                    .is_some_and(|other| other.maker == stream.maker)
+                    .is_some_and(|other| other.owner == stream.owner)
             });
         }
     }
@@ -310,7 +310,7 @@ impl Hub {
         loop {
             let own_excess = (self.shares.share(namespace).bytes + cost).saturating_sub(own_max);
             let excess = (self.history_bytes + cost).saturating_sub(self.config.history_bytes_max);
-            let (payer, floor, mut wanted) = match (own_excess, excess) {
+            let (victim, floor, mut wanted) = match (own_excess, excess) {
                 (0, 0) => return,
                 (0, _) => {
                     let (largest, next) = self.shares.largest();
@@ -319,8 +319,8 @@ impl Hub {
                 }
                 _ => (namespace, 0, own_excess),
             };
-            while wanted > 0 && evictions > 0 && self.shares.share(payer).bytes > floor {
-                let (count, bytes) = self.evict_oldest(payer, at, wanted, evictions);
+            while wanted > 0 && evictions > 0 && self.shares.share(victim).bytes > floor {
+                let (count, bytes) = self.evict_oldest(victim, at, wanted, evictions);
                 wanted = wanted.saturating_sub(bytes);
                 evictions = evictions.saturating_sub(count.max(1));
             }
@@ -335,17 +335,17 @@ impl Hub {
     /// Returns their number and memory.
     fn evict_oldest(
         &mut self,
-        payer: u32,
+        victim: u32,
         published: u32,
         wanted: usize,
         count_max: usize,
     ) -> (usize, usize) {
         let Self { homes, shares, .. } = self;
-        let share = shares.share_mut(payer);
+        let share = shares.share_mut(victim);
         let average = share.bytes / share.holders.len().max(1);
         let bytes_of = |at: u32| homes[at].stream.as_ref().map_or(0, |stream| stream.bytes());
         let mut most = (0, published);
-        if homes[published].namespace == payer {
+        if homes[published].namespace == victim {
             most.0 = bytes_of(published);
         }
         if most.0 < average.max(1) {

@@ -22,7 +22,7 @@ use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, Publication};
 use crate::session::POLL;
 use crate::session_id::SessionId;
-use crate::shares::Maker;
+use crate::shares::Owner;
 use crate::slots::NONE;
 use crate::tag_filter::TagFilter;
 
@@ -131,7 +131,7 @@ impl Hub {
 
         let channel = match known {
             Some(channel) => channel,
-            None => self.insert_channel(name, options, self.sessions[slot].maker)?,
+            None => self.insert_channel(name, options, self.sessions[slot].owner)?,
         };
         let record = Subscription::new(slot, flags, channel, self.sessions[slot].subscription);
         let Ok(subscription) = self.subscriptions.insert(record, NONE) else {
@@ -170,15 +170,15 @@ impl Hub {
         Ok(())
     }
 
-    /// Adds the record of a channel that has none here yet, if the maker may have one more.
+    /// Adds the record of a channel that has none here yet, if the owner may have one more.
     fn insert_channel(
         &mut self,
         name: &str,
         options: &Arc<ChannelOptions>,
-        maker: Maker,
+        owner: Owner,
     ) -> Result<u32, Error> {
         if self.channels.len() >= self.config.channels_max
-            || !self.shares.add_live(maker, self.config.channels_per_maker_max)
+            || !self.shares.add_live(owner, self.config.channels_per_owner_max)
         {
             return Err(Error::LimitExceeded);
         }
@@ -191,7 +191,7 @@ impl Hub {
             incarnation: self.next_incarnation(),
             home: self.names.home(self.names.hash(name)),
             joined: false,
-            maker,
+            owner,
         };
         let at = self.channels.insert(&self.names, record, self.config.channels_max);
         at.ok_or(Error::LimitExceeded)
@@ -199,21 +199,21 @@ impl Hub {
 
     fn remove_channel(&mut self, at: u32) {
         if let Some(channel) = self.channels.remove(&self.names, at) {
-            self.shares.remove_live(channel.maker);
+            self.shares.remove_live(channel.owner);
         }
     }
 
     /// A session has left a channel in which others are: it counts for one of them from now on.
-    fn hand_over(&mut self, at: u32, leaver: Maker) {
+    fn hand_over(&mut self, at: u32, leaver: Owner) {
         let channel = &mut self.channels[at];
-        if channel.maker != leaver {
+        if channel.owner != leaver {
             return;
         }
         let Some(heir) = channel.subscribers.first() else { return };
-        channel.maker = self.sessions[heir.slot()].maker;
-        if channel.maker != leaver {
+        channel.owner = self.sessions[heir.slot()].owner;
+        if channel.owner != leaver {
             self.shares.remove_live(leaver);
-            self.shares.add_live(channel.maker, u32::MAX);
+            self.shares.add_live(channel.owner, u32::MAX);
         }
     }
 
@@ -228,7 +228,7 @@ impl Hub {
         let (home, subscription) = (pending.home, pending.subscription);
         let at = self.subscriptions[subscription].channel;
         let channel = Arc::clone(&self.channels[at].name);
-        let maker = self.sessions[self.subscriptions[subscription].slot()].maker;
+        let owner = self.sessions[self.subscriptions[subscription].slot()].owner;
         let options = Arc::clone(options);
         let waiter = Waiter::Subscribe(Box::new(pending));
         let request = self.request(home, waiter, |request| {
@@ -241,7 +241,7 @@ impl Hub {
                 reject_unrecovered,
                 member,
                 list_members,
-                maker,
+                owner,
             };
             HubMessageKind::Subscribe(Box::new(asked))
         })?;
@@ -358,7 +358,7 @@ impl Hub {
         if last {
             self.remove_channel(subscription.channel);
         } else {
-            self.hand_over(subscription.channel, self.sessions[slot].maker);
+            self.hand_over(subscription.channel, self.sessions[slot].owner);
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use dunlin_hub::{
     ChannelEvent, ChannelEventFilter, DisconnectUser, Epoch, Error, History, HistoryFilter,
-    HubConfig, Maker, Pacing, SessionId, SubscriberCount, UnsubscribeUser,
+    HubConfig, Owner, Pacing, SessionId, SubscriberCount, UnsubscribeUser,
 };
 
 use crate::simulation::{CLIENTS, FaultProfile, LIVE, Rng, Simulation, WORKERS};
@@ -173,7 +173,7 @@ impl Simulation {
         let (name, options) = self.channels[at].clone();
         let now = self.world.now;
         let filter = HistoryFilter { reverse: self.rng.roll(2) == 0, ..HistoryFilter::default() };
-        self.world.hub(worker).handle_history(now, 3, &name, &options, filter, Maker::NONE);
+        self.world.hub(worker).handle_history(now, 3, &name, &options, filter, Owner::NONE);
         self.world.hub(worker).handle_presence(now, 4, &name, &options, usize::MAX);
         self.collect(worker);
     }

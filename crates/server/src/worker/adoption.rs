@@ -229,7 +229,7 @@ pub(super) fn hub_config(
         users: Some(Arc::clone(&state.users)),
         subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
         channels_max: limits.channels_max,
-        channels_per_maker_max: limits.channels_per_user_max,
+        channels_per_owner_max: limits.channels_per_user_max,
         // A tenant's name and two marks stand before the name of a channel of its.
         channel_name_bytes_max: u16::try_from(limits.channel_bytes_max + TENANT_BYTES_MAX + 2)
             .unwrap_or(u16::MAX),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, DisconnectUser, Maker, NewPublication, RefreshUser, SendToUser, SessionId,
+    ChannelOptions, DisconnectUser, NewPublication, Owner, RefreshUser, SendToUser, SessionId,
     SubscribeOptions, SubscribeUser, UnsubscribeUser, tenant,
 };
 use dunlin_net::{ConnId, Context, http};
@@ -227,8 +227,8 @@ impl Worker<'_> {
             (Some(_), None) => return Err("the API key is not in api.keys"),
             (Some(_), Some(key)) => api.scopes.get_shared(&key.name).map(|may| {
                 let rates = Rates::from(&may.budget);
-                let payer = rates.is_limited().then(|| self.state.budgets.api_key(&key.name));
-                let budget = payer.map(|payer| (payer, rates));
+                let budget_key = rates.is_limited().then(|| self.state.budgets.api_key(&key.name));
+                let budget = budget_key.map(|budget_key| (budget_key, rates));
                 KeyScope { may: Arc::clone(may), tenant: None, budget }
             }),
         };
@@ -371,7 +371,7 @@ impl Worker<'_> {
                     &request.channel,
                     &options,
                     filter,
-                    Maker::NONE,
+                    Owner::NONE,
                 );
             }
             Request::HistoryRemove(request) => {
@@ -462,10 +462,10 @@ impl Worker<'_> {
             // Its caller publishes faster than subscribers can be written to: the answer tells it when there is room.
             self.hold(place.call, now.ms + BEHIND_MS_MAX, Some(hash));
         }
-        if let Some((payer, rates)) = self.api_calls.budget(place.call) {
+        if let Some((budget_key, rates)) = self.api_calls.budget(place.call) {
             let deliveries = self.deliveries_to(channel, bytes);
             let work = Work { commands: 0, bytes: bytes as u64, deliveries };
-            self.charge_call(place.call, (payer, rates), work);
+            self.charge_call(place.call, (budget_key, rates), work);
         }
         Ok(())
     }
@@ -602,10 +602,10 @@ impl Worker<'_> {
             let bytes_max = self.settings.config.limits.answer_bytes_max;
             let budget = answered.budget;
             let (status, body) = answered.encode(&facts, bytes_max);
-            if let Some((payer, rates)) = budget {
+            if let Some((budget_key, rates)) = budget {
                 // For its next call.
                 let work = Work { bytes: body.len() as u64, ..Work::default() };
-                self.charge_shared(payer, &rates, work);
+                self.charge_shared(budget_key, &rates, work);
             }
             if let Some(then) = then {
                 return then(&body);

@@ -9,7 +9,7 @@ use super::link::Link;
 use super::parts::{Broadcast, CallId, CommandPlace, RestCommands};
 use super::timer::Timer;
 use crate::api::{ApiError, Request};
-use crate::budget::{Payer, Rates, Work};
+use crate::budget::{BudgetKey, Rates, Work};
 use crate::metrics::Metric;
 
 /// How long a call waits at most for the subscribers of a channel that is behind.
@@ -129,14 +129,19 @@ impl Worker<'_> {
     }
 
     /// How long a key has to wait for its budget before its next call is carried out, if that is longer than one waits.
-    pub(super) fn wait_to_call(&self, (payer, rates): (Payer, Rates)) -> Option<u64> {
-        let wait_ms = self.charge_shared(payer, &rates, Work::default());
+    pub(super) fn wait_to_call(&self, (budget_key, rates): (BudgetKey, Rates)) -> Option<u64> {
+        let wait_ms = self.charge_shared(budget_key, &rates, Work::default());
         Some(wait_ms).filter(|&wait_ms| wait_ms > CALL_WAIT_MS_MAX)
     }
 
     /// Charges a call to its key. What follows of it, and its answer, wait until the key has the budget again.
-    pub(super) fn charge_call(&mut self, call: CallId, (payer, rates): (Payer, Rates), work: Work) {
-        let wait_ms = self.charge_shared(payer, &rates, work);
+    pub(super) fn charge_call(
+        &mut self,
+        call: CallId,
+        (budget_key, rates): (BudgetKey, Rates),
+        work: Work,
+    ) {
+        let wait_ms = self.charge_shared(budget_key, &rates, work);
         if wait_ms > 0 {
             self.hold(call, self.clock.now().ms + wait_ms, None);
         }

@@ -7,19 +7,19 @@
 //! ([`emulation`](Worker::emulation)) is disconnected when more of them wait than may.
 
 use dunlin_hub::tenant::bare;
-use dunlin_hub::{Maker, Publication, SessionId};
+use dunlin_hub::{Owner, Publication, SessionId};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{Command, DisconnectCode, Request};
 
 use super::Worker;
 use super::link::{Link, Peer, Role};
 use super::parts::{Frames, Pending};
-use crate::budget::{Payer, Rates, Work};
+use crate::budget::{BudgetKey, Rates, Work};
 use crate::metrics::Metric;
 
 /// A message to others counts once more for each of so many bytes of it.
 const DELIVERY_BYTES: usize = 1024;
-/// A payer who has to wait for longer is not charged for what is refused.
+/// A key that has to wait for longer is not charged for what is refused.
 const REFUSED_WAIT_MS_MAX: u64 = 1_000;
 /// How long who publishes to a channel that is behind waits before the next command.
 const BEHIND_MS: u64 = 2;
@@ -27,7 +27,7 @@ const BEHIND_MS: u64 = 2;
 const REPLY_BYTES_MIN: usize = 1024;
 
 /// Session, user and address, as far as they have a budget.
-type Payers = [Option<(Payer, Rates)>; 3];
+type BudgetKeys = [Option<(BudgetKey, Rates)>; 3];
 
 impl Worker<'_> {
     /// Charges a command that was carried out. `Some`: the next one of its connection waits until then.
@@ -60,15 +60,15 @@ impl Worker<'_> {
         let &mut link = cx.data(conn).filter(|link| !link.closing)?;
         let session = link.session();
         let user = session.and_then(|of| self.hub.session(of)).map_or("", |view| view.user);
-        let payers = self.payers(session, user, link.peer);
+        let keys = self.keys(session, user, link.peer);
         let now_ms = cx.now_ms();
         let already_ms = match session {
             Some(_) => 0,
-            None => self.charge_payers(&payers, Work::default(), now_ms),
+            None => self.charge_keys(&keys, Work::default(), now_ms),
         };
         // A connect that was refused: they do not keep others of the address out for longer than they last.
         let work = if already_ms > REFUSED_WAIT_MS_MAX { Work::default() } else { work };
-        let mut wait_ms = self.charge_payers(&payers, work, now_ms);
+        let mut wait_ms = self.charge_keys(&keys, work, now_ms);
         if let Some(channel) = channel {
             wait_ms = wait_ms.max(self.charge_namespace(channel, work));
         }
@@ -77,7 +77,7 @@ impl Worker<'_> {
     }
 
     /// Those who pay for what a client asks, beside the namespaces of channels.
-    fn payers(&self, session: Option<SessionId>, user: &str, peer: Peer) -> Payers {
+    fn keys(&self, session: Option<SessionId>, user: &str, peer: Peer) -> BudgetKeys {
         let limits = &self.settings.config.limits;
         let own = match bare(user) {
             "" => &limits.anonymous_budget,
@@ -87,7 +87,7 @@ impl Worker<'_> {
         let of_address = Rates::from(&limits.address_budget);
         let address = if of_address.is_limited() { self.peers.get(peer.place()) } else { None };
         [
-            session.map(|session| (Payer::session(session), Rates::from(own))),
+            session.map(|session| (BudgetKey::session(session), Rates::from(own))),
             (of_user.is_limited() && !bare(user).is_empty())
                 .then(|| (self.state.budgets.user(user), of_user)),
             address.map(|address| (self.state.budgets.address(address), of_address)),
@@ -95,38 +95,38 @@ impl Worker<'_> {
     }
 
     /// Charges all who pay. Gives how long the longest of them waits.
-    fn charge_payers(&mut self, payers: &Payers, work: Work, now_ms: u64) -> u64 {
-        let all = payers.iter().flatten();
-        all.map(|(payer, rates)| match payer.is_session() {
-            true => self.budgets.charge(*payer, rates, work, now_ms),
-            false => self.charge_shared(*payer, rates, work),
+    fn charge_keys(&mut self, keys: &BudgetKeys, work: Work, now_ms: u64) -> u64 {
+        let all = keys.iter().flatten();
+        all.map(|(budget_key, rates)| match budget_key.is_session() {
+            true => self.budgets.charge(*budget_key, rates, work, now_ms),
+            false => self.charge_shared(*budget_key, rates, work),
         })
         .max()
         .unwrap_or(0)
     }
 
     /// Charges one whose budget is the process's. Gives how long what follows waits.
-    pub(super) fn charge_shared(&self, payer: Payer, rates: &Rates, work: Work) -> u64 {
-        self.state.budgets.charge(payer, rates, work, self.state.uptime_ms())
+    pub(super) fn charge_shared(&self, budget_key: BudgetKey, rates: &Rates, work: Work) -> u64 {
+        self.state.budgets.charge(budget_key, rates, work, self.state.uptime_ms())
     }
 
     /// Charges the namespace of a channel, if its clients have a budget together.
     pub(super) fn charge_namespace(&self, channel: &str, work: Work) -> u64 {
-        let payer = self.namespace_payer(channel);
-        payer.map_or(0, |(payer, rates)| self.charge_shared(payer, &rates, work))
+        let budget_key = self.namespace_budget(channel);
+        budget_key.map_or(0, |(budget_key, rates)| self.charge_shared(budget_key, &rates, work))
     }
 
     /// What the clients of a channel's namespace may ask for together, if that is bounded.
-    fn namespace_payer(&self, channel: &str) -> Option<(Payer, Rates)> {
+    fn namespace_budget(&self, channel: &str) -> Option<(BudgetKey, Rates)> {
         let namespace = self.settings.namespace(channel)?;
         let rates = Rates::from(&namespace.rules.budget);
-        let payer = || self.state.budgets.namespace(&namespace.options.namespace);
-        rates.is_limited().then(|| (payer(), rates))
+        let budget_key = || self.state.budgets.namespace(&namespace.options.namespace);
+        rates.is_limited().then(|| (budget_key(), rates))
     }
 
     /// Behind what an answer of a channel's history or presence waits: its namespace may pay for it.
     pub(super) fn pending_answer(&self, session: SessionId, id: u32, channel: &str) -> Pending {
-        match self.namespace_payer(channel) {
+        match self.namespace_budget(channel) {
             Some(_) => Pending::ChargedCommand { session, id, channel: channel.into() },
             None => Pending::Command { session, id },
         }
@@ -147,8 +147,8 @@ impl Worker<'_> {
             all.deliveries += work.deliveries;
             self.charge_namespace(channel, work);
         }
-        let payers = self.payers(session, user, peer);
-        self.charge_payers(&payers, all, now_ms);
+        let keys = self.keys(session, user, peer);
+        self.charge_keys(&keys, all, now_ms);
     }
 
     /// How long a client has to wait before it may begin with these channels, for others of its user, its address or the
@@ -160,8 +160,8 @@ impl Worker<'_> {
         channels: impl Iterator<Item = &'c str>,
     ) -> u64 {
         let (nothing, now_ms) = (Work::default(), self.clock.now().ms);
-        let payers = self.payers(None, user, peer);
-        let own_ms = self.charge_payers(&payers, nothing, now_ms);
+        let keys = self.keys(None, user, peer);
+        let own_ms = self.charge_keys(&keys, nothing, now_ms);
         channels
             .fold(own_ms, |wait_ms, channel| wait_ms.max(self.charge_namespace(channel, nothing)))
     }
@@ -171,7 +171,7 @@ impl Worker<'_> {
         if bytes >= REPLY_BYTES_MIN {
             let (rates, now_ms) = (self.session_rates(session), self.clock.now().ms);
             let work = Work { bytes: bytes as u64, ..Work::default() };
-            self.budgets.charge(Payer::session(session), &rates, work, now_ms);
+            self.budgets.charge(BudgetKey::session(session), &rates, work, now_ms);
             let limits = &self.settings.config.limits;
             if limits.user_budget.bytes_per_s > 0 || limits.address_budget.bytes_per_s > 0 {
                 self.answered.push((session, bytes));
@@ -185,9 +185,9 @@ impl Worker<'_> {
             let Some(view) = self.hub.session(session) else { continue };
             let conn = ConnId::from_u64(view.tag);
             let Some(peer) = cx.data(conn).map(|link| link.peer) else { continue };
-            let payers = self.payers(None, view.user, peer);
+            let keys = self.keys(None, view.user, peer);
             let work = Work { bytes: bytes as u64, ..Work::default() };
-            self.charge_payers(&payers, work, cx.now_ms());
+            self.charge_keys(&keys, work, cx.now_ms());
         }
     }
 
@@ -199,8 +199,8 @@ impl Worker<'_> {
         channels: impl ExactSizeIterator<Item = &'c str>,
     ) {
         let now_ms = self.clock.now().ms;
-        let payers = self.payers(None, user, peer);
-        self.charge_payers(&payers, Work { bytes: bytes as u64, ..Work::default() }, now_ms);
+        let keys = self.keys(None, user, peer);
+        self.charge_keys(&keys, Work { bytes: bytes as u64, ..Work::default() }, now_ms);
         let each = Work { bytes: (bytes / channels.len().max(1)) as u64, ..Work::default() };
         for channel in channels {
             self.charge_namespace(channel, each);
@@ -217,11 +217,11 @@ impl Worker<'_> {
     }
 
     /// Whose the streams are that a client brings into being.
-    pub(super) fn maker_of(&self, user: &str, peer: Peer) -> Maker {
+    pub(super) fn owner_of(&self, user: &str, peer: Peer) -> Owner {
         match (bare(user), self.peers.get(peer.place())) {
-            ("", Some(address)) => self.hub.maker_of_address(address),
-            ("", None) => Maker::NONE,
-            _ => self.hub.maker_of(user),
+            ("", Some(address)) => self.hub.owner_of_address(address),
+            ("", None) => Owner::NONE,
+            _ => self.hub.owner_of(user),
         }
     }
 

@@ -167,14 +167,14 @@ impl Worker<'_> {
                     };
                     let pending = self.pending_answer(session, id, &request.channel);
                     if let Some(token) = self.token(cx, pending) {
-                        let maker = self.hub.maker(session);
+                        let owner = self.hub.owner(session);
                         self.hub.handle_history(
                             now,
                             token,
                             &request.channel,
                             &options,
                             filter,
-                            maker,
+                            owner,
                         );
                     }
                 })
@@ -327,7 +327,7 @@ impl Worker<'_> {
             publish.data = data.into_bytes();
         }
         publish.info = self.hub.client_info(session, Some(&request.channel));
-        publish.maker = self.hub.maker(session);
+        publish.owner = self.hub.owner(session);
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
             self.hub.handle_publish(now, token, &request.channel, options, publish);
         }

@@ -179,11 +179,11 @@ impl Worker<'_> {
         };
         let now = self.now(cx);
         let params = self.heartbeat.hold(params)?;
-        let maker = self.maker_of(&identity.user, peer);
+        let owner = self.owner_of(&identity.user, peer);
         let conn_info = identity.info.as_deref().map(one_line);
         let opened = match accepted.reserved {
             Some(session) => {
-                self.hub.identify(session, &identity.user, maker, conn_info);
+                self.hub.identify(session, &identity.user, owner, conn_info);
                 Ok(session)
             }
             None => {
@@ -191,7 +191,7 @@ impl Worker<'_> {
                     tag: conn.to_u64(),
                     encoding: encoding.into(),
                     user: &identity.user,
-                    maker,
+                    owner,
                     conn_info,
                     outbox_bytes_max: self.outbox_bytes_max(),
                     poll: false,

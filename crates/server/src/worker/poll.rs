@@ -107,14 +107,14 @@ impl Worker<'_> {
             return self.answer_to(cx, conn, origin, answer);
         }
         self.charge_subscriptions((None, &user, peer), query.len(), channels());
-        let maker = self.maker_of(&user, peer);
+        let owner = self.owner_of(&user, peer);
         let opened = self.hub.open_session(
             now,
             NewSession {
                 tag: conn.to_u64(),
                 encoding: Encoding::Poll.into(),
                 user: &user,
-                maker,
+                owner,
                 conn_info: None,
                 outbox_bytes_max: u32::try_from(self.settings.config.limits.outbox_bytes_max)
                     .unwrap_or(u32::MAX),
@@ -215,9 +215,9 @@ impl Worker<'_> {
         let pending = Pending::Poll { session, channel: Arc::clone(channel) };
         if let (Some(options), Some(token)) = (options, self.token(cx, pending)) {
             let now = self.now(cx);
-            let maker = self.hub.maker(session);
+            let owner = self.hub.owner(session);
             let filter = HistoryFilter { bytes_max: Some(options.recovery_bytes_max), ..filter };
-            return self.hub.handle_history(now, token, channel, &options, filter, maker);
+            return self.hub.handle_history(now, token, channel, &options, filter, owner);
         }
         self.poll_failed(cx, session, dunlin_hub::Error::Overloaded);
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use dunlin_config::OnFailure;
 use dunlin_hub::tenant::MARK;
-use dunlin_hub::{Maker, NewSession, PayloadFormat, SessionId};
+use dunlin_hub::{NewSession, Owner, PayloadFormat, SessionId};
 use dunlin_net::{ConnId, Context, Handler as _};
 use dunlin_pipeline::Client;
 use dunlin_protocol::centrifuge::{
@@ -259,7 +259,7 @@ impl Worker<'_> {
             tag: conn.to_u64(),
             encoding: encoding.into(),
             user: "",
-            maker: Maker::NONE,
+            owner: Owner::NONE,
             conn_info: None,
             outbox_bytes_max: self.outbox_bytes_max(),
             poll: false,

@@ -20,7 +20,7 @@ use super::Worker;
 use super::link::{Link, Role};
 use super::parts::{Pending, SessionParams};
 use super::routes::{origin_of, origin_refused};
-use crate::budget::{Payer, Rates, Work};
+use crate::budget::{BudgetKey, Rates, Work};
 use crate::metrics::Metric;
 use crate::origin;
 use crate::pusher::App;
@@ -108,7 +108,7 @@ impl Worker<'_> {
         let new = NewSession {
             tag: conn.to_u64(),
             encoding: encoding.into(),
-            maker: self.maker_of("", peer),
+            owner: self.owner_of("", peer),
             outbox_bytes_max: self.outbox_bytes_max(),
             ..NewSession::default()
         };
@@ -363,8 +363,8 @@ impl Worker<'_> {
             Ok(member) => member,
             Err(why) => return self.end_pusher(cx, conn, unauthorized, &why),
         };
-        let maker = self.hub.maker(session);
-        self.hub.identify(session, &app.user(&member.user_id), maker, None);
+        let owner = self.hub.owner(session);
+        self.hub.identify(session, &app.user(&member.user_id), owner, None);
         if let Some(of) = self.pusher.get_mut(session) {
             of.user = Some(Arc::new(member));
         }
@@ -397,12 +397,12 @@ impl Worker<'_> {
             return Err(format!("the data of an event has at most {max} bytes"));
         }
         // What is refused is not charged, so that a client which sends too fast is left its rate.
-        let (payer, rates) = (Payer::client_events(session), Rates::per_second(per_s));
-        if self.budgets.charge(payer, &rates, Work::default(), cx.now_ms()) > 0 {
+        let (budget_key, rates) = (BudgetKey::client_events(session), Rates::per_second(per_s));
+        if self.budgets.charge(budget_key, &rates, Work::default(), cx.now_ms()) > 0 {
             return Err(format!("at most {per_s} client events a second"));
         }
         let one = Work { commands: 1, ..Work::default() };
-        self.budgets.charge(payer, &rates, one, cx.now_ms());
+        self.budgets.charge(budget_key, &rates, one, cx.now_ms());
         Ok(())
     }
 
@@ -417,7 +417,7 @@ impl Worker<'_> {
         let options = Arc::clone(&namespace.options);
         let publish = NewPublication {
             info: self.hub.client_info(session, Some(channel)),
-            maker: self.hub.maker(session),
+            owner: self.hub.owner(session),
             except: Some(session),
             // The last event of a cache channel is the last of a backend.
             skip_history: true,

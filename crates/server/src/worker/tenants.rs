@@ -115,8 +115,8 @@ impl Worker<'_> {
     /// What a tenant's own keys may do: whatever concerns it.
     pub(super) fn scope_of(&self, tenant: &Arc<Tenant>) -> Scope {
         let rates = tenant.rates();
-        let payer = rates.is_limited().then(|| self.state.budgets.namespace(&tenant.prefix));
-        let budget = payer.map(|payer| (payer, rates));
+        let budget_key = rates.is_limited().then(|| self.state.budgets.namespace(&tenant.prefix));
+        let budget = budget_key.map(|budget_key| (budget_key, rates));
         Some(KeyScope { may: Arc::default(), tenant: Some(Arc::clone(tenant)), budget })
     }
 

@@ -13,7 +13,7 @@ use crate::api::{
     Answer, ApiError, ApiErrorCode, Method, NodeFacts, Outcome, write_batch, write_legacy,
     write_response,
 };
-use crate::budget::{Payer, Rates};
+use crate::budget::{BudgetKey, Rates};
 use crate::program::Then;
 use crate::pusher::Plan;
 use crate::tenants::Tenant;
@@ -53,32 +53,32 @@ pub(crate) struct ApiCalls {
 struct Kept {
     bytes: usize,
     /// Of calls that somebody pays for.
-    of: FastMap<Payer, usize>,
+    of: FastMap<BudgetKey, usize>,
 }
 
 impl Kept {
     /// Whether so many more may be kept. One call of a budget is, if all together have room for it.
-    fn fits(&self, payer: Option<Payer>, bytes: usize, bytes_max: usize) -> bool {
-        let own = payer.and_then(|payer| self.of.get(&payer)).copied().unwrap_or(0);
+    fn fits(&self, budget_key: Option<BudgetKey>, bytes: usize, bytes_max: usize) -> bool {
+        let own = budget_key.and_then(|budget_key| self.of.get(&budget_key)).copied().unwrap_or(0);
         self.bytes + bytes <= bytes_max
-            && (payer.is_none() || own == 0 || own + bytes <= bytes_max / KEPT_SHARE)
+            && (budget_key.is_none() || own == 0 || own + bytes <= bytes_max / KEPT_SHARE)
     }
 
-    fn add(&mut self, payer: Option<Payer>, bytes: usize) {
+    fn add(&mut self, budget_key: Option<BudgetKey>, bytes: usize) {
         self.bytes += bytes;
-        if let Some(payer) = payer.filter(|_| bytes > 0) {
-            *self.of.entry(payer).or_default() += bytes;
+        if let Some(budget_key) = budget_key.filter(|_| bytes > 0) {
+            *self.of.entry(budget_key).or_default() += bytes;
         }
     }
 
-    fn remove(&mut self, payer: Option<Payer>, bytes: usize) {
+    fn remove(&mut self, budget_key: Option<BudgetKey>, bytes: usize) {
         self.bytes -= bytes;
-        if let Some(payer) = payer
-            && let Some(own) = self.of.get_mut(&payer)
+        if let Some(budget_key) = budget_key
+            && let Some(own) = self.of.get_mut(&budget_key)
         {
             *own -= bytes;
             if *own == 0 {
-                self.of.remove(&payer);
+                self.of.remove(&budget_key);
             }
         }
     }
@@ -140,7 +140,7 @@ pub(crate) struct KeyScope {
     /// The tenant that it is for; `None`: what is outside of tenants.
     pub(crate) tenant: Option<Arc<Tenant>>,
     /// Who pays for its calls, if they are bounded.
-    pub(crate) budget: Option<(Payer, Rates)>,
+    pub(crate) budget: Option<(BudgetKey, Rates)>,
 }
 
 /// How a call was made, and is answered.
@@ -175,7 +175,7 @@ pub(crate) struct AnsweredCall {
     /// The `Warning` header of the response.
     pub(crate) warning: Option<Box<str>>,
     /// Who pays for it.
-    pub(crate) budget: Option<(Payer, Rates)>,
+    pub(crate) budget: Option<(BudgetKey, Rates)>,
     /// See [`NewCall::pusher`].
     pub(crate) pusher: Option<Box<Plan>>,
     /// See [`NewCall::then`].
@@ -198,7 +198,7 @@ struct Call {
 
 impl Call {
     /// Who pays for it, if it is bounded.
-    fn payer(&self) -> Option<Payer> {
+    fn budget_key(&self) -> Option<BudgetKey> {
         Some(self.new.scope.as_ref()?.budget?.0)
     }
 
@@ -250,7 +250,7 @@ impl ApiCalls {
     }
 
     /// Who pays for a call, if it is bounded.
-    pub(crate) fn budget(&self, call: CallId) -> Option<(Payer, Rates)> {
+    pub(crate) fn budget(&self, call: CallId) -> Option<(BudgetKey, Rates)> {
         self.calls.get(&call)?.new.scope.as_ref()?.budget
     }
 
@@ -317,10 +317,10 @@ impl ApiCalls {
         let Some(call) = self.calls.get_mut(&call) else { return true };
         let before = call.rest.bytes();
         call.rest.commands = commands;
-        let (payer, added) = (call.payer(), call.rest.bytes() - before);
-        let fits = self.kept.fits(payer, added, bytes_max);
+        let (budget_key, added) = (call.budget_key(), call.rest.bytes() - before);
+        let fits = self.kept.fits(budget_key, added, bytes_max);
         match fits {
-            true => self.kept.add(payer, added),
+            true => self.kept.add(budget_key, added),
             false => call.rest.commands = RestCommands::None,
         }
         fits
@@ -338,10 +338,10 @@ impl ApiCalls {
     /// Keeps what is left of a broadcast, which goes on before any other command of the call begins.
     pub(crate) fn keep_broadcast(&mut self, call: CallId, broadcast: Broadcast) {
         let Some(call) = self.calls.get_mut(&call) else { return };
-        let payer = call.payer();
-        self.kept.remove(payer, call.rest.bytes());
+        let budget_key = call.budget_key();
+        self.kept.remove(budget_key, call.rest.bytes());
         call.rest.broadcast = Some(broadcast);
-        self.kept.add(payer, call.rest.bytes());
+        self.kept.add(budget_key, call.rest.bytes());
     }
 
     /// Something of a broadcast is left.
@@ -425,7 +425,7 @@ impl ApiCalls {
         call.is_ready = false;
         call.is_running = true;
         call.outstanding += 1;
-        self.kept.remove(call.payer(), call.rest.bytes());
+        self.kept.remove(call.budget_key(), call.rest.bytes());
         Some((call.new.conn, std::mem::take(&mut call.rest)))
     }
 
@@ -463,7 +463,7 @@ impl ApiCalls {
             return None;
         }
         let call = self.calls.remove(&id)?;
-        self.kept.remove(call.payer(), call.rest.bytes());
+        self.kept.remove(call.budget_key(), call.rest.bytes());
         let NewCall {
             conn, form, errors_as_status, commands, warning, scope, pusher, then, ..
         } = call.new;

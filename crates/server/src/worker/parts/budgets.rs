@@ -1,6 +1,6 @@
 //! What a worker carries out in a turn of its loop, and what its sessions have used of their budgets.
 
-use crate::budget::{Buckets, Payer, Rates, Work};
+use crate::budget::{Buckets, BudgetKey, Rates, Work};
 
 /// Commands that one connection has carried out in a turn of the loop, and messages to others that they may cause, before
 /// everybody else gets a turn.
@@ -26,7 +26,13 @@ struct Turn {
 
 impl Budgets {
     /// Charges a session. Gives how long its next command has to wait.
-    pub(crate) fn charge(&mut self, session: Payer, rates: &Rates, work: Work, now_ms: u64) -> u64 {
+    pub(crate) fn charge(
+        &mut self,
+        session: BudgetKey,
+        rates: &Rates,
+        work: Work,
+        now_ms: u64,
+    ) -> u64 {
         self.sessions.charge(session, rates, work, now_ms)
     }
 

@@ -190,8 +190,8 @@ fn what_waits_of_one_budget_is_a_share_of_what_may() {
     let budgets = crate::budget::SharedBuckets::default();
     let (slow, other) = (budgets.api_key("slow"), budgets.api_key("other"));
     let mut calls = ApiCalls::default();
-    let mut kept = |payer: Option<Payer>| {
-        let scope = payer.and_then(budget);
+    let mut kept = |budget_key: Option<BudgetKey>| {
+        let scope = budget_key.and_then(budget);
         let call = calls.open(NewCall { scope, ..new_call(1, CallForm::Batch, 2, 2) });
         assert_eq!(calls.begin_next(call), Some(0));
         let rest = RestCommands::batch(1, &[PUBLISH]);
