@@ -70,6 +70,8 @@ histori_ttl_ms = 5
 events = ['publish', 'nonsense']
 [api.scopes.backend]
 methods = ['teleport']
+[channel.namespaces.room]
+publish_cel = 'usr == channel'
 ";
     let check = dunlin(&["config", "check", "-"], file);
     assert_eq!(check.status.code(), Some(1));
@@ -81,10 +83,32 @@ methods = ['teleport']
         (6, "channel.namespaces.chat.histori_ttl_ms: there is no such key"),
         (8, "webhooks.hooks.all.events.1: expected"),
         (10, "api.scopes.backend.methods.0: there is no method"),
+        (12, "channel.namespaces.room.publish_cel: there is no `usr`; there are user"),
     ] {
         assert!(said.contains(&format!("standard input:{line}: {error}")), "{error}\n{said}");
     }
     assert!(!said.contains("it gets no events"), "a list with one wrong word: {said}");
+}
+
+#[test]
+fn a_check_compiles_the_expressions_of_tenants_too() {
+    let file = "\
+[tenants.acme.namespaces.room]
+subscribe_cel = 'meta.names.all(name, name == user)'
+channel_regex = '('
+[tenants.acme.without_namespace]
+history_cel = 'token'
+";
+    let check = dunlin(&["config", "check", "-"], file);
+    assert_eq!(check.status.code(), Some(1));
+    let said = stderr(&check);
+    for (line, error) in [
+        (2, "tenants.acme.namespaces.room.subscribe_cel: it loops"),
+        (3, "tenants.acme.namespaces.room.channel_regex: "),
+        (5, "tenants.acme.without_namespace.history_cel: there is no `token`"),
+    ] {
+        assert!(said.contains(&format!("standard input:{line}: {error}")), "{error}\n{said}");
+    }
 }
 
 #[test]

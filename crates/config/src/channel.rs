@@ -146,6 +146,20 @@ pub struct ChannelOptions {
     /// An anonymous client may ask who is present.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_presence_for_anonymous: bool,
+    /// Who may subscribe beside those whom the `allow_` keys let in, as an expression in CEL over `user`, `channel`, `meta` (of the
+    /// connection's token or connect proxy) and `subscribed`: `"channel == 'room:' + user || 'admin' in meta.roles"`. It is asked before
+    /// `subscribe_proxy`. A change ends the subscriptions that it does not let in any more.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub subscribe_cel: Option<String>,
+    /// The same of publishing; asked before `publish_proxy`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub publish_cel: Option<String>,
+    /// The same of reading the history.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub history_cel: Option<String>,
+    /// The same of asking who is present.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub presence_cel: Option<String>,
     /// Asked whether a client may subscribe, in place of the `allow_subscribe_…` keys; a name of `proxies`. A subscription
     /// token is not asked about.
     #[schemars(extend("x-applies" = LIVE))]
@@ -202,6 +216,10 @@ impl Default for ChannelOptions {
             allow_presence_for_client: false,
             allow_presence_for_subscriber: false,
             allow_presence_for_anonymous: false,
+            subscribe_cel: None,
+            publish_cel: None,
+            history_cel: None,
+            presence_cel: None,
             subscribe_proxy: None,
             sub_refresh_proxy: None,
             publish_proxy: None,

@@ -47,6 +47,7 @@ fn ordinary() -> Value {
                  "allowed_delta_types": ["fossil"], "delta_publish": true, "force_recovery_mode": "cache"},
                 {"name": "feed", "allow_publish_for_client": true, "publish_proxy_enabled": true},
                 {"name": "rooms", "allow_subscribe_for_client": true, "subscribe_cel": "claims.admin"},
+                {"name": "staff", "subscribe_cel": "'staff' in meta.roles", "allow_history_for_subscriber": true},
                 {"name": "dialog", "allow_user_limited_channels": true, "channel_regex": "^[a-z]+#[0-9,]+$"},
             ],
         },
@@ -98,6 +99,11 @@ fn what_is_not_checked_here_is_closed() {
     assert!(!channel.options("feed:1").unwrap().allow_publish_for_client, "the backend was asked");
     assert!(!channel.options("rooms:1").unwrap().allow_subscribe_for_client, "names were matched");
     assert_eq!(mapping(&imported, "channel.namespaces[rooms]"), Mapping::Closed);
+    assert_eq!(channel.options("rooms:1").unwrap().subscribe_cel, None);
+    let staff = channel.options("staff:1").unwrap();
+    assert_eq!(staff.subscribe_cel.as_deref(), Some("'staff' in meta.roles"));
+    assert!(staff.allow_history_for_subscriber);
+    assert_eq!(mapping(&imported, "channel.namespaces[staff].subscribe_cel"), Mapping::Taken);
     assert_eq!(
         mapping(&imported, "channel.namespaces[feed].allow_publish_for_client"),
         Mapping::Closed
@@ -304,7 +310,7 @@ proptest! {
         prop::sample::select(vec![
             "allow_subscribe_for_client", "allow_subscribe_for_anonymous", "allow_publish_for_subscriber",
             "allow_history_for_client", "allow_presence_for_anonymous", "presence", "subscribe_proxy_enabled",
-            "publish_proxy_enabled", "channel_regex", "allow_user_limited_channels", "some_new_condition", "force_recovery", "delta_publish",
+            "publish_proxy_enabled", "subscribe_cel", "channel_regex", "allow_user_limited_channels", "some_new_condition", "force_recovery", "delta_publish",
         ]),
         prop_oneof![Just(json!(true)), Just(json!(false)), Just(json!("true")), Just(json!("no")), Just(json!(7)), Just(json!([]))],
         0..8,
@@ -320,7 +326,8 @@ proptest! {
         let imported = import(&document.to_string(), Format::Json).unwrap();
         let channel = if within { "chat:1" } else { "news" };
         let result = serde_json::to_value(imported.config.channel.options(channel).unwrap()).unwrap();
-        for (name, value) in result.as_object().unwrap().iter().filter(|(name, _)| name.starts_with("allow_")) {
+        let opens = |name: &str| name.starts_with("allow_") || name.ends_with("_cel");
+        for (name, value) in result.as_object().unwrap().iter().filter(|(name, _)| opens(name)) {
             let before = options.get(name.as_str());
             prop_assert!(value != true || matches!(before, Some(Value::Bool(true) | Value::String(_))), "{name}");
         }

@@ -378,7 +378,7 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     world.hub(0).handle_subscribe(now, 77, late, &far, &options, asked());
 
     let mut withdrawal = Withdrawal::default();
-    let permits = |channel: &str, user: &str| Permitted {
+    let permits = |channel: &str, user: &str, _: u64| Permitted {
         subscription: !channel.starts_with("chat:") || user == "bob",
         join_leave: true,
     };
@@ -426,7 +426,8 @@ fn joins_and_leaves_end_with_the_permission_and_the_subscription_stays() {
     let now = world.now;
     world.hub(0).handle_subscribe(now, 7, late, "other", &options, asked());
     let mut withdrawal = Withdrawal::default();
-    let permits = |_: &str, user: &str| Permitted { subscription: true, join_leave: user == "bob" };
+    let permits =
+        |_: &str, user: &str, _: u64| Permitted { subscription: true, join_leave: user == "bob" };
     while !world.hub(0).withdraw(now, &mut withdrawal, 2, "", permits) {}
     world.settle();
     let visitor = world.open(0, "visitor");

@@ -30,6 +30,7 @@ mod crash;
 mod derived_keys;
 mod engine_stats;
 mod error;
+mod expression;
 mod fanout_scheduler;
 mod forwarded_for;
 mod in_transit;

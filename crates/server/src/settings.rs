@@ -12,6 +12,7 @@ use regex::Regex;
 
 use crate::auth::{Jwks, Verifier};
 use crate::bounded_regex;
+use crate::expression::Expressions;
 use crate::pusher::{Apps, Kinds};
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Tls;
@@ -25,12 +26,21 @@ type Rules = dunlin_config::ChannelOptions;
 pub(crate) struct Namespace {
     /// Who may do what.
     pub(crate) rules: Rules,
+    /// Who may do what beside, by expressions.
+    pub(crate) expressions: Option<Arc<Expressions>>,
     /// What else the names of its channels must match.
     regex: Option<NameRegex>,
     /// What the hub needs to know; shared by every operation on its channels.
     pub(crate) options: Arc<ChannelOptions>,
     /// Where it is that of an app of the Pusher protocol: what it is for channels whose names say more.
     variants: Option<Arc<[Namespace; Kinds::VARIANTS]>>,
+}
+
+impl Namespace {
+    /// Whether an expression of it looks at the `meta` of connections.
+    pub(crate) fn looks_at_meta(&self) -> bool {
+        self.expressions.as_ref().is_some_and(|all| all.look_at_meta())
+    }
 }
 
 /// A compiled `channel_regex`.
@@ -71,6 +81,8 @@ pub(crate) struct Settings {
     pub(crate) pacings: Map<Pacing>,
     /// Engines of the namespaces that have one; the one without a name among them.
     pub(crate) engines: Map<Arc<str>>,
+    /// Some expression looks at the `meta` of connections, or has since the start.
+    pub(crate) looks_at_meta: bool,
     /// Some address serves less than all: see [`Settings::serves`].
     pub(crate) serves_apart: bool,
 }
@@ -80,19 +92,25 @@ impl Settings {
     pub(crate) fn new(snapshot: Arc<Snapshot>) -> Self {
         let config = snapshot.config.clone();
         let verifier = Arc::new(Verifier::new(config.client.token.rules()));
+        let without_namespace = Arc::new(namespace("", &config.channel.without_namespace, &config));
+        let namespaces = all_namespaces(&config);
+        let tenants = Arc::new(Tenants::default().next(&Config::default(), &config));
         Self {
+            looks_at_meta: tenants.look_at_meta
+                || namespaces.values().any(Namespace::looks_at_meta)
+                || without_namespace.looks_at_meta(),
             revision: snapshot.revision,
             node_name: node_name(&config),
             subscription_verifier: subscription_verifier(&config, &verifier, None),
             verifier,
-            without_namespace: Arc::new(namespace("", &config.channel.without_namespace, &config)),
-            namespaces: all_namespaces(&config),
+            without_namespace,
+            namespaces,
             pacings: pacings(&config),
             engines: engines(&config),
             serves_apart: serves_apart(&config),
             event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
             pusher: Arc::new(Apps::of(&config.pusher.apps)),
-            tenants: Arc::new(Tenants::default().next(&Config::default(), &config)),
+            tenants,
             tls: Tls::of(&config, None),
             snapshot,
             config,
@@ -149,6 +167,11 @@ impl Settings {
         } else {
             Arc::new(namespace("", &new.channel.without_namespace, new))
         };
+        let mut new_ones = changed.iter().filter_map(|(name, ..)| namespaces.get(name));
+        let looks_at_meta = self.looks_at_meta
+            || tenants.look_at_meta
+            || new_ones.any(Namespace::looks_at_meta)
+            || without_namespace.looks_at_meta();
         let node_name =
             if old.server == new.server { Arc::clone(&self.node_name) } else { node_name(new) };
         let event_filter = if old.webhooks.hooks == new.webhooks.hooks {
@@ -158,6 +181,7 @@ impl Settings {
         };
         Self {
             revision: snapshot.revision,
+            looks_at_meta,
             node_name,
             verifier,
             subscription_verifier,
@@ -312,6 +336,7 @@ pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
     new.is_none_or(|new| {
         old.allow_subscribe_for_client && !new.allow_subscribe_for_client
             || old.allow_subscribe_for_anonymous && !new.allow_subscribe_for_anonymous
+            || old.subscribe_cel.is_some() && old.subscribe_cel != new.subscribe_cel
             || old.allow_user_limited_channels != new.allow_user_limited_channels
             || new.subscribe_proxy.is_some() && old.subscribe_proxy.is_none()
             || new.name_pattern.is_some() && old.name_pattern != new.name_pattern
@@ -336,6 +361,7 @@ fn withdraws_presence(old: &Rules, new: Option<&Rules>) -> bool {
         old.allow_presence_for_client && !new.allow_presence_for_client
             || old.allow_presence_for_subscriber && !new.allow_presence_for_subscriber
             || old.allow_presence_for_anonymous && !new.allow_presence_for_anonymous
+            || old.presence_cel.is_some() && old.presence_cel != new.presence_cel
     })
 }
 
@@ -410,12 +436,20 @@ pub(crate) fn namespace(name: &str, rules: &Rules, config: &Config) -> Namespace
     let variants = Kinds::of(name, config).map(|kinds| {
         let variant = |variant| {
             let (rules, options) = kinds.derive(variant, rules, &options);
-            Namespace { rules, regex: None, options: Arc::new(options), variants: None }
+            let expressions = None;
+            Namespace {
+                rules,
+                expressions,
+                regex: None,
+                options: Arc::new(options),
+                variants: None,
+            }
         };
         Arc::new(std::array::from_fn(variant))
     });
     let (rules, regex) = (rules.clone(), regex.map(NameRegex));
-    Namespace { rules, regex, options: Arc::new(options), variants }
+    let expressions = Expressions::of(&rules);
+    Namespace { rules, expressions, regex, options: Arc::new(options), variants }
 }
 
 fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions {

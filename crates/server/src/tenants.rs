@@ -35,6 +35,8 @@ pub(crate) struct Tenant {
 pub(crate) struct Tenants {
     all: Map<Tenant>,
     pub(crate) sweeps: Vec<Arc<Sweep>>,
+    /// Some expression of a tenant looks at the `meta` of connections, or has since the start.
+    pub(crate) look_at_meta: bool,
 }
 
 impl Tenants {
@@ -51,13 +53,15 @@ impl Tenants {
                 sweeps.push(Arc::new(Sweep::new(name)));
             }
         }
+        let mut look_at_meta = self.look_at_meta;
         let compared = if same_limits { &old.tenants } else { &none };
         for (name, _, after) in new.tenants.changes_from(compared) {
             let Some(config) = after else { continue };
             let made = Tenant::new(name, config, new, self.all.get(name), &sweeps);
+            look_at_meta |= made.looks_at_meta();
             all.insert(Arc::clone(name), made);
         }
-        Tenants { all, sweeps }
+        Tenants { all, sweeps, look_at_meta }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -137,6 +141,11 @@ impl Tenant {
     /// The namespace of a channel, by its name outside.
     pub(crate) fn namespace(&self, bare: &str) -> Option<&Namespace> {
         find_namespace(&self.namespaces, None, &self.without_namespace, bare)
+    }
+
+    fn looks_at_meta(&self) -> bool {
+        self.without_namespace.looks_at_meta()
+            || self.namespaces.values().any(Namespace::looks_at_meta)
     }
 
     /// Whether anything of it may begin: of one that had its name before nothing is left.

@@ -3,11 +3,15 @@
 //! `dunlin-config` validates a configuration by itself; what needs to know what a certificate is stands here, so that it is
 //! reported when the change is made and not when the first event or the first push waits for it.
 
-use dunlin_config::{Config, ConfigError, ConfigErrors, Path, TokenRules, Upstream, Webhooks};
+use dunlin_config::{
+    ChannelOptions, Config, ConfigError, ConfigErrors, Map, Path, Tenant, TokenRules, Upstream,
+    Webhooks,
+};
 use dunlin_net::{Tls, Url};
 
 use crate::api::Method;
 use crate::api::scope::PUSH;
+use crate::expression::{self, Expression};
 use crate::{auth, bounded_regex, push, tls};
 
 /// Validates what differs from a valid configuration.
@@ -21,7 +25,7 @@ pub fn validate(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
     webhooks(&before.webhooks, &after.webhooks, &mut errors);
     engines(before, after, &mut errors);
     scopes(before, after, &mut errors);
-    channel_regexes(before, after, &mut errors);
+    expressions(before, after, &mut errors);
     let (old, new) = (&before.client, &after.client);
     tokens("client.token", old.token.rules(), new.token.rules(), &mut errors);
     let (old, new) = (&old.subscription_token, &new.subscription_token);
@@ -29,25 +33,54 @@ pub fn validate(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// Every expression that names of channels must match is compiled.
-fn channel_regexes(before: &Config, after: &Config, errors: &mut ConfigErrors) {
+/// Every expression of channels is compiled: those that names must match, and those that say who may do what.
+fn expressions(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     let (old, new) = (&before.channel, &after.channel);
-    let changed = new.namespaces.changes_from(&old.namespaces).map(|(name, old, new)| {
-        let path = Path::of("channel.namespaces").join(name);
-        (path, old.map(|of| &**of), new.map(|of| &**of))
-    });
-    let without = (
-        Path::of("channel.without_namespace"),
-        Some(&old.without_namespace),
-        Some(&new.without_namespace),
-    );
-    for (path, old, new) in changed.chain([without]) {
-        let text = |of: Option<&dunlin_config::ChannelOptions>| of?.channel_regex.clone();
-        let (old, new) = (text(old), text(new));
-        if let Some(Err(error)) =
-            new.filter(|new| old.as_ref() != Some(new)).map(|new| bounded_regex::compile(&new))
+    let path = Path::of("channel");
+    namespaces(&path, (&old.namespaces, &new.namespaces), errors);
+    let (old, new) = (&old.without_namespace, &new.without_namespace);
+    expressions_of(&path.join("without_namespace"), old, new, errors);
+    let none = Tenant::default();
+    for (name, old, new) in after.tenants.changes_from(&before.tenants) {
+        let Some(new) = new else { continue };
+        let (path, old) = (Path::of("tenants").join(name), old.map_or(&none, |old| old));
+        namespaces(&path, (&old.namespaces, &new.namespaces), errors);
+        let (old, new) = (&old.without_namespace, &new.without_namespace);
+        expressions_of(&path.join("without_namespace"), old, new, errors);
+    }
+}
+
+fn namespaces(
+    path: &Path,
+    (old, new): (&Map<ChannelOptions>, &Map<ChannelOptions>),
+    errors: &mut ConfigErrors,
+) {
+    let none = ChannelOptions::default();
+    for (name, old, new) in new.changes_from(old) {
+        let Some(new) = new else { continue };
+        let path = path.join("namespaces").join(name);
+        expressions_of(&path, old.map_or(&none, |old| old), new, errors);
+    }
+}
+
+fn expressions_of(
+    path: &Path,
+    old: &ChannelOptions,
+    new: &ChannelOptions,
+    errors: &mut ConfigErrors,
+) {
+    if let Some(regex) =
+        new.channel_regex.as_ref().filter(|_| old.channel_regex != new.channel_regex)
+        && let Err(error) = bounded_regex::compile(regex)
+    {
+        errors.push(config_error(path.join("channel_regex"), error, bounded_regex::FIX));
+    }
+    for ((key, text), (_, before)) in expression::texts(new).into_iter().zip(expression::texts(old))
+    {
+        if let Some(text) = text.filter(|_| text != before)
+            && let Err(error) = Expression::compile(text)
         {
-            errors.push(config_error(path.join("channel_regex"), error, bounded_regex::FIX));
+            errors.push(config_error(path.join(key), error, expression::FIX));
         }
     }
 }

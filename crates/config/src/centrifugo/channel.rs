@@ -45,6 +45,9 @@ const PERMISSIONS: &[&str] = &[
     "allow_presence_for_anonymous",
 ];
 
+/// Expressions that have the same name here.
+const EXPRESSIONS: &[&str] = &["subscribe_cel", "publish_cel", "history_cel", "presence_cel"];
+
 /// Options without a counterpart on which no permission depends.
 const HARMLESS: &[&str] = &[
     "auto_cache_recover",
@@ -63,7 +66,7 @@ const HARMLESS: &[&str] = &[
 
 /// Whether Centrifugo's v6 has such an option of a namespace; v5 had it at the top.
 pub(super) fn is_option(name: &str) -> bool {
-    [OWN, PERMISSIONS, HARMLESS].iter().any(|options| options.contains(&name))
+    [OWN, PERMISSIONS, EXPRESSIONS, HARMLESS].iter().any(|options| options.contains(&name))
 }
 
 pub(super) fn channels(source: &mut Source) {
@@ -234,6 +237,7 @@ impl Namespace<'_> {
                 self.read_recovery(name);
             }
             _ if PERMISSIONS.contains(&name) => self.read_permission(name, value),
+            _ if EXPRESSIONS.contains(&name) => self.read_expression(name, value),
             "subscribe_stream_proxy_enabled" => self.row(
                 name,
                 Mapping::Closed,
@@ -299,6 +303,21 @@ impl Namespace<'_> {
         }
     }
 
+    /// An expression is taken where it is the only rule of its kind: beside others it may be one more condition.
+    fn read_expression(&mut self, name: &str, value: &Value) {
+        let event = name.trim_end_matches("_cel");
+        let rule = format!("allow_{event}_");
+        let is_alone = !self.options.keys().any(|key| key.starts_with(&rule) && self.is_on(key))
+            && !self.is_on(&format!("{event}_proxy_enabled"))
+            && !self.is_on(&format!("{event}_stream_proxy_enabled"))
+            && !self.rules.anonymous_tokens_refused;
+        match value.as_str() {
+            Some(text) if is_alone => self.take(name, text),
+            Some(_) => self.closings.push(format!("`{name}` is not the only rule of its kind")),
+            None => self.closings.push(format!("`{name}` is no text")),
+        }
+    }
+
     fn read_proxy(&mut self, name: &str) {
         let event = name.trim_end_matches("_proxy_enabled");
         let named = self.options.get(&format!("{event}_proxy_name"));
@@ -341,6 +360,8 @@ fn revoke(source: &mut Source, to: &Path) {
         }
     }
     if let Value::Object(options) = at {
-        options.retain(|name, _| !name.starts_with("allow_") && !name.ends_with("_proxy"));
+        options.retain(|name, _| {
+            !["_proxy", "_cel"].iter().any(|end| name.ends_with(end)) && !name.starts_with("allow_")
+        });
     }
 }

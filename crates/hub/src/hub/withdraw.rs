@@ -30,8 +30,8 @@ pub struct Permitted {
 }
 
 impl Hub {
-    /// Continues a withdrawal for `steps` subscriptions. `permits` says of each, by channel and user, what it may have;
-    /// what rests on a grant rests on nobody's permission and stays. A subscription that ends is announced to its client by
+    /// Continues a withdrawal for `steps` subscriptions. `permits` says of each, by channel, user and tag of its
+    /// session, what it may have; what rests on a grant rests on nobody's permission and stays. A subscription that ends is announced to its client by
     /// an [`Outgoing::Unsubscribe`] with code 2000 and `reason`, or by [`Error::PermissionWithdrawn`] where it was not made
     /// yet; joins and leaves end without a word. True when all have been looked at.
     ///
@@ -42,7 +42,7 @@ impl Hub {
         withdrawal: &mut Withdrawal,
         steps: u32,
         reason: &str,
-        permits: impl Fn(&str, &str) -> Permitted,
+        permits: impl Fn(&str, &str, u64) -> Permitted,
     ) -> bool {
         self.now = now;
         let end = self.subscriptions.indices().end;
@@ -55,7 +55,8 @@ impl Hub {
                 continue;
             }
             let record = &mut self.channels[channel];
-            let permitted = permits(&record.name, self.users.name(self.sessions[slot].user));
+            let session = &self.sessions[slot];
+            let permitted = permits(&record.name, self.users.name(session.user), session.tag);
             let is_granted = match state.get() {
                 SubscriptionState::Established { index } => {
                     let subscriber = &mut record.subscribers[index as usize];

@@ -14,7 +14,7 @@ use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::Worker;
 use super::link::{Link, Role};
-use super::permission::{Permission, permits, permits_by_keys};
+use super::permission::{Permission, Subject, is_expressed, permits, permits_by_keys};
 use crate::bus_message::BusMessage;
 use crate::crash;
 use crate::settings::{Namespace, Settings};
@@ -99,7 +99,7 @@ impl Worker<'_> {
         if old.cluster != new.cluster {
             self.apply_cluster();
         }
-        if old.proxies != new.proxies {
+        if old.proxies != new.proxies || before.looks_at_meta != newest.looks_at_meta {
             self.apply_proxies();
         }
         self.apply_engines(cx, Some(&before));
@@ -142,11 +142,17 @@ impl Worker<'_> {
     pub(super) fn continue_withdrawal(&mut self, cx: &mut Context<Link>) {
         let Some(withdrawal) = &mut self.withdrawal else { return };
         let settings = Arc::clone(&self.settings);
-        let permitted = |channel: &str, user: &str| {
+        let passed_on = &self.passed_on;
+        let permitted = |channel: &str, user: &str, tag: u64| {
             let namespace = settings.namespace(channel);
             let may = |subscribed, permission| {
-                namespace
-                    .is_some_and(|of| permits(&of.rules, channel, user, subscribed, permission))
+                namespace.is_some_and(|of| {
+                    permits(&of.rules, channel, user, subscribed, permission)
+                        || is_expressed(of, channel, subscribed, permission, || Subject {
+                            user,
+                            meta: passed_on.meta(ConnId::from_u64(tag)),
+                        })
+                })
             };
             let proxy = namespace.and_then(|of| of.rules.subscribe_proxy.as_ref());
             let falls_back = proxy

@@ -14,7 +14,7 @@ use super::Worker;
 use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
 use super::parts::{Grant, ONCE_ANSWERED, Pending};
-use super::permission::Permission;
+use super::permission::{Basis, Permission};
 use crate::budget::Work;
 use crate::metrics::Metric;
 
@@ -135,7 +135,7 @@ impl Worker<'_> {
                 }
             }
             Request::Subscribe(request) => {
-                match self.proxy_of(&request.channel, Permission::Subscribe) {
+                match self.proxy_of(session, &request.channel, Permission::Subscribe) {
                     Some(proxy) => {
                         self.ask_subscribe(cx, (conn, session, id), request, said, &proxy)
                     }
@@ -151,7 +151,7 @@ impl Worker<'_> {
                 Ok(())
             }
             Request::Publish(request) => {
-                match self.proxy_of(&request.channel, Permission::Publish) {
+                match self.proxy_of(session, &request.channel, Permission::Publish) {
                     Some(proxy) => self.ask_publish(cx, (conn, session, id), request, said, &proxy),
                     None => self.publish_by_keys(cx, session, id, request),
                 }
@@ -255,17 +255,17 @@ impl Worker<'_> {
         request: &SubscribeRequest<'_>,
     ) -> Result<(), Error<'static>> {
         let channel = &*request.channel;
-        let user = self.hub.session(session).map_or("", |view| view.user);
-        let (options, by_capability) =
-            self.may_subscribe(user, channel, || self.capable(session, channel))?;
+        let subject = self.subject(session);
+        let (options, basis) =
+            self.may_subscribe(subject, channel, || self.capable(session, channel))?;
         let asked = self.client_side(request)?;
         let granted = self.capable(session, channel);
-        let mut subscribe = self.entitled(user, channel, &options, granted, asked);
-        subscribe.granted = by_capability;
+        let mut subscribe = self.entitled(subject, channel, &options, granted, asked);
+        subscribe.granted = basis == Basis::Capability;
         let is_new = !self.hub.has_subscription(session, channel);
         let now = self.now(cx);
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-            if by_capability && is_new {
+            if basis != Basis::Rules && is_new {
                 self.grants.insert(session, channel, Grant { token: None, data: None });
             }
             self.hub.handle_subscribe(now, token, session, channel, &options, subscribe);

@@ -18,6 +18,7 @@ use super::command::subscribe;
 use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
 use super::parts::{Connected, Grant, GrantToken, Pending, SessionParams, TokenFacts};
+use super::permission::{Basis, Subject};
 use super::program::AtOnce;
 use super::subscription::overridden;
 use crate::auth::{Allow, Capabilities, Identity, Subscription};
@@ -327,6 +328,7 @@ impl Worker<'_> {
         encoding: Encoding,
     ) -> Vec<ServerSide> {
         let mut subscriptions = Vec::new();
+        let subject = subject_of(identity);
         for (channel, options) in &identity.subscriptions {
             let Some(namespace) = self.settings.namespace(channel) else {
                 if let Some(before) = self.namespace_log.pass(cx.now_ms()) {
@@ -341,8 +343,7 @@ impl Worker<'_> {
             let hub_options = overridden(&namespace.options, &options.overrides);
             let asked = subscribe(request.subs.get(bare(channel.as_str())));
             let granted = self.granted(&identity.capabilities, channel);
-            let mut subscribe =
-                self.entitled(&identity.user, channel, &hub_options, granted, asked);
+            let mut subscribe = self.entitled(subject, channel, &hub_options, granted, asked);
             subscribe.chan_info = options.info.as_deref().map(one_line);
             subscribe.granted = true;
             subscriptions.push(ServerSide {
@@ -364,7 +365,7 @@ impl Worker<'_> {
             let options = Arc::clone(&namespace.options);
             let asked = subscribe(request.subs.get(bare(channel.as_str())));
             let granted = self.granted(&identity.capabilities, &channel);
-            let mut subscribe = self.entitled(&identity.user, &channel, &options, granted, asked);
+            let mut subscribe = self.entitled(subject, &channel, &options, granted, asked);
             subscribe.granted = true;
             subscriptions.push(ServerSide { channel, options, subscribe, data: None, grant: None });
         }
@@ -392,31 +393,30 @@ impl Worker<'_> {
                     AtOnce::Rules => {}
                     AtOnce::Denied => continue,
                     AtOnce::Granted(result) => {
-                        let user = &identity.user;
                         let granted = self.granted(&identity.capabilities, channel);
-                        let side = self.decided_side(cx, user, (channel, request), granted, result);
+                        let side =
+                            self.decided_side(cx, subject, (channel, request), granted, result);
                         subscriptions.extend(side);
                         continue;
                     }
                 }
                 let allowed = match &token {
-                    Some((token, _)) => self
-                        .namespace_of(channel)
-                        .map(|of| (overridden(&of.options, &token.options.overrides), false)),
-                    None => self.may_subscribe(&identity.user, channel, || {
+                    Some((token, _)) => self.namespace_of(channel).map(|of| {
+                        (overridden(&of.options, &token.options.overrides), Basis::Rules)
+                    }),
+                    None => self.may_subscribe(subject, channel, || {
                         self.granted(&identity.capabilities, channel)
                     }),
                 };
-                let Ok((options, by_capability)) = allowed else { continue };
+                let Ok((options, basis)) = allowed else { continue };
                 let asked = subscribe(Some(request));
                 let (token, mut grant) = token.unzip();
                 let own = token.as_ref().map_or(Allow::NONE, |token| token.allow);
                 let granted = self.granted(&identity.capabilities, channel).union(own);
-                let mut subscribe =
-                    self.entitled(&identity.user, channel, &options, granted, asked);
-                if by_capability {
+                let mut subscribe = self.entitled(subject, channel, &options, granted, asked);
+                if basis != Basis::Rules {
                     grant = Some(Grant { token: None, data: None });
-                    subscribe.granted = true;
+                    subscribe.granted = basis == Basis::Capability;
                 }
                 if let Some(token) = token {
                     subscribe.chan_info = token.options.info.as_deref().map(one_line);
@@ -438,7 +438,7 @@ impl Worker<'_> {
     fn decided_side(
         &mut self,
         cx: &Context<Link>,
-        user: &str,
+        subject: Subject<'_>,
         (channel, request): (&str, &SubscribeRequest<'_>),
         granted: Allow,
         result: SubscribeResult,
@@ -447,7 +447,7 @@ impl Worker<'_> {
         let decided = self.granted_options(cx, result)?;
         let options = overridden(&self.namespace_of(channel).ok()?.options, &decided.overrides);
         let mut subscribe =
-            self.entitled(user, channel, &options, granted, subscribe(Some(request)));
+            self.entitled(subject, channel, &options, granted, subscribe(Some(request)));
         subscribe.chan_info = decided.info.as_deref().map(one_line);
         subscribe.granted = true;
         let now_s = self.now(cx).unix_ms / 1000;
@@ -530,13 +530,14 @@ impl Worker<'_> {
         }
     }
 
-    /// Ends the subscriptions that rest on capabilities which the session does not have any more.
-    fn withdraw_capabilities(&mut self, cx: &mut Context<Link>, session: SessionId) {
+    /// Ends the subscriptions that rest on capabilities which the session does not have any more, or on expressions that do not
+    /// let it in any more.
+    pub(super) fn withdraw_grants(&mut self, cx: &mut Context<Link>, session: SessionId) {
         let lost = self
             .grants
             .by_capability(session)
             .into_iter()
-            .filter(|channel| !self.capable(session, channel).contains(Allow::SUBSCRIBE));
+            .filter(|channel| !self.still_granted(session, channel));
         let lost = lost.map(|channel| (session, channel)).collect();
         let why = "the permission to subscribe was withdrawn";
         self.end_subscriptions(cx, lost, UnsubscribeCode::Server.code(), why);
@@ -562,7 +563,8 @@ impl Worker<'_> {
             Ok(identity) if identity.user == user => {
                 self.heartbeat.set_token(session, self.token_facts(&identity));
                 self.set_capabilities(session, &identity.capabilities);
-                self.withdraw_capabilities(cx, session);
+                self.passed_on.keep_meta(conn, identity.meta.as_deref().map(one_line));
+                self.withdraw_grants(cx, session);
                 if let Some(link) = cx.data(conn)
                     && let Some(params) = self.heartbeat.set_key(link.params(), identity.key)
                 {
@@ -627,6 +629,12 @@ struct ServerSide {
     data: Option<Box<[u8]>>,
     /// The token it rests on, where it has one of its own.
     grant: Option<Grant>,
+}
+
+/// Who comes in.
+fn subject_of(identity: &Identity) -> Subject<'_> {
+    let meta = identity.meta.as_deref().map(|meta| meta.get().as_bytes());
+    Subject { user: &identity.user, meta }
 }
 
 /// Raw JSON from a token, which may have been written over several lines.

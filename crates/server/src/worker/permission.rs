@@ -5,10 +5,12 @@ use std::sync::Arc;
 use dunlin_config::{ChannelOptions as Rules, PRIVATE_PREFIX};
 use dunlin_hub::tenant::bare;
 use dunlin_hub::{ChannelOptions, SessionId, StreamPosition, SubscribeOptions};
+use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::Worker;
 use crate::auth::{Allow, Capabilities};
+use crate::expression::{Asked, Expression};
 use crate::settings::Namespace;
 
 /// What a client needs the permission for in a channel.
@@ -30,6 +32,16 @@ impl Permission {
             Permission::Presence => Allow::PRESENCE,
         }
     }
+
+    /// The expression that does.
+    fn key(self) -> &'static str {
+        match self {
+            Permission::Subscribe => "subscribe_cel",
+            Permission::Publish => "publish_cel",
+            Permission::History => "history_cel",
+            Permission::Presence => "presence_cel",
+        }
+    }
 }
 
 /// Whether the name of a channel lists who may subscribe to it.
@@ -37,7 +49,40 @@ fn is_user_limited(rules: &Rules, channel: &str) -> bool {
     rules.allow_user_limited_channels && channel.contains('#')
 }
 
+/// What lets somebody do something in a channel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Basis {
+    /// A rule of the namespace, or who else has decided.
+    Rules,
+    Expression,
+    Capability,
+}
+
+/// Whose permission is asked about.
+#[derive(Clone, Copy)]
+pub(super) struct Subject<'a> {
+    pub(super) user: &'a str,
+    /// Raw JSON, of the connection's token or connect proxy.
+    pub(super) meta: Option<&'a [u8]>,
+}
+
 impl Worker<'_> {
+    /// Whose session it is.
+    pub(super) fn subject(&self, session: SessionId) -> Subject<'_> {
+        let Some(view) = self.hub.session(session) else { return Subject { user: "", meta: None } };
+        let looks_at_meta = self.settings.looks_at_meta;
+        let meta = looks_at_meta.then(|| self.passed_on.meta(ConnId::from_u64(view.tag)));
+        Subject { user: view.user, meta: meta.flatten() }
+    }
+
+    /// Whether a subscription that rests on no rule may go on.
+    pub(super) fn still_granted(&self, session: SessionId, channel: &str) -> bool {
+        self.capable(session, channel).contains(Allow::SUBSCRIBE)
+            || self.settings.namespace(channel).is_some_and(|of| {
+                is_expressed(of, channel, false, Permission::Subscribe, || self.subject(session))
+            })
+    }
+
     /// The options of the channel, if the session may do this in it.
     pub(super) fn allowed(
         &self,
@@ -45,22 +90,22 @@ impl Worker<'_> {
         channel: &str,
         permission: Permission,
     ) -> Result<Arc<ChannelOptions>, Error<'static>> {
-        let user = self.hub.session(session).map_or("", |view| view.user);
+        let subject = self.subject(session);
         let subscribed = self.hub.is_subscribed(session, channel);
-        let (options, _) = self.allowed_user(user, subscribed, channel, permission, || {
+        let (options, _) = self.allowed_user(subject, subscribed, channel, permission, || {
             self.capable(session, channel).union(self.grants.allow(session, channel))
         })?;
         Ok(options)
     }
 
-    /// The options of the channel, if this user may subscribe to it, and whether a capability says so, and no rule.
+    /// The options of the channel, if he may subscribe to it, and what says so.
     pub(super) fn may_subscribe(
         &self,
-        user: &str,
+        subject: Subject<'_>,
         channel: &str,
         granted: impl FnOnce() -> Allow,
-    ) -> Result<(Arc<ChannelOptions>, bool), Error<'static>> {
-        self.allowed_user(user, false, channel, Permission::Subscribe, granted)
+    ) -> Result<(Arc<ChannelOptions>, Basis), Error<'static>> {
+        self.allowed_user(subject, false, channel, Permission::Subscribe, granted)
     }
 
     /// What a session's connection token lets it do in a channel.
@@ -89,22 +134,26 @@ impl Worker<'_> {
 
     fn allowed_user(
         &self,
-        user: &str,
+        subject: Subject<'_>,
         subscribed: bool,
         channel: &str,
         permission: Permission,
         granted: impl FnOnce() -> Allow,
-    ) -> Result<(Arc<ChannelOptions>, bool), Error<'static>> {
+    ) -> Result<(Arc<ChannelOptions>, Basis), Error<'static>> {
         let namespace = self.namespace_of(channel)?;
+        let user = subject.user;
         if permission == Permission::Subscribe && bare(channel).starts_with(PRIVATE_PREFIX) {
             let why = "a channel that begins with $ takes a subscription token";
             return Err(ErrorCode::PermissionDenied.with_reason(why));
         }
         if permits(&namespace.rules, channel, user, subscribed, permission) {
-            return Ok((Arc::clone(&namespace.options), false));
+            return Ok((Arc::clone(&namespace.options), Basis::Rules));
         }
         if granted().contains(permission.capability()) {
-            return Ok((Arc::clone(&namespace.options), true));
+            return Ok((Arc::clone(&namespace.options), Basis::Capability));
+        }
+        if is_expressed(namespace, channel, subscribed, permission, || subject) {
+            return Ok((Arc::clone(&namespace.options), Basis::Expression));
         }
         if permission == Permission::Subscribe && is_user_limited(&namespace.rules, channel) {
             let why = "the channel is for the users behind the # of its name";
@@ -112,6 +161,10 @@ impl Worker<'_> {
         }
         if proxy(&namespace.rules, channel, permission).is_some() {
             let why = "a backend decides this, and is not asked here";
+            return Err(ErrorCode::PermissionDenied.with_reason(why));
+        }
+        if let Some(key) = expression(namespace, channel, permission).map(|_| permission.key()) {
+            let why = format_args!("{key} does not let this client in");
             return Err(ErrorCode::PermissionDenied.with_reason(why));
         }
         let key = match permission {
@@ -126,12 +179,21 @@ impl Worker<'_> {
     }
 
     /// The proxy that decides who may do this in a channel, if one does. Whoever is not asked about is refused or let in
-    /// by the name of the channel.
-    pub(super) fn proxy_of(&self, channel: &str, permission: Permission) -> Option<Arc<str>> {
+    /// by the name of the channel, and whom its expression lets in is not asked about.
+    pub(super) fn proxy_of(
+        &self,
+        session: SessionId,
+        channel: &str,
+        permission: Permission,
+    ) -> Option<Arc<str>> {
         let namespace = self.settings.namespace(channel)?;
         let is_private =
             permission == Permission::Subscribe && bare(channel).starts_with(PRIVATE_PREFIX);
-        proxy(&namespace.rules, channel, permission).filter(|_| !is_private).cloned()
+        let proxy = proxy(&namespace.rules, channel, permission).filter(|_| !is_private)?;
+        let subscribed = || self.hub.is_subscribed(session, channel);
+        let is_expressed = namespace.expressions.is_some()
+            && is_expressed(namespace, channel, subscribed(), permission, || self.subject(session));
+        (!is_expressed).then(|| Arc::clone(proxy))
     }
 
     /// What a subscriber who asks for this is given: the one rule of what a subscription brings beside the publications
@@ -143,7 +205,7 @@ impl Worker<'_> {
     /// let him do there.
     pub(super) fn entitled(
         &self,
-        user: &str,
+        subject: Subject<'_>,
         channel: &str,
         options: &ChannelOptions,
         granted: Allow,
@@ -151,9 +213,11 @@ impl Worker<'_> {
     ) -> SubscribeOptions {
         // A subscription that is about to be made counts for `allow_history_for_subscriber`.
         let may = |permission: Permission| {
-            let namespace = self.settings.namespace(channel);
             granted.contains(permission.capability())
-                || namespace.is_some_and(|of| permits(&of.rules, channel, user, true, permission))
+                || self.settings.namespace(channel).is_some_and(|of| {
+                    permits(&of.rules, channel, subject.user, true, permission)
+                        || is_expressed(of, channel, true, permission, || subject)
+                })
         };
         // Joins and leaves say who is present.
         asked.join_leave = asked.join_leave && may(Permission::Presence);
@@ -170,6 +234,36 @@ impl Worker<'_> {
         asked.positioned = false;
         asked
     }
+}
+
+/// The expression that lets people do this in a channel, beside its rules. Who may come is listed in the names of some channels.
+fn expression<'n>(
+    namespace: &'n Namespace,
+    channel: &str,
+    permission: Permission,
+) -> Option<&'n Expression> {
+    let expressions = namespace.expressions.as_ref()?;
+    match permission {
+        Permission::Subscribe if is_user_limited(&namespace.rules, channel) => None,
+        Permission::Subscribe => expressions.subscribe.as_ref(),
+        Permission::Publish => expressions.publish.as_ref(),
+        Permission::History => expressions.history.as_ref(),
+        Permission::Presence => expressions.presence.as_ref(),
+    }
+}
+
+/// Whether the channel's expression lets somebody do this.
+pub(super) fn is_expressed<'s>(
+    namespace: &Namespace,
+    channel: &str,
+    subscribed: bool,
+    permission: Permission,
+    subject: impl FnOnce() -> Subject<'s>,
+) -> bool {
+    expression(namespace, channel, permission).is_some_and(|expression| {
+        let Subject { user, meta } = subject();
+        expression.admits(&Asked { user: bare(user), channel: bare(channel), subscribed, meta })
+    })
 }
 
 fn proxy<'r>(rules: &'r Rules, channel: &str, permission: Permission) -> Option<&'r Arc<str>> {

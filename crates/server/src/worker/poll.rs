@@ -19,6 +19,7 @@ use super::Worker;
 use super::key_wait::Unverified;
 use super::link::{Link, NO_PARAMS, Peer, Role};
 use super::parts::{Pending, Poll, PollStep};
+use super::permission::{Basis, Subject};
 use super::program::{AtOnce, NO_SESSION};
 use super::reply::Answer;
 use super::subscription::overridden;
@@ -66,6 +67,9 @@ impl Worker<'_> {
         };
         let token = self.token_facts(&identity);
         let (user, key, capabilities) = (identity.user, identity.key, identity.capabilities);
+        let meta = identity.meta;
+        let meta = meta.as_deref().map(|meta| meta.get().as_bytes());
+        let subject = Subject { user: &user, meta };
         let mut subscriptions = Vec::with_capacity(request.channels.len());
         for channel in &request.channels {
             let mut name = Cow::Borrowed(&**channel);
@@ -77,11 +81,11 @@ impl Worker<'_> {
                 Ok(AtOnce::Granted(result)) => {
                     let decided = self.granted_options(cx, result).unwrap_or_default();
                     let namespace = self.namespace_of(&name);
-                    namespace.map(|of| (overridden(&of.options, &decided.overrides), false))
+                    namespace.map(|of| (overridden(&of.options, &decided.overrides), Basis::Rules))
                 }
                 Ok(AtOnce::Denied) => Err(ErrorCode::PermissionDenied.into()),
                 Ok(AtOnce::Rules) => {
-                    self.may_subscribe(&user, &name, || self.granted(&capabilities, &name))
+                    self.may_subscribe(subject, &name, || self.granted(&capabilities, &name))
                 }
             };
             match allowed {
@@ -150,7 +154,7 @@ impl Worker<'_> {
                     ..SubscribeOptions::default()
                 };
                 let granted = self.granted(&capabilities, &name);
-                let subscribe = self.entitled(&user, &name, &options, granted, asked);
+                let subscribe = self.entitled(subject, &name, &options, granted, asked);
                 (name, options, subscribe)
             })
             .collect();

@@ -49,6 +49,7 @@ impl Worker<'_> {
         {
             wanted.add(&program.headers);
         }
+        wanted.meta |= self.settings.looks_at_meta;
         self.passed_on.wanted = wanted;
     }
 

@@ -148,10 +148,9 @@ impl Worker<'_> {
             }
         };
         let options = overridden(&self.namespace_of(channel)?.options, &granted.overrides);
-        let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
         let asked = self.client_side(request)?;
         let capable = self.capable(session, channel);
-        let mut subscribe = self.entitled(&user, channel, &options, capable, asked);
+        let mut subscribe = self.entitled(self.subject(session), channel, &options, capable, asked);
         subscribe.chan_info = granted.info.as_deref().map(one_line);
         subscribe.granted = by_backend;
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {

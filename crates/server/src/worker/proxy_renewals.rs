@@ -118,7 +118,10 @@ impl Worker<'_> {
                 if let Some(info) = result.info.as_deref() {
                     self.hub.set_conn_info(session, one_line(info));
                 }
-                self.passed_on.keep_meta(conn, result.meta.as_deref().map(one_line));
+                if let Some(meta) = result.meta.as_deref() {
+                    self.passed_on.keep_meta(conn, Some(one_line(meta)));
+                    self.withdraw_grants(cx, session);
+                }
                 self.schedule_expiry(cx, conn, session);
             }
             Renewal::Renewed { .. } | Renewal::Expired => {

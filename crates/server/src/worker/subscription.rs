@@ -46,7 +46,7 @@ impl Worker<'_> {
         let options = overridden(&options, &subscription.options.overrides);
         let allow = self.capable(session, channel).union(subscription.allow);
         let asked = self.client_side(request).map_err(CommandError::Reply)?;
-        let mut subscribe = self.entitled(&user, channel, &options, allow, asked);
+        let mut subscribe = self.entitled(self.subject(session), channel, &options, allow, asked);
         subscribe.chan_info = subscription.options.info.as_deref().map(one_line);
         subscribe.granted = true;
         let now = self.now(cx);

@@ -11,7 +11,7 @@ use crate::auth::Allow;
 /// What a subscription rests on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// Of its own token; `None`: it rests on a capability of the connection's.
+    /// Of its own token; `None`: it rests on a capability of the connection's, or on an expression.
     pub(crate) token: Option<GrantToken>,
     /// Raw JSON for the client, until the subscription is answered.
     pub(crate) data: Option<Box<[u8]>>,
@@ -157,7 +157,7 @@ impl Grants {
         token.map_or(Allow::NONE, |token| token.allow)
     }
 
-    /// The channels in which a session's subscription rests on a capability.
+    /// The channels in which a session's subscription rests on a capability or an expression.
     pub(crate) fn by_capability(&self, of: SessionId) -> Vec<Arc<str>> {
         let grants = self.of.get(&of).into_iter().flatten();
         let by_capability = grants.filter(|(_, grant)| grant.token.is_none());

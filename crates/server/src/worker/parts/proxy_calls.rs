@@ -224,14 +224,22 @@ impl PassedOn {
         }
     }
 
-    /// It has this meta from now on.
+    /// It has this meta from now on, or none; none too where there is no room for it.
     pub(crate) fn keep_meta(&mut self, conn: ConnId, meta: Option<Box<[u8]>>) {
+        if let Some(passed) = self.of.get_mut(&conn.to_u64()) {
+            passed.bytes -= passed.meta.take().map_or(0, |meta| meta.len());
+        }
         if let Some(meta) = meta.filter(|_| self.wanted.meta) {
             let passed = self.of.entry(conn.to_u64()).or_default();
             if passed.has_room(meta.len()) {
                 passed.meta = Some(meta);
             }
         }
+    }
+
+    /// Its meta, raw JSON.
+    pub(crate) fn meta(&self, conn: ConnId) -> Option<&[u8]> {
+        self.get(conn)?.meta.as_deref()
     }
 
     pub(crate) fn get(&self, conn: ConnId) -> Option<&Passed> {
