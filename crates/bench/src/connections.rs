@@ -75,65 +75,97 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     std::thread::sleep(Duration::from_millis(1500));
     let held = Usage::now(process.as_ref());
 
-    let hold_start = Instant::now();
-    {
-        let mut progress = Progress::new("hold, seconds", options.hold.as_secs());
-        while hold_start.elapsed() < options.hold {
-            progress.set(hold_start.elapsed().as_secs());
-            std::thread::sleep(
-                Duration::from_millis(200).min(options.hold.saturating_sub(hold_start.elapsed())),
-            );
-        }
-    }
-    let hold_seconds = hold_start.elapsed().as_secs_f64();
-    let hold_counts = swarm.counts();
-    let after = Usage::now(process.as_ref());
-
-    let cpu_ns = |later: &Usage, earlier: &Usage| {
-        Some((later.server?.cpu_ns - earlier.server?.cpu_ns) as f64)
+    let hold_seconds = hold(options.hold);
+    let measured = Measured {
+        connected,
+        in_hold: swarm.counts(),
+        usage: [before, held, Usage::now(process.as_ref())],
+        connect_seconds,
+        hold_seconds,
     };
-    let hold_cores = cpu_ns(&after, &held).map(|ns| ns / 1e9 / hold_seconds);
     let broadcast = match options.publishes {
         0 => None,
         publishes => {
+            let hold_cores = measured.hold_cores();
             Some(broadcast(options, publishes, &swarm, process.as_ref(), hold_cores, clock)?)
         }
     };
-    let threads = swarm.threads();
+    let mut report = measured.to_json(options);
+    report["threads"] = json!(swarm.threads());
     let tally = swarm.finish(options.publishes)?;
-
-    let connections = connected.ready.max(1) as i64;
-    let per_connection = |later: &Usage, earlier: &Usage| {
-        let (later, earlier) = (later.server?, earlier.server?);
-        Some((later.pss_bytes as i64 - earlier.pss_bytes as i64) / connections)
-    };
-    let per_pair = |of: fn(&KernelMemory) -> u64| {
-        (of(&held.kernel) as i64 - of(&before.kernel) as i64) / connections
-    };
-    let pings = hold_counts.pings - connected.pings;
-    let pings_sent = hold_counts.pings_sent - connected.pings_sent;
-    let lost_in_hold = hold_counts.closed;
     let delivered = broadcast.as_ref().is_none_or(|broadcast| {
         broadcast["delivered"] == broadcast["expected"] && tally.complete == connected.ready
     });
     let held_all = connected.ready == options.connections as u64;
-    let clean = held_all && lost_in_hold + tally.silent == 0 && tally.faults.is_none() && delivered;
-    options.output.report(
-        "connections",
-        &json!({
+    let lost = measured.in_hold.closed + tally.silent;
+    let clean = held_all && lost == 0 && tally.faults.is_none() && delivered;
+    report["broadcast"] = json!(broadcast.map(|mut broadcast| {
+        // Connections that got every message exactly once.
+        broadcast["complete"] = json!(tally.complete);
+        broadcast
+    }));
+    report["pings_per_connection_min"] = json!(tally.pings_min);
+    report["silent"] = json!(tally.silent);
+    report["faults"] = json!(tally.faults);
+    report["reasons"] = json!(tally.reasons);
+    options.output.report("connections", &report)?;
+    Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
+}
+
+/// Waits so long. Gives how many seconds it were.
+fn hold(time: Duration) -> f64 {
+    let start = Instant::now();
+    let mut progress = Progress::new("hold, seconds", time.as_secs());
+    while start.elapsed() < time {
+        progress.set(start.elapsed().as_secs());
+        std::thread::sleep(Duration::from_millis(200).min(time.saturating_sub(start.elapsed())));
+    }
+    start.elapsed().as_secs_f64()
+}
+
+/// What connecting and holding came to.
+struct Measured {
+    /// After connecting.
+    connected: Counts,
+    /// At the end of the hold.
+    in_hold: Counts,
+    /// Before connecting, after it, and at the end of the hold.
+    usage: [Usage; 3],
+    connect_seconds: f64,
+    hold_seconds: f64,
+}
+
+impl Measured {
+    fn hold_cores(&self) -> Option<f64> {
+        let [_, held, after] = &self.usage;
+        Some(after.cpu_ns_since(held)? / 1e9 / self.hold_seconds)
+    }
+
+    fn to_json(&self, options: &Connections) -> Value {
+        let [before, held, after] = &self.usage;
+        let connections = self.connected.ready.max(1) as i64;
+        let per_connection = |later: &Usage| {
+            let (later, earlier) = (later.server?, before.server?);
+            Some((later.pss_bytes as i64 - earlier.pss_bytes as i64) / connections)
+        };
+        let per_pair = |of: fn(&KernelMemory) -> u64| {
+            (of(&held.kernel) as i64 - of(&before.kernel) as i64) / connections
+        };
+        let pings = self.in_hold.pings - self.connected.pings;
+        let pings_sent = self.in_hold.pings_sent - self.connected.pings_sent;
+        json!({
             "connections": options.connections,
-            "threads": threads,
             // Clients looked at their sockets at multiples of this time only; none: whenever something arrived.
             "coalesce_ms": options.coalesce.map(|interval| interval.as_secs_f64() * 1e3),
-            "connected": connected.ready,
-            "connect_failed": connected.failed,
-            "connect_retried": connected.retried,
-            "connect_seconds": connect_seconds,
-            "connects_per_s": connected.ready as f64 / connect_seconds,
-            "connect_cpu_us": cpu_ns(&held, &before).map(|ns| ns / 1e3 / connections as f64),
+            "connected": self.connected.ready,
+            "connect_failed": self.connected.failed,
+            "connect_retried": self.connected.retried,
+            "connect_seconds": self.connect_seconds,
+            "connects_per_s": self.connected.ready as f64 / self.connect_seconds,
+            "connect_cpu_us": held.cpu_ns_since(before).map(|ns| ns / 1e3 / connections as f64),
             // Server, user space, after the connections are there, and at the end of the hold.
-            "user_bytes_per_connection": per_connection(&held, &before),
-            "user_bytes_per_connection_held": per_connection(&after, &before),
+            "user_bytes_per_connection": per_connection(held),
+            "user_bytes_per_connection_held": per_connection(after),
             "server_pss_bytes": after.server.map(|server| server.pss_bytes),
             "server_pss_bytes_before": before.server.map(|server| server.pss_bytes),
             "generator_bytes_per_connection":
@@ -145,28 +177,18 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
             // Fall of the available memory of the machine, everything included.
             "machine_bytes_per_pair": -per_pair(|kernel| kernel.available_bytes),
             "tcp_buffer_bytes": held.kernel.tcp_buffer_bytes,
-            "hold_seconds": hold_seconds,
-            "hold_cores": hold_cores,
+            "hold_seconds": self.hold_seconds,
+            "hold_cores": self.hold_cores(),
             // CPU of the server for a ping asked and answered, the loop's share included.
-            "ping_cpu_us": cpu_ns(&after, &held)
+            "ping_cpu_us": after.cpu_ns_since(held)
                 .filter(|_| pings + pings_sent > 0)
                 .map(|ns| ns / 1e3 / (pings + pings_sent) as f64),
             "pings": pings,
             "pings_sent": pings_sent,
-            "pongs": hold_counts.pongs - connected.pongs,
-            "pings_per_connection_min": tally.pings_min,
-            "silent": tally.silent,
-            "lost_in_hold": lost_in_hold,
-            "broadcast": broadcast.map(|mut broadcast| {
-                // Connections that got every message exactly once.
-                broadcast["complete"] = json!(tally.complete);
-                broadcast
-            }),
-            "faults": tally.faults,
-            "reasons": tally.reasons,
-        }),
-    )?;
-    Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
+            "pongs": self.in_hold.pongs - self.connected.pongs,
+            "lost_in_hold": self.in_hold.closed,
+        })
+    }
 }
 
 /// One message after the other to everybody.
@@ -237,5 +259,10 @@ impl Usage {
             own_bytes: own_pss_bytes(),
             kernel: KernelMemory::now(),
         }
+    }
+
+    /// CPU of the server between two times, in nanoseconds.
+    fn cpu_ns_since(&self, earlier: &Usage) -> Option<f64> {
+        Some((self.server?.cpu_ns - earlier.server?.cpu_ns) as f64)
     }
 }

@@ -8,6 +8,7 @@
 //! Every call of a [`Journal`] reads or writes the disk: call it from a thread that may wait. Whoever has many changes gives
 //! them to a [`JournalWriter`].
 
+mod tables;
 mod writer;
 
 use std::fmt;
@@ -15,8 +16,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use redb::{Database, ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{Database, ReadableTable, TableDefinition};
 
+use self::tables::Tables;
 pub use self::writer::JournalWriter;
 use crate::store::{self, Store};
 
@@ -237,99 +239,10 @@ impl Journal {
         database: &Database,
     ) -> Result<(Done, u64, u64), redb::Error> {
         let write = database.begin_write()?;
-        let mut done = Vec::with_capacity(changes.len());
-        let (mut pending, mut bytes) = (self.pending(), self.pending_bytes.load(Relaxed));
-        {
-            let mut batches = write.open_table(BATCHES)?;
-            let mut rows = write.open_table(PENDING)?;
-            let mut started = write.open_table(STARTED)?;
-            let mut unsent = write.open_table(UNSENT)?;
-            let mut outcomes = write.open_table(OUTCOMES)?;
-            let mut keys = write.open_table(KEYS)?;
-            let mut ages = write.open_table(KEY_AGES)?;
-            let mut counters = write.open_table(COUNTERS)?;
-            let counter = |name: &str| -> Result<u64, redb::Error> {
-                Ok(counters.get(name)?.map_or(0, |value| value.value()))
-            };
-            let (mut last_batch, mut last_outcome) = (counter("batch")?, counter("outcome")?);
-            let mut feed = |outcome: &[u8]| -> Result<(), redb::Error> {
-                last_outcome += 1;
-                outcomes.insert(last_outcome, outcome)?;
-                if let Some(old) = last_outcome.checked_sub(OUTCOMES_MAX) {
-                    outcomes.remove(old)?;
-                }
-                Ok(())
-            };
-            for change in changes {
-                let mut accepted = AcceptedBatch::default();
-                match change {
-                    JournalChange::Accept(new) => {
-                        let before = match &new.idempotency_key {
-                            Some(key) => keys.get(key.as_str())?.map(|before| before.value()),
-                            None => None,
-                        };
-                        if let Some((batch, pushes)) = before {
-                            done.push(Ok(AcceptedBatch { batch, pushes, repeated: true }));
-                            continue;
-                        }
-                        let count = new.pushes.len() as u64;
-                        let size: u64 = new.pushes.iter().map(|push| push.len() as u64).sum();
-                        if pending + count > PENDING_MAX || bytes + size > PENDING_BYTES_MAX {
-                            done.push(Err(JournalError::Full));
-                            continue;
-                        }
-                        last_batch += 1;
-                        accepted =
-                            AcceptedBatch { batch: last_batch, pushes: count, repeated: false };
-                        for (number, push) in (0u64..).zip(&new.pushes) {
-                            rows.insert((last_batch, number), push.as_slice())?;
-                        }
-                        (pending, bytes) = (pending + count, bytes + size);
-                        if count > 0 {
-                            batches.insert(last_batch, new.common.as_slice())?;
-                        }
-                        for outcome in &new.outcomes {
-                            feed(outcome)?;
-                        }
-                        if let Some(key) = &new.idempotency_key {
-                            keys.insert(key.as_str(), (last_batch, count))?;
-                            ages.insert(last_batch, key.as_str())?;
-                            if ages.len()? > KEYS_MAX
-                                && let Some((_, oldest)) = ages.pop_first()?
-                            {
-                                keys.remove(oldest.value())?;
-                            }
-                        }
-                    }
-                    JournalChange::Start { batch, through } => {
-                        started.insert(batch, through)?;
-                    }
-                    JournalChange::Unsent { batch, number } => {
-                        unsent.insert((*batch, *number), ())?;
-                    }
-                    JournalChange::Restart { batch, number } => {
-                        unsent.remove((*batch, *number))?;
-                    }
-                    JournalChange::End { batch, number, outcome } => {
-                        // Only what is still open ends: an outcome is in the feed once.
-                        if let Some(row) = rows.remove((*batch, *number))? {
-                            pending -= 1;
-                            bytes -= row.value().len() as u64;
-                            feed(outcome)?;
-                        }
-                        unsent.remove((*batch, *number))?;
-                    }
-                    JournalChange::Finish { batch } => {
-                        batches.remove(batch)?;
-                        started.remove(batch)?;
-                    }
-                    JournalChange::Outcome(outcome) => feed(outcome)?,
-                }
-                done.push(Ok(accepted));
-            }
-            counters.insert("batch", last_batch)?;
-            counters.insert("outcome", last_outcome)?;
-        }
+        let mut tables = Tables::open(&write, (self.pending(), self.pending_bytes.load(Relaxed)))?;
+        let done =
+            changes.iter().map(|change| tables.apply(change)).collect::<Result<Done, _>>()?;
+        let (pending, bytes) = tables.close()?;
         write.commit()?;
         Ok((done, pending, bytes))
     }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use dunlin_push::apns::{Apns, Credential, DeviceToken, ProviderKey, ProviderToken, Push};
-use dunlin_push::{Connections, Origin, Outcome, SenderConfig, SenderMetrics, results};
+use dunlin_push::{Connections, Origin, Outcome, Results, SenderConfig, SenderMetrics, results};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -142,10 +142,51 @@ pub(super) fn payload(bytes: usize) -> String {
     format!(r#"{{"aps":{{"alert":"{filler}"}}}}"#)
 }
 
+/// Hands pushes over at the load's rate until its end. Gives how many.
+async fn submit(
+    apns: &Apns,
+    load: &Load,
+    window: &Semaphore,
+    results: &Results,
+    begin: Instant,
+) -> u64 {
+    let (text, end) = (payload(load.payload_bytes), begin + load.duration);
+    let mut number = 0;
+    let mut clock = interval(Duration::from_millis(2));
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while number < load.pushes_max && Instant::now() < end {
+        let due = match load.rate {
+            None => u64::MAX,
+            Some(rate) => {
+                clock.tick().await;
+                (begin.elapsed().as_secs_f64() * rate) as u64
+            }
+        };
+        while number < due.min(load.pushes_max) {
+            if load.in_flight_max.is_some() {
+                // Given back with the outcome.
+                let Ok(permit) = window.acquire().await else { return number };
+                permit.forget();
+            }
+            let Ok(push) = push(load, number, &text) else { return number };
+            if apns.submit(&push, number, results).await.is_err() {
+                return number;
+            }
+            number += 1;
+            if number.is_multiple_of(64) && Instant::now() >= end {
+                break;
+            }
+            if number.is_multiple_of(256) {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+    number
+}
+
 async fn play(load: Load) -> Result<Measured, CliError> {
     let apns = sender(&load)?;
     let load = Arc::new(load);
-    let text = payload(load.payload_bytes);
     let (results_in, mut results_out) = results();
     let window = Arc::new(Semaphore::new(load.in_flight_max.unwrap_or(Semaphore::MAX_PERMITS)));
     let begin = Instant::now();
@@ -154,39 +195,7 @@ async fn play(load: Load) -> Result<Measured, CliError> {
 
     let submitting = {
         let (apns, load, window) = (apns.clone(), load.clone(), window.clone());
-        tokio::spawn(async move {
-            let mut number = 0;
-            let mut clock = interval(Duration::from_millis(2));
-            clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            while number < load.pushes_max && Instant::now() < end {
-                let due = match load.rate {
-                    None => u64::MAX,
-                    Some(rate) => {
-                        clock.tick().await;
-                        (begin.elapsed().as_secs_f64() * rate) as u64
-                    }
-                };
-                while number < due.min(load.pushes_max) {
-                    if load.in_flight_max.is_some() {
-                        // Given back with the outcome.
-                        let Ok(permit) = window.acquire().await else { return number };
-                        permit.forget();
-                    }
-                    let Ok(push) = push(&load, number, &text) else { return number };
-                    if apns.submit(&push, number, &results_in).await.is_err() {
-                        return number;
-                    }
-                    number += 1;
-                    if number.is_multiple_of(64) && Instant::now() >= end {
-                        break;
-                    }
-                    if number.is_multiple_of(256) {
-                        tokio::task::yield_now().await;
-                    }
-                }
-            }
-            number
-        })
+        tokio::spawn(async move { submit(&apns, &load, &window, &results_in, begin).await })
     };
 
     let (mut timeline, mut ended, mut accepted) = (Timeline::default(), 0, 0);
