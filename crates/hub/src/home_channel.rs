@@ -191,7 +191,7 @@ impl Members {
 
     /// Whether there is a place for a session of this user beside `users_max` users; 0: always.
     pub(crate) fn has_place(&self, user: &str, users_max: u32) -> bool {
-        let Some(users) = self.users.as_ref().filter(|_| users_max > 0) else { return true };
+        let Some(users) = &self.users else { return true };
         users.len() < users_max as usize || users.contains_key(user)
     }
 

@@ -15,17 +15,17 @@ pub struct ChannelOptions {
     /// Milliseconds a stream's epoch and top offset are remembered after the last publication,
     /// read or subscriber; 0: [`HubConfig::history_meta_ttl_ms`](crate::HubConfig).
     pub history_meta_ttl_ms: u64,
-    /// Streams of the namespace on all workers together; 0: as many as there may be.
-    pub channels_max: u32,
-    /// Memory for the history of the namespace on all workers together; 0: as much as there may be.
-    pub history_bytes_max: usize,
+    /// Streams of the namespace on all workers together; `None`: as many as there may be.
+    pub channels_max: Option<u32>,
+    /// Memory for the history of the namespace on all workers together; `None`: as much as there may be.
+    pub history_bytes_max: Option<usize>,
     /// Subscribers are listed in the channel's presence.
     pub presence: bool,
     /// Subscribers that ask for it receive join and leave pushes.
     pub join_leave: bool,
-    /// Different users that may be present at once; one more is refused. Above 0, joins and leaves say which of them begin
-    /// and end the presence of their user. 0: there is no bound.
-    pub presence_users_max: u32,
+    /// Different users that may be present at once; one more is refused. Joins and leaves then say which of them begin and
+    /// end the presence of their user. `None`: there is no bound, and users are not counted.
+    pub presence_users_max: Option<u32>,
     /// Every subscriber receives join and leave pushes.
     pub force_push_join_leave: bool,
     /// Subscribers that ask for it get differences between publications, where a publication allows it. Only for
@@ -56,11 +56,11 @@ impl Default for ChannelOptions {
             history_size: 0,
             history_ttl_ms: 0,
             history_meta_ttl_ms: 0,
-            channels_max: 0,
-            history_bytes_max: 0,
+            channels_max: None,
+            history_bytes_max: None,
             presence: false,
             join_leave: false,
-            presence_users_max: 0,
+            presence_users_max: None,
             force_push_join_leave: false,
             delta: false,
             delta_publish: false,

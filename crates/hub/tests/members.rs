@@ -14,7 +14,7 @@ fn counted(users_max: u32) -> Arc<ChannelOptions> {
     Arc::new(ChannelOptions {
         presence: true,
         join_leave: true,
-        presence_users_max: users_max,
+        presence_users_max: Some(users_max),
         ..ChannelOptions::default()
     })
 }

@@ -128,7 +128,8 @@ fn a_maker_at_his_quota_loses_his_own_empty_channels_first() {
 #[test]
 fn a_namespace_has_as_many_channels_and_bytes_as_its_settings_say() {
     let mut world = World::new(1);
-    let bounded = ChannelOptions { channels_max: 5, history_bytes_max: 10_000, ..namespace("b") };
+    let bounded =
+        ChannelOptions { channels_max: Some(5), history_bytes_max: Some(10_000), ..namespace("b") };
     let (bounded, free) = (Arc::new(bounded), Arc::new(namespace("free")));
     let visitor = session_of(&mut world, "v");
     for number in 0..100 {
@@ -251,7 +252,7 @@ fn one_large_message_takes_the_place_of_many_small_ones_and_of_no_other_namespac
 #[test]
 fn a_message_that_history_cannot_keep_takes_nothing_along() {
     let mut world = World::new(2);
-    let options = ChannelOptions { history_bytes_max: 20_000, ..namespace("n") };
+    let options = ChannelOptions { history_bytes_max: Some(20_000), ..namespace("n") };
     let options = Arc::new(options);
     world.publish(0, "n:1", &options, "kept");
     let before = position(&mut world, "n:1", &options);
@@ -345,7 +346,8 @@ fn a_channel_counts_for_one_who_is_in_it() {
 #[test]
 fn a_namespace_has_as_many_channels_with_subscribers_as_its_settings_say() {
     let mut world = World::new(2);
-    let live = ChannelOptions { channels_max: 20, ..ChannelOptions::clone(&without_history("a")) };
+    let live =
+        ChannelOptions { channels_max: Some(20), ..ChannelOptions::clone(&without_history("a")) };
     let live = Arc::new(live);
     let sessions = [0, 1].map(|worker| {
         let owner = world.hub(worker).owner_of("u");
@@ -366,7 +368,7 @@ fn a_namespace_has_as_many_channels_with_subscribers_as_its_settings_say() {
     world.settle();
     let homes: u64 = (0..2).map(|worker| world.hub(worker).stats().home_channels).sum();
     assert_eq!(homes, 0);
-    let kept = Arc::new(ChannelOptions { channels_max: 2, ..namespace("a") });
+    let kept = Arc::new(ChannelOptions { channels_max: Some(2), ..namespace("a") });
     let visitor = session_of(&mut world, "v");
     for at in 0..10 {
         assert!(visit(&mut world, visitor, &format!("a:{at}"), &kept));

@@ -458,11 +458,12 @@ fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions
         history_size: rules.history_size,
         history_ttl_ms: rules.history_ttl_ms,
         history_meta_ttl_ms: rules.history_meta_ttl_ms,
-        channels_max: rules.channels_max,
-        history_bytes_max: usize::try_from(rules.history_bytes_max).unwrap_or(usize::MAX),
+        channels_max: (rules.channels_max > 0).then_some(rules.channels_max),
+        history_bytes_max: (rules.history_bytes_max > 0)
+            .then(|| usize::try_from(rules.history_bytes_max).unwrap_or(usize::MAX)),
         presence: rules.presence,
         join_leave: rules.join_leave,
-        presence_users_max: 0,
+        presence_users_max: None,
         force_push_join_leave: rules.force_push_join_leave,
         recovery_mode: match rules.force_recovery_mode {
             RecoveryMode::Stream => dunlin_hub::RecoveryMode::Stream,

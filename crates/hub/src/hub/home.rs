@@ -73,10 +73,10 @@ impl Hub {
             self.reply(from, request, ReplyContent::Failed(error));
             return;
         }
-        if let Some(info) = member.as_deref().filter(|_| options.presence_users_max > 0) {
+        if let (Some(info), Some(users_max)) = (member.as_deref(), options.presence_users_max) {
             let members = self.homes[at].members.get_or_insert_default();
             members.count_users();
-            if !members.has_place(&info.user, options.presence_users_max) {
+            if !members.has_place(&info.user, users_max) {
                 self.remove_members_if_empty(at);
                 self.remove_if_empty(at);
                 self.reply(from, request, ReplyContent::Failed(Error::LimitExceeded));

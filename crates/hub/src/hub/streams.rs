@@ -104,9 +104,8 @@ impl Hub {
         owner: Owner,
         wanted: Wanted,
     ) -> bool {
-        let own_max = self.share_of(options.channels_max);
-        if options.channels_max > 0
-            && self.shares.share(namespace).channels >= own_max
+        if let Some(all) = options.channels_max
+            && self.shares.share(namespace).channels >= self.share_of(all)
             && !self.evict_own_channel(owner, Some(namespace))
             && !self.evict_forgettable(Some(namespace))
         {
@@ -254,10 +253,8 @@ impl Hub {
     }
 
     fn own_history_bytes_max(&self, options: &ChannelOptions) -> usize {
-        match options.history_bytes_max {
-            0 => usize::MAX,
-            all => all.div_ceil(usize::from(self.config.workers)),
-        }
+        let own = |all: usize| all.div_ceil(usize::from(self.config.workers));
+        options.history_bytes_max.map_or(usize::MAX, own)
     }
 
     /// Appends a publication to its channel's history. One that is larger than all of the history may be is left out, and

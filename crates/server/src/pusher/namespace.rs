@@ -49,7 +49,7 @@ impl Kinds {
         if kind == 2 {
             options.presence = true;
             options.join_leave = true;
-            options.presence_users_max = self.presence_users_max;
+            options.presence_users_max = Some(self.presence_users_max);
         }
         if is_cache {
             options.history_size = options.history_size.max(1);
@@ -108,7 +108,7 @@ mod tests {
             let (rules, options) = kinds.derive(variant, &rules, &own);
             assert_eq!(rules.allow_subscribe_for_client, open, "{name}");
             assert_eq!((options.presence, options.join_leave), (presence, presence), "{name}");
-            assert_eq!(options.presence_users_max, if presence { 100 } else { 0 }, "{name}");
+            assert_eq!(options.presence_users_max, presence.then_some(100), "{name}");
             assert_eq!((options.history_size, options.keeps_history()), (kept, kept > 0), "{name}");
         }
     }
