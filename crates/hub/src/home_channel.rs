@@ -208,6 +208,13 @@ impl Members {
         }
     }
 
+    /// Replaces what is known of a session, if it is there.
+    pub(crate) fn describe(&mut self, info: &Arc<ClientInfo>) -> Option<HomeMember> {
+        let member = HomeMember { info: Arc::clone(info), ..self.remove(info.client)? };
+        self.insert(member.clone());
+        Some(member)
+    }
+
     /// Takes a session out.
     pub(crate) fn remove(&mut self, session: SessionId) -> Option<HomeMember> {
         let member = match self.plain.remove(session) {

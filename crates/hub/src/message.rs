@@ -45,6 +45,11 @@ pub(crate) enum HubMessageKind {
         /// The asking worker has no more subscribers.
         last: bool,
     },
+    /// What others see of a member from now on.
+    Describe {
+        channel: Arc<str>,
+        info: Arc<ClientInfo>,
+    },
     Publish(Box<PublishRequest>),
     History(Box<HistoryRequest>),
     HistoryRemove {

@@ -45,6 +45,41 @@ fn who_comes_and_goes_is_recorded_once_by_the_home_worker_and_the_first_and_last
 }
 
 #[test]
+fn who_is_described_anew_is_seen_so_and_has_not_joined() {
+    let mut world = World::new(3);
+    world.hubs.iter_mut().for_each(|hub| hub.record_members(true));
+    let (ann, bob) = (world.open(0, "ann"), world.open(1, "bob"));
+    let watch = || SubscribeOptions { join_leave: true, ..SubscribeOptions::default() };
+    for session in [ann, bob] {
+        world.subscribe(session, "room", &options(), watch());
+    }
+    recorded(&mut world, "room");
+    world.read(bob);
+    let now = world.now;
+    for info in ["1", "2", "2"] {
+        world.hub(0).set_chan_info(now, ann, "room", info.as_bytes().into());
+        world.settle();
+    }
+    world.hub(0).set_chan_info(now, ann, "nowhere", b"3".as_slice().into());
+    let chan_info = |info: &ClientInfo| info.chan_info.clone().map(Vec::from);
+    let seen = world.hub(0).client_info(ann, Some("room")).expect("open");
+    assert_eq!(chan_info(&seen), Some(b"2".to_vec()), "in publications");
+    let home = world.home_of("room");
+    let mut listed: Vec<_> = world
+        .hub(home)
+        .members()
+        .map(|of| (of.info.user.to_string(), chan_info(&of.info)))
+        .collect();
+    listed.sort();
+    assert_eq!(listed, [("ann".to_owned(), Some(b"2".to_vec())), ("bob".to_owned(), None)]);
+    assert_eq!(recorded(&mut world, "room"), ["+ann", "+ann"], "once for each that is another");
+    assert!(world.read(bob).is_empty(), "nobody is notified");
+    world.hub(0).close_session(now, ann);
+    world.settle();
+    assert_eq!(recorded(&mut world, "room"), ["-ann"]);
+}
+
+#[test]
 fn who_joins_elsewhere_is_announced_to_subscribers_here_and_to_nobody_where_there_are_none() {
     let mut world = World::new(2);
     let ann = world.open(0, "ann");

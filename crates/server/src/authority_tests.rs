@@ -1,5 +1,7 @@
 //! Who is given what: each test is somebody who tries to get around a permission.
 
+mod renewals;
+
 use std::sync::Arc;
 
 use dunlin_config::{ChannelOptions, Config, RecoveryMode, Secret, Serves};
@@ -485,41 +487,6 @@ fn capabilities_grant_what_a_namespace_does_not() {
     assert_eq!(ended["push"]["unsubscribe"]["code"], 2000, "{ended}");
     assert!(ada.next()["refresh"].is_object());
     assert_eq!(ada.say(&history("private:b"))["error"]["code"], 103);
-}
-
-#[test]
-fn an_expression_goes_by_the_meta_of_the_newest_token() {
-    let cluster = Cluster::start_with(2, |config| {
-        let staff = ChannelOptions {
-            subscribe_cel: Some("meta.staff || 'guest' in meta.roles".into()),
-            publish_cel: Some("!has(meta.muted)".into()),
-            ..ChannelOptions::default()
-        };
-        config.channel.namespaces.insert("staff", staff);
-        config.client.token.hmac_secret = Some(Secret::new(KEY));
-    });
-    let mut ada = Client::connect(&cluster, &json!({"sub": "ada", "meta": {"staff": true}}));
-    assert!(ada.subscribe("staff:a", "")["subscribe"].is_object());
-    let publish = json!({"id": 3, "publish": {"channel": "staff:b", "data": 8}});
-    assert!(ada.say(&publish)["publish"].is_object());
-    // The next token says the same in other words, and the one after it does not say it any more.
-    for (meta, lets_in) in [(json!({"roles": ["guest"], "muted": 1}), true), (json!(null), false)] {
-        let next = token(&json!({"sub": "ada", "meta": meta}));
-        let mut said = ada.say(&json!({"id": 5, "refresh": {"token": next}}));
-        if !lets_in {
-            assert_eq!(said["push"]["channel"], "staff:a", "{said}");
-            assert_eq!(said["push"]["unsubscribe"]["code"], 2000, "{said}");
-            said = ada.next();
-        }
-        assert!(said["refresh"].is_object(), "{said}");
-        assert_eq!(ada.say(&publish)["error"]["code"], 103, "where there is no meta neither");
-    }
-    assert_eq!(ada.subscribe("staff:a", "")["error"]["code"], 103);
-    let mut bob = Client::connect(&cluster, &json!({"sub": "bob"}));
-    let refused = bob.subscribe("staff:a", "");
-    let why = "permission denied: subscribe_cel does not let this client in";
-    assert_eq!(refused["error"]["message"], why);
-    assert_eq!(bob.say(&publish)["error"]["code"], 103, "what is not known is no leave");
 }
 
 #[test]

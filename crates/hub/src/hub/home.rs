@@ -147,6 +147,15 @@ impl Hub {
         self.remove_if_empty(at);
     }
 
+    /// A member is described anew; nobody has joined.
+    pub(super) fn home_describe(&mut self, channel: &str, info: &Arc<ClientInfo>) {
+        let Some(at) = self.homes.find(&self.names, channel) else { return };
+        let described = self.homes[at].members.as_mut().and_then(|members| members.describe(info));
+        if let Some(member) = described {
+            self.record_member(at, &member, true);
+        }
+    }
+
     pub(super) fn home_publish(&mut self, from: u8, asked: PublishRequest) {
         if let Some(engine) = self.engines.of(&asked.options.namespace) {
             return self.engine_publish(engine, from, asked);

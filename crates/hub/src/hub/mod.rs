@@ -382,6 +382,7 @@ impl Hub {
             HubMessageKind::Unsubscribe { channel, member, last } => {
                 self.home_unsubscribe(from, &channel, member, last);
             }
+            HubMessageKind::Describe { channel, info } => self.home_describe(&channel, &info),
             HubMessageKind::Publish(request) => self.home_publish(from, *request),
             HubMessageKind::History(request) => self.home_history(from, &request),
             HubMessageKind::HistoryRemove { request, channel, namespace } => {

@@ -13,6 +13,7 @@ use crate::config::Now;
 use crate::encode::{ENCODINGS_MAX, EncodingId, Outgoing};
 use crate::error::Error;
 use crate::event::Event;
+use crate::message::HubMessageKind;
 use crate::publication::ClientInfo;
 use crate::session::{BLOCKED, CLOSING, HELD, OPEN, POLL, Session};
 use crate::session_id::SessionId;
@@ -95,6 +96,28 @@ impl Hub {
     pub fn set_conn_info(&mut self, id: SessionId, conn_info: Box<[u8]>) {
         if let Some(slot) = self.slot_of(id) {
             self.replace_conn_info(slot, conn_info);
+        }
+    }
+
+    /// What others see of a session in one channel from now on, presence included: raw JSON. Nobody is notified. Ignored where it is not
+    /// subscribed.
+    pub fn set_chan_info(&mut self, now: Now, id: SessionId, channel: &str, chan_info: Box<[u8]>) {
+        self.now = now;
+        let Some(slot) = self.slot_of(id) else { return };
+        let Some(channel) = self.channels.find(&self.names, channel) else { return };
+        let Some(at) = self.subscription_to(slot, channel) else { return };
+        let chan_info = Some(chan_info);
+        let info = match self.infos.get(&at) {
+            Some(before) if before.chan_info == chan_info => return,
+            Some(before) => Arc::new(ClientInfo { chan_info, ..ClientInfo::clone(before) }),
+            None => self.new_client_info(slot, None, chan_info),
+        };
+        self.infos.insert(at, Arc::clone(&info));
+        if self.subscriptions[at].is(LISTED) {
+            let record = &self.channels[channel];
+            let (channel, home) = (Arc::clone(&record.name), record.home);
+            self.send_to(home, HubMessageKind::Describe { channel, info });
+            self.run();
         }
     }
 

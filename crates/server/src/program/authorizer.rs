@@ -57,7 +57,7 @@ pub trait Authorizer: 'static {
         Decision::rules()
     }
 
-    /// A subscription that was granted until now: may it go on? Its `info` stays.
+    /// A subscription that was granted until now: may it go on?
     fn sub_refresh(&mut self, ask: &SubRefresh<'_>) -> Decision<RefreshResult> {
         let _ = ask;
         Decision::rules()

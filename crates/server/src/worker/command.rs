@@ -214,7 +214,7 @@ impl Worker<'_> {
             Request::Refresh(request) => {
                 return self.refresh(cx, conn, session, id, &request.token);
             }
-            Request::SubRefresh(request) => match self.sub_refresh(session, id, request) {
+            Request::SubRefresh(request) => match self.sub_refresh(cx, session, id, request) {
                 Ok(()) => Ok(()),
                 Err(error) => return self.refuse_token(cx, conn, id, error),
             },

@@ -198,8 +198,12 @@ impl Worker<'_> {
             return;
         }
         match renewal(answer, self.clock.now().unix_ms) {
-            Renewal::Renewed { expire_at_s, .. } => {
+            Renewal::Renewed { expire_at_s, result } => {
                 self.renew_grant(cx, session, channel, expire_at_s);
+                if let Some(info) = result.info.as_deref() {
+                    let now = self.now(cx);
+                    self.hub.set_chan_info(now, session, channel, one_line(info));
+                }
             }
             Renewal::Expired => {
                 let code = UnsubscribeCode::Expired;

@@ -63,6 +63,7 @@ impl Worker<'_> {
     /// What the client is answered, or disconnected with.
     pub(super) fn sub_refresh(
         &mut self,
+        cx: &Context<Link>,
         session: SessionId,
         id: u32,
         request: &SubRefreshRequest<'_>,
@@ -77,7 +78,7 @@ impl Worker<'_> {
             return Err(CommandError::Reply(ErrorCode::BadRequest.with_reason(why)).into());
         }
         let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
-        let (_, mut grant) = self
+        let (subscription, mut grant) = self
             .verify_subscription(Some(session), &user, channel, &request.token)
             .map_err(|error| match error {
                 // Who shows a wrong one for what he has already is no client that may try another.
@@ -91,6 +92,10 @@ impl Worker<'_> {
             })?;
         grant.data = None;
         self.grants.insert(session, channel, grant);
+        if let Some(info) = subscription.options.info.as_deref() {
+            let now = self.now(cx);
+            self.hub.set_chan_info(now, session, channel, one_line(info));
+        }
         let ttl_s = self.grants.ttl_s(session, channel, self.clock.now());
         self.reply(session, id, &Reply::SubRefresh { ttl_s });
         Ok(())
