@@ -316,7 +316,7 @@ fn echo(
         loop {
             match receive(endpoint) {
                 (from, BenchMessage::Ping(value)) => {
-                    send(endpoint, from, BenchMessage::Ping(value))
+                    send(endpoint, from, BenchMessage::Ping(value));
                 }
                 (from, BenchMessage::Ask(id, value)) => {
                     send(endpoint, from, BenchMessage::Answer(id, value + 1));

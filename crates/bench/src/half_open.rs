@@ -5,8 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use serde::Serialize;
 
 use crate::dunlin::{Dunlin, OPEN};
@@ -20,9 +23,10 @@ use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Process, Scratch, s
 
 /// Where the silent ones come from; others come from 127.1.0.0/16.
 const NETWORK: u32 = u32::from_be_bytes([127, 2, 0, 0]);
-/// Looked at between two pauses, to be opened again where the server has closed them.
-const SLICE: usize = 64;
-const PAUSE: Duration = Duration::from_millis(5);
+/// Connections that are opened again at once, where the server has closed them.
+const EVENTS: usize = 64;
+/// How long a thread waits for closings before it looks whether it is over.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const SHARE_MIN: f64 = 0.8;
 
 /// Options of `dunlin bench half-open`.
@@ -57,6 +61,8 @@ struct HalfOpenReport {
     rounds: Vec<Round>,
     /// Of the medians of the rates, beside the silent ones and without.
     share: f64,
+    /// The same, beside those that have sent the first byte of a request.
+    begun_share: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,12 +70,24 @@ struct Round {
     /// Connects a second without the silent ones, each up to its subscription.
     alone_per_s: f64,
     beside_per_s: f64,
+    /// Beside as many that begin a request and do not go on.
+    begun_per_s: f64,
     /// The server's CPU time for each connect, and beside the silent ones with what those take.
     alone_cpu_us: f64,
     beside_cpu_us: f64,
+    begun_cpu_us: f64,
     failed: u64,
     /// Silent connections opened, those that were opened again counted again.
     opened: u64,
+    begun_opened: u64,
+}
+
+/// What is sent on a connection that is held open.
+#[derive(Clone, Copy, PartialEq)]
+enum Sent {
+    Nothing,
+    /// The first byte of a request.
+    Byte,
 }
 
 pub(crate) fn run(options: &HalfOpen) -> Result<ExitStatus, Error> {
@@ -79,25 +97,30 @@ pub(crate) fn run(options: &HalfOpen) -> Result<ExitStatus, Error> {
     let alone = || connect_all(options, &serve()?);
     let mut rounds = Vec::new();
     for number in 0..options.rounds.max(1) {
-        // What comes second begins the next round: what changes on the machine changes for both.
+        // What comes last begins the next round: what changes on the machine changes for all.
         let first = if number % 2 == 0 { Some(alone()?) } else { None };
-        let (beside, opened) = beside(options, &serve()?)?;
-        let beside = beside?;
+        let (silent, opened) = beside(options, &serve()?, Sent::Nothing)?;
+        let (begun, begun_opened) = beside(options, &serve()?, Sent::Byte)?;
         let alone = first.map_or_else(alone, Ok)?;
         let round = Round {
             alone_per_s: alone.per_s,
-            beside_per_s: beside.per_s,
+            beside_per_s: silent.per_s,
+            begun_per_s: begun.per_s,
             alone_cpu_us: alone.cpu_us,
-            beside_cpu_us: beside.cpu_us,
-            failed: alone.failed + beside.failed,
+            beside_cpu_us: silent.cpu_us,
+            begun_cpu_us: begun.cpu_us,
+            failed: alone.failed + silent.failed + begun.failed,
             opened,
+            begun_opened,
         };
         say(format!(
-            "{:.0} connects/s alone, {:.0} beside {opened} silent ones; server CPU {:.1} and {:.1} us each; {} failed",
+            "{:.0} connects/s alone, {:.0} beside {opened} silent ones, {:.0} beside {begun_opened} with a byte; server CPU {:.1}, {:.1} and {:.1} us each; {} failed",
             round.alone_per_s,
             round.beside_per_s,
+            round.begun_per_s,
             round.alone_cpu_us,
             round.beside_cpu_us,
+            round.begun_cpu_us,
             round.failed
         ));
         rounds.push(round);
@@ -107,7 +130,9 @@ pub(crate) fn run(options: &HalfOpen) -> Result<ExitStatus, Error> {
         rates.sort_by(f64::total_cmp);
         rates[rates.len() / 2]
     };
-    let share = median(|round| round.beside_per_s) / median(|round| round.alone_per_s);
+    let alone_per_s = median(|round| round.alone_per_s);
+    let share = median(|round| round.beside_per_s) / alone_per_s;
+    let begun_share = median(|round| round.begun_per_s) / alone_per_s;
     let passed = share >= SHARE_MIN && rounds.iter().all(|round| round.failed == 0);
     let report = HalfOpenReport {
         silent: options.silent,
@@ -116,6 +141,7 @@ pub(crate) fn run(options: &HalfOpen) -> Result<ExitStatus, Error> {
         workers: options.dunlin.workers,
         rounds,
         share,
+        begun_share,
     };
     options.output.report("half-open", &report)?;
     Ok(if passed { ExitStatus::Passed } else { ExitStatus::Failed })
@@ -144,8 +170,7 @@ fn connect_all(options: &HalfOpen, server: &Process) -> Result<Connects, Error> 
 }
 
 /// The same while silent connections are held, and how many of these were opened.
-#[allow(clippy::type_complexity, reason = "two results of two kinds")]
-fn beside(options: &HalfOpen, process: &Process) -> Result<(Result<Connects, Error>, u64), Error> {
+fn beside(options: &HalfOpen, process: &Process, sent: Sent) -> Result<(Connects, u64), Error> {
     let server = options.target.address()?.address;
     let per_thread = descriptors_per_thread();
     let (over, opened) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -155,7 +180,7 @@ fn beside(options: &HalfOpen, process: &Process) -> Result<(Result<Connects, Err
             .map(|at| {
                 let numbers = at * per_thread..options.silent.min((at + 1) * per_thread);
                 let (over, opened) = (&over, &opened);
-                scope.spawn(move || hold(server, options.addresses, numbers, over, opened))
+                scope.spawn(move || hold(server, options.addresses, sent, numbers, over, opened))
             })
             .collect();
         while (opened.load(Ordering::Relaxed) as usize) < options.silent
@@ -168,14 +193,15 @@ fn beside(options: &HalfOpen, process: &Process) -> Result<(Result<Connects, Err
         for thread in silent {
             thread.join().map_err(|_| Error::new("a thread of silent ones panicked"))??;
         }
-        Ok((rate, opened.load(Ordering::Relaxed)))
+        Ok((rate?, opened.load(Ordering::Relaxed)))
     })
 }
 
-/// Opens connections and says nothing on them, until it is over.
+/// Opens connections and says nothing more on them, until it is over.
 fn hold(
     server: SocketAddr,
     addresses: u32,
+    sent: Sent,
     numbers: std::ops::Range<usize>,
     over: &AtomicBool,
     opened: &AtomicU64,
@@ -193,28 +219,46 @@ fn hold(
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(Error::io("cannot connect", std::io::Error::from(error))),
         }
+        if sent == Sent::Byte {
+            match rustix::net::send(&stream, b"G", SendFlags::NOSIGNAL) {
+                // One that is not open yet, or not any more, stays silent.
+                Ok(_) | Err(Errno::AGAIN | Errno::CONNRESET | Errno::PIPE) => {}
+                Err(error) => return Err(Error::io("cannot send", std::io::Error::from(error))),
+            }
+        }
         opened.fetch_add(1, Ordering::Relaxed);
         Ok(stream)
+    };
+    let closings = epoll::create(CreateFlags::CLOEXEC).context("cannot watch connections")?;
+    let watch = |stream: &OwnedFd, at: usize| {
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(&closings, stream, EventData::new_u64(at as u64), flags)
+            .context("cannot watch a connection")
     };
     let mut held = Vec::with_capacity(numbers.len());
     for number in numbers.clone() {
         if over.load(Ordering::Relaxed) {
             return Ok(());
         }
-        held.push(open(number)?);
+        let stream = open(number)?;
+        watch(&stream, held.len())?;
+        held.push(stream);
     }
-    let mut at = 0;
+    let mut events = Vec::with_capacity(EVENTS);
     while !over.load(Ordering::Relaxed) {
-        for _ in 0..SLICE {
-            at = (at + 1) % held.len();
+        events.clear();
+        epoll::wait(&closings, spare_capacity(&mut events), Some(&PAUSE))
+            .context("cannot wait for closings")?;
+        for event in &events {
+            let at = event.data.u64() as usize;
             let flags = RecvFlags::DONTWAIT;
             let is_open =
                 rustix::net::recv(&held[at], &mut [0_u8; 64][..], flags) == Err(Errno::AGAIN);
             if !is_open {
                 held[at] = open(numbers.start + at)?;
+                watch(&held[at], at)?;
             }
         }
-        std::thread::sleep(PAUSE);
     }
     Ok(())
 }
