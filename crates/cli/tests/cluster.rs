@@ -4,13 +4,14 @@
 mod kit;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use kit::held::Way;
 use kit::redis::Redis;
 use kit::{Addresses, Served, TIMEOUT};
 use serde_json::{Value, json};
@@ -81,6 +82,15 @@ impl Node {
         }
     }
 
+    /// How often it has compared its members with what Redis has.
+    fn resyncs(&self) -> u64 {
+        let metrics = self.served.call("GET", "/metrics", "").expect("an answer").1;
+        let mut lines = metrics.lines();
+        let value =
+            lines.find_map(|line| line.strip_prefix("dunlin_cluster_member_resyncs_total "));
+        value.expect("a metric").parse().unwrap()
+    }
+
     /// The answer of the server API.
     #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
     fn api(&self, method: &str, body: Value) -> Value {
@@ -123,12 +133,27 @@ impl Node {
 impl Cluster {
     fn start(nodes: usize) -> Cluster {
         let redis = Redis::start();
+        let ways = vec![redis.at; nodes];
+        Cluster::start_by(redis, &ways)
+    }
+
+    /// Of nodes that reach Redis each in its way.
+    fn start_by(redis: Redis, ways: &[SocketAddr]) -> Cluster {
         let scratch = tempfile::tempdir().unwrap();
-        let url = redis.at.to_string();
-        let nodes = (0..nodes).map(|at| Node::start(scratch.path().join(at.to_string()), &url));
+        let nodes = ways
+            .iter()
+            .zip(0..)
+            .map(|(way, at)| Node::start(scratch.path().join(format!("{at}")), &way.to_string()));
         let cluster = Cluster { nodes: nodes.collect(), redis, _scratch: scratch };
         cluster.settle();
         cluster
+    }
+
+    /// Waits until Redis has no members of a channel.
+    fn until_empty(&self, channel: &str) {
+        let key = format!("dunlin:cluster:members:{channel}");
+        let members = || self.redis.cli(&["HGETALL", &key]);
+        until("nobody is left", || members().is_empty());
     }
 
     /// Waits until all know all.
@@ -141,6 +166,14 @@ impl Cluster {
                 alive == self.nodes.len() && (condition == "member" || condition == "record_lost")
             });
         }
+    }
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + 2 * TIMEOUT;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not so: {what}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -306,6 +339,49 @@ fn a_killed_node_is_swept_and_its_leaves_are_sent_once_and_one_that_was_away_lea
         assert!(Instant::now() < deadline, "hal is blocked, and comes in");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Entries that Redis was sent by a connection which the node had given up, or by a node that was killed, were written when all who
+/// compare and sweep had done so: for good.
+#[test]
+fn what_a_lost_connection_or_a_killed_node_has_under_way_brings_nobody_back() {
+    let redis = Redis::start();
+    let way = Way::to(redis.at);
+    let ways = [way.at, redis.at];
+    let mut cluster = Cluster::start_by(redis, &ways);
+    let [node, other] = &cluster.nodes[..] else { panic!("two were started") };
+    let _bob = Client::connect(node, "bob", "room");
+    other.until_present("room", &["bob"]);
+
+    let before = node.resyncs();
+    way.hold();
+    let ann = Client::connect(node, "ann", "aside");
+    until("ann is under way", || way.holds("ann"));
+    way.cut();
+    drop(ann);
+    until("it has a connection again", || node.resyncs() > before);
+    let _eve = Client::connect(node, "eve", "room");
+    other.until_present("room", &["bob", "eve"]);
+    way.release();
+    cluster.until_empty("aside");
+
+    let status = node.status();
+    let own = |of: &&Value| of["node"] == status["node"];
+    let own = status["nodes"].as_array().unwrap().iter().find(own).unwrap();
+    let uid = own["uid"].as_str().unwrap().to_owned();
+    way.hold();
+    let _fay = Client::connect(node, "fay", "aside");
+    until("fay is under way", || way.holds("fay"));
+    cluster.nodes[0].kill();
+    let remains = || {
+        let uids = cluster.redis.cli(&["SMEMBERS", "dunlin:cluster:uids"]);
+        uids + &cluster.redis.cli(&["KEYS", "dunlin:cluster:channels:*"])
+    };
+    until("it is swept", || !remains().contains(&uid));
+    cluster.nodes[1].until_present("room", &[]);
+    way.release();
+    cluster.until_empty("aside");
+    until("nothing is left of it", || !remains().contains(&uid));
 }
 
 #[test]

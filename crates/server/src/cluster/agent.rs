@@ -20,7 +20,7 @@ use super::condition::Condition;
 use super::kept::KeptCall;
 use super::lease::{Beat, Facts, Lease, Node, Written};
 use super::link::{ChannelMessage, Commands, Link, LinkError};
-use super::members::{Comparison, Listed};
+use super::members::{self, Comparison, Listed};
 use super::message::{MemberChange, Message, VERSION, unix_ms};
 use super::online::{self, OnlineQueries};
 use super::state::ClusterMetric;
@@ -48,7 +48,8 @@ pub(super) enum Input {
 /// How something ended that ran beside the agent.
 pub(super) enum Done {
     Connected(Result<(Link, mpsc::UnboundedReceiver<ChannelMessage>), LinkError>),
-    Wrote(Result<Beat, LinkError>, Duration),
+    /// The lease was written on this connection.
+    Wrote(u64, Result<Beat, LinkError>, Duration),
     /// A call was sent, and kept where it is one to keep.
     Sent(u64),
     /// A call could not be sent to these nodes.
@@ -209,6 +210,7 @@ impl Agent {
                 let (all, own) = (format!("{prefix}:calls"), format!("{prefix}:calls:{uid}"));
                 link.call(&[&[b"SUBSCRIBE", all.as_bytes()]]).await?;
                 link.call(&[&[b"SUBSCRIBE", own.as_bytes()]]).await?;
+                members::load_script(&link).await?;
                 Ok(link)
             };
             Done::Connected(opened.await.map(|link| (link, messages)))
@@ -253,7 +255,7 @@ impl Agent {
         self.jobs.spawn(async move {
             let begun = Instant::now();
             let beat = lease.write(&link, &facts, (&channel, &probe)).await;
-            Done::Wrote(beat, begun.elapsed())
+            Done::Wrote(link.number, beat, begun.elapsed())
         });
     }
 
@@ -289,11 +291,12 @@ impl Agent {
                 self.lose_link(&error);
             }
             Done::Failed(error) => self.handle_failure(&error),
-            Done::Wrote(Err(error @ LinkError::Closed(_)), _) if self.link.is_some() => {
-                self.lose_link(&error);
-            }
-            Done::Wrote(Err(error), _) => self.handle_failure(&error),
-            Done::Wrote(Ok(beat), lag) => self.handle_beat(beat, lag),
+            // On a connection that was given up.
+            Done::Wrote(number, ..)
+                if self.link.as_ref().is_none_or(|link| link.number != number) => {}
+            Done::Wrote(_, Err(error @ LinkError::Closed(_)), _) => self.lose_link(&error),
+            Done::Wrote(_, Err(error), _) => self.handle_failure(&error),
+            Done::Wrote(_, Ok(beat), lag) => self.handle_beat(beat, lag),
             Done::Sent(id) => self.handle_sent(id),
             Done::Unsent(id, uids) => {
                 for uid in uids {
@@ -339,11 +342,20 @@ impl Agent {
     /// end, and a write of the lease is not answered.
     fn handle_failure(&mut self, error: &LinkError) {
         if let LinkError::Redis(text) = error {
-            // The primary or the slot is elsewhere by now.
-            if ["MOVED", "READONLY"].iter().any(|code| text.starts_with(code))
-                && self.link.is_some()
-            {
-                return self.lose_link(error);
+            if let Some(link) = self.link.clone() {
+                // The primary or the slot is elsewhere by now.
+                if text.starts_with("MOVED") || Condition::of(error) == Condition::ReadOnly {
+                    return self.lose_link(error);
+                }
+                // Its scripts were flushed. What was not written is found by the comparison that is due.
+                if text.starts_with("NOSCRIPT") {
+                    self.jobs.spawn(async move {
+                        members::load_script(&link)
+                            .await
+                            .map_or_else(Done::Failed, |()| Done::Nothing)
+                    });
+                    return;
+                }
             }
             let place = self.address.place();
             self.set_condition(Condition::of(error), &format!("{place}: {error}"));

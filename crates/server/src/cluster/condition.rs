@@ -126,6 +126,7 @@ impl Condition {
             "MISCONF" => Condition::CannotSave,
             "WRONGTYPE" => Condition::ForeignKey,
             "MASTERDOWN" => Condition::ReadOnly,
+            "FENCED" => Condition::RecordLost,
             _ if has("AUTH") => Condition::WrongPassword,
             _ if has("WRONGTYPE") => Condition::ForeignKey,
             _ if has("-READONLY") => Condition::ReadOnly,

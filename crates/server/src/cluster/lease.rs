@@ -5,6 +5,9 @@
 //! belongs to one start of a process, by its uid: who comes back after its lease has ended finds out, and so do two that
 //! want one number. A number whose lease has ended stays its former holder's for a day, so that an old session id does not
 //! come to mean another node's session.
+//!
+//! A write also says by which connection the node's members are written from now on ([`super::members`]). One of an earlier
+//! connection that is carried out late changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -12,6 +15,7 @@ use std::sync::{Arc, LazyLock};
 use serde::{Deserialize, Serialize};
 
 use super::link::{Link, LinkError, Reply, Script};
+use super::members::links_key;
 
 /// The version of [`Facts`]; a reader takes those it knows, and ignores members that are new to it.
 const FACTS_VERSION: u8 = 1;
@@ -62,7 +66,7 @@ pub(super) enum Written {
     Renewed,
     /// There was no entry of this node.
     Created,
-    /// There was one that had ended: other nodes have taken this one for dead.
+    /// There was one that had ended, or that is being swept: other nodes have taken this one for dead.
     Revived,
     /// Another node has the number.
     Taken,
@@ -78,9 +82,11 @@ pub(super) struct Beat {
     pub(super) dead: Vec<Arc<str>>,
 }
 
-/// KEYS: nodes, uids. ARGV: uid, number, milliseconds, facts, whether to take over a number whose lease has ended, channel
-/// of this node's own pub/sub probe, the probe.
+/// KEYS: nodes, uids, links. ARGV: uid, number, milliseconds, facts, whether to take over a number whose lease has ended, channel
+/// of this node's own pub/sub probe, the probe, number of the connection.
 const WRITE: &str = r"
+local link = redis.call('HGET', KEYS[3], ARGV[1])
+if link and tonumber(link) > tonumber(ARGV[8]) then return {'late', {}, {}} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local entries = redis.call('HGETALL', KEYS[1])
@@ -109,9 +115,10 @@ local written = 'renewed'
 if holder and (holder >= now or ARGV[5] == '0') then
   written = 'taken'
 else
-  if not own then written = 'created' elseif own < now then written = 'revived' end
+  if not own then written = 'created' elseif own < now or not link then written = 'revived' end
   redis.call('HSET', KEYS[1], ARGV[2], string.format('%s %.0f %s', ARGV[1], now + ARGV[3], ARGV[4]))
   redis.call('SADD', KEYS[2], ARGV[1])
+  redis.call('HSET', KEYS[3], ARGV[1], ARGV[8])
   living[ARGV[1]] = true
 end
 local dead = {}
@@ -147,12 +154,14 @@ pub(super) struct Lease {
     pub(super) is_wanted: bool,
     nodes_key: String,
     uids_key: String,
+    links_key: String,
 }
 
 impl Lease {
     pub(super) fn new(prefix: &str, uid: Arc<str>, number: u16, lease_ms: u64) -> Lease {
         let (nodes_key, uids_key) = (format!("{prefix}:nodes"), format!("{prefix}:uids"));
-        Lease { uid, number, lease_ms, is_wanted: false, nodes_key, uids_key }
+        let links_key = links_key(prefix);
+        Lease { uid, number, lease_ms, is_wanted: false, nodes_key, uids_key, links_key }
     }
 
     /// Takes the number or prolongs the lease on it, and reads who else is there. A message goes through `probe` once.
@@ -164,6 +173,7 @@ impl Lease {
     ) -> Result<Beat, LinkError> {
         let (number, lease_ms) = (self.number.to_string(), self.lease_ms.to_string());
         let text = serde_json::to_string(facts).unwrap_or_default();
+        let link_number = link.number.to_string();
         let take_over: &[u8] = if self.is_wanted { b"1" } else { b"0" };
         let arguments = [
             self.uid.as_bytes(),
@@ -173,8 +183,9 @@ impl Lease {
             take_over,
             channel.as_bytes(),
             probe,
+            link_number.as_bytes(),
         ];
-        let keys = [self.nodes_key.as_bytes(), self.uids_key.as_bytes()];
+        let keys = [self.nodes_key.as_bytes(), self.uids_key.as_bytes(), self.links_key.as_bytes()];
         let reply = link.script(&WRITE_SCRIPT, &keys, &arguments).await?;
         let malformed =
             || LinkError::Redis("ERR the answer to a lease is none, as of another program".into());

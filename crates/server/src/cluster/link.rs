@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ type Waiters = Arc<Mutex<VecDeque<Waiter>>>;
 
 /// An open connection. Dropped, it closes.
 pub(super) struct Link {
+    /// Each has a greater one than those that this process has opened before.
+    pub(super) number: u64,
     requests: mpsc::UnboundedSender<Request>,
     tasks: [JoinHandle<()>; 2],
 }
@@ -98,6 +101,8 @@ impl Link {
         transport: impl AsyncRead + AsyncWrite + Send + 'static,
         messages: mpsc::UnboundedSender<ChannelMessage>,
     ) -> Link {
+        static OPENED: AtomicU64 = AtomicU64::new(0);
+        let number = OPENED.fetch_add(1, Ordering::Relaxed) + 1;
         let (requests, asked) = mpsc::unbounded_channel();
         let waiters = Waiters::default();
         let (reading, writing) = tokio::io::split(transport);
@@ -113,7 +118,7 @@ impl Link {
             // The reader finds out why.
             let _ = write(writing, &waiters, asked).await;
         });
-        Link { requests, tasks: [reader, writer] }
+        Link { number, requests, tasks: [reader, writer] }
     }
 
     /// The replies to commands, in order; the first error that Redis answers with takes the place of all.
@@ -160,7 +165,7 @@ impl Link {
         arguments: &[&[u8]],
     ) -> Result<Reply, LinkError> {
         let count = keys.len().to_string();
-        let mut line: Vec<&[u8]> = vec![b"EVALSHA", script.sha1.as_bytes(), count.as_bytes()];
+        let mut line: Vec<&[u8]> = vec![b"EVALSHA", script.sha1(), count.as_bytes()];
         line.extend_from_slice(keys);
         line.extend_from_slice(arguments);
         let replies = match self.call(&[&line]).await {
@@ -197,6 +202,10 @@ impl Script {
         let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
         let sha1 = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         Script { text, sha1 }
+    }
+
+    pub(super) fn sha1(&self) -> &[u8] {
+        self.sha1.as_bytes()
     }
 }
 

@@ -3,13 +3,17 @@
 //! A session that joins writes its entry, one that leaves removes it, and nothing is written in between: an entry counts
 //! while its node's lease does. What Redis answers to a write says whether it has changed anything, so that each coming
 //! and going is announced to other nodes once, whoever writes it: the node itself, or the one that sweeps after it.
+//!
+//! What a connection has sent may be carried out long after it was given up: bytes wait in a network or a proxy. So each
+//! write names its connection, and is refused unless that is the one which the process's lease was written on last
+//! ([`super::lease`]); of a dead process none is, so nothing comes after the sweep.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use dunlin_hub::{ClientInfo, MemberEvent, SessionId};
 
-use super::link::{Commands, Link, LinkError, Reply};
+use super::link::{Commands, Link, LinkError, Reply, Script};
 use super::message::{Member, MemberChange};
 use crate::api::{ApiError, ApiErrorCode};
 
@@ -18,8 +22,49 @@ pub(super) type Listed = BTreeMap<(Arc<str>, u64), Member>;
 
 /// Channels that are looked at together.
 const CHANNELS_A_STEP: usize = 128;
+/// Changes that one script makes: others wait for so long.
+const CHANGES_A_STEP: usize = 128;
 /// What an entry takes in an answer beside its texts.
 const ENTRY_BYTES: usize = 128;
+
+/// KEYS: links, channels of the process, then the members of a channel for each change. ARGV: uid, link (empty: there must be
+/// none), then for each change the session, its entry (empty: it has gone), and the channel if it is the first that came or the
+/// last that went.
+const WRITE: &str = r"
+if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then
+  return redis.error_reply('FENCED members are written by another connection')
+end
+local changed = {}
+for at = 3, #KEYS do
+  local client, entry, channel = ARGV[at * 3 - 6], ARGV[at * 3 - 5], ARGV[at * 3 - 4]
+  if entry == '' then
+    changed[at - 2] = redis.call('HDEL', KEYS[at], client)
+    if channel ~= '' then redis.call('SREM', KEYS[2], channel) end
+  else
+    if channel ~= '' then redis.call('SADD', KEYS[2], channel) end
+    changed[at - 2] = redis.call('HSET', KEYS[at], client, entry)
+  end
+end
+return changed
+";
+
+/// KEYS: links, channels of the process, uids. ARGV: uid. Forgets a dead process, unless it lives again.
+const FORGET: &str = r"
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 0 end
+redis.call('DEL', KEYS[2])
+return redis.call('SREM', KEYS[3], ARGV[1])
+";
+
+static WRITE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(WRITE));
+static FORGET_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(FORGET));
+
+/// Has Redis keep the script of writes, which keep their order by naming it alone.
+pub(super) async fn load_script(link: &Link) -> Result<(), LinkError> {
+    link.call(&[&[b"SCRIPT", b"LOAD", WRITE.as_bytes()]]).await.map(drop)
+}
+
+/// A change, and whether it is the first that came, or the last that went, of the channel's members in this process.
+pub(super) type EdgedChange = (MemberChange, bool);
 
 /// Where a cluster's members are in Redis.
 #[derive(Clone)]
@@ -42,40 +87,46 @@ impl Place {
     pub(super) fn write(
         &self,
         link: &Link,
-        changes: Vec<MemberChange>,
-        edges: &HashSet<Arc<str>>,
+        changes: Vec<EdgedChange>,
     ) -> impl Future<Output = Result<Vec<MemberChange>, LinkError>> + Send + use<> {
-        let mut commands = Commands::default();
-        let index = self.channels(&self.uid);
-        for change in &changes {
-            let (key, client) = (self.members(&change.channel), change.client.to_string());
-            if change.joined {
-                let entry = serde_json::to_vec(&change.member).unwrap_or_default();
-                commands.push(&[b"HSET", &key, client.as_bytes(), &entry]);
-            } else {
-                commands.push(&[b"HDEL", &key, client.as_bytes()]);
-            }
-        }
-        // The last change of a channel says whether this node has members of it.
-        let mut has: BTreeMap<&Arc<str>, bool> = BTreeMap::new();
-        for change in changes.iter().filter(|change| edges.contains(&change.channel)) {
-            has.insert(&change.channel, change.joined);
-        }
-        for (channel, has) in has {
-            let command: &[u8] = if has { b"SADD" } else { b"SREM" };
-            commands.push(&[command, &index, channel.as_bytes()]);
-        }
-        let written = link.begin(commands);
+        let number = link.number.to_string();
+        let written = link.begin(self.commands(&self.uid, &number, &changes));
         async move {
             let replies = written.await?;
             let has_changed = |reply: &Reply| reply.integer() == Some(1);
             Ok(changes
                 .into_iter()
-                .zip(&replies)
-                .filter(|(change, reply)| change.member.join_leave && has_changed(reply))
-                .map(|(change, _)| change)
+                .zip(replies.iter().flat_map(Reply::list))
+                .filter(|((change, _), reply)| change.member.join_leave && has_changed(reply))
+                .map(|((change, _), _)| change)
                 .collect())
         }
+    }
+
+    /// What writes changes of a process's members, each reply a list.
+    fn commands(&self, uid: &str, link: &str, changes: &[EdgedChange]) -> Commands {
+        let (links, index) = (links_key(&self.prefix), self.channels(uid));
+        let mut commands = Commands::default();
+        for step in changes.chunks(CHANGES_A_STEP) {
+            let count = (step.len() + 2).to_string();
+            let keys: Vec<_> = step.iter().map(|(of, _)| self.members(&of.channel)).collect();
+            let changes = step.iter().map(|(change, at_edge)| {
+                let entry =
+                    if change.joined { serde_json::to_vec(&change.member) } else { Ok(vec![]) };
+                let edge = if *at_edge { change.channel.as_bytes() } else { b"" };
+                (change.client.to_string(), entry.unwrap_or_default(), edge)
+            });
+            let changes: Vec<_> = changes.collect();
+            let mut line: Vec<&[u8]> = vec![b"EVALSHA", WRITE_SCRIPT.sha1(), count.as_bytes()];
+            line.extend([links.as_bytes(), &index]);
+            line.extend(keys.iter().map(Vec::as_slice));
+            line.extend([uid.as_bytes(), link.as_bytes()]);
+            for (client, entry, edge) in &changes {
+                line.extend([client.as_bytes(), entry, edge]);
+            }
+            commands.push(&line);
+        }
+        commands
     }
 
     /// The members of a process, as Redis has them.
@@ -133,42 +184,53 @@ impl Place {
         if replies.first() == Some(&Reply::Null) {
             return Ok(Vec::new());
         }
-        let listed = self.of_process(link, dead).await?;
+        // Nothing that it has sent is taken from now on.
+        let links = links_key(&self.prefix);
+        link.call(&[&[b"HDEL", links.as_bytes(), dead.as_bytes()]]).await?;
+        load_script(link).await?;
+        let left = all_gone(self.of_process(link, dead).await?);
         let mut gone = Vec::new();
-        let all: Vec<_> = listed.into_iter().collect();
-        for step in all.chunks(CHANNELS_A_STEP) {
-            let mut commands = Commands::default();
-            for ((channel, client), _) in step {
-                let client = client.to_string();
-                commands.push(&[b"HDEL", &self.members(channel), client.as_bytes()]);
-            }
-            let replies = link.send(commands).await?;
-            for (((channel, client), member), reply) in step.iter().zip(&replies) {
-                if reply.integer() == Some(1) {
-                    let (channel, member) = (Arc::clone(channel), member.clone());
-                    gone.push(MemberChange { channel, client: *client, joined: false, member });
-                }
-            }
+        for step in left.chunks(CHANGES_A_STEP) {
+            let replies = match link.send(self.commands(dead, "", step)).await {
+                Ok(replies) => replies,
+                // It lives, and will find out what was taken from it.
+                Err(LinkError::Redis(error)) if error.starts_with("FENCED") => break,
+                Err(error) => return Err(error),
+            };
+            let removed = step.iter().zip(replies.iter().flat_map(Reply::list));
+            let removed = removed.filter(|(_, reply)| reply.integer() == Some(1));
+            gone.extend(removed.map(|((change, _), _)| change.clone()));
         }
-        let uids = format!("{}:uids", self.prefix);
-        link.call(&[
-            &[b"DEL", &self.channels(dead)],
-            &[b"SREM", uids.as_bytes(), dead.as_bytes()],
-            &[b"DEL", claim.as_bytes()],
-        ])
-        .await?;
+        let (uids, channels) = (format!("{}:uids", self.prefix), self.channels(dead));
+        let keys = [links.as_bytes(), &channels, uids.as_bytes()];
+        link.script(&FORGET_SCRIPT, &keys, &[dead.as_bytes()]).await?;
+        link.call(&[&[b"DEL", claim.as_bytes()]]).await?;
         Ok(gone)
     }
 
     /// A change that a worker has reported.
-    pub(super) fn change(&self, event: &MemberEvent) -> MemberChange {
-        MemberChange {
+    pub(super) fn change(&self, event: &MemberEvent) -> EdgedChange {
+        let change = MemberChange {
             channel: Arc::clone(&event.channel),
             client: event.info.client.to_u64(),
             joined: event.joined,
             member: Member::new(&self.uid, &event.info, event.presence, event.join_leave),
-        }
+        };
+        (change, event.at_edge)
     }
+}
+
+/// The hash of processes, each with the connection that may write its members.
+pub(super) fn links_key(prefix: &str) -> String {
+    format!("{prefix}:links")
+}
+
+/// All of these have gone.
+fn all_gone(listed: Listed) -> Vec<EdgedChange> {
+    let gone = |((channel, client), member)| {
+        (MemberChange { channel, client, joined: false, member }, false)
+    };
+    listed.into_iter().map(gone).collect()
 }
 
 /// The entries of a hash of members. What is none is somebody else's.
@@ -194,18 +256,15 @@ impl Comparison {
     pub(super) fn handle_list(
         &mut self,
         worker: usize,
-        listed: &[MemberChange],
-    ) -> Option<Vec<MemberChange>> {
-        for change in listed {
+        listed: &[EdgedChange],
+    ) -> Option<Vec<EdgedChange>> {
+        for (change, _) in listed {
             self.stale.remove(&(Arc::clone(&change.channel), change.client));
         }
         if !self.waiting.remove(&worker) || !self.waiting.is_empty() {
             return None;
         }
-        let stale = std::mem::take(&mut self.stale).into_iter();
-        let leave =
-            |((channel, client), member)| MemberChange { channel, client, joined: false, member };
-        Some(stale.map(leave).collect())
+        Some(all_gone(std::mem::take(&mut self.stale)))
     }
 }
 
@@ -231,4 +290,169 @@ pub(super) fn bounded(
 pub(super) fn counted(present: &[ClientInfo]) -> dunlin_hub::PresenceStats {
     let users: HashMap<&str, ()> = present.iter().map(|info| (&*info.user, ())).collect();
     dunlin_hub::PresenceStats { clients: present.len() as u64, users: users.len() as u64 }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
+mod tests {
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+
+    use tokio::net::UnixStream;
+    use tokio::sync::mpsc;
+
+    use super::super::lease::{Facts, Lease, Written};
+    use super::*;
+
+    /// A real Redis at a socket in a directory.
+    struct Redis<'a>(Child, &'a Path);
+
+    impl Drop for Redis<'_> {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    impl<'a> Redis<'a> {
+        fn start(directory: &'a Path) -> Redis<'a> {
+            let child = Command::new("redis-server")
+                .args(["--port", "0", "--save", "", "--unixsocket"])
+                .arg(directory.join("socket"))
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap_or_else(|error| panic!("redis-server: {error}"));
+            Redis(child, directory)
+        }
+
+        async fn link(&self) -> Link {
+            let at = self.1.join("socket");
+            let stream = loop {
+                match UnixStream::connect(&at).await {
+                    Ok(stream) => break stream,
+                    Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+                }
+            };
+            let link = Link::start(stream, mpsc::unbounded_channel().0);
+            link.call(&[&[b"HELLO", b"3"]]).await.unwrap();
+            load_script(&link).await.unwrap();
+            link
+        }
+    }
+
+    /// A node, as these tests need it.
+    struct Node {
+        place: Place,
+        lease: Lease,
+    }
+
+    impl Node {
+        fn new(uid: &str, number: u16) -> Node {
+            let place = Place { prefix: "test".into(), uid: uid.into() };
+            Node { lease: Lease::new("test", uid.into(), number, 60_000), place }
+        }
+
+        async fn beat(&self, link: &Link) -> Result<Written, LinkError> {
+            let facts = Facts {
+                v: Facts::VERSION,
+                name: "".into(),
+                version: "".into(),
+                client_addr: "".into(),
+                admin_addr: "".into(),
+                started_unix_s: 0,
+                revision: 0,
+                sessions: 0,
+                lag_us: 0,
+                tokens: 0,
+            };
+            Ok(self.lease.write(link, &facts, ("calls", b"")).await?.written)
+        }
+
+        /// Writes `+1!`: session 1 has come, the first; `-1`: it has gone, and others have not.
+        async fn write(&self, link: &Link, changes: &[&str]) -> Result<usize, LinkError> {
+            let changes = changes.iter().map(|change| {
+                let info = ClientInfo {
+                    client: SessionId::from_u64(0).unwrap(),
+                    user: "".into(),
+                    conn_info: None,
+                    chan_info: None,
+                };
+                let member = Member::new(&self.place.uid, &info, true, true);
+                let joined = change.starts_with('+');
+                let client = change[1..].trim_end_matches('!').parse().unwrap();
+                let change_of = MemberChange { channel: "room".into(), client, joined, member };
+                (change_of, change.ends_with('!'))
+            });
+            self.place.write(link, changes.collect()).await.map(|announced| announced.len())
+        }
+
+        async fn listed(&self, link: &Link) -> Vec<u64> {
+            let listed = self.place.of_process(link, &self.place.uid).await.unwrap();
+            listed.keys().map(|(_, client)| *client).collect()
+        }
+    }
+
+    fn is_fenced(written: &Result<usize, LinkError>) -> bool {
+        matches!(written, Err(LinkError::Redis(error)) if error.starts_with("FENCED "))
+    }
+
+    /// The last change of a channel decided whether the node had members of it: whoever came first was forgotten when the
+    /// second had come and gone in one report, and was found neither by a sweep nor by a comparison.
+    #[tokio::test]
+    async fn a_channel_is_listed_while_anybody_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let (node, link) = (Node::new("a", 1), redis.link().await);
+        node.beat(&link).await.unwrap();
+        assert_eq!(node.write(&link, &["+1!", "+2", "-2"]).await, Ok(3));
+        assert_eq!(node.listed(&link).await, [1]);
+        assert_eq!(node.write(&link, &["+1", "-1!", "+3!"]).await, Ok(2), "one was there");
+        assert_eq!(node.listed(&link).await, [3]);
+        node.write(&link, &["-3!"]).await.unwrap();
+        let left = link.call(&[&[b"EXISTS", b"test:channels:a", b"test:members:room"]]).await;
+        assert_eq!(left, Ok(vec![Reply::Integer(0)]));
+    }
+
+    #[tokio::test]
+    async fn only_the_connection_that_the_lease_was_written_on_last_writes_members() {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let (node, former, link) = (Node::new("a", 1), redis.link().await, redis.link().await);
+        assert!(is_fenced(&node.write(&former, &["+1!"]).await), "there is no lease");
+        assert_eq!(node.beat(&former).await, Ok(Written::Created));
+        assert_eq!(node.write(&former, &["+1!"]).await, Ok(1));
+        assert_eq!(node.beat(&link).await, Ok(Written::Renewed));
+        assert!(is_fenced(&node.write(&former, &["+2"]).await));
+        assert!(node.beat(&former).await.is_err(), "late, and it changes nothing");
+        assert_eq!(node.write(&link, &["+3"]).await, Ok(1));
+        assert_eq!(node.listed(&link).await, [1, 3]);
+    }
+
+    #[tokio::test]
+    async fn nothing_comes_after_a_sweep_and_who_lives_finds_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let (node, link) = (Node::new("a", 1), redis.link().await);
+        let (other, of_other) = (Node::new("b", 2), redis.link().await);
+        node.beat(&link).await.unwrap();
+        node.write(&link, &["+1!", "+2"]).await.unwrap();
+        other.beat(&of_other).await.unwrap();
+        let gone = other.place.sweep(&of_other, "a", 60_000).await.unwrap();
+        assert_eq!(gone.iter().map(|change| change.client).collect::<Vec<_>>(), [1, 2]);
+        assert!(is_fenced(&node.write(&link, &["+3!"]).await));
+        let uids = of_other.call(&[&[b"SMEMBERS", b"test:uids"]]).await.unwrap();
+        assert_eq!(uids, [Reply::List(vec![Reply::Bytes((*b"b").into())])]);
+
+        assert_eq!(node.beat(&link).await, Ok(Written::Revived));
+        assert_eq!(node.write(&link, &["+3!"]).await, Ok(1));
+        // A sweep that has begun before takes nothing of it.
+        let late = other.place.commands(
+            "a",
+            "",
+            &all_gone(other.place.of_process(&link, "a").await.unwrap()),
+        );
+        let late = of_other.send(late).await;
+        assert!(is_fenced(&late.map(|replies| replies.len())));
+        assert_eq!(node.listed(&link).await, [3]);
+    }
 }

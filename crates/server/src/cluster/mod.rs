@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `:nodes` | hash: a node's number → its uid, the end of its lease, its facts ([`lease`]) |
 //! | `:uids` | set: processes that may have left members behind |
+//! | `:links` | hash: such a process → the connection that writes its members |
 //! | `:members:CHANNEL` | hash: session id → who it is, and the uid of its node ([`members`]) |
 //! | `:channels:UID` | set: channels of which a process has members |
 //! | `:revocations` | hash: what is revoked → the call that revokes it, for nodes that were away |

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use dunlin_config::HookEventKind;
-use dunlin_hub::{MemberEvent, SessionId, UnsubscribeCause};
+use dunlin_hub::{SessionId, UnsubscribeCause};
 use dunlin_webhooks::{HookEvent, HookEventBody};
 
 use super::agent::{Agent, Done};
 use super::calls::Asker;
 use super::link::Commands;
-use super::members::{Place, bounded, counted};
+use super::members::{EdgedChange, Place, bounded, counted};
 use super::message::{MemberChange, Message, unix_ms};
 use super::state::ClusterMetric;
 use crate::api::ApiErrorCode;
@@ -29,38 +29,37 @@ impl Agent {
 
     pub(super) fn handle_members(&mut self, worker: usize, report: MembersReport) {
         match report {
-            MembersReport::Changed(events) => self.write_members(&events),
+            MembersReport::Changed(events) => {
+                let place = self.place();
+                self.write_changes(events.iter().map(|event| place.change(event)).collect());
+            }
             MembersReport::All(events) => {
                 let place = self.place();
                 let listed: Vec<_> = events.iter().map(|event| place.change(event)).collect();
                 let stale = self.comparison.as_mut().and_then(|of| of.handle_list(worker, &listed));
-                self.write_members(&events);
+                self.write_changes(listed);
                 if let Some(stale) = stale {
                     self.comparison = None;
-                    self.write_changes(stale, &HashSet::new());
+                    self.write_changes(stale);
                 }
             }
             MembersReport::Lost => self.members_lost = true,
         }
     }
 
-    fn write_members(&mut self, events: &[MemberEvent]) {
-        let place = self.place();
-        let edges = events.iter().filter(|event| event.at_edge);
-        let edges = edges.map(|event| Arc::clone(&event.channel)).collect();
-        self.write_changes(events.iter().map(|event| place.change(event)).collect(), &edges);
-    }
-
-    fn write_changes(&mut self, changes: Vec<MemberChange>, edges: &HashSet<Arc<str>>) {
-        // Without a connection they are found when there is one again.
-        let Some(link) = self.link.clone().filter(|_| !changes.is_empty()) else { return };
+    fn write_changes(&mut self, changes: Vec<EdgedChange>) {
+        // Without a connection, or before the lease is written on it, they are found by the comparison that is due.
+        if self.members_lost || changes.is_empty() {
+            return;
+        }
+        let Some(link) = self.link.clone() else { return };
         let count = changes.len();
         if self.members_pending + count > MEMBERS_PENDING_MAX {
             self.members_lost = true;
             return;
         }
         self.count_members_pending(self.members_pending + count);
-        let written = self.place().write(&link, changes, edges);
+        let written = self.place().write(&link, changes);
         self.jobs.spawn(async move { Done::MembersWritten(count, written.await) });
     }
 
