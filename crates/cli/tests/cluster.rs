@@ -341,6 +341,82 @@ fn a_killed_node_is_swept_and_its_leaves_are_sent_once_and_one_that_was_away_lea
     }
 }
 
+#[test]
+fn one_admin_port_shows_every_node_and_names_those_that_do_not_answer() {
+    let cluster = Cluster::start(2);
+    let [node, other] = &cluster.nodes[..] else { panic!("two were started") };
+    let ask = |page: &str| {
+        let (status, body) = node.served.call("GET", page, "").expect("an answer");
+        (status, serde_json::from_str::<Value>(&body).unwrap())
+    };
+    let of_all = |page: &str| {
+        let (status, all) = ask(&format!("{page}?scope=cluster"));
+        assert_eq!(status, 200, "{all}");
+        all
+    };
+    // A slow machine may make a node late: it answers in the end.
+    let complete = |page: &str| {
+        let deadline = Instant::now() + 2 * TIMEOUT;
+        loop {
+            let all = of_all(page);
+            if all["unreachable"] == json!([]) && all["nodes"][1] != Value::Null {
+                return all;
+            }
+            assert!(Instant::now() < deadline, "{all}");
+        }
+    };
+    let _ann = Client::connect(other, "ann", "room");
+    let numbers: std::collections::BTreeSet<_> =
+        [node, other].map(|of| of.status()["node"].as_u64().unwrap()).into();
+    for (page, member) in [
+        ("/info", "workers"),
+        ("/cluster", "condition"),
+        ("/status/workers", "edges"),
+        ("/status/engines", "connections"),
+        ("/status/tenants", "tenants"),
+        ("/status/webhooks", "hooks"),
+    ] {
+        let all = complete(page);
+        let nodes = all["nodes"].as_array().unwrap();
+        let found: Vec<_> = nodes.iter().map(|of| of["node"].as_u64().unwrap()).collect();
+        assert_eq!(found, numbers.iter().copied().collect::<Vec<_>>(), "{page}: {all}");
+        let shown = |of: &Value| of["status"].get(member).is_some();
+        assert!(nodes.iter().all(shown), "{page}: {all}");
+    }
+    until("ann's session is counted, which the other node has", || {
+        let all = complete("/status/workers");
+        let workers = all["nodes"].as_array().unwrap().iter().map(|of| &of["status"]["workers"]);
+        let workers = workers.flat_map(|workers| workers.as_array().unwrap());
+        workers.map(|worker| worker["sessions"].as_u64().unwrap()).sum::<u64>() == 1
+    });
+    assert_eq!(ask("/info?scope=clutser").0, 400);
+    assert_eq!(ask("/info?scope=node").1["unreachable"], Value::Null);
+
+    let own = node.status()["node"].clone();
+    let all = complete("/info");
+    let of_other = all["nodes"].as_array().unwrap().iter().find(|of| of["node"] != own);
+    let name = &of_other.unwrap()["name"];
+    let pid = other.served.child.id().to_string();
+    let signal = |signal: &str| Command::new("kill").args([signal, &pid]).status().unwrap();
+    // Unless its lease ends just then.
+    until("a node that is stopped is named", || {
+        assert!(signal("-STOP").success());
+        let all = of_all("/info");
+        assert!(signal("-CONT").success());
+        complete("/info");
+        let nodes = all["nodes"].as_array().unwrap();
+        nodes.len() == 1 && nodes[0]["node"] == own && all["unreachable"] == json!([name])
+    });
+
+    // A node that is alone is all there is.
+    let state = tempfile::tempdir().unwrap();
+    let alone = Served::start(state.path(), "");
+    let (status, all) = alone.call("GET", "/info?scope=cluster", "").unwrap();
+    let all: Value = serde_json::from_str(&all).unwrap();
+    assert_eq!((status, all["nodes"].as_array().unwrap().len()), (200, 1), "{all}");
+    assert_eq!(all["unreachable"], json!([]));
+}
+
 /// Entries that Redis was sent by a connection which the node had given up, or by a node that was killed, were written when all who
 /// compare and sweep had done so: for good.
 #[test]
@@ -397,7 +473,10 @@ fn without_redis_each_node_serves_says_so_and_comes_back_when_it_does() {
     assert!(message.contains("no answer from"), "{silent}");
     // What this node has is served all the same.
     let _cat = Client::connect(&cluster.nodes[0], "cat", "room");
-    cluster.nodes[0].until("unreachable", |status| status["condition"] == "unreachable");
+    // Both have given their connections up: what Redis passes on when it goes on reaches nobody, and bob stays.
+    for node in &cluster.nodes {
+        node.until("unreachable", |status| status["condition"] == "unreachable");
+    }
     let health = cluster.nodes[0].served.call("GET", "/health", "").unwrap();
     assert_eq!(health.0, 200, "clients are served: {health:?}");
     cluster.redis.signal("CONT");

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use dunlin_hub::SessionId;
 
 use crate::cluster_message::{
-    ClusterAnswer, ClusterAsk, ClusterCommand, MembersReport, RemoteMember,
+    ClusterAnswer, ClusterAsk, ClusterCommand, ClusterStatus, MembersReport, RemoteMember,
+    StatusPage,
 };
 use crate::connections::ConnectionSearch;
 use crate::push_message::{PushReply, PushRequest};
@@ -94,7 +95,11 @@ pub(crate) enum BusMessage {
     ClusterAnswer { token: u64, answer: Box<ClusterAnswer> },
     /// Control to a worker: carry out a command for a node of the cluster.
     ClusterCommand(Box<ClusterCommand>),
-    /// Worker to control: the response to it.
+    /// Admin to control: what does each other node say of itself? Control to admin: another node asks.
+    StatusQuery { request_id: u64, page: StatusPage },
+    /// Control to admin: what they have said.
+    ClusterStatus(Box<ClusterStatus>),
+    /// Worker or admin to control: the response to a command or a query of another node.
     ClusterReply { request_id: u64, response: Box<[u8]> },
     /// Control to workers: name sessions by another number from now on, that of the lease.
     NodeNumber,

@@ -1,8 +1,9 @@
-//! What workers and the control thread say to each other about the cluster.
+//! What workers, the admin thread and the control thread say to each other about the cluster.
 
 use std::sync::Arc;
 
 use dunlin_hub::{ClientInfo, MemberEvent, PresenceStats};
+use serde::{Deserialize, Serialize};
 
 use crate::api::{ApiError, Method};
 
@@ -58,4 +59,48 @@ pub(crate) struct RemoteMember {
     pub(crate) channel: Arc<str>,
     pub(crate) info: Arc<ClientInfo>,
     pub(crate) joined: bool,
+}
+
+/// A page of the admin port on which a node describes itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum StatusPage {
+    Info,
+    Cluster,
+    Workers,
+    Engines,
+    Tenants,
+    Webhooks,
+}
+
+impl StatusPage {
+    pub(crate) fn of(path: &str) -> Option<StatusPage> {
+        Some(match path {
+            "/info" => StatusPage::Info,
+            "/cluster" => StatusPage::Cluster,
+            "/status/workers" => StatusPage::Workers,
+            "/status/engines" => StatusPage::Engines,
+            "/status/tenants" => StatusPage::Tenants,
+            "/status/webhooks" => StatusPage::Webhooks,
+            _ => return None,
+        })
+    }
+}
+
+/// What the other nodes of the cluster have said of themselves.
+#[derive(Debug, Default)]
+pub(crate) struct ClusterStatus {
+    /// Of the query.
+    pub(crate) request_id: u64,
+    pub(crate) nodes: Vec<NodeStatus>,
+    /// Names of nodes that have not answered in time.
+    pub(crate) unreachable: Vec<Arc<str>>,
+}
+
+/// What a node has answered: `{"page": ...}` or `{"error": {"message": ...}}`.
+#[derive(Debug)]
+pub(crate) struct NodeStatus {
+    pub(crate) node: u16,
+    pub(crate) name: Arc<str>,
+    pub(crate) response: Box<[u8]>,
 }

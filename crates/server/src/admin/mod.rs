@@ -15,6 +15,7 @@ mod affected;
 mod affected_tests;
 mod broadcasts;
 mod call;
+mod cluster_scope;
 mod commit;
 mod heap_trim;
 #[cfg(test)]
@@ -62,6 +63,7 @@ use dunlin_net::{
 pub(crate) use self::access::OperatorAccess;
 use self::affected::DryRun;
 use self::broadcasts::BroadcastRequest;
+use self::cluster_scope::StatusRequest;
 use self::commit::CommitQueue;
 use self::heap_trim::HeapTrim;
 use self::problem::ProblemDetails;
@@ -71,6 +73,7 @@ use self::watch::Watcher;
 use self::worker_metrics::WorkerMetrics;
 use self::worker_query::WorkerQueries;
 use crate::bus_message::BusMessage;
+use crate::cluster_message::StatusPage;
 use crate::log_gate::LogGate;
 use crate::metrics::{ConfigCounters, ConfigMetric};
 use crate::push::PushHandle;
@@ -142,6 +145,7 @@ pub(crate) struct Admin {
     watchers: Vec<Watcher>,
     broadcast_requests: WorkerQueries<BroadcastRequest>,
     dry_runs: WorkerQueries<DryRun>,
+    status_requests: WorkerQueries<StatusRequest>,
     /// As watches were let in by.
     admin_tokens: dunlin_config::Admin,
     /// As `on_log` was given last.
@@ -272,6 +276,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         watchers: Vec::new(),
         broadcast_requests: broadcasts::broadcast_requests(),
         dry_runs: affected::dry_runs(),
+        status_requests: cluster_scope::status_requests(),
         admin_tokens,
         log,
         on_log,
@@ -336,27 +341,19 @@ impl Admin {
 
     /// Answers a path with nothing below it.
     fn page(
-        &self,
+        &mut self,
         cx: &mut Cx,
         conn: ConnId,
         request: &http::Request<'_>,
     ) -> Result<(), ProblemDetails> {
+        if let Some(page) = StatusPage::of(request.path) {
+            return self.status_page(cx, conn, request, page);
+        }
         match request.path {
             "/metrics" => {
                 let (media_type, text) = self.metrics(request.headers.get_str("Accept"));
                 answer(cx, conn, 200, media_type, text.as_bytes());
             }
-            "/info" => answer_json(cx, conn, 200, &self.state.info()),
-            "/cluster" => {
-                let status = self.state.cluster.status(self.state.uptime_ms());
-                answer_json(cx, conn, 200, &status);
-            }
-            "/status/webhooks" => answer_json(cx, conn, 200, &self.state.webhooks.stats.status()),
-            "/status/workers" => answer_json(cx, conn, 200, &self.workers_status()),
-            "/status/tenants" => {
-                answer_json(cx, conn, 200, &self.state.settings.load().tenants.status());
-            }
-            "/status/engines" => answer_json(cx, conn, 200, &self.state.engines.status()),
             "/openapi.json" => {
                 answer(cx, conn, 200, "application/json", openapi::document().as_bytes());
             }
@@ -486,6 +483,7 @@ impl Admin {
         self.free_retired();
         self.reach_workers();
         self.answer_overdue_broadcasts(cx);
+        self.answer_overdue_status(cx);
         self.evaluate_trial(cx);
         self.sync_rest();
         if self.seconds.is_multiple_of(TRIM_SECONDS) && self.heap_trim.is_due(free_heap_bytes()) {
@@ -592,6 +590,10 @@ impl Handler for Admin {
                 BusMessage::Unblock { worker, token, user } => {
                     self.handle_unblock(worker, token, &user);
                 }
+                BusMessage::StatusQuery { request_id, page } => {
+                    self.serve_status(request_id, page);
+                }
+                BusMessage::ClusterStatus(status) => self.handle_cluster_status(cx, *status),
                 // Everything else only wakes the thread.
                 _ => {}
             }

@@ -122,9 +122,8 @@ impl ProblemDetails {
         ProblemDetails::new(
             &NOT_FOUND,
             format!(
-                "{path} is not here; the paths are /health, /metrics, /info, /status/workers, /status/engines, \
-                 /status/tenants, \
-                 /status/webhooks, /broadcasts, /revocations, /config, /openapi.json"
+                "{path} is not here; the paths are /health, /metrics, /info, /cluster, /status/workers, \
+                 /status/engines, /status/tenants, /status/webhooks, /broadcasts, /revocations, /config, /openapi.json"
             ),
         )
     }

@@ -24,6 +24,7 @@ use super::members::{self, Comparison, Listed};
 use super::message::{MemberChange, Message, VERSION, unix_ms};
 use super::online::{self, OnlineQueries};
 use super::state::ClusterMetric;
+use super::status::{self, StatusQueries};
 use crate::api::{ApiErrorCode, Method};
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{ClusterAnswer, ClusterAsk};
@@ -93,6 +94,7 @@ pub(super) struct Agent {
     pub(super) serving: HashMap<u64, (Arc<str>, u64, Instant)>,
     pub(super) served: u64,
     pub(super) online: OnlineQueries,
+    pub(super) status: StatusQueries,
     /// Changes of members on their way to Redis.
     pub(super) members_pending: usize,
     /// Some of them did not arrive, or this node was taken for dead: compare them with what Redis has.
@@ -144,6 +146,7 @@ impl Agent {
             serving: HashMap::new(),
             served: 0,
             online: OnlineQueries::default(),
+            status: StatusQueries::default(),
             members_pending: 0,
             members_lost: true,
             comparison: None,
@@ -158,7 +161,7 @@ impl Agent {
     pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
         self.connect();
         loop {
-            let deadlines = [self.calls.deadline(), self.online.deadline()];
+            let deadlines = [self.calls.deadline(), self.online.deadline(), self.status.deadline()];
             let due = deadlines.into_iter().flatten().fold(self.next, Instant::min);
             tokio::select! {
                 input = inputs.recv() => match input {
@@ -478,6 +481,7 @@ impl Agent {
             self.answer(answered);
         }
         self.expire_online(now);
+        self.expire_status(now);
         if now >= self.next {
             match self.link {
                 Some(_) => self.write_lease(),
@@ -521,6 +525,7 @@ impl Agent {
                 }
             }
             BusMessage::OnlineQuery { request_id, users } => self.ask_online(request_id, &users),
+            BusMessage::StatusQuery { request_id, page } => self.ask_status(request_id, page),
             BusMessage::OnlineReply { request_id, online } => {
                 self.handle_worker_online(request_id, online);
             }
@@ -549,7 +554,8 @@ impl Agent {
         }
         let id = message.id;
         if let Some(response) = message.response {
-            if self.handle_online(id, &message.from, response.get()) {
+            let (from, text) = (&message.from, response.get());
+            if self.handle_online(id, from, text) || self.handle_status(id, from, text) {
                 return;
             }
             let response = response.get().as_bytes();
@@ -561,6 +567,9 @@ impl Agent {
             let request = message.request.map_or("{}", |request| request.get());
             if *name == online::CALL && message.v == VERSION {
                 return self.serve_online(from, id, request);
+            }
+            if *name == status::CALL && message.v == VERSION {
+                return self.serve_status(from, id, request);
             }
             match Method::of(name).filter(|_| message.v == VERSION) {
                 Some(method) => {

@@ -52,9 +52,15 @@ impl Calls {
         waiting: HashSet<Arc<str>>,
         missing: Vec<Arc<str>>,
     ) -> u64 {
-        self.opened += 1;
+        let id = self.new_id();
         let call = Call { asker, method, deadline, waiting, missing, responses: Vec::new() };
-        self.open.insert(self.opened, call);
+        self.open.insert(id, call);
+        id
+    }
+
+    /// An id that no call has.
+    pub(super) fn new_id(&mut self) -> u64 {
+        self.opened += 1;
         self.opened
     }
 

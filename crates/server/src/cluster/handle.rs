@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::agent::{Agent, Input};
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterAnswer, ClusterAsk};
+use crate::cluster_message::{ClusterAnswer, ClusterAsk, ClusterStatus};
 use crate::state::ServerState;
 
 /// What workers have asked and the agent has not looked at. More is refused.
@@ -108,6 +108,13 @@ impl ClusterHandle {
             }
             Input::Bus(_, BusMessage::OnlineQuery { request_id, .. }) => {
                 BusMessage::OnlineReply { request_id, online: Vec::new() }
+            }
+            Input::Bus(_, BusMessage::StatusQuery { request_id, .. }) => {
+                let mut status = ClusterStatus { request_id, ..ClusterStatus::default() };
+                if self.running.is_some() {
+                    status.unreachable.push("nodes with which this one is not in touch".into());
+                }
+                BusMessage::ClusterStatus(Box::new(status))
             }
             Input::Bus(_, BusMessage::Members(_)) => return self.state.cluster.drop_members(),
             _ => return,

@@ -32,6 +32,7 @@ mod message;
 mod online;
 mod presence;
 mod state;
+mod status;
 
 pub(crate) use handle::ClusterHandle;
 pub(crate) use state::ClusterState;

@@ -51,6 +51,8 @@ impl Worker<'_> {
             | BusMessage::WantKeys
             | BusMessage::ClusterAsk { .. }
             | BusMessage::ClusterReply { .. }
+            | BusMessage::StatusQuery { .. }
+            | BusMessage::ClusterStatus(_)
             | BusMessage::Members(_)
             | BusMessage::HookEvent(_) => {}
             #[cfg(test)]

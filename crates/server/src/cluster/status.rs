@@ -1,0 +1,121 @@
+//! What each node says of itself on its admin port, for an operator who asks one of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::to_raw_value;
+use tokio::time::Instant;
+
+use super::agent::Agent;
+use super::link::Commands;
+use super::message::Message;
+use crate::api::ApiErrorCode;
+use crate::bus_message::BusMessage;
+use crate::cluster_message::{ClusterStatus, NodeStatus, StatusPage};
+
+/// The name of the call between nodes; it is no method of the server API.
+pub(super) const CALL: &str = "status";
+
+#[derive(Serialize, Deserialize)]
+struct Request {
+    page: StatusPage,
+}
+
+/// Queries of this node's admin port under way, by the ids of their calls.
+#[derive(Default)]
+pub(super) struct StatusQueries(HashMap<u64, StatusQuery>);
+
+struct StatusQuery {
+    deadline: Instant,
+    /// Number and name of nodes that have not answered, by uid.
+    waiting: BTreeMap<Arc<str>, (u16, Arc<str>)>,
+    status: ClusterStatus,
+}
+
+impl StatusQueries {
+    /// When the first has waited long enough.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.0.values().map(|query| query.deadline).min()
+    }
+}
+
+impl Agent {
+    /// The admin port asks what the other nodes say of themselves.
+    pub(super) fn ask_status(&mut self, request_id: u64, page: StatusPage) {
+        let living = self.nodes.values().filter(|of| of.is_alive() && of.uid != self.lease.uid);
+        let waiting: BTreeMap<_, _> = living
+            .map(|node| (Arc::clone(&node.uid), (node.number, Arc::clone(&node.facts.name))))
+            .collect();
+        let deadline = Instant::now() + self.call_timeout;
+        let status = ClusterStatus { request_id, ..ClusterStatus::default() };
+        let query = StatusQuery { deadline, waiting, status };
+        let request = to_raw_value(&Request { page });
+        let Some(request) =
+            request.ok().filter(|_| self.link.is_some() && !query.waiting.is_empty())
+        else {
+            return self.answer_status(query);
+        };
+        let id = self.calls.new_id();
+        let message = Message {
+            id,
+            call: Some(CALL.into()),
+            request: Some(&request),
+            ..Message::from(&self.lease.uid)
+        };
+        let payload = message.encode();
+        let mut commands = Commands::default();
+        for uid in query.waiting.keys() {
+            let channel = format!("{}:calls:{uid}", self.prefix);
+            commands.push(&[b"PUBLISH", channel.as_bytes(), &payload]);
+        }
+        self.status.0.insert(id, query);
+        self.spawn(commands);
+    }
+
+    /// A node has answered. False: it was another call's answer.
+    pub(super) fn handle_status(&mut self, id: u64, uid: &str, response: &str) -> bool {
+        let Some(query) = self.status.0.get_mut(&id) else { return false };
+        if let Some((node, name)) = query.waiting.remove(uid) {
+            let response = response.as_bytes().into();
+            query.status.nodes.push(NodeStatus { node, name, response });
+        }
+        if query.waiting.is_empty()
+            && let Some(query) = self.status.0.remove(&id)
+        {
+            self.answer_status(query);
+        }
+        true
+    }
+
+    /// Answers what has waited long enough.
+    pub(super) fn expire_status(&mut self, now: Instant) {
+        let due: Vec<_> = self.status.0.extract_if(|_, query| query.deadline <= now).collect();
+        due.into_iter().for_each(|(_, query)| self.answer_status(query));
+    }
+
+    fn answer_status(&self, query: StatusQuery) {
+        let StatusQuery { waiting, mut status, .. } = query;
+        status.unreachable = waiting.into_values().map(|(_, name)| name).collect();
+        if !self.has_joined {
+            status.unreachable.push("nodes that are not known yet".into());
+        }
+        let answer = BusMessage::ClusterStatus(Box::new(status));
+        let _ = self.to_workers.send((self.state.admin_endpoint(), answer));
+    }
+
+    /// Another node asks what this one says of itself: its admin thread answers.
+    pub(super) fn serve_status(&mut self, uid: Arc<str>, id: u64, request: &str) {
+        let Ok(Request { page }) = serde_json::from_str(request) else {
+            let version = env!("CARGO_PKG_VERSION");
+            let why = format_args!("this node is of version {version} and has no such page");
+            let (_, body) = ApiErrorCode::NotAvailable.with_reason(why).response(false);
+            return self.respond(&uid, id, &body);
+        };
+        self.served += 1;
+        let request_id = self.served;
+        self.serving.insert(request_id, (uid, id, Instant::now()));
+        let query = BusMessage::StatusQuery { request_id, page };
+        let _ = self.to_workers.send((self.state.admin_endpoint(), query));
+    }
+}
