@@ -113,7 +113,7 @@ await scenario("curl, openssl and centrifuge-js speak TLS with a certificate set
   await news.received(51);
 });
 
-await scenario("a certificate that cannot be used is refused with what mends it", async (t) => {
+await scenario("a certificate that cannot be used is refused, and the error says how to fix it", async (t) => {
   const server = await t.server(WITH_TOKEN);
   const folder = directory(t);
   const [first, second] = [await certificate(folder, "first"), await certificate(folder, "second")];

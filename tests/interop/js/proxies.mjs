@@ -59,7 +59,7 @@ for (const [transport, options] of WAYS) {
       connect: ({ data }) => (data?.key === "right" ? { result: { user: "ann", info: { name: "Ann" }, data: { hello: 1 } } } : { disconnect: { code: 4501, reason: "no" } }),
       rpc: ({ method, data }) => ({ result: { data: { method, twice: data.n * 2 } } }),
       users: ({ method, user }) => ({ result: { data: [method, user] } }),
-      subscribe: ({ channel }) => (channel === "room:mine" ? { result: { info: { seat: 1 } } } : { error: { code: 403, message: "not yours" } }),
+      subscribe: ({ channel }) => (channel === "room:mine" ? { result: { info: { row: 1 } } } : { error: { code: 403, message: "not yours" } }),
       publish: ({ data }) => (data.text === "bad" ? { error: { code: 1000, message: "mind your words" } } : { result: { data: { ...data, checked: true } } }),
     });
     const client = await t.client(server, transport, { ...options, data: bytes({ key: "right" }) });

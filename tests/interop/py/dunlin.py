@@ -331,7 +331,7 @@ def frame(payload, opcode=1, fin=True, reserved=0, masked=True, length=None):
 
 
 class Witness:
-    """A healthy client beside the trouble: subscribed, sent a message every few milliseconds, which it must get at once and
+    """A healthy client beside the harm: subscribed, sent a message every few milliseconds, which it must get at once and
     in order; its line must never break. `assert_undisturbed` ends it."""
 
     CHANNEL = "witness"
@@ -345,7 +345,7 @@ class Witness:
         self.stop = threading.Event()
         self.sent = 0
         self.offsets = []
-        self.trouble = None
+        self.failure = None
         self.threads = [threading.Thread(target=self._guard, args=(work,), daemon=True) for work in (self._publish, self._read)]
         for thread in self.threads:
             thread.start()
@@ -354,7 +354,7 @@ class Witness:
         try:
             work()
         except Exception as error:
-            self.trouble = self.trouble or repr(error)
+            self.failure = self.failure or repr(error)
 
     def _publish(self):
         while not self.stop.wait(0.02):
@@ -382,7 +382,7 @@ class Witness:
         self.server.publish(self.CHANNEL, self.LAST)
         self.sent += 1
         reader.join(TIMEOUT_S)
-        assert self.trouble is None, f"the witness was disturbed: {self.trouble}"
+        assert self.failure is None, f"the witness was disturbed: {self.failure}"
         assert self.offsets == list(range(1, self.sent + 1)), f"the witness was sent {self.sent} messages and got {self.offsets}"
         self.connection.close()
 
