@@ -22,13 +22,13 @@ use dunlin_load::{Context, Error, ExitStatus, Output, Progress};
 /// Options of `dunlin bench bus`.
 #[derive(Debug, clap::Args)]
 pub struct BusBench {
-    /// Round trips in a batch; those through a sleeping thread are a tenth of it
+    /// Round trips in a batch; a tenth of it for those through a sleeping thread
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..))]
     rounds: u32,
     /// Batches of each figure
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     batches: u32,
-    /// Endpoints of the mesh, of which two are at work: a hop does not mind the others
+    /// Endpoints of the mesh; two of them exchange messages
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=128))]
     endpoints: u32,
     /// Cores of the two threads

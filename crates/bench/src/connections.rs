@@ -21,7 +21,7 @@ pub struct Connections {
     /// How long to hold them, e.g. 30s or 10m
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     hold: Duration,
-    /// Report connections without a sign of life for 1.5 × this time. A plain WebSocket client sends a ping this often;
+    /// Report connections that were silent for 1.5 × this time. A plain WebSocket client sends pings at this interval;
     /// in the Centrifugal protocol the server does
     #[arg(long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "25s", value_parser = duration)]
     ping: Option<Duration>,
@@ -31,11 +31,11 @@ pub struct Connections {
     /// Filler in each message, bytes: 29 make 109 of it in the Centrifugal protocol
     #[arg(long, default_value_t = 29)]
     pad_bytes: usize,
-    /// Once connected, have clients look at their sockets at multiples of this time only, so that the server does not
-    /// pay for waking them: clients elsewhere do not cost it that either
+    /// Once connected, let clients read their sockets only at multiples of this time, so that the server's CPU does not
+    /// include waking them up
     #[arg(long, value_name = "TIME", value_parser = duration)]
     coalesce: Option<Duration>,
-    /// How long to wait for the messages
+    /// Time to wait for the messages to arrive
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     delivery: Duration,
     #[command(flatten)]

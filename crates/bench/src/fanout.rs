@@ -58,7 +58,7 @@ pub struct Fanout {
     /// Measure a peer in the same run; may be repeated
     #[arg(long, value_enum)]
     peer: Vec<PeerName>,
-    /// Only floor and peers: leave out the server at --url
+    /// Measure only the floor and the peers, not the server at --url
     #[arg(long)]
     without_target: bool,
     /// Name of the server at --url in the report

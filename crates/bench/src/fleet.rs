@@ -1,6 +1,6 @@
 //! Several nodes of Dunlin and the Redis that they share, each on a loopback address of its own.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -41,22 +41,45 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// Starts it with its data in `directory`, which is its own.
+    /// Starts it with its data in `directory`, which is its own. `more` are lines of its configuration.
     pub(crate) fn start(
         address: SocketAddr,
         directory: PathBuf,
         cores: &[usize],
         more: &str,
     ) -> Result<Self, Error> {
+        let settings = format!("save \"\"\nmaxclients 10000\n{more}");
+        Self::configured(address, directory, cores, &settings, "")
+    }
+
+    /// Starts a Sentinel with these lines.
+    pub(crate) fn sentinel(
+        address: SocketAddr,
+        directory: PathBuf,
+        settings: &str,
+    ) -> Result<Self, Error> {
+        Self::configured(address, directory, &[], settings, "--sentinel")
+    }
+
+    /// With a file that it may write: what it became by a failover, it is after a restart.
+    fn configured(
+        address: SocketAddr,
+        directory: PathBuf,
+        cores: &[usize],
+        settings: &str,
+        flag: &str,
+    ) -> Result<Self, Error> {
         std::fs::create_dir_all(&directory).context("cannot create a directory for Redis")?;
         let program = installed("redis-server", "redis-server")?;
-        let command = format!(
-            "{} --bind {} --port {} --protected-mode no --save '' --maxclients 10000 --dir {} {more}",
-            program.display(),
+        let file = directory.join("redis.conf");
+        let text = format!(
+            "bind {}\nport {}\nprotected-mode no\ndir {}\n{settings}\n",
             address.ip(),
             address.port(),
             directory.display()
         );
+        std::fs::write(&file, text).context("cannot write the settings of Redis")?;
+        let command = format!("{} {} {flag}", program.display(), file.display());
         let mut redis = Self { address, command, directory, cores: cores.to_vec(), process: None };
         redis.begin()?;
         Ok(redis)
@@ -75,14 +98,14 @@ impl Redis {
         Ok(())
     }
 
-    /// `kill -9`; what it had written is kept, or not.
+    /// `kill -9`; its data are kept, or not.
     pub(crate) fn kill(&mut self, keep: bool) -> Result<(), Error> {
         if let Some(process) = self.process.take() {
             process.kill();
         }
-        if !keep {
-            std::fs::remove_dir_all(&self.directory).context("cannot remove what Redis wrote")?;
-            std::fs::create_dir_all(&self.directory).context("cannot create its directory")?;
+        let log = self.directory.join("appendonlydir");
+        if !keep && log.exists() {
+            std::fs::remove_dir_all(log).context("cannot remove what Redis wrote")?;
         }
         Ok(())
     }
@@ -91,7 +114,7 @@ impl Redis {
         self.process.as_ref()
     }
 
-    /// What it answers a command: a status, a number or a string.
+    /// What it answers a command: a status, a number, a string, or strings with a line each.
     pub(crate) fn call(&self, command: &[&str]) -> Result<String, Error> {
         let sentence = || format!("Redis does not answer {}", command.join(" "));
         let mut stream = TcpStream::connect(self.address).context(sentence())?;
@@ -101,20 +124,7 @@ impl Redis {
             request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
         }
         stream.write_all(request.as_bytes()).context(sentence())?;
-        let mut reader = BufReader::new(stream);
-        let mut line = String::new();
-        reader.read_line(&mut line).context(sentence())?;
-        let line = line.trim_end();
-        match line.split_at_checked(1) {
-            Some(("+" | ":", text)) => Ok(text.to_owned()),
-            Some(("$", length)) => {
-                let mut text = String::new();
-                let length = length.parse().unwrap_or(0);
-                reader.take(length).read_to_string(&mut text).context(sentence())?;
-                Ok(text)
-            }
-            _ => Err(Error::new(format!("{}: {line}", sentence()))),
-        }
+        answer(&mut BufReader::new(stream)).context(sentence())
     }
 
     /// How many commands clients send it within so long, without those that scripts call.
@@ -143,6 +153,29 @@ impl Redis {
     }
 }
 
+fn answer(reader: &mut impl BufRead) -> std::io::Result<String> {
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let line = line.trim_end();
+    match line.split_at_checked(1) {
+        Some(("+" | ":", text)) => Ok(text.to_owned()),
+        Some(("$", length)) => {
+            // With the end of the line; what is not there has the length -1.
+            let length = length.parse().map_or(0, |length: u64| length + 2);
+            let mut text = String::new();
+            reader.take(length).read_to_string(&mut text)?;
+            text.truncate(text.len().saturating_sub(2));
+            Ok(text)
+        }
+        Some(("*", count)) => {
+            let count = count.parse().unwrap_or(0);
+            let answers: Result<Vec<_>, _> = (0..count).map(|_| answer(reader)).collect();
+            Ok(answers?.join("\n"))
+        }
+        _ => Err(std::io::Error::other(line)),
+    }
+}
+
 impl Drop for Redis {
     fn drop(&mut self) {
         if let Some(process) = self.process.take() {
@@ -157,6 +190,8 @@ pub(crate) struct Node {
     pub(crate) client: SocketAddr,
     pub(crate) admin: SocketAddr,
     command: String,
+    /// How many it has from its next start on.
+    pub(crate) workers: u8,
     cores: Vec<usize>,
     process: Option<Process>,
 }
@@ -176,17 +211,19 @@ impl Node {
         std::fs::write(&file, settings).context("cannot write a node's settings")?;
         let (client, admin) = (address(number, 8000), address(number, 8001));
         let command = format!(
-            "{program} serve --config {} --client {client} --admin {admin} --workers {workers}",
+            "{program} serve --config {} --client {client} --admin {admin}",
             file.display()
         );
-        let mut node = Self { client, admin, command, cores: cores.to_vec(), process: None };
+        let cores = cores.to_vec();
+        let mut node = Self { client, admin, command, workers, cores, process: None };
         node.begin()?;
         Ok(node)
     }
 
     /// Begins again after [`kill`](Self::kill) or [`stop`](Self::stop).
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
-        self.process = Some(Process::start(&self.command, &self.cores, self.admin, None)?);
+        let command = format!("{} --workers {}", self.command, self.workers);
+        self.process = Some(Process::start(&command, &self.cores, self.admin, None)?);
         Ok(())
     }
 

@@ -24,19 +24,19 @@ pub struct Latency {
     /// How long to measure
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     duration: Duration,
-    /// Publishes before that count for nothing
+    /// Time to publish before the measurement starts
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     warm_up: Duration,
     /// Filler in each message, bytes
     #[arg(long, default_value_t = 30)]
     pad_bytes: usize,
-    /// Clients of another channel, to whom messages are broadcast meanwhile
+    /// Clients of another channel that receives broadcasts during the measurement
     #[arg(long, value_name = "CLIENTS", default_value_t = 0)]
     background_clients: usize,
     /// Time between two broadcasts to them
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     background_every: Duration,
-    /// What this run is called on the page
+    /// Name of this run on the page
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
     #[command(flatten)]

@@ -69,35 +69,35 @@ pub enum Command {
     Connections(Connections),
     /// Publish to many subscribers and compare the rate with the floor of this kernel and with peers
     Fanout(Fanout),
-    /// Latency from when each publish should have left, at a fixed rate
+    /// Latency at a fixed publish rate, counted from the time each publish was scheduled for
     Latency(Latency),
     /// The mesh between workers: hops, request and reply, throughput
     Bus(BusBench),
-    /// A change of the configuration until every worker runs it, beside a ping-pong and a reload of nginx
+    /// Time until every worker runs a configuration change, compared with a reload of nginx
     Config(ConfigBench),
-    /// Attacks on a server, and what ordinary clients notice of them
+    /// Attacks on a server, and their effect on other clients
     Abuse(Abuse),
-    /// Nodes that share channels by Redis: publishes, latency, what Redis is asked, connections that it ends
+    /// Nodes that share channels through Redis: publish rate, latency, Redis commands, lost connections
     Cluster(ClusterBench),
-    /// A cluster whose nodes, Redis and links fail, and a ledger of what clients that move between the nodes were sent
+    /// Fail the nodes, Redis and links of a cluster, and verify what its clients received
     Chaos(Chaos),
-    /// Connects beside a hundred thousand connections that say nothing
+    /// Time to connect while 100,000 half-open connections are held
     HalfOpen(HalfOpen),
-    /// Connects, tokens, a backend's decisions, unicast, subscriptions, encodings, deltas: what each costs
+    /// CPU cost of connects, tokens, backend calls, unicast, subscriptions, encodings and deltas
     FrontDoor(FrontDoor),
-    /// Events sent to a backend by webhooks, beside a plain HTTP client, and what other clients notice of it
+    /// Webhook throughput compared with a plain HTTP client, and its effect on other clients
     Webhooks(Webhooks),
-    /// The floor of fan-out: a server that does nothing but send() one prebuilt frame to every connection
+    /// The floor of fan-out: a server that only calls send() with one prebuilt frame for every connection
     Floor(Floor),
-    /// Load an HTTP server: pipelined, by a schedule, with checks, and a report
+    /// Load test an HTTP server: pipelining, open-model schedules, checks, reports
     Http(Box<Http>),
-    /// A test server for HTTP clients: fast, slow, closing, or broken in any way, as the path asks
+    /// A test server for HTTP clients; the path selects fast, slow, closing or broken responses
     Serve(Box<Serve>),
-    /// A proxy that makes a network long: bytes leave half a round trip after they came
+    /// A proxy that adds latency: it forwards bytes half a round trip after they arrived
     Delay(Delay),
     /// Compare the ledger of `bench http` with the log of the server, line by line
     Ledger(LedgerCheck),
-    /// The load generator itself, beside others and beside what must be true
+    /// Compare the load generator with others, and verify what it reports
     Comparison(Comparison),
     /// Write docs/BENCHMARKS.md and its plots from the results of earlier runs
     #[command(hide = true)]

@@ -27,17 +27,17 @@ pub struct PushRows {
 pub enum PushTable {
     /// One connection, each window behaviour, payload and round trip
     Windows,
-    /// As many connections as pay: 10,000 a second asked for at 250 ms; and 1 to 32 fixed ones
+    /// Connections the sender opens by itself for 10,000 pushes a second at 250 ms, and 1 to 32 fixed ones
     Connections,
     /// 1 % and 5 % bad tokens, with and without a connection for suspects
     Bad,
     /// Serial, 150 in flight, batches on short connections, adaptive
     Reference,
-    /// CPU for each 10,000 pushes next door, and pushes a second on one core
+    /// CPU for 10,000 pushes without network latency, and pushes a second on one core
     Cpu,
     /// A million pushes handed to a bounded queue: memory
     Queue,
-    /// Everything that can go wrong; both ledgers compared push by push
+    /// All faults at once; the sender's and the simulator's ledgers are compared push by push
     Storm,
     /// Answer times that vary, beside h2load and other people's senders
     Vary,

@@ -13,7 +13,7 @@ use dunlin_load::{Clock, Error, Process};
 /// Which server to measure, and how to talk to it.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// Where clients connect; by TLS with wss://, whatever the server's certificate is
+    /// URL that clients connect to; wss:// uses TLS without verifying the certificate
     #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:8000/connection/websocket")]
     pub url: String,
     /// What clients speak

@@ -62,7 +62,7 @@ impl<C> std::error::Error for TableFull<C> {}
 ///
 /// It belongs to one thread and reads no clock: a deadline is a number of the caller's clock, in
 /// any unit. Every request leaves exactly once: by [`take`](RequestTable::take) when its reply
-/// comes, by [`expire`](RequestTable::expire), or by [`remove_lost`](RequestTable::remove_lost).
+/// comes, or by [`expire`](RequestTable::expire).
 ///
 /// ```
 /// # use dunlin_bus::RequestTable;
@@ -182,23 +182,6 @@ impl<C> RequestTable<C> {
             }
             self.remove(0)
         })
-    }
-
-    /// Removes the requests for which `is_lost` is true, when their receiver is gone, and passes
-    /// them to `each`. Examines every request.
-    pub fn remove_lost(
-        &mut self,
-        mut is_lost: impl FnMut(&C) -> bool,
-        mut each: impl FnMut(RequestId, C),
-    ) {
-        for index in 0..self.slots.len() {
-            let slot = &self.slots[index];
-            if slot.context.as_ref().is_some_and(&mut is_lost)
-                && let Some((id, context)) = self.remove(slot.link as usize)
-            {
-                each(id, context);
-            }
-        }
     }
 
     fn remove(&mut self, position: usize) -> Option<(RequestId, C)> {

@@ -261,7 +261,7 @@ fn a_worker_that_dies_before_its_flush_has_its_wake_sent_by_the_next_incarnation
 }
 
 #[test]
-fn a_broadcast_whose_maker_panics_has_sent_what_it_had() {
+fn a_broadcast_whose_sender_panics_has_sent_what_it_had() {
     let [mut a, mut b, mut c] = endpoints(10);
     let died = catch_unwind(AssertUnwindSafe(|| {
         let _ = a.broadcast(|to| if to == 2 { panic!("no message for c") } else { to });

@@ -194,14 +194,6 @@ proptest! {
                     }
                     prop_assert!(model.values().all(|&(deadline, _)| deadline > now));
                 }
-                4 if number < 10 => {
-                    let lost = |context: &u32| context.is_multiple_of(3);
-                    requests.remove_lost(lost, |id, context| {
-                        assert_eq!(model.remove(&id).map(|(_, context)| context), Some(context));
-                        gone.push(id);
-                    });
-                    prop_assert!(model.values().all(|(_, context)| !lost(context)));
-                }
                 _ => {
                     for &id in &gone {
                         prop_assert_eq!(requests.take(id), None);

@@ -33,26 +33,26 @@ struct Dunlin {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve clients and the API; without --config in development mode on 127.0.0.1
+    /// Start the server; without --config it runs in development mode on 127.0.0.1
     Serve(serve::Serve),
     /// Measure a push server: connections, fan-out, latency, the bus between workers
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Box<dunlin_bench::Command>),
-    /// Apple's push service: send, measure a sender, follow channels; a simulator to test against
+    /// Apple's push service: send pushes, manage broadcast channels, benchmark the sender, run a simulator
     #[command(subcommand, arg_required_else_help = true)]
     Apns(apns::Command),
     /// Read and change the settings of a running server; print or check a configuration file
     #[command(subcommand, arg_required_else_help = true)]
     Config(Box<config::Command>),
-    /// See the nodes of a cluster
+    /// Show the nodes of a cluster
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(cluster::Command),
-    /// Send a notification to many devices
+    /// Send a notification to one device, or to every device token of a file
     #[command(subcommand, arg_required_else_help = true)]
     Push(push::Command),
-    /// Make a connection token, to try what your backend will do
+    /// Create a token for testing, as your backend would
     Token(token::Token),
-    /// Say what on this machine stands in the way of N connections, and what mends it
+    /// Check which limits of this machine are too low for N connections, and print how to raise them
     Check(check::Check),
     /// Print a completion script, as in `dunlin completions bash > /etc/bash_completion.d/dunlin`
     Completions {

@@ -29,20 +29,20 @@ const LOG_VARIABLE: &str = "DUNLIN_LOG";
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// The configuration, a TOML file; without one everything is allowed on 127.0.0.1
+    /// Configuration file (TOML); without one everything is allowed, on 127.0.0.1 only
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
-    /// Where revisions of the configuration are kept, so that changes made through the admin port
-    /// outlive the process; made if it is not there
+    /// Directory for the configuration's revisions, so that changes made on the admin port survive a restart;
+    /// created if missing
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     state: Option<PathBuf>,
-    /// Where clients connect and the API answers, in place of `server.client_addr`
+    /// Address for clients and the server API; overrides `server.client_addr`
     #[arg(long, value_name = "ADDR", value_parser = address)]
     client: Option<SocketAddr>,
-    /// Where health, metrics and information are served, in place of `server.admin_addr`
+    /// Address of the admin port (configuration, health, metrics); overrides `server.admin_addr`
     #[arg(long, value_name = "ADDR", value_parser = address)]
     admin: Option<SocketAddr>,
-    /// Threads that serve connections, in place of `server.workers`; 0 is one per core
+    /// Threads that serve connections; 0 means one per core; overrides `server.workers`
     #[arg(long, value_name = "N", allow_negative_numbers = true,
           value_parser = clap::value_parser!(u8).range(0..=124))]
     workers: Option<u8>,

@@ -16,7 +16,7 @@ use crate::style;
 
 #[derive(Debug, Args)]
 pub(crate) struct Token {
-    /// The user the token is for (`sub`); "" for an anonymous one
+    /// User of the token (`sub`); "" for an anonymous user
     user: String,
     /// Sign with this file's `client.token.hmac_secret`, and name its audience and issuer
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -27,7 +27,7 @@ pub(crate) struct Token {
     /// How long the token is valid: 30s, 10m, 24h, 7d or never
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration_s)]
     expires: Expiry,
-    /// Subscribe the client to this channel on the server's side; may be given again
+    /// Server-side subscription to this channel; may be repeated
     #[arg(long = "channel", value_name = "NAME")]
     channels: Vec<String>,
     /// Make a subscription token: the user's clients may subscribe to this channel with it

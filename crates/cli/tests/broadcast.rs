@@ -25,8 +25,8 @@ fn workers_that_take_turns_leave_nobody_out() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
-    let findings: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
-    let ours = &findings["contenders"][0];
-    assert_eq!(ours["complete"], SUBSCRIBERS, "{findings}");
-    assert_eq!(ours["rounds"][0]["messages"], SUBSCRIBERS * PUBLISHES, "{findings}");
+    let report: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    let ours = &report["contenders"][0];
+    assert_eq!(ours["complete"], SUBSCRIBERS, "{report}");
+    assert_eq!(ours["rounds"][0]["messages"], SUBSCRIBERS * PUBLISHES, "{report}");
 }

@@ -1,18 +1,46 @@
-//! `dunlin bench chaos` against this very build, in small: nodes and Redis fail while clients move between the nodes, and each
+//! `dunlin bench chaos` against this very build, in small: nodes, Redis and links fail while clients move between the nodes, and each
 //! message reaches each of them once and in order, or they are notified.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
 use std::process::Command;
 
-#[test]
-fn whatever_fails_each_message_arrives_once_and_in_order_or_the_client_is_notified() {
+/// A small run with these options, in which nothing may be wrong.
+fn run(options: &[&str]) {
     let dunlin = env!("CARGO_BIN_EXE_dunlin");
     let output = Command::new(dunlin)
-        .args(["bench", "chaos", "--program", dunlin, "--duration", "15s", "--clients", "60"])
-        .args(["--channels", "20", "--rate", "40", "--stay", "3s", "--pause", "1s"])
+        .args(["bench", "chaos", "--program", dunlin, "--clients", "60", "--channels", "20"])
+        .args(["--rate", "40", "--stay", "2s", "--pause", "1s"])
+        .args(options)
         .output()
         .unwrap();
     let (said, shown) =
         (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
     assert!(output.status.success(), "{said}\n{shown}");
+}
+
+#[test]
+fn whatever_fails_each_message_arrives_once_and_in_order_or_the_client_is_notified() {
+    run(&["--duration", "15s"]);
+}
+
+/// What is written to a primary that nobody replicates is lost when a replica takes its place; who saw none of it is notified, too.
+#[test]
+fn who_misses_what_a_failover_of_sentinel_lost_is_notified() {
+    run(&["--layout", "sentinel", "--duration", "1s", "--only", "primary-split"]);
+}
+
+#[test]
+fn who_misses_what_a_failover_in_a_cluster_lost_is_notified() {
+    run(&["--layout", "cluster", "--duration", "5s", "--only", "primary-split"]);
+}
+
+#[test]
+fn nobody_misses_anything_while_slots_move() {
+    run(&["--layout", "cluster", "--duration", "5s", "--only", "slots-moved"]);
+}
+
+/// Nobody is answered `recovered: false`: clients of the node that goes recover at another, with their offsets.
+#[test]
+fn nodes_are_restarted_in_turn_with_other_settings_and_everybody_recovers() {
+    run(&["--duration", "1s", "--only", "nodes-rolled"]);
 }

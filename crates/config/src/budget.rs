@@ -11,6 +11,18 @@ pub struct ClientBudget {
     /// Commands in a second; 0 means no bound.
     #[schemars(extend("x-applies" = LIVE))]
     pub commands_per_s: u32,
+    /// Publications in a second, beside the bound of all commands; 0 means none of their own.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub publishes_per_s: u32,
+    /// Subscriptions and their ends in a second; 0 means no bound of their own.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub subscribes_per_s: u32,
+    /// Questions for history, presence and its counts in a second; 0 means no bound of their own.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub reads_per_s: u32,
+    /// Procedure calls and messages to the server in a second; 0 means no bound of their own.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub rpcs_per_s: u32,
     /// Bytes of its commands and of the answers to them in a second; 0 means no bound.
     #[schemars(extend("x-applies" = LIVE))]
     pub bytes_per_s: u64,
@@ -28,6 +40,10 @@ impl Default for ClientBudget {
     fn default() -> ClientBudget {
         ClientBudget {
             commands_per_s: 1_000,
+            publishes_per_s: 0,
+            subscribes_per_s: 0,
+            reads_per_s: 0,
+            rpcs_per_s: 0,
             bytes_per_s: 4 << 20,
             // At about five microseconds each, a quarter of a core.
             deliveries_per_s: 50_000,
@@ -43,6 +59,18 @@ pub struct SharedBudget {
     /// Commands in a second; 0 means no bound.
     #[schemars(extend("x-applies" = LIVE))]
     pub commands_per_s: u32,
+    /// Publications in a second, beside the bound of all commands; 0 means none of their own.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub publishes_per_s: u32,
+    /// Subscriptions and their ends in a second; 0 means no bound of their own.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub subscribes_per_s: u32,
+    /// Questions for history, presence and its counts in a second; 0 means no bound of their own.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub reads_per_s: u32,
+    /// Procedure calls and messages to the server in a second; 0 means no bound of their own.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub rpcs_per_s: u32,
     /// Bytes of their commands and of the answers to them in a second; 0 means no bound.
     #[schemars(extend("x-applies" = LIVE))]
     pub bytes_per_s: u64,
@@ -56,6 +84,15 @@ pub struct SharedBudget {
 
 impl Default for SharedBudget {
     fn default() -> SharedBudget {
-        SharedBudget { commands_per_s: 0, bytes_per_s: 0, deliveries_per_s: 0, burst_ms: 1_000 }
+        SharedBudget {
+            commands_per_s: 0,
+            publishes_per_s: 0,
+            subscribes_per_s: 0,
+            reads_per_s: 0,
+            rpcs_per_s: 0,
+            bytes_per_s: 0,
+            deliveries_per_s: 0,
+            burst_ms: 1_000,
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::edit::{Edit, EditError, Part};
@@ -39,7 +40,8 @@ pub enum Change {
 }
 
 /// An operation of a JSON Patch (RFC 6902 §4).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
 pub enum Operation {
     /// Sets a place; in an array inserts before it.
     Add {

@@ -107,7 +107,7 @@ macro_rules! token {
             #[schemars(extend("x-applies" = LIVE))]
             pub keys: Map<Secret>,
             /// Where further public keys are, a JSON Web Key Set (RFC 7517): `https://idp.example/keys`. A token
-            /// whose `kid` is none of `keys` is verified by the key that the set has under that id.
+            /// whose `kid` is not in `keys` is verified with the key of that id in the set.
             #[schemars(extend("x-applies" = LIVE))]
             pub jwks_public_endpoint: Option<String>,
             /// The certificates to trust there, in PEM; not set: those of the system.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::LIVE;
+use crate::{LIVE, Secret};
 
 /// Nodes that act as one: calls of the server API, presence and revoked tokens hold on all of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -21,10 +21,15 @@ pub struct Cluster {
     /// response.
     #[schemars(range(min = 50, max = 10_000), extend("x-applies" = LIVE))]
     pub call_timeout_ms: u64,
+    /// Seals the changes of settings for all nodes (`?scope=cluster`), so that who reads Redis learns no
+    /// secret of theirs, and who writes to it changes nothing. At least 16 bytes, the same on every node. Not set: such
+    /// changes are refused.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub secret: Option<Secret>,
 }
 
 impl Default for Cluster {
     fn default() -> Cluster {
-        Cluster { engine: None, lease_ms: 9_000, call_timeout_ms: 1_000 }
+        Cluster { engine: None, lease_ms: 9_000, call_timeout_ms: 1_000, secret: None }
     }
 }

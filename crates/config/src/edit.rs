@@ -12,10 +12,10 @@ use serde_json::{Map as Object, Value};
 use crate::pointer::Pointer;
 use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
-    Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, Hook, Ingress, Limits,
-    Listener, Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy, PushConfig, PusherApp,
-    PusherConfig, Route, Rpc, RpcNamespace, Secret, Server, SharedBudget, Shutdown,
-    SubscriptionToken, Tenant, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
+    Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, HealthCheck, Hook,
+    Ingress, Limits, Listener, Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy,
+    PushConfig, PusherApp, PusherConfig, Route, Rpc, RpcNamespace, Secret, Server, SharedBudget,
+    Shutdown, SubscriptionToken, Tenant, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map; memory is bounded by it, whatever is put.
@@ -315,7 +315,8 @@ table! {
     Tls { certificates }
     Certificate {}
     Webhooks { upstreams, hooks }
-    Upstream { members }
+    Upstream { health_check, members }
+    HealthCheck {}
     Member {}
     Hook {}
     PusherConfig { apps }

@@ -57,6 +57,9 @@ pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigError
         let path = Path::of("webhooks.upstreams").join(name);
         named(&path, name, errors);
         authority(&path, after, errors);
+        if let Some(target) = &after.health_check.path {
+            request_path(|| path.join("health_check").join("path"), target, errors);
+        }
         let none = Upstream::default();
         let before = before.map_or(&none, |before| before);
         for (name, _, member) in after.members.changes_from(&before.members) {
@@ -103,6 +106,18 @@ pub(crate) fn references(
     }
     tenant_references(config, valid, errors);
     let upstreams = &config.webhooks.upstreams;
+    let (none, before) = (Map::new(), &valid.webhooks.upstreams);
+    // One that is gone concerns proxies that did not change, too.
+    let gone = upstreams.changes_from(before).any(|(.., after)| after.is_none());
+    for (name, _, after) in config.proxies.changes_from(if gone { &none } else { &valid.proxies }) {
+        if let Some(upstream) = after.and_then(|proxy| proxy.upstream.as_ref())
+            && !upstreams.contains_key(upstream)
+        {
+            let path = Path::of("proxies").join(name).join("upstream");
+            let fix = "name one of `webhooks.upstreams`, or add it there";
+            errors.add(path, format!("there is no upstream {upstream:?}"), fix);
+        }
+    }
     let mut missing = |name: &str, hook: &Hook| {
         errors.add(
             Path::of("webhooks.hooks").join(name).join("upstream"),
@@ -501,7 +516,8 @@ fn is_host(host: &str) -> bool {
     }
 }
 
-fn proxy(path: &Path, proxy: &Proxy, errors: &mut ConfigErrors) {
+/// Where a backend is that has one address.
+fn url(path: &Path, proxy: &Proxy, errors: &mut ConfigErrors) {
     let endpoint = &*proxy.endpoint;
     let schemes = ["http://", "https://"];
     let rest = schemes.iter().find_map(|scheme| endpoint.strip_prefix(scheme));
@@ -516,12 +532,25 @@ fn proxy(path: &Path, proxy: &Proxy, errors: &mut ConfigErrors) {
     let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
     if rest.is_none() || !is_host(host) || !target.bytes().all(legal) {
         let message = if endpoint.is_empty() { "it is not set" } else { "this is no URL of HTTP" };
-        let fix = "write \"http://10.0.0.7:3000/path\"";
+        let fix = "write \"http://10.0.0.7:3000/path\", or name an `upstream`";
         errors.add(path.join("endpoint"), message, fix);
     }
     if proxy.ca.is_some() && !endpoint.starts_with("https://") {
         let fix = "begin `endpoint` with `https://`, or remove it";
         errors.add(path.join("ca"), "the backend is not spoken to by TLS", fix);
+    }
+}
+
+fn proxy(path: &Path, proxy: &Proxy, errors: &mut ConfigErrors) {
+    let endpoint = &*proxy.endpoint;
+    if proxy.upstream.is_some() {
+        request_path(|| path.join("endpoint"), endpoint, errors);
+        if proxy.ca.is_some() {
+            let fix = "set the upstream's, and remove this one";
+            errors.add(path.join("ca"), "the upstream says whom to trust", fix);
+        }
+    } else {
+        url(path, proxy, errors);
     }
     if let Some(ca) = &proxy.ca
         && !ca.contains("-----BEGIN CERTIFICATE-----")
@@ -565,13 +594,17 @@ fn header_name(path: impl Fn() -> Path, name: &str, errors: &mut ConfigErrors) {
     }
 }
 
-fn hook(path: &Path, hook: &Hook, errors: &mut ConfigErrors) {
-    // What may stand in a request line (RFC 9112 §3.2.1); a fragment is never sent.
+/// What may stand in a request line (RFC 9112 §3.2.1); a fragment is never sent.
+fn request_path(path: impl Fn() -> Path, target: &str, errors: &mut ConfigErrors) {
     let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
-    if !hook.path.starts_with('/') || !hook.path.bytes().all(legal) {
+    if !target.starts_with('/') || !target.bytes().all(legal) {
         let fix = "begin it with `/`, leave `#` out, and write a blank as `%20`, `ü` as `%C3%BC`";
-        errors.add(path.join("path"), "this is no path of a request", fix);
+        errors.add(path(), "this is no path of a request", fix);
     }
+}
+
+fn hook(path: &Path, hook: &Hook, errors: &mut ConfigErrors) {
+    request_path(|| path.join("path"), &hook.path, errors);
     if hook.events.is_empty() {
         errors.add(path.join("events"), "it gets no events", "name events, as in [\"publish\"]");
     }

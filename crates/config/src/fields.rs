@@ -14,14 +14,15 @@ const KEYS: usize = 24;
 
 /// The keys of a table but those named in `except`.
 pub(crate) fn of<T: Serialize>(table: &T, except: &[&str]) -> Fields {
-    let wanted = Wanted::AllBut(except);
+    let wanted = FieldSelection::AllBut(except);
     // Only a type that is no struct is refused, and no such type is a table.
     table.serialize(Keys { wanted, fields: Vec::with_capacity(KEYS) }).unwrap_or_default()
 }
 
 /// One key of a table.
 pub(crate) fn one<T: Serialize>(table: &T, key: &str) -> Option<Value> {
-    let fields = table.serialize(Keys { wanted: Wanted::Only(key), fields: Vec::new() }).ok()?;
+    let fields =
+        table.serialize(Keys { wanted: FieldSelection::Only(key), fields: Vec::new() }).ok()?;
     fields.into_iter().next().map(|(_, value)| value)
 }
 
@@ -31,13 +32,13 @@ pub(crate) fn read<T: DeserializeOwned>(fields: Fields) -> Result<T, Error> {
 }
 
 #[derive(Clone, Copy)]
-enum Wanted<'a> {
+enum FieldSelection<'a> {
     AllBut(&'a [&'a str]),
     Only(&'a str),
 }
 
 struct Keys<'a> {
-    wanted: Wanted<'a>,
+    wanted: FieldSelection<'a>,
     fields: Fields,
 }
 
@@ -51,8 +52,8 @@ impl SerializeStruct for Keys<'_> {
         value: &T,
     ) -> Result<(), Error> {
         let wanted = match self.wanted {
-            Wanted::AllBut(except) => !except.contains(&key),
-            Wanted::Only(one) => one == key,
+            FieldSelection::AllBut(except) => !except.contains(&key),
+            FieldSelection::Only(one) => one == key,
         };
         if wanted {
             self.fields.push((key, serde_json::to_value(value)?));
@@ -88,7 +89,7 @@ impl<'a> Serializer for Keys<'a> {
     type SerializeStructVariant = Impossible<Fields, Error>;
 
     fn serialize_struct(mut self, _: &'static str, keys: usize) -> Result<Keys<'a>, Error> {
-        if let Wanted::AllBut(_) = self.wanted {
+        if let FieldSelection::AllBut(_) = self.wanted {
             self.fields.reserve(keys);
         }
         Ok(self)

@@ -30,7 +30,7 @@ pub fn parse(text: &[u8], bytes_max: usize) -> Result<Value, ConfigErrors> {
             .with_fix(format!("send at most {bytes_max}, in several changes"))
             .into());
     }
-    let reading = RefCell::new(Reading::default());
+    let reading = RefCell::new(JsonReading::default());
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let read = Strict { reading: &reading }
         .deserialize(&mut deserializer)
@@ -53,7 +53,7 @@ fn whole(message: String) -> ConfigError {
 }
 
 #[derive(Default)]
-struct Reading {
+struct JsonReading {
     steps: Vec<String>,
     values: usize,
     errors: ConfigErrors,
@@ -61,7 +61,7 @@ struct Reading {
 
 #[derive(Clone, Copy)]
 struct Strict<'r> {
-    reading: &'r RefCell<Reading>,
+    reading: &'r RefCell<JsonReading>,
 }
 
 impl Strict<'_> {

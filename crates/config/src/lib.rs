@@ -36,6 +36,7 @@ mod pusher;
 pub mod schema;
 mod secret;
 mod server;
+mod shared_change;
 mod shutdown;
 mod snapshot;
 pub mod store;
@@ -82,7 +83,7 @@ pub use shutdown::Shutdown;
 pub use snapshot::{ChangeError, ChangedKey, PreparedChange, Secrets, Snapshot};
 pub use tenant::{TENANT_BYTES_MAX, Tenant};
 pub use tls::{Certificate, Tls};
-pub use webhooks::{Hook, HookEventKind, Member, Upstream, Webhooks};
+pub use webhooks::{HealthCheck, Hook, HookEventKind, Member, Upstream, Webhooks};
 
 /// Takes effect at once, for every connection.
 pub(crate) const LIVE: &str = "live";

@@ -1,5 +1,7 @@
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 use crate::error::ConfigError;
 use crate::path::Path;
 
@@ -84,6 +86,13 @@ impl Pointer {
             true => text.push_str(&step.replace('~', "~0").replace('/', "~1")),
             false => text.push_str(step),
         }
+    }
+}
+
+/// As its text.
+impl Serialize for Pointer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

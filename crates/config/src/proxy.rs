@@ -10,16 +10,21 @@ use crate::{LIVE, Map, Secret};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Proxy {
-    /// Where requests are posted: `http://10.0.0.7:3000/centrifugo/connect`, or `https://`.
+    /// Where requests are posted: `http://10.0.0.7:3000/centrifugo/connect`, or `https://`. With `upstream`, path and query
+    /// alone: `/centrifugo/connect`.
     #[schemars(extend("x-applies" = LIVE))]
     pub endpoint: Arc<str>,
+    /// Spreads requests over the members of this upstream, of `webhooks.upstreams`; its `tls` and `ca` hold, the other
+    /// bounds are the proxy's.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub upstream: Option<Arc<str>>,
     /// How long the backend may take to answer a request.
     #[schemars(range(min = 10, max = 600_000), extend("x-applies" = LIVE))]
     pub timeout_ms: u64,
     /// How long a connection to the backend may take to open.
     #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
     pub connect_timeout_ms: u64,
-    /// Connections to the backend, each with one request at a time; the workers share them.
+    /// Connections to the backend, to each member of an upstream, each with one request at a time; the workers share them.
     #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
     pub connections_max: u32,
     /// Requests that may wait for a connection; the workers share them. One more is answered at once, as `on_failure`
@@ -32,8 +37,9 @@ pub struct Proxy {
     /// Bytes of an answer. A longer one is cut off.
     #[schemars(range(min = 1_024, max = 67_108_864), extend("x-applies" = LIVE))]
     pub answer_bytes_max: usize,
-    /// After so many requests in a row that the backend did not answer, it is not asked for a second, and longer each
-    /// time, up to 30 s; meanwhile `on_failure` decides at once. 0: it is always asked.
+    /// After so many requests in a row that the backend, or the member of an upstream, did not answer, it is not asked for a
+    /// second, and longer each time, up to 30 s; meanwhile others are asked, or `on_failure` decides at once. 0: it is
+    /// always asked.
     #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
     pub breaker_failures_max: u32,
     /// What is decided when the backend gives no valid answer.
@@ -62,6 +68,7 @@ impl Default for Proxy {
     fn default() -> Proxy {
         Proxy {
             endpoint: Arc::default(),
+            upstream: None,
             timeout_ms: 1_000,
             connect_timeout_ms: 1_000,
             connections_max: 1_024,

@@ -62,7 +62,7 @@ fn table(out: &mut String, path: &str, schema: &Node, commented: bool) {
             comment(out, &note(node));
         }
         match (&node.default, node.optional) {
-            (_, true) => line(out, &format!("#{key} = \"...\"")),
+            (_, true) => line(out, &format!("#{key} = {}", placeholder(&node.kind))),
             (default, _) => line(out, &format!("{hash}{key} = {}", value(key, default))),
         }
     }
@@ -81,6 +81,14 @@ fn table(out: &mut String, path: &str, schema: &Node, commented: bool) {
             line(out, &format!("#[{path}]"));
             line(out, &format!("#{example} = \"...\""));
         }
+    }
+}
+
+/// A value that an option of this kind may have.
+fn placeholder(kind: &Kind) -> String {
+    match kind {
+        Kind::Integer { min, .. } => min.to_string(),
+        _ => "\"...\"".to_owned(),
     }
 }
 

@@ -13,7 +13,7 @@ pub struct Tenant {
     #[schemars(extend("x-applies" = LIVE))]
     pub api_keys: Map<Secret>,
     /// Keys that the tenant's tokens are signed with, each under its id: the token's header names it (`kid`), and so says
-    /// whose token it is. A secret, or a public key in PEM. An id belongs to one tenant and is none of `client.token.keys`.
+    /// whose token it is. A secret, or a public key in PEM. An id belongs to one tenant and must not be in `client.token.keys`.
     /// Taking a key away closes the connections, and ends the subscriptions, that came in with it.
     #[schemars(extend("x-applies" = LIVE))]
     pub token_keys: Map<Secret>,

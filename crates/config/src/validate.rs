@@ -92,7 +92,7 @@ impl Config {
             ),
         ] {
             if rules.jwks.is_some_and(|jwks| is_plain_elsewhere(jwks.endpoint)) {
-                let message = "whoever is on the way to it could answer with keys of his own";
+                let message = "an attacker on the path to it could answer with keys of their own";
                 warn(path, message, "write https://");
             }
         }
@@ -242,6 +242,9 @@ impl Config {
     }
 
     fn secrets(&self, errors: &mut ConfigErrors) {
+        if let Some(secret) = &self.cluster.secret {
+            entries::long_enough(Path::of("cluster.secret"), secret, errors);
+        }
         if let Some(secret) = &self.admin.token {
             entries::bearer(&Path::of("admin.token"), secret, errors);
         }

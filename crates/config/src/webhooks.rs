@@ -36,6 +36,8 @@ pub struct Upstream {
     /// Connections kept open to each member.
     #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
     pub connections_per_member_max: u32,
+    /// Asks the members whether they are well, and gives no requests to those that are not.
+    pub health_check: HealthCheck,
     /// Its servers, each under an id of your choice.
     #[schemars(extend("x-applies" = LIVE))]
     pub members: Map<Member>,
@@ -49,8 +51,58 @@ impl Default for Upstream {
             connect_timeout_ms: 1_000,
             timeout_ms: 3_000,
             connections_per_member_max: 8,
+            health_check: HealthCheck::default(),
             members: Map::new(),
         }
+    }
+}
+
+/// How the members of an upstream are checked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct HealthCheck {
+    /// Path and query of a `GET` to each member, as in `/health`. Not set: members are not checked.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub path: Option<Arc<str>>,
+    /// From the end of a check to the next.
+    #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = LIVE))]
+    pub interval_ms: u64,
+    /// How long a member may take to answer a check, connecting included.
+    #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
+    pub timeout_ms: u64,
+    /// The status of a member that is well. Not set: any from 200 to 399.
+    #[schemars(range(min = 200, max = 599), extend("x-applies" = LIVE))]
+    pub status: Option<u16>,
+    /// Checks in a row that a member must fail to get no more requests.
+    #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
+    pub fall: u32,
+    /// Checks in a row that it must then pass to get requests again.
+    #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
+    pub rise: u32,
+}
+
+impl Default for HealthCheck {
+    fn default() -> HealthCheck {
+        HealthCheck {
+            path: None,
+            interval_ms: 5_000,
+            timeout_ms: 1_000,
+            status: None,
+            fall: 3,
+            rise: 2,
+        }
+    }
+}
+
+impl HealthCheck {
+    /// Whether members are checked.
+    pub fn is_on(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Whether a member that answers with this status is well.
+    pub fn passes(&self, status: u16) -> bool {
+        self.status.map_or((200..400).contains(&status), |of| of == status)
     }
 }
 

@@ -61,6 +61,7 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
         "without TLS",
         "not spoken to by TLS",
         "a namespace of a tenant does not have it",
+        "the upstream says whom to trust",
     ];
     let errors = config.validate().unwrap_err();
     let unexpected: Vec<_> = errors

@@ -31,4 +31,4 @@ pub use dunlin_hub::engine::{
 };
 pub use frame::FrameError;
 pub use links::{LinkFull, Links, Server, ServerRole, ShardId};
-pub use status::{Refusal, ShardState, ShardStatus, Stats};
+pub use status::{RefusalReason, ShardState, ShardStatus, Stats};

@@ -22,7 +22,7 @@ pub struct ShardStatus {
     /// The server may evict keys: streams then begin anew, and nobody recovers. Its `maxmemory-policy`; empty if it does not.
     pub eviction: String,
     /// Why it refused what was published last, while it takes requests otherwise: it is out of memory, for instance.
-    pub refusing: Option<Refusal>,
+    pub refusing: Option<RefusalReason>,
     /// Parts of the key space that are served by it, and how many of them take requests.
     pub partitions: u16,
     /// See [`partitions`](Self::partitions).
@@ -42,7 +42,7 @@ pub enum ShardState {
     /// The messages that it sends to itself did not come back; it is made anew.
     Silent,
     /// The server refuses.
-    Refused(Refusal),
+    Refused(RefusalReason),
 }
 
 impl ShardState {
@@ -72,16 +72,16 @@ impl ShardState {
 
 /// Why a server refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RefusalReason {
     /// A name for metrics and health, in snake case.
     pub name: &'static str,
     /// What to do about it.
     pub fix: &'static str,
 }
 
-impl From<ServerError> for Refusal {
-    fn from(error: ServerError) -> Refusal {
-        Refusal { name: error.name(), fix: error.fix() }
+impl From<ServerError> for RefusalReason {
+    fn from(error: ServerError) -> RefusalReason {
+        RefusalReason { name: error.name(), fix: error.fix() }
     }
 }
 

@@ -32,18 +32,18 @@ pub(crate) struct Agent {
     /// Nobody was subscribed at the last check of positions.
     pub(crate) idle: bool,
     /// A read of the stream under way. One at a time.
-    pub(crate) read: Option<Read>,
+    pub(crate) read: Option<RepairRead>,
     /// The stream in the engine reaches at least this offset.
     pub(crate) known_top: u64,
     pub(crate) inherits: Lineage,
     /// Subscriptions that wait: for the engine's answer, or for a read. In the order in which they came.
     pub(crate) waiting: Vec<(u8, Box<SubscribeRequest>)>,
     /// Publications behind a gap, by offset.
-    pub(crate) held: VecDeque<Heard>,
+    pub(crate) held: VecDeque<EnginePublication>,
 }
 
 /// A publication as the engine says it.
-pub(crate) struct Heard {
+pub(crate) struct EnginePublication {
     pub(crate) epoch: Epoch,
     pub(crate) publication: Publication,
     /// The session that it is not for.
@@ -55,7 +55,7 @@ const _: () = assert!(size_of::<Agent>() <= 152);
 
 /// A read of a stream under way.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Read {
+pub(crate) struct RepairRead {
     /// Of the request.
     pub(crate) key: u32,
     /// Everything after this offset is read.

@@ -1,6 +1,7 @@
 //! Broadcasts under way: fan-outs flushed over several turns.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -63,8 +64,8 @@ pub(crate) struct Broadcasts {
     pub(crate) running: Vec<Broadcast>,
     /// Which of them is next.
     pub(crate) cursor: usize,
-    /// Sessions a turn, 0: all; see [`HubConfig`](crate::HubConfig).
-    pub(crate) quantum: u32,
+    /// Sessions a turn; `None`: all. See [`HubConfig`](crate::HubConfig).
+    pub(crate) quantum: Option<NonZeroU32>,
     /// [`shares`] left of this turn's quantum.
     pub(crate) budget: u32,
     /// Rates of namespaces that have any.
@@ -74,7 +75,7 @@ pub(crate) struct Broadcasts {
 }
 
 impl Broadcasts {
-    pub(crate) fn new(quantum: u32) -> Self {
+    pub(crate) fn new(quantum: Option<NonZeroU32>) -> Self {
         Self {
             running: Vec::new(),
             cursor: 0,
@@ -96,7 +97,8 @@ impl Broadcasts {
             return Some(crate::session::LIMITED);
         }
         let shares = subscribers.saturating_mul(shares(bytes as u64) as usize);
-        let large = self.quantum > 0 && subscribers > 1 && shares > self.quantum as usize;
+        let most = self.quantum.filter(|_| subscribers > 1);
+        let large = most.is_some_and(|most| shares > most.get() as usize);
         (large || self.worker.pacing().is_limited()).then_some(crate::session::BULK)
     }
 
@@ -142,8 +144,8 @@ impl Broadcasts {
 
     /// Maximum number of sessions of a namespace's broadcast flushed in one turn.
     pub(crate) fn sessions_per_turn(&self, namespace: &str) -> u32 {
-        let own = self.namespaces.get(namespace).map(|limiter| limiter.pacing());
-        own.map(|pacing| pacing.sessions_per_turn).filter(|&most| most > 0).unwrap_or(u32::MAX)
+        let own = self.namespaces.get(namespace);
+        own.map_or(u32::MAX, |limiter| limiter.pacing().turn_budget())
     }
 
     pub(crate) fn position(&self, channel: &str) -> Option<usize> {
@@ -170,7 +172,7 @@ impl Broadcasts {
     /// True when a write has to be counted in messages.
     pub(crate) fn counts_messages(&self, at: usize) -> bool {
         let namespace = self.namespaces.get(&self.running[at].namespace);
-        self.worker.pacing().messages_per_s > 0
-            || namespace.is_some_and(|limiter| limiter.pacing().messages_per_s > 0)
+        self.worker.pacing().messages_per_s.is_some()
+            || namespace.is_some_and(|limiter| limiter.pacing().messages_per_s.is_some())
     }
 }

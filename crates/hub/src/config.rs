@@ -1,5 +1,6 @@
 //! Identity and limits of a hub.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::user_directory::UserDirectory;
@@ -52,8 +53,8 @@ pub struct HubConfig {
     /// Idempotency keys kept; beyond it, of the namespace that has most, the one that would expire first is evicted.
     pub idempotency_keys_max: usize,
     /// Sessions of broadcasts flushed in one turn, after everything else. A fan-out to more
-    /// subscribers takes several turns. 0: every fan-out leaves in one turn.
-    pub broadcast_quantum: u32,
+    /// subscribers takes several turns. `None`: every fan-out leaves in one turn.
+    pub broadcast_quantum: Option<NonZeroU32>,
 }
 
 impl Default for HubConfig {
@@ -80,7 +81,7 @@ impl Default for HubConfig {
             history_bytes_max: 1 << 30,
             history_meta_ttl_ms: 30 * 24 * 3600 * 1000,
             idempotency_keys_max: 1 << 20,
-            broadcast_quantum: 0,
+            broadcast_quantum: None,
         }
     }
 }

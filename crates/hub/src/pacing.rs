@@ -1,26 +1,46 @@
 //! How fast broadcasts may leave.
 
+use std::num::{NonZeroU32, NonZeroU64};
+
 /// Rates and the quantum of a namespace's broadcasts, or of a whole worker's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pacing {
-    /// Messages a second that leave a worker, a message to two clients counted twice; 0: no limit.
-    pub messages_per_s: u64,
-    /// Bytes a second that leave a worker; 0: no limit.
-    pub bytes_per_s: u64,
-    /// How much of both rates may leave at once after a pause, in milliseconds of them; 0:
-    /// [`BURST_MS`].
+    /// Messages a second that leave a worker, a message to two clients counted twice; `None`: no limit.
+    pub messages_per_s: Option<NonZeroU64>,
+    /// Bytes a second that leave a worker; `None`: no limit.
+    pub bytes_per_s: Option<NonZeroU64>,
+    /// How much of both rates may leave at once after a pause, in milliseconds of them; one message in any case.
     pub burst_ms: u32,
-    /// Sessions of one broadcast flushed in a turn, at most; 0: as many as the turn allows.
-    pub sessions_per_turn: u32,
+    /// Sessions of one broadcast flushed in a turn, at most; `None`: as many as the turn allows.
+    pub sessions_per_turn: Option<NonZeroU32>,
+}
+
+impl Default for Pacing {
+    /// No limit.
+    fn default() -> Pacing {
+        Pacing {
+            messages_per_s: None,
+            bytes_per_s: None,
+            burst_ms: BURST_MS,
+            sessions_per_turn: None,
+        }
+    }
 }
 
 /// Default of [`Pacing::burst_ms`].
 pub const BURST_MS: u32 = 100;
 
 impl Pacing {
+    /// Sessions of one broadcast flushed in a turn.
+    pub(crate) fn turn_budget(&self) -> u32 {
+        self.sessions_per_turn.map_or(u32::MAX, NonZeroU32::get)
+    }
+
     /// True when it holds anything back.
     pub fn is_limited(&self) -> bool {
-        self.messages_per_s > 0 || self.bytes_per_s > 0 || self.sessions_per_turn > 0
+        self.messages_per_s.is_some()
+            || self.bytes_per_s.is_some()
+            || self.sessions_per_turn.is_some()
     }
 }
 
@@ -56,8 +76,8 @@ impl RateLimiter {
         self.refill(now_ms);
         let was = std::mem::replace(&mut self.pacing, pacing);
         // A limit that was not there has nothing saved up and no debt.
-        let full = |was: u64, saved: i128, capacity: i128| {
-            if was == 0 { capacity } else { saved.min(capacity) }
+        let full = |was: Option<NonZeroU64>, saved: i128, capacity: i128| {
+            if was.is_none() { capacity } else { saved.min(capacity) }
         };
         self.messages =
             full(was.messages_per_s, self.messages, self.capacity(pacing.messages_per_s));
@@ -68,8 +88,8 @@ impl RateLimiter {
         let passed = i128::from(now_ms.saturating_sub(self.refilled_ms));
         self.refilled_ms = self.refilled_ms.max(now_ms);
         let Pacing { messages_per_s, bytes_per_s, .. } = self.pacing;
-        let more = |tokens: i128, rate: u64, capacity: i128| {
-            (tokens + i128::from(rate) * passed).min(capacity)
+        let more = |tokens: i128, rate: Option<NonZeroU64>, capacity: i128| {
+            (tokens + tokens_per_ms(rate) * passed).min(capacity)
         };
         self.messages = more(self.messages, messages_per_s, self.capacity(messages_per_s));
         self.bytes = more(self.bytes, bytes_per_s, self.capacity(bytes_per_s));
@@ -77,13 +97,13 @@ impl RateLimiter {
 
     /// When something may leave: now when `<=` the time of the last refill.
     pub(crate) fn ready_ms(&self) -> u64 {
-        let wait = |tokens: i128, rate: u64| {
-            if rate == 0 || tokens > 0 {
-                return 0;
+        let wait = |tokens: i128, rate: Option<NonZeroU64>| match rate {
+            Some(rate) if tokens <= 0 => {
+                // Until there is a thousandth of a token.
+                let rate = i128::from(rate.get());
+                u64::try_from((rate - tokens) / rate).unwrap_or(u64::MAX)
             }
-            // Until there is a thousandth of a token.
-            u64::try_from((1 - tokens + i128::from(rate) - 1) / i128::from(rate))
-                .unwrap_or(u64::MAX)
+            _ => 0,
         };
         let Pacing { messages_per_s, bytes_per_s, .. } = self.pacing;
         let wait_ms = wait(self.messages, messages_per_s).max(wait(self.bytes, bytes_per_s));
@@ -91,26 +111,30 @@ impl RateLimiter {
     }
 
     pub(crate) fn take(&mut self, messages: u64, bytes: u64) {
-        if self.pacing.messages_per_s > 0 {
+        if self.pacing.messages_per_s.is_some() {
             self.messages -= i128::from(messages) * THOUSAND;
         }
-        if self.pacing.bytes_per_s > 0 {
+        if self.pacing.bytes_per_s.is_some() {
             self.bytes -= i128::from(bytes) * THOUSAND;
         }
     }
 
-    fn capacity(&self, rate: u64) -> i128 {
-        let burst_ms = if self.pacing.burst_ms == 0 { BURST_MS } else { self.pacing.burst_ms };
-        (i128::from(rate) * i128::from(burst_ms)).max(THOUSAND)
+    fn capacity(&self, rate: Option<NonZeroU64>) -> i128 {
+        (tokens_per_ms(rate) * i128::from(self.pacing.burst_ms)).max(THOUSAND)
     }
+}
+
+/// In thousandths.
+fn tokens_per_ms(rate: Option<NonZeroU64>) -> i128 {
+    rate.map_or(0, |rate| i128::from(rate.get()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn messages(messages_per_s: u64) -> Pacing {
-        Pacing { messages_per_s, ..Pacing::default() }
+    fn messages(per_s: u64) -> Pacing {
+        Pacing { messages_per_s: NonZeroU64::new(per_s), ..Pacing::default() }
     }
 
     /// Takes one message whenever the limiter says so, from `from_ms` to `to_ms`.
@@ -142,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_message_larger_than_the_bucket_leaves_and_is_paid_for_afterwards() {
-        let pacing = Pacing { bytes_per_s: 1000, ..Pacing::default() };
+        let pacing = Pacing { bytes_per_s: NonZeroU64::new(1000), ..Pacing::default() };
         let mut limiter = RateLimiter::new(pacing, 0);
         assert_eq!(limiter.ready_ms(), 0);
         limiter.take(1, 5000);

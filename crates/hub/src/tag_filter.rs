@@ -134,7 +134,7 @@ impl NumberOrder {
     }
 }
 
-/// Compares two decimal numbers of any length, digit by digit. `None` when one of them is none.
+/// Compares two decimal numbers of any length, digit by digit. `None` when one of them is not a number.
 fn compare(a: &str, b: &str) -> Option<Ordering> {
     let (a, b) = (Decimal::parse(a)?, Decimal::parse(b)?);
     let magnitude = || {

@@ -2,6 +2,7 @@
 
 mod kit;
 
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use dunlin_hub::{ChannelOptions, HubConfig, OverflowPolicy, Pacing, SessionId, SubscribeOptions};
@@ -10,7 +11,10 @@ use kit::{World, plain, publish, with_history};
 const QUANTUM: usize = 10;
 
 fn world() -> World {
-    World::with_config(HubConfig { broadcast_quantum: QUANTUM as u32, ..HubConfig::default() })
+    World::with_config(HubConfig {
+        broadcast_quantum: NonZeroU32::new(QUANTUM as u32),
+        ..HubConfig::default()
+    })
 }
 
 fn subscribers(
@@ -140,7 +144,7 @@ fn a_session_that_leaves_and_one_that_comes_disturb_nothing() {
 fn a_namespace_keeps_its_rate_and_does_not_hold_up_another() {
     let mut world = world();
     let slow = in_namespace("slow");
-    let pacing = Pacing { messages_per_s: 100, burst_ms: 10, ..Pacing::default() };
+    let pacing = Pacing { messages_per_s: NonZeroU64::new(100), burst_ms: 10, ..Pacing::default() };
     let now = world.now;
     world.hub(0).set_pacing(now, &"slow".into(), pacing);
     let both = subscribers(&mut world, 40, "slow:x", &slow);
@@ -165,7 +169,8 @@ fn a_namespace_keeps_its_rate_and_does_not_hold_up_another() {
 fn a_changed_rate_takes_effect_on_a_broadcast_under_way() {
     let mut world = world();
     let options = in_namespace("n");
-    let rate = |messages_per_s| Pacing { messages_per_s, burst_ms: 1, ..Pacing::default() };
+    let rate =
+        |per_s| Pacing { messages_per_s: NonZeroU64::new(per_s), burst_ms: 1, ..Pacing::default() };
     let name: Arc<str> = "n".into();
     let now = world.now;
     world.hub(0).set_pacing(now, &name, rate(1));
@@ -189,7 +194,7 @@ fn a_changed_rate_takes_effect_on_a_broadcast_under_way() {
 #[test]
 fn bytes_are_kept_to_as_well_and_so_is_the_worker() {
     let mut world = world();
-    let pacing = Pacing { bytes_per_s: 1300, burst_ms: 10, ..Pacing::default() };
+    let pacing = Pacing { bytes_per_s: NonZeroU64::new(1300), burst_ms: 10, ..Pacing::default() };
     let now = world.now;
     world.hub(0).set_worker_pacing(now, pacing);
     subscribers(&mut world, 21, "all", &plain());
@@ -205,7 +210,7 @@ fn a_namespace_may_have_a_smaller_quantum_of_its_own() {
     let mut world = world();
     let options = in_namespace("big");
     let now = world.now;
-    let pacing = Pacing { sessions_per_turn: 3, ..Pacing::default() };
+    let pacing = Pacing { sessions_per_turn: NonZeroU32::new(3), ..Pacing::default() };
     world.hub(0).set_pacing(now, &"big".into(), pacing);
     subscribers(&mut world, 7, "big:x", &options);
     world.publish(0, "big:x", &options, "hi");

@@ -97,7 +97,7 @@ fn a_full_table_of_histories_takes_no_name_without_one() {
 }
 
 #[test]
-fn a_maker_at_his_quota_loses_his_own_empty_channels_first() {
+fn an_owner_at_his_quota_loses_his_own_empty_channels_first() {
     let config = HubConfig { channels_per_owner_max: 10, ..HubConfig::default() };
     let mut world = World::with_config(config);
     let options = Arc::new(namespace("n"));

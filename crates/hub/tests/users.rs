@@ -367,6 +367,8 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     }
     let chosen = world.open(0, "dan");
     world.subscribe(chosen, "chat:a", &options, made());
+    let lost = world.open(0, "dan");
+    world.subscribe(lost, "chat:a", &options, made());
     // One that has ended leaves its place behind.
     let (gone, now) = (world.open(0, "gone"), world.now);
     world.subscribe(gone, "news", &options, asked());
@@ -378,9 +380,10 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     world.hub(0).handle_subscribe(now, 77, late, &far, &options, asked());
 
     let mut withdrawal = Withdrawal::default();
-    let permits = |channel: &str, user: &str, _: u64| Permitted {
+    let permits = |channel: &str, user: &str, of: SessionId, _: u64| Permitted {
         subscription: !channel.starts_with("chat:") || user == "bob",
         join_leave: true,
+        grant: of != lost,
     };
     let mut turns = 1;
     while !world.hub(0).withdraw(now, &mut withdrawal, 3, "withdrawn", permits) {
@@ -400,6 +403,7 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     let ended = "unsub chat:a 2000\npub news 0 y\n";
     assert_eq!(read, [ended, "pub chat:a 0 x\npub news 0 y\n", ended]);
     assert_eq!(world.read(chosen), "pub chat:a 0 x\n", "the server had subscribed it");
+    assert_eq!(world.read(lost), "unsub chat:a 2000\n", "what it was granted by does not hold");
     assert_eq!(world.read(late), "");
 }
 
@@ -426,8 +430,11 @@ fn joins_and_leaves_end_with_the_permission_and_the_subscription_stays() {
     let now = world.now;
     world.hub(0).handle_subscribe(now, 7, late, "other", &options, asked());
     let mut withdrawal = Withdrawal::default();
-    let permits =
-        |_: &str, user: &str, _: u64| Permitted { subscription: true, join_leave: user == "bob" };
+    let permits = |_: &str, user: &str, _: SessionId, _: u64| Permitted {
+        subscription: true,
+        join_leave: user == "bob",
+        grant: true,
+    };
     while !world.hub(0).withdraw(now, &mut withdrawal, 2, "", permits) {}
     world.settle();
     let visitor = world.open(0, "visitor");

@@ -7,11 +7,13 @@ pub mod websocket;
 
 mod core;
 mod protocols;
+mod timeout;
 
 pub use ipnet::IpNet;
 pub use protocols::UpgradeError;
 /// Of the version that [`Tls::from_config`] and [`ServerTls::from_config`] take.
 pub use rustls;
+pub use timeout::TimeoutMs;
 
 pub use core::{
     Admit, ClientTls, CloseReason, ConnId, ConnectConfig, Context, Descriptors, EventLoop, Exit,

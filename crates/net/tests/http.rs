@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use dunlin_net::http::{Framing, Request, Response};
@@ -267,7 +268,8 @@ fn violations_are_answered_and_end_the_connection() {
 #[test]
 fn half_a_request_and_silence() {
     let mut listen = ListenConfig::http();
-    listen.limits.head_timeout_ms = 30;
+    listen.limits.head_timeout_ms = NonZeroU64::new(30);
+    listen.limits.body_timeout_ms = NonZeroU64::new(30);
     let (site, events) = site_with(listen.clone());
 
     let mut peer = site.connect();
@@ -287,7 +289,7 @@ fn half_a_request_and_silence() {
     assert_eq!(site.ask(|_, cx| cx.stats().timed_out), 3);
 
     // Between requests the other clock runs; while an answer is outstanding, none.
-    listen.limits.keep_alive_timeout_ms = 30;
+    listen.limits.keep_alive_timeout_ms = NonZeroU64::new(30);
     let (site, events) = site_with(listen);
     let mut peer = site.connect();
     peer.says("GET /1 HTTP/1.1\r\nHost: x\r\n\r\n");

@@ -7,6 +7,7 @@ mod support;
 use std::collections::VecDeque;
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use dunlin_net::{
@@ -265,7 +266,7 @@ fn a_deadline_passes_once() {
 fn who_says_nothing_for_the_idle_time_is_closed() {
     let (handler, events) = echo();
     let mut listen = ListenConfig::tcp();
-    listen.limits.idle_timeout_ms = 20;
+    listen.limits.idle_timeout_ms = NonZeroU64::new(20);
     let server = run(handler, listen);
     server.connect().hears_the_end();
     assert_eq!(events.recv_timeout(TIMEOUT), Ok(Event::Open));
@@ -484,7 +485,7 @@ fn a_refused_connect_and_one_that_takes_too_long() {
     full.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
     full.listen(0).unwrap();
     let addr = full.local_addr().unwrap().as_socket().unwrap();
-    let config = ConnectConfig { timeout_ms: 50, ..ConnectConfig::default() };
+    let config = ConnectConfig { timeout_ms: NonZeroU64::new(50), ..ConnectConfig::default() };
     let mut filled = client.events.len();
     while filled < 3 {
         for _ in 0..4 {
@@ -529,7 +530,7 @@ fn a_firehose_does_not_starve_the_others() {
 #[test]
 fn who_only_holds_connections_open_gives_way_to_who_comes_next() {
     let (handler, events) = echo();
-    let config = LoopConfig { unauthenticated_max: 2, ..LoopConfig::default() };
+    let config = LoopConfig { unauthenticated_max: Some(2), ..LoopConfig::default() };
     let server = run_with(handler, config, ListenConfig::tcp());
     let mut known = server.connect();
     known.says("hello").hears("hello");
@@ -580,7 +581,7 @@ impl Handler for Count {
 fn what_nobody_has_vouched_for_is_read_behind_everybody_else_and_a_little_in_a_turn() {
     const PEERS: usize = 40;
     const EACH: usize = 50_000;
-    let config = LoopConfig { unauthenticated_max: 1_000, ..LoopConfig::default() };
+    let config = LoopConfig { unauthenticated_max: Some(1_000), ..LoopConfig::default() };
     let mut event_loop = EventLoop::new(config).unwrap();
     let listener =
         event_loop.context().listen("127.0.0.1:0".parse().unwrap(), &ListenConfig::tcp()).unwrap();

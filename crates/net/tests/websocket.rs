@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::num::NonZeroU64;
+
 use dunlin_net::http::Request;
 use dunlin_net::websocket::{
     ClientHandshakeError, DeflateConfig, HandshakeError, Message, NewHandshake, Opcode,
@@ -297,7 +299,8 @@ fn an_idle_websocket_costs_its_record_and_nothing_else() {
 
 #[test]
 fn a_websocket_that_says_nothing_for_the_idle_time_is_closed() {
-    let config = WebSocketConfig { idle_timeout_ms: 30, ..WebSocketConfig::default() };
+    let config =
+        WebSocketConfig { idle_timeout_ms: NonZeroU64::new(30), ..WebSocketConfig::default() };
     let server = run(Both { config, ..Both::default() }, ListenConfig::http());
     let mut peer = server.connect();
     peer.says(HANDSHAKE).hears(ACCEPTED).says(frame(0x89, b"")).hears(b"\x8a\x00");

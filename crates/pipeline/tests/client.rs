@@ -6,6 +6,7 @@ mod support;
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 
 use dunlin_pipeline::{
@@ -220,7 +221,7 @@ fn only_the_oldest_pays_for_a_stalled_answer() {
             conversation.answers(target(&head));
         }
     });
-    let config = HostConfig { answer_timeout_ms: 200, ..one(4) };
+    let config = HostConfig { answer_timeout_ms: NonZeroU64::new(200), ..one(4) };
     let mut notes = ask(&url(addr), config, &gets(&targets(6)));
     notes.ends.sort_by_key(|(tag, _)| *tag);
     for (tag, end) in &notes.ends {
@@ -344,7 +345,7 @@ fn one_byte_after_another_is_too_slow_in_the_end() {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     });
-    let config = HostConfig { answer_timeout_ms: 200, ..one(1) };
+    let config = HostConfig { answer_timeout_ms: NonZeroU64::new(200), ..one(1) };
     let notes = ask(&url(addr), config, &[Request::get("/")]);
     assert!(notes.ends[0].1.error().contains("answer_timeout_ms"));
 }
@@ -388,8 +389,8 @@ fn a_dead_address_holds_up_nobody() {
     for first in [silent_addr, refused] {
         let config = HostConfig {
             addresses: vec![first, addr],
-            connect_timeout_ms: 600_000,
-            queue_timeout_ms: 0,
+            connect_timeout_ms: NonZeroU64::new(600_000),
+            queue_timeout_ms: None,
             ..one(2)
         };
         let notes = ask("http://a.example", config, &gets(&targets(3)));

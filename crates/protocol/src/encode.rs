@@ -1,6 +1,7 @@
 //! Encodes pushes and replies to the bytes for the socket.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use dunlin_hub::Outgoing;
 use dunlin_wire::fossil::DeltaEncoder;
@@ -13,6 +14,7 @@ use crate::centrifuge::{
     ConnectResult, REASON_BYTES_MAX, Reply, protobuf, write_connect_push, write_push,
     write_refresh_push,
 };
+use crate::codec::{Codec, Own};
 use crate::encoding::{Encoding, Format, Wrapping};
 use crate::{json, long_poll, pusher};
 
@@ -27,6 +29,7 @@ pub struct FrameEncoder {
     deflater: Option<Deflater>,
     delta: DeltaEncoder,
     scratch: Vec<u8>,
+    codec: Own,
 }
 
 impl FrameEncoder {
@@ -37,6 +40,12 @@ impl FrameEncoder {
     /// A connection that negotiated a smaller one is served by the uncompressed encoding.
     pub fn new(deflater: Option<Deflater>) -> FrameEncoder {
         FrameEncoder { deflater, ..FrameEncoder::default() }
+    }
+
+    /// The same, which speaks a protocol of the program's own, too. Without one [`Encoding::Own`] sends nothing.
+    #[must_use]
+    pub fn with_codec(self, codec: Option<Rc<dyn Codec>>) -> FrameEncoder {
+        FrameEncoder { codec: Own(codec), ..self }
     }
 
     /// Appends the reply to command `id`.
@@ -224,6 +233,19 @@ impl FrameEncoder {
                     chunk(out, start);
                 }
             }
+            Wrapping::Translated => {
+                let Some(codec) = &self.codec.0 else { return };
+                self.scratch.clear();
+                body(&mut self.scratch);
+                if self.scratch.is_empty() {
+                    return;
+                }
+                codec.encode(&self.scratch, out);
+                if out.len() > start {
+                    let opcode = if codec.is_binary() { Opcode::Binary } else { Opcode::Text };
+                    frame(opcode, out, start);
+                }
+            }
             Wrapping::Item => {
                 out.push(b',');
                 body(out);
@@ -277,6 +299,8 @@ pub const fn ping(encoding: Encoding) -> &'static [u8] {
         Wrapping::Delimited { chunked: true } => b"1\r\n\0\r\n",
         Wrapping::Delimited { chunked: false } => b"\0",
         Wrapping::Item => b"",
+        // Clients answer this by themselves (RFC 6455 §5.5.2).
+        Wrapping::Translated => b"\x89\0",
     }
 }
 
@@ -386,11 +410,25 @@ mod tests {
         }
     }
 
+    /// Says what the client protocol says, and is said nothing.
+    struct Same;
+
+    impl Codec for Same {
+        fn decode(&self, _: &[u8], _: &mut Vec<u8>) {}
+
+        fn encode(&self, said: &[u8], message: &mut Vec<u8>) {
+            message.extend_from_slice(said);
+        }
+    }
+
     #[test]
     fn pings_are_what_an_empty_message_would_be() {
         for encoding in Encoding::ALL {
             let mut out = Vec::new();
-            if encoding != Encoding::Poll {
+            if encoding == Encoding::Own {
+                // Its pings are the WebSocket's, which its clients answer without the codec.
+                FrameHeader::new(Opcode::Ping, 0).encode(&mut out);
+            } else if encoding != Encoding::Poll {
                 FrameEncoder::default().wrap(encoding, &mut out, |out| match encoding.format() {
                     _ if encoding.is_pusher() => {
                         out.extend_from_slice(br#"{"event":"pusher:ping","data":{}}"#);
@@ -584,7 +622,7 @@ mod tests {
             if offset > 0 {
                 expected["pub"]["offset"] = offset.into();
             }
-            let mut encoder = FrameEncoder::default();
+            let mut encoder = FrameEncoder::default().with_codec(Some(Rc::new(Same)));
             for encoding in Encoding::ALL {
                 if encoding == Encoding::Poll || encoding.format() == Format::Protobuf {
                     continue;
@@ -612,7 +650,7 @@ mod tests {
     /// Takes a single message out of its wrapping, as a client would.
     fn unwrap(encoding: Encoding, mut bytes: &[u8]) -> &[u8] {
         match encoding.wrapping() {
-            Wrapping::Frame { .. } => {
+            Wrapping::Frame { .. } | Wrapping::Translated => {
                 let (header, taken) = FrameHeader::decode(bytes).unwrap().unwrap();
                 assert_eq!(header.length as usize, bytes.len() - taken);
                 &bytes[taken..]

@@ -46,6 +46,8 @@ pub enum Encoding {
     Pusher = 17,
     /// The same, compressed message by message without context takeover.
     PusherDeflate = 18,
+    /// A protocol of the program's own ([`Codec`](crate::Codec)) in WebSocket frames.
+    Own = 19,
 }
 
 /// The format of messages in both directions.
@@ -81,11 +83,13 @@ pub(crate) enum Wrapping {
     Delimited { chunked: bool },
     /// An item of a JSON array, with the comma before it.
     Item,
+    /// A WebSocket frame of what the codec makes of it.
+    Translated,
 }
 
 impl Encoding {
     /// Every encoding, by number.
-    pub const ALL: [Encoding; 19] = [
+    pub const ALL: [Encoding; 20] = [
         Encoding::WsJson,
         Encoding::WsJsonDeflate,
         Encoding::UniWs,
@@ -105,6 +109,7 @@ impl Encoding {
         Encoding::HttpStreamProtobufBare,
         Encoding::Pusher,
         Encoding::PusherDeflate,
+        Encoding::Own,
     ];
 
     /// The encoding with the hub's number.
@@ -183,6 +188,7 @@ impl Encoding {
                 | Encoding::WsProtobufDeflate
                 | Encoding::Pusher
                 | Encoding::PusherDeflate
+                | Encoding::Own
         ) || self.is_emulated()
     }
 
@@ -202,7 +208,7 @@ impl Encoding {
 
     /// Whether the connection is a WebSocket.
     pub const fn is_websocket(self) -> bool {
-        matches!(self.wrapping(), Wrapping::Frame { .. })
+        matches!(self.wrapping(), Wrapping::Frame { .. } | Wrapping::Translated)
     }
 
     /// Name of the transport, as Centrifugo names it in metrics and logs.
@@ -222,6 +228,7 @@ impl Encoding {
             Encoding::UniHttpStream | Encoding::UniHttpStreamBare => "uni_http_stream",
             Encoding::Poll => "poll",
             Encoding::Pusher | Encoding::PusherDeflate => "pusher",
+            Encoding::Own => "own",
         }
     }
 
@@ -243,6 +250,7 @@ impl Encoding {
             Encoding::HttpStreamProtobuf => Wrapping::Delimited { chunked: true },
             Encoding::HttpStreamProtobufBare => Wrapping::Delimited { chunked: false },
             Encoding::Poll => Wrapping::Item,
+            Encoding::Own => Wrapping::Translated,
         }
     }
 }
@@ -265,6 +273,6 @@ mod tests {
             assert!(number < dunlin_hub::ENCODINGS_MAX);
             assert_eq!(Encoding::of(hub), Some(encoding));
         }
-        assert_eq!(Encoding::of(dunlin_hub::EncodingId(19)), None);
+        assert_eq!(Encoding::of(dunlin_hub::EncodingId(20)), None);
     }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod centrifuge;
+mod codec;
 pub mod emulation;
 mod encode;
 mod encoding;
@@ -11,6 +12,7 @@ mod payload;
 pub mod pusher;
 pub mod stream;
 
+pub use codec::Codec;
 pub use encode::{FrameEncoder, end_of_stream, ping};
 pub use encoding::{Encoding, Format};
 pub use json::{Json, ProtocolError};

@@ -180,7 +180,7 @@ pub const fn headers(encoding: Encoding) -> &'static [(&'static str, &'static st
             ("Content-Type", "application/json"),
             ("Cache-Control", "private, no-cache, no-store, must-revalidate, max-age=0"),
         ],
-        Wrapping::Frame { .. } => &[],
+        Wrapping::Frame { .. } | Wrapping::Translated => &[],
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a connection is made by, and why there is none.
+//! How connections are opened, and why opening one failed.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -80,7 +80,7 @@ impl ConnectFault {
 pub struct ConnectError {
     /// What stands in the way.
     pub fault: ConnectFault,
-    /// The sentence for it, with what mends it.
+    /// The sentence for it, and how to fix it.
     pub why: String,
 }
 

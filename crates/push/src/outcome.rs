@@ -72,7 +72,7 @@ pub struct OutcomeJson<'a> {
     /// [`Rejected::retry_after`], seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u64>,
-    /// The reason in a sentence, or what mends it.
+    /// The reason in a sentence, or how to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<Cow<'a, str>>,
 }
@@ -101,14 +101,14 @@ pub struct Rejected {
     pub retry_after: Option<Duration>,
     /// The service's name for the push, where it gives one.
     pub id: String,
-    /// What mends it, where that is known and is not the push; else what the service says beside its word.
+    /// How to fix it, where that is known and is not the push; else what the service says beside its word.
     pub advice: Option<String>,
     /// It was sent before without an answer, so that it may have been accepted then.
     pub possible_duplicate: bool,
 }
 
 impl Rejected {
-    /// With what a service says beside its word as the advice; an empty sentence is none.
+    /// Uses the service's message as the advice; an empty message gives no advice.
     pub(crate) fn said(
         status: u16,
         reason: String,

@@ -37,8 +37,8 @@ pub(crate) async fn open(
     };
     let why = match result {
         Ok(()) => return Ok(tcp),
-        Err(Fault::Refused(why)) => why,
-        Err(Fault::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+        Err(TunnelError::Refused(why)) => why,
+        Err(TunnelError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
             let kind = match proxy.kind {
                 ProxyKind::Http => "an HTTP",
                 ProxyKind::Socks5 => "a SOCKS5",
@@ -47,20 +47,20 @@ pub(crate) async fn open(
                 "it ends the connection without an answer; is it {kind} proxy, and are we allowed to use it?"
             )
         }
-        Err(Fault::Io(error)) => error.to_string(),
+        Err(TunnelError::Io(error)) => error.to_string(),
     };
     let why = format!("proxy {}:{}: {why}", proxy.host, proxy.port);
     Err(ConnectError::new(ConnectFault::Proxy, why))
 }
 
-enum Fault {
+enum TunnelError {
     Io(io::Error),
     Refused(String),
 }
 
-impl From<io::Error> for Fault {
-    fn from(error: io::Error) -> Fault {
-        Fault::Io(error)
+impl From<io::Error> for TunnelError {
+    fn from(error: io::Error) -> TunnelError {
+        TunnelError::Io(error)
     }
 }
 
@@ -69,7 +69,7 @@ async fn http_connect(
     proxy: &Proxy,
     host: &str,
     port: u16,
-) -> Result<(), Fault> {
+) -> Result<(), TunnelError> {
     let mut head = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n");
     if let Some((user, password)) = &proxy.login {
         let login = BASE64_STANDARD.encode(format!("{user}:{password}"));
@@ -81,7 +81,9 @@ async fn http_connect(
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\n") {
         if answer.len() >= HEAD_BYTES_MAX {
-            return Err(Fault::Refused("its answer has no end; is it an HTTP proxy?".to_owned()));
+            return Err(TunnelError::Refused(
+                "its answer has no end; is it an HTTP proxy?".to_owned(),
+            ));
         }
         answer.push(tcp.read_u8().await?);
     }
@@ -102,7 +104,7 @@ async fn http_connect(
         Some(_) => format!("it answers {line:?}; does it allow CONNECT to port {port}?"),
         None => format!("it answers {line:?}; is it an HTTP proxy?"),
     };
-    Err(Fault::Refused(why))
+    Err(TunnelError::Refused(why))
 }
 
 async fn socks5_connect(
@@ -110,8 +112,8 @@ async fn socks5_connect(
     proxy: &Proxy,
     host: &str,
     port: u16,
-) -> Result<(), Fault> {
-    let refused = |why: &str| Fault::Refused(why.to_owned());
+) -> Result<(), TunnelError> {
+    let refused = |why: &str| TunnelError::Refused(why.to_owned());
     let method = if proxy.login.is_some() { 2 } else { 0 };
     tcp.write_all(&[5, 1, method]).await?;
     let mut chosen = [0; 2];
@@ -163,7 +165,7 @@ async fn socks5_connect(
         code => Some(format!("it cannot connect to {host}:{port} (SOCKS5 code {code})")),
     };
     if let Some(why) = why {
-        return Err(Fault::Refused(why));
+        return Err(TunnelError::Refused(why));
     }
     // The address it bound, which nobody needs.
     let bytes = match answer[3] {

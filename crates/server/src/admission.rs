@@ -30,12 +30,12 @@ pub(crate) enum Admission {
 pub(crate) struct Admissions {
     total: AtomicU64,
     hasher: foldhash::fast::RandomState,
-    addresses: [Mutex<HashMap<IpAddr, Count>>; SHARDS],
+    addresses: [Mutex<HashMap<IpAddr, AddressCount>>; SHARDS],
 }
 
 /// Connections of one address.
 #[derive(Clone, Copy, Default)]
-struct Count {
+struct AddressCount {
     connections: u32,
     /// Those of them whose peer has not shown who it is.
     unauthenticated: u32,
@@ -66,9 +66,9 @@ impl Admissions {
         } else if reached(count.unauthenticated, limits.unauthenticated_per_address_max) {
             Admission::UnauthenticatedReached
         } else {
-            let Count { connections, unauthenticated } = count;
+            let AddressCount { connections, unauthenticated } = count;
             let count =
-                Count { connections: connections + 1, unauthenticated: unauthenticated + 1 };
+                AddressCount { connections: connections + 1, unauthenticated: unauthenticated + 1 };
             shard.insert(address, count);
             return Admission::Granted;
         };
@@ -102,7 +102,7 @@ impl Admissions {
         self.total.load(Relaxed)
     }
 
-    fn shard(&self, address: IpAddr) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Count>> {
+    fn shard(&self, address: IpAddr) -> std::sync::MutexGuard<'_, HashMap<IpAddr, AddressCount>> {
         let index = self.hasher.hash_one(address) as usize % SHARDS;
         // A worker that panicked between lock and unlock leaves a count at most one too high.
         self.addresses[index].lock().unwrap_or_else(|poisoned| poisoned.into_inner())

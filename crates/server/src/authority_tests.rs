@@ -190,6 +190,7 @@ fn with_private_channels(workers: usize) -> Cluster {
         let private = ChannelOptions {
             allow_subscribe_for_client: false,
             allow_subscribe_for_anonymous: false,
+            presence: true,
             ..kept()
         };
         config.channel.namespaces.insert("private", private);
@@ -487,6 +488,23 @@ fn capabilities_grant_what_a_namespace_does_not() {
     assert_eq!(ended["push"]["unsubscribe"]["code"], 2000, "{ended}");
     assert!(ada.next()["refresh"].is_object());
     assert_eq!(ada.say(&history("private:b"))["error"]["code"], 103);
+}
+
+#[test]
+fn what_a_channel_has_not_needs_no_permission() {
+    let cluster = Cluster::start_with(1, |config| {
+        let bare = ChannelOptions { history_size: 0, history_ttl_ms: 0, ..kept() };
+        config.channel.namespaces.insert("bare", bare);
+        config.channel.namespaces.insert("full", ChannelOptions { presence: true, ..kept() });
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+    });
+    let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
+    for asked in ["history", "presence", "presence_stats"] {
+        for (channel, expected) in [("bare:a", 108), ("full:a", 103)] {
+            let answer = ada.say(&json!({"id": 3, asked: {"channel": channel}}));
+            assert_eq!(answer["error"]["code"], expected, "{asked} of {channel}: {answer}");
+        }
+    }
 }
 
 #[test]

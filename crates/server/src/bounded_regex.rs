@@ -15,7 +15,7 @@ pub(crate) const FIX: &str = "write it as in \"^[a-z]+:[0-9]+$\", in at most 102
 /// Compiles an expression.
 ///
 /// # Errors
-/// It is none, or too large.
+/// It does not compile, or is too large.
 pub(crate) fn compile(text: &str) -> Result<Regex, String> {
     if text.len() > BYTES_MAX {
         return Err(format!("it has more than {BYTES_MAX} bytes"));

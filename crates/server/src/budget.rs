@@ -13,8 +13,11 @@ use std::sync::Mutex;
 
 use dunlin_config::{ClientBudget, SharedBudget};
 use dunlin_hub::SessionId;
+use dunlin_protocol::centrifuge::Request;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+
+use crate::api::Request as Call;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Parts of the shared buckets, each with a lock.
@@ -42,10 +45,62 @@ impl BudgetKey {
     }
 }
 
+/// What kind of command is charged: a budget may have a rate for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommandKind {
+    Publish,
+    Subscribe,
+    Read,
+    Rpc,
+}
+
+impl CommandKind {
+    /// Which rate of a budget a request counts for, beside that of all commands.
+    pub(crate) fn of_command(request: &Request<'_>) -> Option<CommandKind> {
+        match request {
+            Request::Publish(_) => Some(CommandKind::Publish),
+            Request::Subscribe(_) | Request::Unsubscribe(_) => Some(CommandKind::Subscribe),
+            Request::History(_) | Request::Presence(_) | Request::PresenceStats(_) => {
+                Some(CommandKind::Read)
+            }
+            Request::Rpc(_) | Request::Send(_) => Some(CommandKind::Rpc),
+            Request::Connect(_)
+            | Request::Refresh(_)
+            | Request::SubRefresh(_)
+            | Request::Ping
+            | Request::Pong
+            | Request::Unknown(_) => None,
+        }
+    }
+
+    /// Which rate of a key's budget a request counts for, beside that of all calls.
+    pub(crate) fn of_call(request: &Call<'_>) -> Option<CommandKind> {
+        match request {
+            Call::Publish(_) | Call::Broadcast(_) | Call::Send(_) => Some(CommandKind::Publish),
+            Call::Subscribe(_) | Call::Unsubscribe(_) => Some(CommandKind::Subscribe),
+            Call::History(_) | Call::Presence(_) | Call::PresenceStats(_) => {
+                Some(CommandKind::Read)
+            }
+            Call::HistoryRemove(_)
+            | Call::Disconnect(_)
+            | Call::Refresh(_)
+            | Call::RevokeToken(_)
+            | Call::InvalidateUserTokens(_)
+            | Call::BlockUser(_)
+            | Call::UnblockUser(_)
+            | Call::Connections(_)
+            | Call::Channels(_)
+            | Call::Info => None,
+        }
+    }
+}
+
 /// The rates of a budget. A rate of 0 is no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rates {
     commands_per_s: u32,
+    /// By [`CommandKind`].
+    kinds_per_s: [u32; 4],
     bytes_per_s: u64,
     deliveries_per_s: u64,
     burst_ms: u32,
@@ -54,11 +109,20 @@ pub(crate) struct Rates {
 impl Rates {
     /// So many commands a second, and as many at once.
     pub(crate) fn per_second(commands_per_s: u32) -> Rates {
-        Rates { commands_per_s, bytes_per_s: 0, deliveries_per_s: 0, burst_ms: 1_000 }
+        Rates {
+            commands_per_s,
+            kinds_per_s: [0; 4],
+            bytes_per_s: 0,
+            deliveries_per_s: 0,
+            burst_ms: 1_000,
+        }
     }
 
     pub(crate) fn is_limited(&self) -> bool {
-        self.commands_per_s > 0 || self.bytes_per_s > 0 || self.deliveries_per_s > 0
+        self.commands_per_s > 0
+            || self.bytes_per_s > 0
+            || self.deliveries_per_s > 0
+            || self.kinds_per_s != [0; 4]
     }
 
     /// How long it takes at these rates.
@@ -67,30 +131,44 @@ impl Rates {
             0 => 0,
             per_s => count.saturating_mul(SECOND_NS) / per_s,
         };
+        let kind_per_s = work.kind.map_or(0, |kind| self.kinds_per_s[kind as usize]);
         of(work.commands.into(), self.commands_per_s.into())
+            .saturating_add(of(work.commands.into(), kind_per_s.into()))
             .saturating_add(of(work.bytes, self.bytes_per_s))
             .saturating_add(of(work.deliveries, self.deliveries_per_s))
     }
 }
 
-impl From<&ClientBudget> for Rates {
-    fn from(of: &ClientBudget) -> Rates {
-        let ClientBudget { commands_per_s, bytes_per_s, deliveries_per_s, burst_ms } = *of;
-        Rates { commands_per_s, bytes_per_s, deliveries_per_s, burst_ms }
-    }
+macro_rules! rates_of {
+    ($budget:ty) => {
+        impl From<&$budget> for Rates {
+            fn from(of: &$budget) -> Rates {
+                Rates {
+                    commands_per_s: of.commands_per_s,
+                    kinds_per_s: [
+                        of.publishes_per_s,
+                        of.subscribes_per_s,
+                        of.reads_per_s,
+                        of.rpcs_per_s,
+                    ],
+                    bytes_per_s: of.bytes_per_s,
+                    deliveries_per_s: of.deliveries_per_s,
+                    burst_ms: of.burst_ms,
+                }
+            }
+        }
+    };
 }
 
-impl From<&SharedBudget> for Rates {
-    fn from(of: &SharedBudget) -> Rates {
-        let SharedBudget { commands_per_s, bytes_per_s, deliveries_per_s, burst_ms } = *of;
-        Rates { commands_per_s, bytes_per_s, deliveries_per_s, burst_ms }
-    }
-}
+rates_of!(ClientBudget);
+rates_of!(SharedBudget);
 
 /// What is charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
     pub(crate) commands: u32,
+    /// Of the commands, if a budget may have a rate for them alone.
+    pub(crate) kind: Option<CommandKind>,
     pub(crate) bytes: u64,
     /// Messages to others.
     pub(crate) deliveries: u64,
@@ -218,11 +296,12 @@ mod tests {
 
     const RATES: Rates = Rates {
         commands_per_s: 100,
+        kinds_per_s: [0; 4],
         bytes_per_s: 1_000,
         deliveries_per_s: 10_000,
         burst_ms: 1_000,
     };
-    const COMMAND: Work = Work { commands: 1, bytes: 0, deliveries: 0 };
+    const COMMAND: Work = Work { commands: 1, kind: None, bytes: 0, deliveries: 0 };
 
     fn key(number: u64) -> BudgetKey {
         BudgetKey(number)
@@ -243,12 +322,28 @@ mod tests {
     #[test]
     fn bytes_and_deliveries_take_time_as_well() {
         let mut budgets = Buckets::default();
-        let work = Work { commands: 50, bytes: 500, deliveries: 5_000 };
+        let work = Work { commands: 50, bytes: 500, deliveries: 5_000, ..COMMAND };
         assert_eq!(budgets.charge(key(1), &RATES, work, 0), 500);
-        let free = Rates { commands_per_s: 0, bytes_per_s: 0, deliveries_per_s: 0, burst_ms: 10 };
-        let much = Work { commands: u32::MAX, bytes: u64::MAX, deliveries: u64::MAX };
+        let free = Rates { burst_ms: 10, ..Rates::per_second(0) };
+        let much = Work { commands: u32::MAX, bytes: u64::MAX, deliveries: u64::MAX, ..COMMAND };
         assert_eq!(budgets.charge(key(1), &free, much, 0), 0, "no bound");
         assert!(budgets.charge(key(3), &RATES, much, 0) > 1 << 32, "nothing overflows");
+    }
+
+    #[test]
+    fn a_kind_of_command_may_have_a_rate_of_its_own() {
+        let mut budgets = Buckets::default();
+        let rates = Rates { kinds_per_s: [10, 0, 0, 0], ..Rates::per_second(0) };
+        assert!(rates.is_limited());
+        let publish = Work { kind: Some(CommandKind::Publish), ..COMMAND };
+        for _ in 0..10 {
+            assert_eq!(budgets.charge(key(1), &rates, publish, 0), 0);
+        }
+        assert_eq!(budgets.charge(key(1), &rates, publish, 0), 100);
+        let read = Work { kind: Some(CommandKind::Read), ..COMMAND };
+        for _ in 0..1_000 {
+            assert_eq!(budgets.charge(key(2), &rates, read, 0), 0, "no bound of its own");
+        }
     }
 
     #[test]

@@ -45,6 +45,27 @@ fn commands_beyond_the_budget_wait_and_are_carried_out_in_order() {
     assert!(delayed(&cluster) > 0);
 }
 
+/// Ten publications a second, and as many other commands as it likes.
+#[test]
+fn a_kind_of_command_waits_for_a_rate_of_its_own() {
+    let cluster = Cluster::start_with(1, |config| {
+        budget(config, 0);
+        config.limits.anonymous_budget.publishes_per_s = 20;
+    });
+    let read = |id: u32| format!("{{\"id\":{id},\"history\":{{\"channel\":\"a\"}}}}");
+    let reads = (2..202).map(read).collect::<Vec<_>>().join("\n");
+    let (mut reader, _) = client(&cluster, &reads);
+    for id in 2..202 {
+        assert_eq!(reader.next().unwrap()["id"], id);
+    }
+    assert_eq!(delayed(&cluster), 0, "reads have no rate");
+    let (mut writer, _) = client(&cluster, &publishes(2..6, "a"));
+    for id in 2..6 {
+        assert_eq!(writer.next().unwrap()["id"], id, "answered in order, none refused");
+    }
+    assert!(delayed(&cluster) > 0);
+}
+
 #[test]
 fn one_frame_is_carried_out_over_many_turns_whatever_the_budget() {
     let cluster = Cluster::start_with(1, |config| budget(config, 0));

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use dunlin_hub::SessionId;
 
 use crate::cluster_message::{
-    ClusterAnswer, ClusterAsk, ClusterCommand, ClusterStatus, MembersReport, RemoteMember,
-    StatusPage,
+    ChangeAsk, ChangeNews, ClusterAnswer, ClusterAsk, ClusterCommand, ClusterStatus, MembersReport,
+    RemoteMember, StatusPage,
 };
 use crate::connections::ConnectionSearch;
 use crate::push_message::{PushReply, PushRequest};
@@ -41,7 +41,10 @@ pub(crate) enum BusMessage {
     /// Worker to admin: the generation it waits for is adopted or rejected.
     SettingsAdopted,
     /// Admin to workers: list the broadcasts under way, or act on one.
-    BroadcastCommand { request_id: u64, command: BroadcastCommand },
+    BroadcastCommand {
+        request_id: u64,
+        command: BroadcastCommand,
+    },
     /// Worker to admin.
     BroadcastReply {
         request_id: u64,
@@ -52,16 +55,34 @@ pub(crate) enum BusMessage {
         acted: Option<u64>,
     },
     /// Admin to workers: count the sessions that a change affects.
-    CountAffected { request_id: u64, scope: Arc<AffectedScope> },
+    CountAffected {
+        request_id: u64,
+        scope: Arc<AffectedScope>,
+    },
     /// Worker to admin.
-    AffectedReply { request_id: u64, worker: usize, counts: Box<AffectedCounts> },
+    AffectedReply {
+        request_id: u64,
+        worker: usize,
+        counts: Box<AffectedCounts>,
+    },
 
     /// Worker to admin: tokens are to be revoked. `token` comes back with the reply.
-    Revoke { worker: usize, token: u64, revocation: Box<Revocation> },
+    Revoke {
+        worker: usize,
+        token: u64,
+        revocation: Box<Revocation>,
+    },
     /// Worker to admin: a blocked user may come in again.
-    Unblock { worker: usize, token: u64, user: Box<str> },
+    Unblock {
+        worker: usize,
+        token: u64,
+        user: Box<str>,
+    },
     /// Admin to worker.
-    RevokeReply { token: u64, result: Result<(), RevocationError> },
+    RevokeReply {
+        token: u64,
+        result: Result<(), RevocationError>,
+    },
     /// Admin to workers: tokens were revoked.
     Revoked(Box<Revocation>),
     /// Admin to a worker whose ring was full when tokens were revoked: which of its sessions came with one?
@@ -72,14 +93,25 @@ pub(crate) enum BusMessage {
     /// Push thread to worker: a piece of the response.
     PushReply(Box<PushReply>),
     /// Worker to the push thread: the client's socket has taken so many bytes of its response.
-    PushReplyRead { call: u64, bytes: usize },
+    PushReplyRead {
+        call: u64,
+        bytes: usize,
+    },
     /// Worker to the push thread: the client of this call has closed its connection.
-    PushCallerGone { call: u64 },
+    PushCallerGone {
+        call: u64,
+    },
     /// Push thread to workers: which of these users have a session? To control: on another node? Control to workers, for
     /// another node.
-    OnlineQuery { request_id: u64, users: Arc<[String]> },
+    OnlineQuery {
+        request_id: u64,
+        users: Arc<[String]>,
+    },
     /// To whoever asked: their places in the query.
-    OnlineReply { request_id: u64, online: Vec<u32> },
+    OnlineReply {
+        request_id: u64,
+        online: Vec<u32>,
+    },
 
     /// Worker to the webhooks thread: an event that some hook wants.
     HookEvent(Box<dunlin_webhooks::HookEvent>),
@@ -90,17 +122,32 @@ pub(crate) enum BusMessage {
     KeysFetched,
 
     /// Worker to control: ask all nodes of the cluster. `token` comes back with the answer.
-    ClusterAsk { token: u64, ask: Box<ClusterAsk> },
+    ClusterAsk {
+        token: u64,
+        ask: Box<ClusterAsk>,
+    },
     /// Control to worker.
-    ClusterAnswer { token: u64, answer: Box<ClusterAnswer> },
+    ClusterAnswer {
+        token: u64,
+        answer: Box<ClusterAnswer>,
+    },
     /// Control to a worker: carry out a command for a node of the cluster.
     ClusterCommand(Box<ClusterCommand>),
     /// Admin to control: what does each other node say of itself? Control to admin: another node asks.
-    StatusQuery { request_id: u64, page: StatusPage },
+    StatusQuery {
+        request_id: u64,
+        page: StatusPage,
+    },
     /// Control to admin: what they have said.
     ClusterStatus(Box<ClusterStatus>),
+    /// Admin to control, and control to admin: a change of settings for all nodes.
+    ChangeAsk(ChangeAsk),
+    ChangeNews(Box<ChangeNews>),
     /// Worker or admin to control: the response to a command or a query of another node.
-    ClusterReply { request_id: u64, response: Box<[u8]> },
+    ClusterReply {
+        request_id: u64,
+        response: Box<[u8]>,
+    },
     /// Control to workers: name sessions by another number from now on, that of the lease.
     NodeNumber,
     /// Worker to control: who has come to channels at home there, and gone.

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use dunlin_config::store::Origin;
 use dunlin_hub::{ClientInfo, MemberEvent, PresenceStats};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::api::{ApiError, Method};
 
@@ -70,6 +72,7 @@ pub(crate) enum StatusPage {
     Workers,
     Engines,
     Tenants,
+    Upstreams,
     Webhooks,
 }
 
@@ -81,6 +84,7 @@ impl StatusPage {
             "/status/workers" => StatusPage::Workers,
             "/status/engines" => StatusPage::Engines,
             "/status/tenants" => StatusPage::Tenants,
+            "/status/upstreams" => StatusPage::Upstreams,
             "/status/webhooks" => StatusPage::Webhooks,
             _ => return None,
         })
@@ -103,4 +107,77 @@ pub(crate) struct NodeStatus {
     pub(crate) node: u16,
     pub(crate) name: Arc<str>,
     pub(crate) response: Box<[u8]>,
+}
+
+/// A change of settings for all nodes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SharedChange {
+    /// Random: by it a node knows what it was the first to run.
+    pub(crate) id: u64,
+    /// As [`dunlin_config::Change::to_shared`] writes it.
+    pub(crate) change: Value,
+    pub(crate) origin: Origin,
+}
+
+/// Why a node does not run all that its cluster's log of changes has, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SettingsFault {
+    /// It has refused a change.
+    Refused(String),
+    /// It has missed changes that are not kept any more, or that it cannot read.
+    Missed(String),
+}
+
+/// What the admin thread wants for a change of all nodes.
+#[derive(Debug)]
+pub(crate) enum ChangeAsk {
+    /// The right to make one: nobody else has it meanwhile, for so long at most.
+    Claim { hold_ms: u64 },
+    /// Gives the right back: nothing was changed.
+    Release,
+    /// This node runs it: keep it, and tell the others.
+    Append(Box<SharedChange>),
+}
+
+/// What the control thread says of changes of all nodes.
+#[derive(Debug)]
+pub(crate) enum ChangeNews {
+    Claimed,
+    /// The right to make one is not to be had.
+    Refused(ChangeRefusal),
+    /// The change is kept under this number of a log.
+    Kept {
+        log: u64,
+        revision: u64,
+    },
+    /// It is not, or that is not known.
+    Unkept(String),
+    /// The change was announced; what the others have answered.
+    Answered(ClusterStatus),
+    /// Changes that other nodes have made.
+    Offer(ChangeOffer),
+}
+
+/// Why a node may not make a change for all.
+#[derive(Debug)]
+pub(crate) enum ChangeRefusal {
+    /// Another node makes one; the number of the newest so far.
+    UnderWay(u64),
+    /// There is a newer one than this node has met.
+    Behind(u64),
+    Unreachable(String),
+}
+
+/// Changes from the cluster's log, to be run in order.
+#[derive(Debug)]
+pub(crate) struct ChangeOffer {
+    /// Goes back with the outcome of the newest.
+    pub(crate) request_id: u64,
+    pub(crate) log: u64,
+    /// By number; `None`: this node cannot read it.
+    pub(crate) changes: std::collections::VecDeque<(u64, Option<SharedChange>)>,
+    /// Those up to this one are not kept any more.
+    pub(crate) since: u64,
+    /// Changes that were refused before are among them.
+    pub(crate) again: bool,
 }

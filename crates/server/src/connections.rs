@@ -31,7 +31,7 @@ pub(crate) struct ConnectionSearch {
     pub(crate) origin: usize,
     pub(crate) token: u64,
     /// Where it goes on; `None`: it has been everywhere.
-    pub(crate) next: Option<Cursor>,
+    pub(crate) next: Option<ConnectionCursor>,
     /// Connections and bytes that still fit, and places that may still be looked at.
     pub(crate) room: u32,
     pub(crate) bytes: usize,
@@ -41,18 +41,18 @@ pub(crate) struct ConnectionSearch {
 
 /// Where a search goes on: `WORKER.PLACE`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cursor {
+pub(crate) struct ConnectionCursor {
     pub(crate) worker: usize,
     pub(crate) place: u32,
 }
 
-impl FromStr for Cursor {
+impl FromStr for ConnectionCursor {
     type Err = ();
 
-    fn from_str(text: &str) -> Result<Cursor, ()> {
+    fn from_str(text: &str) -> Result<ConnectionCursor, ()> {
         let (worker, place) = text.split_once('.').ok_or(())?;
         let worker = worker.parse::<u8>().map_err(|_| ())?.into();
-        Ok(Cursor { worker, place: place.parse().map_err(|_| ())? })
+        Ok(ConnectionCursor { worker, place: place.parse().map_err(|_| ())? })
     }
 }
 
@@ -61,7 +61,7 @@ impl FromStr for Cursor {
 pub struct ConnectionPage {
     pub(crate) connections: Vec<ConnectionView>,
     /// Where the next page begins.
-    pub(crate) next: Option<Cursor>,
+    pub(crate) next: Option<ConnectionCursor>,
 }
 
 /// A connection.
@@ -113,7 +113,7 @@ impl ConnectionPage {
             connection.end();
         }
         all.end();
-        if let Some(Cursor { worker, place }) = self.next {
+        if let Some(ConnectionCursor { worker, place }) = self.next {
             result.string("cursor", &format!("{worker}.{place}"));
         }
         result.end();
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn a_cursor_is_read_as_it_is_written_and_nothing_else_is_one() {
-        assert_eq!("3.70000".parse(), Ok(Cursor { worker: 3, place: 70_000 }));
+        assert_eq!("3.70000".parse(), Ok(ConnectionCursor { worker: 3, place: 70_000 }));
         for text in ["", ".", "1", "1.", ".1", "-1.2", "256.1", "1.4294967296", "1.2.3", "a.b"] {
-            assert_eq!(text.parse::<Cursor>(), Err(()), "{text}");
+            assert_eq!(text.parse::<ConnectionCursor>(), Err(()), "{text}");
         }
     }
 }

@@ -49,7 +49,7 @@ pub(crate) struct Control {
     pub(crate) listeners: Vec<TcpListener>,
     pub(crate) admin: AdminParams,
     pub(crate) pushes: PushThread,
-    /// The webhooks thread's seat on the bus.
+    /// The webhooks thread's endpoint on the bus.
     pub(crate) webhooks: dunlin_bus::Endpoint<BusMessage>,
     pub(crate) client_addr: SocketAddr,
     pub(crate) admin_addr: SocketAddr,
@@ -66,7 +66,7 @@ impl Control {
         let Control { state, endpoint, workers, listeners, admin, pushes, webhooks, .. } = self;
         let webhooks =
             WebhooksThread::start(Arc::clone(&state), webhooks).map_err(ServeError::Control)?;
-        let mut running = Running { state, endpoint, workers, listeners };
+        let mut running = ServingState { state, endpoint, workers, listeners };
         let (to_workers, mut outbox) = mpsc::unbounded_channel();
         let mut cluster = ClusterHandle::new(&running.state, to_workers.clone());
         runtime.block_on(async {
@@ -82,7 +82,7 @@ impl Control {
                 recovery: self.recovery,
             });
             {
-                let Running { state, endpoint, workers, listeners } = &mut running;
+                let ServingState { state, endpoint, workers, listeners } = &mut running;
                 let for_workers = control_bus::run(state, endpoint, &mut outbox, &mut cluster);
                 let mut for_workers = std::pin::pin!(for_workers);
                 tokio::select! {
@@ -125,14 +125,14 @@ async fn ended(admin: &AdminThread) {
 }
 
 /// What the control thread has while clients are served.
-struct Running {
+struct ServingState {
     state: Arc<ServerState>,
     endpoint: dunlin_bus::Endpoint<BusMessage>,
     workers: Workers,
     listeners: Vec<TcpListener>,
 }
 
-impl Running {
+impl ServingState {
     /// Has every worker leave its loop. One whose ring is full takes it once it has read from it.
     fn stop_workers(&mut self) {
         let deadline = Instant::now() + STOP_TIMEOUT;

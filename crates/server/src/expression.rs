@@ -113,7 +113,7 @@ pub(crate) fn texts(rules: &ChannelOptions) -> [(&'static str, Option<&str>); 4]
 
 impl Expression {
     /// # Errors
-    /// It is none, it may take too long, or it looks at something that there is not.
+    /// It does not compile, may take too long, or uses an unknown variable.
     pub(crate) fn compile(text: &str) -> Result<Expression, String> {
         if text.len() > BYTES_MAX {
             return Err(format!("it has more than {BYTES_MAX} bytes"));

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seat_of_a_worker_that_is_gone_is_taken_over() {
+    fn the_slot_of_a_worker_that_is_gone_is_taken_over() {
         let scheduler = FanoutScheduler::new(3, 1);
         assert_eq!(scheduler.poll(0, true, 0), GRANTED);
         assert_eq!(scheduler.poll(1, true, 0), WAIT);

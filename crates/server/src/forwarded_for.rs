@@ -8,19 +8,19 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Something else than an address stands where a trusted proxy writes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) struct ForwardedForError;
 
 /// The last address that is not of a trusted proxy, or the first of all. `None` without any.
 ///
 /// # Errors
-/// [`Malformed`].
+/// [`ForwardedForError`].
 pub(crate) fn forwarded_for<'a>(
     elements: impl Iterator<Item = &'a [u8]>,
     is_proxy: impl Fn(IpAddr) -> bool,
-) -> Result<Option<IpAddr>, Malformed> {
+) -> Result<Option<IpAddr>, ForwardedForError> {
     let mut client = None;
     for element in elements.collect::<Vec<_>>().into_iter().rev() {
-        let address = str::from_utf8(element).ok().and_then(address).ok_or(Malformed)?;
+        let address = str::from_utf8(element).ok().and_then(address).ok_or(ForwardedForError)?;
         client = Some(address);
         if !is_proxy(address) {
             break;
@@ -42,7 +42,7 @@ fn address(text: &str) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    fn client(header: &str) -> Result<Option<String>, Malformed> {
+    fn client(header: &str) -> Result<Option<String>, ForwardedForError> {
         let elements = header.split(',').map(|element| element.trim().as_bytes());
         let elements = elements.filter(|element| !element.is_empty());
         let is_proxy = |address: IpAddr| address.to_string().starts_with("10.");
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn what_a_trusted_proxy_never_writes_is_refused() {
         for header in ["unknown", "192.0.2.7, _hidden", "192.0.2.7, 10.0.0.1x", "[192.0.2.7]"] {
-            assert_eq!(client(header), Err(Malformed), "{header}");
+            assert_eq!(client(header), Err(ForwardedForError), "{header}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Fetches the key sets of tokens: a task of the control thread, which no connection waits for whose key is known.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -85,13 +86,14 @@ async fn read(jwks: &Jwks) -> Result<KeySet, String> {
         Some(ca) => Some(Tls::with_roots(ca.as_bytes()).map_err(|error| error.to_string())?),
         None => None,
     };
+    let timeout_ms = NonZeroU64::new(endpoint.timeout_ms);
     let config = HostConfig {
         connections: 1,
         depth: Depth::Fixed(1),
         queue_max: 1,
-        answer_timeout_ms: endpoint.timeout_ms,
-        queue_timeout_ms: endpoint.timeout_ms,
-        connect_timeout_ms: endpoint.timeout_ms,
+        answer_timeout_ms: timeout_ms,
+        queue_timeout_ms: timeout_ms,
+        connect_timeout_ms: timeout_ms,
         connect_attempts: 1,
         replays_max: 1,
         body_bytes_max: SET_BYTES_MAX,

@@ -82,7 +82,7 @@ use crate::bus_message::BusMessage;
 use crate::control::{Control, listen};
 use crate::program::Program;
 use crate::push::PushThread;
-use crate::reservations::{Reservations, Served};
+use crate::reservations::{Reservations, ServedAddrs};
 use crate::revocation::RevocationLog;
 use crate::settings::Settings;
 use crate::state::ServerState;
@@ -90,6 +90,7 @@ use crate::worker::thread::{Placement, Workers};
 
 pub use dunlin_config::Config;
 pub use dunlin_hub::SessionId;
+pub use dunlin_protocol::Codec;
 pub use dunlin_protocol::centrifuge::ErrorCode;
 pub use serde_json::json;
 
@@ -162,7 +163,7 @@ fn serve_program(
     let (listeners, admin_listener) = listeners(&config.server, workers)?;
     let client_addr = listeners[0].local_addr().map_err(ServeError::Control)?;
     let admin_addr = admin_listener.local_addr().map_err(ServeError::Control)?;
-    let mut reservations = Reservations::new(Served::of(config), socket.is_some());
+    let mut reservations = Reservations::new(ServedAddrs::of(config), socket.is_some());
     reservations
         .reserve_listeners(&Config::default(), config)
         .map_err(|error| ServeError::Reserve(Box::new(error)))?;

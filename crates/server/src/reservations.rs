@@ -19,27 +19,27 @@ pub(crate) struct Reservations {
     /// The next one of `server.admin_addr`; it listens already.
     admin: Option<(SocketAddr, TcpListener)>,
     /// What is served, and need not be held.
-    served: Served,
+    served: ServedAddrs,
     /// The operator has a Unix socket.
     has_socket: bool,
 }
 
 /// The addresses of `server` that are served.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServedAddrs {
     pub(crate) clients: SocketAddr,
     pub(crate) admin: SocketAddr,
 }
 
-impl Served {
-    pub(crate) fn of(config: &Config) -> Served {
-        Served { clients: config.server.client_addr, admin: config.server.admin_addr }
+impl ServedAddrs {
+    pub(crate) fn of(config: &Config) -> ServedAddrs {
+        ServedAddrs { clients: config.server.client_addr, admin: config.server.admin_addr }
     }
 }
 
 impl Reservations {
     /// Holds nothing; the addresses of `server` are listened on by others.
-    pub(crate) fn new(served: Served, has_socket: bool) -> Reservations {
+    pub(crate) fn new(served: ServedAddrs, has_socket: bool) -> Reservations {
         Reservations { held: Vec::new(), admin: None, served, has_socket }
     }
 
@@ -135,7 +135,7 @@ impl Reservations {
 
     /// The configuration is in effect. Gives the listener of `server.admin_addr`, if that has changed.
     pub(crate) fn serve(&mut self, config: &Config) -> Option<TcpListener> {
-        self.served = Served::of(config);
+        self.served = ServedAddrs::of(config);
         self.keep_only(config);
         self.admin.take().map(|(_, listener)| listener)
     }

@@ -93,7 +93,7 @@ impl TokenId {
 
 /// Why a token lets nobody in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum TokenRevoked {
     Revoked,
     /// For so many seconds yet.
     Barred {
@@ -170,7 +170,7 @@ impl Revocations {
         user: &str,
         issued_at_s: Option<u64>,
         now_ms: u64,
-    ) -> Option<Refusal> {
+    ) -> Option<TokenRevoked> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
@@ -182,14 +182,14 @@ impl Revocations {
                 .is_some_and(|of| !of.is_over(now_ms / 1000) && concerns(of, issued_at_s))
             || table.blocked.get(user).is_some_and(|of| !of.is_over(now_ms / 1000));
         if revoked {
-            return Some(Refusal::Revoked);
+            return Some(TokenRevoked::Revoked);
         }
         let of_user = table.bars.get(&self.user_bar(user));
         // A token that does not say when it was issued may be new.
         let of_user = of_user.filter(|bar| issued_at_s.is_some_and(|at| at < bar.issued_before_s));
         let bars = table.bars.get(&token.0).into_iter().chain(of_user);
         let until_ms = bars.map(|bar| bar.until_ms).max().filter(|until_ms| *until_ms > now_ms)?;
-        Some(Refusal::Barred { left_s: (until_ms - now_ms).div_ceil(1000) })
+        Some(TokenRevoked::Barred { left_s: (until_ms - now_ms).div_ceil(1000) })
     }
 
     /// Takes a revocation, of at most `max` that are kept. Gives what is in force now: one of the same token or user that is
@@ -316,8 +316,8 @@ pub(crate) struct RevocationLog {
 }
 
 impl RevocationLog {
-    /// Reads the revocations that a former process has left, and begins a file without those that are over. A line that
-    /// is none is what a crash has cut off, or damage: `report` has their number.
+    /// Reads the revocations that a former process has left, and begins a file without those that have expired. A
+    /// malformed line was cut off by a crash, or damaged: `report` has the number of them.
     ///
     /// # Errors
     /// What the disk says.
@@ -434,7 +434,7 @@ mod tests {
         assert!(refused(b, "bob", Some(NOW_S - 1)) && refused(b, "bob", None));
         assert!(!refused(b, "bob", Some(NOW_S)) && !refused(b, "ada", None));
         let later = revocations.refuses(b, "bob", None, NOW_MS + 60_000);
-        assert_eq!(later, Some(Refusal::Revoked), "the second was for good");
+        assert_eq!(later, Some(TokenRevoked::Revoked), "the second was for good");
         assert!(revocations.remove(Some("a"), None) && !revocations.remove(Some("a"), None));
         assert!(!refused(a, "ada", None));
     }
@@ -518,7 +518,7 @@ mod tests {
         let token = |n: u64| revocations.id_of(Some(&n.to_string()), "");
         revocations.bar(token(0), NOW_MS + 1_500, NOW_MS, 9);
         let refusal = revocations.refuses(token(0), "", None, NOW_MS);
-        assert_eq!(refusal, Some(Refusal::Barred { left_s: 2 }));
+        assert_eq!(refusal, Some(TokenRevoked::Barred { left_s: 2 }));
         assert_eq!(revocations.refuses(token(0), "", None, NOW_MS + 1_500), None);
 
         revocations.bar_user("ada", NOW_MS + 1_500, NOW_MS, 9);

@@ -1,13 +1,15 @@
 //! A server within another program.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use dunlin_config::{Config, Log};
+use dunlin_protocol::Codec;
 
 use crate::program::{Authorizer, Handle, HttpRequest, Program, Reply};
 use crate::{Ready, Serve, ServeError, serve_program};
 
-/// A server with what a program brings along: an [`Authorizer`], further routes.
+/// A server with what a program brings along: an [`Authorizer`], further routes, a protocol of its own ([`Codec`]).
 ///
 /// ```no_run
 /// use dunlin_server::{Config, HttpResponse, Server};
@@ -83,6 +85,24 @@ impl Server {
         if let Err(error) = self.program.routes.insert(path, Box::new(handler)) {
             panic!("the route {path:?}: {error}");
         }
+        self
+    }
+
+    /// A protocol of the program's own, over WebSockets on this path of the client port: what its clients say becomes commands,
+    /// and what the server sends becomes its messages. Sessions, permissions, limits and bounded outboxes are those of every client.
+    /// `codec` is called on each worker's thread.
+    ///
+    /// # Panics
+    /// There is one already, or the path does not begin with `/`.
+    #[must_use]
+    pub fn protocol<C: Codec>(
+        mut self,
+        path: &str,
+        codec: impl Fn() -> C + Send + Sync + 'static,
+    ) -> Server {
+        assert!(path.starts_with('/'), "the path {path:?} of a protocol begins with /");
+        assert!(self.program.protocol.is_none(), "one protocol beside ours");
+        self.program.protocol = Some((path.to_owned(), Box::new(move || Rc::new(codec()))));
         self
     }
 

@@ -25,7 +25,7 @@ use crate::proxy::ProxiesStats;
 use crate::push_message::PushAdmissions;
 use crate::revocation::Revocations;
 use crate::settings::Settings;
-use crate::webhooks_state::WebhooksState;
+use crate::webhooks_state::{UpstreamsState, WebhooksState};
 
 /// Where the process stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,8 @@ pub(crate) struct ServerState {
     pub(crate) counters: Vec<Counters>,
     /// What is known of the webhooks.
     pub(crate) webhooks: WebhooksState,
+    /// Which members of upstreams are not healthy.
+    pub(crate) upstreams: UpstreamsState,
     /// What is known of the calls of proxies.
     pub(crate) proxies: Arc<ProxiesStats>,
     /// What is known of engines.
@@ -150,6 +152,7 @@ impl ServerState {
             proxies: Arc::default(),
             engines: Arc::default(),
             webhooks: WebhooksState::new(workers),
+            upstreams: UpstreamsState::default(),
             admissions: Admissions::default(),
             fanout_scheduler: FanoutScheduler::new(workers, cores()),
             keys: DerivedKeys::of(&secret),
@@ -175,12 +178,12 @@ impl ServerState {
         self.counters.len()
     }
 
-    /// The control thread's seat on the bus, behind the workers'.
+    /// The control thread's endpoint on the bus, behind the workers'.
     pub(crate) fn control_endpoint(&self) -> usize {
         self.workers()
     }
 
-    /// The admin thread's seat on the bus, behind the workers' and the control thread's.
+    /// The admin thread's endpoint on the bus, behind the workers' and the control thread's.
     pub(crate) fn admin_endpoint(&self) -> usize {
         self.workers() + 1
     }
@@ -200,7 +203,7 @@ impl ServerState {
         self.workers() + 2
     }
 
-    /// The webhooks thread's seat on the bus.
+    /// The webhooks thread's endpoint on the bus.
     pub(crate) fn webhooks_endpoint(&self) -> usize {
         self.workers() + 3
     }

@@ -6,6 +6,7 @@ mod memory;
 mod proxies;
 mod pusher;
 mod turns;
+mod upstreams;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

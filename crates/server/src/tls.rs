@@ -248,7 +248,7 @@ fn pem_error(error: &pem::Error) -> String {
         pem::Error::IllegalSectionStart { line } => {
             format!("a section begins with a line that is no PEM: {:?}", label(line))
         }
-        pem::Error::NoItemsFound => "there is none in it".to_owned(),
+        pem::Error::NoItemsFound => "it holds no PEM section".to_owned(),
         other => other.to_string(),
     }
 }
@@ -316,7 +316,7 @@ fn open(name: &str, certificate: &Certificate) -> Result<Opened, ConfigError> {
         .collect::<Result<_, _>>()
         .map_err(|cause| unread(&pem_error(&cause)))?;
     if chain.is_empty() {
-        return Err(unread(&"there is none"));
+        return Err(unread(&"it holds no certificate"));
     }
     let parsed: Vec<X509Certificate<'_>> = chain
         .iter()

@@ -212,7 +212,7 @@ fn engines(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     }
 }
 
-/// Whom certificates have to be signed by; else the key at error, what is wrong and what mends it.
+/// Whom certificates have to be signed by; else the key at error, what is wrong and how to fix it.
 fn trust(ca: Option<&str>) -> Result<Tls, (&'static str, String, &'static str)> {
     match ca {
         Some(ca) => Tls::with_roots(ca.as_bytes()).map_err(|error| {

@@ -15,13 +15,13 @@ const STEP_BYTES: usize = 256 << 10;
 /// A flood under way.
 #[derive(Debug)]
 pub(crate) struct Flood {
-    what: What,
+    what: FrameFlood,
     left: u32,
     begun: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum FrameFlood {
     Settings,
     Ping,
     Reset,
@@ -41,15 +41,15 @@ impl Flood {
     /// The flood that was ordered, if one was.
     pub(crate) fn ordered(order: Order) -> Option<Flood> {
         let (what, frames) = match order {
-            Order::FloodSettings { n } => (What::Settings, n),
-            Order::FloodPing { n } => (What::Ping, n),
-            Order::FloodReset { n } => (What::Reset, n),
-            Order::FloodWindowUpdate { n } => (What::WindowUpdate, n),
-            Order::FloodData { n } => (What::Data, n),
-            Order::FloodContinuation { n } => (What::Continuation, n),
-            Order::FloodGoAway { n } => (What::GoAway, n),
-            Order::FloodUnknown { n } => (What::Unknown, n),
-            Order::EndlessHeaders => (What::EndlessHeaders, ENDLESS_FRAMES),
+            Order::FloodSettings { n } => (FrameFlood::Settings, n),
+            Order::FloodPing { n } => (FrameFlood::Ping, n),
+            Order::FloodReset { n } => (FrameFlood::Reset, n),
+            Order::FloodWindowUpdate { n } => (FrameFlood::WindowUpdate, n),
+            Order::FloodData { n } => (FrameFlood::Data, n),
+            Order::FloodContinuation { n } => (FrameFlood::Continuation, n),
+            Order::FloodGoAway { n } => (FrameFlood::GoAway, n),
+            Order::FloodUnknown { n } => (FrameFlood::Unknown, n),
+            Order::EndlessHeaders => (FrameFlood::EndlessHeaders, ENDLESS_FRAMES),
             _ => return None,
         };
         Some(Flood { what, left: frames.min(FRAMES_MAX), begun: false })
@@ -61,8 +61,8 @@ impl Flood {
         if !std::mem::replace(&mut self.begun, true) {
             // `:status: 200`, with END_HEADERS where the block ends with it.
             match self.what {
-                What::Data => raw_frame(http.output(), 1, 4, stream, &[0x88]),
-                What::Continuation | What::EndlessHeaders => {
+                FrameFlood::Data => raw_frame(http.output(), 1, 4, stream, &[0x88]),
+                FrameFlood::Continuation | FrameFlood::EndlessHeaders => {
                     raw_frame(http.output(), 1, 0, stream, &[0x88]);
                 }
                 _ => {}
@@ -72,20 +72,20 @@ impl Flood {
         while self.left > 0 && http.output().len() < end {
             self.left -= 1;
             match self.what {
-                What::Settings => http.send_settings(),
-                What::Ping => {
+                FrameFlood::Settings => http.send_settings(),
+                FrameFlood::Ping => {
                     let payload = u64::from(self.left).to_be_bytes();
                     frame::encode_ping(http.output(), payload, false);
                 }
-                What::Reset => frame::encode_reset(http.output(), stream, ErrorCode::CANCEL),
-                What::WindowUpdate => frame::encode_window_update(http.output(), 0, 1),
-                What::Data => frame::encode_data(http.output(), stream, b"", false),
-                What::Continuation => raw_frame(http.output(), 9, 0, stream, b""),
-                What::EndlessHeaders => raw_frame(http.output(), 9, 0, stream, &FIELDS),
-                What::GoAway => {
+                FrameFlood::Reset => frame::encode_reset(http.output(), stream, ErrorCode::CANCEL),
+                FrameFlood::WindowUpdate => frame::encode_window_update(http.output(), 0, 1),
+                FrameFlood::Data => frame::encode_data(http.output(), stream, b"", false),
+                FrameFlood::Continuation => raw_frame(http.output(), 9, 0, stream, b""),
+                FrameFlood::EndlessHeaders => raw_frame(http.output(), 9, 0, stream, &FIELDS),
+                FrameFlood::GoAway => {
                     frame::encode_go_away(http.output(), stream, ErrorCode::NO_ERROR, b"");
                 }
-                What::Unknown => raw_frame(http.output(), 0xee, 0, 0, b"what?"),
+                FrameFlood::Unknown => raw_frame(http.output(), 0xee, 0, 0, b"what?"),
             }
         }
         self.left > 0

@@ -109,7 +109,7 @@ impl Simulator {
         })
     }
 
-    /// Where pushes are taken.
+    /// Address that accepts pushes.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

@@ -14,7 +14,7 @@ pub(crate) enum Transport {
 
 /// The peer's TLS is at fault; an alert may be waiting to be sent.
 #[derive(Debug)]
-pub(crate) struct TlsFault(pub(crate) rustls::Error);
+pub(crate) struct TlsError(pub(crate) rustls::Error);
 
 impl Transport {
     pub(crate) fn new(tls: Option<&Arc<ServerConfig>>) -> Result<Transport, rustls::Error> {
@@ -31,7 +31,7 @@ impl Transport {
         mut bytes: &[u8],
         scratch: &mut [u8],
         mut plain: impl FnMut(&[u8]),
-    ) -> Result<(), TlsFault> {
+    ) -> Result<(), TlsError> {
         let Transport::Tls(tls) = self else {
             plain(bytes);
             return Ok(());
@@ -42,7 +42,7 @@ impl Transport {
                 Ok(0) | Err(_) => break,
                 Ok(_) => {}
             }
-            let state = tls.process_new_packets().map_err(TlsFault)?;
+            let state = tls.process_new_packets().map_err(TlsError)?;
             if state.plaintext_bytes_to_read() > 0 {
                 let mut reader = tls.reader();
                 while let Ok(length @ 1..) = reader.read(scratch) {

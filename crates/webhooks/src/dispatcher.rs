@@ -11,11 +11,12 @@ use hashbrown::HashMap;
 
 use crate::encoder::{DropReason, EventEncoder};
 use crate::event::{HookEvent, HookEventBody};
+use crate::health::Unhealthy;
 use crate::hook::{Hook, QUEUES_PER_HOOK};
 use crate::queue::QueueState;
 use crate::result::DeliveryResult;
 use crate::stats::{DeliveryStats, HookMetric};
-use crate::upstream::{Pools, Selection, Upstream};
+use crate::upstream::{Failure, OpenCircuit, Pools, Selection, Upstream};
 
 /// Channels whose hooks are cached; beyond it the cache is cleared.
 const CHANNELS_MAX: usize = 65_536;
@@ -73,7 +74,7 @@ pub struct Dispatcher {
     incarnations: u32,
     /// The hooks that cover a channel.
     routes: FastMap<Arc<str>, Arc<[u32]>>,
-    upstreams: HashMap<Arc<str>, Upstream>,
+    upstreams: HashMap<Arc<str>, WaitedFor>,
     pools: Pools,
     /// Requests in flight, by tag.
     in_flight: Vec<Option<InFlight>>,
@@ -82,6 +83,13 @@ pub struct Dispatcher {
     ready: VecDeque<QueueId>,
     timers: BinaryHeap<Reverse<(u64, Timer)>>,
     jitter: Jitter,
+}
+
+/// An upstream, and the queues that wait for a member of it.
+#[derive(Debug)]
+struct WaitedFor {
+    members: Upstream,
+    waiting: VecDeque<QueueId>,
 }
 
 #[derive(Debug)]
@@ -133,14 +141,16 @@ impl Dispatcher {
             let pools = &mut self.pools;
             match (self.upstreams.get_mut(name), after) {
                 (Some(upstream), Some(after)) => {
-                    upstream.update(after, pools);
+                    upstream.members.update(after, pools);
                     waiting.append(&mut upstream.waiting);
                 }
                 (None, Some(after)) => {
-                    self.upstreams.insert(Arc::clone(name), Upstream::new(after, pools));
+                    let members = Upstream::new(after, pools);
+                    let waiting = VecDeque::new();
+                    self.upstreams.insert(Arc::clone(name), WaitedFor { members, waiting });
                 }
                 (Some(upstream), None) => {
-                    upstream.clear(pools);
+                    upstream.members.clear(pools);
                     waiting.append(&mut upstream.waiting);
                     self.upstreams.remove(name);
                 }
@@ -173,6 +183,18 @@ impl Dispatcher {
                 hook.app = app;
                 self.routes.clear();
             }
+        }
+        for id in waiting {
+            self.make_ready(id, QueueState::AwaitingMember);
+        }
+    }
+
+    /// Follows what checks have found of the members of all upstreams.
+    pub fn handle_health(&mut self, unhealthy: &Unhealthy) {
+        let mut waiting = VecDeque::new();
+        for (name, upstream) in &mut self.upstreams {
+            upstream.members.handle_health(&unhealthy.of(name));
+            waiting.append(&mut upstream.waiting);
         }
         for id in waiting {
             self.make_ready(id, QueueState::AwaitingMember);
@@ -305,7 +327,10 @@ impl Dispatcher {
             };
             // Settings without it are not valid.
             let Some(upstream) = self.upstreams.get_mut(&hook.config.upstream) else { continue };
-            let Some(selected) = upstream.select(now.ms, batch.member.as_deref()) else {
+            let members = &mut upstream.members;
+            // Rather another than the one that has failed.
+            let selected = members.select(now.ms, batch.member.as_slice());
+            let Some(selected) = selected.or_else(|| members.select(now.ms, &[])) else {
                 queue.state = QueueState::AwaitingMember;
                 upstream.waiting.push_back(id);
                 continue;
@@ -331,7 +356,7 @@ impl Dispatcher {
             return Some(Attempt {
                 tag,
                 pool,
-                upstream: Arc::clone(&upstream.config),
+                upstream: Arc::clone(upstream.members.config()),
                 member: config,
                 hook: Arc::clone(&hook.config),
                 app: hook.app.clone(),
@@ -436,11 +461,14 @@ impl Dispatcher {
     fn update_member(&mut self, now: Now, request: &InFlight, result: &DeliveryResult) {
         let Some(upstream) = self.upstreams.get_mut(&request.upstream) else { return };
         if !result.opens_circuit() {
-            if *result != DeliveryResult::Cancelled
-                && upstream.handle_success(&request.member, request.pool)
-            {
+            if *result == DeliveryResult::Cancelled {
+                upstream.members.handle_nothing(&request.member, request.pool);
+            } else if upstream.members.handle_success(&request.member, request.pool) {
                 self.stats.member_recovered(&request.upstream, &request.member);
                 tracing::info!(upstream = %request.upstream, member = %request.member, "a webhook backend answers again");
+            }
+            for id in std::mem::take(&mut upstream.waiting) {
+                self.make_ready(id, QueueState::AwaitingMember);
             }
             return;
         }
@@ -448,8 +476,10 @@ impl Dispatcher {
             DeliveryResult::Busy { retry_after_ms, .. } => *retry_after_ms,
             _ => None,
         };
-        let opened = upstream.handle_failure(now.ms, &request.member, request.pool, retry_after_ms);
-        let Some((until_ms, failures)) = opened else { return };
+        let failure = Failure { by: None, failures_max: 1, retry_after_ms };
+        let opened =
+            upstream.members.handle_failure(now.ms, &request.member, request.pool, failure);
+        let Some(OpenCircuit { until_ms, failures }) = opened else { return };
         let member = (&request.upstream, &request.member);
         self.stats.member_failed(member, failures, now.unix_ms + (until_ms - now.ms), result);
         // The pauses double, which bounds how often a member is logged.

@@ -53,7 +53,8 @@
 //! - The [`EventEncoder`] writes an event as JSON once for all hooks.
 //! - A hook has eight ordered queues, by session or by channel. A queue keeps the order of its events and has one
 //!   request under way. Events that arrive meanwhile leave together in the next.
-//! - An upstream shares requests among its members by weight. A member that fails is left out while its circuit is open.
+//! - An [`Upstream`] shares requests among its members by weight. A member that fails is left out while its circuit is open.
+//! - A [`HealthChecker`] asks members whether they are well, and says who is not.
 //! - Every queue is bounded in bytes. Dropped events are counted and announced to the backend by a `missed` event.
 #![forbid(unsafe_code)]
 
@@ -61,6 +62,7 @@ mod dispatcher;
 mod encoder;
 mod event;
 mod filter;
+mod health;
 mod hook;
 mod queue;
 mod result;
@@ -74,5 +76,10 @@ pub use dispatcher::{Attempt, Dispatcher};
 pub use encoder::EventEncoder;
 pub use event::{HookEvent, HookEventBody};
 pub use filter::{EventFilter, FilterCache};
+pub use health::{
+    Check, HealthChecker, Unhealthy, UnhealthyMember, UpstreamCounters, UpstreamMetric,
+    UpstreamStats,
+};
 pub use result::DeliveryResult;
 pub use stats::{DeliveryStats, HookMetric};
+pub use upstream::{Failure, OpenCircuit, Pools, Selection, Upstream};

@@ -1,14 +1,14 @@
-//! An upstream: which of its members is asked next, and whose circuit is open.
+//! An upstream: which of its members is asked next, whose circuit is open, and which are not healthy.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use dunlin_config as config;
 use dunlin_wire::backoff::Backoff;
 use hashbrown::HashMap;
 
-use crate::dispatcher::QueueId;
+use crate::health::UnhealthyMember;
 
 /// What a request adds to the pass of a member of weight 1. The larger, the finer the shares.
 const STRIDE: u128 = 1 << 32;
@@ -17,11 +17,15 @@ const CIRCUIT_BACKOFF: Backoff = Backoff { min_ms: 1_000, max_ms: 30_000 };
 
 /// The members of an upstream. Each request goes to the member with the lowest pass, which then grows by the inverse of
 /// its weight (stride scheduling); a heap of them costs the same whatever the weights are. A member that fails is left
-/// out while its circuit is open, twice as long each time.
+/// out while its circuit is open, twice as long each time; then one request tries. One that is not healthy is left out
+/// until it is.
+///
+/// Every selection ends in one of [`handle_success`](Upstream::handle_success),
+/// [`handle_failure`](Upstream::handle_failure) and [`handle_nothing`](Upstream::handle_nothing).
 #[derive(Debug)]
-pub(crate) struct Upstream {
-    pub(crate) config: Arc<config::Upstream>,
-    members: HashMap<Arc<str>, Member>,
+pub struct Upstream {
+    config: Arc<config::Upstream>,
+    members: HashMap<Arc<str>, MemberState>,
     /// Pass, ticket and name of each member, the lowest pass first. An entry is valid if the ticket is the member's.
     schedule: BinaryHeap<Reverse<(u128, u64, Arc<str>)>>,
     /// The pass of the member that was asked last: nobody enters the schedule below it.
@@ -29,34 +33,81 @@ pub(crate) struct Upstream {
     tickets: u64,
     /// When circuits close.
     open_circuits: BinaryHeap<Reverse<(u64, Arc<str>)>>,
-    /// Queues that wait for a member.
-    pub(crate) waiting: VecDeque<QueueId>,
+    unhealthy: config::Map<UnhealthyMember>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct MemberState {
     config: Arc<config::Member>,
-    /// Its connection pool; see [`Attempt::pool`](crate::Attempt::pool).
+    /// Its connection pool; see [`Selection::pool`].
     pool: u64,
     pass: u128,
     /// Of its entry in the schedule; 0 when it has none.
     ticket: u64,
-    /// In a row.
+    circuit: Circuit,
+    is_unhealthy: bool,
+}
+
+/// What the requests of a member say of it.
+#[derive(Debug, Default)]
+struct Circuit {
+    state: CircuitState,
+    /// Failures in a row.
     failures: u32,
-    circuit_open_until_ms: Option<u64>,
+    /// Whose request failed last.
+    failed_by: Option<u64>,
+    /// Times in a row that it was opened.
+    opened: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum CircuitState {
+    #[default]
+    Closed,
+    /// Until then, in milliseconds.
+    Open(u64),
+    /// One request may try.
+    HalfOpen,
+    /// It does.
+    Trying,
 }
 
 /// The member to ask.
 #[derive(Clone, Debug)]
-pub(crate) struct Selection {
-    pub(crate) name: Arc<str>,
-    pub(crate) config: Arc<config::Member>,
-    pub(crate) pool: u64,
+pub struct Selection {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its settings.
+    pub config: Arc<config::Member>,
+    /// Which connection pool the request is sent on. Selections with the same number share the settings that connections
+    /// depend on; other settings get another number.
+    pub pool: u64,
+}
+
+/// A request that a member has not answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure {
+    /// Whose it was. Failures in a row of the same one count once: a client whose own requests fail must not close a
+    /// backend to others. `None`: each counts.
+    pub by: Option<u64>,
+    /// How many in a row open the circuit. 0: none do.
+    pub failures_max: u32,
+    /// For how long the member wants to be left alone, in milliseconds; else it is a back-off.
+    pub retry_after_ms: Option<u64>,
+}
+
+/// A circuit has opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenCircuit {
+    /// Until then, in milliseconds.
+    pub until_ms: u64,
+    /// Failures in a row so far.
+    pub failures: u32,
 }
 
 /// Numbers connection pools, and collects those that are not used any more.
 #[derive(Debug, Default)]
-pub(crate) struct Pools {
+pub struct Pools {
     last: u64,
     unused: Vec<u64>,
 }
@@ -67,14 +118,15 @@ impl Pools {
         self.last
     }
 
-    /// A pool that no attempt will name again.
-    pub(crate) fn poll_unused(&mut self) -> Option<u64> {
+    /// A pool that no selection will name again.
+    pub fn poll_unused(&mut self) -> Option<u64> {
         self.unused.pop()
     }
 }
 
 impl Upstream {
-    pub(crate) fn new(config: &Arc<config::Upstream>, pools: &mut Pools) -> Upstream {
+    /// An upstream all of whose members are healthy.
+    pub fn new(config: &Arc<config::Upstream>, pools: &mut Pools) -> Upstream {
         let mut upstream = Upstream {
             config: Arc::new(config::Upstream::default()),
             members: HashMap::new(),
@@ -82,14 +134,22 @@ impl Upstream {
             pass: 0,
             tickets: 0,
             open_circuits: BinaryHeap::new(),
-            waiting: VecDeque::new(),
+            unhealthy: config::Map::new(),
         };
         upstream.update(config, pools);
         upstream
     }
 
+    /// Its settings.
+    pub fn config(&self) -> &Arc<config::Upstream> {
+        &self.config
+    }
+
     /// Follows a change of its settings. The cost is that of the members that differ.
-    pub(crate) fn update(&mut self, new: &Arc<config::Upstream>, pools: &mut Pools) {
+    pub fn update(&mut self, new: &Arc<config::Upstream>, pools: &mut Pools) {
+        if Arc::ptr_eq(&self.config, new) {
+            return;
+        }
         let old = std::mem::replace(&mut self.config, Arc::clone(new));
         for (name, _, after) in new.members.changes_from(&old.members) {
             let Some(after) = after else {
@@ -98,24 +158,23 @@ impl Upstream {
                 }
                 continue;
             };
+            let is_unhealthy = is_unhealthy(&self.unhealthy, name, after);
             match self.members.get_mut(name) {
                 Some(member) => {
                     if member.config.address != after.address {
-                        pools.unused.push(member.pool);
-                        member.pool = pools.next();
-                        // The failures were those of the other address.
-                        (member.failures, member.circuit_open_until_ms) = (0, None);
+                        member.renew(pools);
                     }
                     member.config = Arc::clone(after);
+                    member.is_unhealthy = is_unhealthy;
                 }
                 None => {
-                    let member = Member {
+                    let member = MemberState {
                         config: Arc::clone(after),
                         pool: pools.next(),
                         pass: self.pass,
                         ticket: 0,
-                        failures: 0,
-                        circuit_open_until_ms: None,
+                        circuit: Circuit::default(),
+                        is_unhealthy,
                     };
                     self.members.insert(Arc::clone(name), member);
                 }
@@ -123,31 +182,54 @@ impl Upstream {
             self.enter(name);
         }
         if !shares_connections(&old, new) {
-            for member in self.members.values_mut() {
-                pools.unused.push(member.pool);
-                member.pool = pools.next();
-            }
+            self.members.values_mut().for_each(|member| member.renew(pools));
+            let names: Vec<Arc<str>> = self.members.keys().cloned().collect();
+            names.iter().for_each(|name| self.enter(name));
         }
     }
 
     /// Removes all members.
-    pub(crate) fn clear(&mut self, pools: &mut Pools) {
+    pub fn clear(&mut self, pools: &mut Pools) {
         pools.unused.extend(self.members.drain().map(|(_, member)| member.pool));
+        self.config = Arc::default();
     }
 
-    /// The member to ask: another than `not` if there is another. `None`: no member may be asked now.
-    pub(crate) fn select(&mut self, now_ms: u64, not: Option<&str>) -> Option<Selection> {
-        self.close_expired_circuits(now_ms);
-        let mut name = self.pop_lowest()?;
-        if not == Some(&*name)
-            && let Some(other) = self.pop_lowest()
-        {
-            self.enter(&name);
-            name = other;
+    /// Follows what checks have found. The cost is that of the members that differ.
+    pub fn handle_health(&mut self, unhealthy: &config::Map<UnhealthyMember>) {
+        if self.unhealthy.is_same(unhealthy) {
+            return;
         }
+        let old = std::mem::replace(&mut self.unhealthy, unhealthy.clone());
+        for (name, ..) in unhealthy.changes_from(&old) {
+            let Some(member) = self.members.get_mut(name) else { continue };
+            let was_unhealthy = member.is_unhealthy;
+            member.is_unhealthy = is_unhealthy(unhealthy, name, &member.config);
+            if was_unhealthy && !member.is_unhealthy {
+                // What failed before has been mended.
+                member.circuit = Circuit::default();
+            }
+            self.enter(name);
+        }
+    }
+
+    /// The member to ask, none of those in `tried`. `None`: no other may be asked now.
+    pub fn select(&mut self, now_ms: u64, tried: &[Arc<str>]) -> Option<Selection> {
+        self.close_expired_circuits(now_ms);
+        let mut passed_over = Vec::new();
+        let selected = loop {
+            match self.pop_lowest() {
+                Some(name) if tried.contains(&name) => passed_over.push(name),
+                other => break other,
+            }
+        };
+        passed_over.iter().for_each(|name| self.enter(name));
+        let name = selected?;
         let member = self.members.get_mut(&name)?;
         self.pass = member.pass;
         member.pass += STRIDE / u128::from(member.config.weight.max(1));
+        if member.circuit.state == CircuitState::HalfOpen {
+            member.circuit.state = CircuitState::Trying;
+        }
         let selected = Selection {
             config: Arc::clone(&member.config),
             pool: member.pool,
@@ -157,36 +239,72 @@ impl Upstream {
         Some(selected)
     }
 
-    /// Opens the circuit of a member that failed on this pool, for as long as it asked or for a back-off. Returns until
-    /// when, and how many failures in a row that makes. `None` if the circuit is open already or the pool is another.
-    pub(crate) fn handle_failure(
+    /// A request of this pool has failed. Says so if that opens the circuit of its member.
+    pub fn handle_failure(
         &mut self,
         now_ms: u64,
         name: &str,
         pool: u64,
-        retry_after_ms: Option<u64>,
-    ) -> Option<(u64, u32)> {
+        failure: Failure,
+    ) -> Option<OpenCircuit> {
         let (name, member) = self.members.get_key_value(name)?;
-        let over = |until_ms: u64| until_ms <= now_ms;
-        if member.pool != pool || !member.circuit_open_until_ms.is_none_or(over) {
+        let name = Arc::clone(name);
+        if member.pool != pool {
             return None;
         }
-        let name = Arc::clone(name);
-        let member = self.members.get_mut(&name)?;
-        member.failures = member.failures.saturating_add(1);
-        let backoff_ms = CIRCUIT_BACKOFF.delay_ms(member.failures);
-        let until_ms = now_ms + retry_after_ms.unwrap_or(backoff_ms).max(1);
-        member.circuit_open_until_ms = Some(until_ms);
-        member.ticket = 0;
-        let failures = member.failures;
+        let circuit = &mut self.members.get_mut(&name)?.circuit;
+        // What was under way when it opened does not prolong it.
+        if matches!(circuit.state, CircuitState::Open(until_ms) if until_ms > now_ms) {
+            return None;
+        }
+        let tried = circuit.state == CircuitState::Trying;
+        let counts = failure.by.is_none() || circuit.failed_by != failure.by || tried;
+        circuit.failed_by = failure.by;
+        circuit.failures = circuit.failures.saturating_add(u32::from(counts));
+        let failures = circuit.failures;
+        if failure.failures_max == 0 || !tried && failures < failure.failures_max {
+            self.handle_nothing(&name, pool);
+            return None;
+        }
+        circuit.opened = circuit.opened.saturating_add(1);
+        let backoff_ms = CIRCUIT_BACKOFF.delay_ms(circuit.opened);
+        let until_ms = now_ms + failure.retry_after_ms.unwrap_or(backoff_ms).max(1);
+        circuit.state = CircuitState::Open(until_ms);
+        self.enter(&name);
         self.open_circuits.push(Reverse((until_ms, name)));
-        Some((until_ms, failures))
+        Some(OpenCircuit { until_ms, failures })
     }
 
-    /// A member has answered on this pool. True when it had failed before.
-    pub(crate) fn handle_success(&mut self, name: &str, pool: u64) -> bool {
-        let member = self.members.get_mut(name).filter(|member| member.pool == pool);
-        member.is_some_and(|member| std::mem::take(&mut member.failures) > 0)
+    /// A request of this pool was answered. True when those before had failed.
+    pub fn handle_success(&mut self, name: &str, pool: u64) -> bool {
+        let Some((name, member)) = self.members.get_key_value(name) else { return false };
+        let Circuit { state, failures, .. } = member.circuit;
+        if member.pool != pool || failures == 0 && state == CircuitState::Closed {
+            return false;
+        }
+        let name = Arc::clone(name);
+        let Some(MemberState { circuit, .. }) = self.members.get_mut(&name) else { return false };
+        // One that asked to be left alone is, though it answers what was sent before.
+        let state = match circuit.state {
+            CircuitState::Open(_) => circuit.state,
+            _ => CircuitState::Closed,
+        };
+        *circuit = Circuit { state, ..Circuit::default() };
+        self.enter(&name);
+        failures > 0
+    }
+
+    /// A request of this pool has ended in a way that says nothing of its member, or never left.
+    pub fn handle_nothing(&mut self, name: &str, pool: u64) {
+        let Some((name, member)) = self.members.get_key_value(name) else { return };
+        if member.pool != pool || member.circuit.state != CircuitState::Trying {
+            return;
+        }
+        let name = Arc::clone(name);
+        if let Some(member) = self.members.get_mut(&name) {
+            member.circuit.state = CircuitState::HalfOpen;
+        }
+        self.enter(&name);
     }
 
     /// Members whose circuit closes enter the schedule again.
@@ -196,9 +314,9 @@ impl Upstream {
             && let Some(Reverse((until_ms, name))) = self.open_circuits.pop()
         {
             if let Some(member) = self.members.get_mut(&name)
-                && member.circuit_open_until_ms == Some(until_ms)
+                && member.circuit.state == CircuitState::Open(until_ms)
             {
-                member.circuit_open_until_ms = None;
+                member.circuit.state = CircuitState::HalfOpen;
                 self.enter(&name);
             }
         }
@@ -217,11 +335,13 @@ impl Upstream {
         None
     }
 
-    /// Puts a member into the schedule, if it may be asked.
+    /// Puts a member into the schedule if it may be asked, else takes it out.
     fn enter(&mut self, name: &Arc<str>) {
         let Some(member) = self.members.get_mut(name) else { return };
         member.ticket = 0;
-        if member.config.down || member.circuit_open_until_ms.is_some() {
+        let may_be_asked =
+            matches!(member.circuit.state, CircuitState::Closed | CircuitState::HalfOpen);
+        if member.config.down || member.is_unhealthy || !may_be_asked {
             return;
         }
         self.tickets += 1;
@@ -236,6 +356,24 @@ impl Upstream {
             });
         }
     }
+}
+
+impl MemberState {
+    /// Its connections are opened anew; what failed before were others.
+    fn renew(&mut self, pools: &mut Pools) {
+        pools.unused.push(self.pool);
+        self.pool = pools.next();
+        self.circuit = Circuit::default();
+    }
+}
+
+/// Whether it has failed its checks at the address that it has.
+fn is_unhealthy(
+    unhealthy: &config::Map<UnhealthyMember>,
+    name: &str,
+    member: &config::Member,
+) -> bool {
+    unhealthy.get(name).is_some_and(|of| of.address == member.address)
 }
 
 /// Whether connections under the one settings serve the other.
@@ -261,7 +399,7 @@ mod tests {
     fn shares(upstream: &mut Upstream, now_ms: u64, requests: usize) -> Vec<(String, usize)> {
         let mut shares = std::collections::BTreeMap::<String, usize>::new();
         for _ in 0..requests {
-            let Some(selected) = upstream.select(now_ms, None) else { break };
+            let Some(selected) = upstream.select(now_ms, &[]) else { break };
             *shares.entry(selected.name.to_string()).or_default() += 1;
         }
         shares.into_iter().collect()
@@ -281,33 +419,87 @@ mod tests {
         assert_eq!(shares(&mut of, 0, 100), [share("b", 50), share("c", 50)]);
         assert_eq!(pools.poll_unused(), None, "nobody has moved");
         of.update(&upstream(&[]), &mut pools);
-        assert!(of.select(0, None).is_none());
+        assert!(of.select(0, &[]).is_none());
         let gone: Vec<u64> = std::iter::from_fn(|| pools.poll_unused()).collect();
         assert_eq!(gone.len(), 3);
+    }
+
+    /// One failure opens the circuit.
+    fn failure(retry_after_ms: Option<u64>) -> Failure {
+        Failure { by: None, failures_max: 1, retry_after_ms }
+    }
+
+    fn open(until_ms: u64, failures: u32) -> Option<OpenCircuit> {
+        Some(OpenCircuit { until_ms, failures })
     }
 
     #[test]
     fn the_circuit_of_a_failing_member_is_open_longer_each_time_and_closes_again() {
         let mut pools = Pools::default();
         let mut of = Upstream::new(&upstream(&[("a", 1, false), ("b", 1, false)]), &mut pools);
-        let a = of.select(0, None).unwrap();
-        assert_eq!(of.handle_failure(0, &a.name, a.pool, None), Some((1_000, 1)));
-        assert_eq!(of.handle_failure(5, &a.name, a.pool, None), None, "sent before it was known");
+        let a = of.select(0, &[]).unwrap();
+        assert_eq!(of.handle_failure(0, &a.name, a.pool, failure(None)), open(1_000, 1));
+        let sent_before = of.handle_failure(5, &a.name, a.pool, failure(None));
+        assert_eq!(sent_before, None, "sent before it was known");
         assert_eq!(shares(&mut of, 999, 10), [share("b", 10)]);
-        let both = shares(&mut of, 1_000, 10);
-        assert_eq!(both, [share("a", 5), share("b", 5)], "it does not catch up");
-        assert_eq!(of.handle_failure(1_000, "a", a.pool, None), Some((3_000, 2)));
-        assert_eq!(
-            of.handle_failure(9_000, "a", a.pool, Some(70_000)),
-            Some((79_000, 3)),
-            "as it asked"
-        );
+        let one_tries = shares(&mut of, 1_000, 10);
+        assert_eq!(one_tries, [share("a", 1), share("b", 9)], "and it does not catch up");
+        assert_eq!(of.handle_failure(1_000, "a", a.pool, failure(None)), open(3_000, 2));
+        assert_eq!(shares(&mut of, 3_000, 4), [share("a", 1), share("b", 3)]);
+        of.handle_nothing("a", a.pool);
+        assert_eq!(shares(&mut of, 3_000, 4), [share("a", 1), share("b", 3)], "another tries");
+        let as_it_asked = of.handle_failure(9_000, "a", a.pool, failure(Some(70_000)));
+        assert_eq!(as_it_asked, open(79_000, 3));
         assert!(of.handle_success("a", a.pool), "to what was sent before");
         assert_eq!(shares(&mut of, 10_000, 4), [share("b", 4)]);
-        assert_eq!(of.handle_failure(80_000, "a", a.pool, None), Some((81_000, 1)));
-        for _ in 0..99 {
-            of.handle_failure(u64::from(u32::MAX), "b", 2, None);
-        }
+        assert_eq!(shares(&mut of, 80_000, 4), [share("a", 1), share("b", 3)]);
+        assert_eq!(of.handle_failure(80_000, "a", a.pool, failure(None)), open(81_000, 1));
+        assert_eq!(shares(&mut of, 81_000, 2), [share("a", 1), share("b", 1)]);
+        assert!(of.handle_success("a", a.pool) && !of.handle_success("a", a.pool));
+        assert_eq!(shares(&mut of, 81_000, 10), [share("a", 5), share("b", 5)]);
+    }
+
+    #[test]
+    fn failures_of_one_client_count_once() {
+        let mut pools = Pools::default();
+        let mut of = Upstream::new(&upstream(&[("a", 1, false)]), &mut pools);
+        let pool = of.select(0, &[]).unwrap().pool;
+        let by = |by| Failure { by: Some(by), failures_max: 2, retry_after_ms: None };
+        assert!((0..100).all(|at_ms| of.handle_failure(at_ms, "a", pool, by(7)).is_none()));
+        assert!(of.handle_success("a", pool));
+        assert_eq!(of.handle_failure(100, "a", pool, by(1)), None, "they were not in a row");
+        assert_eq!(of.handle_failure(100, "a", pool, by(2)), open(1_100, 2));
+        assert!(of.select(1_099, &[]).is_none() && of.select(1_100, &[]).is_some());
+        assert_eq!(of.handle_failure(1_100, "a", pool, by(2)), open(3_100, 3), "a try is one");
+        let off = Failure { by: None, failures_max: 0, retry_after_ms: None };
+        assert!(of.select(3_100, &[]).is_some());
+        assert_eq!(of.handle_failure(3_100, "a", pool, off), None);
+        assert!(of.select(3_100, &[]).is_some(), "another may try");
+    }
+
+    #[test]
+    fn a_member_that_fails_its_checks_is_left_out_until_it_passes_them() {
+        let mut pools = Pools::default();
+        let both = upstream(&[("a", 1, false), ("b", 1, false)]);
+        let mut of = Upstream::new(&both, &mut pools);
+        let unhealthy = |address: &str| {
+            let member = UnhealthyMember { address: address.into(), ..UnhealthyMember::default() };
+            [("a", member)].into_iter().collect::<config::Map<_>>()
+        };
+        let a = of.select(0, &[]).unwrap();
+        of.handle_failure(0, "a", a.pool, failure(Some(60_000)));
+        of.handle_health(&unhealthy("a.example:80"));
+        assert_eq!(shares(&mut of, 60_000, 4), [share("b", 4)], "though its circuit is closed");
+        of.handle_health(&config::Map::new());
+        assert_eq!(shares(&mut of, 60_000, 4), [share("a", 2), share("b", 2)]);
+        // What was found of another address is nothing of this one.
+        of.handle_health(&unhealthy("elsewhere.example:80"));
+        assert_eq!(shares(&mut of, 60_000, 4), [share("a", 2), share("b", 2)]);
+        let mut moved = config::Upstream::clone(&both);
+        let address = "elsewhere.example:80".into();
+        moved.members.insert("a", config::Member { address, ..config::Member::default() });
+        of.update(&Arc::new(moved), &mut pools);
+        assert_eq!(shares(&mut of, 60_000, 4), [share("b", 4)]);
     }
 
     #[test]
@@ -315,27 +507,27 @@ mod tests {
         let mut pools = Pools::default();
         let mut of = Upstream::new(&upstream(&[("a", 9, false), ("b", 1, false)]), &mut pools);
         for _ in 0..20 {
-            assert_eq!(&*of.select(0, Some("a")).unwrap().name, "b");
+            assert_eq!(&*of.select(0, &["a".into()]).unwrap().name, "b");
         }
-        of.update(&upstream(&[("a", 9, false)]), &mut pools);
-        assert_eq!(&*of.select(0, Some("a")).unwrap().name, "a", "alone it is asked again");
+        assert!(of.select(0, &["a".into(), "b".into()]).is_none());
+        assert!(of.select(0, &[]).is_some(), "they are there for others");
     }
 
     #[test]
     fn another_address_is_another_backend() {
         let mut pools = Pools::default();
         let mut of = Upstream::new(&upstream(&[("a", 1, false)]), &mut pools);
-        let before = of.select(0, None).unwrap();
-        of.handle_failure(0, "a", before.pool, None);
+        let before = of.select(0, &[]).unwrap();
+        of.handle_failure(0, "a", before.pool, failure(None));
         let mut moved = config::Upstream::clone(&upstream(&[]));
         let address = "elsewhere.example:80".into();
         moved.members.insert("a", config::Member { address, ..config::Member::default() });
         of.update(&Arc::new(moved.clone()), &mut pools);
-        let after = of.select(0, None).expect("nothing is known against it");
+        let after = of.select(0, &[]).expect("nothing is known against it");
         assert_ne!(before.pool, after.pool);
         assert_eq!(pools.poll_unused(), Some(before.pool));
         assert_eq!(
-            of.handle_failure(0, "a", before.pool, None),
+            of.handle_failure(0, "a", before.pool, failure(None)),
             None,
             "an answer from where it was"
         );

@@ -47,7 +47,7 @@ pub enum Error {
     /// It begins as neither version does.
     #[error("the connection does not begin with a PROXY header")]
     Missing,
-    /// A line of version 1 that is none (§2.1).
+    /// A malformed line of version 1 (§2.1).
     #[error("the PROXY line is malformed")]
     Line,
     /// A version, command or family that there is not, or not for TCP (§2.2).
@@ -65,7 +65,7 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// It is none, and never becomes one: the connection is to be closed.
+/// It is malformed, and no further byte can mend it: the connection is to be closed.
 pub fn decode(bytes: &[u8]) -> Result<Decoded, Error> {
     let begins_as = |start: &[u8]| {
         let length = start.len().min(bytes.len());

@@ -159,7 +159,7 @@ pub(crate) fn run(options: &Abuse) -> Result<ExitStatus, Error> {
     if let Some(unknown) = options.attack.iter().find(|name| !known(name)) {
         let names: Vec<_> = ATTACKS.iter().map(|attack| attack.name).collect();
         return Err(Error::new(format!(
-            "--attack {unknown}: there is none; there are {}",
+            "--attack {unknown} is unknown; known attacks: {}",
             names.join(", ")
         )));
     }

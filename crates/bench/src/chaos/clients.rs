@@ -21,6 +21,9 @@ pub(super) const CHANNELS: usize = 2;
 const TURN: Duration = Duration::from_millis(20);
 /// How often a client looks for another node, and how often a subscription that was refused for the moment is tried again.
 const RETRY: Duration = Duration::from_millis(200);
+/// One of so many absences is long, up to so many stays: the client sees nothing of what happens meanwhile.
+const LONG_ABSENCES: u64 = 4;
+const LONG_ABSENCE: u64 = 4;
 /// A connect that has no answer is tried at another node: that one may be stopped.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A subscription that has no answer is asked for on another connection.
@@ -219,6 +222,9 @@ impl Client {
         stays: bool,
         random: &mut Jitter,
     ) -> Result<(), Error> {
+        if self.state == State::Away && stays {
+            self.due = self.due.min(now + RETRY);
+        }
         if self.state == State::Away && self.due <= now {
             // Anywhere but where it was, if there is another.
             let others = shared.nodes.len().saturating_sub(1).max(1) as u64;
@@ -230,6 +236,10 @@ impl Client {
         if moves && self.due <= now {
             shared.counts.moves.fetch_add(1, Ordering::Relaxed);
             self.leave(now);
+            if random.below(LONG_ABSENCES) == 0 {
+                let stay_ms = shared.stay.as_millis() as u64;
+                self.due = now + Duration::from_millis(random.below(LONG_ABSENCE * stay_ms + 1));
+            }
             return Ok(());
         }
         if self.state == State::Open {

@@ -5,10 +5,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::deployment::{Deployment, Layout};
 use super::proxy::Proxy;
-use crate::fleet::{Node, Redis};
+use crate::fleet::Node;
 use dunlin_load::{Error, say};
 use dunlin_wire::backoff::Jitter;
+
+/// Workers of a node that was changed, at most.
+const WORKERS_MAX: u64 = 3;
 
 /// One way to do harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
@@ -18,13 +22,15 @@ pub(super) enum Fault {
     NodeKilled,
     /// A node is ended as an operator does, and starts again
     NodeRestarted,
+    /// All nodes are restarted as an operator does, one after the other, each with another number of workers
+    NodesRolled,
     /// A node hangs for a while
     NodeStopped,
-    /// Redis hangs for a while
+    /// A server of Redis hangs for a while
     RedisStopped,
-    /// Redis is killed, and starts again with all it had
+    /// A server of Redis is killed, and starts again with all it had
     RedisKilled,
-    /// Redis is killed, and starts again with nothing
+    /// A server of Redis is killed, and starts again with nothing
     RedisWiped,
     /// A node's connections to Redis end
     LinkCut,
@@ -32,17 +38,66 @@ pub(super) enum Fault {
     LinkClosed,
     /// A node's connections to Redis carry nothing for a while
     LinkSilent,
-    /// Redis ends the connections that hear publications
+    /// A server of Redis ends the connections that hear publications
     PubsubKilled,
-    /// Redis forgets its scripts
+    /// A server of Redis forgets its scripts
     ScriptsFlushed,
+    /// An operator has a replica take the place of a primary
+    FailoverOrdered,
+    /// A primary is killed, and starts again when a replica has taken its place
+    PrimaryKilled,
+    /// A primary hangs until a replica has taken its place
+    PrimaryStopped,
+    /// A primary is written to and not replicated, until a replica has taken its place
+    PrimarySplit,
+    /// Slots of a cluster move to another primary, some keys after the other
+    SlotsMoved,
+}
+
+/// What of the acknowledged publications faults may lose; of several the last counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Loss {
+    /// Nothing: everybody recovers.
+    Nothing,
+    /// All of a server.
+    All,
+    /// The last ones of a server: what was before is there.
+    Tail,
+}
+
+impl Fault {
+    pub(super) fn is_possible(self, layout: Layout) -> bool {
+        match self {
+            Fault::FailoverOrdered
+            | Fault::PrimaryKilled
+            | Fault::PrimaryStopped
+            | Fault::PrimarySplit => layout != Layout::Single,
+            Fault::SlotsMoved => layout == Layout::Cluster,
+            _ => true,
+        }
+    }
+
+    pub(super) fn loss(self, layout: Layout) -> Loss {
+        match self {
+            Fault::RedisWiped if layout == Layout::Single => Loss::All,
+            Fault::RedisStopped | Fault::RedisKilled if layout == Layout::Single => Loss::Nothing,
+            // Slow enough, they end in a failover.
+            Fault::RedisWiped
+            | Fault::RedisStopped
+            | Fault::RedisKilled
+            | Fault::FailoverOrdered
+            | Fault::PrimaryKilled
+            | Fault::PrimaryStopped
+            | Fault::PrimarySplit => Loss::Tail,
+            _ => Loss::Nothing,
+        }
+    }
 }
 
 /// Whom faults happen to.
 pub(super) struct Stage {
     pub(super) nodes: Vec<Node>,
-    pub(super) redis: Redis,
-    pub(super) proxies: Vec<Proxy>,
+    pub(super) deployment: Deployment,
     pub(super) random: Jitter,
     pub(super) counts: BTreeMap<Fault, u64>,
 }
@@ -71,7 +126,28 @@ impl Stage {
 
     fn carry_out(&mut self, fault: Fault, pause_max: Duration) -> Result<(), Error> {
         let at = self.random.below(self.nodes.len() as u64) as usize;
-        say(format!("chaos: {fault:?}, node {}", at + 1));
+        match fault {
+            Fault::NodeKilled
+            | Fault::NodeRestarted
+            | Fault::NodesRolled
+            | Fault::NodeStopped
+            | Fault::LinkCut
+            | Fault::LinkClosed
+            | Fault::LinkSilent => {
+                say(format!("chaos: {fault:?}, node {}", at + 1));
+                self.harm_node(fault, at, pause_max)
+            }
+            _ => {
+                let at = self.deployment.any_primary(&mut self.random)?;
+                say(format!("chaos: {fault:?}, server {at}"));
+                self.harm_server(fault, at, pause_max)?;
+                // Two servers that fail at once are more than a replica is there for.
+                self.deployment.settle()
+            }
+        }
+    }
+
+    fn harm_node(&mut self, fault: Fault, at: usize, pause_max: Duration) -> Result<(), Error> {
         match fault {
             Fault::NodeKilled => {
                 self.nodes[at].kill();
@@ -82,50 +158,76 @@ impl Stage {
                 self.nodes[at].stop();
                 self.nodes[at].begin()?;
             }
+            Fault::NodesRolled => {
+                for at in 0..self.nodes.len() {
+                    self.nodes[at].stop();
+                    self.nodes[at].workers = 1 + self.random.below(WORKERS_MAX) as u8;
+                    self.nodes[at].begin()?;
+                    self.nodes[at].ready()?;
+                    self.pause(pause_max);
+                }
+            }
             Fault::NodeStopped => {
                 self.signal_node(at, Signal::STOP);
                 self.pause(2 * pause_max);
                 self.signal_node(at, Signal::CONT);
             }
+            Fault::LinkClosed => self.while_so(pause_max, |proxy, on| proxy.close(at + 1, on)),
+            Fault::LinkSilent => self.while_so(pause_max, |proxy, on| proxy.silence(at + 1, on)),
+            _ => self.deployment.proxies().for_each(|proxy| proxy.cut(at + 1)),
+        }
+        Ok(())
+    }
+
+    fn while_so(&mut self, pause_max: Duration, set: impl Fn(&Proxy, bool)) {
+        self.deployment.proxies().for_each(|proxy| set(proxy, true));
+        self.pause(2 * pause_max);
+        self.deployment.proxies().for_each(|proxy| set(proxy, false));
+    }
+
+    fn harm_server(&mut self, fault: Fault, at: usize, pause_max: Duration) -> Result<(), Error> {
+        match fault {
             Fault::RedisStopped => {
-                self.signal_redis(Signal::STOP);
+                self.deployment.signal(at, Signal::STOP);
                 self.pause(2 * pause_max);
-                self.signal_redis(Signal::CONT);
+                self.deployment.signal(at, Signal::CONT);
             }
             Fault::RedisKilled | Fault::RedisWiped => {
-                self.redis.kill(fault == Fault::RedisKilled)?;
+                self.deployment.kill(at, fault == Fault::RedisKilled)?;
                 self.pause(pause_max);
-                self.redis.begin()?;
-            }
-            Fault::LinkCut => self.proxies[at].cut(),
-            Fault::LinkClosed => {
-                self.proxies[at].close(true);
-                self.pause(2 * pause_max);
-                self.proxies[at].close(false);
-            }
-            Fault::LinkSilent => {
-                self.proxies[at].silence(true);
-                self.pause(2 * pause_max);
-                self.proxies[at].silence(false);
+                self.deployment.begin(at)?;
             }
             Fault::PubsubKilled => {
-                self.redis.call(&["CLIENT", "KILL", "TYPE", "pubsub"])?;
+                self.deployment.call(at, &["CLIENT", "KILL", "TYPE", "pubsub"])?;
             }
             Fault::ScriptsFlushed => {
-                self.redis.call(&["SCRIPT", "FLUSH"])?;
+                self.deployment.call(at, &["SCRIPT", "FLUSH"])?;
             }
+            Fault::FailoverOrdered => self.deployment.fail_over(at, &mut self.random)?,
+            Fault::PrimaryKilled => {
+                self.deployment.kill(at, true)?;
+                self.deployment.replaced(at)?;
+                self.pause(pause_max);
+                self.deployment.begin(at)?;
+            }
+            Fault::PrimaryStopped => {
+                self.deployment.signal(at, Signal::STOP);
+                let replaced = self.deployment.replaced(at);
+                self.deployment.signal(at, Signal::CONT);
+                replaced?;
+            }
+            Fault::PrimarySplit => {
+                let ms = self.random.below(pause_max.as_millis() as u64 + 1);
+                let pause = || std::thread::sleep(Duration::from_millis(ms));
+                self.deployment.split(at, pause)?;
+            }
+            _ => self.deployment.move_slots(at, &mut self.random)?,
         }
         Ok(())
     }
 
     fn signal_node(&self, at: usize, signal: Signal) {
         if let Some(process) = self.nodes[at].process() {
-            process.signal(signal);
-        }
-    }
-
-    fn signal_redis(&self, signal: Signal) {
-        if let Some(process) = self.redis.process() {
             process.signal(signal);
         }
     }

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use super::faults::Loss;
+
 /// Disagreements of a kind that are described; the others are only counted.
 const DESCRIBED_MAX: u64 = 5;
 
@@ -55,20 +57,23 @@ pub(super) struct Follower {
     pub(super) last: u32,
     /// It was notified that messages may be missing, or has just begun.
     notified: bool,
+    /// Messages that it is without and was not notified of yet: the server lost them, and nodes are finding that out.
+    owed: u32,
 }
 
 /// All channels.
 #[derive(Debug)]
 pub(super) struct Ledger {
     records: Vec<Mutex<Record>>,
-    /// Whether a server may lose what it has acknowledged and keep what was before: a failover.
-    loses: bool,
+    /// What a server may lose of what it has acknowledged.
+    loss: Loss,
     disagreements: Mutex<(BTreeMap<&'static str, u64>, Vec<String>)>,
     acknowledged: AtomicU64,
     refused: AtomicU64,
     uncertain: AtomicU64,
     delivered: AtomicU64,
     lost_by_failover: AtomicU64,
+    notified_late: AtomicU64,
 }
 
 /// The result.
@@ -80,24 +85,28 @@ pub(super) struct LedgerResult {
     /// Attempts without an answer, or with one that says that it may have been stored.
     uncertain: u64,
     pub(super) delivered: u64,
-    /// Acknowledged and lost by a server that another one took the place of.
+    /// Deliveries of messages that were acknowledged, and lost by a server that another one took the place of, before the client
+    /// was notified.
     lost_by_failover: u64,
+    /// Of them, those of which it was notified in the end.
+    notified_late: u64,
     pub(super) disagreements: u64,
     by_kind: BTreeMap<&'static str, u64>,
     pub(super) described: Vec<String>,
 }
 
 impl Ledger {
-    pub(super) fn new(channels: usize, loses: bool) -> Self {
+    pub(super) fn new(channels: usize, loss: Loss) -> Self {
         Self {
             records: (0..channels).map(|_| Mutex::default()).collect(),
-            loses,
+            loss,
             disagreements: Mutex::default(),
             acknowledged: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             uncertain: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
             lost_by_failover: AtomicU64::new(0),
+            notified_late: AtomicU64::new(0),
         }
     }
 
@@ -209,7 +218,15 @@ impl Ledger {
                     );
                 }
             }
-            _ => follower.notified = true,
+            before => {
+                if before.is_some() && self.loss == Loss::Nothing {
+                    let what = format!("c{channel}, client {client}: at {epoch}/{offset}");
+                    self.disagree("a recovery that was refused, and nothing was lost", what);
+                }
+                let owed = std::mem::take(&mut follower.owed);
+                self.notified_late.fetch_add(owed.into(), Ordering::Relaxed);
+                follower.notified = true;
+            }
         }
         follower.position = Some(new);
     }
@@ -235,7 +252,7 @@ impl Ledger {
             });
         }
         position.offset = offset;
-        let (last, notified) = (follower.last, follower.notified);
+        let (last, notified, owed) = (follower.last, follower.notified, &mut follower.owed);
         (follower.last, follower.notified) = (number, false);
         self.with(channel, |record| {
             let there = *record.places.entry(*position).or_insert(number);
@@ -255,7 +272,8 @@ impl Ledger {
                 for missing in last + 1..number {
                     match state(missing) {
                         State::Refused => {}
-                        _ if self.loses && crosses => {
+                        _ if self.loss == Loss::Tail && crosses => {
+                            *owed += 1;
                             self.lost_by_failover.fetch_add(1, Ordering::Relaxed);
                         }
                         state => self.disagree("a message that was lost", {
@@ -272,6 +290,12 @@ impl Ledger {
     /// A client has followed a channel to the end of the run.
     pub(super) fn ended(&self, channel: usize, client: usize, follower: &Follower) {
         let last = self.last(channel);
+        if follower.owed > 0 {
+            let owed = follower.owed;
+            self.disagree("a loss without notice", {
+                format!("c{channel}, client {client}: {owed} messages")
+            });
+        }
         if follower.last != last {
             let has = follower.last;
             self.disagree("an end that is missing", {
@@ -294,6 +318,7 @@ impl Ledger {
             uncertain: of(&self.uncertain),
             delivered: of(&self.delivered),
             lost_by_failover: of(&self.lost_by_failover),
+            notified_late: of(&self.notified_late),
             disagreements: all.0.values().sum(),
             by_kind: all.0.clone(),
             described: all.1.clone(),
@@ -317,7 +342,7 @@ mod tests {
 
     /// A channel with so many messages acknowledged at offsets from 1 of the epoch `a`, and a follower at its begin.
     fn scene(messages: u32) -> (Ledger, Follower) {
-        let ledger = Ledger::new(1, false);
+        let ledger = Ledger::new(1, Loss::All);
         for _ in 0..messages {
             let number = ledger.begin(0);
             ledger.acknowledged(0, number, "a", number.into());
@@ -373,6 +398,35 @@ mod tests {
         assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
         ledger.published(0, 0, &mut follower, 2, 3, false);
         assert_eq!(kinds(&ledger), ["a message again or late"]);
+    }
+
+    #[test]
+    fn who_misses_what_a_failover_lost_is_to_be_notified_in_the_end() {
+        let ledger = Ledger::new(1, Loss::Tail);
+        let mut follower = Follower::default();
+        for (number, at) in [(1, ("a", 1)), (2, ("a", 2)), (3, ("b", 2))] {
+            assert_eq!(ledger.begin(0), number);
+            ledger.acknowledged(0, number, at.0, at.1);
+        }
+        ledger.subscribed(0, 0, &mut follower, ("a", 0), false, &[]);
+        ledger.published(0, 0, &mut follower, 1, 1, false);
+        ledger.subscribed(0, 0, &mut follower, ("b", 2), true, &[(2, 3)]);
+        let mut other = follower;
+        ledger.subscribed(0, 0, &mut other, ("c", 2), false, &[]);
+        ledger.ended(0, 0, &other);
+        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
+        ledger.ended(0, 0, &follower);
+        assert_eq!(kinds(&ledger), ["a loss without notice"]);
+    }
+
+    #[test]
+    fn who_could_recover_is_not_to_be_refused() {
+        let ledger = Ledger::new(1, Loss::Nothing);
+        let mut follower = Follower::default();
+        ledger.subscribed(0, 0, &mut follower, ("a", 0), false, &[]);
+        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
+        ledger.subscribed(0, 0, &mut follower, ("b", 0), false, &[]);
+        assert_eq!(kinds(&ledger), ["a recovery that was refused, and nothing was lost"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! a ledger that says whether each message that was acknowledged reached each of them once and in order.
 
 mod clients;
+mod deployment;
 mod faults;
 mod ledger;
 mod proxy;
@@ -12,13 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum as _;
 use serde_json::{Value, json};
 
 use self::clients::{Phase, Progress, Shared};
-use self::faults::{Fault, Stage};
+use self::deployment::{Deployment, Layout};
+use self::faults::{Fault, Loss, Stage};
 use self::ledger::Ledger;
-use self::proxy::Proxy;
-use crate::fleet::{Node, Redis, SETTINGS, address};
+use crate::fleet::{Node, SETTINGS};
 use dunlin_load::client::Client;
 use dunlin_load::url::duration;
 use dunlin_load::{Error, ExitStatus, Output, Scratch, say};
@@ -37,6 +39,9 @@ pub struct Chaos {
     /// The program that serves
     #[arg(long, value_name = "PROGRAM", default_value = "dunlin")]
     program: String,
+    /// How the servers of Redis stand
+    #[arg(long, value_enum, default_value_t = Layout::Single)]
+    layout: Layout,
     /// Nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     nodes: u8,
@@ -72,15 +77,24 @@ pub struct Chaos {
 }
 
 pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
+    let layout = options.layout;
+    if let Some(fault) = options.only.iter().find(|fault| !fault.is_possible(layout)) {
+        return Err(Error::new(format!(
+            "{fault:?} cannot happen to servers that stand as {layout:?}; choose another --layout"
+        )));
+    }
+    let chosen: Vec<Fault> = match &options.only[..] {
+        [] => Fault::value_variants().iter().copied().filter(|f| f.is_possible(layout)).collect(),
+        only => only.to_vec(),
+    };
+    let loss = chosen.iter().map(|fault| fault.loss(layout)).max().unwrap_or(Loss::Nothing);
     let scratch = Scratch::temporary("chaos")?;
     let mut stage = stage(options, &scratch)?;
-    let ledger = Ledger::new(options.channels as usize, false);
+    let ledger = Ledger::new(options.channels as usize, loss);
     let nodes = stage.nodes.iter().map(|node| node.client).collect();
     let shared = Arc::new(Shared::new(ledger, nodes, options.clients, options.stay));
     let progress: Vec<Progress> = (0..CLIENT_THREADS).map(|_| Progress::default()).collect();
     let over = AtomicBool::new(false);
-    let all = <Fault as clap::ValueEnum>::value_variants();
-    let chosen = if options.only.is_empty() { all } else { &options.only[..] };
 
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -97,7 +111,10 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
                 scope.spawn(move || publisher::run(shared, channels, every, options.seed, over)),
             );
         }
-        let tortured = stage.torture(chosen, Instant::now() + options.duration, options.pause);
+        // What fails before there is anything to lose, and before some clients are away, costs nothing.
+        wait(|| missing(&progress));
+        std::thread::sleep(2 * options.stay);
+        let tortured = stage.torture(&chosen, Instant::now() + options.duration, options.pause);
         say("chaos: over; waiting until all have what there is");
         over.store(true, Ordering::Release);
         for publisher in publishers {
@@ -116,6 +133,7 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
         say(format!("chaos: {described}"));
     }
     let report = json!({
+        "layout": layout,
         "nodes": options.nodes,
         "clients": options.clients,
         "channels": options.channels,
@@ -130,27 +148,24 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
     Ok(if result.disagreements == 0 { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// Redis, a way to it for each node, and the nodes.
+/// The servers of Redis, and the nodes.
 fn stage(options: &Chaos, scratch: &Scratch) -> Result<Stage, Error> {
-    let directory = scratch.path().join("redis");
-    let append = "--appendonly yes --appendfsync always";
-    let redis = Redis::start(address(200, 6379), directory, &[], append)?;
-    let (mut nodes, mut proxies) = (Vec::new(), Vec::new());
+    let path = scratch.path();
+    let deployment = Deployment::start(options.layout, options.nodes, path)?;
+    let mut nodes = Vec::new();
     for number in 1..=options.nodes {
-        let way = address(100 + number, 6379);
-        proxies.push(Proxy::start(way, redis.address)?);
         let settings = format!(
             "{SETTINGS}history_size = 1000\nhistory_ttl_ms = 600_000\nrecover = true\npositioned = true\npresence = true\n\
-             [engines.main]\naddresses = [\"{way}\"]\n[cluster]\nengine = \"main\"\n"
+             {}[cluster]\nengine = \"main\"\n",
+            deployment.engine(number.into())
         );
-        let path = scratch.path();
         nodes.push(Node::start(&options.program, number, options.workers, path, &[], &settings)?);
     }
     for node in &nodes {
         node.ready()?;
     }
     let random = Jitter::new(options.seed);
-    Ok(Stage { nodes, redis, proxies, random, counts: BTreeMap::new() })
+    Ok(Stage { nodes, deployment, random, counts: BTreeMap::new() })
 }
 
 /// Lets all come to rest, publishes one last message to each channel, and waits until all have had it.
@@ -159,20 +174,26 @@ fn settle(stage: &Stage, shared: &Shared, progress: &[Progress], seed: u64) -> R
         node.ready()?;
     }
     shared.set_phase(Phase::Stay);
-    let sum = |of: fn(&Progress) -> &AtomicU64| {
-        progress.iter().map(|progress| of(progress).load(Ordering::Acquire)).sum::<u64>()
-    };
-    wait(|| sum(|progress| &progress.missing));
+    wait(|| missing(progress));
     publisher::last(shared, seed);
     // The counts of the turn in which the last message came are there with the next one.
     std::thread::sleep(Duration::from_secs(1));
-    wait(|| sum(|progress| &progress.missing) + sum(|progress| &progress.behind));
+    wait(|| missing(progress) + sum(progress, |progress| &progress.behind));
     for channel in 0..shared.ledger.channels().min(PRESENCES) {
         if !presence(shared, channel) {
             break;
         }
     }
     Ok(())
+}
+
+fn sum(progress: &[Progress], of: fn(&Progress) -> &AtomicU64) -> u64 {
+    progress.iter().map(|progress| of(progress).load(Ordering::Acquire)).sum()
+}
+
+/// Subscriptions that are not in place.
+fn missing(progress: &[Progress]) -> u64 {
+    sum(progress, |progress| &progress.missing)
 }
 
 /// Waits until nothing is left, or until that changes no more.

@@ -1,8 +1,9 @@
-//! A proxy between a node and Redis, which can cut the node off.
+//! A proxy before a server of Redis, which can cut off each of those that connect to it.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,17 +12,35 @@ use dunlin_load::{Context, Error};
 /// How often a direction that is held up looks whether it still is.
 const HELD: Duration = Duration::from_millis(20);
 
+/// Who connects: a node by its number, or others by 0, which are replicas and Sentinels.
+pub(super) type Peer = usize;
+/// The others.
+pub(super) const OTHERS: Peer = 0;
+const PEERS: usize = 10;
+
+/// How a peer is called in its greeting: the user it logs in as.
+pub(super) fn user(peer: Peer) -> String {
+    format!("node{peer}")
+}
+
 #[derive(Debug, Default)]
-struct State {
+struct Gate {
     /// Bytes stay where they are: a network that takes everything and delivers nothing.
     silent: AtomicBool,
     /// No connection is made.
     closed: AtomicBool,
-    over: AtomicBool,
-    streams: Mutex<Vec<TcpStream>>,
 }
 
-/// One node's way to Redis.
+#[derive(Debug, Default)]
+struct State {
+    gates: [Gate; PEERS],
+    over: AtomicBool,
+    made: AtomicU64,
+    /// Both ends of each connection, and whose it is.
+    connections: Mutex<BTreeMap<u64, (Peer, [TcpStream; 2])>>,
+}
+
+/// The way to one server.
 #[derive(Debug)]
 pub(super) struct Proxy {
     state: Arc<State>,
@@ -37,70 +56,97 @@ impl Proxy {
                 if shared.over.load(Ordering::Acquire) {
                     return;
                 }
-                let server = match shared.closed.load(Ordering::Acquire) {
-                    true => continue,
-                    false => TcpStream::connect(to),
-                };
-                if let Ok(server) = server {
-                    // A connection that fails here is one that ends.
-                    let _ = carry(&shared, client, server);
-                }
+                let state = Arc::clone(&shared);
+                // A connection that fails is one that ends.
+                std::thread::spawn(move || carry(&state, client, to).ok());
             }
         });
         Ok(Self { state })
     }
 
-    /// Ends all connections.
-    pub(super) fn cut(&self) {
-        let mut streams = self.state.streams.lock().unwrap_or_else(|held| held.into_inner());
-        for stream in streams.drain(..) {
-            // It has ended by itself.
-            let _ = stream.shutdown(Shutdown::Both);
+    /// Ends all connections of a peer.
+    pub(super) fn cut(&self, peer: Peer) {
+        self.end(|of| of == peer);
+    }
+
+    fn end(&self, which: impl Fn(Peer) -> bool) {
+        let connections = self.state.connections.lock().unwrap_or_else(|held| held.into_inner());
+        for (_, streams) in connections.values().filter(|(peer, _)| which(*peer)) {
+            for stream in streams {
+                // It has ended by itself.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
         }
     }
 
-    /// Whether connections are refused from now on; those there are end.
-    pub(super) fn close(&self, closed: bool) {
-        self.state.closed.store(closed, Ordering::Release);
+    /// Whether connections of a peer are refused from now on; those there are end.
+    pub(super) fn close(&self, peer: Peer, closed: bool) {
+        self.state.gates[peer].closed.store(closed, Ordering::Release);
         if closed {
-            self.cut();
+            self.cut(peer);
         }
     }
 
-    /// Whether bytes stay where they are.
-    pub(super) fn silence(&self, silent: bool) {
-        self.state.silent.store(silent, Ordering::Release);
+    /// Whether a peer's bytes stay where they are.
+    pub(super) fn silence(&self, peer: Peer, silent: bool) {
+        self.state.gates[peer].silent.store(silent, Ordering::Release);
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.over.store(true, Ordering::Release);
-        self.cut();
+        self.end(|_| true);
     }
 }
 
-fn carry(state: &Arc<State>, client: TcpStream, server: TcpStream) -> std::io::Result<()> {
+/// Whose greeting this is.
+fn peer(greeting: &[u8]) -> Peer {
+    let is_of = |peer: &Peer| {
+        memchr::memmem::find(greeting, format!("\r\n{}\r\n", user(*peer)).as_bytes()).is_some()
+    };
+    (1..PEERS).find(is_of).unwrap_or(OTHERS)
+}
+
+/// Carries a connection until it ends. The client speaks first, and says who it is.
+fn carry(state: &Arc<State>, mut client: TcpStream, to: SocketAddr) -> std::io::Result<()> {
     client.set_nodelay(true)?;
+    let mut greeting = [0; 4 << 10];
+    let length = client.read(&mut greeting)?;
+    let peer = peer(&greeting[..length]);
+    let server = TcpStream::connect(to)?;
     server.set_nodelay(true)?;
-    let mut streams = state.streams.lock().unwrap_or_else(|held| held.into_inner());
-    streams.extend([client.try_clone()?, server.try_clone()?]);
-    drop(streams);
-    let there = (client.try_clone()?, server.try_clone()?);
-    for (mut from, mut to) in [there, (server, client)] {
-        let state = Arc::clone(state);
-        std::thread::spawn(move || {
-            let mut piece = [0; 16 << 10];
-            while let Ok(read @ 1..) = from.read(&mut piece) {
-                while state.silent.load(Ordering::Acquire) && !state.over.load(Ordering::Acquire) {
-                    std::thread::sleep(HELD);
-                }
-                if to.write_all(&piece[..read]).is_err() {
-                    break;
-                }
-            }
-            let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
-        });
+    let number = state.made.fetch_add(1, Ordering::Relaxed);
+    {
+        let mut connections = state.connections.lock().unwrap_or_else(|held| held.into_inner());
+        connections.insert(number, (peer, [client.try_clone()?, server.try_clone()?]));
     }
+    // Closed meanwhile, it is found among the connections, or here.
+    if !state.gates[peer].closed.load(Ordering::Acquire) {
+        let back = (Arc::clone(state), server.try_clone()?, client.try_clone()?);
+        std::thread::spawn(move || copy(&back.0, peer, back.1, back.2, &[]));
+        copy(state, peer, client, server, &greeting[..length]);
+    }
+    let mut connections = state.connections.lock().unwrap_or_else(|held| held.into_inner());
+    connections.remove(&number);
     Ok(())
+}
+
+fn copy(state: &State, peer: Peer, mut from: TcpStream, mut to: TcpStream, first: &[u8]) {
+    let silent = &state.gates[peer].silent;
+    let mut pass = |bytes: &[u8]| {
+        while silent.load(Ordering::Acquire) && !state.over.load(Ordering::Acquire) {
+            std::thread::sleep(HELD);
+        }
+        to.write_all(bytes)
+    };
+    let mut piece = [0; 16 << 10];
+    if pass(first).is_ok() {
+        while let Ok(read @ 1..) = from.read(&mut piece) {
+            if pass(&piece[..read]).is_err() {
+                break;
+            }
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }

@@ -207,7 +207,7 @@ impl Fleet {
     fn start(options: &ClusterBench, nodes: u8, channel: &str, more: &str) -> Result<Self, Error> {
         let scratch = Scratch::temporary("cluster")?;
         let directory = scratch.path().join("redis");
-        let redis = Redis::start(address(200, 6379), directory, &options.core, "--appendonly no")?;
+        let redis = Redis::start(address(200, 6379), directory, &options.core, "appendonly no")?;
         let settings = format!(
             "{SETTINGS}{channel}[engines.main]\naddresses = [\"{}\"]\n[cluster]\nengine = \"main\"\n{more}",
             redis.address

@@ -76,7 +76,7 @@ fn number(value: &Value) -> Option<f64> {
     (value.kind() == ValueKind::Number).then(|| f64::try_from(value.clone()).ok())?
 }
 
-/// Of a list; what is none is one element, and what is not there none.
+/// The elements of a list; another value is one element, a missing one none.
 fn elements(value: &Value) -> Vec<Value> {
     let all = match value.kind() {
         ValueKind::Undefined | ValueKind::None => Vec::new(),

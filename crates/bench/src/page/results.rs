@@ -8,11 +8,12 @@ use serde_json::{Map, Value, json};
 use dunlin_load::{Context, Error};
 
 /// Results that are steps of one measurement, by the begin of their names, and pointers to what says their order.
-const SERIES: [(&str, &[&str]); 5] = [
+const SERIES: [(&str, &[&str]); 6] = [
     ("latency", &["/subscribers", "/rate"]),
     ("pacing", &["/background_load/clients", "/label"]),
     ("scale", &["/connections"]),
     ("million", &["/connections"]),
+    ("chaos", &["/layout"]),
     ("apns", &["/server_order", "/server", "/table_order"]),
 ];
 

@@ -188,7 +188,7 @@ impl Thread<'_> {
 
     fn connect(&mut self, index: usize) -> Result<(), Error> {
         let socket = socket(self.plan.server)
-            .context("cannot open another socket; `dunlin check` says what stands in the way")?;
+            .context("cannot open another socket; `dunlin check` says which limit is too low")?;
         if let Some(source) = self.plan.source(self.numbers.start + index) {
             dunlin_load::system::bind_source(socket.as_fd(), source)
                 .context(format!("cannot connect from {source}; use --sources none"))?;

@@ -18,27 +18,27 @@ pub(crate) struct Channels {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a channel, and print its id
+    /// Create a channel and print its id
     Create {
-        /// Keep the most recent message for devices that are off, eight hours at most
+        /// Store the most recent message for devices that are offline, for up to eight hours
         #[arg(long)]
         store: bool,
         #[command(flatten)]
         app: App,
     },
-    /// The ids of all channels
+    /// List the ids of all channels
     List {
         #[command(flatten)]
         app: App,
     },
-    /// What a channel keeps for devices that are off
+    /// Show what a channel stores for devices that are offline
     Show {
         /// Its id
         channel: String,
         #[command(flatten)]
         app: App,
     },
-    /// Delete a channel, for ever
+    /// Delete a channel permanently
     Delete {
         /// Its id
         channel: String,

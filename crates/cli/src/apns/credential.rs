@@ -31,20 +31,20 @@ pub(crate) struct Account {
     /// The password of the .p12 file, or the passphrase of a PEM key
     #[arg(long, value_name = "TEXT", default_value = "")]
     password: String,
-    /// To builds from Xcode
+    /// Use the sandbox environment, for builds from Xcode
     #[arg(long)]
     sandbox: bool,
-    /// Another port than Apple's usual one, as 2197 for firewalls
+    /// Port to connect to, e.g. 2197 where a firewall blocks 443
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     #[command(flatten)]
-    way: Way,
+    way: ServiceRoute,
 }
 
 /// How a service is reached, where the plain way does not do.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Way {
-    /// Connect here instead, as to `dunlin apns simulate`
+pub(crate) struct ServiceRoute {
+    /// Connect to this address instead, e.g. that of `dunlin apns simulate`
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
     /// Trust the certificates of this PEM file too
@@ -55,7 +55,7 @@ pub(crate) struct Way {
     proxy: Option<Proxy>,
 }
 
-impl Way {
+impl ServiceRoute {
     /// Leads to an origin this way.
     pub(crate) fn lead(&self, mut origin: Origin) -> Result<Origin, CliError> {
         if let Some(address) = &self.address {

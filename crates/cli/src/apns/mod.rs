@@ -8,19 +8,19 @@ mod simulate;
 
 use clap::Subcommand;
 
-pub(crate) use self::credential::{Account, Way, read, text_or_file};
+pub(crate) use self::credential::{Account, ServiceRoute, read, text_or_file};
 pub(crate) use self::send::{Send, expiration, report};
 use crate::error::CliError;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Send one push, and say what happened; the same as `dunlin push send apns`
+    /// Send one push and print its outcome; same as `dunlin push send apns`
     Send(Box<Send>),
-    /// The broadcast channels of an app: create, list, show, delete
+    /// Manage the broadcast channels of an app: create, list, show, delete
     Channels(Box<channels::Channels>),
-    /// Measure the sender: windows, connections, bad tokens, CPU, a storm
+    /// Benchmark the sender: windows, connections, bad tokens, CPU, faults
     Bench(Box<bench::Bench>),
-    /// Be Apple's push service, to test senders against: its rules, its reasons, and its faults
+    /// Simulate Apple's push service with its rules, error reasons and faults, to test senders
     Simulate(Box<simulate::Simulate>),
 }
 

@@ -20,19 +20,19 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 #[command(
     after_help = "A first push:\n  dunlin apns send --sandbox --key AuthKey_ABC123DEFG.p8 --key-id ABC123DEFG \
                   --team-id TEAM123456 --topic com.example.app --token 80ab… --alert Hello\n\n\
-                  Exit codes: 0 accepted; 3 not sent, or refused for a while: send it again; 4 refused; 5 uncertain: it was \
-                  sent and no answer came; 1 it could not begin."
+                  Exit codes: 0 accepted; 3 not sent, or refused temporarily: send it again; 4 refused; 5 uncertain: \
+                  it was sent and no response came; 1 the command could not start."
 )]
 pub(crate) struct Send {
     #[command(flatten)]
     account: Account,
-    /// The app's bundle identifier; the suffix of the type is added
+    /// The app's bundle identifier, without the suffix of the push type
     #[arg(long, value_name = "TOPIC")]
     topic: Option<String>,
     /// The device token, hexadecimal
     #[arg(long, value_name = "TOKEN", required_unless_present = "channel")]
     token: Option<String>,
-    /// All devices that follow this broadcast channel, by its id
+    /// Id of a broadcast channel: send to all devices that follow it
     #[arg(long, value_name = "CHANNEL", conflicts_with = "token")]
     channel: Option<String>,
     #[command(flatten)]
@@ -40,19 +40,19 @@ pub(crate) struct Send {
     /// alert, background, voip, liveactivity, …
     #[arg(long = "type", value_name = "TYPE")]
     push_type: Option<PushType>,
-    /// 10 now, 5 when it suits the device, 1 not at the cost of its power
+    /// 10: at once; 5: when it suits the device's power; 1: never wakes the device
     #[arg(long, value_name = "N")]
     priority: Option<u8>,
     /// Replace an earlier push of this id
     #[arg(long, value_name = "ID")]
     collapse_id: Option<String>,
-    /// Keep it so many seconds for a device that is off; 0 not at all
+    /// Seconds that Apple keeps it for a device that is offline; 0: not at all
     #[arg(long, value_name = "SECONDS")]
     expiration: Option<u64>,
-    /// The push's UUID; Apple makes one otherwise
+    /// UUID of the push; by default Apple assigns one
     #[arg(long, value_name = "UUID")]
     id: Option<String>,
-    /// Seconds until it is given up
+    /// Seconds until the attempt is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     timeout: u64,
     /// Print the outcome as JSON
@@ -79,7 +79,7 @@ struct Content {
     /// A sound of the app's, or `default`
     #[arg(long, value_name = "NAME")]
     sound: Option<String>,
-    /// Have the app's service extension change it before it is shown
+    /// Let the app's service extension change it before it is shown
     #[arg(long)]
     mutable_content: bool,
     /// The whole notification as `/api/push` takes it: JSON, or @FILE

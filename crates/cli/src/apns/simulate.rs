@@ -22,28 +22,28 @@ use crate::style::{BOLD, DIM, LINK, WARN, paint};
     after_help = "All faults, and what the control port takes: docs/operating/apns-simulator.md"
 )]
 pub(crate) struct Simulate {
-    /// Where pushes are taken
+    /// Address that accepts pushes
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2197", value_parser = address)]
     listen: SocketAddr,
-    /// Where ledger, counts and behaviour are served over HTTP/1.1
+    /// Address of the control API (HTTP/1.1): ledger, counts, behaviour
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2198", value_parser = address)]
     control: SocketAddr,
-    /// The certificate for clients to trust; it and its key beside it are made if they are not there
+    /// Certificate for clients to trust; created with its key if missing
     #[arg(long, value_name = "FILE", default_value = "apns-simulator-ca.pem", value_hint = ValueHint::FilePath)]
     ca: PathBuf,
     /// Plain HTTP/2 with prior knowledge instead of TLS, for measurements
     #[arg(long, conflicts_with = "ca")]
     plain: bool,
-    /// Play api.push.apple.com instead of the sandbox
+    /// Simulate api.push.apple.com instead of the sandbox
     #[arg(long)]
     production: bool,
-    /// Take only provider tokens of this key, and check their signature; may be given again
+    /// Accept only provider tokens signed with this key; may be repeated
     #[arg(long = "key", value_name = "KEY_ID:TEAM_ID:FILE", value_parser = key)]
     keys: Vec<ProviderKey>,
-    /// How device tokens are judged: a JSON file with an array of rules
+    /// JSON file with an array of rules: which device tokens are accepted or rejected
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     rules: Option<PathBuf>,
-    /// How it behaves: a JSON file with the fields that differ from the default
+    /// JSON file with the behaviour fields that differ from the default
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     behaviour: Option<PathBuf>,
     /// Entries the ledger keeps; a million take about 120 MB
@@ -55,32 +55,32 @@ pub(crate) struct Simulate {
     /// Share of the path's segments that are lost, from 0 to 1
     #[arg(long, value_name = "SHARE")]
     loss: Option<f64>,
-    /// Streams granted once the first push is accepted
+    /// Concurrent streams allowed once the first push is accepted
     #[arg(long, value_name = "N")]
     streams: Option<u32>,
-    /// Streams granted before that
+    /// Concurrent streams allowed before that
     #[arg(long, value_name = "N")]
     streams_first: Option<u32>,
     /// Bytes of a connection's receive window
     #[arg(long, value_name = "BYTES")]
     window: Option<u32>,
-    /// When windows are given back
+    /// When flow-control windows are replenished
     #[arg(long, value_name = "WHEN")]
     window_return: Option<Return>,
-    /// What the service takes to answer, beside the path: 20, 5+exponential:25, lognormal:8,0.8, bimodal:0.05,1,30 or
+    /// Response time of the service, without the network: 20, 5+exponential:25, lognormal:8,0.8, bimodal:0.05,1,30 or
     /// pareto:5,1.5, in milliseconds
     #[arg(long, value_name = "TIME")]
     answer_time: Option<AnswerTime>,
-    /// Answer times grow to a multiple and come back, once in a period
+    /// Response times rise to a multiple and fall again, once in a period
     #[arg(long, value_name = "SECONDS,FACTOR")]
     drift: Option<Drift>,
-    /// One device token in so many takes longer
+    /// One device token in so many is slower
     #[arg(long, value_name = "ONE_IN,MS")]
     slow_shard: Option<OneIn>,
-    /// One answer in so many takes longer
+    /// One response in so many is slower
     #[arg(long, value_name = "ONE_IN,MS")]
     stall: Option<OneIn>,
-    /// Pushes that the service works on at once; others wait
+    /// Pushes processed at once; others wait
     #[arg(long, value_name = "N")]
     workers: Option<u32>,
 }

@@ -21,13 +21,13 @@ const CONNECTIONS_MAX: u64 = 100_000_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
-    /// Connections the server is to hold
+    /// Number of connections to hold
     #[arg(value_name = "N", default_value_t = 1_000_000, value_parser = connections)]
     connections: u64,
     /// The configuration the server will run
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
-    /// Threads that serve connections, in place of `server.workers`
+    /// Threads that serve connections; overrides `server.workers`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=128))]
     workers: Option<u8>,
     /// The clients run on this machine too, as with `dunlin bench connections`
@@ -96,8 +96,10 @@ fn report(demand: &Demand, requirements: &[Requirement]) -> String {
     let count =
         |level| requirements.iter().filter(|requirement| requirement.level == level).count();
     let summary = match (count(Level::Stops), count(Level::Hurts)) {
-        (0, 0) => "Nothing stands in the way.".to_owned(),
-        (0, hurts) => format!("Nothing stops them; {hurts} of the above will hurt."),
+        (0, 0) => "Every limit is high enough.".to_owned(),
+        (0, hurts) => {
+            format!("This machine can hold them; {hurts} of the above will slow them down.")
+        }
         (stops, _) => {
             format!("{stops} of the above stop{} them.", if stops == 1 { "s" } else { "" })
         }

@@ -54,7 +54,7 @@ pub(crate) enum Level {
     Stops,
 }
 
-/// A command that mends it, and what to know of it.
+/// A command that fixes it, and a note about it.
 #[derive(Clone, Debug)]
 pub(crate) struct Fix {
     pub(crate) command: String,

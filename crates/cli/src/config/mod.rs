@@ -27,7 +27,7 @@ use key::KeyParser;
 pub(crate) enum Command {
     /// Print what is set in a running server
     Get {
-        /// What to print, as in client.ping_interval_ms or /client/ping_interval_ms; all, without it
+        /// Key to print, e.g. client.ping_interval_ms or /client/ping_interval_ms; by default everything
         #[arg(value_parser = KeyParser, hide_possible_values = true)]
         key: Option<String>,
         /// Print this revision
@@ -41,24 +41,24 @@ pub(crate) enum Command {
     },
     /// Set one key of a running server
     Set {
-        /// What to set, as in client.ping_interval_ms
+        /// Key to set, e.g. client.ping_interval_ms
         #[arg(value_parser = KeyParser, hide_possible_values = true)]
         key: String,
-        /// The value: JSON, or else a text; `-` reads standard input
+        /// Value: JSON, otherwise taken as a string; `-` reads standard input
         #[arg(allow_hyphen_values = true)]
         value: String,
         #[command(flatten)]
-        change: Change,
+        change: ChangeArgs,
     },
-    /// Take an entry out, or set a key back to its default
+    /// Remove an entry, or reset a key to its default
     Unset {
         /// What to take out, as in channel.namespaces.chat
         #[arg(value_parser = KeyParser, hide_possible_values = true)]
         key: String,
         #[command(flatten)]
-        change: Change,
+        change: ChangeArgs,
     },
-    /// Say what a file, or going back to a revision, would change in a running server
+    /// Show what applying a file, or restoring a revision, would change in a running server
     Diff {
         /// The file: TOML, or JSON; `-` reads standard input
         #[arg(value_hint = ValueHint::FilePath, required_unless_present = "revision")]
@@ -66,43 +66,43 @@ pub(crate) enum Command {
         /// Compare with this revision
         #[arg(long, value_name = "N", conflicts_with = "file")]
         revision: Option<u64>,
-        /// The file says only what differs (RFC 7396); what it leaves out stays as it is
+        /// Treat the file as a JSON Merge Patch (RFC 7396): keys that it leaves out stay as they are
         #[arg(long)]
         merge: bool,
         #[command(flatten)]
         server: Server,
     },
-    /// Make a running server run what a file says, all of it or none
+    /// Apply a file to a running server, all of it or none
     Apply {
         /// The file: TOML, JSON, or a JSON Patch (an array of operations); `-` reads standard input
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// The file says only what differs (RFC 7396); what it leaves out stays as it is
+        /// Treat the file as a JSON Merge Patch (RFC 7396): keys that it leaves out stay as they are
         #[arg(long)]
         merge: bool,
         #[command(flatten)]
-        change: Change,
+        change: ChangeArgs,
     },
-    /// Go back to a revision
+    /// Restore an earlier revision
     Restore {
         /// The revision
         revision: u64,
         #[command(flatten)]
-        change: Change,
+        change: ChangeArgs,
     },
     /// List who changed what and when
     Revisions {
-        /// How many, from the newest on
+        /// Number of revisions, newest first
         #[arg(long, default_value_t = 20)]
         limit: u32,
-        /// Say what this one changed
+        /// Show what this revision changed
         revision: Option<u64>,
         #[command(flatten)]
         server: Server,
     },
     /// Follow changes as they happen
     Watch {
-        /// Begin after this revision; without it, now
+        /// Start after this revision; by default, now
         #[arg(long, value_name = "N")]
         from: Option<u64>,
         #[command(flatten)]
@@ -110,13 +110,13 @@ pub(crate) enum Command {
     },
     /// Print a file with every key, its documentation and its default
     Default,
-    /// Check a file, and say every error with its line and what to do about it
+    /// Check a file; print every error with its line and how to fix it
     Check {
         /// The file; `-` reads standard input
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
-    /// Make a file of a configuration of Centrifugo v6, and say what became of each of its keys
+    /// Convert a configuration of Centrifugo v6, and report what each key became
     ///
     /// The file is printed, with the table as its first comment; the table goes to standard error too. Nothing that was
     /// closed is opened: what has no counterpart closes what it guarded.
@@ -134,6 +134,9 @@ pub(crate) enum Command {
     Schema,
 }
 
+/// A change of all nodes is made, and some of them do not run it.
+const NOT_EVERYWHERE: u16 = 207;
+
 /// Which server.
 #[derive(Debug, Args)]
 pub(crate) struct Server {
@@ -144,29 +147,32 @@ pub(crate) struct Server {
     /// in through the socket in its state directory
     #[arg(long, help_heading = "Server")]
     token: Option<String>,
-    /// Print JSON, for machines
+    /// Print JSON
     #[arg(long, help_heading = "Server")]
     json: bool,
 }
 
 /// How to change it.
 #[derive(Debug, Args)]
-pub(crate) struct Change {
-    /// Only say what would change
+pub(crate) struct ChangeArgs {
+    /// Only show what would change
     #[arg(long, help_heading = "Change")]
     dry_run: bool,
-    /// Wait until it is safe on the disk
+    /// Wait until the change is on the disk
     #[arg(long, help_heading = "Change")]
     durable: bool,
-    /// Refuse if the revision is another one by now
+    /// Refuse if this is no longer the current revision
     #[arg(long, value_name = "N", help_heading = "Change")]
     if_match: Option<u64>,
-    /// Why, for whoever reads the revisions
+    /// Comment for the list of revisions
     #[arg(long, short = 'm', value_name = "TEXT", help_heading = "Change")]
     comment: Option<String>,
-    /// Let one worker run it this long first, and undo it if that one fails more than the others
+    /// Let one worker run it this long first; roll back if that worker's error rate rises
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=300), help_heading = "Change")]
     canary: Option<u32>,
+    /// On all nodes of the cluster, this one first
+    #[arg(long, conflicts_with = "dry_run", help_heading = "Change")]
+    cluster: bool,
     #[command(flatten)]
     server: Server,
 }
@@ -188,7 +194,7 @@ impl Command {
                 change.send(Method::Delete, &path(&pointer(key)?), None, None)
             }
             Command::Diff { file, revision, merge, server } => {
-                let change = Change::dry(server.clone_of());
+                let change = ChangeArgs::dry(server.clone_of());
                 match (file, revision) {
                     (Some(file), _) => change.send_file(file, *merge),
                     (None, Some(revision)) => change.restore(*revision),
@@ -238,10 +244,10 @@ impl Server {
     }
 }
 
-impl Change {
-    fn dry(server: Server) -> Change {
-        let (durable, if_match, comment, canary) = (false, None, None, None);
-        Change { dry_run: true, durable, if_match, comment, canary, server }
+impl ChangeArgs {
+    fn dry(server: Server) -> ChangeArgs {
+        let (durable, if_match, comment, canary, cluster) = (false, None, None, None, false);
+        ChangeArgs { dry_run: true, durable, if_match, comment, canary, cluster, server }
     }
 
     fn restore(&self, revision: u64) -> Result<(), CliError> {
@@ -289,6 +295,7 @@ impl Change {
             self.durable.then(|| "durable=1".to_owned()),
             comment.map(|comment| format!("comment={comment}")),
             self.canary.map(|seconds| format!("canary=worker&seconds={seconds}")),
+            self.cluster.then(|| "scope=cluster".to_owned()),
         ];
         let query = query.into_iter().flatten().collect::<Vec<_>>().join("&");
         let path = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
@@ -297,11 +304,17 @@ impl Change {
         if let Some(revision) = self.if_match {
             headers.push(("If-Match", format!("\"{revision}\"")));
         }
-        let answer = self.server.client().call(method, &path, &headers, body)?.read()?;
-        if self.server.json {
-            return style::print(&format!("{answer}\n"));
+        let response = self.server.client().call(method, &path, &headers, body)?;
+        let is_everywhere = response.status != NOT_EVERYWHERE;
+        let answer = response.read()?;
+        match self.server.json {
+            true => style::print(&format!("{answer}\n"))?,
+            false => style::print(&show::outcome(&answer, self.dry_run))?,
         }
-        style::print(&show::outcome(&answer, self.dry_run))
+        match is_everywhere {
+            true => Ok(()),
+            false => Err(answer["detail"].as_str().unwrap_or("not every node runs it").into()),
+        }
     }
 }
 

@@ -54,6 +54,17 @@ pub(super) fn outcome(answer: &Value, dry_run: bool) -> String {
         let _ = writeln!(out, "{}.", if durable { ", and it is safe on the disk" } else { "" });
     }
     waits(&mut out, answer);
+    for node in list(&answer["nodes"]) {
+        let name = node["name"].as_str().unwrap_or_default();
+        let outcome = node["outcome"].as_str().unwrap_or_default();
+        let runs = matches!(outcome, "applied" | "unchanged");
+        let outcome = paint(if runs { GOOD } else { WARN }, outcome.replace('_', " "));
+        let revision = node["revision"].as_u64().map(|of| format!(", revision {of}"));
+        let problem = &node["problem"];
+        let why = problem["errors"][0]["detail"].as_str().or(problem["detail"].as_str());
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        let _ = writeln!(out, "  {name}: {outcome}{}{why}", revision.unwrap_or_default());
+    }
     for warning in list(&answer["warnings"]) {
         let path = dotted(warning["pointer"].as_str().unwrap_or_default());
         let detail = warning["detail"].as_str().unwrap_or_default();

@@ -15,7 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::journal::{Begun, Journal};
+use super::journal::{Journal, StartedLine};
 use super::list::{Entry, lines};
 use super::results::Results;
 use crate::apns::{Account, expiration, text_or_file};
@@ -34,17 +34,16 @@ const STOP_WITHIN: Duration = Duration::from_secs(12);
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each token gets a line in the results. SIGINT and SIGTERM end the run in order; the same command goes on \
-                  where it ended: tokens with a final outcome are passed over, all others are tried again.\n\n\
-                  Exit codes: 0 every token has a final outcome; 3 run it again, some are to be repeated; 4 refused: \
-                  mend the credential, or the pushes that were refused for what is no fault of their device; 1 it could not \
-                  begin or go on."
+    after_help = "Each token gets a line in the results. SIGINT and SIGTERM end the run cleanly; the same command \
+                  resumes it: tokens with a final outcome are skipped, all others are tried again.\n\n\
+                  Exit codes: 0 every token has a final outcome; 3 some tokens have to be tried again: run it again; \
+                  4 refused because of the credential or the push itself: fix it; 1 the command could not start or continue."
 )]
 pub(crate) struct Import {
-    /// Device tokens, one a line, or JSON objects with `token` and what it gets of its own; - reads standard input
+    /// Device tokens, one per line, or JSON objects with `token` and fields for that device; - reads standard input
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     tokens: PathBuf,
-    /// Where the results go, JSON lines; by default FILE.results
+    /// Results file (JSON lines); by default FILE.results
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     results: Option<PathBuf>,
     #[command(flatten)]
@@ -58,13 +57,13 @@ pub(crate) struct Import {
     /// alert, background, voip, liveactivity, ...
     #[arg(long = "type", value_name = "TYPE", default_value = "alert")]
     push_type: PushType,
-    /// 10 now, 5 when it suits the device, 1 not at the cost of its power
+    /// 10: at once; 5: when it suits the device's power; 1: never wakes the device
     #[arg(long, value_name = "N")]
     priority: Option<u8>,
-    /// A later push of this id takes the place of this one, so that it may be sent twice without harm
+    /// Id under which a later push replaces this one, so that a repeated push does no harm
     #[arg(long, value_name = "ID")]
     collapse_id: Option<String>,
-    /// Keep it so many seconds for a device that is off; 0 not at all
+    /// Seconds that Apple keeps it for a device that is offline; 0: not at all
     #[arg(long, value_name = "SECONDS")]
     expiration: Option<u64>,
     /// Send at most so many a second
@@ -81,7 +80,7 @@ pub(crate) struct Import {
 /// A push that waits for its outcome.
 struct UnderWay {
     entry: Entry,
-    begun: Begun,
+    begun: StartedLine,
 }
 
 /// A run under way.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const BYTES_MAX: usize = 1 << 20;
 
 /// A push by its fingerprint, and how long the results were when it left: a line of its own behind that place is its end.
-pub(super) type Begun = (u128, u64);
+pub(super) type StartedLine = (u128, u64);
 
 /// The file, open for more entries.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Journal {
     }
 
     /// Notes a push that is about to leave; it may once [`write`](Journal::write) has returned.
-    pub(super) fn note(&mut self, (fingerprint, length): Begun) {
+    pub(super) fn note(&mut self, (fingerprint, length): StartedLine) {
         // A String takes all that is written to it.
         let _ = writeln!(self.text, "{fingerprint:032x} {length}");
     }
@@ -60,7 +60,7 @@ impl Journal {
     }
 
     /// Leaves nothing in it but these, once the results have the ends of all others.
-    pub(super) fn rewrite(&mut self, open: impl Iterator<Item = Begun>) -> io::Result<()> {
+    pub(super) fn rewrite(&mut self, open: impl Iterator<Item = StartedLine>) -> io::Result<()> {
         open.for_each(|begun| self.note(begun));
         let beside = self.path.with_extension("journal.new");
         fs::write(&beside, &self.text)?;

@@ -12,9 +12,9 @@ use crate::error::CliError;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Send one notification to one device: Apple's, FCM's, or a browser
+    /// Send one notification to one device: through Apple, FCM or Web Push
     Send(Box<send::Send>),
-    /// Send one notification to all device tokens of a file; run it again to go on where it ended
+    /// Send one notification to all device tokens of a file; run it again to resume
     Import(Box<import::Import>),
 }
 

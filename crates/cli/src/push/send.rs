@@ -10,7 +10,7 @@ use dunlin_push::web_push::{Subscription, Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connections, Dialer, Origin, Outcome, SenderConfig};
 use tokio::time::Instant;
 
-use crate::apns::{Way, report, text_or_file};
+use crate::apns::{ServiceRoute, report, text_or_file};
 use crate::error::CliError;
 
 #[derive(Debug, Args)]
@@ -21,7 +21,7 @@ pub(crate) struct Send {
 
 #[derive(Debug, Subcommand)]
 enum To {
-    /// To a device of Apple's, or to all that follow a channel; the same as `dunlin apns send`
+    /// To an Apple device, or to all that follow a channel; same as `dunlin apns send`
     Apns(Box<crate::apns::Send>),
     /// Through Firebase Cloud Messaging
     Fcm {
@@ -31,7 +31,7 @@ enum To {
         /// All that subscribed to a topic
         #[arg(long, value_name = "NAME", conflicts_with_all = ["token", "condition"])]
         topic: Option<String>,
-        /// All whose topics fulfil it, as in "'dogs' in topics || 'cats' in topics"
+        /// Devices whose topics match the condition, e.g. "'dogs' in topics || 'cats' in topics"
         #[arg(long, value_name = "TEXT", conflicts_with = "token")]
         condition: Option<String>,
         /// The service account's JSON file
@@ -41,9 +41,9 @@ enum To {
         #[arg(long, value_name = "HOST:PORT")]
         token_address: Option<String>,
         #[command(flatten)]
-        way: Way,
+        way: ServiceRoute,
         #[command(flatten)]
-        what: What,
+        what: NotificationArgs,
     },
     /// To a browser
     Web {
@@ -53,18 +53,18 @@ enum To {
         /// The VAPID private key: 32 bytes in base64url or PEM, or @FILE
         #[arg(long, value_name = "KEY")]
         key: String,
-        /// Whom the push service may write to: mailto: or https:
+        /// Contact for the push service: mailto: or https:
         #[arg(long, value_name = "URL")]
         contact: String,
         #[command(flatten)]
-        way: Way,
+        way: ServiceRoute,
         #[command(flatten)]
-        what: What,
+        what: NotificationArgs,
     },
 }
 
 #[derive(Debug, Args)]
-struct What {
+struct NotificationArgs {
     /// The first line
     #[arg(long, value_name = "TEXT", required_unless_present_any = ["body", "notification"])]
     title: Option<String>,
@@ -83,7 +83,7 @@ struct What {
     /// The whole notification as `/api/push` takes it: JSON, or @FILE
     #[arg(long, value_name = "JSON", conflicts_with_all = ["title", "body"])]
     notification: Option<String>,
-    /// Seconds until it is given up
+    /// Seconds until the attempt is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     timeout: u64,
     /// Print the outcome as JSON
@@ -91,7 +91,7 @@ struct What {
     json: bool,
 }
 
-impl What {
+impl NotificationArgs {
     fn notification(&self) -> Result<Notification, CliError> {
         let mut notification = match &self.notification {
             Some(json) => serde_json::from_slice(&text_or_file(json)?)
@@ -156,8 +156,8 @@ async fn fcm(
     to: Recipient<'_>,
     account: &str,
     token_address: Option<String>,
-    way: &Way,
-    what: &What,
+    way: &ServiceRoute,
+    what: &NotificationArgs,
 ) -> Result<Outcome, CliError> {
     let message = what.notification()?.fcm();
     let account = ServiceAccount::from_json(account)?;
@@ -174,8 +174,8 @@ async fn web(
     subscription: &str,
     key: &str,
     contact: &str,
-    way: Way,
-    what: &What,
+    way: ServiceRoute,
+    what: &NotificationArgs,
 ) -> Result<Outcome, CliError> {
     let (message, options) = what.notification()?.web();
     let subscription = String::from_utf8(text_or_file(subscription)?)?;

@@ -58,7 +58,7 @@ impl Redis {
             .args(arguments)
             .output()
             .unwrap();
-        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
     pub fn kill(&mut self) {

@@ -162,9 +162,9 @@ fn every_metric_that_the_docs_name_exists() {
         "engine_stats.rs",
         "admin/worker_metrics.rs",
         "cluster/state.rs",
-        "engine_stats.rs",
         "proxy/stats.rs",
         "push/metrics.rs",
+        "../../webhooks/src/health.rs",
         "../../webhooks/src/stats.rs",
     ]
     .map(|path| {

@@ -84,7 +84,7 @@ fn rpc(source: &mut Source) {
     }
 }
 
-/// Writes a proxy. False: it is none that can be asked here.
+/// Writes a proxy. False: this server cannot call it.
 fn define(source: &mut Source, key: &str, name: &str, options: &Map<String, Value>) -> bool {
     let endpoint = options.get("endpoint").and_then(Value::as_str).unwrap_or_default();
     if endpoint.is_empty() {

@@ -66,6 +66,28 @@ pub struct Origin {
     pub comment: Arc<str>,
     /// Milliseconds since 1970.
     pub at_unix_ms: u64,
+    /// How far the node has followed the changes of its cluster with this revision.
+    #[serde(default, skip_serializing_if = "ClusterPosition::is_start")]
+    pub cluster: ClusterPosition,
+}
+
+/// How far a node has followed the changes for all nodes of its cluster. It stands in every revision, so that it
+/// is kept, and rolled back, with the settings themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterPosition {
+    /// The log of changes, by a random number; 0: none was met.
+    pub log: u64,
+    /// The newest of its changes that the settings have, or that changes nothing here.
+    pub revision: u64,
+    /// A change that this node was the first to run, by its random id, while its number is not known; 0: none.
+    pub tried: u64,
+}
+
+impl ClusterPosition {
+    fn is_start(&self) -> bool {
+        *self == ClusterPosition::default()
+    }
 }
 
 /// In which way a revision came about.
@@ -187,6 +209,11 @@ impl Store {
         &self.history.head().snapshot
     }
 
+    /// How far the head has followed the changes of the node's cluster.
+    pub fn cluster_position(&self) -> ClusterPosition {
+        self.history.head().origin.cluster
+    }
+
     /// Writes changes to the log, all of them or none. They count once they are confirmed.
     ///
     /// The first must have been prepared on what is newest here, each other one on the one before it.
@@ -253,6 +280,7 @@ impl Store {
                 who: "dunlin".into(),
                 comment: shortened(reason).into(),
                 at_unix_ms: now_unix_ms,
+                cluster: head.origin.cluster,
                 ..Origin::default()
             },
             kind: RevisionKind::RolledBack,

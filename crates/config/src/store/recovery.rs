@@ -70,7 +70,7 @@ impl Recovery {
 }
 
 /// The settings as far as they have been read.
-struct Reading {
+struct RecoveredLog {
     history: History,
     start: Started,
     /// Whether anything was read from a log.
@@ -109,7 +109,7 @@ pub(super) fn open(
 
     let mut reading = None;
     while let Some((revision, contents)) = snapshots.pop_first() {
-        match Reading::of(contents) {
+        match RecoveredLog::of(contents) {
             Ok(read) => {
                 reading = Some(read);
                 break;
@@ -189,8 +189,8 @@ fn begin(
     Ok((store, recovery))
 }
 
-impl Reading {
-    fn of(mut contents: Contents) -> Result<Reading, String> {
+impl RecoveredLog {
+    fn of(mut contents: Contents) -> Result<RecoveredLog, String> {
         let config = contents.config()?;
         let revision = Revision {
             snapshot: Arc::new(Snapshot::from_replay(contents.revision, config)),
@@ -199,7 +199,7 @@ impl Reading {
             kind: contents.kind,
             changes: Arc::default(),
         };
-        Ok(Reading {
+        Ok(RecoveredLog {
             history: History::new(Arc::new(revision)),
             start: contents.start,
             replayed: false,
@@ -219,7 +219,7 @@ impl Reading {
             if revision <= self.head() {
                 continue;
             }
-            match Reading::of(contents) {
+            match RecoveredLog::of(contents) {
                 Ok(read) => {
                     self.history = read.history;
                     self.start = read.start;
@@ -323,11 +323,11 @@ fn finish(
     disk: &Arc<dyn Disk>,
     start: InitialConfig,
     now_unix_ms: u64,
-    reading: Reading,
+    reading: RecoveredLog,
     last: Option<(u64, u64)>,
     names: &[String],
 ) -> Result<(Store, Recovery), OpenError> {
-    let Reading { history, start: begun, replayed, mut warnings } = reading;
+    let RecoveredLog { history, start: begun, replayed, mut warnings } = reading;
     let source = if replayed { Source::Log } else { Source::Snapshot };
     let valid = |revision: &Arc<Revision>| {
         let snapshot = &revision.snapshot;
@@ -427,7 +427,8 @@ impl Store {
         // Not valid yet; that is judged when it is prepared.
         let wanted = Arc::new(Snapshot::from_replay(0, config));
         let comment = format!("{} was edited", start.name);
-        let origin = origin(&start.name, &comment, now_unix_ms);
+        let cluster = self.cluster_position();
+        let origin = Origin { cluster, ..origin(&start.name, &comment, now_unix_ms) };
         match self.add(&Change::Restore(wanted), origin) {
             Ok(()) => self.begun_with(Started { name: start.name, config: sparse }),
             Err(errors) => {

@@ -7,7 +7,7 @@ use dunlin_hub::{Error, Published, StreamPosition};
 use dunlin_wire::nats::{Headers, NatsMessage};
 use serde::Deserialize;
 
-use super::lane::{Batch, Known, Plain, Work};
+use super::lane::{Batch, KnownTail, Plain, Work};
 use super::message::State;
 use super::{Confirmation, NatsEngine, StreamPhase, refusals};
 use crate::frame::{Frame, FrameKind};
@@ -32,9 +32,9 @@ pub(super) enum Pending {
     /// The last message of a channel.
     Last(Arc<str>),
     /// The first message of a stream or an epoch, and what is known then.
-    Begin(Arc<str>, Box<Known>),
-    Publish(Arc<str>, Box<Batch>, Box<Known>),
-    Remove(Arc<str>, u64, Box<Known>),
+    Begin(Arc<str>, Box<KnownTail>),
+    Publish(Arc<str>, Box<Batch>, Box<KnownTail>),
+    Remove(Arc<str>, u64, Box<KnownTail>),
     /// The message behind which a batch was sent.
     Successor(Arc<str>, Box<Batch>),
     /// The message that a key was published with.
@@ -56,12 +56,12 @@ pub(super) enum Pending {
 struct ApiResponse {
     seq: u64,
     duplicate: bool,
-    error: Option<Refused>,
+    error: Option<ErrorBody>,
     state: StreamState,
 }
 
 #[derive(Deserialize)]
-struct Refused {
+struct ErrorBody {
     #[serde(default)]
     err_code: u32,
     #[serde(default)]
@@ -82,28 +82,28 @@ pub(super) struct Stored<'a> {
 }
 
 /// What came of asking for a message.
-enum Found<'a> {
+enum StoredReply<'a> {
     Stored(Stored<'a>),
     Nothing,
-    /// It is none of ours.
+    /// Another program wrote it.
     Unreadable,
     /// Nobody can be asked.
     Unavailable,
 }
 
-fn found<'a>(headers: Headers<'a>, payload: &'a [u8]) -> Found<'a> {
+fn found<'a>(headers: Headers<'a>, payload: &'a [u8]) -> StoredReply<'a> {
     match headers.status() {
-        Some(404) => return Found::Nothing,
-        Some(_) => return Found::Unavailable,
+        Some(404) => return StoredReply::Nothing,
+        Some(_) => return StoredReply::Unavailable,
         None => {}
     }
     let sequence = headers.get("Nats-Sequence").and_then(|text| text.parse().ok());
     match (sequence, State::parse(payload)) {
         (Some(sequence), Ok((Some(state), rest))) => match Frame::parse(rest) {
-            Ok(frame) => Found::Stored(Stored { sequence, state, frame }),
-            Err(_) => Found::Unreadable,
+            Ok(frame) => StoredReply::Stored(Stored { sequence, state, frame }),
+            Err(_) => StoredReply::Unreadable,
         },
-        _ => Found::Unreadable,
+        _ => StoredReply::Unreadable,
     }
 }
 
@@ -123,14 +123,14 @@ impl NatsEngine {
             Pending::Last(channel) => {
                 self.free(&channel);
                 match found(headers, payload) {
-                    Found::Stored(stored) => self.settle(now_ms, &channel, Some(stored)),
-                    Found::Nothing => self.settle(now_ms, &channel, None),
-                    Found::Unreadable => self.unreadable(&channel),
-                    Found::Unavailable => self.stream_gone(now_ms),
+                    StoredReply::Stored(stored) => self.settle(now_ms, &channel, Some(stored)),
+                    StoredReply::Nothing => self.settle(now_ms, &channel, None),
+                    StoredReply::Unreadable => self.unreadable(&channel),
+                    StoredReply::Unavailable => self.stream_gone(now_ms),
                 }
             }
             Pending::Successor(channel, batch) => match found(headers, payload) {
-                Found::Stored(stored) => self.successor(&channel, batch, &stored),
+                StoredReply::Stored(stored) => self.successor(&channel, batch, &stored),
                 _ => {
                     self.lane(&channel).is_fresh = false;
                     self.again_or_fail(now_ms, &channel, batch);
@@ -138,7 +138,7 @@ impl NatsEngine {
             },
             Pending::Duplicate(channel, batch) => {
                 let (position, suppressed) = match found(headers, payload) {
-                    Found::Stored(stored) => {
+                    StoredReply::Stored(stored) => {
                         (stored.frame.position, stored.state.nonce != batch.nonce)
                     }
                     _ => (StreamPosition::default(), true),
@@ -152,10 +152,10 @@ impl NatsEngine {
             }
             Pending::Peek(gathering, index, channel) => {
                 let position = match found(headers, payload) {
-                    Found::Stored(stored) => Ok(stored.frame.position),
-                    Found::Nothing => Ok(StreamPosition::default()),
-                    Found::Unreadable => Err(Error::EngineRefused),
-                    Found::Unavailable => Err(Error::EngineUnavailable),
+                    StoredReply::Stored(stored) => Ok(stored.frame.position),
+                    StoredReply::Nothing => Ok(StreamPosition::default()),
+                    StoredReply::Unreadable => Err(Error::EngineRefused),
+                    StoredReply::Unavailable => Err(Error::EngineUnavailable),
                 };
                 self.peeked(gathering, index, &channel, position);
             }
@@ -177,7 +177,7 @@ impl NatsEngine {
             // Nothing was stored.
             return self.put_back(now_ms, pending);
         };
-        let Some(Refused { err_code, description }) = error else {
+        let Some(ErrorBody { err_code, description }) = error else {
             match pending {
                 Pending::Stream { .. } => {
                     self.stream = StreamPhase::Ready;
@@ -407,7 +407,7 @@ impl NatsEngine {
         let seen = lane.known.take().filter(|known| known.written);
         let mut was_cut = seen.as_ref().is_some_and(|seen| seen.position.offset > 0);
         let known = match last {
-            None => Known {
+            None => KnownTail {
                 position: StreamPosition { offset: 0, epoch: fresh },
                 sequence: 0,
                 state: State { generation, ..State::default() },
@@ -431,7 +431,7 @@ impl NatsEngine {
                     }
                     position.epoch = fresh;
                 }
-                Known { position, sequence, state, written }
+                KnownTail { position, sequence, state, written }
             }
         };
         self.stats.streams_cut += u64::from(was_cut);
@@ -487,7 +487,7 @@ impl NatsEngine {
     }
 
     /// What a channel's last message is.
-    fn learn(&mut self, channel: &Arc<str>, known: Known) {
+    fn learn(&mut self, channel: &Arc<str>, known: KnownTail) {
         let lane = self.lane(channel);
         if lane.known.as_ref().is_none_or(|old| !old.written || old.sequence < known.sequence) {
             lane.known = Some(known);
@@ -518,7 +518,7 @@ impl NatsEngine {
             }
             if known.is_some_and(|known| sequence > known.sequence) {
                 let position = frame.position;
-                lane.known = Some(Known { position, sequence, state, written: true });
+                lane.known = Some(KnownTail { position, sequence, state, written: true });
             }
         }
         match frame.kind {

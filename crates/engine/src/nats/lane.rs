@@ -16,7 +16,7 @@ const JOINED_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub(super) subscription: Option<Subscription>,
-    pub(super) known: Option<Known>,
+    pub(super) known: Option<KnownTail>,
     /// What is known can be continued as far as anybody here knows; JetStream refuses if not.
     pub(super) is_fresh: bool,
     /// Its last message was read just now.
@@ -28,7 +28,7 @@ pub(super) struct Lane {
     /// What is to be done, in this order.
     pub(super) work: VecDeque<Work>,
     /// Reads that wait for the position.
-    pub(super) reads: Vec<Read>,
+    pub(super) reads: Vec<StreamRead>,
     /// It is among those for which something is to be sent.
     pub(super) dirty: bool,
 }
@@ -52,7 +52,7 @@ pub(super) struct Subscription {
 
 /// What is known of a stream.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Known {
+pub(super) struct KnownTail {
     pub(super) position: StreamPosition,
     /// Of the channel's last message; 0 if there is none.
     pub(super) sequence: u64,
@@ -112,7 +112,7 @@ impl Batch {
 
 /// A request for a part of a stream.
 #[derive(Debug)]
-pub(super) struct Read {
+pub(super) struct StreamRead {
     pub(super) token: u64,
     pub(super) retention: Retention,
     pub(super) filter: HistoryFilter,

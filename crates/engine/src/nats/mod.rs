@@ -39,8 +39,8 @@ use dunlin_wire::nats::{PING, encode_subscribe, encode_unsubscribe};
 use foldhash::fast::RandomState;
 
 use self::answer::Pending;
-use self::lane::{Batch, Known, Lane, Plain, Read, Subscription, Work};
-use self::read::{Gathering, Reader};
+use self::lane::{Batch, KnownTail, Lane, Plain, StreamRead, Subscription, Work};
+use self::read::{PositionQuery, Reader};
 use self::session::{Phase, Session};
 use crate::frame;
 use crate::links::{LinkFull, Server, ShardId};
@@ -92,7 +92,7 @@ pub struct NatsEngine {
     stalled: Vec<Arc<str>>,
     sids: HashMap<u64, Arc<str>, RandomState>,
     last_sid: u64,
-    remembered: Remembered<Known>,
+    remembered: Remembered<KnownTail>,
     plain: VecDeque<Plain>,
     positions: VecDeque<(u64, u64, Vec<Arc<str>>)>,
     /// Bytes of publications that wait.
@@ -105,7 +105,7 @@ pub struct NatsEngine {
     unconfirmed: Vec<Confirmation>,
     pings: VecDeque<Vec<Confirmation>>,
     readers: HashMap<u64, Reader, RandomState>,
-    gatherings: HashMap<u64, Gathering, RandomState>,
+    gatherings: HashMap<u64, PositionQuery, RandomState>,
     expiry_ms: Option<u64>,
     /// To be sent.
     out: Vec<u8>,
@@ -248,7 +248,7 @@ impl NatsEngine {
             let error = if is_before_all { Error::BadRequest } else { Error::EngineRefused };
             return self.events.push_back(EngineEvent::History { token, result: Err(error) });
         }
-        let read = Read { token, retention, filter, since_ms: now_ms };
+        let read = StreamRead { token, retention, filter, since_ms: now_ms };
         let lane = self.lane(channel);
         lane.reads.push(read);
         self.touch(channel);

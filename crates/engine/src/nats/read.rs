@@ -8,7 +8,7 @@ use dunlin_hub::{Error, StreamPosition};
 
 use super::NatsEngine;
 use super::answer::Pending;
-use super::lane::{Known, Read};
+use super::lane::{KnownTail, StreamRead};
 use super::message::State;
 use crate::frame::{Frame, FrameKind};
 use crate::select::select;
@@ -17,7 +17,7 @@ use crate::select::select;
 #[derive(Debug)]
 pub(super) struct Reader {
     channel: Arc<str>,
-    read: Read,
+    read: StreamRead,
     position: StreamPosition,
     inherits: Lineage,
     /// The lowest offset that is wanted.
@@ -32,7 +32,7 @@ pub(super) struct Reader {
 
 /// A request for positions under way.
 #[derive(Debug)]
-pub(super) struct Gathering {
+pub(super) struct PositionQuery {
     channels: Vec<Arc<str>>,
     positions: Vec<StreamPosition>,
     left: usize,
@@ -46,8 +46,8 @@ impl NatsEngine {
         &mut self,
         now_ms: u64,
         channel: &Arc<str>,
-        read: Read,
-        known: &Known,
+        read: StreamRead,
+        known: &KnownTail,
     ) {
         let top = known.position.offset;
         let (size, filter) = (u64::from(read.retention.size), &read.filter);
@@ -148,7 +148,7 @@ impl NatsEngine {
 
     fn finish_read(&mut self, now_ms: u64, id: u64) {
         let Some(mut reader) = self.readers.remove(&id) else { return };
-        let Read { token, retention, filter, .. } = reader.read;
+        let StreamRead { token, retention, filter, .. } = reader.read;
         let mut messages = reader.messages.split_off(&(reader.gone + 1));
         let mut newest_ms = 0;
         let mut frames = Vec::new();
@@ -192,7 +192,8 @@ impl NatsEngine {
         {
             let count = channels.len();
             let positions = vec![StreamPosition::default(); count];
-            let gathering = Gathering { channels, positions, left: count, failed: None, newest: 0 };
+            let gathering =
+                PositionQuery { channels, positions, left: count, failed: None, newest: 0 };
             self.gatherings.insert(id, gathering);
             if count == 0 || self.config.stream.is_none() {
                 self.gathered(id);

@@ -1,47 +1,47 @@
 //! What NATS refuses, and what to do about each.
 
-use crate::status::Refusal;
+use crate::status::RefusalReason;
 
-const fn refusal(name: &'static str, fix: &'static str) -> Refusal {
-    Refusal { name, fix }
+const fn refusal(name: &'static str, fix: &'static str) -> RefusalReason {
+    RefusalReason { name, fix }
 }
 
-pub(crate) const WRONG_PASSWORD: Refusal =
+pub(crate) const WRONG_PASSWORD: RefusalReason =
     refusal("wrong_password", "user, password or token is wrong; correct them");
-pub(crate) const NO_PERMISSION: Refusal = refusal(
+pub(crate) const NO_PERMISSION: RefusalReason = refusal(
     "no_permission",
     "the user must be allowed to publish and subscribe to PREFIX.> and to publish to $JS.API.>",
 );
-pub(crate) const NO_JETSTREAM: Refusal = refusal(
+pub(crate) const NO_JETSTREAM: RefusalReason = refusal(
     "no_jetstream",
     "start nats-server with JetStream (`-js`) and allow it to the account, or set `jetstream = false`",
 );
-pub(crate) const STREAM_CONFIG: Refusal = refusal(
+pub(crate) const STREAM_CONFIG: RefusalReason = refusal(
     "stream_config",
     "the stream cannot be as the settings have it; compare `stream_…` with `nats stream info PREFIX`",
 );
-pub(crate) const STORAGE_FULL: Refusal = refusal(
+pub(crate) const STORAGE_FULL: RefusalReason = refusal(
     "storage_full",
     "give JetStream more storage, or keep less: `stream_bytes_max`, `stream_max_age_ms`",
 );
-pub(crate) const UNAVAILABLE: Refusal =
+pub(crate) const UNAVAILABLE: RefusalReason =
     refusal("jetstream_unavailable", "JetStream has no leader; see the servers' logs");
-pub(crate) const TOO_LARGE: Refusal =
+pub(crate) const TOO_LARGE: RefusalReason =
     refusal("max_payload", "raise `max_payload` of nats-server, or publish less at once");
-pub(crate) const TOO_MANY: Refusal =
+pub(crate) const TOO_MANY: RefusalReason =
     refusal("too_many_clients", "raise `max_connections` of nats-server");
-pub(crate) const SLOW_CONSUMER: Refusal = refusal(
+pub(crate) const SLOW_CONSUMER: RefusalReason = refusal(
     "slow_consumer",
     "the server cut a connection that did not keep up; raise its `max_pending` and `write_deadline`",
 );
-pub(crate) const TLS_REQUIRED: Refusal =
+pub(crate) const TLS_REQUIRED: RefusalReason =
     refusal("tls_required", "the server is spoken to by TLS alone; set `tls = true`");
-pub(crate) const TOO_OLD: Refusal =
+pub(crate) const TOO_OLD: RefusalReason =
     refusal("too_old", "nats-server 2.9 or later is needed, with headers allowed");
-pub(crate) const OTHER: Refusal = refusal("error", "see the detail and the server's log");
+pub(crate) const OTHER: RefusalReason = refusal("error", "see the detail and the server's log");
 
 /// The meaning of `-ERR`.
-pub(crate) fn of_text(text: &str) -> Refusal {
+pub(crate) fn of_text(text: &str) -> RefusalReason {
     let text = text.to_ascii_lowercase();
     for (beginning, refusal) in [
         ("authorization violation", WRONG_PASSWORD),
@@ -62,7 +62,7 @@ pub(crate) fn of_text(text: &str) -> Refusal {
 }
 
 /// The meaning of an error of JetStream, by its code.
-pub(crate) fn of_code(code: u32) -> Refusal {
+pub(crate) fn of_code(code: u32) -> RefusalReason {
     match code {
         10_023 | 10_028 | 10_047 | 10_077 => STORAGE_FULL,
         10_054 => TOO_LARGE,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NatsEngine, Pipe, StreamPhase, refusals};
 use crate::links::Server;
-use crate::status::{Refusal, ShardState};
+use crate::status::{RefusalReason, ShardState};
 
 /// Between attempts to connect, each of all servers.
 const RETRY: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
@@ -40,7 +40,7 @@ pub(super) struct Session {
     pub(super) since_ms: u64,
     pub(super) detail: String,
     pub(super) version: String,
-    pub(super) refusing: Option<Refusal>,
+    pub(super) refusing: Option<RefusalReason>,
     pub(super) max_payload: usize,
     /// Of the server's data.
     pub(super) generation: u64,
@@ -183,7 +183,7 @@ impl NatsEngine {
         self.disconnected(now_ms);
     }
 
-    fn refuse(&mut self, now_ms: u64, refusal: Refusal, text: &str) {
+    fn refuse(&mut self, now_ms: u64, refusal: RefusalReason, text: &str) {
         text.clone_into(&mut self.session.detail);
         self.session.enter(now_ms, ShardState::Refused(refusal));
     }

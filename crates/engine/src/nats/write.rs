@@ -8,7 +8,7 @@ use dunlin_wire::nats::encode_publish;
 use serde_json::json;
 
 use super::answer::Pending;
-use super::lane::{Batch, Known, Work};
+use super::lane::{Batch, KnownTail, Work};
 use super::{Confirmation, NatsEngine, StreamPhase, message};
 use crate::frame::{self, FrameKind};
 
@@ -116,7 +116,7 @@ impl NatsEngine {
                 }
                 let mut state = known.state.next(known.sequence, 0);
                 state.before.clear();
-                let known = Box::new(Known { state, written: true, ..known.clone() });
+                let known = Box::new(KnownTail { state, written: true, ..known.clone() });
                 let expected = known.sequence;
                 let pending = Pending::Remove(channel.clone(), token, known.clone());
                 self.store(
@@ -135,7 +135,7 @@ impl NatsEngine {
     }
 
     /// Publishes behind what is known.
-    fn send(&mut self, now_ms: u64, channel: &Arc<str>, mut batch: Box<Batch>, known: &Known) {
+    fn send(&mut self, now_ms: u64, channel: &Arc<str>, mut batch: Box<Batch>, known: &KnownTail) {
         if batch.is_older_than(&known.state) {
             let published = Published { position: known.position, suppressed: true };
             self.finish_batch(&batch, Ok(published));
@@ -147,7 +147,7 @@ impl NatsEngine {
         }
         let mut position = known.position;
         position.offset += batch.tokens.len() as u64;
-        let after = Box::new(Known { position, sequence: 0, state, written: true });
+        let after = Box::new(KnownTail { position, sequence: 0, state, written: true });
         let key = batch.key.as_ref().map(|key| key_of(channel, key));
         let encoded = std::mem::take(&mut batch.encoded);
         if !batch.is_sought {
@@ -172,9 +172,9 @@ impl NatsEngine {
     }
 
     /// Begins a stream, or its new epoch.
-    pub(super) fn begin(&mut self, now_ms: u64, channel: &Arc<str>, known: &Known) {
+    pub(super) fn begin(&mut self, now_ms: u64, channel: &Arc<str>, known: &KnownTail) {
         let state = known.state.next(known.sequence, 0);
-        let after = Box::new(Known { state, written: true, ..known.clone() });
+        let after = Box::new(KnownTail { state, written: true, ..known.clone() });
         let pending = Pending::Begin(channel.clone(), after.clone());
         let kind = FrameKind::EpochChanged;
         self.store(now_ms, channel, pending, known.sequence, None, &after, kind, &[]);
@@ -188,7 +188,7 @@ impl NatsEngine {
         pending: Pending,
         expected: u64,
         key: Option<&str>,
-        after: &Known,
+        after: &KnownTail,
         kind: FrameKind,
         publications: &[u8],
     ) {
@@ -204,7 +204,7 @@ impl NatsEngine {
         token: u64,
         expected: u64,
         key: Option<&str>,
-        after: &Known,
+        after: &KnownTail,
         kind: FrameKind,
         publications: &[u8],
     ) {

@@ -4,7 +4,7 @@ use dunlin_hub::Epoch;
 
 /// What is known of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct KnownStream {
     pub(crate) epoch: Epoch,
     /// The highest offset that was seen or acknowledged.
     pub(crate) top: u64,

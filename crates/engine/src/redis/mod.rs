@@ -37,9 +37,9 @@ use dunlin_wire::resp::{ServerError, Value};
 use foldhash::fast::RandomState;
 
 use self::keys::Keys;
-use self::known::Known;
+use self::known::KnownStream;
 use self::operation::{Batch, Check, Opening, Operation, Positions, Queued};
-use self::partition::{Link, Partition, PartitionState};
+use self::partition::{Partition, PartitionState, ServerLink};
 use self::scripts::Scripts;
 use self::topology::Discovery;
 use crate::frame::{self, Frame, FrameKind};
@@ -71,7 +71,7 @@ pub struct RedisEngine {
     random: u64,
     /// Of this engine among all that have connections to the servers.
     id: u64,
-    links: Vec<Link>,
+    links: Vec<ServerLink>,
     partitions: Vec<Partition>,
     discovery: Discovery,
     /// Partitions for which something is to be sent.
@@ -80,10 +80,10 @@ pub struct RedisEngine {
     topics: Vec<(Arc<str>, bool)>,
     /// Subscriptions that moved away from a connection.
     moved_topics: Vec<(ShardId, Arc<str>)>,
-    remembered: Remembered<Known>,
+    remembered: Remembered<KnownStream>,
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
-    gatherings: HashMap<u64, Gathering, RandomState>,
+    gatherings: HashMap<u64, PositionQuery, RandomState>,
     events: VecDeque<EngineEvent>,
     stats: Stats,
 }
@@ -93,14 +93,14 @@ pub struct RedisEngine {
 struct Subscription {
     token: u64,
     retention: Retention,
-    known: Option<Known>,
+    known: Option<KnownStream>,
     /// The last of the partition's syncs in which its position has come.
     synced: u32,
 }
 
 /// A request for positions under way at several partitions.
 #[derive(Debug)]
-struct Gathering {
+struct PositionQuery {
     positions: Vec<StreamPosition>,
     left: usize,
     failed: Option<Error>,
@@ -264,7 +264,7 @@ impl RedisEngine {
             parts[place].1.indices.push(index as u32);
             parts[place].1.channels.push(channel);
         }
-        let gathering = Gathering {
+        let gathering = PositionQuery {
             positions: vec![StreamPosition::default(); count],
             left: parts.len().max(1),
             failed: None,
@@ -473,11 +473,11 @@ impl RedisEngine {
         renewed: Option<Retention>,
     ) {
         let life = self.partitions[partition].life;
-        let update = |known: Option<Known>| {
+        let update = |known: Option<KnownStream>| {
             let known = known.filter(|known| known.epoch == position.epoch && known.life == life);
             let (top, renewed_ms, meta_ttl_ms) =
                 known.map_or((0, 0, 0), |known| (known.top, known.renewed_ms, known.meta_ttl_ms));
-            Known {
+            KnownStream {
                 epoch: position.epoch,
                 top: top.max(position.offset),
                 life,
@@ -492,7 +492,7 @@ impl RedisEngine {
         }
     }
 
-    fn known(&self, channel: &str) -> Option<Known> {
+    fn known(&self, channel: &str) -> Option<KnownStream> {
         match self.partitions[self.keys.partition(channel)].subscriptions.get(channel) {
             Some(subscription) => subscription.known,
             None => self.remembered.get(channel),
@@ -517,7 +517,8 @@ impl RedisEngine {
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
     pub fn poll_timeout(&self) -> Option<u64> {
-        let refused = |link: &&Link| matches!(link.state, ShardState::Refused(_)) || link.closed;
+        let refused =
+            |link: &&ServerLink| matches!(link.state, ShardState::Refused(_)) || link.closed;
         let probes = self.links.iter().filter(|link| !refused(link));
         let probes = probes.map(|link| link.probe.next_ms);
         let partitions = self.partitions.iter().filter_map(|partition| match partition.state {

@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use super::Subscription;
 use super::operation::{Opening, Operation, Queued};
 use crate::links::{Server, ShardId};
-use crate::status::{Refusal, ShardState};
+use crate::status::{RefusalReason, ShardState};
 
 /// A part of the key space that one server has.
 #[derive(Debug, Default)]
@@ -120,7 +120,7 @@ impl Partition {
 
 /// A connection to a server.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ServerLink {
     pub(crate) server: Server,
     pub(crate) state: ShardState,
     pub(crate) since_ms: u64,
@@ -128,7 +128,7 @@ pub(crate) struct Link {
     pub(crate) version: String,
     pub(crate) eviction: String,
     /// What it refused last of what was published, until it takes something again.
-    pub(crate) refusing: Option<Refusal>,
+    pub(crate) refusing: Option<RefusalReason>,
     /// It is to be opened, or opened to another server.
     pub(crate) open: bool,
     /// It is to be made anew.
@@ -153,9 +153,9 @@ pub(crate) struct Probe {
     pub(crate) wanted: bool,
 }
 
-impl Link {
-    pub(crate) fn new(server: Server, now_ms: u64) -> Link {
-        Link {
+impl ServerLink {
+    pub(crate) fn new(server: Server, now_ms: u64) -> ServerLink {
+        ServerLink {
             server,
             state: ShardState::Connecting,
             since_ms: now_ms,

@@ -4,7 +4,7 @@ use dunlin_hub::engine::{EngineEvent, EnginePosition, Lineage};
 use dunlin_hub::{Epoch, Error, Published, StreamPosition};
 use dunlin_wire::resp::{ServerError, Value};
 
-use super::known::Known;
+use super::known::KnownStream;
 use super::operation::{Batch, Opening, Operation, Queued};
 use super::partition::{Partition, PartitionState};
 use super::{EVIDENCE_MS, Pending, RETRY_MS, RedisEngine};
@@ -216,7 +216,7 @@ impl RedisEngine {
         place.syncs = place.syncs.wrapping_add(1);
         place.opening.retain(|opening| opening.seen.is_some());
         let is_evident = is_new && before > 0;
-        let seen = |known: &Known| StreamPosition { offset: known.top, epoch: known.epoch };
+        let seen = |known: &KnownStream| StreamPosition { offset: known.top, epoch: known.epoch };
         place.opening.extend(place.subscriptions.iter().map(|(channel, subscription)| {
             let seen = subscription.known.as_ref().filter(|_| is_evident).map(seen);
             Opening { channel: channel.clone(), seen }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use dunlin_hub::engine::Retention;
 
+use super::known::KnownStream;
 use super::operation::{OPENED_MAX, Opening, Operation, Queued};
 use super::partition::PartitionState;
 use super::{Pending, RedisEngine};
@@ -280,9 +281,7 @@ impl RedisEngine {
                 let life = self.partitions[partition].life;
                 let known = self.known(&batch.channel).filter(|known| known.life == life);
                 let retention = batch.retention;
-                let renew = known.is_none_or(|known| {
-                    now_ms >= known.renewed_ms + renewal_ms(retention) || known.renewed_ms == 0
-                });
+                let renew = known.is_none_or(|known| is_due(known, now_ms, retention));
                 batch.epoch = match known {
                     Some(known) => known.epoch,
                     None => self.fresh_epoch(),
@@ -343,16 +342,26 @@ impl RedisEngine {
                     arguments.add(&self.keys.state(partition, channel));
                 }
                 arguments.add(self.partitions[partition].generation.as_bytes());
+                arguments.text(format_args!("{}", self.fresh_epoch()));
+                let life = self.partitions[partition].life;
                 for Opening { channel, seen } in openings.iter() {
-                    let candidate = self.fresh_epoch();
-                    let subscription = self.partitions[partition].subscriptions.get(channel);
-                    let meta_ttl_ms = match subscription.map(|of| of.retention) {
-                        Some(retention) => with_renewal(retention.meta_ttl_ms, retention),
-                        None => self.known(channel).map_or(0, |known| known.meta_ttl_ms),
+                    let known = self.known(channel).filter(|known| known.life == life);
+                    match known {
+                        Some(known) => arguments.text(format_args!("{}", known.epoch)),
+                        None => arguments.add(b""),
                     };
-                    let seen = seen.unwrap_or_default();
-                    arguments.text(format_args!("{candidate}")).number(meta_ttl_ms);
-                    arguments.text(format_args!("{}", seen.epoch)).number(seen.offset);
+                    let subscription = self.partitions[partition].subscriptions.get(channel);
+                    arguments.number(match (subscription.map(|of| of.retention), known) {
+                        (Some(retention), Some(known)) if !is_due(known, now_ms, retention) => 0,
+                        (Some(retention), _) => with_renewal(retention.meta_ttl_ms, retention),
+                        (None, _) => self.known(channel).map_or(0, |known| known.meta_ttl_ms),
+                    });
+                    match seen {
+                        Some(seen) => {
+                            arguments.text(format_args!("{}:{}", seen.epoch, seen.offset))
+                        }
+                        None => arguments.add(b""),
+                    };
                 }
                 arguments
             }
@@ -412,6 +421,11 @@ impl RedisEngine {
             self.release(token);
         }
     }
+}
+
+/// Whether the times of a stream's keys are to be renewed.
+fn is_due(known: KnownStream, now_ms: u64, retention: Retention) -> bool {
+    known.renewed_ms == 0 || now_ms >= known.renewed_ms + renewal_ms(retention)
 }
 
 /// Milliseconds between two renewals of the times of a stream's keys by one engine.

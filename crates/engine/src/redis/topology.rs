@@ -2,7 +2,7 @@
 
 use dunlin_wire::resp::Value;
 
-use super::partition::{Link, PartitionState};
+use super::partition::{PartitionState, ServerLink};
 use super::{Pending, RedisEngine, Topology};
 use crate::links::{Links, Server, ServerRole, ShardId};
 use crate::status::ShardState;
@@ -68,11 +68,11 @@ impl RedisEngine {
         match at {
             Some(at) if !self.links[at].closed => ShardId(at as u16),
             Some(at) => {
-                self.links[at] = Link::new(server, now_ms);
+                self.links[at] = ServerLink::new(server, now_ms);
                 ShardId(at as u16)
             }
             None => {
-                self.links.push(Link::new(server, now_ms));
+                self.links.push(ServerLink::new(server, now_ms));
                 ShardId(self.links.len() as u16 - 1)
             }
         }
@@ -220,7 +220,7 @@ impl RedisEngine {
                 let link = &mut self.links[usize::from(shard.0)];
                 if link.server != server {
                     let probed = link.probe.partition;
-                    *link = Link::new(server, now_ms);
+                    *link = ServerLink::new(server, now_ms);
                     link.probe.partition = probed;
                     self.partitions[partition].state = PartitionState::Down;
                 }

@@ -57,6 +57,10 @@ fn a_server_that_kept_everything_has_streams_that_inherit_all() {
     fleet.until("noticed", |nodes| nodes.iter().all(|node| !node.engine.is_ready()));
     server.restart();
     fleet.until_ready();
+    // A node is ready before it has subscribed anew, and what is published in between is part of the position it begins at.
+    fleet.until("subscribed anew", |nodes| {
+        nodes[0].events.iter().filter(|e| matches!(e, EngineEvent::Subscribed { .. })).count() == 2
+    });
     fleet.publish(1, "a", "3");
     fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 3);
     let anew = fleet.subscribed(0, token).pop().unwrap();
@@ -83,6 +87,38 @@ fn a_server_that_kept_everything_has_streams_that_inherit_all() {
     assert_eq!(recover(&mut fleet, 1, before), Ok(vec![3, 4, 5, 6]));
     assert!(recover(&mut fleet, 1, beyond).is_err());
     assert_eq!(fleet.nodes.0[0].engine.stats().streams_cut, 0);
+}
+
+/// A server is back with data from before its last start: those of a backup, or of a primary that was alone for a while. What was
+/// acknowledged since then is of an epoch of which these data know nothing.
+#[test]
+fn a_server_that_goes_back_behind_an_epoch_cuts_its_streams() {
+    let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let topology = dunlin_engine::redis::Topology::Servers(vec![server.server()]);
+    let mut fleet = Fleet::new(&topology, 2);
+    fleet.subscribe(0, "a", KEPT);
+    fleet.publish(1, "a", "1");
+    let before = fleet.publish(1, "a", "2");
+    let restart = |server: &mut RedisServer, fleet: &mut Fleet| {
+        fleet.until("noticed", |nodes| nodes.iter().all(|node| !node.engine.is_ready()));
+        server.restart();
+        fleet.until_ready();
+    };
+    let backup = server.backup();
+    server.kill();
+    restart(&mut server, &mut fleet);
+    let lost = fleet.publish(1, "a", "lost");
+    assert_ne!(lost.epoch, before.epoch);
+    assert_eq!(recover(&mut fleet, 0, before), Ok(vec![3]));
+    server.kill();
+    server.put_back(&backup);
+    restart(&mut server, &mut fleet);
+    fleet.until("cut", |nodes| nodes.iter().any(|node| node.engine.stats().streams_cut > 0));
+    fleet.publish(1, "a", "another");
+    for since in [before, lost] {
+        let recovered = recover(&mut fleet, 0, since);
+        assert!(matches!(recovered, Err(Error::UnrecoverablePosition(_))), "{recovered:?}");
+    }
 }
 
 /// The replica had not the last publications when it became primary. Who saw them must not be answered that he recovers, and

@@ -1,7 +1,7 @@
 //! What goes wrong with a server: each has a name and a fix, and nothing is lost in silence.
 
 use dunlin_engine::redis::{RedisConfig, Topology};
-use dunlin_engine::{EngineEvent, Refusal, ShardState};
+use dunlin_engine::{EngineEvent, RefusalReason, ShardState};
 use dunlin_hub::{Error, NewPublication};
 use dunlin_wire::resp::ServerError;
 
@@ -145,7 +145,7 @@ fn a_server_without_memory_refuses_and_eviction_is_warned_of() {
     let detail = fleet.nodes.0[0].engine.shards().next().unwrap().detail;
     assert_eq!(ServerError::parse(&detail), ServerError::OutOfMemory);
     let refusing = |fleet: &Fleet| fleet.nodes.0[0].engine.shards().next().unwrap().refusing;
-    assert_eq!(refusing(&fleet), Some(Refusal::from(ServerError::OutOfMemory)));
+    assert_eq!(refusing(&fleet), Some(RefusalReason::from(ServerError::OutOfMemory)));
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(fleet.publish(0, "a", "2").offset, 2, "the refused one took no offset");
     assert_eq!(refusing(&fleet), None);
@@ -233,6 +233,31 @@ fn connections_that_a_server_kills_come_back_and_say_where_the_stream_is() {
     assert_eq!(positions[1].position.epoch, positions[0].position.epoch);
     other.publish(0, "channel7", "heard");
     fleet.until("heard", |nodes| heard(&nodes[0], "channel7").len() == 1);
+}
+
+/// Redis closes a subscriber for which more waits than `client-output-buffer-limit` allows.
+#[test]
+fn a_subscriber_that_is_cut_for_its_output_buffer_finds_what_it_missed() {
+    let server = RedisServer::start(&[]);
+    let mut fleet = Fleet::new(&topology_of(&server), 1);
+    let mut other = Fleet::new(&topology_of(&server), 1);
+    let token = fleet.begin_subscribe(0, "a", KEPT);
+    fleet.until("subscribed", |nodes| !nodes[0].events.is_empty());
+    let limit = |limit| server.cli(&["CONFIG", "SET", "client-output-buffer-limit", limit]);
+    limit("pubsub 32768 0 0");
+    // One message is more than that.
+    other.publish(0, "a", &"x".repeat(2 << 20));
+    let subscribed = |node: &Node| {
+        node.events.iter().filter(|event| matches!(event, EngineEvent::Subscribed { .. })).count()
+    };
+    fleet.until("subscribed anew", |nodes| subscribed(&nodes[0]) == 2);
+    limit("pubsub 33554432 8388608 60");
+    assert!(heard(&fleet.nodes.0[0], "a").is_empty(), "the message was cut");
+    let positions = fleet.subscribed(0, token);
+    assert_eq!((positions[0].position.offset, positions[1].position.offset), (0, 1));
+    assert_eq!(positions[1].position.epoch, positions[0].position.epoch, "it can be read");
+    other.publish(0, "a", "next");
+    fleet.until("heard", |nodes| heard(&nodes[0], "a").iter().any(|(offset, _)| *offset == 2));
 }
 
 /// A server that stands still answers nothing and closes nothing.

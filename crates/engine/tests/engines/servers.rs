@@ -59,6 +59,29 @@ impl RedisServer {
         }
     }
 
+    /// Copies what it has on its disk from one directory to another: its own, or one that is kept.
+    fn copy(from: &TempDir, to: &TempDir) {
+        let log = to.path().join("appendonlydir");
+        if log.exists() {
+            std::fs::remove_dir_all(log).unwrap();
+        }
+        let mut copy = Command::new("cp");
+        copy.arg("-r").arg(from.path().join("appendonlydir")).arg(to.path());
+        assert!(copy.status().unwrap().success());
+    }
+
+    /// A copy of its data, as they are now.
+    pub fn backup(&self) -> TempDir {
+        let backup = TempDir::new().unwrap();
+        RedisServer::copy(&self.directory, &backup);
+        backup
+    }
+
+    /// Gives it other data. It does not run.
+    pub fn put_back(&self, backup: &TempDir) {
+        RedisServer::copy(backup, &self.directory);
+    }
+
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());

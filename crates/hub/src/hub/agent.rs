@@ -9,8 +9,8 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 
 use super::Hub;
-use super::streams::Wanted;
-use crate::agent::{Agent, Engine, EngineWaiterKind, Heard};
+use super::streams::EvictableFor;
+use crate::agent::{Agent, Engine, EnginePublication, EngineWaiterKind};
 use crate::channel_event::ChannelEvent;
 use crate::config::Now;
 use crate::engine::{
@@ -88,7 +88,7 @@ impl Hub {
         match event {
             EngineEvent::Publication { channel, epoch, publication, except } => {
                 if let Some(at) = self.agent_of(engine, &channel) {
-                    self.agent_publication(at, Heard { epoch, publication, except });
+                    self.agent_publication(at, EnginePublication { epoch, publication, except });
                 }
             }
             EngineEvent::Subscribed { token, result } => {
@@ -268,7 +268,8 @@ impl Hub {
 
     pub(super) fn agent_subscribe(&mut self, engine: EngineId, from: u8, asked: SubscribeRequest) {
         let (options, owner) = (&asked.options, asked.owner);
-        let Some(at) = self.home_channel(&asked.channel, options, owner, Wanted::Empty) else {
+        let Some(at) = self.home_channel(&asked.channel, options, owner, EvictableFor::Empty)
+        else {
             self.reply(from, asked.request, ReplyContent::Failed(Error::LimitExceeded));
             return;
         };

@@ -32,11 +32,11 @@ struct Window {
     incarnation: u32,
     /// Announced in it so far.
     announced: u32,
-    changes: HashMap<SessionId, Change, RandomState>,
+    changes: HashMap<SessionId, MemberChange, RandomState>,
 }
 
 /// What is to be announced of a session.
-struct Change {
+struct MemberChange {
     /// It is in the channel, as far as subscribers know.
     known: bool,
     joined: bool,
@@ -66,7 +66,7 @@ impl Announcements {
         }
         match window.changes.entry(info.client) {
             Entry::Vacant(entry) => {
-                entry.insert(Change { known: !joined, joined, info: Arc::clone(info) });
+                entry.insert(MemberChange { known: !joined, joined, info: Arc::clone(info) });
             }
             Entry::Occupied(entry) if entry.get().known == joined => drop(entry.remove()),
             Entry::Occupied(mut entry) => entry.get_mut().joined = joined,
@@ -96,7 +96,7 @@ impl Announcements {
     }
 
     /// A window that has ended, as index and incarnation of its channel, and what is to be announced.
-    fn poll(&mut self, now_ms: u64) -> Option<(u32, u32, Vec<Change>)> {
+    fn poll(&mut self, now_ms: u64) -> Option<(u32, u32, Vec<MemberChange>)> {
         let &(_, at, incarnation) = self.ends.front().filter(|&&(end_ms, ..)| end_ms <= now_ms)?;
         self.ends.pop_front();
         let mut changes = Vec::new();
@@ -137,13 +137,13 @@ impl Hub {
         }
     }
 
-    fn broadcast_gathered(&mut self, at: u32, changes: &[Change]) {
+    fn broadcast_gathered(&mut self, at: u32, changes: &[MemberChange]) {
         // By how many sessions more each user is there than is known.
         let mut more: HashMap<&str, i64, RandomState> = HashMap::default();
         for change in changes {
             *more.entry(&change.info.user).or_default() += if change.joined { 1 } else { -1 };
         }
-        for Change { joined, info, .. } in changes {
+        for MemberChange { joined, info, .. } in changes {
             let of_user = match self.sessions_of_member(at, &info.user) {
                 None => true,
                 Some(sessions) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 
 use super::Hub;
-use super::streams::Wanted;
+use super::streams::EvictableFor;
 use crate::channel_event::ChannelEvent;
 use crate::error::Error;
 use crate::event::{History, Published};
@@ -26,7 +26,7 @@ impl Hub {
             return self.agent_subscribe(engine, from, asked);
         }
         let SubscribeRequest { request, channel, options, since, owner, .. } = &asked;
-        let at = self.home_channel(channel, options, *owner, Wanted::Empty);
+        let at = self.home_channel(channel, options, *owner, EvictableFor::Empty);
         let at = at.filter(|&at| {
             !options.keeps_history() || self.ensure_stream(at, options, *owner).is_some()
         });
@@ -171,7 +171,8 @@ impl Hub {
         }
         let kept = options.keeps_history() && !publish.skip_history;
         let at = if kept {
-            let at = self.home_channel(&channel, &options, publish.owner, Wanted::Publication);
+            let at =
+                self.home_channel(&channel, &options, publish.owner, EvictableFor::Publication);
             let at = at.filter(|&at| self.ensure_stream(at, &options, publish.owner).is_some());
             if at.is_none() {
                 self.remove_if_unused(&channel);
@@ -244,7 +245,7 @@ impl Hub {
             return self.engine_history(engine, from, asked);
         }
         let HistoryRequest { channel, options, owner, .. } = asked;
-        let at = self.home_channel(channel, options, *owner, Wanted::Empty);
+        let at = self.home_channel(channel, options, *owner, EvictableFor::Empty);
         let content = match at.and_then(|at| self.ensure_stream(at, options, *owner)) {
             Some(stream) => match stream.read(&asked.filter) {
                 Ok(history) => ReplyContent::History(history),

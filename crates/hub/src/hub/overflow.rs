@@ -220,7 +220,7 @@ impl Hub {
         let frames: Vec<Frame<'_>> =
             ranges.iter().flat_map(|&range| self.log.frames(range)).collect();
         let keep = choose(&frames, before, u64::from(target));
-        let Shortened { mut kept, markers, dropped } = shorten(frames, keep);
+        let TrimmedFrames { mut kept, markers, dropped } = shorten(frames, keep);
         self.stats.dropped += dropped;
         for range in kept.iter().filter(|range| !range.is_none()) {
             self.log.retain(range.chunk, 1);
@@ -294,7 +294,7 @@ fn choose(frames: &[Frame<'_>], mut waiting: u64, target: u64) -> Vec<bool> {
 }
 
 /// A session's frames after some were dropped.
-struct Shortened {
+struct TrimmedFrames {
     /// Frames that stay, and [`Range::NONE`] where a gap marker goes.
     kept: Vec<Range>,
     markers: Vec<GapMarker>,
@@ -305,14 +305,14 @@ struct Shortened {
 struct GapMarker {
     channel: Arc<str>,
     count: u32,
-    /// Index in [`Shortened::kept`].
+    /// Index in [`TrimmedFrames::kept`].
     place: Option<usize>,
 }
 
 /// Drops the frames that are not kept. A gap marker takes the place of the first one dropped of
 /// its channel, or of the marker that is there. It does not move across a fixed frame: that may
 /// be the reply to a later subscription, to which an earlier gap means nothing.
-fn shorten(frames: Vec<Frame<'_>>, keep: Vec<bool>) -> Shortened {
+fn shorten(frames: Vec<Frame<'_>>, keep: Vec<bool>) -> TrimmedFrames {
     let mut kept = Vec::new();
     let mut markers: Vec<GapMarker> = Vec::new();
     let mut dropped = 0;
@@ -351,5 +351,5 @@ fn shorten(frames: Vec<Frame<'_>>, keep: Vec<bool>) -> Shortened {
             }
         }
     }
-    Shortened { kept, markers, dropped }
+    TrimmedFrames { kept, markers, dropped }
 }

@@ -8,6 +8,7 @@
 //! with what waits in one write. A session that receives anything else meanwhile is flushed at once,
 //! with all that waits for it.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::Hub;
@@ -24,7 +25,7 @@ impl Hub {
     pub fn begin_flush(&mut self, now: Now) {
         self.now = now;
         let broadcasts = &mut self.broadcasts;
-        broadcasts.budget = if broadcasts.quantum == 0 { u32::MAX } else { broadcasts.quantum };
+        broadcasts.budget = broadcasts.quantum.map_or(u32::MAX, NonZeroU32::get);
         if broadcasts.running.is_empty() {
             return;
         }
@@ -33,8 +34,7 @@ impl Hub {
             broadcast.turn_budget = u32::MAX;
             if let Some(limiter) = broadcasts.namespaces.get_mut(&broadcast.namespace) {
                 limiter.refill(now.ms);
-                let own = limiter.pacing().sessions_per_turn;
-                broadcast.turn_budget = if own == 0 { u32::MAX } else { own };
+                broadcast.turn_budget = limiter.pacing().turn_budget();
             }
         }
     }
@@ -63,8 +63,8 @@ impl Hub {
         behind.map(|broadcast| &broadcast.status.channel)
     }
 
-    /// Changes the number of sessions of broadcasts flushed in a turn. 0: no limit.
-    pub fn set_broadcast_quantum(&mut self, sessions: u32) {
+    /// Changes the number of sessions of broadcasts flushed in a turn. `None`: no limit.
+    pub fn set_broadcast_quantum(&mut self, sessions: Option<NonZeroU32>) {
         self.broadcasts.quantum = sessions;
     }
 

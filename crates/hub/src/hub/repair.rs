@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Hub;
-use crate::agent::{EngineWaiterKind, Heard, Read};
+use crate::agent::{EnginePublication, EngineWaiterKind, RepairRead};
 use crate::command::HistoryFilter;
 use crate::engine::{EnginePosition, EngineRequest, Retention};
 use crate::error::Error;
@@ -36,8 +36,8 @@ pub(super) struct WasRead<'a> {
 
 impl Hub {
     /// A publication has come from the engine.
-    pub(super) fn agent_publication(&mut self, at: u32, heard: Heard) {
-        let Heard { epoch, ref publication, except } = heard;
+    pub(super) fn agent_publication(&mut self, at: u32, heard: EnginePublication) {
+        let EnginePublication { epoch, ref publication, except } = heard;
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
         agent.heard = true;
         let (live, behind_gap) = (agent.live, !agent.held.is_empty());
@@ -89,7 +89,7 @@ impl Hub {
     }
 
     /// Holds a publication back that is not the next.
-    fn hold(&mut self, at: u32, heard: Heard) {
+    fn hold(&mut self, at: u32, heard: EnginePublication) {
         let (cost, offset) = (heard.publication.cost(), heard.publication.offset());
         let Some(agent) = self.engines.agents.get(&at) else { return };
         let id = agent.engine;
@@ -242,7 +242,7 @@ impl Hub {
             return self.read_failed(at, Error::Overloaded);
         };
         if let Some(agent) = self.engines.agents.get_mut(&at) {
-            agent.read = Some(Read { key, since, repairs, late: false });
+            agent.read = Some(RepairRead { key, since, repairs, late: false });
         }
         self.stats.engine_reads += 1;
         let since = Some(StreamPosition { offset: since, epoch });

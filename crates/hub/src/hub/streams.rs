@@ -25,7 +25,7 @@ const SAMPLE: usize = 16;
 
 /// What an idle channel may give way to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum EvictableFor {
     /// A channel without publications.
     Empty,
     /// A channel whose first publication is here.
@@ -40,7 +40,7 @@ impl Hub {
         name: &Arc<str>,
         options: &ChannelOptions,
         owner: Owner,
-        wanted: Wanted,
+        wanted: EvictableFor,
     ) -> Option<u32> {
         if let Some(at) = self.homes.find(&self.names, name) {
             return Some(at);
@@ -102,7 +102,7 @@ impl Hub {
         namespace: u32,
         options: &ChannelOptions,
         owner: Owner,
-        wanted: Wanted,
+        wanted: EvictableFor,
     ) -> bool {
         if let Some(all) = options.channels_max
             && self.shares.share(namespace).channels >= self.share_of(all)
@@ -117,7 +117,7 @@ impl Hub {
         {
             return true;
         }
-        wanted == Wanted::Publication
+        wanted == EvictableFor::Publication
             && (self.evict_holder(self.shares.most_holders()) || self.evict_holder(namespace))
     }
 

@@ -10,6 +10,7 @@ use crate::config::Now;
 use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::pending_requests::Waiter;
+use crate::session_id::SessionId;
 use crate::slots::NONE;
 
 /// A look through all subscriptions of a worker for those that may not stay, made in steps: a worker
@@ -27,11 +28,13 @@ pub struct Permitted {
     pub subscription: bool,
     /// Notice of who joins and leaves.
     pub join_leave: bool,
+    /// The grant that it rests on, if it rests on one.
+    pub grant: bool,
 }
 
 impl Hub {
-    /// Continues a withdrawal for `steps` subscriptions. `permits` says of each, by channel, user and tag of its
-    /// session, what it may have; what rests on a grant rests on nobody's permission and stays. A subscription that ends is announced to its client by
+    /// Continues a withdrawal for `steps` subscriptions. `permits` says of each, by channel, user, session and
+    /// its tag, what it may have; what rests on a grant that holds rests on nobody's permission and stays. A subscription that ends is announced to its client by
     /// an [`Outgoing::Unsubscribe`] with code 2000 and `reason`, or by [`Error::PermissionWithdrawn`] where it was not made
     /// yet; joins and leaves end without a word. True when all have been looked at.
     ///
@@ -42,7 +45,7 @@ impl Hub {
         withdrawal: &mut Withdrawal,
         steps: u32,
         reason: &str,
-        permits: impl Fn(&str, &str, u64) -> Permitted,
+        permits: impl Fn(&str, &str, SessionId, u64) -> Permitted,
     ) -> bool {
         self.now = now;
         let end = self.subscriptions.indices().end;
@@ -54,9 +57,10 @@ impl Hub {
             if channel == NONE {
                 continue;
             }
+            let id = self.id_of(slot);
             let record = &mut self.channels[channel];
             let session = &self.sessions[slot];
-            let permitted = permits(&record.name, self.users.name(session.user), session.tag);
+            let permitted = permits(&record.name, self.users.name(session.user), id, session.tag);
             let is_granted = match state.get() {
                 SubscriptionState::Established { index } => {
                     let subscriber = &mut record.subscribers[index as usize];
@@ -70,9 +74,9 @@ impl Hub {
                     mode.join_leave &= permitted.join_leave || mode.join_leave_granted;
                     mode.granted
                 }
-                SubscriptionState::Detached => true,
+                SubscriptionState::Detached => continue,
             };
-            if is_granted || permitted.subscription {
+            if is_granted && permitted.grant || permitted.subscription {
                 continue;
             }
             let name = Arc::clone(&record.name);

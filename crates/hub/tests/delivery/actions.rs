@@ -5,6 +5,7 @@
 //! bus.
 
 use std::collections::{HashMap, HashSet};
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use dunlin_hub::{
@@ -128,10 +129,10 @@ impl Simulation {
     fn pace(&mut self, worker: u8) {
         let rates = [0, 0, 1, 1_000];
         let pacing = Pacing {
-            messages_per_s: rates[self.rng.roll(4)],
-            bytes_per_s: rates[self.rng.roll(4)] * 100,
+            messages_per_s: NonZeroU64::new(rates[self.rng.roll(4)]),
+            bytes_per_s: NonZeroU64::new(rates[self.rng.roll(4)] * 100),
             burst_ms: 1,
-            sessions_per_turn: self.rng.roll(3) as u32,
+            sessions_per_turn: NonZeroU32::new(self.rng.roll(3) as u32),
         };
         let now = self.world.now;
         match self.rng.roll(2) {

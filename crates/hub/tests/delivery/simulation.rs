@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::IoSlice;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use dunlin_hub::{
@@ -92,7 +93,7 @@ impl Simulation {
             workers: WORKERS,
             transmit_bytes_max: faults.transmit_bytes_max,
             pending_bytes_max: faults.pending_bytes_max,
-            broadcast_quantum,
+            broadcast_quantum: NonZeroU32::new(broadcast_quantum),
             ..HubConfig::default()
         };
         let mut world = World::with_config(config);

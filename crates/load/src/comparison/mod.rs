@@ -19,15 +19,15 @@ use crate::{Error, ExitStatus, Output};
 pub enum Experiment {
     /// Requests a second for each core: wrk, h2load, autocannon, oha and this generator, at depths 1, 16 and 100
     Generators,
-    /// One connection, a hundred, and a hundred pipelined, over long round trips
+    /// One connection, a hundred, and a hundred pipelined, with long round trips
     Distance,
     /// Every request answered exactly once by servers that close and reset: both ledgers, line by line
     Ledgers,
-    /// The server stands still for a second, and latencies must say so
+    /// The server stalls for a second, and the reported latencies must show it
     Omission,
     /// Memory of the generator at full rate
     Memory,
-    /// Times behind a stalled head of the line
+    /// Latency behind a stalled response
     Stalled,
 }
 
@@ -42,10 +42,10 @@ pub struct Comparison {
     /// Core of the generators
     #[arg(long, value_name = "CORE", default_value_t = 1)]
     core: usize,
-    /// How long one generator runs; of `memory`, the whole run
+    /// How long each generator runs; for `memory`, the length of the whole run
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     time: Duration,
-    /// How often each generator has its turn
+    /// Rounds; every generator runs once a round
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Connections

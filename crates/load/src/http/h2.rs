@@ -166,7 +166,7 @@ async fn connection(cell: Cell) {
         );
         let opened = match connect.await {
             Ok(opened) => opened,
-            Err(_) => Err(Refusal {
+            Err(_) => Err(ConnectError {
                 kind: "connecting took too long".to_owned(),
                 advice: "Is the host up, and does a firewall drop the packets? --connect-timeout allows more.",
                 is_final: false,
@@ -196,7 +196,7 @@ async fn connection(cell: Cell) {
                 }
                 streams.core.tally.events.closed_in_flight += 1;
             }
-            Err(Refusal { kind, advice, is_final }) => {
+            Err(ConnectError { kind, advice, is_final }) => {
                 failures += 1;
                 let mut streams = cell.borrow_mut();
                 streams.core.not_connected(&kind, advice);
@@ -215,14 +215,14 @@ async fn connection(cell: Cell) {
 }
 
 /// Why a connection could not be opened, and what to do.
-struct Refusal {
+struct ConnectError {
     kind: String,
     advice: &'static str,
     /// To ask again is to hear it again.
     is_final: bool,
 }
 
-impl From<std::io::Error> for Refusal {
+impl From<std::io::Error> for ConnectError {
     fn from(error: std::io::Error) -> Self {
         Self {
             kind: format!("connecting failed: {error}"),
@@ -232,7 +232,7 @@ impl From<std::io::Error> for Refusal {
     }
 }
 
-async fn open(plan: &Plan, failures: u32) -> Result<SendRequest<Bytes>, Refusal> {
+async fn open(plan: &Plan, failures: u32) -> Result<SendRequest<Bytes>, ConnectError> {
     match plan.resolved.of_attempt(failures) {
         At::Network(address) => {
             let socket = tokio::net::TcpStream::connect(address).await?;
@@ -246,10 +246,10 @@ async fn open(plan: &Plan, failures: u32) -> Result<SendRequest<Bytes>, Refusal>
 async fn secure(
     plan: &Plan,
     socket: impl AsyncRead + AsyncWrite + Unpin + 'static,
-) -> Result<SendRequest<Bytes>, Refusal> {
+) -> Result<SendRequest<Bytes>, ConnectError> {
     let Some(tls) = &plan.tls else { return handshake(socket).await };
     let connector = tokio_rustls::TlsConnector::from(Arc::clone(&tls.config));
-    let no_http2 = || Refusal {
+    let no_http2 = || ConnectError {
         kind: "the server does not speak HTTP/2".to_owned(),
         advice: "--http 1.1 does without.",
         is_final: true,
@@ -263,7 +263,7 @@ async fn secure(
         {
             return no_http2();
         }
-        Refusal {
+        ConnectError {
             kind: format!("TLS: {error}"),
             advice: "Trust the certificate with --ca FILE, name its host with --server-name, or take any with --insecure.",
             is_final: false,
@@ -277,14 +277,14 @@ async fn secure(
 
 async fn handshake(
     io: impl AsyncRead + AsyncWrite + Unpin + 'static,
-) -> Result<SendRequest<Bytes>, Refusal> {
+) -> Result<SendRequest<Bytes>, ConnectError> {
     let (sender, connection) = h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .enable_push(false)
         .handshake(io)
         .await
-        .map_err(|error| Refusal {
+        .map_err(|error| ConnectError {
             kind: format!("HTTP/2: {error}"),
             advice: "Does HTTP/2 without TLS listen there? --http 1.1 does without.",
             is_final: false,

@@ -12,13 +12,13 @@ use crate::{Context, Error, ExitStatus, Output, say};
 /// Options of `dunlin bench ledger`.
 #[derive(Debug, clap::Args)]
 pub struct LedgerCheck {
-    /// What `dunlin bench http --ledger` wrote
+    /// Ledger written by `dunlin bench http --ledger`
     #[arg(long, value_name = "FILE")]
     pub(crate) client: PathBuf,
     /// The server's log, each line `SERVED ID OUTCOME`: `bench serve --log`, or a log_format of nginx
     #[arg(long, value_name = "FILE")]
     pub(crate) server: PathBuf,
-    /// Requests there must be
+    /// Expected number of requests
     #[arg(long, value_name = "N")]
     pub(crate) requests: Option<u64>,
     #[command(flatten)]
@@ -99,7 +99,7 @@ fn lines(path: &Path) -> Result<impl Iterator<Item = std::io::Result<String>> + 
 
 /// What the client knows of one request.
 #[derive(Debug)]
-struct Known {
+struct RequestRecord {
     sent: u32,
     /// The server's name for the answer; `None` when it was not answered.
     served: Option<Box<str>>,
@@ -114,7 +114,7 @@ fn compare(
     server_path: &Path,
 ) -> Result<Agreement, Error> {
     let mut agreement = Agreement::default();
-    let mut requests: HashMap<u64, Known> = HashMap::new();
+    let mut requests: HashMap<u64, RequestRecord> = HashMap::new();
     for (number, line) in (1u64..).zip(client) {
         let line = line.context(format!("cannot read {}", client_path.display()))?;
         let mut words = line.split(' ');
@@ -133,7 +133,7 @@ fn compare(
         agreement.answered += u64::from(answered);
         agreement.not_answered += u64::from(!answered);
         agreement.sent_again += u64::from(sent > 1);
-        let known = Known {
+        let known = RequestRecord {
             sent,
             served: answered.then(|| served.into()),
             seen_by_server: 0,

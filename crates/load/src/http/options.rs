@@ -12,13 +12,13 @@ const DEPTH_MAX: u32 = 10_000;
 /// Options of `dunlin bench http`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Http {
-    /// What to load, e.g. http://127.0.0.1:8500/hello or https://…; `{n%9}`, `{random:1-9}`, `{uuid}` … are filled in
+    /// URL to request, e.g. http://127.0.0.1:8500/hello or https://…; `{n%9}`, `{random:1-9}`, `{uuid}` … are filled in
     #[arg(value_name = "URL")]
     pub(crate) url: String,
     /// Connections, all threads together
     #[arg(short, long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) connections: u32,
-    /// Requests in flight on each connection; `auto` finds rate × round trip by itself
+    /// Requests in flight on each connection; `auto` adapts it to rate × round trip
     #[arg(short, long, value_name = "N|auto", default_value = "1", value_parser = depth)]
     pub(crate) pipeline: Depth,
     /// Stop after so many requests
@@ -27,10 +27,10 @@ pub struct Http {
     /// Stop sending after this time; 10s unless --requests is given
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     pub(crate) duration: Option<Duration>,
-    /// Load this long before anything counts
+    /// Send requests this long before the measurement starts
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub(crate) warm_up: Duration,
-    /// Requests a second by a schedule that does not wait for the server; latency counts from the schedule
+    /// Requests a second on a schedule that does not wait for the server; latency counts from the scheduled time
     #[arg(short, long, value_name = "RATE", value_parser = rate)]
     pub(crate) rate: Option<f64>,
     /// Threads, each with its share of the connections
@@ -55,87 +55,87 @@ pub struct Http {
     /// Body of the request; makes it a POST unless --method says otherwise
     #[arg(long, value_name = "TEXT", help_heading = "Requests", conflicts_with = "body_file")]
     pub(crate) body: Option<String>,
-    /// The body stands in this file
+    /// Read the body from this file
     #[arg(long, value_name = "FILE", help_heading = "Requests")]
     pub(crate) body_file: Option<PathBuf>,
-    /// Take requests by turns from a file: HAR, or one JSON object a line
+    /// Cycle through the requests of a file: HAR, or one JSON object per line
     #[arg(long, value_name = "FILE", help_heading = "Requests", conflicts_with_all = ["body", "body_file", "method"])]
     pub(crate) from: Option<PathBuf>,
-    /// Fill in nothing: braces mean themselves
+    /// Send braces as they are; no placeholders are filled in
     #[arg(long, help_heading = "Requests")]
     pub(crate) no_templates: bool,
-    /// The server may safely do a request twice, whatever its method: pipeline it, and send it again after a close
+    /// Treat every request as idempotent, whatever its method: pipeline it, and send it again after a close
     #[arg(long, help_heading = "Requests")]
     pub(crate) idempotent: bool,
-    /// Times one request is sent before it is given up
+    /// How often a request is sent before it counts as failed
     #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Requests", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) attempts: u16,
 
-    /// Statuses that are right, e.g. 200,204 or 2xx; by default 2xx and 3xx
+    /// Expected statuses, e.g. 200,204 or 2xx; by default 2xx and 3xx
     #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Checks", value_parser = status)]
     pub(crate) expect_status: Vec<(u16, u16)>,
-    /// Each body holds this text
+    /// Every body must contain this text
     #[arg(long, value_name = "TEXT", help_heading = "Checks")]
     pub(crate) expect_body: Option<String>,
-    /// Number each request in a header, which each answer must bring back: no answer goes to a wrong request
+    /// Number each request in a header that the response must repeat, so that no response is matched to a wrong request
     #[arg(long, help_heading = "Checks")]
     pub(crate) check_id: bool,
     /// The header of --check-id
     #[arg(long, value_name = "NAME", default_value = "X-Request-Id", help_heading = "Checks")]
     pub(crate) id_header: String,
-    /// A request whose answer is not complete this long after those before it in its connection fails
+    /// A request fails if its response is not complete this long after the one before it on its connection
     #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Checks", value_parser = duration)]
     pub(crate) timeout: Duration,
-    /// A connection that is not open after this long has failed; so has a name that is not resolved
+    /// Time limit for opening a connection and for resolving the name
     #[arg(long, value_name = "TIME", default_value = "5s", help_heading = "Checks", value_parser = duration)]
     pub(crate) connect_timeout: Duration,
 
-    /// Trust this certificate, or its authority (PEM); by default those of the system
+    /// Trust this certificate or authority (PEM); by default those of the system
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     pub(crate) ca: Option<PathBuf>,
-    /// Take any certificate
+    /// Accept any certificate
     #[arg(long, help_heading = "TLS", conflicts_with = "ca")]
     pub(crate) insecure: bool,
-    /// The certificate must be for this name instead of the URL's
+    /// Expect a certificate for this name instead of the URL's host
     #[arg(long, value_name = "NAME", help_heading = "TLS")]
     pub(crate) server_name: Option<String>,
-    /// Show this certificate of one's own, with those that signed it (PEM)
+    /// Client certificate with its chain (PEM)
     #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "key")]
     pub(crate) cert: Option<PathBuf>,
     /// Private key of --cert (PEM)
     #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
-    /// The only version of TLS to speak: 1.2 or 1.3; by default the newer one that both know
+    /// TLS version: 1.2 or 1.3; by default the newest that both sides support
     #[arg(long, value_name = "VERSION", help_heading = "TLS", value_parser = ["1.2", "1.3"])]
     pub(crate) tls_version: Option<String>,
 
-    /// The three ways side by side: one connection, all connections one at a time, all of them pipelined
+    /// Compare three runs: one connection, all connections one request at a time, all of them pipelined
     #[arg(long, help_heading = "Result", conflicts_with_all = ["rate", "ledger", "csv", "hdr_log"])]
     pub(crate) compare: bool,
     /// Name of this run in reports
     #[arg(long, value_name = "NAME", help_heading = "Result")]
     pub(crate) name: Option<String>,
-    /// Write a page with plots; needs nothing but a browser
+    /// Write an HTML page with plots
     #[arg(long, value_name = "FILE", help_heading = "Result")]
     pub(crate) report: Option<PathBuf>,
-    /// Show an earlier run in the report too: a file that holds what --json printed; may be repeated
+    /// Add an earlier run to the report: a file with the output of --json; may be repeated
     #[arg(long, value_name = "FILE", help_heading = "Result", requires = "report")]
     pub(crate) with: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) output: Output,
-    /// Write a line for each span of time
+    /// Write a CSV line for each interval
     #[arg(long, value_name = "FILE", help_heading = "Result")]
     pub(crate) csv: Option<PathBuf>,
     /// Write the latencies as an HdrHistogram interval log
     #[arg(long, value_name = "FILE", help_heading = "Result")]
     pub(crate) hdr_log: Option<PathBuf>,
-    /// Write a line for each request: id, how often it was sent, how it ended, status, what the server called its answer
+    /// Write a line for each request: id, attempts, result, status, the server's name for its response
     #[arg(long, value_name = "FILE", help_heading = "Result")]
     pub(crate) ledger: Option<PathBuf>,
-    /// The header by which a server names its answers in --ledger
+    /// Response header that names the response in --ledger
     #[arg(long, value_name = "NAME", default_value = "X-Served", help_heading = "Result")]
     pub(crate) served_header: String,
-    /// Process id of the server, for the share of its core it had left
+    /// Process id of the server, to report how much of its core was idle
     #[arg(long, value_name = "PID", help_heading = "Result")]
     pub(crate) server_pid: Option<u32>,
 }

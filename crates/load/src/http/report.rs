@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::tally::{Ends, Events, Tally};
+use super::tally::{EndCounts, Events, Tally};
 use crate::clock::Percentiles;
 use crate::host::Host;
 
@@ -38,7 +38,7 @@ pub(crate) struct HttpReport {
     pub(crate) requests_per_cpu_second: f64,
     pub(crate) server: Option<ServerShare>,
     #[serde(flatten)]
-    pub(crate) ends: Ends,
+    pub(crate) ends: EndCounts,
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
     pub(crate) statuses: BTreeMap<u16, u64>,

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::num::NonZeroU64;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -54,8 +55,8 @@ pub(super) fn race(mut addresses: Vec<SocketAddr>, timeout: Duration) -> Vec<Soc
     if addresses.len() < 2 {
         return addresses;
     }
-    let config =
-        ConnectConfig { timeout_ms: timeout.as_millis() as u64, ..ConnectConfig::default() };
+    let timeout_ms = NonZeroU64::new(timeout.as_millis() as u64);
+    let config = ConnectConfig { timeout_ms, ..ConnectConfig::default() };
     let mut first = First(None);
     // Without a loop, or a socket, nothing is known of them: that is as if none had answered.
     let _ = EventLoop::new(LoopConfig::default()).and_then(|mut event_loop| {

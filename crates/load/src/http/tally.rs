@@ -16,7 +16,7 @@ const SAMPLES_OF_KIND_MAX: usize = 2;
 /// How requests ended, and what it took. Every request that was begun ends exactly once: answered, failed, uncertain or
 /// never sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Ends {
+pub(crate) struct EndCounts {
     /// Answered completely, whatever the status.
     pub(crate) answered: u64,
     /// Of those answered: the status, the body or the id was not what was asked for.
@@ -52,7 +52,7 @@ pub(crate) struct Events {
 /// Everything one thread counted in a span of time.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    pub(crate) ends: Ends,
+    pub(crate) ends: EndCounts,
     pub(crate) events: Events,
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
@@ -78,7 +78,7 @@ pub(crate) struct Tally {
 impl Tally {
     pub(crate) fn new() -> Self {
         Self {
-            ends: Ends::default(),
+            ends: EndCounts::default(),
             events: Events::default(),
             read_bytes: 0,
             written_bytes: 0,
@@ -154,7 +154,7 @@ impl Tally {
 
     /// Empty again, its memory kept.
     pub(crate) fn clear(&mut self) {
-        self.ends = Ends::default();
+        self.ends = EndCounts::default();
         self.events = Events::default();
         (self.read_bytes, self.written_bytes, self.last_answer_ns) = (0, 0, 0);
         self.depth_most = 0;

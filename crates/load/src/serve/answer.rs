@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use dunlin_wire::http1::{Method, reason_phrase};
 
-use super::behaviour::{Behaviour, ConnectionEnd, Fault, HELLO};
+use super::behaviour::{Behaviour, BrokenAnswer, ConnectionEnd, HELLO};
 
 /// What happens to the connection once a step has been sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Then {
+pub(super) enum AfterStep {
     /// The next step.
     Go,
     /// FIN.
@@ -27,12 +27,12 @@ pub(super) struct Step {
     pub(super) bytes: Vec<u8>,
     /// One byte in each span of this length, nanoseconds; 0: all at once.
     pub(super) pace_ns: u64,
-    pub(super) then: Then,
+    pub(super) then: AfterStep,
 }
 
 /// What of a request its answer depends on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct RequestFacts<'a> {
     pub(super) head: bool,
     /// The request's id, if it has one.
     pub(super) id: Option<&'a str>,
@@ -44,7 +44,7 @@ pub(super) struct Asked<'a> {
     pub(super) body: Option<&'a [u8]>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestFacts<'a> {
     pub(super) fn new(method: Method<'_>) -> Self {
         Self { head: method == Method::Head, id: None, served: 0, end: None, body: None }
     }
@@ -54,22 +54,27 @@ impl<'a> Asked<'a> {
 const FLOOD_HEADERS: usize = 20_000;
 
 /// Appends the steps of one answer.
-pub(super) fn steps(behaviour: &Behaviour, asked: Asked<'_>, now_ns: u64, out: &mut Vec<Step>) {
+pub(super) fn steps(
+    behaviour: &Behaviour,
+    asked: RequestFacts<'_>,
+    now_ns: u64,
+    out: &mut Vec<Step>,
+) {
     let mut step = Step {
         due_ns: now_ns + ns(behaviour.delay),
         bytes: Vec::new(),
         pace_ns: behaviour.slow.map_or(0, |pace| ns(pace).max(1)),
-        then: Then::Go,
+        then: AfterStep::Go,
     };
     if let Some(fault) = behaviour.broken {
         broken(fault, &mut step);
         return out.push(step);
     }
     let end = match asked.end {
-        None if behaviour.until_close => Then::Finish,
-        None => Then::Go,
-        Some(ConnectionEnd::Said | ConnectionEnd::Dropped) => Then::Finish,
-        Some(ConnectionEnd::Reset) => Then::Reset,
+        None if behaviour.until_close => AfterStep::Finish,
+        None => AfterStep::Go,
+        Some(ConnectionEnd::Said | ConnectionEnd::Dropped) => AfterStep::Finish,
+        Some(ConnectionEnd::Reset) => AfterStep::Reset,
     };
     head(behaviour, asked, &mut step.bytes);
     if asked.head || has_no_body(behaviour.status) {
@@ -92,7 +97,7 @@ pub(super) fn steps(behaviour: &Behaviour, asked: Asked<'_>, now_ns: u64, out: &
     }
 }
 
-fn head(behaviour: &Behaviour, asked: Asked<'_>, out: &mut Vec<u8>) {
+fn head(behaviour: &Behaviour, asked: RequestFacts<'_>, out: &mut Vec<u8>) {
     if behaviour.interim {
         out.extend_from_slice(
             b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n",
@@ -120,7 +125,7 @@ fn head(behaviour: &Behaviour, asked: Asked<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn body(behaviour: &Behaviour, asked: Asked<'_>, out: &mut Vec<u8>) {
+fn body(behaviour: &Behaviour, asked: RequestFacts<'_>, out: &mut Vec<u8>) {
     let made;
     let body = match asked.body {
         Some(body) => body,
@@ -149,58 +154,59 @@ fn text(bytes: usize) -> Vec<u8> {
     HELLO.bytes().cycle().take(bytes).collect()
 }
 
-fn broken(fault: Fault, step: &mut Step) {
+fn broken(fault: BrokenAnswer, step: &mut Step) {
     let out = &mut step.bytes;
     let mut say = |text: &str| out.extend_from_slice(text.as_bytes());
     match fault {
-        Fault::TruncatedHead => {
+        BrokenAnswer::TruncatedHead => {
             say("HTTP/1.1 200 OK\r\nContent-Type: text/pl");
-            step.then = Then::Finish;
+            step.then = AfterStep::Finish;
         }
-        Fault::HeaderFlood => {
+        BrokenAnswer::HeaderFlood => {
             say("HTTP/1.1 200 OK\r\n");
             for number in 0..FLOOD_HEADERS {
                 say(&format!("X-Flood-{number}: of headers without an end\r\n"));
             }
             say("Content-Length: 0\r\n\r\n");
         }
-        Fault::TwoLengths => {
+        BrokenAnswer::TwoLengths => {
             say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 7\r\n\r\nhello, ");
         }
-        Fault::LengthAndChunked => {
+        BrokenAnswer::LengthAndChunked => {
             say(
                 "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
             );
         }
-        Fault::NegativeLength => say("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello"),
-        Fault::HugeLength => {
+        BrokenAnswer::NegativeLength => say("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello"),
+        BrokenAnswer::HugeLength => {
             say("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\nhello");
         }
-        Fault::BadChunkSize => {
+        BrokenAnswer::BadChunkSize => {
             say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nmany\r\nhello\r\n0\r\n\r\n");
         }
-        Fault::BadChunkEnd => {
+        BrokenAnswer::BadChunkEnd => {
             say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello0\r\n\r\n");
         }
-        Fault::CutChunk => {
+        BrokenAnswer::CutChunk => {
             say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel");
-            step.then = Then::Finish;
+            step.then = AfterStep::Finish;
         }
-        Fault::Unasked => {
+        BrokenAnswer::Unasked => {
             for body in ["asked for", "unasked for"] {
                 let length = body.len();
                 say(&format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}"));
             }
         }
-        Fault::NotHttp => say("220 mail.example ESMTP ready\r\n"),
-        Fault::BadVersion => say("HTTP/3.7 200 OK\r\nContent-Length: 0\r\n\r\n"),
-        Fault::BadStatus => say("HTTP/1.1 999 Beyond\r\nContent-Length: 0\r\n\r\n"),
-        Fault::CutBody | Fault::ResetBody => {
+        BrokenAnswer::NotHttp => say("220 mail.example ESMTP ready\r\n"),
+        BrokenAnswer::BadVersion => say("HTTP/3.7 200 OK\r\nContent-Length: 0\r\n\r\n"),
+        BrokenAnswer::BadStatus => say("HTTP/1.1 999 Beyond\r\nContent-Length: 0\r\n\r\n"),
+        BrokenAnswer::CutBody | BrokenAnswer::ResetBody => {
             say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello");
-            step.then = if fault == Fault::CutBody { Then::Finish } else { Then::Reset };
+            step.then =
+                if fault == BrokenAnswer::CutBody { AfterStep::Finish } else { AfterStep::Reset };
         }
-        Fault::Never => step.then = Then::Silence,
-        Fault::Nothing => step.then = Then::Finish,
+        BrokenAnswer::Never => step.then = AfterStep::Silence,
+        BrokenAnswer::Nothing => step.then = AfterStep::Finish,
     }
 }
 
@@ -224,7 +230,7 @@ fn ns(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn answer(behaviour: &Behaviour, asked: Asked<'_>) -> Vec<(String, Then)> {
+    fn answer(behaviour: &Behaviour, asked: RequestFacts<'_>) -> Vec<(String, AfterStep)> {
         let mut out = Vec::new();
         steps(behaviour, asked, 0, &mut out);
         let reported = |step: Step| (String::from_utf8(step.bytes).unwrap(), step.then);
@@ -233,14 +239,15 @@ mod tests {
 
     #[test]
     fn the_plain_answer_is_the_floors() {
-        let reported = answer(&Behaviour::default(), Asked::new(Method::Get));
+        let reported = answer(&Behaviour::default(), RequestFacts::new(Method::Get));
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nHello, World!";
-        assert_eq!(reported, [(text.to_owned(), Then::Go)]);
+        assert_eq!(reported, [(text.to_owned(), AfterStep::Go)]);
     }
 
     #[test]
     fn an_id_comes_back_with_the_number_of_the_answer_and_cannot_add_a_header() {
-        let asked = Asked { id: Some("a\r\nb"), served: 9, ..Asked::new(Method::Head) };
+        let asked =
+            RequestFacts { id: Some("a\r\nb"), served: 9, ..RequestFacts::new(Method::Head) };
         let (text, _) = answer(&Behaviour::default(), asked).remove(0);
         assert!(text.contains("X-Request-Id: ab\r\nX-Served: 9\r\n"), "{text}");
         assert!(text.ends_with("\r\n\r\n"), "HEAD has no body: {text}");
@@ -249,12 +256,12 @@ mod tests {
     #[test]
     fn only_one_of_the_three_ways_to_end_says_close() {
         let ends = [
-            (ConnectionEnd::Said, Then::Finish, true),
-            (ConnectionEnd::Dropped, Then::Finish, false),
-            (ConnectionEnd::Reset, Then::Reset, false),
+            (ConnectionEnd::Said, AfterStep::Finish, true),
+            (ConnectionEnd::Dropped, AfterStep::Finish, false),
+            (ConnectionEnd::Reset, AfterStep::Reset, false),
         ];
         for (end, then, said) in ends {
-            let asked = Asked { end: Some(end), ..Asked::new(Method::Get) };
+            let asked = RequestFacts { end: Some(end), ..RequestFacts::new(Method::Get) };
             let (text, reported) = answer(&Behaviour::default(), asked).remove(0);
             assert_eq!((reported, text.contains("Connection: close")), (then, said), "{end:?}");
         }
@@ -269,7 +276,7 @@ mod tests {
             ..Behaviour::default()
         };
         let mut out = Vec::new();
-        steps(&behaviour, Asked::new(Method::Get), 7, &mut out);
+        steps(&behaviour, RequestFacts::new(Method::Get), 7, &mut out);
         assert_eq!((out[0].due_ns, out[1].due_ns), (7, 1_000_000_007));
         assert_eq!(out[1].bytes, b"3\r\nHel\r\n2\r\nlo\r\n0\r\nX-Body-Bytes: 5\r\n\r\n");
     }

@@ -11,7 +11,7 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 /// How a request is answered. Flags say it for every request; a path overrides it for its own.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct Behaviour {
-    /// Wait this long before each answer; those behind it in the same connection wait too
+    /// Delay before each response; later ones on the same connection wait too
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
     pub delay: Duration,
     /// Length of each body
@@ -23,27 +23,27 @@ pub struct Behaviour {
     /// Send bodies in chunks of this many bytes, with a trailer
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunked: Option<u32>,
-    /// Send one byte in each span of this length
+    /// Send one byte per interval of this length
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub slow: Option<Duration>,
-    /// Send the head at once and the body this much later
+    /// Send the head at once and the body this long after it
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub body_after: Option<Duration>,
-    /// Say `Connection: close` in the N-th answer of a connection, and close
+    /// Send `Connection: close` with the N-th response of a connection, and close
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub close_after: Option<u64>,
-    /// Close behind the N-th answer of a connection without a word
+    /// Close after the N-th response of a connection, without `Connection: close`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub drop_after: Option<u64>,
-    /// Reset the connection behind its N-th answer
+    /// Reset the connection after its N-th response
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub reset_after: Option<u64>,
-    /// Reset the connection instead of one answer in N, by chance; half of those requests were already processed
+    /// Reset the connection instead of sending one response in N, at random; half of those requests were already processed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub reset_one_in: Option<u64>,
-    /// Answer in a way no server may
+    /// Break the protocol in this way
     #[arg(long, value_enum, value_name = "FAULT")]
-    pub broken: Option<Fault>,
+    pub broken: Option<BrokenAnswer>,
     /// Only by path: the whole thread of the server stands still for this long.
     #[arg(skip)]
     pub stall: Duration,
@@ -100,7 +100,7 @@ pub(super) enum ConnectionEnd {
 
 /// Answers that no server may give; a client must notice each, and give no answer to the wrong request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Fault {
+pub enum BrokenAnswer {
     /// Half a head, then the end
     TruncatedHead,
     /// A head whose headers never end
@@ -261,7 +261,7 @@ pub(super) fn listing() -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {path:<26} {what}");
     }
-    for fault in <Fault as clap::ValueEnum>::value_variants() {
+    for fault in <BrokenAnswer as clap::ValueEnum>::value_variants() {
         if let Some(value) = clap::ValueEnum::to_possible_value(fault) {
             let help = value.get_help().map(ToString::to_string).unwrap_or_default();
             let _ = writeln!(text, "    /broken/{:<18} {help}", value.get_name());
@@ -271,7 +271,7 @@ pub(super) fn listing() -> String {
 }
 
 fn faults() -> String {
-    let names = <Fault as clap::ValueEnum>::value_variants().iter();
+    let names = <BrokenAnswer as clap::ValueEnum>::value_variants().iter();
     let names = names.filter_map(clap::ValueEnum::to_possible_value);
     names.map(|value| value.get_name().to_owned()).collect::<Vec<_>>().join(", ")
 }
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn the_listing_names_every_fault() {
         let listing = listing();
-        for fault in <Fault as clap::ValueEnum>::value_variants() {
+        for fault in <BrokenAnswer as clap::ValueEnum>::value_variants() {
             let value = clap::ValueEnum::to_possible_value(fault).unwrap();
             let path = format!("/broken/{}", value.get_name());
             assert!(listing.contains(&path), "{path}");

@@ -7,7 +7,7 @@ use dunlin_wire::http1::{
     self, Body, BodyDecoder, Decoded, HeaderSlots, Limits, Method, RequestHead,
 };
 
-use super::answer::{Asked, Step, Then, steps};
+use super::answer::{AfterStep, RequestFacts, Step, steps};
 use super::behaviour::{Behaviour, ConnectionEnd, listing};
 
 /// What the connections of one thread share.
@@ -167,7 +167,8 @@ impl Connection {
             Err(sentence) => {
                 let behaviour = Behaviour { status: 404, ..Behaviour::default() };
                 let text = format!("{sentence}\n");
-                let asked = Asked { body: Some(text.as_bytes()), ..Asked::new(head.method) };
+                let asked =
+                    RequestFacts { body: Some(text.as_bytes()), ..RequestFacts::new(head.method) };
                 self.answers += 1;
                 self.answer(&behaviour, asked, now_ns, out);
                 return Outcome::Open;
@@ -180,7 +181,12 @@ impl Connection {
         let stall_ns = behaviour.stall.as_nanos() as u64;
         if head.expect_continue {
             self.push(
-                Step { due_ns: 0, bytes: http1::CONTINUE.to_vec(), pace_ns: 0, then: Then::Go },
+                Step {
+                    due_ns: 0,
+                    bytes: http1::CONTINUE.to_vec(),
+                    pace_ns: 0,
+                    then: AfterStep::Go,
+                },
                 out,
             );
         }
@@ -193,7 +199,7 @@ impl Connection {
             && head.body.is_done();
         if constant {
             let mut answer = Vec::new();
-            steps(&behaviour, Asked::new(head.method), 0, &mut answer);
+            steps(&behaviour, RequestFacts::new(head.method), 0, &mut answer);
             shared.constant = Constant {
                 request: request.to_vec(),
                 answer: answer.into_iter().flat_map(|step| step.bytes).collect(),
@@ -266,7 +272,7 @@ impl Connection {
         }
         if reset {
             return self.push(
-                Step { due_ns: now_ns, bytes: Vec::new(), pace_ns: 0, then: Then::Reset },
+                Step { due_ns: now_ns, bytes: Vec::new(), pace_ns: 0, then: AfterStep::Reset },
                 out,
             );
         }
@@ -280,7 +286,8 @@ impl Connection {
         } else {
             None
         };
-        let asked = Asked { head: pending.head, id: pending.id.as_deref(), served, end, body };
+        let asked =
+            RequestFacts { head: pending.head, id: pending.id.as_deref(), served, end, body };
         self.answer(behaviour, asked, now_ns, out);
     }
 
@@ -289,10 +296,21 @@ impl Connection {
         let behaviour = Behaviour { status: error.status(), ..Behaviour::default() };
         let text = format!("{error}\n");
         let (end, body) = (Some(ConnectionEnd::Said), Some(text.as_bytes()));
-        self.answer(&behaviour, Asked { end, body, ..Asked::new(Method::Get) }, now_ns, out);
+        self.answer(
+            &behaviour,
+            RequestFacts { end, body, ..RequestFacts::new(Method::Get) },
+            now_ns,
+            out,
+        );
     }
 
-    fn answer(&mut self, behaviour: &Behaviour, asked: Asked<'_>, now_ns: u64, out: &mut Vec<u8>) {
+    fn answer(
+        &mut self,
+        behaviour: &Behaviour,
+        asked: RequestFacts<'_>,
+        now_ns: u64,
+        out: &mut Vec<u8>,
+    ) {
         let mut answer = Vec::new();
         steps(behaviour, asked, now_ns, &mut answer);
         for step in answer {
@@ -304,8 +322,12 @@ impl Connection {
 
     /// Appends a step to the output when it may leave at once and nothing waits before it, else to the script.
     fn push(&mut self, step: Step, out: &mut Vec<u8>) {
-        self.ended |= matches!(step.then, Then::Finish | Then::Reset | Then::Silence);
-        if self.script.is_empty() && step.due_ns == 0 && step.pace_ns == 0 && step.then == Then::Go
+        self.ended |=
+            matches!(step.then, AfterStep::Finish | AfterStep::Reset | AfterStep::Silence);
+        if self.script.is_empty()
+            && step.due_ns == 0
+            && step.pace_ns == 0
+            && step.then == AfterStep::Go
         {
             out.extend_from_slice(&step.bytes);
         } else {
@@ -315,10 +337,14 @@ impl Connection {
 
     /// Moves what may leave by now from the script to the output. Returns what is to be done once that is sent, and
     /// when to call again.
-    pub(super) fn poll_script(&mut self, now_ns: u64, out: &mut Vec<u8>) -> (Then, Option<u64>) {
+    pub(super) fn poll_script(
+        &mut self,
+        now_ns: u64,
+        out: &mut Vec<u8>,
+    ) -> (AfterStep, Option<u64>) {
         while let Some(step) = self.script.front_mut() {
             if step.due_ns > now_ns {
-                return (Then::Go, Some(step.due_ns));
+                return (AfterStep::Go, Some(step.due_ns));
             }
             if step.pace_ns > 0 && step.bytes.len() > 1 {
                 out.push(step.bytes.remove(0));
@@ -328,12 +354,12 @@ impl Connection {
             out.extend_from_slice(&step.bytes);
             let then = step.then;
             self.script.pop_front();
-            if then != Then::Go {
+            if then != AfterStep::Go {
                 self.script.clear();
                 return (then, None);
             }
         }
-        (Then::Go, None)
+        (AfterStep::Go, None)
     }
 }
 
@@ -396,7 +422,7 @@ mod tests {
         let both = [&slow[..], GET].concat();
         assert_eq!(outcome(&mut connection, &mut shared, &both, 5), "");
         let mut out = Vec::new();
-        assert_eq!(connection.poll_script(6, &mut out), (Then::Go, Some(1_000_000_005)));
+        assert_eq!(connection.poll_script(6, &mut out), (AfterStep::Go, Some(1_000_000_005)));
         connection.poll_script(1_000_000_005, &mut out);
         assert_eq!(String::from_utf8(out).unwrap().matches("Hello").count(), 2);
     }

@@ -14,7 +14,7 @@ mod tls;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-pub use behaviour::{Behaviour, Fault};
+pub use behaviour::{Behaviour, BrokenAnswer};
 pub use tls::ServeTls;
 
 use crate::reactor::{address_of, listen};
@@ -35,7 +35,7 @@ pub struct Serve {
     /// Cores it may run on, e.g. 0 or 0,1
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     core: Vec<usize>,
-    /// Append a line for each request with an id: number of the answer, id, outcome
+    /// Append a line for each request that has an id: number of the response, id, outcome
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     #[command(flatten)]

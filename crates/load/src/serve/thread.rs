@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use rustls::{ServerConfig, ServerConnection};
 
-use super::answer::Then;
+use super::answer::AfterStep;
 use super::connection::{Connection, Outcome, Shared};
 use crate::reactor::{ENDS, EVENTS_MAX, Events, Flags, LISTENER, NONBLOCKING, Reactor, STREAM};
 use crate::transport::Transport;
@@ -44,7 +44,7 @@ struct Peer {
     transport: Transport,
     connection: Connection,
     /// What follows the bytes that are unsent.
-    then: Then,
+    then: AfterStep,
     timer_ns: u64,
 }
 
@@ -108,7 +108,7 @@ impl Thread {
             self.slots[index].peer = Some(Peer {
                 transport: Transport::new(socket, tls),
                 connection: Connection::default(),
-                then: Then::Go,
+                then: AfterStep::Go,
                 timer_ns: 0,
             });
         }
@@ -118,7 +118,7 @@ impl Thread {
         if flags.contains(Flags::OUT)
             && self.slots[index].peer.as_ref().is_some_and(|peer| peer.transport.has_unsent())
         {
-            self.send(index, Then::Go);
+            self.send(index, AfterStep::Go);
         }
         if !flags.intersects(Flags::IN | Flags::HUP | Flags::ERR) {
             return Ok(());
@@ -134,7 +134,7 @@ impl Thread {
             let (length, more) = match peer.transport.read(&mut self.input[cut..]) {
                 Ok(Some(read)) => read,
                 Ok(None) => {
-                    self.send(index, Then::Go);
+                    self.send(index, AfterStep::Go);
                     return Ok(());
                 }
                 Err(_) => {
@@ -175,7 +175,7 @@ impl Thread {
         let slot = &mut self.slots[index];
         let Some(peer) = &mut slot.peer else { return };
         let (then, due) = if peer.connection.script.is_empty() {
-            (Then::Go, None)
+            (AfterStep::Go, None)
         } else {
             peer.connection.poll_script(self.clock.now_ns(), &mut self.output)
         };
@@ -203,9 +203,9 @@ impl Thread {
     }
 
     /// Sends the output behind what is unsent, and then ends the connection if `then` says so.
-    fn send(&mut self, index: usize, then: Then) {
+    fn send(&mut self, index: usize, then: AfterStep) {
         let Some(peer) = &mut self.slots[index].peer else { return };
-        if then != Then::Go {
+        if then != AfterStep::Go {
             peer.then = then;
         }
         let sent = match peer.transport.has_unsent() {
@@ -220,14 +220,14 @@ impl Thread {
             return self.close(index);
         }
         self.output.clear();
-        if peer.then == Then::Reset {
+        if peer.then == AfterStep::Reset {
             // Answers before it have been sent as far as the socket took them; a reset takes the rest along.
             // Refused only by a socket that is gone already.
             let _ = sockopt::set_socket_linger(&peer.transport.socket, Some(Duration::ZERO));
             return self.close(index);
         }
-        if !peer.transport.has_unsent() && peer.then == Then::Finish {
-            peer.then = Then::Silence;
+        if !peer.transport.has_unsent() && peer.then == AfterStep::Finish {
+            peer.then = AfterStep::Silence;
             // FIN behind the answer, then wait for the client's: to close with requests unread would be a reset, and
             // a reset may overtake the answer (RFC 9112 §9.6).
             peer.transport.finish();

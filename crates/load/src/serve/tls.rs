@@ -12,13 +12,13 @@ use crate::{Context, Error};
 /// TLS of the test server.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServeTls {
-    /// Speak TLS, with a certificate made at the start and signed by nobody else
+    /// Serve TLS with a self-signed certificate created at start
     #[arg(long)]
     pub tls: bool,
-    /// Names in the certificate, `localhost` and the address it listens on unless given; give another to serve a wrong one
+    /// Names in the certificate; by default `localhost` and the address it listens on
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "tls")]
     pub tls_names: Vec<String>,
-    /// Make a certificate whose time is over
+    /// Create an expired certificate
     #[arg(long, requires = "tls")]
     pub tls_expired: bool,
     /// Write the certificate here, as PEM, for clients to trust (`curl --cacert`, `dunlin bench http --ca`)

@@ -5,7 +5,8 @@ use std::io;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
-use super::connection::{ConnId, End, Flags, Phase, Protocol};
+use super::config::Limits;
+use super::connection::{Conn, ConnId, End, Flags, Phase, Protocol};
 use super::context::{Context, Ending};
 use super::driver::Driver;
 use super::error::CloseReason;
@@ -39,8 +40,7 @@ impl<D: Default> Context<D> {
             Phase::Open => {
                 self.tls_goodbye(conn);
                 self.slab.at_mut(conn.index()).phase = Phase::Draining;
-                let linger_ms = self.config.linger_ms;
-                self.schedule_own(conn, linger_ms);
+                self.schedule_own(conn, self.config.linger());
                 self.cork(conn);
             }
             _ => {}
@@ -146,8 +146,7 @@ impl<D: Default> Context<D> {
             return self.release(conn);
         }
         let unread = record.flags.has(Flags::READ_READY);
-        let linger_ms = self.config.linger_ms;
-        self.schedule_own(conn, linger_ms);
+        self.schedule_own(conn, self.config.linger());
         if unread {
             self.queue_read(conn);
         }
@@ -216,7 +215,7 @@ impl<D: Default> Context<D> {
             return;
         }
         let timeout_ms = match (record.phase, record.protocol) {
-            (Phase::Draining, _) => self.config.linger_ms,
+            (Phase::Draining, _) => self.config.linger(),
             (_, Protocol::Http(_)) => self.limits(record.profile).keep_alive_timeout_ms,
             _ => return,
         };
@@ -225,17 +224,11 @@ impl<D: Default> Context<D> {
 
     /// Starts the loop's own time-out of a connection that has just opened.
     pub(crate) fn start_clock(&mut self, conn: ConnId) {
-        let record = self.slab.at_mut(conn.index());
-        let (profile, protocol) = (record.profile, record.protocol);
-        let limits = self.limits(profile);
+        let &Conn { profile, protocol, .. } = self.slab.at(conn.index());
+        let &Limits { idle_timeout_ms, head_timeout_ms, .. } = self.limits(profile);
         match protocol {
-            Protocol::Tcp if limits.idle_timeout_ms > 0 => {
-                let idle_timeout_ms = limits.idle_timeout_ms;
-                self.slab.at_mut(conn.index()).flags.set(Flags::IDLE_DEADLINE);
-                self.schedule_own(conn, idle_timeout_ms);
-            }
-            Protocol::Http(_) if limits.head_timeout_ms > 0 => {
-                let head_timeout_ms = limits.head_timeout_ms;
+            Protocol::Tcp => self.schedule_idle(conn, idle_timeout_ms),
+            Protocol::Http(_) if head_timeout_ms.is_some() => {
                 self.schedule_own(conn, head_timeout_ms);
             }
             _ => {}

@@ -1,12 +1,14 @@
 //! Limits and time-outs of a loop, of a listener and of an outgoing connection.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use super::tls::{ClientTls, ServerTls};
 use crate::http;
+use crate::timeout::TimeoutMs;
 
 /// Limits of one event loop. All are upper bounds on what peers can make it cost.
 #[derive(Clone, Debug)]
@@ -16,8 +18,8 @@ pub struct LoopConfig {
     pub connections_max: usize,
     /// Accepted connections at once that the handler has not vouched for by
     /// [`mark_authenticated`](crate::Context::mark_authenticated). Beyond it, and when descriptors run out, the oldest of
-    /// them are closed, so that peers who only hold connections open keep nobody out. `usize::MAX`: all are alike.
-    pub unauthenticated_max: usize,
+    /// them are closed, so that peers who only hold connections open keep nobody out. `None`: all are alike.
+    pub unauthenticated_max: Option<usize>,
     /// Bytes of the receive buffer every connection of the loop shares. One read takes as many at most.
     pub receive_bytes: usize,
     /// Bytes read from one connection before the others get their turn.
@@ -45,11 +47,17 @@ pub struct LoopConfig {
     pub spare_buffers_max: usize,
 }
 
+impl LoopConfig {
+    pub(crate) fn linger(&self) -> TimeoutMs {
+        NonZeroU64::new(self.linger_ms.max(1))
+    }
+}
+
 impl Default for LoopConfig {
     fn default() -> LoopConfig {
         LoopConfig {
             connections_max: 4 << 20,
-            unauthenticated_max: usize::MAX,
+            unauthenticated_max: None,
             receive_bytes: 64 << 10,
             read_budget_bytes: 256 << 10,
             accept_budget: 256,
@@ -75,7 +83,7 @@ pub enum Role {
 }
 
 /// Of a handshake where heads have no bound.
-const HANDSHAKE_TIMEOUT_MS: u64 = 10_000;
+const HANDSHAKE_TIMEOUT_MS: TimeoutMs = NonZeroU64::new(10_000);
 
 /// How long connections may take, and what they may cost. Shared by all connections of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,16 +91,16 @@ pub struct Limits {
     /// Bytes buffered for sending on one connection by [`write`](crate::Context::write) and what is built on
     /// it. A single answer may exceed it if the buffer was empty.
     pub output_bytes_max: usize,
-    /// Raw TCP: closed after so many milliseconds in which nothing arrived. 0: never.
-    pub idle_timeout_ms: u64,
+    /// Raw TCP: closed after so many milliseconds in which nothing arrived.
+    pub idle_timeout_ms: TimeoutMs,
     /// HTTP server: milliseconds from accept, or from a request's first byte, to the end of its head. A peer that sent
-    /// part of one is answered with status 408. 0: never. A TLS handshake, and before it a proxy's header, may take as
-    /// long, and ten seconds where this is 0.
-    pub head_timeout_ms: u64,
-    /// HTTP server: milliseconds from the end of a request's head to its last byte. 0: never.
-    pub body_timeout_ms: u64,
-    /// HTTP server: milliseconds between an answer and the first byte of the next request. 0: never.
-    pub keep_alive_timeout_ms: u64,
+    /// part of one is answered with status 408. A TLS handshake, and before it a proxy's header, may take as long, and ten
+    /// seconds where this is `None`.
+    pub head_timeout_ms: TimeoutMs,
+    /// HTTP server: milliseconds from the end of a request's head to its last byte.
+    pub body_timeout_ms: TimeoutMs,
+    /// HTTP server: milliseconds between an answer and the first byte of the next request.
+    pub keep_alive_timeout_ms: TimeoutMs,
     /// Bounds on heads and bodies of HTTP messages.
     pub http: http::Limits,
     /// Bytes of pipelined requests kept waiting behind one whose answer is outstanding. Beyond it the
@@ -102,8 +110,8 @@ pub struct Limits {
 
 impl Limits {
     /// How long what precedes the first request may take: nobody waits for it without end.
-    pub(crate) fn handshake_timeout_ms(&self) -> u64 {
-        if self.head_timeout_ms > 0 { self.head_timeout_ms } else { HANDSHAKE_TIMEOUT_MS }
+    pub(crate) fn handshake_timeout_ms(&self) -> TimeoutMs {
+        self.head_timeout_ms.or(HANDSHAKE_TIMEOUT_MS)
     }
 }
 
@@ -111,10 +119,10 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             output_bytes_max: 1 << 20,
-            idle_timeout_ms: 0,
-            head_timeout_ms: 10_000,
-            body_timeout_ms: 10_000,
-            keep_alive_timeout_ms: 75_000,
+            idle_timeout_ms: None,
+            head_timeout_ms: NonZeroU64::new(10_000),
+            body_timeout_ms: NonZeroU64::new(10_000),
+            keep_alive_timeout_ms: NonZeroU64::new(75_000),
             http: http::Limits::default(),
             pipelined_bytes_max: 64 << 10,
         }
@@ -173,9 +181,9 @@ impl ListenConfig {
 pub struct ConnectConfig {
     /// Limits of the connection.
     pub limits: Limits,
-    /// Milliseconds until the attempt is given up, the TLS handshake included. 0: when the kernel does, after
-    /// minutes.
-    pub timeout_ms: u64,
+    /// Milliseconds until the attempt is given up, the TLS handshake included. `None`: when the kernel does,
+    /// after minutes.
+    pub timeout_ms: TimeoutMs,
     /// Milliseconds between two attempts when a host has several addresses (RFC 8305 §5).
     pub attempt_delay_ms: u64,
     /// The address to connect from. With port 0 the kernel chooses one only when the destination is known,
@@ -190,7 +198,7 @@ impl Default for ConnectConfig {
     fn default() -> ConnectConfig {
         ConnectConfig {
             limits: Limits::default(),
-            timeout_ms: 10_000,
+            timeout_ms: NonZeroU64::new(10_000),
             attempt_delay_ms: dunlin_wire::dial::ATTEMPT_DELAY_MS,
             from: None,
             tls: None,

@@ -89,7 +89,7 @@ impl<D: Default> Context<D> {
         record.phase = Phase::Open;
         record.flags.clear(Flags::SOCKET_FULL);
         self.stats.connected += 1;
-        self.schedule_own(conn, 0);
+        self.schedule_own(conn, None);
         self.start_clock(conn);
         handler.on_connect(self, conn);
         // What was written meanwhile.

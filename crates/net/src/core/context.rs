@@ -24,6 +24,7 @@ use super::token::Token;
 use super::unauthenticated::Unauthenticated;
 use super::wheel::{NEVER, Wheel};
 use crate::http::Date;
+use crate::timeout::TimeoutMs;
 use crate::websocket::{Agreed, Masks, SharedCompression};
 
 /// Names a listener of one loop.
@@ -94,7 +95,7 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
-    pub(crate) fn with_idle_timeout(&self, idle_timeout_ms: u64) -> Profile {
+    pub(crate) fn with_idle_timeout(&self, idle_timeout_ms: TimeoutMs) -> Profile {
         Profile { limits: Limits { idle_timeout_ms, ..self.limits.clone() }, ..self.clone() }
     }
 }
@@ -496,11 +497,20 @@ impl<D> Context<D> {
         self.wheel.schedule(&mut self.slab, conn.index(), tick);
     }
 
-    /// Sets a deadline of the loop's own, after which the connection is closed. 0: none.
-    pub(crate) fn schedule_own(&mut self, conn: ConnId, timeout_ms: u64) {
+    /// Has the connection closed when nothing arrives for so long; each read moves the deadline.
+    pub(crate) fn schedule_idle(&mut self, conn: ConnId, timeout_ms: TimeoutMs) {
+        if timeout_ms.is_some() {
+            self.slab.at_mut(conn.index()).flags.set(Flags::IDLE_DEADLINE);
+            self.schedule_own(conn, timeout_ms);
+        }
+    }
+
+    /// Sets a deadline of the loop's own, after which the connection is closed.
+    pub(crate) fn schedule_own(&mut self, conn: ConnId, timeout_ms: TimeoutMs) {
         if let Some(record) = self.slab.get_mut(conn) {
             record.flags.set(Flags::OWN_DEADLINE);
-            let deadline = (timeout_ms > 0).then(|| self.now_ms.saturating_add(timeout_ms));
+            let deadline =
+                timeout_ms.map(|timeout_ms| self.now_ms.saturating_add(timeout_ms.get()));
             self.schedule(conn, deadline);
         }
     }

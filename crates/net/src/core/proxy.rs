@@ -94,7 +94,7 @@ impl<D: Default> Context<D> {
             return self.release(conn);
         }
         self.slab.at_mut(conn.index()).data = data;
-        self.schedule_own(conn, 0);
+        self.schedule_own(conn, None);
         self.begin(handler, conn, arrival.tls.as_ref());
         if self.slab.get(conn).is_some_and(|record| record.phase == Phase::Open) {
             // No event follows for what came with the header.

@@ -10,7 +10,7 @@ use rustix::event::EventfdFlags;
 use crate::core::context::Context;
 use crate::core::handler::Handler;
 
-type Call<H> = Box<dyn FnOnce(&mut H, &mut Context<<H as Handler>::Data>) + Send>;
+type RemoteFn<H> = Box<dyn FnOnce(&mut H, &mut Context<<H as Handler>::Data>) + Send>;
 
 /// Runs closures in a loop, from any thread. Clones reach the same loop.
 ///
@@ -33,7 +33,7 @@ pub struct LoopGone;
 
 struct Shared<H: Handler> {
     /// `None` once the loop is gone.
-    calls: Mutex<Option<Vec<Call<H>>>>,
+    calls: Mutex<Option<Vec<RemoteFn<H>>>>,
     /// The doorbell has been rung and the loop has not looked yet: no need to ring again.
     rung: AtomicBool,
     doorbell: OwnedFd,
@@ -97,7 +97,7 @@ impl<H: Handler> Inbox<H> {
     }
 
     /// The calls waiting. The eventfd is registered edge-triggered: it need not be read.
-    pub(crate) fn take(&self) -> Vec<Call<H>> {
+    pub(crate) fn take(&self) -> Vec<RemoteFn<H>> {
         // Before the queue is emptied: a call that comes between rings again.
         self.shared.rung.store(false, Ordering::Release);
         let mut calls = self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner);

@@ -516,7 +516,7 @@ impl<D: Default> Context<D> {
             }
             if record.flags.has(Flags::IDLE_DEADLINE) {
                 let idle = self.limits(profile).idle_timeout_ms;
-                self.schedule(conn, Some(self.now_ms() + idle));
+                self.schedule(conn, idle.map(|idle_ms| self.now_ms() + idle_ms.get()));
             }
             let filled = &mut receive[..carried + received];
             let consumed = handler.input(self, conn, filled, carried);

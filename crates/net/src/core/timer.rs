@@ -10,12 +10,12 @@ pub(crate) enum Action<D> {
     /// Calls `on_timer` with this.
     Notify(u64),
     /// Calls this; `None` while it is being called.
-    Call(Option<Call<D>>),
+    Call(Option<TimerFn<D>>),
     /// Goes on with a dial.
     Dial(u32),
 }
 
-pub(crate) type Call<D> = Box<dyn FnMut(&mut Context<D>) + Send>;
+pub(crate) type TimerFn<D> = Box<dyn FnMut(&mut Context<D>) + Send>;
 
 impl<D> fmt::Debug for Action<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -118,7 +118,7 @@ impl<D> Timers<D> {
     }
 
     /// A closure has been called. It is kept if its timer is still there.
-    pub(crate) fn put_back(&mut self, id: TimerId, call: Call<D>) {
+    pub(crate) fn put_back(&mut self, id: TimerId, call: TimerFn<D>) {
         if let Some(timer) = self.slots.0.get_mut(id.index as usize)
             && timer.armed
             && timer.generation == id.generation

@@ -518,7 +518,7 @@ impl<D: Default> Context<D> {
         }
         if accepting {
             self.slab.at_mut(conn.index()).phase = Phase::Open;
-            self.schedule_own(conn, 0);
+            self.schedule_own(conn, None);
             self.accepted(handler, conn);
         } else {
             self.opened(handler, conn);

@@ -59,20 +59,18 @@ impl<D: Default> Context<D> {
 
     /// Bounds from now on how many accepted connections nobody has vouched for; see
     /// [`unauthenticated_max`](crate::LoopConfig::unauthenticated_max).
-    pub fn set_unauthenticated_max(&mut self, connections: usize) {
+    pub fn set_unauthenticated_max(&mut self, connections: Option<usize>) {
         self.config.unauthenticated_max = connections;
     }
 
     /// A connection has been accepted: it is the newest of them. The oldest may have to go.
     pub(crate) fn mark_unauthenticated(&mut self, conn: ConnId) {
-        if self.config.unauthenticated_max == usize::MAX {
-            return;
-        }
+        let Some(most) = self.config.unauthenticated_max else { return };
         self.slab.at_mut(conn.index()).flags.set(Flags::UNAUTHENTICATED);
         self.unauthenticated.queue.push_back(conn);
         self.unauthenticated.count += 1;
         // The newest stays in any case.
-        while self.unauthenticated.count > self.config.unauthenticated_max.max(1) {
+        while self.unauthenticated.count > most.max(1) {
             self.displace_oldest();
         }
         let Unauthenticated { queue, count, .. } = &mut self.unauthenticated;

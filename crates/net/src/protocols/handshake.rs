@@ -8,7 +8,7 @@ use dunlin_wire::websocket::handshake::{
 };
 
 use crate::core::config::ConnectConfig;
-use crate::core::connection::{ConnId, Flags, Protocol};
+use crate::core::connection::{ConnId, Protocol};
 use crate::core::context::{Context, Profile};
 use crate::core::error::WriteError;
 use crate::core::handler::{Handler, ProtocolError};
@@ -194,10 +194,6 @@ impl<D: Default> Context<D> {
     fn becomes_websocket(&mut self, conn: ConnId, websocket: &Connection, profile: u16) {
         let record = self.slab.at_mut(conn.index());
         (record.protocol, record.profile) = (Protocol::WebSocket(websocket.state()), profile);
-        let idle_timeout_ms = self.limits(profile).idle_timeout_ms;
-        if idle_timeout_ms > 0 {
-            self.slab.at_mut(conn.index()).flags.set(Flags::IDLE_DEADLINE);
-            self.schedule_own(conn, idle_timeout_ms);
-        }
+        self.schedule_idle(conn, self.limits(profile).idle_timeout_ms);
     }
 }

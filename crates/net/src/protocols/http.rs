@@ -226,7 +226,7 @@ impl<D: Default> Context<D> {
                     at += consumed;
                     self.stats.requests += 1;
                     // How long an answer may take is the handler's affair.
-                    self.schedule_own(conn, 0);
+                    self.schedule_own(conn, None);
                     handler.on_request(self, conn, &request);
                 }
                 Ok((consumed, ServerEvent::Head { head, expects_continue })) => {

@@ -119,7 +119,7 @@ impl<D: Default> Context<D> {
     pub fn ws_close(&mut self, conn: ConnId, code: u16, reason: &str) -> Result<(), WriteError> {
         self.send_close_frame(conn, code, reason)?;
         self.slab.at_mut(conn.index()).flags.clear(Flags::IDLE_DEADLINE);
-        self.schedule_own(conn, self.config.linger_ms);
+        self.schedule_own(conn, self.config.linger());
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use dunlin_wire::websocket::handshake::ClientHandshake;
 
 use super::{DeflateConfig, Limits};
+use crate::timeout::TimeoutMs;
 
 /// A client's handshake.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +20,8 @@ pub struct NewHandshake<'a> {
     pub deflate: Option<DeflateConfig>,
     /// Bounds on frames and messages received.
     pub limits: Limits,
-    /// Closed after so many milliseconds in which nothing arrived. 0: never.
-    pub idle_timeout_ms: u64,
+    /// Closed after so many milliseconds in which nothing arrived.
+    pub idle_timeout_ms: TimeoutMs,
 }
 
 impl Default for NewHandshake<'_> {
@@ -39,7 +40,7 @@ impl<'a> NewHandshake<'a> {
             protocols: &[],
             deflate: None,
             limits: Limits::default(),
-            idle_timeout_ms: 0,
+            idle_timeout_ms: None,
         }
     }
 }
@@ -51,5 +52,5 @@ pub(crate) struct Handshake {
     pub(crate) protocols: Vec<String>,
     pub(crate) deflate: Option<DeflateConfig>,
     pub(crate) limits: Limits,
-    pub(crate) idle_timeout_ms: u64,
+    pub(crate) idle_timeout_ms: TimeoutMs,
 }

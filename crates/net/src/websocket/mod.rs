@@ -18,6 +18,8 @@ pub(crate) use handshake::Handshake;
 pub use handshake::NewHandshake;
 pub(crate) use mask::Masks;
 
+use crate::timeout::TimeoutMs;
+
 /// How a server speaks WebSocket on a connection it upgrades.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WebSocketConfig<'a> {
@@ -28,6 +30,6 @@ pub struct WebSocketConfig<'a> {
     /// Terms for permessage-deflate; `None` declines it. Without context takeover all connections of the
     /// loop share one compressor; each that negotiated it holds some 340 KiB of its own once used.
     pub deflate: Option<DeflateConfig>,
-    /// Closed after so many milliseconds in which nothing arrived. 0: never.
-    pub idle_timeout_ms: u64,
+    /// Closed after so many milliseconds in which nothing arrived.
+    pub idle_timeout_ms: TimeoutMs,
 }

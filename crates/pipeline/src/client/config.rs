@@ -1,8 +1,9 @@
 //! Bounds and time-outs of a client and of the hosts it asks.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 
-use dunlin_net::Tls;
+use dunlin_net::{TimeoutMs, Tls};
 
 use crate::{ConnectionLimits, WindowConfig};
 
@@ -47,16 +48,16 @@ pub struct HostConfig {
     /// Bytes of requests waiting to leave. Beyond it [`send`](crate::Requests::send) refuses.
     pub queue_bytes_max: usize,
     /// Milliseconds the oldest request of a connection may take to be answered, counted from when it became the
-    /// oldest. 0: for ever.
-    pub answer_timeout_ms: u64,
-    /// Milliseconds a request may wait to leave. 0: for ever.
-    pub queue_timeout_ms: u64,
-    /// Milliseconds to open a connection, TLS included, by one address.
-    pub connect_timeout_ms: u64,
+    /// oldest.
+    pub answer_timeout_ms: TimeoutMs,
+    /// Milliseconds a request may wait to leave.
+    pub queue_timeout_ms: TimeoutMs,
+    /// Milliseconds to open a connection, TLS included, by one address. `None`: as long as the kernel tries.
+    pub connect_timeout_ms: TimeoutMs,
     /// Times in a row that no connection could be opened until the requests waiting are given up; at least 1.
     pub connect_attempts: u32,
-    /// Milliseconds after which a connection without requests is closed. 0: when the server does.
-    pub idle_timeout_ms: u64,
+    /// Milliseconds after which a connection without requests is closed. `None`: when the server does.
+    pub idle_timeout_ms: TimeoutMs,
     /// Times an idempotent request is sent again after a connection ended without a word.
     pub replays_max: u8,
     /// Bytes of a body that is gathered. Streamed and counted bodies have no bound.
@@ -76,11 +77,11 @@ impl Default for HostConfig {
             depth: Depth::auto(),
             queue_max: 10_000,
             queue_bytes_max: 16 << 20,
-            answer_timeout_ms: 30_000,
-            queue_timeout_ms: 30_000,
-            connect_timeout_ms: 10_000,
+            answer_timeout_ms: NonZeroU64::new(30_000),
+            queue_timeout_ms: NonZeroU64::new(30_000),
+            connect_timeout_ms: NonZeroU64::new(10_000),
             connect_attempts: 3,
-            idle_timeout_ms: 60_000,
+            idle_timeout_ms: NonZeroU64::new(60_000),
             replays_max: 5,
             body_bytes_max: 1 << 20,
             limits: ConnectionLimits::default(),

@@ -276,6 +276,11 @@ impl Requests<'_> {
         Prepared::new(&self.core.hosts[host.0 as usize].url.authority, request)
     }
 
+    /// The same request for another host than the one that it was rendered for.
+    pub fn prepare_again(&self, host: HostId, request: &Prepared) -> Prepared {
+        request.for_authority(&self.core.hosts[host.0 as usize].url.authority)
+    }
+
     /// Sends a request at the end of this turn, or when there is room on a connection. `tag` comes back with the
     /// outcome.
     ///

@@ -1,6 +1,7 @@
 //! Requests on their way from the queue to the connections that have room.
 
 use std::io::IoSlice;
+use std::num::NonZeroU64;
 
 use dunlin_net::{ConnId, Context};
 
@@ -177,20 +178,20 @@ impl Core {
             (link.oldest_since_ms, config.answer_timeout_ms)
         } else if !connection.is_open() {
             link.spent = true;
-            (cx.now_ms(), SPENT_MS)
+            (cx.now_ms(), NonZeroU64::new(SPENT_MS))
         } else {
             (cx.now_ms(), config.idle_timeout_ms)
         };
-        cx.set_deadline(link.id, (timeout_ms > 0).then(|| from_ms + timeout_ms));
+        cx.set_deadline(link.id, timeout_ms.map(|timeout_ms| from_ms + timeout_ms.get()));
     }
 
     /// Ends requests that have waited too long to leave.
     pub(crate) fn expire_queues(&mut self) {
         for index in 0..self.hosts.len() {
             let host = &mut self.hosts[index];
-            let timeout_ns = host.config.queue_timeout_ms.saturating_mul(1_000_000);
-            while timeout_ns > 0
-                && let Some(&place) = host.queue.front()
+            let Some(timeout_ms) = host.config.queue_timeout_ms else { continue };
+            let timeout_ns = timeout_ms.get().saturating_mul(1_000_000);
+            while let Some(&place) = host.queue.front()
                 && let Some(record) = self.records.get(place)
                 && record.queued_ns + timeout_ns < self.now_ns
             {

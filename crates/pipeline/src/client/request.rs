@@ -100,6 +100,27 @@ impl Prepared {
     }
 }
 
+impl Prepared {
+    /// The same request for another authority.
+    pub(crate) fn for_authority(&self, authority: &str) -> Prepared {
+        // What `new` has written: the request line, then the `Host`.
+        let line_end = |from: usize| {
+            let rest = &self.bytes[from..];
+            rest.windows(2)
+                .position(|pair| pair == b"\r\n")
+                .map_or(self.bytes.len(), |at| from + at + 2)
+        };
+        let host = line_end(0);
+        let mut bytes = Vec::with_capacity(self.bytes.len() + authority.len());
+        bytes.extend_from_slice(&self.bytes[..host]);
+        bytes.extend_from_slice(b"Host: ");
+        bytes.extend_from_slice(authority.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(&self.bytes[line_end(host)..]);
+        Prepared { bytes: bytes.into(), ..*self }
+    }
+}
+
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = self.bytes.split(|&byte| byte == b'\r').next().unwrap_or_default();
@@ -189,5 +210,22 @@ impl Records {
 
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_the_same_for_another_host_but_for_its_name() {
+        for request in [
+            Request::get("/a?b=c"),
+            Request { headers: &[("X-A", "1")], ..Request::post("/", b"\r\n\r\n") },
+        ] {
+            let first = Prepared::new("a.example:1", &request);
+            let other = Prepared::new("[::1]:80", &request);
+            assert_eq!(first.for_authority("[::1]:80").bytes, other.bytes);
+        }
     }
 }

@@ -52,7 +52,7 @@ struct Open {
 }
 
 impl Breaker {
-    /// Whether pushes may be sent now; why not, with what mends it.
+    /// Whether pushes may be sent now; why not, and how to fix it.
     ///
     /// While it is open, a call at or after the time of the trial grants it, to its caller alone.
     pub(super) fn check(&self, now: Instant) -> Result<(), String> {
@@ -75,7 +75,7 @@ impl Breaker {
         self.noted.load(Relaxed) && self.state().open.is_some()
     }
 
-    /// Apple refused the credential. `why` says what mends it.
+    /// Apple refused the credential. `why` says how to fix it.
     pub(super) fn handle_refused(&self, why: impl FnOnce() -> String, now: Instant) {
         self.noted.store(true, Relaxed);
         let mut state = self.state();

@@ -19,7 +19,7 @@ pub struct Certificate {
 }
 
 /// Why a certificate cannot be used. Its text is a sentence that follows the name of the file or the key, and ends with
-/// what mends it.
+/// how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; {fix}")]
 pub struct CertificateError {
@@ -27,7 +27,7 @@ pub struct CertificateError {
     pub fault: CertificateFault,
     /// What is wrong.
     pub what: String,
-    /// What mends it.
+    /// How to fix it.
     pub fix: String,
 }
 

@@ -177,10 +177,10 @@ impl Channels {
             return Ok(answer);
         }
         #[derive(Default, Deserialize)]
-        struct Refusal {
+        struct ErrorBody {
             reason: String,
         }
-        let refusal: Refusal = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let refusal: ErrorBody = serde_json::from_slice(&answer.body).unwrap_or_default();
         Err(ChannelError::Refused { status: answer.status, reason: Reason::new(&refusal.reason) })
     }
 

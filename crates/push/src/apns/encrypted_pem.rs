@@ -23,7 +23,7 @@ pub(super) fn is_encrypted(pem: &str) -> bool {
 /// The same PEM with its keys in the clear; what is not encrypted stays as it is.
 ///
 /// # Errors
-/// The passphrase is wrong or missing, or the encryption is none that is known.
+/// The passphrase is wrong or missing, or the encryption is not supported.
 pub fn decrypt_pem(pem: &str, passphrase: &str) -> Result<String, CertificateError> {
     if !is_encrypted(pem) {
         return Ok(pem.to_owned());

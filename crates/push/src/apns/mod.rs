@@ -2,7 +2,7 @@
 //!
 //! [`Apns`] is a sender with one credential for one environment; [`Credentials`] holds many of them by
 //! name, added and rotated while they work. A [`Push`] is validated before it is queued; its [`Outcome`] is
-//! Apple's word for it, or why there is none.
+//! Apple's reason for it, or why there is no response.
 //!
 //! [`Outcome`]: crate::Outcome
 

@@ -115,7 +115,7 @@ impl std::str::FromStr for PushType {
         let known = TYPES.iter().find(|(_, name, _)| *name == text);
         known.map(|(push_type, ..)| *push_type).ok_or_else(|| {
             let names: Vec<&str> = TYPES.iter().map(|(_, name, _)| *name).collect();
-            PushError(format!("push type: {text:?} is none of {}", names.join(", ")))
+            PushError(format!("push type: {text:?} is not one of {}", names.join(", ")))
         })
     }
 }
@@ -215,7 +215,7 @@ impl Push {
                 );
             }
             (10 | 5 | 1, _) => {}
-            (other, _) => return wrong(format!("priority: {other} is none of 10, 5, 1")),
+            (other, _) => return wrong(format!("priority: {other} is not one of 10, 5, 1")),
         }
         if self.is_broadcast() && self.push_type != PushType::Liveactivity {
             return wrong("push type: a broadcast is of type liveactivity".to_owned());

@@ -233,7 +233,7 @@ impl Service for ApnsService {
                 possible_duplicate: false,
             }));
         }
-        let answer: Refusal = serde_json::from_slice(&response.body).unwrap_or_default();
+        let answer: ErrorBody = serde_json::from_slice(&response.body).unwrap_or_default();
         let (reason, timestamp_ms) = (Reason::new(&answer.reason), answer.timestamp_ms());
         let advice = self.note_credential(&reason, response, attempt.generation);
         let retry_after = response.fields.get("retry-after").and_then(|text| text.parse().ok());
@@ -271,7 +271,7 @@ impl Service for ApnsService {
 }
 
 impl ApnsService {
-    /// Notes what a refusal says of the credential that its push carried, and gives what mends it.
+    /// Notes what a refusal says of the credential that its push carried, and returns how to fix it.
     fn note_credential(
         &self,
         reason: &Reason,
@@ -313,13 +313,13 @@ impl ApnsService {
 /// The body of a refusal.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Refusal {
+struct ErrorBody {
     reason: String,
     /// Documented as a number. Whatever else it is, the reason counts.
     timestamp: serde_json::Value,
 }
 
-impl Refusal {
+impl ErrorBody {
     fn timestamp_ms(&self) -> Option<u64> {
         let number = |text: &str| text.trim().parse::<f64>().ok();
         let ms = self.timestamp.as_f64().or_else(|| self.timestamp.as_str().and_then(number))?;
@@ -354,7 +354,7 @@ mod tests {
             ("{}", None),
         ] {
             let body = format!(r#"{{"reason":"Unregistered","timestamp":{timestamp}}}"#);
-            let refusal: Refusal = serde_json::from_str(&body).expect("JSON");
+            let refusal: ErrorBody = serde_json::from_str(&body).expect("JSON");
             assert_eq!((&*refusal.reason, refusal.timestamp_ms()), ("Unregistered", ms), "{body}");
         }
     }

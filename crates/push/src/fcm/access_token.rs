@@ -122,18 +122,18 @@ impl AccessTokens {
         now_s: u64,
     ) -> Result<(), TokenError> {
         #[derive(Deserialize)]
-        struct Granted {
+        struct TokenBody {
             access_token: String,
             expires_in: u64,
         }
         #[derive(Deserialize)]
-        struct Refused {
+        struct ErrorBody {
             error: String,
             error_description: Option<String>,
         }
         self.fetching = false;
         if status == 200
-            && let Ok(granted) = serde_json::from_slice::<Granted>(body)
+            && let Ok(granted) = serde_json::from_slice::<TokenBody>(body)
             && granted.access_token.bytes().all(|byte| byte.is_ascii_graphic())
         {
             self.generation += 1;
@@ -145,8 +145,8 @@ impl AccessTokens {
             });
             return Ok(());
         }
-        let error = match serde_json::from_slice::<Refused>(body) {
-            Ok(Refused { error, error_description }) if (400..500).contains(&status) => {
+        let error = match serde_json::from_slice::<ErrorBody>(body) {
+            Ok(ErrorBody { error, error_description }) if (400..500).contains(&status) => {
                 let more = error_description.map_or(String::new(), |text| format!(" ({text})"));
                 TokenError::Refused(format!("{error}{more}"))
             }

@@ -69,7 +69,7 @@ pub fn classify<'h>(
             Err(_) => FcmAnswer::Accepted { name: String::new() },
         };
     }
-    let Fault { reason, message, of_target } = Fault::read(body);
+    let GoogleError { reason, message, of_target } = GoogleError::read(body);
     match (status, reason.as_str()) {
         (404, "UNREGISTERED") => FcmAnswer::Unregistered,
         (401, "THIRD_PARTY_AUTH_ERROR") => FcmAnswer::Refused { status, reason, message },
@@ -85,15 +85,15 @@ pub fn classify<'h>(
 }
 
 /// The error as Google's APIs spell it.
-struct Fault {
+struct GoogleError {
     reason: String,
     message: String,
     /// A quota of one device or topic, and not of the project. The code is the same for all; what is written beside it decides.
     of_target: bool,
 }
 
-impl Fault {
-    fn read(body: &[u8]) -> Fault {
+impl GoogleError {
+    fn read(body: &[u8]) -> GoogleError {
         #[derive(Deserialize)]
         struct Body {
             error: Error,
@@ -120,7 +120,7 @@ impl Fault {
             description: String,
         }
         let Ok(Body { error }) = serde_json::from_slice::<Body>(body) else {
-            return Fault { reason: String::new(), message: String::new(), of_target: false };
+            return GoogleError { reason: String::new(), message: String::new(), of_target: false };
         };
         let of_target = {
             let violations = error.details.iter().flat_map(|detail| &detail.violations);
@@ -131,7 +131,7 @@ impl Fault {
             })
         };
         let code = error.details.into_iter().find_map(|detail| detail.error_code);
-        Fault { reason: code.unwrap_or(error.status), message: error.message, of_target }
+        GoogleError { reason: code.unwrap_or(error.status), message: error.message, of_target }
     }
 }
 

@@ -59,7 +59,7 @@ impl FcmRequest {
         }
         if ["token", "topic", "condition", "name"].iter().any(|field| message.contains_key(*field))
         {
-            return wrong("message: whom it is for is given apart from it");
+            return wrong("message: must not name a recipient; that is given separately");
         }
         if let Some(data) = message.get("data") {
             let texts = data.as_object().is_some_and(|data| data.values().all(Value::is_string));
@@ -157,6 +157,8 @@ mod tests {
         assert!(FcmRequest::new("p", Recipient::Token("t"), &message(medium), false).is_ok());
         let reserved = serde_json::json!({ "data": { "google.x": "1" } });
         assert!(new(Recipient::Token("t"), reserved).contains("google.x"));
-        assert!(new(Recipient::Token("t"), serde_json::json!({ "topic": "x" })).contains("apart"));
+        assert!(
+            new(Recipient::Token("t"), serde_json::json!({ "topic": "x" })).contains("recipient")
+        );
     }
 }

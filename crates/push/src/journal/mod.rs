@@ -150,7 +150,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// Whether the file is damaged, or of another kind: nothing that is done to the disk or to other processes mends it.
+    /// Whether the file is damaged, or of another kind: nothing that is done to the disk or to other processes repairs it.
     pub fn is_damage(&self) -> bool {
         matches!(self, JournalError::Store(error) if store::is_damage(error))
     }

@@ -116,7 +116,7 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
-    /// Whether the file is damaged, or of another kind: nothing that is done to the disk or to other processes mends it.
+    /// Whether the file is damaged, or of another kind: nothing that is done to the disk or to other processes repairs it.
     pub fn is_damage(&self) -> bool {
         matches!(self, RegistryError::Store(error) if store::is_damage(error))
     }

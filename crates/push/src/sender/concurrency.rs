@@ -135,7 +135,7 @@ struct Verify {
 struct Search {
     /// What it was at twice the limit.
     above: Level,
-    /// That was still changing, so that less now is a sign, and as much is none.
+    /// It was still changing: a lower one now is a sign, an equal one is not.
     changing: bool,
     /// Where the limit goes if nothing falls any more.
     restore: f64,

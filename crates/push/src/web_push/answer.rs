@@ -53,7 +53,7 @@ pub fn classify<'h>(
             WebPushAnswer::Retry { status, after }
         }
         _ => {
-            let Said { reason, message } = Said::read(body);
+            let ErrorBody { reason, message } = ErrorBody::read(body);
             let word = match status {
                 400 => "BadRequest",
                 401 => "Unauthorized",
@@ -70,22 +70,25 @@ pub fn classify<'h>(
 /// What services write into a refusal: Apple's a word, Mozilla's a sentence in JSON, Google's a sentence.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Said {
+struct ErrorBody {
     reason: String,
     message: String,
 }
 
-impl Said {
-    fn read(body: &[u8]) -> Said {
-        let said = serde_json::from_slice::<Said>(body).unwrap_or_else(|_| {
+impl ErrorBody {
+    fn read(body: &[u8]) -> ErrorBody {
+        let said = serde_json::from_slice::<ErrorBody>(body).unwrap_or_else(|_| {
             let message = String::from_utf8_lossy(body).into_owned();
-            Said { message, ..Said::default() }
+            ErrorBody { message, ..ErrorBody::default() }
         });
         let line = |text: &str, max| {
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
             words.chars().take(max).collect()
         };
-        Said { reason: line(&said.reason, REASON_MAX), message: line(&said.message, MESSAGE_MAX) }
+        ErrorBody {
+            reason: line(&said.reason, REASON_MAX),
+            message: line(&said.message, MESSAGE_MAX),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ fn what_is_wrong_with_a_push_is_named_before_it_is_sent() {
         assert!(error.starts_with("device token: ") && error.contains(word), "{error}");
     }
     let error = "shout".parse::<PushType>().unwrap_err().to_string();
-    assert!(error.contains("\"shout\" is none of alert, background"), "{error}");
+    assert!(error.contains("\"shout\" is not one of alert, background"), "{error}");
     for (payload, word) in [("x".repeat(5_000), "5000 bytes"), ("{".to_owned(), "not a JSON")] {
         let mut push = push("aaaa", 1);
         push.payload = payload.into();

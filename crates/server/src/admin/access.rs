@@ -35,13 +35,13 @@ pub(crate) struct OperatorAccess {
 
 /// Who makes a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Caller {
+pub(super) struct Principal {
     pub(super) role: AdminRole,
     /// May be shown secrets, and may set them.
     pub(super) secrets: bool,
 }
 
-impl Caller {
+impl Principal {
     /// # Errors
     /// The caller's role does not reach so far.
     pub(super) fn demand(self, role: AdminRole) -> Result<(), ProblemDetails> {
@@ -66,8 +66,8 @@ impl Admin {
         cx: &mut Cx,
         conn: ConnId,
         request: &http::RequestHead<'_>,
-    ) -> Result<Caller, ProblemDetails> {
-        let everything = |role| Caller { role, secrets: role == AdminRole::Change };
+    ) -> Result<Principal, ProblemDetails> {
+        let everything = |role| Principal { role, secrets: role == AdminRole::Change };
         let changes = !matches!(request.method, Method::Get | Method::Head);
         if changes {
             refuse_foreign_page(request)?;
@@ -77,14 +77,14 @@ impl Admin {
             let role = self.role_of(shown);
             return role
                 .map(everything)
-                .ok_or_else(|| self.unauthorized(cx, conn, "it is none of them"));
+                .ok_or_else(|| self.unauthorized(cx, conn, "the token is unknown"));
         }
         if is_local_socket(cx, conn) {
             return Ok(everything(AdminRole::Change));
         }
         let config = &self.store.head().config;
         if config.admin.demands_token() {
-            return Err(self.unauthorized(cx, conn, "there is none in the request"));
+            return Err(self.unauthorized(cx, conn, "the request has no token"));
         }
         if !local_host::is_local(request.host) {
             let detail = format!(
@@ -94,7 +94,7 @@ impl Admin {
             return Err(ProblemDetails::new(&problem::FOREIGN_PAGE, detail));
         }
         if !changes {
-            return Ok(Caller { role: AdminRole::See, secrets: false });
+            return Ok(Principal { role: AdminRole::See, secrets: false });
         }
         // In development mode, and in memory, whoever is on the machine may try things out.
         if self.operator.is_some() || !config.api.without_key {
@@ -111,7 +111,7 @@ impl Admin {
                           without having asked";
             return Err(ProblemDetails::new(&problem::UNSUPPORTED_MEDIA_TYPE, detail));
         }
-        Ok(Caller { role: AdminRole::Change, secrets: false })
+        Ok(Principal { role: AdminRole::Change, secrets: false })
     }
 
     /// The role of a token; `None` when it is nobody's. All are compared, whichever it is.
@@ -140,15 +140,13 @@ impl Admin {
     }
 
     fn unauthorized(&self, cx: &Cx, conn: ConnId, why: &str) -> ProblemDetails {
-        let detail = format!(
-            "an admin token is missing, sent as `Authorization: Bearer TOKEN` ({why}); whoever calls shows one"
-        );
+        let detail = format!("{why}; send an admin token as `Authorization: Bearer TOKEN`");
         self.refused(cx, conn, &problem::UNAUTHORIZED, detail).header("WWW-Authenticate", &"Bearer")
     }
 
     /// The caller would be shown a secret, or set one.
     pub(super) fn secrets_need_token(&self, cx: &Cx, conn: ConnId) -> ProblemDetails {
-        let detail = "secrets are shown to, and set or read from files for, who shows an admin token of role `change`"
+        let detail = "showing secrets, setting them and reading them from files needs an admin token of role `change`"
             .to_owned();
         self.refused(cx, conn, &problem::SECRETS_NEED_TOKEN, detail)
     }

@@ -12,7 +12,7 @@ use dunlin_net::ConnId;
 use dunlin_net::http::{self, Method, query};
 use serde_json::{Value, json};
 
-use super::access::Caller;
+use super::access::Principal;
 use super::problem::{self, ProblemDetails};
 use super::worker_query::{WorkerQueries, WorkerQuery};
 use super::{Admin, Cx, answer_json};
@@ -46,7 +46,7 @@ impl Admin {
         conn: ConnId,
         request: &http::Request<'_>,
         rest: &str,
-        caller: Caller,
+        caller: Principal,
     ) -> Result<(), ProblemDetails> {
         let command = command_of(request, rest)?;
         if !matches!(command, BroadcastCommand::List) {

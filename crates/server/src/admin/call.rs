@@ -66,6 +66,8 @@ impl Target {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Options {
     pub(super) dry_run: bool,
+    /// Of all nodes, not of this one alone.
+    pub(super) cluster: bool,
     pub(super) durable: bool,
     pub(super) secrets: bool,
     pub(super) comment: Option<String>,
@@ -90,6 +92,7 @@ impl Options {
         for (name, value) in query::pairs(query.unwrap_or("")) {
             match &*name {
                 "dry_run" => options.dry_run = flag(&name, &value)?,
+                "scope" => options.cluster = scope(&value)?,
                 "durable" => options.durable = flag(&name, &value)?,
                 "secrets" => options.secrets = flag(&name, &value)?,
                 "comment" => {
@@ -107,7 +110,7 @@ impl Options {
                 }
                 _ => {
                     return Err(bad(format!(
-                        "there is no parameter `{name}`; there are dry_run, durable, secrets, \
+                        "there is no parameter `{name}`; there are dry_run, scope, durable, secrets, \
                          comment, canary, worker, seconds, from, before, limit"
                     )));
                 }
@@ -179,6 +182,15 @@ pub(super) fn change(
         }
     };
     parsed.map_err(|faults| ProblemDetails::faults(&problem::MALFORMED, &faults))
+}
+
+/// Whether `scope` is all nodes.
+pub(super) fn scope(value: &str) -> Result<bool, ProblemDetails> {
+    match value {
+        "node" => Ok(false),
+        "cluster" => Ok(true),
+        _ => Err(bad("`scope` is `node` or `cluster`")),
+    }
 }
 
 fn flag(name: &str, value: &str) -> Result<bool, ProblemDetails> {

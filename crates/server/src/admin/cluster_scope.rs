@@ -7,6 +7,7 @@ use dunlin_net::ConnId;
 use dunlin_net::http::{self, query};
 use serde_json::{Value, json};
 
+use super::call;
 use super::problem::{self, ProblemDetails};
 use super::worker_query::WorkerQueries;
 use super::{Admin, Cx, answer_json};
@@ -44,6 +45,7 @@ impl Admin {
             StatusPage::Workers => self.workers_status(),
             StatusPage::Engines => json!(state.engines.status()),
             StatusPage::Tenants => json!(state.settings.load().tenants.status()),
+            StatusPage::Upstreams => state.upstreams.status(super::unix_ms()),
             StatusPage::Webhooks => json!(state.webhooks.stats.status()),
         }
     }
@@ -57,14 +59,11 @@ impl Admin {
         page: StatusPage,
     ) -> Result<(), ProblemDetails> {
         let mut pairs = query::pairs(request.query.unwrap_or(""));
-        match pairs.find(|(name, _)| name == "scope").as_ref().map(|(_, value)| &**value) {
-            None | Some("node") => answer_json(cx, conn, 200, &self.status(page)),
-            Some("cluster") => return self.ask_nodes(cx, conn, page),
-            Some(_) => {
-                let detail = "`scope` is `node` or `cluster`";
-                return Err(ProblemDetails::new(&problem::BAD_REQUEST, detail));
-            }
+        let scope = pairs.find(|(name, _)| name == "scope");
+        if scope.map_or(Ok(false), |(_, value)| call::scope(&value))? {
+            return self.ask_nodes(cx, conn, page);
         }
+        answer_json(cx, conn, 200, &self.status(page));
         Ok(())
     }
 

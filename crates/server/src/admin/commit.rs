@@ -32,9 +32,19 @@ const WEBHOOKS_PAUSE_MS: u64 = 5;
 /// Changes that wait for the commit in flight.
 const WAITING_MAX: usize = 4_096;
 
+/// Who learns how a change ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReplyTo {
+    Caller(ConnId),
+    /// This node is the first of all to run it, for a caller.
+    First(ConnId),
+    /// Another node has run it: its number in the cluster's log.
+    Follow(u64),
+}
+
 /// A change that a client has submitted.
 pub(super) struct SubmittedChange {
-    pub(super) conn: ConnId,
+    pub(super) to: ReplyTo,
     pub(super) change: Change,
     pub(super) expected: Option<u64>,
     pub(super) origin: Origin,
@@ -58,7 +68,7 @@ pub(super) struct CommitQueue {
 
 /// A response that waits for the disk.
 struct CommitResponse {
-    conn: ConnId,
+    to: ReplyTo,
     created: bool,
     revision: u64,
     body: Vec<u8>,
@@ -89,7 +99,7 @@ enum Phase {
 }
 
 pub(super) struct Requester {
-    pub(super) conn: ConnId,
+    pub(super) to: ReplyTo,
     durable: bool,
     /// The index of its change; `None` if that changed nothing.
     change: Option<usize>,
@@ -98,7 +108,7 @@ pub(super) struct Requester {
 }
 
 /// How a commit ended.
-struct Outcome<'a> {
+struct CommitOutcome<'a> {
     switched: Switched,
     /// Sessions that it ends.
     closed: u64,
@@ -126,25 +136,34 @@ impl Admin {
     /// Queues a change. It is committed at the end of the turn, or with the next commit.
     pub(super) fn submit(&mut self, cx: &mut Cx, submitted: SubmittedChange) {
         if self.trial.is_some() {
-            return self.reject_for_trial(cx, submitted.conn);
+            return self.reject_for_trial(cx, submitted.to);
         }
         if submitted.durable && self.sync.is_none() {
             let detail = "revisions live in memory, for the server was started without --state";
-            return ProblemDetails::new(&problem::NO_STATE, detail).answer(cx, submitted.conn);
+            let problem = ProblemDetails::new(&problem::NO_STATE, detail);
+            return self.refuse(cx, submitted.to, &problem);
         }
         if self.commits.waiting.len() >= WAITING_MAX {
             let detail = format!("{WAITING_MAX} changes wait already");
             let problem = ProblemDetails::new(&problem::OVERLOADED, detail);
-            return problem.header("Retry-After", &1).answer(cx, submitted.conn);
+            return self.refuse(cx, submitted.to, &problem.header("Retry-After", &1));
         }
         self.commits.waiting.push_back(submitted);
     }
 
-    fn reject_for_trial(&self, cx: &mut Cx, conn: ConnId) {
+    fn reject_for_trial(&mut self, cx: &mut Cx, to: ReplyTo) {
         let seconds = self.trial_seconds_left(cx).unwrap_or(1);
         let detail = "a change is on trial on one worker; wait for its end";
         let problem = ProblemDetails::new(&problem::CANARY_UNDER_WAY, detail);
-        problem.header("Retry-After", &seconds).answer(cx, conn);
+        self.refuse(cx, to, &problem.header("Retry-After", &seconds));
+    }
+
+    /// Answers that a change was not made.
+    pub(super) fn refuse(&mut self, cx: &mut Cx, to: ReplyTo, problem: &ProblemDetails) {
+        match to {
+            ReplyTo::Caller(conn) => problem.answer(cx, conn),
+            to => self.cluster_changes.handle_ended(to, problem.status(), problem.body()),
+        }
     }
 
     /// Finishes the commit in flight and begins the next, as far as possible without waiting. Called at the end of every
@@ -176,6 +195,7 @@ impl Admin {
             self.lengthen_time_slice();
         }
         let mut requesters = Vec::new();
+        let mut position = self.cluster_changes.position();
         while let Some(submitted) = self.commits.waiting.pop_front() {
             if submitted.canary.is_some() && !changes.is_empty() {
                 // A canary is a commit of its own.
@@ -185,12 +205,14 @@ impl Admin {
             let prepared = match self.reserve(cx, &base, &submitted) {
                 Ok(prepared) => prepared,
                 Err(problem) => {
-                    problem.answer(cx, submitted.conn);
+                    self.refuse(cx, submitted.to, &problem);
                     continue;
                 }
             };
-            let SubmittedChange { conn, durable, origin, canary, .. } = submitted;
-            let mut requester = Requester { conn, durable, change: None, previous: base.revision };
+            let SubmittedChange { to, durable, mut origin, canary, .. } = submitted;
+            position = self.cluster_changes.position_with(position, to);
+            origin.cluster = position;
+            let mut requester = Requester { to, durable, change: None, previous: base.revision };
             if prepared.is_unchanged() {
                 requesters.push(requester);
                 continue;
@@ -200,7 +222,7 @@ impl Admin {
                 self.begin_trial(cx, canary, requester, (prepared, origin));
                 // The others would wait until the trial ends.
                 for submitted in std::mem::take(&mut self.commits.waiting) {
-                    self.reject_for_trial(cx, submitted.conn);
+                    self.reject_for_trial(cx, submitted.to);
                 }
                 break;
             }
@@ -225,8 +247,11 @@ impl Admin {
         let names_files = || crate::tls::names_files(&base.config, &prepared.snapshot().config);
         let concerns_secrets =
             prepared.changes().iter().any(ChangedKey::has_secret) || names_files();
-        if !submitted.secrets && concerns_secrets {
-            return Err(self.secrets_need_token(cx, submitted.conn));
+        if !submitted.secrets
+            && concerns_secrets
+            && let ReplyTo::Caller(conn) | ReplyTo::First(conn) = submitted.to
+        {
+            return Err(self.secrets_need_token(cx, conn));
         }
         crate::validate(&base.config, &prepared.snapshot().config)
             .map_err(|faults| ProblemDetails::faults(&problem::INVALID, &faults))?;
@@ -257,7 +282,7 @@ impl Admin {
     ) {
         let Some((last, _)) = changes.last() else {
             let switched = self.switched(self.state.generation());
-            let outcome = Outcome { switched, closed: 0, sessions: 0, trial: None };
+            let outcome = CommitOutcome { switched, closed: 0, sessions: 0, trial: None };
             for requester in requesters {
                 self.answer(cx, &requester, &[], &outcome);
             }
@@ -269,7 +294,7 @@ impl Admin {
             self.reservations.keep_only(&self.store.head().config);
             tracing::error!(%error, "a change could not be written to the log");
             let problem = ProblemDetails::new(&problem::LOG_NOT_WRITTEN, error.to_string());
-            requesters.iter().for_each(|requester| problem.answer(cx, requester.conn));
+            requesters.iter().for_each(|requester| self.refuse(cx, requester.to, &problem));
             return;
         }
         crash::reach("appended");
@@ -404,7 +429,7 @@ impl Admin {
         }
         let trial = in_flight.trial;
         let (closed, sessions) = (in_flight.closed, self.state.total(Metric::Sessions));
-        let outcome = Outcome { switched, closed, sessions, trial: trial.as_ref() };
+        let outcome = CommitOutcome { switched, closed, sessions, trial: trial.as_ref() };
         for requester in &in_flight.requesters {
             self.answer(cx, requester, &in_flight.changes, &outcome);
         }
@@ -482,7 +507,9 @@ impl Admin {
             .with("workers", reasons.into_iter().map(named).collect::<Vec<Value>>())
             .with("revision", revision);
         crash::reach("refuse");
-        in_flight.requesters.iter().for_each(|requester| problem.answer(cx, requester.conn));
+        for requester in &in_flight.requesters {
+            self.refuse(cx, requester.to, &problem);
+        }
         self.notify_watchers(cx, in_flight.before.revision);
         self.sync_if_wanted();
     }
@@ -493,7 +520,7 @@ impl Admin {
         cx: &mut Cx,
         requester: &Requester,
         changes: &[(PreparedChange, Origin)],
-        outcome: &Outcome<'_>,
+        outcome: &CommitOutcome<'_>,
     ) {
         let prepared =
             requester.change.and_then(|at| changes.get(at)).map(|(prepared, _)| prepared);
@@ -502,13 +529,13 @@ impl Admin {
         let durable = requester.durable || self.durable >= revision;
         let mut body = std::mem::take(&mut self.commits.body);
         write_body(&mut body, requester, prepared, revision, durable, outcome);
-        let answer = CommitResponse { conn: requester.conn, created, revision, body };
+        let answer = CommitResponse { to: requester.to, created, revision, body };
         if requester.durable && self.durable < revision {
             self.commits.undurable.push_back(answer);
             return;
         }
         crash::reach("answer");
-        answer.send(cx);
+        self.send(cx, &answer);
         crash::reach("answered");
         self.commits.body = answer.body;
     }
@@ -525,31 +552,35 @@ impl Admin {
             self.commits.undurable.pop_front_if(|answer| answer.revision <= durable)
         {
             crash::reach("durable");
-            answer.send(cx);
+            self.send(cx, &answer);
             crash::reach("durable-answered");
         }
     }
 
     /// An fsync has failed: what is on disk is unknown.
     pub(super) fn handle_sync_error(&mut self, cx: &mut Cx, error: &std::io::Error) {
-        for CommitResponse { conn, revision, .. } in std::mem::take(&mut self.commits.undurable) {
+        for CommitResponse { to, revision, .. } in std::mem::take(&mut self.commits.undurable) {
             let detail = format!(
                 "revision {revision} is in effect, but fsync failed and it may not outlive a crash \
                  of the machine: {error}"
             );
-            ProblemDetails::new(&problem::LOG_NOT_WRITTEN, detail)
-                .with("revision", revision)
-                .answer(cx, conn);
+            let problem = ProblemDetails::new(&problem::LOG_NOT_WRITTEN, detail);
+            self.refuse(cx, to, &problem.with("revision", revision));
         }
     }
-}
 
-impl CommitResponse {
-    fn send(&self, cx: &mut Cx) {
-        let mut tag = [0; 24];
-        let tag = etag(self.revision, &mut tag);
-        let headers = [("Content-Type", "application/json"), ("ETag", tag)];
-        respond(cx, self.conn, if self.created { 201 } else { 200 }, &headers, &self.body);
+    fn send(&mut self, cx: &mut Cx, answer: &CommitResponse) {
+        let CommitResponse { to, created, revision, body } = answer;
+        let status = if *created { 201 } else { 200 };
+        match *to {
+            ReplyTo::Caller(conn) => {
+                let mut tag = [0; 24];
+                let tag = etag(*revision, &mut tag);
+                let headers = [("Content-Type", "application/json"), ("ETag", tag)];
+                respond(cx, conn, status, &headers, body);
+            }
+            to => self.cluster_changes.handle_ended(to, status, body.clone()),
+        }
     }
 }
 
@@ -570,7 +601,7 @@ fn write_body(
     prepared: Option<&PreparedChange>,
     revision: u64,
     durable: bool,
-    outcome: &Outcome<'_>,
+    outcome: &CommitOutcome<'_>,
 ) {
     use std::io::Write;
     body.clear();

@@ -15,6 +15,7 @@ mod affected;
 mod affected_tests;
 mod broadcasts;
 mod call;
+mod cluster_change;
 mod cluster_scope;
 mod commit;
 mod heap_trim;
@@ -33,6 +34,8 @@ mod sync;
 #[cfg(test)]
 mod tenant_tests;
 #[cfg(test)]
+mod tenant_transport_tests;
+#[cfg(test)]
 mod testkit;
 #[cfg(test)]
 mod tests;
@@ -45,6 +48,7 @@ mod worker_query;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::num::NonZeroU64;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -56,13 +60,14 @@ use dunlin_metrics::{Registry, text};
 use dunlin_net::http::{self, Method};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Inbox, Interest, ListenConfig,
-    ListenerId, LoopConfig, ProtocolError, Remote, Sleep, TimerId, free_heap_bytes, remote_pair,
-    trim_heap,
+    ListenerId, LoopConfig, ProtocolError, Remote, Sleep, TimeoutMs, TimerId, free_heap_bytes,
+    remote_pair, trim_heap,
 };
 
 pub(crate) use self::access::OperatorAccess;
 use self::affected::DryRun;
 use self::broadcasts::BroadcastRequest;
+use self::cluster_change::ClusterChanges;
 use self::cluster_scope::StatusRequest;
 use self::commit::CommitQueue;
 use self::heap_trim::HeapTrim;
@@ -93,8 +98,8 @@ const BUFFERED_BYTES_MAX: usize = 512 << 20;
 /// The largest response is a whole configuration.
 const OUTPUT_BYTES_MAX: usize = 256 << 20;
 /// A body of `config.body_bytes_max` over a slow line.
-const BODY_TIMEOUT_MS: u64 = 60_000;
-const KEEP_ALIVE_TIMEOUT_MS: u64 = 300_000;
+const BODY_TIMEOUT_MS: TimeoutMs = NonZeroU64::new(60_000);
+const KEEP_ALIVE_TIMEOUT_MS: TimeoutMs = NonZeroU64::new(300_000);
 const HEARTBEAT_SECONDS: u64 = 10;
 /// Between two looks at what the allocator has free.
 const TRIM_SECONDS: u64 = 4;
@@ -136,6 +141,7 @@ pub(crate) struct Admin {
     durable: u64,
     reservations: Reservations,
     commits: CommitQueue,
+    cluster_changes: ClusterChanges,
     retired: Vec<Arc<Settings>>,
     /// Something large is in progress; see [`Admin::lengthen_time_slice`].
     long_time_slice: bool,
@@ -224,7 +230,7 @@ impl AdminThread {
 fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Result<()> {
     let config = LoopConfig {
         connections_max: CONNECTIONS_MAX,
-        unauthenticated_max: UNAUTHENTICATED_MAX,
+        unauthenticated_max: Some(UNAUTHENTICATED_MAX),
         buffered_bytes_max: BUFFERED_BYTES_MAX,
         ..LoopConfig::default()
     };
@@ -252,6 +258,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     registry.register_collector(Box::new(WorkerMetrics(Arc::clone(&state))));
     registry.register_collector(Box::new(Arc::clone(&counters)));
     registry.register_collector(Box::new(Arc::clone(&state.webhooks.stats)));
+    registry.register_collector(Box::new(Arc::clone(&state.upstreams.stats)));
     registry.register_collector(Box::new(Arc::clone(&state.key_counters)));
     registry.register_collector(Box::new(Arc::clone(&state.proxies)));
     registry.register_collector(Box::new(Arc::clone(&state.engines)));
@@ -259,6 +266,8 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     if let Some(push) = &push {
         registry.register_collector(Box::new(push.clone()));
     }
+    let cluster_changes = ClusterChanges::new(store.cluster_position());
+    state.cluster.set_settings(cluster_changes.position(), None);
     let mut admin = Admin {
         state,
         operator: parts.operator,
@@ -269,6 +278,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         durable: 0,
         reservations,
         commits: CommitQueue::default(),
+        cluster_changes,
         retired: Vec::new(),
         long_time_slice: false,
         trial: None,
@@ -484,6 +494,7 @@ impl Admin {
         self.reach_workers();
         self.answer_overdue_broadcasts(cx);
         self.answer_overdue_status(cx);
+        self.advance_cluster_changes(cx);
         self.evaluate_trial(cx);
         self.sync_rest();
         if self.seconds.is_multiple_of(TRIM_SECONDS) && self.heap_trim.is_due(free_heap_bytes()) {
@@ -594,11 +605,15 @@ impl Handler for Admin {
                     self.serve_status(request_id, page);
                 }
                 BusMessage::ClusterStatus(status) => self.handle_cluster_status(cx, *status),
+                BusMessage::ChangeNews(news) => self.handle_change_news(cx, *news),
                 // Everything else only wakes the thread.
                 _ => {}
             }
         }
         self.advance(cx);
+        while self.handle_ended_changes(cx) {
+            self.advance(cx);
+        }
         self.endpoint.flush();
         if self.long_time_slice && self.commits.are_idle() {
             self.free_retired();

@@ -71,6 +71,11 @@ kinds! {
         "Try again when it is over: `Retry-After` says when.";
     NO_STATE, 409, "no-state", "There is no disk to make a change durable on",
         "Start with `dunlin serve --state DIR`, or leave `durable` out.";
+    CLUSTER_CHANGE_UNDER_WAY, 409, "cluster-change-under-way", "Another change for all nodes came first",
+        "Nothing was changed. `cluster_revision` is the number of the newest of them: see what it has changed, decide again, and \
+         send yours again after `Retry-After` seconds.";
+    NO_CLUSTER_SECRET, 409, "no-cluster-secret", "This node cannot seal a change for the others",
+        "Set `cluster.secret` to the same value on every node: `openssl rand -hex 32`. Nothing was changed.";
     REVISION_MISMATCH, 412, "revision-mismatch", "The configuration has changed since",
         "`current` is the present revision. Read again, decide again, and send the new ETag as `If-Match`.";
     TOO_LARGE, 413, "too-large", "The body is too large",
@@ -78,7 +83,15 @@ kinds! {
     UNSUPPORTED_MEDIA_TYPE, 415, "unsupported-media-type", "The body is of another type than this method takes",
         "PUT takes application/json, PATCH takes application/merge-patch+json or application/json-patch+json.";
     INVALID, 422, "invalid", "The result would not be a valid configuration",
-        "`errors` has every fault with its JSON pointer and what mends it. Nothing was changed.";
+        "`errors` has every fault with its JSON pointer and how to fix it. Nothing was changed.";
+    NODE_SETTING, 422, "node-setting", "Each node has this setting for itself",
+        "Listen addresses, name and number of a node, addresses of engines, `cluster.engine` and `cluster.secret` are not changed on \
+         all nodes at once, nor is a table that holds one. Name the keys that are meant, or leave `scope` out. Nothing was changed.";
+    CLUSTER_UNREACHABLE, 503, "cluster-unreachable", "This node is not in touch with its cluster",
+        "Nothing was changed. `GET /cluster` says what is wrong; without `scope` the change holds on this node alone.";
+    CLUSTER_UNCERTAIN, 504, "cluster-uncertain", "This node runs the change; whether the others will is not known",
+        "Redis did not confirm that it has kept the change. `dunlin cluster status` shows which nodes have it; send it again, or \
+         restore the revision before `revision` on this node.";
     OVERLOADED, 503, "overloaded", "Too many changes wait already",
         "Try again after `Retry-After` seconds.";
     LOG_NOT_WRITTEN, 507, "log-not-written", "The change could not be written to disk",
@@ -123,7 +136,7 @@ impl ProblemDetails {
             &NOT_FOUND,
             format!(
                 "{path} is not here; the paths are /health, /metrics, /info, /cluster, /status/workers, \
-                 /status/engines, /status/tenants, /status/webhooks, /broadcasts, /revocations, /config, /openapi.json"
+                 /status/engines, /status/tenants, /status/upstreams, /status/webhooks, /broadcasts, /revocations, /config, /openapi.json"
             ),
         )
     }
@@ -151,12 +164,11 @@ impl ProblemDetails {
         }
     }
 
-    #[cfg(test)]
     pub(super) fn status(&self) -> u16 {
         self.0.kind.status
     }
 
-    fn body(&self) -> Vec<u8> {
+    pub(super) fn body(&self) -> Vec<u8> {
         let Details { kind, detail, errors, more, .. } = &*self.0;
         let ProblemType { name, title, status, .. } = kind;
         let of = format!("/problems/{name}");

@@ -8,9 +8,9 @@ use dunlin_net::ConnId;
 use dunlin_net::http::{self, Method};
 use serde_json::{Value, json};
 
-use super::access::Caller;
+use super::access::Principal;
 use super::call::{self, Options, Target};
-use super::commit::{SubmittedChange, etag};
+use super::commit::{ReplyTo, SubmittedChange, etag};
 use super::problem::{self, ProblemDetails};
 use super::watch::{describe, summary};
 use super::{Admin, Cx, answer, answer_json, respond, unix_ms, warnings};
@@ -23,7 +23,7 @@ impl Admin {
         conn: ConnId,
         request: &http::Request<'_>,
         rest: &str,
-        caller: Caller,
+        caller: Principal,
     ) -> Result<(), ProblemDetails> {
         let target = Target::parse(rest)?;
         let options = Options::parse(request.query, self.state.workers())?;
@@ -35,6 +35,10 @@ impl Admin {
         let reads = super::reads(request.method);
         if !reads {
             caller.demand(AdminRole::Change)?;
+        }
+        if options.cluster && (reads || options.dry_run) {
+            let detail = "`scope=cluster` is for changes; settings, and what a change would do, are of one node: leave it out";
+            return Err(ProblemDetails::new(&problem::BAD_REQUEST, detail));
         }
         match target {
             Target::Value(pointer) if reads => {
@@ -150,7 +154,7 @@ impl Admin {
         request: &http::Request<'_>,
         options: &Options,
         change: Change,
-        caller: Caller,
+        caller: Principal,
     ) -> Result<(), ProblemDetails> {
         if !caller.secrets && change.reads_secrets() {
             return Err(self.secrets_need_token(cx, conn));
@@ -161,9 +165,10 @@ impl Admin {
             from: Admin::origin_of(cx, conn),
             comment: options.comment.as_deref().unwrap_or("").into(),
             at_unix_ms: unix_ms(),
+            ..Origin::default()
         };
         let submitted = SubmittedChange {
-            conn,
+            to: ReplyTo::Caller(conn),
             change,
             expected: call::expected(request)?,
             origin,
@@ -172,14 +177,22 @@ impl Admin {
             secrets: caller.secrets,
         };
         if options.dry_run {
-            return self.dry_run(cx, &submitted);
+            return self.dry_run(cx, conn, &submitted);
+        }
+        if options.cluster {
+            return self.change_all(cx, conn, submitted);
         }
         self.submit(cx, submitted);
         Ok(())
     }
 
     /// Answers what a change would do.
-    fn dry_run(&mut self, cx: &mut Cx, submitted: &SubmittedChange) -> Result<(), ProblemDetails> {
+    fn dry_run(
+        &mut self,
+        cx: &mut Cx,
+        conn: ConnId,
+        submitted: &SubmittedChange,
+    ) -> Result<(), ProblemDetails> {
         let head = Arc::clone(self.store.head());
         let prepared = self.prepare(cx, &head, submitted)?;
         let next = &prepared.snapshot().config;
@@ -196,6 +209,6 @@ impl Admin {
             "restart_needed": restart,
             "warnings": warnings::of(&prepared, closed, self.state.total(Metric::Sessions)),
         });
-        self.answer_with_affected(cx, submitted.conn, &prepared, report)
+        self.answer_with_affected(cx, conn, &prepared, report)
     }
 }

@@ -7,7 +7,7 @@ use dunlin_net::http::{self, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::access::Caller;
+use super::access::Principal;
 use super::problem::{self, ProblemDetails};
 use super::{Admin, Cx, answer_json, unix_ms};
 use crate::bus_message::BusMessage;
@@ -16,7 +16,7 @@ use crate::revocation::{NAME_BYTES_MAX, Revocation, RevocationError, Revoked};
 /// What a `POST` or `DELETE` is about.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body {
+struct RevocationBody {
     jti: Option<String>,
     user: Option<String>,
     /// Unix seconds; without it now.
@@ -33,7 +33,7 @@ impl Admin {
         cx: &mut Cx,
         conn: ConnId,
         request: &http::Request<'_>,
-        caller: Caller,
+        caller: Principal,
     ) -> Result<(), ProblemDetails> {
         match request.method {
             Method::Get | Method::Head => {
@@ -49,7 +49,7 @@ impl Admin {
             }
             Method::Delete => {
                 caller.demand(AdminRole::Operate)?;
-                let Body { jti, user, .. } = body(request)?;
+                let RevocationBody { jti, user, .. } = body(request)?;
                 if !self.state.revocations.remove(jti.as_deref(), user.as_deref()) {
                     let detail = "no such revocation";
                     return Err(ProblemDetails::new(&problem::NOT_FOUND, detail));
@@ -111,7 +111,7 @@ impl Admin {
     }
 }
 
-impl Body {
+impl RevocationBody {
     fn revocation(self) -> Result<Revocation, ProblemDetails> {
         match (self.jti, self.user) {
             (Some(jti), None) if !jti.is_empty() => Ok(Revocation::of_token(&jti, self.expire_at)),
@@ -127,7 +127,7 @@ impl Body {
     }
 }
 
-fn body(request: &http::Request<'_>) -> Result<Body, ProblemDetails> {
+fn body(request: &http::Request<'_>) -> Result<RevocationBody, ProblemDetails> {
     serde_json::from_slice(request.body)
         .map_err(|error| ProblemDetails::new(&problem::MALFORMED, error.to_string()))
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use super::testkit::{TIMEOUT, TestServer};
+use super::testkit::{TIMEOUT, TestServer, development};
 
 const CHAT: &str = "/config/channel/namespaces/chat";
 
@@ -140,4 +140,43 @@ fn what_a_namespace_allows_is_allowed_and_nothing_else() {
     // A removed namespace is unknown.
     assert_eq!(server.call("DELETE", CHAT, &[], "").status, 200);
     assert!(clients.iter_mut().all(|client| client.code("publish", &of) == 102));
+}
+
+/// Of whom an expression took over what a capability had begun.
+#[test]
+fn a_subscription_that_an_expression_has_taken_over_ends_with_the_expression() {
+    const KEY: &str = "the key of tokens, long enough";
+    let mut config = development();
+    config.client.token.hmac_secret = Some(dunlin_config::Secret::new(KEY));
+    let closed = dunlin_config::ChannelOptions {
+        subscribe_cel: Some("user == 'ada'".into()),
+        ..dunlin_config::ChannelOptions::default()
+    };
+    config.channel.namespaces.insert("room", closed);
+    let server = TestServer::begin(2, config, None);
+    let token = |user: &str, caps: &Value| {
+        let key = jsonwebtoken::EncodingKey::from_secret(KEY.as_bytes());
+        let claims = json!({"sub": user, "caps": caps});
+        jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+    };
+    let caps = json!([{"channels": ["room:1"], "allow": ["sub"]}]);
+    let mut clients = ["ada", "bob"].map(|user| {
+        let mut client = super::tenant_tests::Client::connect(&server, &token(user, &caps));
+        let subscribed = client.say(&json!({"id": 2, "subscribe": {"channel": "room:1"}}));
+        assert!(subscribed["subscribe"].is_object(), "{subscribed}");
+        client
+    });
+    // Her new token has no capability any more; the expression lets her in.
+    let refreshed =
+        clients[0].say(&json!({"id": 3, "refresh": {"token": token("ada", &json!([]))}}));
+    assert!(refreshed["refresh"].is_object(), "{refreshed}");
+    server.publish("room:1", 1);
+    let changed = server.put("/config/channel/namespaces/room/subscribe_cel", "\"user == 'eve'\"");
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    assert_eq!(clients[0].next()["push"]["pub"]["data"], 1, "until then she was there");
+    assert_eq!(clients[0].next()["push"]["unsubscribe"]["code"], 2000);
+    server.publish("room:1", 2);
+    for data in [1, 2] {
+        assert_eq!(clients[1].next()["push"]["pub"]["data"], data, "he has his capability");
+    }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::testkit::{Subscriber, TIMEOUT, TestServer, development, receive};
 
 const GLOBAL: &str = "the operator's own token key";
-const TENANTS: [&str; 2] = ["acme", "globex"];
+pub(super) const TENANTS: [&str; 2] = ["acme", "globex"];
 
 fn api_key(tenant: &str) -> String {
     format!("{tenant}'s key for the API")
@@ -19,7 +19,7 @@ fn token_key(tenant: &str) -> String {
     format!("{tenant}'s key for its tokens")
 }
 
-fn tenant(name: &str, channels: &ChannelOptions) -> Tenant {
+pub(super) fn tenant(name: &str, channels: &ChannelOptions) -> Tenant {
     let mut tenant = Tenant { without_namespace: channels.clone(), ..Tenant::default() };
     tenant.api_keys.insert("backend", Secret::new(api_key(name)));
     tenant.token_keys.insert(format!("{name}-1"), Secret::new(token_key(name)));
@@ -43,7 +43,7 @@ fn signed(kid: &str, key: &str, claims: &Value) -> String {
     jsonwebtoken::encode(&header, claims, &key).unwrap()
 }
 
-fn token(tenant: &str, claims: &Value) -> String {
+pub(super) fn token(tenant: &str, claims: &Value) -> String {
     signed(&format!("{tenant}-1"), &token_key(tenant), claims)
 }
 
@@ -57,7 +57,7 @@ fn exchange(server: &TestServer, line: &str, headers: &str, body: &str) -> Value
 }
 
 /// The answer of the server API to a tenant, or to the operator where that is empty.
-fn api(server: &TestServer, tenant: &str, method: &str, body: &Value) -> Value {
+pub(super) fn api(server: &TestServer, tenant: &str, method: &str, body: &Value) -> Value {
     let headers = match tenant {
         "" => String::new(),
         tenant => format!("X-API-Key: {}\r\n", api_key(tenant)),
@@ -71,7 +71,7 @@ fn begin(server: &TestServer, token: &str) -> Value {
 }
 
 /// A client of `/connection/http_stream` and `/emulation`.
-struct Client<'s> {
+pub(super) struct Client<'s> {
     server: &'s TestServer,
     stream: std::io::BufReader<TcpStream>,
     session: Value,
@@ -79,7 +79,7 @@ struct Client<'s> {
 }
 
 impl<'s> Client<'s> {
-    fn connect(server: &'s TestServer, token: &str) -> Client<'s> {
+    pub(super) fn connect(server: &'s TestServer, token: &str) -> Client<'s> {
         let mut stream = TcpStream::connect(server.clients).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let body = json!({"id": 1, "connect": {"token": token}}).to_string();
@@ -97,7 +97,7 @@ impl<'s> Client<'s> {
         client
     }
 
-    fn next(&mut self) -> Value {
+    pub(super) fn next(&mut self) -> Value {
         use std::io::BufRead as _;
         loop {
             let mut line = String::new();
@@ -109,7 +109,7 @@ impl<'s> Client<'s> {
     }
 
     /// Says a command, and gives the reply to it; pushes before it are left out.
-    fn say(&mut self, command: &Value) -> Value {
+    pub(super) fn say(&mut self, command: &Value) -> Value {
         let data = command.to_string();
         let body = json!({"session": self.session, "node": self.node, "data": data}).to_string();
         let mut stream = TcpStream::connect(self.server.clients).unwrap();

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::admin::{Admin, AdminParams, AdminThread, Cx, OperatorAccess};
 use crate::bus_message::BusMessage;
 use crate::control::listen;
-use crate::reservations::{Reservations, Served};
+use crate::reservations::{Reservations, ServedAddrs};
 use crate::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::worker::thread::{Placement, Workers};
@@ -102,7 +102,7 @@ impl TestServer {
             Workers::start(&state, endpoints, &doorbells, listeners, placement).unwrap();
         threads.wait_until_ready().unwrap();
         state.set_lifecycle(Lifecycle::Serving);
-        let reservations = Reservations::new(Served::of(&store.head().config), has_operator);
+        let reservations = Reservations::new(ServedAddrs::of(&store.head().config), has_operator);
         let logs = Arc::new(Mutex::new(Vec::new()));
         let given = Arc::clone(&logs);
         let on_log = Box::new(move |log: &Log| given.lock().unwrap().push(log.clone()));

@@ -143,9 +143,8 @@ impl Admin {
                     why,
                     "a change failed its canary trial"
                 );
-                ProblemDetails::new(&problem::CANARY_FAILED, why)
-                    .with("canary", report)
-                    .answer(cx, trial.requester.conn);
+                let problem = ProblemDetails::new(&problem::CANARY_FAILED, why);
+                self.refuse(cx, trial.requester.to, &problem.with("canary", report));
             }
         }
     }

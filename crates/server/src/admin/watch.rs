@@ -189,6 +189,7 @@ pub(super) fn summary(revision: &Revision) -> Value {
         "token": &*origin.token,
         "from": &*origin.from,
         "comment": &*origin.comment,
+        "cluster_revision": origin.cluster.revision,
         "changes": revision.changes.len(),
     })
 }

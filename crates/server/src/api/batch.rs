@@ -23,7 +23,7 @@ pub struct Batch<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body<'a> {
+struct BatchParams<'a> {
     #[serde(borrow, default, deserialize_with = "json::nullable")]
     commands: Vec<&'a RawValue>,
     #[serde(default, deserialize_with = "json::nullable")]
@@ -39,7 +39,7 @@ impl<'a> Batch<'a> {
         if body.trim_ascii().is_empty() {
             return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
         }
-        let body: Body<'a> = json::from_slice(body)?;
+        let body: BatchParams<'a> = json::from_slice(body)?;
         let texts: Vec<_> = body.commands.iter().map(|raw| raw.get().as_bytes()).collect();
         let commands =
             texts.iter().enumerate().map(|(at, text)| Batch::command(at, text)).collect();

@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use super::error::{ApiError, ApiErrorCode};
 use super::request::{
-    BroadcastRequest, DisconnectRequest, HistoryRequest, Message, OptionsOverride, PublishRequest,
-    RefreshRequest, SendRequest, SubscribeRequest, Target, UnsubscribeRequest,
+    BroadcastRequest, DisconnectRequest, HistoryRequest, OptionsOverride, PublishParams,
+    PublishRequest, RefreshRequest, SendRequest, SubscribeRequest, Target, UnsubscribeRequest,
 };
 
 #[derive(Deserialize)]
@@ -44,7 +44,7 @@ pub(super) struct PublishBody<'a> {
 impl<'a> PublishBody<'a> {
     pub(super) fn validate(self) -> Result<PublishRequest<'a>, ApiError> {
         given("channel", &self.channel)?;
-        let message = Message {
+        let message = PublishParams {
             data: payload(self.data, &self.b64data)?,
             tags: self.tags,
             skip_history: self.skip_history,
@@ -85,7 +85,7 @@ impl<'a> BroadcastBody<'a> {
         if self.channels.is_empty() {
             return Err(ApiErrorCode::BadRequest.with_reason("channels: name at least one channel"));
         }
-        let message = Message {
+        let message = PublishParams {
             data: payload(self.data, &self.b64data)?,
             tags: self.tags,
             skip_history: self.skip_history,
@@ -250,7 +250,7 @@ impl<'a> DisconnectBody<'a> {
         } else {
             given.reason
         };
-        // An id that is none of ours names nobody to spare.
+        // An unknown id spares nobody.
         let whitelist = self.whitelist.iter().filter_map(|id| id.0.parse().ok()).collect();
         Ok(DisconnectRequest { target, whitelist, code, reason })
     }

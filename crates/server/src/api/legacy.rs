@@ -23,7 +23,7 @@ pub struct Legacy {
 }
 
 #[derive(Deserialize)]
-struct Body<'a> {
+struct LegacyBody<'a> {
     #[serde(default, deserialize_with = "json::nullable")]
     id: u32,
     #[serde(borrow, default)]
@@ -45,7 +45,7 @@ impl Legacy {
                     "the body is not a sequence of JSON objects: {error}"
                 ))
             })?;
-            let command: Body<'_> = json::from_slice(raw.get().as_bytes())?;
+            let command: LegacyBody<'_> = json::from_slice(raw.get().as_bytes())?;
             let method = method(command.method.map_or("", RawValue::get));
             let params = match (&method, command.params) {
                 (Ok(method), Some(params)) => known(*method, params)?,

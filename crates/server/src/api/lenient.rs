@@ -25,12 +25,12 @@ const OF_WHOM: [&str; 2] = ["label_filter", "all_users"];
 #[derive(Debug, Default)]
 pub struct Lenient {
     strict: bool,
-    without: OnceCell<Known>,
+    without: OnceCell<KnownFields>,
 }
 
 /// A body without what is not known, and the paths of what was taken out.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownFields {
     body: Vec<u8>,
     unknown: Vec<String>,
 }
@@ -79,19 +79,22 @@ impl Lenient {
     }
 
     /// The body as `take_out` leaves it; `None` when all of it is known, or it is no request at all.
-    fn without(&self, take_out: impl FnOnce(&mut Known) -> Option<()>) -> Option<&Known> {
+    fn without(
+        &self,
+        take_out: impl FnOnce(&mut KnownFields) -> Option<()>,
+    ) -> Option<&KnownFields> {
         let known = self.without.get_or_init(|| {
-            let mut known = Known::default();
+            let mut known = KnownFields::default();
             match take_out(&mut known) {
                 Some(()) => known,
-                None => Known::default(),
+                None => KnownFields::default(),
             }
         });
         (!known.unknown.is_empty()).then_some(known)
     }
 }
 
-impl Known {
+impl KnownFields {
     /// Writes an object of these members, which stands at `path`.
     fn object(&mut self, members: Members, path: &str, text: &[u8]) -> Option<()> {
         let given: Pairs<'_, &RawValue> = json::from_slice(text).ok()?;

@@ -36,7 +36,7 @@ pub use legacy::Legacy;
 pub use lenient::Lenient;
 pub use method::Method;
 pub use request::Request;
-pub use response::{Answer, NodeFacts, Outcome, write_batch, write_legacy, write_response};
+pub use response::{CommandResult, NodeFacts, Outcome, write_batch, write_legacy, write_response};
 
 #[cfg(test)]
 mod tests;

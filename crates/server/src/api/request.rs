@@ -165,7 +165,7 @@ pub struct PublishRequest<'a> {
     /// The channel, not empty.
     pub channel: Cow<'a, str>,
     /// What is published.
-    pub message: Message<'a>,
+    pub message: PublishParams<'a>,
 }
 
 /// Publishes the same into many channels. One answer each, in order.
@@ -174,12 +174,12 @@ pub struct BroadcastRequest<'a> {
     /// The channels, at least one. An empty name is the error of that channel alone.
     pub channels: Vec<Text<'a>>,
     /// What is published.
-    pub message: Message<'a>,
+    pub message: PublishParams<'a>,
 }
 
 /// What is published, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Message<'a> {
+pub struct PublishParams<'a> {
     /// The payload.
     pub data: Payload<'a>,
     /// Labels for clients.
@@ -196,7 +196,7 @@ pub struct Message<'a> {
     pub version_epoch: Cow<'a, str>,
 }
 
-impl Message<'_> {
+impl PublishParams<'_> {
     /// What tags and version epoch count against `limits.tags_bytes_max`.
     pub(crate) fn tags_bytes(&self) -> usize {
         let tags = self.tags.iter().map(|(name, value)| name.len() + value.0.len() + 16);

@@ -38,7 +38,7 @@ pub enum Outcome {
 }
 
 /// What became of a command.
-pub type Answer = Result<Outcome, ApiError>;
+pub type CommandResult = Result<Outcome, ApiError>;
 
 /// What `info` says about this server beside what it holds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +54,7 @@ pub struct NodeFacts<'a> {
 }
 
 /// Writes the answer to `POST /api/METHOD`.
-pub fn write_response(out: &mut Vec<u8>, answer: &Answer, node: &NodeFacts<'_>) {
+pub fn write_response(out: &mut Vec<u8>, answer: &CommandResult, node: &NodeFacts<'_>) {
     let mut response = Object::begin(out);
     match answer {
         Ok(outcome) => outcome.write(response.key("result"), node),
@@ -67,7 +67,7 @@ pub fn write_response(out: &mut Vec<u8>, answer: &Answer, node: &NodeFacts<'_>) 
 /// had none. A reply with which the answer would have more than `bytes_max` bytes is an error in its place.
 pub fn write_batch(
     out: &mut Vec<u8>,
-    replies: &[(Option<Method>, Answer)],
+    replies: &[(Option<Method>, CommandResult)],
     node: &NodeFacts<'_>,
     bytes_max: usize,
 ) {
@@ -107,7 +107,7 @@ fn too_long(bytes_max: usize) -> ApiError {
 /// [`write_batch`]'s.
 pub fn write_legacy(
     out: &mut Vec<u8>,
-    replies: &[(u32, Answer)],
+    replies: &[(u32, CommandResult)],
     node: &NodeFacts<'_>,
     bytes_max: usize,
 ) {

@@ -52,7 +52,7 @@ fn permits_method(scope: &ApiScope, name: &str, is_read_only: bool) -> Result<()
         return Err(denied(format_args!("`{name}` changes something, and it may only read")));
     }
     if !scope.methods.is_empty() && !scope.methods.iter().any(|method| method == name) {
-        return Err(denied(format_args!("`{name}` is none of its methods")));
+        return Err(denied(format_args!("`{name}` is not among its methods")));
     }
     Ok(())
 }

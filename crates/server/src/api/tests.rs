@@ -9,14 +9,14 @@ use dunlin_hub::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::request::{Message, Target};
+use super::request::{PublishParams, Target};
 use super::*;
 
 fn parse(method: Method, body: &str) -> Result<Request<'_>, String> {
     Request::parse(method, body.as_bytes()).map_err(|error| error.to_string())
 }
 
-fn publish(body: &str) -> Result<Message<'_>, String> {
+fn publish(body: &str) -> Result<PublishParams<'_>, String> {
     match parse(Method::Publish, body)? {
         Request::Publish(request) => Ok(request.message),
         other => panic!("{other:?}"),
@@ -35,7 +35,7 @@ fn published(offset: u64) -> Published {
     Published { position: position(offset, 10), suppressed: false }
 }
 
-fn written(answer: &Answer) -> Value {
+fn written(answer: &CommandResult) -> Value {
     let node = NodeFacts { uid: "u", name: "host", version: "0.1.0", uptime_s: 7 };
     let mut out = Vec::new();
     write_response(&mut out, answer, &node);

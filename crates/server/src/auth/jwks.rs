@@ -34,7 +34,7 @@ pub struct Jwks {
     /// Of all its keys: sessions end when the URL is taken away, not when a key is rotated out.
     fingerprint: u64,
     hashes: RandomState,
-    found: ArcSwap<Found>,
+    found: ArcSwap<FetchedKeys>,
     schedule: Mutex<Schedule>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Endpoint {
 
 /// What the last fetch has brought.
 #[derive(Default)]
-struct Found {
+struct FetchedKeys {
     keys: KeySet,
     /// Keys that were asked for and not found, until when that holds, and whether the fetch failed.
     missing: HashSet<u64>,
@@ -74,7 +74,7 @@ struct Schedule {
 
 /// Why a key is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(super) enum MissingKey {
     /// The set does not have it.
     Unknown,
     /// It is not known, and the set cannot be fetched.
@@ -117,21 +117,21 @@ impl Jwks {
         kid: &str,
         now_ms: u64,
         with: impl FnOnce(&[Key]) -> R,
-    ) -> Result<R, Missing> {
+    ) -> Result<R, MissingKey> {
         let found = self.found.load();
         if let Some(keys) = found.keys.0.get(kid) {
             return Ok(with(keys));
         }
         let hash = self.hashes.hash_one(kid);
         if now_ms < found.missing_until_ms && found.missing.contains(&hash) {
-            return Err(if found.failed { Missing::Unavailable } else { Missing::Unknown });
+            return Err(if found.failed { MissingKey::Unavailable } else { MissingKey::Unknown });
         }
         let mut schedule = self.schedule();
         if schedule.asked.len() >= ASKED_MAX && !schedule.asked.contains(&hash) {
-            return Err(Missing::Unavailable);
+            return Err(MissingKey::Unavailable);
         }
         schedule.asked.insert(hash);
-        Err(Missing::Pending)
+        Err(MissingKey::Pending)
     }
 
     /// How long until the set is to be fetched, in milliseconds; `None` while it is being fetched.
@@ -167,7 +167,7 @@ impl Jwks {
         schedule.refresh_at_ms = now_ms.saturating_add(self.endpoint.refresh_ms);
         let missing = schedule.fetching.take().unwrap_or_default();
         let missing_until_ms = now_ms.saturating_add(self.endpoint.refetch_ms);
-        self.found.store(Arc::new(Found { keys, missing, missing_until_ms, failed: false }));
+        self.found.store(Arc::new(FetchedKeys { keys, missing, missing_until_ms, failed: false }));
         count
     }
 
@@ -182,7 +182,7 @@ impl Jwks {
         let missing = schedule.fetching.take().unwrap_or_default();
         let missing_until_ms = now_ms.saturating_add(endpoint.refetch_ms);
         let keys = self.found.load().keys.clone();
-        self.found.store(Arc::new(Found { keys, missing, missing_until_ms, failed: true }));
+        self.found.store(Arc::new(FetchedKeys { keys, missing, missing_until_ms, failed: true }));
     }
 
     /// Keys that are known.
@@ -330,7 +330,7 @@ mod tests {
     }
 
     /// `Ok`: the key is known.
-    fn look_up(jwks: &Jwks, kid: &str, now_ms: u64) -> Result<(), Missing> {
+    fn look_up(jwks: &Jwks, kid: &str, now_ms: u64) -> Result<(), MissingKey> {
         jwks.with(kid, now_ms, |keys| assert_eq!(keys.len(), 1))
     }
 
@@ -376,25 +376,28 @@ mod tests {
         assert_eq!(jwks.due_in_ms(0), Some(0), "the first fetch waits for nobody");
         jwks.begin(0);
         assert_eq!(jwks.due_in_ms(0), None, "one at a time");
-        assert!(look_up(&jwks, "p", 0) == Err(Missing::Pending));
+        assert!(look_up(&jwks, "p", 0) == Err(MissingKey::Pending));
         assert_eq!(jwks.fetched(set(), 10), 4);
         assert_eq!(look_up(&jwks, "p", 10), Ok(()));
 
         for n in 0..10_000 {
             let unknown = look_up(&jwks, &format!("kid{n}"), 20);
             match n {
-                0..4_096 => assert!(unknown == Err(Missing::Pending)),
-                _ => assert!(unknown == Err(Missing::Unavailable), "memory is bounded"),
+                0..4_096 => assert!(unknown == Err(MissingKey::Pending)),
+                _ => assert!(unknown == Err(MissingKey::Unavailable), "memory is bounded"),
             }
         }
         assert_eq!(jwks.due_in_ms(20), Some(4_980));
         jwks.begin(5_000);
         jwks.fetched(set(), 5_100);
         for n in 0..4_096 {
-            assert!(look_up(&jwks, &format!("kid{n}"), 5_200) == Err(Missing::Unknown));
+            assert!(look_up(&jwks, &format!("kid{n}"), 5_200) == Err(MissingKey::Unknown));
         }
         assert_eq!(jwks.due_in_ms(5_200), Some(3_599_900), "nobody waits");
-        assert!(look_up(&jwks, "kid0", 10_200) == Err(Missing::Pending), "it may be there by now");
+        assert!(
+            look_up(&jwks, "kid0", 10_200) == Err(MissingKey::Pending),
+            "it may be there by now"
+        );
         assert_eq!(jwks.due_in_ms(10_200), Some(0));
     }
 
@@ -407,7 +410,7 @@ mod tests {
         jwks.begin(10_000);
         jwks.fetched(set(), 10_000);
         let mut now_ms = 10_000;
-        assert!(look_up(&jwks, "new", now_ms) == Err(Missing::Pending));
+        assert!(look_up(&jwks, "new", now_ms) == Err(MissingKey::Pending));
         for _ in 0..20 {
             now_ms += jwks.due_in_ms(now_ms).unwrap();
             jwks.begin(now_ms);
@@ -415,12 +418,15 @@ mod tests {
             assert_eq!(look_up(&jwks, "p", now_ms), Ok(()));
         }
         assert_eq!(jwks.due_in_ms(now_ms), Some(RETRY_MS_MAX));
-        assert!(look_up(&jwks, "new", now_ms) == Err(Missing::Pending));
+        assert!(look_up(&jwks, "new", now_ms) == Err(MissingKey::Pending));
         now_ms += 5_000;
         jwks.begin(now_ms);
-        assert!(look_up(&jwks, "newer", now_ms) == Err(Missing::Pending));
+        assert!(look_up(&jwks, "newer", now_ms) == Err(MissingKey::Pending));
         jwks.failed(now_ms);
-        assert!(look_up(&jwks, "new", now_ms) == Err(Missing::Unavailable), "for the moment");
-        assert!(look_up(&jwks, "newer", now_ms) == Err(Missing::Pending), "was not asked for yet");
+        assert!(look_up(&jwks, "new", now_ms) == Err(MissingKey::Unavailable), "for the moment");
+        assert!(
+            look_up(&jwks, "newer", now_ms) == Err(MissingKey::Pending),
+            "was not asked for yet"
+        );
     }
 }

@@ -30,7 +30,7 @@ pub use self::capability::{Allow, Capabilities};
 use self::claims::Claims;
 pub use self::claims::SubscribeOptions;
 pub(crate) use self::claims::overrides;
-use self::jwks::Missing;
+use self::jwks::MissingKey;
 pub use self::jwks::{Jwks, KeySet};
 use self::key::Key;
 use crate::bounded_regex::compile;
@@ -334,12 +334,12 @@ fn signature_of(token: &str) -> &str {
     token.rsplit('.').next().unwrap_or_default()
 }
 
-impl From<Missing> for Error {
-    fn from(missing: Missing) -> Error {
+impl From<MissingKey> for Error {
+    fn from(missing: MissingKey) -> Error {
         match missing {
-            Missing::Unknown => Error::UnknownKey,
-            Missing::Unavailable => Error::Unavailable,
-            Missing::Pending => Error::Pending,
+            MissingKey::Unknown => Error::UnknownKey,
+            MissingKey::Unavailable => Error::Unavailable,
+            MissingKey::Pending => Error::Pending,
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::link::{ChannelMessage, Commands, Link, LinkError, Reply};
+use super::link::{ChannelMessage, Commands, LinkError, RedisLink, Reply};
 
 /// How long a Redis Cluster may send this node from one of its nodes to the next.
 const REDIRECTIONS_MAX: usize = 4;
@@ -56,7 +56,7 @@ impl Address {
     pub(super) async fn open(
         &self,
         messages: mpsc::UnboundedSender<ChannelMessage>,
-    ) -> Result<Link, LinkError> {
+    ) -> Result<RedisLink, LinkError> {
         let mut last = LinkError::Closed("there is no server".into());
         let is_servers = self.engine.topology == EngineTopology::Servers;
         // Of several servers the first has the cluster's keys; of Sentinels and nodes any will do.
@@ -80,7 +80,7 @@ impl Address {
         &self,
         sentinel: &str,
         messages: &mpsc::UnboundedSender<ChannelMessage>,
-    ) -> Result<Link, LinkError> {
+    ) -> Result<RedisLink, LinkError> {
         let Engine { sentinel_user: user, sentinel_password: password, .. } = &*self.engine;
         let greeting = greeting(user.as_deref(), password.as_ref(), 0);
         let (nobody, _) = mpsc::unbounded_channel();
@@ -106,7 +106,7 @@ impl Address {
         &self,
         node: &str,
         messages: &mpsc::UnboundedSender<ChannelMessage>,
-    ) -> Result<Link, LinkError> {
+    ) -> Result<RedisLink, LinkError> {
         let key = format!("{}:nodes", self.prefix);
         let mut node = node.to_owned();
         for _ in 0..REDIRECTIONS_MAX {
@@ -126,7 +126,7 @@ impl Address {
         &self,
         server: &str,
         messages: mpsc::UnboundedSender<ChannelMessage>,
-    ) -> Result<Link, LinkError> {
+    ) -> Result<RedisLink, LinkError> {
         let Engine { user, password, database, .. } = &*self.engine;
         self.greet(server, greeting(user.as_deref(), password.as_ref(), *database), messages).await
     }
@@ -136,12 +136,12 @@ impl Address {
         server: &str,
         greeting: Commands,
         messages: mpsc::UnboundedSender<ChannelMessage>,
-    ) -> Result<Link, LinkError> {
+    ) -> Result<RedisLink, LinkError> {
         let bound = Duration::from_millis(self.engine.connect_timeout_ms);
         let opened = timeout(bound, async {
             let stream = self.connect(server).await;
             let stream = stream.map_err(|error| LinkError::Closed(error.to_string().into()))?;
-            let link = Link::start(stream, messages);
+            let link = RedisLink::start(stream, messages);
             link.send(greeting).await?;
             Ok(link)
         });

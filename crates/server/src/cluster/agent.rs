@@ -15,13 +15,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::address::Address;
-use super::calls::{Asker, Calls};
+use super::calls::{CallOrigin, Calls};
+use super::changes::{self, Changes, ChangesDone};
 use super::condition::Condition;
 use super::kept::KeptCall;
-use super::lease::{Beat, Facts, Lease, Node, Written};
-use super::link::{ChannelMessage, Commands, Link, LinkError};
+use super::lease::{Beat, Facts, Lease, LeaseWrite, Node};
+use super::link::{ChannelMessage, Commands, LinkError, RedisLink};
+use super::member_writes::MemberWrites;
 use super::members::{self, Comparison, Listed};
-use super::message::{MemberChange, Message, VERSION, unix_ms};
+use super::message::{MemberChange, NodeMessage, VERSION, unix_ms};
 use super::online::{self, OnlineQueries};
 use super::state::ClusterMetric;
 use super::status::{self, StatusQueries};
@@ -47,8 +49,8 @@ pub(super) enum Input {
 }
 
 /// How something ended that ran beside the agent.
-pub(super) enum Done {
-    Connected(Result<(Link, mpsc::UnboundedReceiver<ChannelMessage>), LinkError>),
+pub(super) enum TaskResult {
+    Connected(Result<(RedisLink, mpsc::UnboundedReceiver<ChannelMessage>), LinkError>),
     /// The lease was written on this connection.
     Wrote(u64, Result<Beat, LinkError>, Duration),
     /// A call was sent, and kept where it is one to keep.
@@ -61,9 +63,10 @@ pub(super) enum Done {
     MembersWritten(usize, Result<Vec<MemberChange>, LinkError>),
     /// What Redis has of this node's members.
     MembersRead(Result<Listed, LinkError>),
-    /// A dead node's members that this one has removed.
-    Swept(Result<Vec<MemberChange>, LinkError>),
-    Present(Asker, ClusterAnswer),
+    /// A dead node, and its members that this one has removed; `None`: another does.
+    Swept(Arc<str>, Result<Option<Vec<MemberChange>>, LinkError>),
+    Present(CallOrigin, ClusterAnswer),
+    Changes(ChangesDone),
     Failed(LinkError),
     Nothing,
 }
@@ -81,13 +84,13 @@ pub(super) struct Agent {
     /// The lease was held at some time.
     pub(super) has_joined: bool,
     lag: Duration,
-    pub(super) link: Option<Arc<Link>>,
+    pub(super) link: Option<Arc<RedisLink>>,
     messages: Option<mpsc::UnboundedReceiver<ChannelMessage>>,
     is_connecting: bool,
     /// Writes sent through pub/sub that have not come back.
     probes: u32,
     next: Instant,
-    pub(super) jobs: JoinSet<Done>,
+    pub(super) jobs: JoinSet<TaskResult>,
     pub(super) nodes: BTreeMap<u16, Node>,
     pub(super) calls: Calls,
     /// Commands that a worker of this node carries out: for whom.
@@ -95,8 +98,8 @@ pub(super) struct Agent {
     pub(super) served: u64,
     pub(super) online: OnlineQueries,
     pub(super) status: StatusQueries,
-    /// Changes of members on their way to Redis.
-    pub(super) members_pending: usize,
+    pub(super) changes: Changes,
+    pub(super) member_writes: MemberWrites,
     /// Some of them did not arrive, or this node was taken for dead: compare them with what Redis has.
     pub(super) members_lost: bool,
     pub(super) comparison: Option<Comparison>,
@@ -147,7 +150,8 @@ impl Agent {
             served: 0,
             online: OnlineQueries::default(),
             status: StatusQueries::default(),
-            members_pending: 0,
+            changes: Changes::default(),
+            member_writes: MemberWrites::default(),
             members_lost: true,
             comparison: None,
             hooks: FilterCache::default(),
@@ -216,15 +220,16 @@ impl Agent {
                 members::load_script(&link).await?;
                 Ok(link)
             };
-            Done::Connected(opened.await.map(|link| (link, messages)))
+            TaskResult::Connected(opened.await.map(|link| (link, messages)))
         });
     }
 
     fn lose_link(&mut self, error: &LinkError) {
         self.link = None;
         self.messages = None;
-        self.members_lost = true;
+        self.lose_members();
         self.comparison = None;
+        self.changes = Changes::default();
         self.next = Instant::now() + RECONNECT;
         let place = self.address.place();
         self.set_condition(Condition::of(error), &format!("{place}: {error}"));
@@ -235,8 +240,8 @@ impl Agent {
         let Some(link) = self.link.clone() else { return };
         self.jobs.spawn(async move {
             match link.send(commands).await {
-                Ok(_) => Done::Nothing,
-                Err(error) => Done::Failed(error),
+                Ok(_) => TaskResult::Nothing,
+                Err(error) => TaskResult::Failed(error),
             }
         });
     }
@@ -254,17 +259,18 @@ impl Agent {
             Lease::new(&self.prefix, Arc::clone(&uid), self.lease.number, self.lease.lease_ms);
         lease.is_wanted = self.lease.is_wanted;
         let channel = format!("{}:calls:{uid}", self.prefix);
-        let probe = Message::from(&uid).encode();
+        let probe = NodeMessage::from(&uid).encode();
         self.jobs.spawn(async move {
             let begun = Instant::now();
             let beat = lease.write(&link, &facts, (&channel, &probe)).await;
-            Done::Wrote(link.number, beat, begun.elapsed())
+            TaskResult::Wrote(link.number, beat, begun.elapsed())
         });
     }
 
     fn facts(&self) -> Facts {
         let settings = self.state.settings.load();
         let server = &settings.config.server;
+        let (position, _) = self.state.cluster.settings();
         Facts {
             v: Facts::VERSION,
             name: settings.node_name().into(),
@@ -276,12 +282,14 @@ impl Agent {
             sessions: self.state.total(Metric::Sessions),
             lag_us: self.lag.as_micros() as u64,
             tokens: tokens_of(&self.state),
+            settings_log: position.log,
+            settings_revision: position.revision,
         }
     }
 
-    fn handle_done(&mut self, done: Done) {
+    fn handle_done(&mut self, done: TaskResult) {
         match done {
-            Done::Connected(Ok((link, messages))) => {
+            TaskResult::Connected(Ok((link, messages))) => {
                 self.is_connecting = false;
                 self.state.cluster.counters.count(ClusterMetric::Reconnects);
                 (self.link, self.messages) = (Some(Arc::new(link)), Some(messages));
@@ -289,19 +297,19 @@ impl Agent {
                 self.write_lease();
                 self.read_missed();
             }
-            Done::Connected(Err(error)) => {
+            TaskResult::Connected(Err(error)) => {
                 self.is_connecting = false;
                 self.lose_link(&error);
             }
-            Done::Failed(error) => self.handle_failure(&error),
+            TaskResult::Failed(error) => self.handle_failure(&error),
             // On a connection that was given up.
-            Done::Wrote(number, ..)
+            TaskResult::Wrote(number, ..)
                 if self.link.as_ref().is_none_or(|link| link.number != number) => {}
-            Done::Wrote(_, Err(error @ LinkError::Closed(_)), _) => self.lose_link(&error),
-            Done::Wrote(_, Err(error), _) => self.handle_failure(&error),
-            Done::Wrote(_, Ok(beat), lag) => self.handle_beat(beat, lag),
-            Done::Sent(id) => self.handle_sent(id),
-            Done::Unsent(id, uids) => {
+            TaskResult::Wrote(_, Err(error @ LinkError::Closed(_)), _) => self.lose_link(&error),
+            TaskResult::Wrote(_, Err(error), _) => self.handle_failure(&error),
+            TaskResult::Wrote(_, Ok(beat), lag) => self.handle_beat(beat, lag),
+            TaskResult::Sent(id) => self.handle_sent(id),
+            TaskResult::Unsent(id, uids) => {
                 for uid in uids {
                     let name = name_in(&self.nodes)(&uid);
                     if let Some(answered) = self.calls.handle_missing(id, &uid, &name) {
@@ -309,41 +317,44 @@ impl Agent {
                     }
                 }
             }
-            Done::Missed(Ok(calls)) => {
+            TaskResult::Missed(Ok(calls)) => {
                 for (method, request) in calls {
                     self.carry_out(method, request, None);
                 }
             }
-            Done::Missed(Err(error)) => self.handle_failure(&error),
-            Done::MembersWritten(count, written) => {
-                self.count_members_pending(self.members_pending - count);
+            TaskResult::Missed(Err(error)) => self.handle_failure(&error),
+            TaskResult::MembersWritten(count, written) => {
+                self.member_writes.handle_done(count);
                 match written {
                     Ok(changes) => self.announce(&changes),
                     Err(error) => {
-                        self.members_lost = true;
+                        self.lose_members();
                         self.handle_failure(&error);
                     }
                 }
+                self.write_due_members();
             }
-            Done::MembersRead(Ok(stale)) => {
+            TaskResult::MembersRead(Ok(stale)) => {
                 let waiting = (0..self.state.workers()).collect();
                 self.comparison = Some(Comparison { stale, waiting });
                 self.tell_workers(|| BusMessage::ListMembers);
             }
-            Done::MembersRead(Err(error)) => {
+            TaskResult::MembersRead(Err(error)) => {
                 self.members_lost = true;
                 self.handle_failure(&error);
             }
-            Done::Swept(Ok(gone)) => self.handle_swept(gone),
-            Done::Swept(Err(error)) => self.handle_failure(&error),
-            Done::Present(asker, answer) => self.answer_worker(asker, answer),
-            Done::Nothing => {}
+            TaskResult::Swept(dead, Ok(Some(gone))) => self.handle_swept(&dead, gone),
+            TaskResult::Swept(_, Ok(None)) => {}
+            TaskResult::Swept(_, Err(error)) => self.handle_failure(&error),
+            TaskResult::Changes(done) => self.handle_changes_done(done),
+            TaskResult::Present(origin, answer) => self.answer_worker(origin, answer),
+            TaskResult::Nothing => {}
         }
     }
 
     /// What Redis says of a command may pass, and the connection serves. Whether it has ended is seen elsewhere: its channels
     /// end, and a write of the lease is not answered.
-    fn handle_failure(&mut self, error: &LinkError) {
+    pub(super) fn handle_failure(&mut self, error: &LinkError) {
         if let LinkError::Redis(text) = error {
             if let Some(link) = self.link.clone() {
                 // The primary or the slot is elsewhere by now.
@@ -355,7 +366,7 @@ impl Agent {
                     self.jobs.spawn(async move {
                         members::load_script(&link)
                             .await
-                            .map_or_else(Done::Failed, |()| Done::Nothing)
+                            .map_or_else(TaskResult::Failed, |()| TaskResult::Nothing)
                     });
                     return;
                 }
@@ -370,21 +381,21 @@ impl Agent {
         let counters = &self.state.cluster.counters;
         counters.set(ClusterMetric::Lag, lag.as_micros() as u64);
         match beat.written {
-            Written::Taken => return self.handle_taken(&beat),
-            Written::Renewed => {}
-            Written::Created | Written::Revived if !self.has_joined => {
+            LeaseWrite::Taken => return self.handle_taken(&beat),
+            LeaseWrite::Renewed => {}
+            LeaseWrite::Created | LeaseWrite::Revived if !self.has_joined => {
                 tracing::info!(node = self.lease.number, prefix = %self.prefix, "joined the cluster");
             }
-            Written::Created => {
+            LeaseWrite::Created => {
                 counters.count(ClusterMetric::LeasesLost);
                 self.show(Condition::RecordLost, "the record of this node was gone from Redis");
             }
-            Written::Revived => {
+            LeaseWrite::Revived => {
                 counters.count(ClusterMetric::LeasesLost);
                 tracing::warn!("the lease of this node had ended: the others took it for dead");
             }
         }
-        if beat.written != Written::Renewed || self.state.cluster.take_members_dropped() {
+        if beat.written != LeaseWrite::Renewed || self.state.cluster.take_members_dropped() {
             self.members_lost = true;
         }
         self.has_joined = true;
@@ -395,6 +406,7 @@ impl Agent {
         if std::mem::take(&mut self.members_lost) {
             self.compare_members();
         }
+        self.follow_changes(beat.log);
         let tokens = tokens_of(&self.state);
         let other = beat.nodes.values().find(|node| {
             node.is_alive() && node.facts.tokens != tokens && node.uid != self.lease.uid
@@ -417,7 +429,13 @@ impl Agent {
                     let (condition, why) = (*condition, why.clone());
                     self.set_condition(condition, &why);
                 }
-                _ => self.set_condition(Condition::Member, ""),
+                _ => match self.state.cluster.settings().1 {
+                    Some(fault) => {
+                        let (condition, why) = Condition::of_settings(&fault);
+                        self.set_condition(condition, why);
+                    }
+                    None => self.set_condition(Condition::Member, ""),
+                },
             },
         }
     }
@@ -511,21 +529,22 @@ impl Agent {
     fn handle_bus(&mut self, worker: usize, message: BusMessage) {
         match message {
             BusMessage::ClusterAsk { token, ask } => {
-                let asker = Asker { worker, token };
+                let origin = CallOrigin { worker, token };
                 match *ask {
                     ClusterAsk::Command { method, request, node } => {
-                        self.ask_nodes(asker, method, request, node);
+                        self.ask_nodes(origin, method, request, node);
                     }
                     ClusterAsk::Presence { channel, bytes_max } => {
-                        self.read_presence(asker, &channel, Some(bytes_max));
+                        self.read_presence(origin, &channel, Some(bytes_max));
                     }
                     ClusterAsk::PresenceStats { channel } => {
-                        self.read_presence(asker, &channel, None);
+                        self.read_presence(origin, &channel, None);
                     }
                 }
             }
             BusMessage::OnlineQuery { request_id, users } => self.ask_online(request_id, &users),
             BusMessage::StatusQuery { request_id, page } => self.ask_status(request_id, page),
+            BusMessage::ChangeAsk(ask) => self.handle_change_ask(ask),
             BusMessage::OnlineReply { request_id, online } => {
                 self.handle_worker_online(request_id, online);
             }
@@ -540,7 +559,7 @@ impl Agent {
     // Other nodes.
 
     fn handle_message(&mut self, message: &ChannelMessage) {
-        let Ok(message) = serde_json::from_slice::<Message<'_>>(&message.payload) else {
+        let Ok(message) = serde_json::from_slice::<NodeMessage<'_>>(&message.payload) else {
             tracing::warn!("what came over the cluster's channel is no message of a node");
             return;
         };
@@ -570,6 +589,9 @@ impl Agent {
             }
             if *name == status::CALL && message.v == VERSION {
                 return self.serve_status(from, id, request);
+            }
+            if *name == changes::CALL && message.v == VERSION {
+                return self.read_changes(Some((from, id)));
             }
             match Method::of(name).filter(|_| message.v == VERSION) {
                 Some(method) => {

@@ -73,7 +73,7 @@ fn error_of(error: &Value) -> ApiError {
     let code = error["code"].as_u64().and_then(|code| u32::try_from(code).ok());
     match (code, error["message"].as_str()) {
         (Some(code), Some(message)) => ApiError::of_node(code, message.to_owned()),
-        _ => ApiErrorCode::Internal.with_reason("a node's answer is none"),
+        _ => ApiErrorCode::Internal.with_reason("a node's response is malformed"),
     }
 }
 

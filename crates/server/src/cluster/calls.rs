@@ -10,15 +10,15 @@ use crate::api::{ApiError, Method};
 
 /// Who asked, on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asker {
+pub(super) struct CallOrigin {
     pub(super) worker: usize,
     pub(super) token: u64,
 }
 
 /// A call of this node that awaits answers.
 #[derive(Debug)]
-struct Call {
-    asker: Asker,
+struct ClusterCall {
+    origin: CallOrigin,
     method: Method,
     deadline: Instant,
     /// Uids of nodes that have not answered.
@@ -29,8 +29,8 @@ struct Call {
 }
 
 /// An answered call.
-pub(super) struct Answered {
-    pub(super) asker: Asker,
+pub(super) struct CompletedCall {
+    pub(super) origin: CallOrigin,
     pub(super) result: Result<Box<[u8]>, ApiError>,
     pub(super) is_complete: bool,
 }
@@ -39,21 +39,22 @@ pub(super) struct Answered {
 #[derive(Default)]
 pub(super) struct Calls {
     opened: u64,
-    open: HashMap<u64, Call>,
+    open: HashMap<u64, ClusterCall>,
 }
 
 impl Calls {
     /// A call to these nodes, this one among them if it is to carry it out too. `missing` are known not to answer.
     pub(super) fn open(
         &mut self,
-        asker: Asker,
+        origin: CallOrigin,
         method: Method,
         deadline: Instant,
         waiting: HashSet<Arc<str>>,
         missing: Vec<Arc<str>>,
     ) -> u64 {
         let id = self.new_id();
-        let call = Call { asker, method, deadline, waiting, missing, responses: Vec::new() };
+        let call =
+            ClusterCall { origin, method, deadline, waiting, missing, responses: Vec::new() };
         self.open.insert(id, call);
         id
     }
@@ -70,7 +71,7 @@ impl Calls {
         id: u64,
         uid: &str,
         response: &[u8],
-    ) -> Option<Answered> {
+    ) -> Option<CompletedCall> {
         let call = self.open.get_mut(&id)?;
         if !call.waiting.remove(uid) {
             // It has answered before, or was not asked.
@@ -86,7 +87,7 @@ impl Calls {
         id: u64,
         uid: &str,
         name: &Arc<str>,
-    ) -> Option<Answered> {
+    ) -> Option<CompletedCall> {
         let call = self.open.get_mut(&id)?;
         if call.waiting.remove(uid) {
             call.missing.push(Arc::clone(name));
@@ -96,7 +97,7 @@ impl Calls {
 
     /// Those for which a node is waited for that `name` does not know to be alive any more.
     pub(super) fn waiting_for(&self, uid: &str) -> Vec<u64> {
-        let waits = |(id, call): (&u64, &Call)| call.waiting.contains(uid).then_some(*id);
+        let waits = |(id, call): (&u64, &ClusterCall)| call.waiting.contains(uid).then_some(*id);
         self.open.iter().filter_map(waits).collect()
     }
 
@@ -110,7 +111,7 @@ impl Calls {
         &mut self,
         now: Instant,
         name: impl Fn(&Arc<str>) -> Arc<str>,
-    ) -> Vec<Answered> {
+    ) -> Vec<CompletedCall> {
         let due = self.open.iter().filter(|(_, call)| call.deadline <= now);
         let due: Vec<u64> = due.map(|(id, _)| *id).collect();
         let mut ended = Vec::new();
@@ -125,14 +126,14 @@ impl Calls {
         ended
     }
 
-    fn finish_if_answered(&mut self, id: u64) -> Option<Answered> {
+    fn finish_if_answered(&mut self, id: u64) -> Option<CompletedCall> {
         if !self.open.get(&id)?.waiting.is_empty() {
             return None;
         }
         let call = self.open.remove(&id)?;
         let is_complete = call.missing.is_empty();
         let result = combine(call.method, &call.responses, &call.missing);
-        Some(Answered { asker: call.asker, result, is_complete })
+        Some(CompletedCall { origin: call.origin, result, is_complete })
     }
 }
 
@@ -142,11 +143,11 @@ mod tests {
 
     use super::*;
 
-    const ASKER: Asker = Asker { worker: 1, token: 7 };
+    const ORIGIN: CallOrigin = CallOrigin { worker: 1, token: 7 };
 
     fn call(calls: &mut Calls, uids: &[&str]) -> u64 {
         let waiting = uids.iter().map(|uid| Arc::from(*uid)).collect();
-        calls.open(ASKER, Method::Disconnect, Instant::now(), waiting, Vec::new())
+        calls.open(ORIGIN, Method::Disconnect, Instant::now(), waiting, Vec::new())
     }
 
     #[test]
@@ -157,7 +158,7 @@ mod tests {
         assert!(calls.handle_response(id, "a", br#"{"result":{}}"#).is_none());
         assert!(calls.handle_response(id, "stranger", br#"{"result":{}}"#).is_none());
         let answered = calls.handle_response(id, "b", br#"{"result":{}}"#).unwrap();
-        assert!(answered.asker == ASKER && answered.is_complete && answered.result.is_ok());
+        assert!(answered.origin == ORIGIN && answered.is_complete && answered.result.is_ok());
         assert!(calls.handle_response(id, "b", b"{}").is_none() && calls.deadline().is_none());
     }
 

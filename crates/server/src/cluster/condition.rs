@@ -1,6 +1,7 @@
 //! What is wrong between this node and its cluster: named states, each with its fix.
 
 use super::link::LinkError;
+use crate::cluster_message::SettingsFault;
 
 /// Where a node stands in its cluster. The worst of what holds is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,12 +36,16 @@ pub(crate) enum Condition {
     ForeignKey,
     /// What Redis holds of this node was gone: evicted, flushed, or lost by a restart.
     RecordLost,
+    /// This node has refused a change of all nodes' settings.
+    SettingsRefused,
+    /// This node has missed changes of all nodes' settings.
+    SettingsMissed,
     /// An error that has no name here.
     Failed,
 }
 
 impl Condition {
-    pub(crate) const ALL: [Condition; 15] = [
+    pub(crate) const ALL: [Condition; 17] = [
         Condition::Alone,
         Condition::Member,
         Condition::Joining,
@@ -55,6 +60,8 @@ impl Condition {
         Condition::CannotSave,
         Condition::ForeignKey,
         Condition::RecordLost,
+        Condition::SettingsRefused,
+        Condition::SettingsMissed,
         Condition::Failed,
     ];
 
@@ -75,6 +82,8 @@ impl Condition {
             Condition::CannotSave => "cannot_save",
             Condition::ForeignKey => "foreign_key",
             Condition::RecordLost => "record_lost",
+            Condition::SettingsRefused => "settings_refused",
+            Condition::SettingsMissed => "settings_missed",
             Condition::Failed => "failed",
         }
     }
@@ -108,7 +117,21 @@ impl Condition {
             Condition::RecordLost => {
                 "set maxmemory-policy to noeviction and appendonly to yes in Redis; it was written again"
             }
+            Condition::SettingsRefused => {
+                "mend what is named on this node, and make the change again with ?scope=cluster, or undo it so"
+            }
+            Condition::SettingsMissed => {
+                "compare GET /config of this node and of another, make again with ?scope=cluster what differs, and restart it; give the node a state directory, and the same cluster.secret as the others"
+            }
             Condition::Failed => "see Redis's log",
+        }
+    }
+
+    /// Of a node that does not run all that is in the cluster's log.
+    pub(super) fn of_settings(fault: &SettingsFault) -> (Condition, &str) {
+        match fault {
+            SettingsFault::Refused(why) => (Condition::SettingsRefused, why),
+            SettingsFault::Missed(why) => (Condition::SettingsMissed, why),
         }
     }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::agent::{Agent, Done, name_in};
-use super::calls::{Answered, Asker};
+use super::agent::{Agent, TaskResult, name_in};
+use super::calls::{CallOrigin, CompletedCall};
 use super::kept;
 use super::link::Commands;
-use super::message::Message;
+use super::message::NodeMessage;
 use super::state::ClusterMetric;
 use crate::api::Method;
 use crate::bus_message::BusMessage;
@@ -25,7 +25,7 @@ impl Agent {
     /// Has a command carried out by every node that it concerns.
     pub(super) fn ask_nodes(
         &mut self,
-        asker: Asker,
+        origin: CallOrigin,
         method: Method,
         request: Arc<[u8]>,
         node: Option<u16>,
@@ -66,7 +66,7 @@ impl Agent {
         self.state.cluster.counters.count(ClusterMetric::Calls);
         let deadline = Instant::now() + self.call_timeout;
         let nobody = waiting.is_empty();
-        let id = self.calls.open(asker, method, deadline, waiting, missing);
+        let id = self.calls.open(origin, method, deadline, waiting, missing);
         if nobody && let Some(answered) = self.calls.handle_missing(id, "", &"".into()) {
             return self.answer(answered);
         }
@@ -77,13 +77,13 @@ impl Agent {
             let others = asked.iter().filter(|uid| &***uid != REDIS);
             let mut commands = commands_of(&prefix, &uid, call, others, to_all);
             if let Some(field) = &kept_as {
-                kept::keep(&mut commands, &prefix, field, method, &request);
+                kept::keep(&mut commands, &self.place(), link.number, field, (method, &request));
             }
             let sent = link.begin(commands);
             self.jobs.spawn(async move {
                 match sent.await {
-                    Ok(_) => Done::Sent(id),
-                    Err(_) => Done::Unsent(id, asked),
+                    Ok(_) => TaskResult::Sent(id),
+                    Err(_) => TaskResult::Unsent(id, asked),
                 }
             });
         }
@@ -138,7 +138,8 @@ impl Agent {
     /// Sends another node the answer to its call.
     pub(super) fn respond(&mut self, uid: &str, id: u64, response: &[u8]) {
         let Ok(response) = serde_json::from_slice(response) else { return };
-        let message = Message { id, response: Some(response), ..Message::from(&self.lease.uid) };
+        let message =
+            NodeMessage { id, response: Some(response), ..NodeMessage::from(&self.lease.uid) };
         let mut commands = Commands::default();
         let channel = format!("{}:calls:{uid}", self.prefix);
         commands.push(&[b"PUBLISH", channel.as_bytes(), &message.encode()]);
@@ -146,14 +147,18 @@ impl Agent {
     }
 
     /// A call has its answer.
-    pub(super) fn answer(&self, answered: Answered) {
+    pub(super) fn answer(&self, answered: CompletedCall) {
         if !answered.is_complete {
             self.state.cluster.counters.count(ClusterMetric::CallsIncomplete);
         }
-        self.answer_worker(answered.asker, ClusterAnswer::Command(answered.result));
+        self.answer_worker(answered.origin, ClusterAnswer::Command(answered.result));
     }
 
-    pub(super) fn answer_worker(&self, Asker { worker, token }: Asker, answer: ClusterAnswer) {
+    pub(super) fn answer_worker(
+        &self,
+        CallOrigin { worker, token }: CallOrigin,
+        answer: ClusterAnswer,
+    ) {
         let answer = BusMessage::ClusterAnswer { token, answer: Box::new(answer) };
         let _ = self.to_workers.send((worker, answer));
     }
@@ -161,8 +166,8 @@ impl Agent {
     /// Reads what was revoked while this node was not there, and carries it out.
     pub(super) fn read_missed(&mut self) {
         let Some(link) = self.link.clone() else { return };
-        let key = format!("{}:revocations", self.prefix);
-        self.jobs.spawn(async move { Done::Missed(kept::read(&link, &key).await) });
+        let key = kept::revocations_key(&self.prefix);
+        self.jobs.spawn(async move { TaskResult::Missed(kept::read(&link, &key).await) });
     }
 }
 
@@ -174,11 +179,11 @@ fn commands_of<'a>(
     others: impl Iterator<Item = &'a Arc<str>>,
     to_all: bool,
 ) -> Commands {
-    let message = Message {
+    let message = NodeMessage {
         id,
         call: Some(method.name().into()),
         request: serde_json::from_slice(request).ok(),
-        ..Message::from(uid)
+        ..NodeMessage::from(uid)
     };
     let payload = message.encode();
     let mut commands = Commands::default();

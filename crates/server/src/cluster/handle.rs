@@ -11,7 +11,9 @@ use tokio::time::timeout;
 use super::agent::{Agent, Input};
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterAnswer, ClusterAsk, ClusterStatus};
+use crate::cluster_message::{
+    ChangeAsk, ChangeNews, ChangeRefusal, ClusterAnswer, ClusterAsk, ClusterStatus,
+};
 use crate::state::ServerState;
 
 /// What workers have asked and the agent has not looked at. More is refused.
@@ -21,20 +23,20 @@ const INPUTS_MAX: usize = 65_536;
 pub(crate) struct ClusterHandle {
     state: Arc<ServerState>,
     to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
-    running: Option<Running>,
+    running: Option<RunningAgent>,
 }
 
 /// The settings that an agent runs by.
 #[derive(Clone)]
-struct Followed {
+struct AgentSettings {
     cluster: Cluster,
     engine: Arc<Engine>,
     /// `server.node`.
     node: u16,
 }
 
-struct Running {
-    settings: Followed,
+struct RunningAgent {
+    settings: AgentSettings,
     input: mpsc::Sender<Input>,
     task: JoinHandle<()>,
 }
@@ -55,7 +57,7 @@ impl ClusterHandle {
         let engine = cluster.engine.as_deref();
         let engine = engine.and_then(|name| settings.config.engines.get_shared(name));
         let is_followed = match (&self.running, engine) {
-            (Some(Running { settings: of, .. }), Some(engine)) => {
+            (Some(RunningAgent { settings: of, .. }), Some(engine)) => {
                 of.cluster == *cluster && of.node == node && of.engine.is_same_place(engine)
             }
             (running, engine) => running.is_none() && engine.is_none(),
@@ -63,7 +65,7 @@ impl ClusterHandle {
         if is_followed {
             return;
         }
-        let wanted = engine.map(|engine| Followed {
+        let wanted = engine.map(|engine| AgentSettings {
             cluster: cluster.clone(),
             engine: Arc::clone(engine),
             node,
@@ -78,12 +80,12 @@ impl ClusterHandle {
                 let _ = former.input.send(Input::Leave).await;
                 let _ = former.task.await;
             }
-            if let Some(Followed { cluster, engine, node }) = settings {
+            if let Some(AgentSettings { cluster, engine, node }) = settings {
                 let agent = Agent::new(&state, &cluster, &engine, (node, number), to_workers);
                 agent.run(inputs).await;
             }
         });
-        self.running = wanted.map(|settings| Running { settings, input, task });
+        self.running = wanted.map(|settings| RunningAgent { settings, input, task });
     }
 
     /// Takes what a worker has sent about the cluster.
@@ -115,6 +117,14 @@ impl ClusterHandle {
                     status.unreachable.push("nodes with which this one is not in touch".into());
                 }
                 BusMessage::ClusterStatus(Box::new(status))
+            }
+            Input::Bus(_, BusMessage::ChangeAsk(ChangeAsk::Append(_))) => {
+                let why = "this node is not in touch with its cluster".to_owned();
+                BusMessage::ChangeNews(Box::new(ChangeNews::Unkept(why)))
+            }
+            Input::Bus(_, BusMessage::ChangeAsk(ChangeAsk::Claim { .. })) => {
+                let refusal = ChangeRefusal::Unreachable("it has not joined it yet".to_owned());
+                BusMessage::ChangeNews(Box::new(ChangeNews::Refused(refusal)))
             }
             Input::Bus(_, BusMessage::Members(_)) => return self.state.cluster.drop_members(),
             _ => return,

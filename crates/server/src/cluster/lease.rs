@@ -14,7 +14,8 @@ use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 
-use super::link::{Link, LinkError, Reply, Script};
+use super::link::{LinkError, RedisLink, Reply, Script};
+use super::log_position::{self, LogPosition};
 use super::members::links_key;
 
 /// The version of [`Facts`]; a reader takes those it knows, and ignores members that are new to it.
@@ -36,6 +37,11 @@ pub(crate) struct Facts {
     pub(crate) lag_us: u64,
     /// Two nodes of one cluster verify the same tokens: some bits of a hash of what they verify them with.
     pub(crate) tokens: u32,
+    /// The log of changes of all nodes' settings that it follows, and the newest of them that it runs.
+    #[serde(default)]
+    pub(crate) settings_log: u64,
+    #[serde(default)]
+    pub(crate) settings_revision: u64,
 }
 
 impl Facts {
@@ -61,7 +67,7 @@ impl Node {
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
+pub(super) enum LeaseWrite {
     /// The entry was there and had not ended.
     Renewed,
     /// There was no entry of this node.
@@ -75,18 +81,20 @@ pub(super) enum Written {
 /// The answer to a write.
 #[derive(Debug)]
 pub(super) struct Beat {
-    pub(super) written: Written,
+    pub(super) written: LeaseWrite,
     /// All nodes whose entries are there, by number; this one too.
     pub(super) nodes: BTreeMap<u16, Node>,
     /// Processes that have left something behind, and are no living nodes.
     pub(super) dead: Vec<Arc<str>>,
+    /// Where the log of changes of all nodes' settings is.
+    pub(super) log: LogPosition,
 }
 
-/// KEYS: nodes, uids, links. ARGV: uid, number, milliseconds, facts, whether to take over a number whose lease has ended, channel
+/// KEYS: nodes, uids, links, settings. ARGV: uid, number, milliseconds, facts, whether to take over a number whose lease has ended, channel
 /// of this node's own pub/sub probe, the probe, number of the connection.
 const WRITE: &str = r"
 local link = redis.call('HGET', KEYS[3], ARGV[1])
-if link and tonumber(link) > tonumber(ARGV[8]) then return {'late', {}, {}} end
+if link and tonumber(link) > tonumber(ARGV[8]) then return {'late', {}, {}, {'0', '0'}} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local entries = redis.call('HGETALL', KEYS[1])
@@ -126,7 +134,8 @@ for _, uid in ipairs(redis.call('SMEMBERS', KEYS[2])) do
   if not living[uid] and uid ~= ARGV[1] then table.insert(dead, uid) end
 end
 redis.call('PUBLISH', ARGV[6], ARGV[7])
-return {written, reply, dead}
+local log = redis.call('HMGET', KEYS[4], 'id', 'revision')
+return {written, reply, dead, {log[1] or '0', log[2] or '0'}}
 ";
 
 /// KEYS: nodes. ARGV: uid, number. The entry stays, ended, so that its number is given to nobody for a day; what the node has
@@ -155,19 +164,29 @@ pub(super) struct Lease {
     nodes_key: String,
     uids_key: String,
     links_key: String,
+    settings_key: String,
 }
 
 impl Lease {
     pub(super) fn new(prefix: &str, uid: Arc<str>, number: u16, lease_ms: u64) -> Lease {
         let (nodes_key, uids_key) = (format!("{prefix}:nodes"), format!("{prefix}:uids"));
-        let links_key = links_key(prefix);
-        Lease { uid, number, lease_ms, is_wanted: false, nodes_key, uids_key, links_key }
+        let (links_key, settings_key) = (links_key(prefix), log_position::log_key(prefix));
+        Lease {
+            uid,
+            number,
+            lease_ms,
+            is_wanted: false,
+            nodes_key,
+            uids_key,
+            links_key,
+            settings_key,
+        }
     }
 
     /// Takes the number or prolongs the lease on it, and reads who else is there. A message goes through `probe` once.
     pub(super) async fn write(
         &self,
-        link: &Link,
+        link: &RedisLink,
         facts: &Facts,
         (channel, probe): (&str, &[u8]),
     ) -> Result<Beat, LinkError> {
@@ -185,12 +204,13 @@ impl Lease {
             probe,
             link_number.as_bytes(),
         ];
-        let keys = [self.nodes_key.as_bytes(), self.uids_key.as_bytes(), self.links_key.as_bytes()];
+        let keys = [&self.nodes_key, &self.uids_key, &self.links_key, &self.settings_key]
+            .map(|key| key.as_bytes());
         let reply = link.script(&WRITE_SCRIPT, &keys, &arguments).await?;
         let malformed =
-            || LinkError::Redis("ERR the answer to a lease is none, as of another program".into());
+            || LinkError::Redis("ERR the lease holds something that another program wrote".into());
         let mut beat = read(&reply).ok_or_else(malformed)?;
-        if beat.written != Written::Taken {
+        if beat.written != LeaseWrite::Taken {
             let own = Node {
                 number: self.number,
                 uid: Arc::clone(&self.uid),
@@ -203,7 +223,7 @@ impl Lease {
     }
 
     /// Ends the lease: the node has left.
-    pub(super) async fn leave(&self, link: &Link) -> Result<(), LinkError> {
+    pub(super) async fn leave(&self, link: &RedisLink) -> Result<(), LinkError> {
         let number = self.number.to_string();
         let keys = [self.nodes_key.as_bytes()];
         link.script(&LEAVE_SCRIPT, &keys, &[self.uid.as_bytes(), number.as_bytes()]).await?;
@@ -212,12 +232,12 @@ impl Lease {
 }
 
 fn read(reply: &Reply) -> Option<Beat> {
-    let [written, nodes, dead] = reply.list() else { return None };
+    let [written, nodes, dead, log] = reply.list() else { return None };
     let written = match written.text()? {
-        "renewed" => Written::Renewed,
-        "created" => Written::Created,
-        "revived" => Written::Revived,
-        "taken" => Written::Taken,
+        "renewed" => LeaseWrite::Renewed,
+        "created" => LeaseWrite::Created,
+        "revived" => LeaseWrite::Revived,
+        "taken" => LeaseWrite::Taken,
         _ => return None,
     };
     let node = |reply: &Reply| {
@@ -231,5 +251,6 @@ fn read(reply: &Reply) -> Option<Beat> {
         // What is no entry of ours is nobody's.
         nodes: nodes.list().iter().filter_map(node).collect(),
         dead: dead.list().iter().filter_map(Reply::text).map(Arc::from).collect(),
+        log: LogPosition::read(log)?,
     })
 }

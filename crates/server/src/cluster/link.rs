@@ -81,26 +81,26 @@ struct Waiter {
 type Waiters = Arc<Mutex<VecDeque<Waiter>>>;
 
 /// An open connection. Dropped, it closes.
-pub(super) struct Link {
+pub(super) struct RedisLink {
     /// Each has a greater one than those that this process has opened before.
     pub(super) number: u64,
     requests: mpsc::UnboundedSender<Request>,
     tasks: [JoinHandle<()>; 2],
 }
 
-impl Drop for Link {
+impl Drop for RedisLink {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
-impl Link {
+impl RedisLink {
     /// Uses an open connection. What subscribed channels are sent goes to `messages`, which closes when the connection
     /// does.
     pub(super) fn start(
         transport: impl AsyncRead + AsyncWrite + Send + 'static,
         messages: mpsc::UnboundedSender<ChannelMessage>,
-    ) -> Link {
+    ) -> RedisLink {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let number = OPENED.fetch_add(1, Ordering::Relaxed) + 1;
         let (requests, asked) = mpsc::unbounded_channel();
@@ -118,7 +118,7 @@ impl Link {
             // The reader finds out why.
             let _ = write(writing, &waiters, asked).await;
         });
-        Link { number, requests, tasks: [reader, writer] }
+        RedisLink { number, requests, tasks: [reader, writer] }
     }
 
     /// The replies to commands, in order; the first error that Redis answers with takes the place of all.
@@ -133,12 +133,12 @@ impl Link {
         self.send(all).await
     }
 
-    /// As [`Link::call`].
+    /// As [`RedisLink::call`].
     pub(super) async fn send(&self, commands: Commands) -> Result<Vec<Reply>, LinkError> {
         self.begin(commands).await
     }
 
-    /// As [`Link::call`]; the commands have their place in the order of all from now on.
+    /// As [`RedisLink::call`]; the commands have their place in the order of all from now on.
     pub(super) fn begin(
         &self,
         commands: Commands,

@@ -13,12 +13,12 @@ use std::sync::{Arc, LazyLock};
 
 use dunlin_hub::{ClientInfo, MemberEvent, SessionId};
 
-use super::link::{Commands, Link, LinkError, Reply, Script};
-use super::message::{Member, MemberChange};
+use super::link::{Commands, LinkError, RedisLink, Reply, Script};
+use super::message::{MemberChange, StoredMember};
 use crate::api::{ApiError, ApiErrorCode};
 
 /// Members as they stand in Redis, by channel and session.
-pub(super) type Listed = BTreeMap<(Arc<str>, u64), Member>;
+pub(super) type Listed = BTreeMap<(Arc<str>, u64), StoredMember>;
 
 /// Channels that are looked at together.
 const CHANNELS_A_STEP: usize = 128;
@@ -27,11 +27,10 @@ const CHANGES_A_STEP: usize = 128;
 /// What an entry takes in an answer beside its texts.
 const ENTRY_BYTES: usize = 128;
 
-/// KEYS: links, channels of the process, then the members of a channel for each change. ARGV: uid, link (empty: there must be
-/// none), then for each change the session, its entry (empty: it has gone), and the channel if it is the first that came or the
+/// KEYS: links, channels of the process, then the members of a channel for each change. ARGV: uid, link, then for each change the session, its entry (empty: it has gone), and the channel if it is the first that came or the
 /// last that went.
 const WRITE: &str = r"
-if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then
   return redis.error_reply('FENCED members are written by another connection')
 end
 local changed = {}
@@ -48,18 +47,32 @@ end
 return changed
 ";
 
-/// KEYS: links, channels of the process, uids. ARGV: uid. Forgets a dead process, unless it lives again.
+/// KEYS: links, what was removed, then the members of a channel for each that is to be removed. ARGV: uid, then for each the session
+/// and what is to be announced of it. Nothing is removed without its announcement being kept.
+const SWEEP: &str = r"
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 0 end
+for at = 3, #KEYS do
+  if redis.call('HDEL', KEYS[at], ARGV[at * 2 - 4]) == 1 then
+    redis.call('RPUSH', KEYS[2], ARGV[at * 2 - 3])
+  end
+end
+return 1
+";
+
+/// KEYS: links, channels of the process, uids, what was removed, the claim. ARGV: uid. Forgets a dead process whose members were
+/// announced, unless it lives again.
 const FORGET: &str = r"
+redis.call('DEL', KEYS[4], KEYS[5])
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 0 end
 redis.call('DEL', KEYS[2])
 return redis.call('SREM', KEYS[3], ARGV[1])
 ";
 
 static WRITE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(WRITE));
-static FORGET_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(FORGET));
+static SWEEP_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SWEEP));
 
 /// Has Redis keep the script of writes, which keep their order by naming it alone.
-pub(super) async fn load_script(link: &Link) -> Result<(), LinkError> {
+pub(super) async fn load_script(link: &RedisLink) -> Result<(), LinkError> {
     link.call(&[&[b"SCRIPT", b"LOAD", WRITE.as_bytes()]]).await.map(drop)
 }
 
@@ -68,13 +81,13 @@ pub(super) type EdgedChange = (MemberChange, bool);
 
 /// Where a cluster's members are in Redis.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct NodeKeys {
     pub(super) prefix: Arc<str>,
     /// This node's.
     pub(super) uid: Arc<str>,
 }
 
-impl Place {
+impl NodeKeys {
     fn members(&self, channel: &str) -> Vec<u8> {
         format!("{}:members:{channel}", self.prefix).into_bytes()
     }
@@ -86,7 +99,7 @@ impl Place {
     /// Writes what has changed on this node. The future gives what is to be announced to others.
     pub(super) fn write(
         &self,
-        link: &Link,
+        link: &RedisLink,
         changes: Vec<EdgedChange>,
     ) -> impl Future<Output = Result<Vec<MemberChange>, LinkError>> + Send + use<> {
         let number = link.number.to_string();
@@ -130,7 +143,11 @@ impl Place {
     }
 
     /// The members of a process, as Redis has them.
-    pub(super) async fn of_process(&self, link: &Link, uid: &str) -> Result<Listed, LinkError> {
+    pub(super) async fn of_process(
+        &self,
+        link: &RedisLink,
+        uid: &str,
+    ) -> Result<Listed, LinkError> {
         let index = self.channels(uid);
         let replies = link.call(&[&[b"SMEMBERS", &index]]).await?;
         let channels: Vec<Arc<str>> =
@@ -153,7 +170,7 @@ impl Place {
     /// Who is in a channel, by what Redis has; `living` are the uids that count.
     pub(super) fn present(
         &self,
-        link: &Link,
+        link: &RedisLink,
         channel: &str,
         living: HashSet<Arc<str>>,
     ) -> impl Future<Output = Result<Vec<ClientInfo>, LinkError>> + Send + use<> {
@@ -170,42 +187,69 @@ impl Place {
         }
     }
 
-    /// Removes what a dead process has left, if no other node does. Gives the members that were there.
+    fn claim(&self, dead: &str) -> String {
+        format!("{}:sweep:{dead}", self.prefix)
+    }
+
+    fn removed(&self, dead: &str) -> String {
+        format!("{}:removed:{dead}", self.prefix)
+    }
+
+    /// Removes what a dead process has left, if no other node does. Gives the members that were removed and are to be announced,
+    /// those among them that an earlier sweep has not come to announce; then [`NodeKeys::forget`] ends the sweep.
     pub(super) async fn sweep(
         &self,
-        link: &Link,
+        link: &RedisLink,
         dead: &str,
         claim_ms: u64,
-    ) -> Result<Vec<MemberChange>, LinkError> {
-        let (claim, claim_ms) = (format!("{}:sweep:{dead}", self.prefix), claim_ms.to_string());
+    ) -> Result<Option<Vec<MemberChange>>, LinkError> {
+        let (claim, claim_ms) = (self.claim(dead), claim_ms.to_string());
         let set: [&[u8]; 6] =
             [b"SET", claim.as_bytes(), self.uid.as_bytes(), b"NX", b"PX", claim_ms.as_bytes()];
         let replies = link.call(&[&set]).await?;
         if replies.first() == Some(&Reply::Null) {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         // Nothing that it has sent is taken from now on.
-        let links = links_key(&self.prefix);
+        let (links, removed) = (links_key(&self.prefix), self.removed(dead));
         link.call(&[&[b"HDEL", links.as_bytes(), dead.as_bytes()]]).await?;
-        load_script(link).await?;
         let left = all_gone(self.of_process(link, dead).await?);
-        let mut gone = Vec::new();
         for step in left.chunks(CHANGES_A_STEP) {
-            let replies = match link.send(self.commands(dead, "", step)).await {
-                Ok(replies) => replies,
-                // It lives, and will find out what was taken from it.
-                Err(LinkError::Redis(error)) if error.starts_with("FENCED") => break,
-                Err(error) => return Err(error),
-            };
-            let removed = step.iter().zip(replies.iter().flat_map(Reply::list));
-            let removed = removed.filter(|(_, reply)| reply.integer() == Some(1));
-            gone.extend(removed.map(|((change, _), _)| change.clone()));
+            let mut keys = vec![links.clone().into_bytes(), removed.clone().into_bytes()];
+            let mut arguments = vec![dead.as_bytes().to_vec()];
+            for (change, _) in step {
+                keys.push(self.members(&change.channel));
+                arguments.push(change.client.to_string().into_bytes());
+                arguments.push(serde_json::to_vec(change).unwrap_or_default());
+            }
+            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+            // 0: it lives, and will find out what was taken from it.
+            if link.script(&SWEEP_SCRIPT, &keys, &arguments).await? != Reply::Integer(1) {
+                break;
+            }
         }
-        let (uids, channels) = (format!("{}:uids", self.prefix), self.channels(dead));
-        let keys = [links.as_bytes(), &channels, uids.as_bytes()];
-        link.script(&FORGET_SCRIPT, &keys, &[dead.as_bytes()]).await?;
-        link.call(&[&[b"DEL", claim.as_bytes()]]).await?;
-        Ok(gone)
+        let replies = link.call(&[&[b"LRANGE", removed.as_bytes(), b"0", b"-1"]]).await?;
+        let gone = replies.iter().flat_map(Reply::list).filter_map(Reply::bytes);
+        Ok(Some(gone.filter_map(|change| serde_json::from_slice(change).ok()).collect()))
+    }
+
+    /// Appends what ends a sweep: what it has removed is announced by the commands before.
+    pub(super) fn forget(&self, commands: &mut Commands, dead: &str) {
+        let (links, uids) = (links_key(&self.prefix), format!("{}:uids", self.prefix));
+        let (channels, removed, claim) =
+            (self.channels(dead), self.removed(dead), self.claim(dead));
+        commands.push(&[
+            b"EVAL",
+            FORGET.as_bytes(),
+            b"5",
+            links.as_bytes(),
+            &channels,
+            uids.as_bytes(),
+            removed.as_bytes(),
+            claim.as_bytes(),
+            dead.as_bytes(),
+        ]);
     }
 
     /// A change that a worker has reported.
@@ -214,7 +258,7 @@ impl Place {
             channel: Arc::clone(&event.channel),
             client: event.info.client.to_u64(),
             joined: event.joined,
-            member: Member::new(&self.uid, &event.info, event.presence, event.join_leave),
+            member: StoredMember::new(&self.uid, &event.info, event.presence, event.join_leave),
         };
         (change, event.at_edge)
     }
@@ -233,8 +277,8 @@ fn all_gone(listed: Listed) -> Vec<EdgedChange> {
     listed.into_iter().map(gone).collect()
 }
 
-/// The entries of a hash of members. What is none is somebody else's.
-fn entries(reply: &Reply) -> impl Iterator<Item = (u64, Member)> {
+/// The entries of a hash of members. Malformed ones are skipped.
+fn entries(reply: &Reply) -> impl Iterator<Item = (u64, StoredMember)> {
     reply.list().chunks(2).filter_map(|entry| {
         let [client, member] = entry else { return None };
         let member = serde_json::from_slice(member.bytes()?).ok()?;
@@ -301,8 +345,10 @@ mod tests {
     use tokio::net::UnixStream;
     use tokio::sync::mpsc;
 
-    use super::super::lease::{Facts, Lease, Written};
+    use super::super::kept;
+    use super::super::lease::{Facts, Lease, LeaseWrite};
     use super::*;
+    use crate::api::Method;
 
     /// A real Redis at a socket in a directory.
     struct Redis<'a>(Child, &'a Path);
@@ -325,7 +371,7 @@ mod tests {
             Redis(child, directory)
         }
 
-        async fn link(&self) -> Link {
+        async fn link(&self) -> RedisLink {
             let at = self.1.join("socket");
             let stream = loop {
                 match UnixStream::connect(&at).await {
@@ -333,7 +379,7 @@ mod tests {
                     Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
                 }
             };
-            let link = Link::start(stream, mpsc::unbounded_channel().0);
+            let link = RedisLink::start(stream, mpsc::unbounded_channel().0);
             link.call(&[&[b"HELLO", b"3"]]).await.unwrap();
             load_script(&link).await.unwrap();
             link
@@ -342,17 +388,17 @@ mod tests {
 
     /// A node, as these tests need it.
     struct Node {
-        place: Place,
+        place: NodeKeys,
         lease: Lease,
     }
 
     impl Node {
         fn new(uid: &str, number: u16) -> Node {
-            let place = Place { prefix: "test".into(), uid: uid.into() };
+            let place = NodeKeys { prefix: "test".into(), uid: uid.into() };
             Node { lease: Lease::new("test", uid.into(), number, 60_000), place }
         }
 
-        async fn beat(&self, link: &Link) -> Result<Written, LinkError> {
+        async fn beat(&self, link: &RedisLink) -> Result<LeaseWrite, LinkError> {
             let facts = Facts {
                 v: Facts::VERSION,
                 name: "".into(),
@@ -364,12 +410,14 @@ mod tests {
                 sessions: 0,
                 lag_us: 0,
                 tokens: 0,
+                settings_log: 0,
+                settings_revision: 0,
             };
             Ok(self.lease.write(link, &facts, ("calls", b"")).await?.written)
         }
 
         /// Writes `+1!`: session 1 has come, the first; `-1`: it has gone, and others have not.
-        async fn write(&self, link: &Link, changes: &[&str]) -> Result<usize, LinkError> {
+        async fn write(&self, link: &RedisLink, changes: &[&str]) -> Result<usize, LinkError> {
             let changes = changes.iter().map(|change| {
                 let info = ClientInfo {
                     client: SessionId::from_u64(0).unwrap(),
@@ -377,7 +425,7 @@ mod tests {
                     conn_info: None,
                     chan_info: None,
                 };
-                let member = Member::new(&self.place.uid, &info, true, true);
+                let member = StoredMember::new(&self.place.uid, &info, true, true);
                 let joined = change.starts_with('+');
                 let client = change[1..].trim_end_matches('!').parse().unwrap();
                 let change_of = MemberChange { channel: "room".into(), client, joined, member };
@@ -386,7 +434,19 @@ mod tests {
             self.place.write(link, changes.collect()).await.map(|announced| announced.len())
         }
 
-        async fn listed(&self, link: &Link) -> Vec<u64> {
+        /// The sessions that a sweep of another node finds gone, if it makes one.
+        async fn swept(&self, link: &RedisLink, dead: &str) -> Option<Vec<u64>> {
+            let gone = self.place.sweep(link, dead, 60_000).await.unwrap()?;
+            Some(gone.iter().map(|change| change.client).collect())
+        }
+
+        async fn forget(&self, link: &RedisLink, dead: &str) {
+            let mut commands = Commands::default();
+            self.place.forget(&mut commands, dead);
+            link.send(commands).await.unwrap();
+        }
+
+        async fn listed(&self, link: &RedisLink) -> Vec<u64> {
             let listed = self.place.of_process(link, &self.place.uid).await.unwrap();
             listed.keys().map(|(_, client)| *client).collect()
         }
@@ -419,9 +479,9 @@ mod tests {
         let redis = Redis::start(directory.path());
         let (node, former, link) = (Node::new("a", 1), redis.link().await, redis.link().await);
         assert!(is_fenced(&node.write(&former, &["+1!"]).await), "there is no lease");
-        assert_eq!(node.beat(&former).await, Ok(Written::Created));
+        assert_eq!(node.beat(&former).await, Ok(LeaseWrite::Created));
         assert_eq!(node.write(&former, &["+1!"]).await, Ok(1));
-        assert_eq!(node.beat(&link).await, Ok(Written::Renewed));
+        assert_eq!(node.beat(&link).await, Ok(LeaseWrite::Renewed));
         assert!(is_fenced(&node.write(&former, &["+2"]).await));
         assert!(node.beat(&former).await.is_err(), "late, and it changes nothing");
         assert_eq!(node.write(&link, &["+3"]).await, Ok(1));
@@ -437,22 +497,62 @@ mod tests {
         node.beat(&link).await.unwrap();
         node.write(&link, &["+1!", "+2"]).await.unwrap();
         other.beat(&of_other).await.unwrap();
-        let gone = other.place.sweep(&of_other, "a", 60_000).await.unwrap();
-        assert_eq!(gone.iter().map(|change| change.client).collect::<Vec<_>>(), [1, 2]);
+        let gone = other.swept(&of_other, "a").await.unwrap();
+        assert_eq!(gone, [1, 2]);
+        other.forget(&of_other, "a").await;
         assert!(is_fenced(&node.write(&link, &["+3!"]).await));
         let uids = of_other.call(&[&[b"SMEMBERS", b"test:uids"]]).await.unwrap();
         assert_eq!(uids, [Reply::List(vec![Reply::Bytes((*b"b").into())])]);
 
-        assert_eq!(node.beat(&link).await, Ok(Written::Revived));
+        assert_eq!(node.beat(&link).await, Ok(LeaseWrite::Revived));
         assert_eq!(node.write(&link, &["+3!"]).await, Ok(1));
-        // A sweep that has begun before takes nothing of it.
-        let late = other.place.commands(
-            "a",
-            "",
-            &all_gone(other.place.of_process(&link, "a").await.unwrap()),
-        );
-        let late = of_other.send(late).await;
-        assert!(is_fenced(&late.map(|replies| replies.len())));
         assert_eq!(node.listed(&link).await, [3]);
+    }
+
+    /// Who swept and lost its connection before it had announced the leaves took them with it: the entries were gone.
+    #[tokio::test]
+    async fn leaves_that_a_sweep_did_not_announce_are_announced_by_the_next() {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let (node, link) = (Node::new("a", 1), redis.link().await);
+        let (other, third) = (Node::new("b", 2), Node::new("c", 3));
+        node.beat(&link).await.unwrap();
+        node.write(&link, &["+1!", "+2"]).await.unwrap();
+        let of_other = redis.link().await;
+        assert_eq!(other.swept(&of_other, "a").await.unwrap(), [1, 2]);
+        drop(of_other);
+        let of_third = redis.link().await;
+        assert_eq!(third.swept(&of_third, "a").await, None, "the claim holds for a while");
+        of_third.call(&[&[b"DEL", b"test:sweep:a"]]).await.unwrap();
+        assert_eq!(third.swept(&of_third, "a").await.unwrap(), [1, 2]);
+        third.forget(&of_third, "a").await;
+        assert_eq!(third.swept(&of_third, "a").await.unwrap(), [0; 0]);
+    }
+
+    /// A user was blocked by a connection that was given up, and that came after he was let in again.
+    #[tokio::test]
+    async fn only_the_connection_that_the_lease_was_written_on_last_keeps_calls() {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let (node, former, link) = (Node::new("a", 1), redis.link().await, redis.link().await);
+        let keep = async |by: &RedisLink, method| {
+            let mut commands = Commands::default();
+            kept::keep(
+                &mut commands,
+                &node.place,
+                by.number,
+                "user u",
+                (method, br#"{"user":"u"}"#),
+            );
+            by.send(commands).await
+        };
+        node.beat(&former).await.unwrap();
+        assert!(keep(&former, Method::BlockUser).await.is_ok());
+        node.beat(&link).await.unwrap();
+        assert!(keep(&link, Method::UnblockUser).await.is_ok());
+        let late = keep(&former, Method::BlockUser).await.map(|replies| replies.len());
+        assert!(is_fenced(&late), "{late:?}");
+        let calls = kept::read(&link, &kept::revocations_key("test")).await.unwrap();
+        assert!(matches!(&calls[..], [(Method::UnblockUser, _)]));
     }
 }

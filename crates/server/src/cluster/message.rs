@@ -1,7 +1,7 @@
 //! What nodes say to each other over Redis's channels: JSON, versioned.
 //!
 //! There is one channel for all nodes and one for each. Redis keeps no message of a channel: one that is missed costs the
-//! asker its answer, so a call ends with the names of those that did not answer, never in silence.
+//! caller its answer, so a call ends with the names of those that did not answer, never in silence.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(super) const VERSION: u8 = 1;
 
 /// A message. What it is follows from the member that it has.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Message<'a> {
+pub(super) struct NodeMessage<'a> {
     pub(super) v: u8,
     /// The sender's uid.
     #[serde(borrow)]
@@ -36,9 +36,9 @@ pub(super) struct Message<'a> {
     pub(super) members: Vec<MemberChange>,
 }
 
-impl<'a> Message<'a> {
-    pub(super) fn from(uid: &'a str) -> Message<'a> {
-        Message { v: VERSION, from: uid.into(), ..Message::default() }
+impl<'a> NodeMessage<'a> {
+    pub(super) fn from(uid: &'a str) -> NodeMessage<'a> {
+        NodeMessage { v: VERSION, from: uid.into(), ..NodeMessage::default() }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -52,12 +52,12 @@ pub(super) struct MemberChange {
     pub(super) channel: Arc<str>,
     pub(super) client: u64,
     pub(super) joined: bool,
-    pub(super) member: Member,
+    pub(super) member: StoredMember,
 }
 
 /// A member of a channel, as it stands in Redis.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Member {
+pub(super) struct StoredMember {
     pub(super) v: u8,
     /// The uid of the node that has the session: the entry counts while that node's lease does.
     pub(super) node: Arc<str>,
@@ -73,18 +73,18 @@ pub(super) struct Member {
     pub(super) join_leave: bool,
 }
 
-impl Member {
+impl StoredMember {
     pub(super) fn new(
         node: &Arc<str>,
         info: &ClientInfo,
         presence: bool,
         join_leave: bool,
-    ) -> Member {
+    ) -> StoredMember {
         // What is no JSON cannot be passed on as such.
         let raw = |json: &Option<Box<[u8]>>| {
             json.as_deref().and_then(|json| serde_json::from_slice::<Box<RawValue>>(json).ok())
         };
-        Member {
+        StoredMember {
             v: VERSION,
             node: Arc::clone(node),
             user: info.user.as_str().into(),

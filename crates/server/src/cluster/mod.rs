@@ -14,6 +14,9 @@
 //! | `:members:CHANNEL` | hash: session id → who it is, and the uid of its node ([`members`]) |
 //! | `:channels:UID` | set: channels of which a process has members |
 //! | `:revocations` | hash: what is revoked → the call that revokes it, for nodes that were away |
+//! | `:settings` | hash: changes of all nodes' settings, sealed, by number ([`changes`]) |
+//! | `:settings:claim` | the node that makes such a change |
+//! | `:removed:UID` | list: members of a dead process that are removed and not announced yet |
 //! | `:sweep:UID` | which node sweeps after a dead one |
 //! | `:calls`, `:calls:UID` | channels: to all nodes, to one ([`message`]) |
 
@@ -21,12 +24,15 @@ mod address;
 mod agent;
 mod answers;
 mod calls;
+mod changes;
 mod condition;
 mod forwarding;
 mod handle;
 mod kept;
 mod lease;
 mod link;
+mod log_position;
+mod member_writes;
 mod members;
 mod message;
 mod online;

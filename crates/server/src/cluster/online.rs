@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::agent::Agent;
 use super::link::Commands;
-use super::message::Message;
+use super::message::NodeMessage;
 use crate::bus_message::BusMessage;
 
 /// The name of the call between nodes; it is no method of the server API.
@@ -29,14 +29,15 @@ struct Places {
 /// Questions under way, by their ids.
 #[derive(Default)]
 pub(super) struct OnlineQueries {
+    /// Questions that this node's workers were asked.
     begun: u64,
     /// Of this node's push thread.
-    asked: HashMap<u64, Asked>,
+    asked: HashMap<u64, AskedQuery>,
     /// Of other nodes.
-    served: HashMap<u64, Served>,
+    served: HashMap<u64, ServedQuery>,
 }
 
-struct Asked {
+struct AskedQuery {
     /// Of the push thread.
     request_id: u64,
     deadline: Instant,
@@ -44,7 +45,7 @@ struct Asked {
     online: BTreeSet<u32>,
 }
 
-struct Served {
+struct ServedQuery {
     uid: Arc<str>,
     id: u64,
     since: Instant,
@@ -57,6 +58,30 @@ impl OnlineQueries {
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.asked.values().map(|asked| asked.deadline).min()
     }
+
+    /// A node has answered a call. One that cannot say, as of another version, has nobody connected: better a push too many.
+    fn handle_response(&mut self, id: u64, uid: &str, response: &str) -> Handled {
+        let Some(asked) = self.asked.get_mut(&id) else { return Handled::NotAsked };
+        if let Ok(places) = serde_json::from_str::<Places>(response) {
+            asked.online.extend(places.online);
+        }
+        asked.waiting.remove(uid);
+        if !asked.waiting.is_empty() {
+            return Handled::Waiting;
+        }
+        let answered = self.asked.remove(&id);
+        answered.map_or(Handled::NotAsked, |of| Handled::Answered(of.request_id, of.online))
+    }
+}
+
+/// What an answer of a node was.
+#[derive(Debug, PartialEq)]
+enum Handled {
+    /// Of a call that is no question about users.
+    NotAsked,
+    Waiting,
+    /// The last that was waited for: of this request, and who is connected.
+    Answered(u64, BTreeSet<u32>),
 }
 
 impl Agent {
@@ -69,16 +94,15 @@ impl Agent {
         else {
             return self.answer_online(request_id, BTreeSet::new());
         };
-        self.online.begun += 1;
-        let id = self.online.begun;
+        let id = self.calls.new_id();
         let deadline = Instant::now() + self.call_timeout;
-        let asked = Asked { request_id, deadline, waiting, online: BTreeSet::new() };
+        let asked = AskedQuery { request_id, deadline, waiting, online: BTreeSet::new() };
         self.online.asked.insert(id, asked);
-        let message = Message {
+        let message = NodeMessage {
             id,
             call: Some(CALL.into()),
             request: Some(&request),
-            ..Message::from(&self.lease.uid)
+            ..NodeMessage::from(&self.lease.uid)
         };
         let (payload, channel) = (message.encode(), format!("{}:calls", self.prefix));
         let mut commands = Commands::default();
@@ -88,14 +112,10 @@ impl Agent {
 
     /// A node has answered. False: it was another call's answer.
     pub(super) fn handle_online(&mut self, id: u64, uid: &str, response: &str) -> bool {
-        let Ok(places) = serde_json::from_str::<Places>(response) else { return false };
-        let Some(asked) = self.online.asked.get_mut(&id) else { return true };
-        asked.online.extend(places.online);
-        asked.waiting.remove(uid);
-        if asked.waiting.is_empty()
-            && let Some(Asked { request_id, online, .. }) = self.online.asked.remove(&id)
-        {
-            self.answer_online(request_id, online);
+        match self.online.handle_response(id, uid, response) {
+            Handled::NotAsked => return false,
+            Handled::Waiting => {}
+            Handled::Answered(request_id, online) => self.answer_online(request_id, online),
         }
         true
     }
@@ -128,7 +148,8 @@ impl Agent {
         let Ok(Users { users }) = serde_json::from_str(request) else { return };
         self.online.begun += 1;
         let (request_id, workers) = (self.online.begun, self.state.workers());
-        let served = Served { uid, id, since: Instant::now(), workers, online: BTreeSet::new() };
+        let served =
+            ServedQuery { uid, id, since: Instant::now(), workers, online: BTreeSet::new() };
         self.online.served.insert(request_id, served);
         let users: Arc<[String]> = users.into();
         self.tell_workers(|| BusMessage::OnlineQuery { request_id, users: Arc::clone(&users) });
@@ -142,10 +163,37 @@ impl Agent {
         if served.workers > 0 {
             return;
         }
-        let Some(Served { uid, id, online, .. }) = self.online.served.remove(&request_id) else {
+        let Some(ServedQuery { uid, id, online, .. }) = self.online.served.remove(&request_id)
+        else {
             return;
         };
         let response = serde_json::to_vec(&Places { online }).unwrap_or_default();
         self.respond(&uid, id, &response);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer without users, as of a version that does not know the question, was taken for one to another call of the same
+    /// number, for the two were counted apart; and the question waited for its deadline.
+    #[test]
+    fn an_answer_belongs_to_the_question_with_its_id_whatever_it_says() {
+        let mut queries = OnlineQueries::default();
+        let waiting = ["a", "b"].map(Arc::from).into();
+        let asked = AskedQuery {
+            request_id: 9,
+            deadline: Instant::now(),
+            waiting,
+            online: BTreeSet::new(),
+        };
+        queries.asked.insert(5, asked);
+        let unknown = r#"{"error":{"code":108,"message":"not available"}}"#;
+        assert_eq!(queries.handle_response(6, "a", unknown), Handled::NotAsked);
+        assert_eq!(queries.handle_response(5, "a", unknown), Handled::Waiting);
+        let answered = queries.handle_response(5, "b", r#"{"online":[2]}"#);
+        assert_eq!(answered, Handled::Answered(9, [2].into()));
+        assert_eq!(queries.handle_response(5, "b", unknown), Handled::NotAsked);
     }
 }

@@ -7,65 +7,74 @@ use dunlin_config::HookEventKind;
 use dunlin_hub::{SessionId, UnsubscribeCause};
 use dunlin_webhooks::{HookEvent, HookEventBody};
 
-use super::agent::{Agent, Done};
-use super::calls::Asker;
+use super::agent::{Agent, TaskResult};
+use super::calls::CallOrigin;
 use super::link::Commands;
-use super::members::{EdgedChange, Place, bounded, counted};
-use super::message::{MemberChange, Message, unix_ms};
+use super::members::{NodeKeys, bounded, counted};
+use super::message::{MemberChange, NodeMessage, unix_ms};
 use super::state::ClusterMetric;
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{ClusterAnswer, MembersReport, RemoteMember};
 
-/// Changes of members that may be on their way to Redis; beyond it they are compared with what it has, once it answers.
-const MEMBERS_PENDING_MAX: usize = 1 << 18;
 /// Members whose coming and going is announced in one message.
 const MEMBERS_A_MESSAGE: usize = 256;
 
 impl Agent {
-    pub(super) fn place(&self) -> Place {
-        Place { prefix: Arc::clone(&self.prefix), uid: Arc::clone(&self.lease.uid) }
+    pub(super) fn place(&self) -> NodeKeys {
+        NodeKeys { prefix: Arc::clone(&self.prefix), uid: Arc::clone(&self.lease.uid) }
     }
 
     pub(super) fn handle_members(&mut self, worker: usize, report: MembersReport) {
         match report {
             MembersReport::Changed(events) => {
                 let place = self.place();
-                self.write_changes(events.iter().map(|event| place.change(event)).collect());
+                // Without a connection, or before the lease is written on it, they are found by the comparison that is due.
+                if self.members_lost {
+                    return;
+                }
+                let changes = events.iter().map(|event| place.change(event)).collect();
+                if !self.member_writes.add(changes) {
+                    self.members_lost = true;
+                }
+                self.write_due_members();
             }
             MembersReport::All(events) => {
                 let place = self.place();
                 let listed: Vec<_> = events.iter().map(|event| place.change(event)).collect();
                 let stale = self.comparison.as_mut().and_then(|of| of.handle_list(worker, &listed));
-                self.write_changes(listed);
+                if self.members_lost {
+                    return;
+                }
+                self.member_writes.add_listed(listed);
                 if let Some(stale) = stale {
                     self.comparison = None;
-                    self.write_changes(stale);
+                    self.member_writes.add_listed(stale);
                 }
+                self.write_due_members();
             }
-            MembersReport::Lost => self.members_lost = true,
+            MembersReport::Lost => self.lose_members(),
         }
     }
 
-    fn write_changes(&mut self, changes: Vec<EdgedChange>) {
-        // Without a connection, or before the lease is written on it, they are found by the comparison that is due.
-        if self.members_lost || changes.is_empty() {
-            return;
-        }
-        let Some(link) = self.link.clone() else { return };
-        let count = changes.len();
-        if self.members_pending + count > MEMBERS_PENDING_MAX {
-            self.members_lost = true;
-            return;
-        }
-        self.count_members_pending(self.members_pending + count);
-        let written = self.place().write(&link, changes);
-        self.jobs.spawn(async move { Done::MembersWritten(count, written.await) });
+    /// What waits is not written any more: all members are compared with what Redis has.
+    pub(super) fn lose_members(&mut self) {
+        self.members_lost = true;
+        self.member_writes.clear();
     }
 
-    pub(super) fn count_members_pending(&mut self, count: usize) {
-        self.members_pending = count;
-        self.state.cluster.counters.set(ClusterMetric::MembersPending, count as u64);
+    /// Writes what waits, as much as may be out at once.
+    pub(super) fn write_due_members(&mut self) {
+        if let Some(link) = self.link.clone() {
+            let changes = self.member_writes.take();
+            let count = changes.len();
+            if count > 0 {
+                let written = self.place().write(&link, changes);
+                self.jobs.spawn(async move { TaskResult::MembersWritten(count, written.await) });
+            }
+        }
+        let counters = &self.state.cluster.counters;
+        counters.set(ClusterMetric::MembersPending, self.member_writes.count() as u64);
     }
 
     /// Compares this node's members with what Redis has of them, and corrects that.
@@ -73,19 +82,23 @@ impl Agent {
         let Some(link) = self.link.clone() else { return };
         self.state.cluster.counters.count(ClusterMetric::Resyncs);
         let place = self.place();
-        self.jobs
-            .spawn(async move { Done::MembersRead(place.of_process(&link, &place.uid).await) });
+        self.jobs.spawn(async move {
+            TaskResult::MembersRead(place.of_process(&link, &place.uid).await)
+        });
     }
 
     /// Removes what a dead process has left, unless another node does.
     pub(super) fn sweep(&mut self, dead: Arc<str>) {
         let Some(link) = self.link.clone() else { return };
         let (place, claim_ms) = (self.place(), self.lease.lease_ms);
-        self.jobs.spawn(async move { Done::Swept(place.sweep(&link, &dead, claim_ms).await) });
+        self.jobs.spawn(async move {
+            let swept = place.sweep(&link, &dead, claim_ms).await;
+            TaskResult::Swept(dead, swept)
+        });
     }
 
     /// Tells everybody of a dead node's members that they have gone: this node alone does, for it has removed them.
-    pub(super) fn handle_swept(&mut self, gone: Vec<MemberChange>) {
+    pub(super) fn handle_swept(&mut self, dead: &str, gone: Vec<MemberChange>) {
         let counters = &self.state.cluster.counters;
         counters.set(ClusterMetric::Swept, counters.get(ClusterMetric::Swept) + gone.len() as u64);
         for change in &gone {
@@ -96,7 +109,9 @@ impl Agent {
         }
         let announced: Vec<_> =
             gone.into_iter().filter(|change| change.member.join_leave).collect();
-        self.announce(&announced);
+        let mut commands = self.announcements(&announced);
+        self.place().forget(&mut commands, dead);
+        self.spawn(commands);
     }
 
     fn emit_unsubscribe(&mut self, change: &MemberChange) {
@@ -118,15 +133,21 @@ impl Agent {
 
     /// Tells the other nodes who has come and gone.
     pub(super) fn announce(&mut self, changes: &[MemberChange]) {
-        let channel = format!("{}:calls", self.prefix);
-        let mut commands = Commands::default();
-        for members in changes.chunks(MEMBERS_A_MESSAGE) {
-            let message = Message { members: members.to_vec(), ..Message::from(&self.lease.uid) };
-            commands.push(&[b"PUBLISH", channel.as_bytes(), &message.encode()]);
-        }
+        let commands = self.announcements(changes);
         if !commands.is_empty() {
             self.spawn(commands);
         }
+    }
+
+    fn announcements(&self, changes: &[MemberChange]) -> Commands {
+        let channel = format!("{}:calls", self.prefix);
+        let mut commands = Commands::default();
+        for members in changes.chunks(MEMBERS_A_MESSAGE) {
+            let message =
+                NodeMessage { members: members.to_vec(), ..NodeMessage::from(&self.lease.uid) };
+            commands.push(&[b"PUBLISH", channel.as_bytes(), &message.encode()]);
+        }
+        commands
     }
 
     /// Tells the subscribers on this node.
@@ -144,25 +165,30 @@ impl Agent {
     }
 
     /// Reads who is in a channel; without a bound, how many.
-    pub(super) fn read_presence(&mut self, asker: Asker, channel: &str, bytes_max: Option<usize>) {
+    pub(super) fn read_presence(
+        &mut self,
+        origin: CallOrigin,
+        channel: &str,
+        bytes_max: Option<usize>,
+    ) {
         let answer = move |present: Result<_, _>| match bytes_max {
             Some(max) => ClusterAnswer::Presence(present.and_then(|all| bounded(all, max))),
             None => ClusterAnswer::PresenceStats(present.map(|all| counted(&all))),
         };
         let unknown = |why: &dyn std::fmt::Display| {
-            let why = format_args!("who is present on other nodes is not known: {why}");
+            let why = format_args!("presence on other nodes is unknown: {why}");
             ApiErrorCode::Internal.with_reason(why)
         };
         let Some(link) = self.link.clone() else {
             let why = unknown(&"there is no connection to the cluster's Redis");
-            return self.answer_worker(asker, answer(Err(why)));
+            return self.answer_worker(origin, answer(Err(why)));
         };
         let living = self.nodes.values().filter(|node| node.is_alive());
         let mut living: HashSet<Arc<str>> = living.map(|node| Arc::clone(&node.uid)).collect();
         living.insert(Arc::clone(&self.lease.uid));
         let present = self.place().present(&link, channel, living);
         self.jobs.spawn(async move {
-            Done::Present(asker, answer(present.await.map_err(|error| unknown(&error))))
+            TaskResult::Present(origin, answer(present.await.map_err(|error| unknown(&error))))
         });
     }
 }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use dunlin_config::store::ClusterPosition;
 use dunlin_metrics::{Collector, DescriptorEncoder, Family, Kind, metrics};
 use serde_json::{Value, json};
 
 use super::condition::Condition;
 use super::lease::Node;
+use crate::cluster_message::SettingsFault;
 
 /// No number: this node is alone, and `server.node` is its number.
 const NO_NUMBER: u16 = u16::MAX;
@@ -28,6 +30,7 @@ metrics! {
     Reconnects, Counter, "cluster_redis_reconnects_total", "Times the connection to Redis was opened again.";
     LeasesLost, Counter, "cluster_leases_lost_total", "Times the lease of this node had ended, or its record was gone.";
     Swept, Counter, "cluster_members_swept_total", "Members of dead nodes that this node has removed from presence.";
+    SettingsRevision, Gauge, "cluster_settings_revision", "The newest change of all nodes' settings that this node runs.";
     Resyncs, Counter, "cluster_member_resyncs_total", "Times all members of this node were compared with what Redis has.";
 }
 
@@ -41,6 +44,8 @@ pub(crate) struct ClusterState {
     /// What a worker has said of its members was dropped on its way to the agent.
     members_dropped: AtomicBool,
     view: Mutex<View>,
+    /// Written by the admin thread alone.
+    settings: Mutex<(ClusterPosition, Option<SettingsFault>)>,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +58,7 @@ struct View {
     servers: String,
     lease_ms: u64,
     nodes: BTreeMap<u16, Node>,
+    log_revision: u64,
 }
 
 impl Default for ClusterState {
@@ -63,11 +69,34 @@ impl Default for ClusterState {
             written_ms: AtomicU64::new(0),
             members_dropped: AtomicBool::new(false),
             view: Mutex::default(),
+            settings: Mutex::default(),
         }
     }
 }
 
 impl ClusterState {
+    /// How far this node has followed the changes of all nodes' settings, and why not further.
+    pub(crate) fn set_settings(&self, position: ClusterPosition, fault: Option<SettingsFault>) {
+        self.counters.set(ClusterMetric::SettingsRevision, position.revision);
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = (position, fault);
+    }
+
+    pub(super) fn settings(&self) -> (ClusterPosition, Option<SettingsFault>) {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The newest change that the log has.
+    pub(super) fn set_log_revision(&self, revision: u64) {
+        self.lock().log_revision = revision;
+    }
+
+    /// Names of nodes whose leases have ended.
+    pub(crate) fn gone(&self) -> Vec<Arc<str>> {
+        let view = self.lock();
+        let gone = view.nodes.values().filter(|node| !node.is_alive());
+        gone.map(|node| Arc::clone(&node.facts.name)).collect()
+    }
+
     /// The number that sessions are opened under; `None`: `server.node`.
     pub(crate) fn number(&self) -> Option<u16> {
         Some(self.number.load(Ordering::Acquire)).filter(|&number| number != NO_NUMBER)
@@ -158,6 +187,7 @@ impl ClusterState {
                 "revision": node.facts.revision,
                 "sessions": node.facts.sessions,
                 "lag_us": node.facts.lag_us,
+                "settings_revision": node.facts.settings_revision,
             })
         });
         json!({
@@ -170,6 +200,7 @@ impl ClusterState {
             "node": self.number(),
             "lease_ms": view.lease_ms,
             "written_ms_ago": age_ms,
+            "settings_revision": view.log_revision,
             "nodes": nodes.collect::<Vec<_>>(),
         })
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
@@ -9,10 +10,10 @@ use tokio::time::Instant;
 
 use super::agent::Agent;
 use super::link::Commands;
-use super::message::Message;
+use super::message::NodeMessage;
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterStatus, NodeStatus, StatusPage};
+use crate::cluster_message::{ChangeNews, ClusterStatus, NodeStatus, StatusPage};
 
 /// The name of the call between nodes; it is no method of the server API.
 pub(super) const CALL: &str = "status";
@@ -27,6 +28,10 @@ struct Request {
 pub(super) struct StatusQueries(HashMap<u64, StatusQuery>);
 
 struct StatusQuery {
+    /// It is not about a page: what each node makes of a change of all nodes' settings.
+    is_change: bool,
+    /// Redis has confirmed that the change is kept and announced. Nodes may have answered before.
+    is_announced: bool,
     deadline: Instant,
     /// Number and name of nodes that have not answered, by uid.
     waiting: BTreeMap<Arc<str>, (u16, Arc<str>)>,
@@ -36,20 +41,14 @@ struct StatusQuery {
 impl StatusQueries {
     /// When the first has waited long enough.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.0.values().map(|query| query.deadline).min()
+        self.0.values().filter(|query| query.is_announced).map(|query| query.deadline).min()
     }
 }
 
 impl Agent {
     /// The admin port asks what the other nodes say of themselves.
     pub(super) fn ask_status(&mut self, request_id: u64, page: StatusPage) {
-        let living = self.nodes.values().filter(|of| of.is_alive() && of.uid != self.lease.uid);
-        let waiting: BTreeMap<_, _> = living
-            .map(|node| (Arc::clone(&node.uid), (node.number, Arc::clone(&node.facts.name))))
-            .collect();
-        let deadline = Instant::now() + self.call_timeout;
-        let status = ClusterStatus { request_id, ..ClusterStatus::default() };
-        let query = StatusQuery { deadline, waiting, status };
+        let query = self.query(request_id, self.call_timeout, false);
         let request = to_raw_value(&Request { page });
         let Some(request) =
             request.ok().filter(|_| self.link.is_some() && !query.waiting.is_empty())
@@ -57,11 +56,11 @@ impl Agent {
             return self.answer_status(query);
         };
         let id = self.calls.new_id();
-        let message = Message {
+        let message = NodeMessage {
             id,
             call: Some(CALL.into()),
             request: Some(&request),
-            ..Message::from(&self.lease.uid)
+            ..NodeMessage::from(&self.lease.uid)
         };
         let payload = message.encode();
         let mut commands = Commands::default();
@@ -73,6 +72,36 @@ impl Agent {
         self.spawn(commands);
     }
 
+    /// A question to all living nodes.
+    fn query(&self, request_id: u64, within: Duration, is_change: bool) -> StatusQuery {
+        let living = self.nodes.values().filter(|of| of.is_alive() && of.uid != self.lease.uid);
+        let waiting = living
+            .map(|node| (Arc::clone(&node.uid), (node.number, Arc::clone(&node.facts.name))))
+            .collect();
+        let deadline = Instant::now() + within;
+        let status = ClusterStatus { request_id, ..ClusterStatus::default() };
+        StatusQuery { is_change, is_announced: !is_change, deadline, waiting, status }
+    }
+
+    /// Waits for what the others make of a change that is about to be announced; gives the id of the call.
+    pub(super) fn await_change(&mut self, within: Duration) -> u64 {
+        let id = self.calls.new_id();
+        let query = self.query(0, within, true);
+        self.status.0.insert(id, query);
+        id
+    }
+
+    /// It was announced; or, with `false`, was not.
+    pub(super) fn handle_announced(&mut self, id: u64, announced: bool) {
+        let Some(query) = self.status.0.get_mut(&id) else { return };
+        query.is_announced = true;
+        if (!announced || query.waiting.is_empty())
+            && let Some(query) = self.status.0.remove(&id).filter(|_| announced)
+        {
+            self.answer_status(query);
+        }
+    }
+
     /// A node has answered. False: it was another call's answer.
     pub(super) fn handle_status(&mut self, id: u64, uid: &str, response: &str) -> bool {
         let Some(query) = self.status.0.get_mut(&id) else { return false };
@@ -81,6 +110,7 @@ impl Agent {
             query.status.nodes.push(NodeStatus { node, name, response });
         }
         if query.waiting.is_empty()
+            && query.is_announced
             && let Some(query) = self.status.0.remove(&id)
         {
             self.answer_status(query);
@@ -90,17 +120,24 @@ impl Agent {
 
     /// Answers what has waited long enough.
     pub(super) fn expire_status(&mut self, now: Instant) {
-        let due: Vec<_> = self.status.0.extract_if(|_, query| query.deadline <= now).collect();
+        let due: Vec<_> = self
+            .status
+            .0
+            .extract_if(|_, query| query.is_announced && query.deadline <= now)
+            .collect();
         due.into_iter().for_each(|(_, query)| self.answer_status(query));
     }
 
     fn answer_status(&self, query: StatusQuery) {
-        let StatusQuery { waiting, mut status, .. } = query;
+        let StatusQuery { is_change, waiting, mut status, .. } = query;
         status.unreachable = waiting.into_values().map(|(_, name)| name).collect();
         if !self.has_joined {
             status.unreachable.push("nodes that are not known yet".into());
         }
-        let answer = BusMessage::ClusterStatus(Box::new(status));
+        let answer = match is_change {
+            true => BusMessage::ChangeNews(Box::new(ChangeNews::Answered(status))),
+            false => BusMessage::ClusterStatus(Box::new(status)),
+        };
         let _ = self.to_workers.send((self.state.admin_endpoint(), answer));
     }
 

@@ -10,7 +10,7 @@ use dunlin_protocol::Payload;
 
 use super::inbox::{Inbox, Letter};
 use crate::proxy::{
-    Asker, ConnectResult, Decided, Denial, Outcome, PublishResult, Question, RefreshResult,
+    AnyDecision, ConnectResult, Denial, Outcome, PublishResult, Question, RefreshResult, Requester,
     RpcResult, SubscribeResult,
 };
 
@@ -65,9 +65,9 @@ pub trait Authorizer: 'static {
 }
 
 /// What becomes of a question.
-pub struct Decision<T>(Made<T>);
+pub struct Decision<T>(Ruling<T>);
 
-enum Made<T> {
+enum Ruling<T> {
     Rules,
     Now(Result<T, Denial>),
     Later,
@@ -76,33 +76,33 @@ enum Made<T> {
 impl<T> Decision<T> {
     /// It may be done, like this.
     pub fn grant(result: T) -> Decision<T> {
-        Decision(Made::Now(Ok(result)))
+        Decision(Ruling::Now(Ok(result)))
     }
 
     /// It may not.
     pub fn deny(denial: impl Into<Denial>) -> Decision<T> {
-        Decision(Made::Now(Err(denial.into())))
+        Decision(Ruling::Now(Err(denial.into())))
     }
 
     /// The settings decide.
     pub fn rules() -> Decision<T> {
-        Decision(Made::Rules)
+        Decision(Ruling::Rules)
     }
 }
 
 impl<T> From<Result<T, Denial>> for Decision<T> {
     fn from(result: Result<T, Denial>) -> Decision<T> {
-        Decision(Made::Now(result))
+        Decision(Ruling::Now(result))
     }
 }
 
 impl<T> fmt::Debug for Decision<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
-            Made::Rules => "Rules",
-            Made::Now(Ok(_)) => "Granted",
-            Made::Now(Err(_)) => "Denied",
-            Made::Later => "Later",
+            Ruling::Rules => "Rules",
+            Ruling::Now(Ok(_)) => "Granted",
+            Ruling::Now(Err(_)) => "Denied",
+            Ruling::Later => "Later",
         })
     }
 }
@@ -120,7 +120,7 @@ impl<T: Outcome> DecisionSender<T> {
         self.post(Some(T::decided(result)));
     }
 
-    fn post(&mut self, decided: Option<Decided>) {
+    fn post(&mut self, decided: Option<AnyDecision>) {
         if let Some((inbox, number)) = self.letter.take() {
             inbox.send(Letter::Decided { number, decided });
         }
@@ -186,7 +186,7 @@ impl Deferral<'_> {
             letter: Some((Arc::clone(self.inbox), self.number)),
             of: PhantomData,
         });
-        Decision(Made::Later)
+        Decision(Ruling::Later)
     }
 }
 
@@ -266,18 +266,18 @@ asks! {
 }
 
 /// What an authorizer has said.
-pub(crate) enum Asked {
+pub(crate) enum AuthorizerReply {
     Rules,
-    Now(Decided),
+    Now(AnyDecision),
     Later,
 }
 
-impl<T: Outcome> From<Decision<T>> for Asked {
-    fn from(decision: Decision<T>) -> Asked {
+impl<T: Outcome> From<Decision<T>> for AuthorizerReply {
+    fn from(decision: Decision<T>) -> AuthorizerReply {
         match decision.0 {
-            Made::Rules => Asked::Rules,
-            Made::Now(result) => Asked::Now(T::decided(result)),
-            Made::Later => Asked::Later,
+            Ruling::Rules => AuthorizerReply::Rules,
+            Ruling::Now(result) => AuthorizerReply::Now(T::decided(result)),
+            Ruling::Later => AuthorizerReply::Later,
         }
     }
 }
@@ -285,18 +285,18 @@ impl<T: Outcome> From<Decision<T>> for Asked {
 /// Asks an authorizer what a proxy would ask a backend.
 pub(crate) fn ask(
     authorizer: &mut dyn Authorizer,
-    asker: &Asker<'_>,
+    requester: &Requester<'_>,
     question: &Question<'_>,
     deferral: Deferral<'_>,
-) -> Asked {
+) -> AuthorizerReply {
     let client = Client {
-        id: asker.client,
-        user: asker.user,
-        transport: asker.encoding.transport(),
-        address: asker.address,
-        meta: asker.meta,
-        headers: asker.headers,
-        emulated: asker.emulated,
+        id: requester.client,
+        user: requester.user,
+        transport: requester.encoding.transport(),
+        address: requester.address,
+        meta: requester.meta,
+        headers: requester.headers,
+        emulated: requester.emulated,
     };
     fn bytes<'a>(data: &'a Option<Payload<'_>>) -> Option<&'a [u8]> {
         data.as_ref().map(Payload::as_bytes)

@@ -1,4 +1,4 @@
-//! What threads that have no seat on the bus send to a worker: the program's own.
+//! What threads that have no endpoint on the bus send to a worker: the program's own.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,19 +10,19 @@ use std::sync::{Mutex, PoisonError};
 use rustix::event::EventfdFlags;
 
 use super::HttpResponse;
-use crate::proxy::Decided;
+use crate::proxy::AnyDecision;
 
 /// Takes the response of a call.
-pub(crate) type Then = Box<dyn FnOnce(&[u8]) + Send>;
+pub(crate) type OnResponse = Box<dyn FnOnce(&[u8]) + Send>;
 
 /// One thing sent.
 pub(crate) enum Letter {
     /// A decision that was to come later; `None`: there will be none.
-    Decided { number: u64, decided: Option<Decided> },
+    Decided { number: u64, decided: Option<AnyDecision> },
     /// The response to a request of a route.
     Responded { conn: u64, incarnation: u32, response: HttpResponse },
     /// A command of the server API.
-    Call { method: crate::api::Method, params: Box<[u8]>, then: Then },
+    Call { method: crate::api::Method, params: Box<[u8]>, then: OnResponse },
 }
 
 impl fmt::Debug for Letter {

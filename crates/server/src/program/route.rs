@@ -18,13 +18,17 @@ pub(crate) struct Routes(Router<Route>);
 
 impl Routes {
     /// # Errors
-    /// The path is none, or there is such a route already.
+    /// The path is malformed, or has a route already.
     pub(crate) fn insert(&mut self, path: &str, route: Route) -> Result<(), matchit::InsertError> {
         self.0.insert(path, route)
     }
 
     /// `None`: none of them has this path.
-    pub(crate) fn call(&self, request: &http::Request<'_>, place: Place) -> Option<Reply> {
+    pub(crate) fn call(
+        &self,
+        request: &http::Request<'_>,
+        place: ResponseAddress,
+    ) -> Option<Reply> {
         let found = self.0.at(request.path).ok()?;
         Some((found.value)(&HttpRequest { request, params: found.params, place }))
     }
@@ -34,11 +38,11 @@ impl Routes {
 pub struct HttpRequest<'a> {
     request: &'a http::Request<'a>,
     params: Params<'a, 'a>,
-    place: Place,
+    place: ResponseAddress,
 }
 
 /// Where the response goes: the worker's inbox, its incarnation and the connection.
-pub(crate) type Place = (Arc<Inbox>, u32, ConnId);
+pub(crate) type ResponseAddress = (Arc<Inbox>, u32, ConnId);
 
 impl<'a> Deref for HttpRequest<'a> {
     type Target = http::Request<'a>;
@@ -65,7 +69,7 @@ impl HttpRequest<'_> {
 #[derive(Debug)]
 #[must_use = "the client waits"]
 pub struct Responder {
-    place: Option<Place>,
+    place: Option<ResponseAddress>,
 }
 
 impl Responder {

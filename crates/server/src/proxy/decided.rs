@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::response::{self, Decision};
-use super::{ConnectResult, Fault, PublishResult, RefreshResult, RpcResult, SubscribeResult};
+use super::{ConnectResult, ProxyError, PublishResult, RefreshResult, RpcResult, SubscribeResult};
 
 /// Why a client may not do what it has asked for, as it is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +50,9 @@ impl From<ErrorCode> for Denial {
 /// What can be decided about: the results of [`Authorizer`](crate::Authorizer)'s methods.
 pub trait Outcome: Sized + Send + DeserializeOwned + 'static {
     #[doc(hidden)]
-    fn decided(result: Result<Self, Denial>) -> Decided;
+    fn decided(result: Result<Self, Denial>) -> AnyDecision;
     #[doc(hidden)]
-    fn of(decided: Decided) -> Option<Result<Self, Denial>>;
+    fn of(decided: AnyDecision) -> Option<Result<Self, Denial>>;
 }
 
 macro_rules! outcomes {
@@ -61,16 +61,16 @@ macro_rules! outcomes {
         #[doc(hidden)]
         #[derive(Debug)]
         #[allow(clippy::large_enum_variant, reason = "there is one of a command, for a moment")]
-        pub enum Decided { $($variant(Result<$result, Denial>)),* }
+        pub enum AnyDecision { $($variant(Result<$result, Denial>)),* }
 
         $(impl Outcome for $result {
-            fn decided(result: Result<Self, Denial>) -> Decided {
-                Decided::$variant(result)
+            fn decided(result: Result<Self, Denial>) -> AnyDecision {
+                AnyDecision::$variant(result)
             }
 
-            fn of(decided: Decided) -> Option<Result<Self, Denial>> {
+            fn of(decided: AnyDecision) -> Option<Result<Self, Denial>> {
                 match decided {
-                    Decided::$variant(result) => Some(result),
+                    AnyDecision::$variant(result) => Some(result),
                     _ => None,
                 }
             }
@@ -88,23 +88,23 @@ outcomes!(
 
 /// What has come in answer to a question.
 #[derive(Debug)]
-pub(crate) enum Answered {
+pub(crate) enum ProxyReply {
     /// Status and body of a backend's response.
     Response(u16, Box<[u8]>),
     /// The program's decision.
-    Decided(Decided),
+    Decided(AnyDecision),
 }
 
-impl Answered {
+impl ProxyReply {
     /// # Errors
     /// It is no decision about this.
-    pub(crate) fn read<T: Outcome>(self) -> Result<Decision<T>, Fault> {
+    pub(crate) fn read<T: Outcome>(self) -> Result<Decision<T>, ProxyError> {
         match self {
-            Answered::Response(status, body) => response::read(status, &body),
-            Answered::Decided(decided) => match T::of(decided) {
+            ProxyReply::Response(status, body) => response::read(status, &body),
+            ProxyReply::Decided(decided) => match T::of(decided) {
                 Some(Ok(granted)) => Ok(Decision::Granted(granted)),
                 Some(Err(denial)) => response::denied(denial),
-                None => Err(Fault::Malformed("it is a decision about something else".into())),
+                None => Err(ProxyError::Malformed("it is a decision about something else".into())),
             },
         }
     }

@@ -3,19 +3,17 @@
 //!
 //! No I/O and no clock: the worker asks ([`worker::proxy`](crate::worker)), and its parts keep who waits.
 
-mod breaker;
 mod decided;
-mod fault;
+mod error;
 mod request;
 mod response;
 mod result;
 mod stats;
 
-pub(crate) use self::breaker::Breaker;
-pub(crate) use self::decided::{Answered, Decided};
+pub(crate) use self::decided::{AnyDecision, ProxyReply};
 pub use self::decided::{Denial, Outcome};
-pub(crate) use self::fault::Fault;
-pub(crate) use self::request::{Asker, Question};
+pub(crate) use self::error::ProxyError;
+pub(crate) use self::request::{Question, Requester};
 pub use self::response::{ConnectResult, PublishResult, RefreshResult, RpcResult, SubscribeResult};
 pub(crate) use self::response::{Decision, cache_ttl_ms, payload};
 pub(crate) use self::stats::{ProxiesStats, ProxyMetric, ProxyStats};

@@ -11,7 +11,7 @@ use dunlin_protocol::{Encoding, Format, Payload};
 
 /// Whose request it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct Requester<'a> {
     pub(crate) client: SessionId,
     pub(crate) encoding: Encoding,
     /// Empty for an anonymous one, and before the connect.
@@ -37,7 +37,7 @@ pub(crate) enum Question<'a> {
 
 impl Question<'_> {
     /// The body. Members that are empty are left out, but for the client's own.
-    pub(crate) fn body(&self, asker: &Asker<'_>) -> Vec<u8> {
+    pub(crate) fn body(&self, requester: &Requester<'_>) -> Vec<u8> {
         let data = match self {
             Question::Connect(connect) => &connect.data,
             Question::Subscribe(subscribe) => &subscribe.data,
@@ -49,18 +49,18 @@ impl Question<'_> {
         let is_binary = matches!(data, Some((_, PayloadFormat::Binary)));
         let mut out = Vec::with_capacity(256 + data.map_or(0, |(data, _)| data.as_bytes().len()));
         let mut body = Object::begin(&mut out);
-        body.string("client", &asker.client.to_string());
-        body.string("transport", asker.encoding.transport());
+        body.string("client", &requester.client.to_string());
+        body.string("transport", requester.encoding.transport());
         body.string(
             "protocol",
-            match asker.encoding.format() {
+            match requester.encoding.format() {
                 Format::Json => "json",
                 Format::Protobuf => "protobuf",
             },
         );
         body.string("encoding", if is_binary { "binary" } else { "json" });
         if !matches!(self, Question::Connect(_)) {
-            body.string("user", asker.user);
+            body.string("user", requester.user);
         }
         match self {
             Question::Connect(connect) => {
@@ -91,7 +91,7 @@ impl Question<'_> {
         if let Some((data, format)) = data {
             write_payload(&mut body, data, format);
         }
-        if let Some(meta) = asker.meta {
+        if let Some(meta) = requester.meta {
             body.raw("meta", meta);
         }
         body.end();
@@ -116,7 +116,7 @@ mod tests {
 
     fn asked(question: &Question<'_>) -> Value {
         let client = SessionId::from_u64(7).unwrap();
-        let asker = Asker {
+        let requester = Requester {
             client,
             encoding: Encoding::WsJson,
             user: "ada",
@@ -125,7 +125,7 @@ mod tests {
             headers: &[],
             emulated: &[],
         };
-        serde_json::from_slice(&question.body(&asker)).unwrap()
+        serde_json::from_slice(&question.body(&requester)).unwrap()
     }
 
     #[test]
@@ -134,9 +134,9 @@ mod tests {
             br#"{"data":{"a":1},"name":"js","version":"5","subs":{"b\"":{},"c":{}}}"#,
         )
         .unwrap();
-        let asker = json!({"client": "7", "transport": "websocket", "protocol": "json", "encoding": "json", "meta": [1]});
+        let requester = json!({"client": "7", "transport": "websocket", "protocol": "json", "encoding": "json", "meta": [1]});
         let with = |more: Value| {
-            let mut all = asker.clone();
+            let mut all = requester.clone();
             all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             all
         };
@@ -144,7 +144,7 @@ mod tests {
             asked(&Question::Connect(&connect)),
             with(json!({"data": {"a": 1}, "name": "js", "version": "5", "channels": ["b\"", "c"]}))
         );
-        assert_eq!(asked(&Question::Connect(&ConnectRequest::default())), asker);
+        assert_eq!(asked(&Question::Connect(&ConnectRequest::default())), requester);
         let subscribe = SubscribeRequest { channel: Cow::Borrowed("chat:1"), ..Default::default() };
         assert_eq!(
             asked(&Question::Subscribe(&subscribe)),

@@ -9,7 +9,7 @@ use dunlin_protocol::{Json, Payload};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Denial, Fault};
+use super::{Denial, ProxyError};
 use crate::api::request::OptionsOverride;
 use crate::auth::SubscribeOptions;
 
@@ -75,7 +75,7 @@ pub struct SubscribeResult {
 impl SubscribeResult {
     /// # Errors
     /// A binary form that is no JSON.
-    pub(crate) fn options(self) -> Result<SubscribeOptions, Fault> {
+    pub(crate) fn options(self) -> Result<SubscribeOptions, ProxyError> {
         decoded(self.into())
     }
 }
@@ -87,8 +87,8 @@ impl From<SubscribeResult> for SubscribeOptions {
     }
 }
 
-fn decoded(options: SubscribeOptions) -> Result<SubscribeOptions, Fault> {
-    options.decoded().map_err(|error| Fault::Malformed(error.to_string()))
+fn decoded(options: SubscribeOptions) -> Result<SubscribeOptions, ProxyError> {
+    options.decoded().map_err(|error| ProxyError::Malformed(error.to_string()))
 }
 
 /// How a connection, or a subscription, goes on; the default is without end.
@@ -108,7 +108,7 @@ impl RefreshResult {
     ///
     /// # Errors
     /// A binary form that is no JSON.
-    pub(crate) fn decode(&mut self) -> Result<(), Fault> {
+    pub(crate) fn decode(&mut self) -> Result<(), ProxyError> {
         if let Some(info) = json_of("b64info", &self.b64info)? {
             self.info = Some(info);
         }
@@ -142,7 +142,7 @@ impl ConnectResult {
     ///
     /// # Errors
     /// A binary form that is no JSON.
-    pub(crate) fn decode(&mut self) -> Result<(), Fault> {
+    pub(crate) fn decode(&mut self) -> Result<(), ProxyError> {
         for (json, base64, name) in
             [(&mut self.info, &self.b64info, "b64info"), (&mut self.data, &self.b64data, "b64data")]
         {
@@ -157,11 +157,13 @@ impl ConnectResult {
     ///
     /// # Errors
     /// A binary form that is no JSON.
-    pub(crate) fn subscriptions(&mut self) -> Result<BTreeMap<String, SubscribeOptions>, Fault> {
+    pub(crate) fn subscriptions(
+        &mut self,
+    ) -> Result<BTreeMap<String, SubscribeOptions>, ProxyError> {
         let subs = std::mem::take(&mut self.subs).into_iter();
         let mut all = subs
             .map(|(channel, options)| Ok((channel, decoded(options)?)))
-            .collect::<Result<BTreeMap<_, _>, Fault>>()?;
+            .collect::<Result<BTreeMap<_, _>, ProxyError>>()?;
         for channel in std::mem::take(&mut self.channels) {
             all.entry(channel).or_default();
         }
@@ -170,11 +172,11 @@ impl ConnectResult {
 }
 
 /// JSON in base64; `None` where there is none.
-fn json_of(name: &str, base64: &str) -> Result<Option<Box<RawValue>>, Fault> {
+fn json_of(name: &str, base64: &str) -> Result<Option<Box<RawValue>>, ProxyError> {
     if base64.is_empty() {
         return Ok(None);
     }
-    let malformed = || Fault::Malformed(format!("result.{name} is no JSON in base64"));
+    let malformed = || ProxyError::Malformed(format!("result.{name} is no JSON in base64"));
     let decoded = Json::from_base64(base64).map_err(|_| malformed())?;
     let text = String::from_utf8(decoded.as_bytes().to_vec()).map_err(|_| malformed())?;
     RawValue::from_string(text).map(Some).map_err(|_| malformed())
@@ -214,12 +216,12 @@ pub(crate) fn cache_ttl_ms(status: u16, body: &[u8], unix_ms: u64) -> u64 {
 pub(crate) fn payload<'a>(
     data: Option<&'a RawValue>,
     b64data: &str,
-) -> Result<Option<Payload<'a>>, Fault> {
+) -> Result<Option<Payload<'a>>, ProxyError> {
     if b64data.is_empty() {
         return Ok(data.map(|raw| Json::from_raw(raw).into()));
     }
     let decoded = Payload::from_base64(b64data);
-    decoded.map(Some).map_err(|why| Fault::Malformed(format!("result.b64data {why}")))
+    decoded.map(Some).map_err(|why| ProxyError::Malformed(format!("result.b64data {why}")))
 }
 
 /// Reads an answer.
@@ -229,7 +231,7 @@ pub(crate) fn payload<'a>(
 pub(crate) fn read<'a, T: Deserialize<'a>>(
     status: u16,
     body: &'a [u8],
-) -> Result<Decision<T>, Fault> {
+) -> Result<Decision<T>, ProxyError> {
     #[derive(Deserialize)]
     struct Response<T> {
         #[serde(default = "none")]
@@ -255,10 +257,10 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
         reason: String,
     }
     if status != 200 {
-        return Err(Fault::Status(status));
+        return Err(ProxyError::Status(status));
     }
     let ObjectOnly(response) = serde_json::from_slice::<ObjectOnly<Response<T>>>(body)
-        .map_err(|error| Fault::Malformed(error.to_string()))?;
+        .map_err(|error| ProxyError::Malformed(error.to_string()))?;
     if let Some(ObjectOnly(BackendDisconnect { code, reason })) = response.disconnect {
         return denied(Denial::Disconnect { code, reason });
     }
@@ -271,20 +273,22 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
 /// What the client is answered.
 ///
 /// # Errors
-/// The code is none that may be decided.
-pub(crate) fn denied<T>(denial: Denial) -> Result<Decision<T>, Fault> {
+/// The code is outside the range that a backend may choose.
+pub(crate) fn denied<T>(denial: Denial) -> Result<Decision<T>, ProxyError> {
     match denial {
         Denial::Disconnect { code, mut reason } => {
             if !DISCONNECT_CODES.contains(&code) {
-                let why = format!("disconnect.code {code} is none of 4000 to 4999");
-                return Err(Fault::Malformed(why));
+                let why = format!("disconnect.code {code} is not within 4000 to 4999");
+                return Err(ProxyError::Malformed(why));
             }
             reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
             Ok(Decision::Disconnect(Disconnect { code, reason: Cow::Owned(reason) }))
         }
         Denial::Error { code, mut message, temporary } => {
             if !ERROR_CODES.contains(&code) {
-                return Err(Fault::Malformed(format!("error.code {code} is none of 400 to 1999")));
+                return Err(ProxyError::Malformed(format!(
+                    "error.code {code} is not within 400 to 1999"
+                )));
             }
             message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
             Ok(Decision::Error(Error { code, message: Cow::Owned(message), temporary }))
@@ -296,7 +300,7 @@ pub(crate) fn denied<T>(denial: Denial) -> Result<Decision<T>, Fault> {
 mod tests {
     use super::*;
 
-    fn rpc(body: &str) -> Result<Decision<RpcResult>, Fault> {
+    fn rpc(body: &str) -> Result<Decision<RpcResult>, ProxyError> {
         read(200, body.as_bytes())
     }
 
@@ -335,15 +339,15 @@ mod tests {
             r#"{"disconnect":{"code":70000}}"#,
             r#"{"disconnect":{}}"#,
         ] {
-            assert!(matches!(rpc(body), Err(Fault::Malformed(_))), "{body}");
+            assert!(matches!(rpc(body), Err(ProxyError::Malformed(_))), "{body}");
         }
         let deep = format!("{{\"result\":{}", "[".repeat(100_000));
-        assert!(matches!(rpc(&deep), Err(Fault::Malformed(_))));
+        assert!(matches!(rpc(&deep), Err(ProxyError::Malformed(_))));
         for status in [0, 201, 204, 301, 404, 500, 999] {
-            assert!(matches!(read::<RpcResult>(status, b"{}"), Err(Fault::Status(_))));
+            assert!(matches!(read::<RpcResult>(status, b"{}"), Err(ProxyError::Status(_))));
         }
         let wrong = br#"{"result":{"user":7}}"#;
-        assert!(matches!(read::<ConnectResult>(200, wrong), Err(Fault::Malformed(_))));
+        assert!(matches!(read::<ConnectResult>(200, wrong), Err(ProxyError::Malformed(_))));
     }
 
     #[test]
@@ -397,6 +401,6 @@ mod tests {
         let Ok(Decision::Granted(mut result)) = read::<ConnectResult>(200, body) else {
             panic!("a result")
         };
-        assert!(matches!(result.decode(), Err(Fault::Malformed(_))));
+        assert!(matches!(result.decode(), Err(ProxyError::Malformed(_))));
     }
 }

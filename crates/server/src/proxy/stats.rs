@@ -12,6 +12,7 @@ metrics! {
     ProxyCounters;
     Waiting, Gauge, "proxy_calls_waiting", "Calls of a proxy that wait for a connection to its backend, as of the last second.";
     Calls, Counter, "proxy_calls_total", "Calls of a proxy, those that were not sent included.";
+    Retried, Counter, "proxy_calls_retried_total", "Times that a call was sent to another member of the upstream.";
     Unreachable, Counter, "proxy_calls_unreachable_total", "Calls that failed: no connection to the backend, or it broke.";
     TimedOut, Counter, "proxy_calls_timed_out_total", "Calls that failed: no answer in time.";
     Overflow, Counter, "proxy_calls_overflow_total", "Calls that were not sent: the proxy's queue_max was reached.";

@@ -45,7 +45,7 @@ pub(super) async fn run(shared: Arc<Shared>, worker: usize, request: PushRequest
 
 async fn carry_out(shared: Arc<Shared>, worker: usize, request: PushRequest, flow: Arc<Flow>) {
     let PushRequest { call, conn, method, body, errors_as_status, permit, .. } = request;
-    let caller = Caller { shared: Arc::clone(&shared), worker, call, conn };
+    let caller = ReplyTo { shared: Arc::clone(&shared), worker, call, conn };
     let answered = match method {
         PushMethod::Push => push(&shared, body, &flow).await,
         PushMethod::Batch => match read(body, Batch::many).await {
@@ -131,14 +131,14 @@ async fn feed(shared: &Shared, lines: &[u8]) {
 }
 
 /// Whom a call answers.
-struct Caller {
+struct ReplyTo {
     shared: Arc<Shared>,
     worker: usize,
     call: u64,
     conn: ConnId,
 }
 
-impl Caller {
+impl ReplyTo {
     fn reply(&self, body: PushReplyBody) {
         self.shared.reply(self.worker, self.call, self.conn, body);
     }
@@ -150,7 +150,7 @@ enum OutcomeSink<'a> {
     Buffered { lines: Vec<u8> },
     /// To the client, as it reads them.
     Streamed {
-        caller: &'a Caller,
+        caller: &'a ReplyTo,
         flow: &'a Flow,
         lines: Vec<u8>,
         /// Pieces that the client may not have read, each with where it ends in the answer.
@@ -160,7 +160,7 @@ enum OutcomeSink<'a> {
 }
 
 impl<'a> OutcomeSink<'a> {
-    fn streamed(caller: &'a Caller, flow: &'a Flow) -> OutcomeSink<'a> {
+    fn streamed(caller: &'a ReplyTo, flow: &'a Flow) -> OutcomeSink<'a> {
         let unread = VecDeque::new();
         OutcomeSink::Streamed { caller, flow, lines: Vec::new(), unread, sent_bytes: 0 }
     }

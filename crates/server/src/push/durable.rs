@@ -120,7 +120,7 @@ async fn run(shared: Arc<Shared>, open: OpenBatch) {
 }
 
 /// A push that has begun: its number, itself, and whether an earlier life of the process may have sent it.
-type Begun = (u64, PendingPush, bool);
+type StartedPush = (u64, PendingPush, bool);
 
 async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError> {
     let Ok(common) = serde_json::from_slice::<Batch>(&open.common) else {
@@ -149,7 +149,7 @@ async fn begin(
     shared: &Arc<Shared>,
     open: &OpenBatch,
     common: &Batch,
-    begun: mpsc::UnboundedSender<Begun>,
+    begun: mpsc::UnboundedSender<StartedPush>,
     sink: Results,
 ) -> Result<bool, JournalError> {
     let encoded = common.pushes.iter().map(|one| Arc::new(EncodedNotification::new(one)));
@@ -203,7 +203,7 @@ async fn begin(
 async fn end(
     shared: &Arc<Shared>,
     batch: u64,
-    mut beginning: mpsc::UnboundedReceiver<Begun>,
+    mut beginning: mpsc::UnboundedReceiver<StartedPush>,
     sink: Results,
     mut outcomes: ResultStream,
 ) -> Result<bool, JournalError> {

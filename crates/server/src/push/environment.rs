@@ -14,10 +14,10 @@ const BAD_LOGGED: u32 = 10;
 
 /// What one credential has been answered.
 #[derive(Debug, Default)]
-pub(super) struct Environment(Mutex<Answers>);
+pub(super) struct Environment(Mutex<TokenAnswers>);
 
 #[derive(Debug, Default)]
-struct Answers {
+struct TokenAnswers {
     /// Accepted, or called over since a time: Apple knows the token.
     good: u32,
     /// `BadDeviceToken`.
@@ -72,12 +72,12 @@ impl Environment {
         self.answers().kept
     }
 
-    fn answers(&self) -> MutexGuard<'_, Answers> {
+    fn answers(&self) -> MutexGuard<'_, TokenAnswers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Answers {
+impl TokenAnswers {
     fn is_right(&self) -> bool {
         self.good > 0 && self.bad <= self.good
     }

@@ -18,11 +18,11 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(super) struct OnlineQueries {
     begun: AtomicU64,
-    open: Mutex<HashMap<u64, Open>>,
+    open: Mutex<HashMap<u64, OpenQuery>>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenQuery {
     /// By the places of the users in the question.
     online: Vec<bool>,
     waiting: usize,
@@ -40,7 +40,7 @@ impl Shared {
         let in_cluster = state.settings.load().config.cluster.engine.is_some();
         let others = in_cluster.then(|| state.control_endpoint());
         let waiting = self.workers + usize::from(in_cluster);
-        let open = Open { online: vec![false; users.len()], waiting, answer: Some(answer) };
+        let open = OpenQuery { online: vec![false; users.len()], waiting, answer: Some(answer) };
         online_queries.open.lock().unwrap_or_else(PoisonError::into_inner).insert(ask, open);
         for worker in (0..self.workers).chain(others) {
             self.send(

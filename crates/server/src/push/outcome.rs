@@ -91,7 +91,7 @@ mod tests {
     use dunlin_push::registry::Device;
     use dunlin_push::{Accepted, NotSent};
 
-    use super::super::submission::Broadcast;
+    use super::super::submission::PushBroadcast;
     use super::*;
 
     fn line(recipient: &Recipient, outcome: &Outcome) -> String {
@@ -116,7 +116,7 @@ mod tests {
                 .to_owned()
                 + "\n"
         );
-        let broadcast = Broadcast {
+        let broadcast = PushBroadcast {
             platform: Platform::Fcm,
             app: "shop".into(),
             target: BroadcastTarget::Topic("news".into()),

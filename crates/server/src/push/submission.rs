@@ -35,7 +35,7 @@ pub(super) struct Submission {
     pub(super) users: Vec<String>,
     /// Those who subscribed at a push service, reached by one push to it.
     #[serde(default, skip_serializing)]
-    broadcasts: Vec<Broadcast>,
+    broadcasts: Vec<PushBroadcast>,
     /// Users with a session here get nothing.
     #[serde(default)]
     pub(super) only_offline: bool,
@@ -76,7 +76,7 @@ pub(super) struct Recipients {
 /// All who subscribed to something at a push service.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Subscribers")]
-pub(super) struct Broadcast {
+pub(super) struct PushBroadcast {
     #[serde(rename = "provider")]
     pub(super) platform: Platform,
     pub(super) app: String,
@@ -119,7 +119,7 @@ pub(super) enum Recipient {
         id: Option<String>,
     },
     /// All who subscribed.
-    Broadcast(Broadcast),
+    Broadcast(PushBroadcast),
 }
 
 /// A token; a browser's subscription may be given as the object that it is.
@@ -136,10 +136,10 @@ impl From<Value> for Token {
     }
 }
 
-impl TryFrom<Subscribers> for Broadcast {
+impl TryFrom<Subscribers> for PushBroadcast {
     type Error = String;
 
-    fn try_from(named: Subscribers) -> Result<Broadcast, String> {
+    fn try_from(named: Subscribers) -> Result<PushBroadcast, String> {
         let Subscribers { provider: platform, app, channel, topic, condition } = named;
         let target = match (platform, channel, topic, condition) {
             (Platform::Apns, Some(channel), None, None) => BroadcastTarget::Channel(channel),
@@ -172,7 +172,7 @@ impl TryFrom<Subscribers> for Broadcast {
             }
         };
         match (1..=TARGET_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal) {
-            true => Ok(Broadcast { platform, app, target }),
+            true => Ok(PushBroadcast { platform, app, target }),
             false => Err(format!("{field}: {name:?} is unknown; write {what}")),
         }
     }

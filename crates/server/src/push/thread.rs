@@ -1,4 +1,4 @@
-//! The push thread: its runtime, its seat on the bus, and what everything in it shares.
+//! The push thread: its runtime, its endpoint on the bus, and what everything in it shares.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

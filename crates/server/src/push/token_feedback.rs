@@ -26,19 +26,19 @@ impl TokenFeedback {
         sent_ms: u64,
     ) {
         let meaning = match outcome {
-            Outcome::Accepted(_) => Meaning::Known,
-            Outcome::Rejected(rejected) => Meaning::of(device.platform, rejected),
-            Outcome::NotSent(_) | Outcome::Uncertain(_) => Meaning::None,
+            Outcome::Accepted(_) => TokenMeaning::Known,
+            Outcome::Rejected(rejected) => TokenMeaning::of(device.platform, rejected),
+            Outcome::NotSent(_) | Outcome::Uncertain(_) => TokenMeaning::None,
         };
         let environment = &credential.environment;
         let doubtful = match meaning {
-            Meaning::None => return,
-            Meaning::Known => return environment.handle_known(),
-            Meaning::Over => {
+            TokenMeaning::None => return,
+            TokenMeaning::Known => return environment.handle_known(),
+            TokenMeaning::Over => {
                 environment.handle_known();
                 false
             }
-            Meaning::Bad => match environment.handle_bad() {
+            TokenMeaning::Bad => match environment.handle_bad() {
                 EnvironmentDoubt::None => false,
                 EnvironmentDoubt::Some => true,
                 EnvironmentDoubt::FirstSign => {
@@ -64,7 +64,7 @@ impl TokenFeedback {
 
 /// What an answer says of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
+enum TokenMeaning {
     /// Nothing.
     None,
     /// The service knows it.
@@ -75,18 +75,18 @@ enum Meaning {
     Bad,
 }
 
-impl Meaning {
+impl TokenMeaning {
     /// A token of another app is a mistake in the set-up, and no reason to forget it.
-    fn of(platform: Platform, rejected: &Rejected) -> Meaning {
+    fn of(platform: Platform, rejected: &Rejected) -> TokenMeaning {
         match platform {
-            Platform::Apns if rejected.status == 410 => Meaning::Over,
+            Platform::Apns if rejected.status == 410 => TokenMeaning::Over,
             Platform::Apns => match Reason::new(&rejected.reason) {
-                Reason::BadDeviceToken => Meaning::Bad,
-                _ => Meaning::None,
+                Reason::BadDeviceToken => TokenMeaning::Bad,
+                _ => TokenMeaning::None,
             },
-            Platform::Fcm if rejected.reason == "UNREGISTERED" => Meaning::Over,
-            Platform::Web if rejected.reason == "Gone" => Meaning::Over,
-            Platform::Fcm | Platform::Web => Meaning::None,
+            Platform::Fcm if rejected.reason == "UNREGISTERED" => TokenMeaning::Over,
+            Platform::Web if rejected.reason == "Gone" => TokenMeaning::Over,
+            Platform::Fcm | Platform::Web => TokenMeaning::None,
         }
     }
 }
@@ -99,16 +99,16 @@ mod tests {
     fn only_what_a_service_says_of_the_token_itself_counts() {
         let meaning = |platform, status, reason: &str| {
             let reason = reason.to_owned();
-            Meaning::of(platform, &Rejected { status, reason, ..Rejected::default() })
+            TokenMeaning::of(platform, &Rejected { status, reason, ..Rejected::default() })
         };
-        assert_eq!(meaning(Platform::Apns, 410, "Unregistered"), Meaning::Over);
-        assert_eq!(meaning(Platform::Apns, 410, "ExpiredToken"), Meaning::Over);
-        assert_eq!(meaning(Platform::Apns, 400, "BadDeviceToken"), Meaning::Bad);
-        assert_eq!(meaning(Platform::Apns, 400, "DeviceTokenNotForTopic"), Meaning::None);
-        assert_eq!(meaning(Platform::Apns, 400, "PayloadEmpty"), Meaning::None);
-        assert_eq!(meaning(Platform::Fcm, 404, "UNREGISTERED"), Meaning::Over);
-        assert_eq!(meaning(Platform::Fcm, 403, "SENDER_ID_MISMATCH"), Meaning::None);
-        assert_eq!(meaning(Platform::Web, 410, "Gone"), Meaning::Over);
-        assert_eq!(meaning(Platform::Web, 429, "TooManyRequests"), Meaning::None);
+        assert_eq!(meaning(Platform::Apns, 410, "Unregistered"), TokenMeaning::Over);
+        assert_eq!(meaning(Platform::Apns, 410, "ExpiredToken"), TokenMeaning::Over);
+        assert_eq!(meaning(Platform::Apns, 400, "BadDeviceToken"), TokenMeaning::Bad);
+        assert_eq!(meaning(Platform::Apns, 400, "DeviceTokenNotForTopic"), TokenMeaning::None);
+        assert_eq!(meaning(Platform::Apns, 400, "PayloadEmpty"), TokenMeaning::None);
+        assert_eq!(meaning(Platform::Fcm, 404, "UNREGISTERED"), TokenMeaning::Over);
+        assert_eq!(meaning(Platform::Fcm, 403, "SENDER_ID_MISMATCH"), TokenMeaning::None);
+        assert_eq!(meaning(Platform::Web, 410, "Gone"), TokenMeaning::Over);
+        assert_eq!(meaning(Platform::Web, 429, "TooManyRequests"), TokenMeaning::None);
     }
 }

@@ -55,18 +55,18 @@ pub(crate) struct Info {
 
 /// Why a call is refused: the status, and a sentence, which is the body.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct PusherError {
     pub(crate) status: u16,
     pub(crate) why: String,
 }
 
-impl Refusal {
-    fn new(status: u16, why: impl fmt::Display) -> Refusal {
-        Refusal { status, why: why.to_string() }
+impl PusherError {
+    fn new(status: u16, why: impl fmt::Display) -> PusherError {
+        PusherError { status, why: why.to_string() }
     }
 
-    fn bad(why: impl fmt::Display) -> Refusal {
-        Refusal::new(400, why)
+    fn bad(why: impl fmt::Display) -> PusherError {
+        PusherError::new(400, why)
     }
 }
 
@@ -95,8 +95,8 @@ impl Head<'_> {
         app: &App,
         unix_ms: u64,
         body: Option<&[u8]>,
-    ) -> Result<(), Refusal> {
-        let no = |why: &str| Err(Refusal::new(401, why));
+    ) -> Result<(), PusherError> {
+        let no = |why: &str| Err(PusherError::new(401, why));
         let pairs = query::pairs(self.query);
         let mut pairs: Vec<_> = pairs.map(|(name, value)| (name.to_lowercase(), value)).collect();
         pairs.sort();
@@ -142,7 +142,7 @@ impl Head<'_> {
     ///
     /// # Errors
     /// The status, and what is wrong.
-    pub(crate) fn parse(&self, app: &App, body: &[u8]) -> Result<Call, Refusal> {
+    pub(crate) fn parse(&self, app: &App, body: &[u8]) -> Result<Call, PusherError> {
         let rest = split_path(self.path).map_or("", |(_, rest)| rest);
         let segments: Vec<_> = rest.split('/').map(query::decode_path).collect();
         let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
@@ -151,15 +151,15 @@ impl Head<'_> {
         match segments[..] {
             ["events"] => {
                 post()?;
-                let body: EventBody<'_> = json::from_slice(body).map_err(Refusal::bad)?;
+                let body: EventBody<'_> = json::from_slice(body).map_err(PusherError::bad)?;
                 Ok(Call::Publish(body.publish(app)?))
             }
             ["batch_events"] => {
                 post()?;
-                let BatchBody { batch } = json::from_slice(body).map_err(Refusal::bad)?;
+                let BatchBody { batch } = json::from_slice(body).map_err(PusherError::bad)?;
                 let max = app.config.batch_events_max;
                 if batch.len() > max {
-                    return Err(Refusal::bad(format_args!("a batch has at most {max} events")));
+                    return Err(PusherError::bad(format_args!("a batch has at most {max} events")));
                 }
                 batch
                     .into_iter()
@@ -171,14 +171,14 @@ impl Head<'_> {
                 get()?;
                 let prefix = self.parameter("filter_by_prefix").unwrap_or_default();
                 if !prefix.is_empty() && !is_name(&prefix) {
-                    return Err(Refusal::bad(
+                    return Err(PusherError::bad(
                         "filter_by_prefix is no beginning of a channel's name",
                     ));
                 }
                 let info = self.info()?;
                 if info.users && !prefix.starts_with("presence-") {
                     let why = "user_count is of presence channels: set filter_by_prefix to `presence-` or longer";
-                    return Err(Refusal::bad(why));
+                    return Err(PusherError::bad(why));
                 }
                 Ok(Call::Channels { prefix, info })
             }
@@ -186,32 +186,32 @@ impl Head<'_> {
                 get()?;
                 let info = self.info()?;
                 if info.users && ChannelKind::of(name) != ChannelKind::Presence {
-                    return Err(Refusal::bad("user_count is of presence channels"));
+                    return Err(PusherError::bad("user_count is of presence channels"));
                 }
                 Ok(Call::Channel { name: countable(name)?, info })
             }
             ["channels", name, "users"] => {
                 get()?;
                 if ChannelKind::of(name) != ChannelKind::Presence {
-                    return Err(Refusal::bad("users are of presence channels"));
+                    return Err(PusherError::bad("users are of presence channels"));
                 }
                 Ok(Call::Users { name: countable(name)? })
             }
             ["users", user, "terminate_connections"] => {
                 post()?;
                 match user {
-                    "" => Err(Refusal::bad("the user is missing")),
+                    "" => Err(PusherError::bad("the user is missing")),
                     user => Ok(Call::Terminate { user: user.to_owned() }),
                 }
             }
-            _ => Err(Refusal::new(404, format_args!("{:?} is not part of the API", self.path))),
+            _ => Err(PusherError::new(404, format_args!("{:?} is not part of the API", self.path))),
         }
     }
 
-    fn expect(&self, method: &str) -> Result<(), Refusal> {
+    fn expect(&self, method: &str) -> Result<(), PusherError> {
         match self.method == method {
             true => Ok(()),
-            false => Err(Refusal::new(405, format_args!("use {method}"))),
+            false => Err(PusherError::new(405, format_args!("use {method}"))),
         }
     }
 
@@ -219,7 +219,7 @@ impl Head<'_> {
         query::pairs(self.query).find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
     }
 
-    fn info(&self) -> Result<Info, Refusal> {
+    fn info(&self) -> Result<Info, PusherError> {
         Info::parse(&self.parameter("info").unwrap_or_default())
     }
 }
@@ -227,7 +227,7 @@ impl Head<'_> {
 impl Info {
     pub(crate) const NONE: Info = Info { users: false, subscriptions: false };
 
-    fn parse(list: &str) -> Result<Info, Refusal> {
+    fn parse(list: &str) -> Result<Info, PusherError> {
         let mut info = Info::NONE;
         for wanted in list.split(',').map(str::trim).filter(|wanted| !wanted.is_empty()) {
             match wanted {
@@ -235,7 +235,9 @@ impl Info {
                 "subscription_count" => info.subscriptions = true,
                 // Of a channel's own query; nothing keeps it here but the channel's history.
                 "cache" => {}
-                other => return Err(Refusal::bad(format_args!("info: {other:?} is not known"))),
+                other => {
+                    return Err(PusherError::bad(format_args!("info: {other:?} is not known")));
+                }
             }
         }
         Ok(info)
@@ -243,10 +245,10 @@ impl Info {
 }
 
 /// The name of a channel whose subscribers may be asked for.
-fn countable(name: &str) -> Result<String, Refusal> {
+fn countable(name: &str) -> Result<String, PusherError> {
     match is_name(name) && !name.starts_with('#') {
         true => Ok(name.to_owned()),
-        false => Err(Refusal::bad("this is no name of a channel")),
+        false => Err(PusherError::bad("this is no name of a channel")),
     }
 }
 
@@ -273,50 +275,50 @@ struct BatchBody<'a> {
 }
 
 impl EventBody<'_> {
-    fn publish(self, app: &App) -> Result<Publish, Refusal> {
+    fn publish(self, app: &App) -> Result<Publish, PusherError> {
         let config = &app.config;
         let event = self.name.0.into_owned();
         if !(1..=EVENT_NAME_BYTES_MAX).contains(&event.len()) {
             let why = format_args!("name: an event's name has 1 to {EVENT_NAME_BYTES_MAX} bytes");
-            return Err(Refusal::bad(why));
+            return Err(PusherError::bad(why));
         }
         let own = (!self.channel.is_empty()).then_some(Text(self.channel));
         let channels = self.channels.unwrap_or_default().into_iter().chain(own);
         let channels: Vec<String> = channels.map(|channel| channel.0.into_owned()).collect();
         let max = config.channels_per_event_max;
         if !(1..=max).contains(&channels.len()) {
-            return Err(Refusal::bad(format_args!("an event is for 1 to {max} channels")));
+            return Err(PusherError::bad(format_args!("an event is for 1 to {max} channels")));
         }
         if let Some(name) = channels.iter().find(|name| !is_name(name)) {
             let name = &name[..name.floor_char_boundary(200)];
-            return Err(Refusal::bad(format_args!("{name:?} is no name of a channel")));
+            return Err(PusherError::bad(format_args!("{name:?} is no name of a channel")));
         }
         if channels.len() > 1 && channels.iter().any(|name| ChannelKind::is_encrypted(name)) {
-            return Err(Refusal::bad("an event for an encrypted channel is for no other"));
+            return Err(PusherError::bad("an event for an encrypted channel is for no other"));
         }
         let text = self.data.get();
         let payload = if text.starts_with('"') {
-            let text: String = serde_json::from_str(text).map_err(Refusal::bad)?;
+            let text: String = serde_json::from_str(text).map_err(PusherError::bad)?;
             check_bytes(text.len(), config.event_bytes_max)?;
             payload_of_text(&text)
         } else {
             check_bytes(text.len(), config.event_bytes_max)?;
             let json = Json::parse(text.as_bytes());
-            json.map_err(|error| Refusal::bad(format_args!("data {error}")))?.into_bytes()
+            json.map_err(|error| PusherError::bad(format_args!("data {error}")))?.into_bytes()
         };
         let except = match &*self.socket_id {
             "" => None,
-            id => Some(id.parse().map_err(|()| Refusal::bad("socket_id is none"))?),
+            id => Some(id.parse().map_err(|()| PusherError::bad("socket_id is malformed"))?),
         };
         Ok(Publish { event, channels, payload, except, info: Info::parse(&self.info)? })
     }
 }
 
-fn check_bytes(bytes: usize, max: usize) -> Result<(), Refusal> {
+fn check_bytes(bytes: usize, max: usize) -> Result<(), PusherError> {
     match bytes <= max {
         true => Ok(()),
         false => {
-            Err(Refusal::new(413, format_args!("the data of an event has at most {max} bytes")))
+            Err(PusherError::new(413, format_args!("the data of an event has at most {max} bytes")))
         }
     }
 }

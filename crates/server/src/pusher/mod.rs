@@ -7,6 +7,6 @@ mod namespace;
 mod plan;
 
 pub(crate) use self::app::{App, Apps};
-pub(crate) use self::call::{Call, Head, Info, Publish, Refusal, split_path};
+pub(crate) use self::call::{Call, Head, Info, Publish, PusherError, split_path};
 pub(crate) use self::namespace::Kinds;
-pub(crate) use self::plan::{Count, Next, Plan, Shape};
+pub(crate) use self::plan::{ChannelCount, Plan, PlanStep, Shape};

@@ -6,15 +6,15 @@ use dunlin_protocol::json::Object;
 use dunlin_protocol::pusher::{ChannelKind, pusher_name};
 
 use super::App;
-use super::call::{COUNTED_MAX, Info, Refusal};
-use crate::api::{Answer, ApiError, Outcome};
+use super::call::{COUNTED_MAX, Info, PusherError};
+use crate::api::{ApiError, CommandResult, Outcome};
 
 /// A call under way.
 pub(crate) struct Plan {
     pub(crate) app: Arc<App>,
     shape: Shape,
     info: Info,
-    channels: Vec<Channel>,
+    channels: Vec<ChannelPlan>,
     /// The counts are asked for; before that, what the call does.
     is_counting: bool,
 }
@@ -32,7 +32,7 @@ pub(crate) enum Shape {
     Done,
 }
 
-struct Channel {
+struct ChannelPlan {
     name: String,
     info: Info,
     users: Option<u64>,
@@ -41,13 +41,13 @@ struct Channel {
 
 /// What is counted of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Count {
+pub(crate) enum ChannelCount {
     Users,
     Subscriptions,
 }
 
 /// What comes next.
-pub(crate) enum Next {
+pub(crate) enum PlanStep {
     /// The counts, by channel.
     Count(Plan),
     Respond {
@@ -66,15 +66,15 @@ impl Plan {
     pub(crate) fn count(&mut self, name: &str, info: Info) {
         let users = info.users && ChannelKind::of(name) == ChannelKind::Presence;
         let info = Info { users, ..info };
-        let counted = Channel { name: name.to_owned(), info, users: None, subscriptions: None };
+        let counted = ChannelPlan { name: name.to_owned(), info, users: None, subscriptions: None };
         self.channels.push(counted);
     }
 
     /// Whether all of it may be counted for one call.
-    pub(crate) fn check(&self) -> Result<(), Refusal> {
+    pub(crate) fn check(&self) -> Result<(), PusherError> {
         match self.counts().count() <= COUNTED_MAX {
             true => Ok(()),
-            false => Err(Refusal {
+            false => Err(PusherError {
                 status: 400,
                 why: format!("info: at most {COUNTED_MAX} counts; ask for fewer channels"),
             }),
@@ -82,16 +82,16 @@ impl Plan {
     }
 
     /// What is to be counted, in the order of the answers.
-    pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, Count)> {
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, ChannelCount)> {
         self.channels.iter().flat_map(|channel| {
-            let users = channel.info.users.then_some(Count::Users);
-            let subscriptions = channel.info.subscriptions.then_some(Count::Subscriptions);
+            let users = channel.info.users.then_some(ChannelCount::Users);
+            let subscriptions = channel.info.subscriptions.then_some(ChannelCount::Subscriptions);
             users.into_iter().chain(subscriptions).map(|count| (&*channel.name, count))
         })
     }
 
     /// What comes after the hub's answers, in the order of what it was asked.
-    pub(crate) fn next(mut self, answers: Vec<Answer>) -> Next {
+    pub(crate) fn next(mut self, answers: Vec<CommandResult>) -> PlanStep {
         let mut outcomes = Vec::with_capacity(answers.len());
         for answer in answers {
             match answer {
@@ -121,7 +121,7 @@ impl Plan {
                     }
                 }
                 if let Err(refusal) = self.check() {
-                    return Next::Respond { status: refusal.status, body: refusal.why.into() };
+                    return PlanStep::Respond { status: refusal.status, body: refusal.why.into() };
                 }
             }
             (Shape::Users, Some(Outcome::Presence(present))) => {
@@ -138,13 +138,13 @@ impl Plan {
                     object.end();
                 }
                 body.extend_from_slice(b"]}");
-                return Next::Respond { status: 200, body };
+                return PlanStep::Respond { status: 200, body };
             }
             _ => {}
         }
         self.is_counting = true;
         let is_more = self.counts().next().is_some();
-        if is_more { Next::Count(self) } else { self.respond() }
+        if is_more { PlanStep::Count(self) } else { self.respond() }
     }
 
     fn take_counts(&mut self, outcomes: &[Outcome]) {
@@ -163,7 +163,7 @@ impl Plan {
         }
     }
 
-    fn respond(&self) -> Next {
+    fn respond(&self) -> PlanStep {
         let mut body = Vec::new();
         let mut object = Object::begin(&mut body);
         match self.shape {
@@ -197,11 +197,11 @@ impl Plan {
             Shape::Users | Shape::Done => {}
         }
         object.end();
-        Next::Respond { status: 200, body }
+        PlanStep::Respond { status: 200, body }
     }
 }
 
-impl Channel {
+impl ChannelPlan {
     fn write(&self, out: &mut Vec<u8>, info: Info) {
         let mut object = Object::begin(out);
         self.write_counts(&mut object, info);
@@ -218,8 +218,8 @@ impl Channel {
     }
 }
 
-fn failed(error: &ApiError) -> Next {
-    Next::Respond { status: error.transport_status(), body: error.message.as_bytes().to_vec() }
+fn failed(error: &ApiError) -> PlanStep {
+    PlanStep::Respond { status: error.transport_status(), body: error.message.as_bytes().to_vec() }
 }
 
 #[cfg(test)]
@@ -239,17 +239,19 @@ mod tests {
 
     const BOTH: Info = Info { users: true, subscriptions: true };
 
-    fn found(names: &[(&str, u64)]) -> Answer {
+    fn found(names: &[(&str, u64)]) -> CommandResult {
         let of = |&(name, clients): &(&str, u64)| ChannelSummary { name: name.into(), clients };
         Ok(Outcome::Channels(names.iter().map(of).collect()))
     }
 
-    fn stats(users: u64) -> Answer {
+    fn stats(users: u64) -> CommandResult {
         Ok(Outcome::PresenceStats(PresenceStats { clients: 9, users }))
     }
 
-    fn body(next: Next) -> String {
-        let Next::Respond { status: 200, body } = next else { panic!("there is more to count") };
+    fn body(next: PlanStep) -> String {
+        let PlanStep::Respond { status: 200, body } = next else {
+            panic!("there is more to count")
+        };
         String::from_utf8(body).unwrap()
     }
 
@@ -258,15 +260,16 @@ mod tests {
         let mut plan_of = plan(Shape::Events, BOTH);
         plan_of.count("presence-a", BOTH);
         plan_of.count("b", BOTH);
-        let Next::Count(counting) = plan_of.next(vec![Ok(Outcome::Broadcast(Vec::new()))]) else {
+        let PlanStep::Count(counting) = plan_of.next(vec![Ok(Outcome::Broadcast(Vec::new()))])
+        else {
             panic!()
         };
         assert_eq!(
             counting.counts().collect::<Vec<_>>(),
             [
-                ("presence-a", Count::Users),
-                ("presence-a", Count::Subscriptions),
-                ("b", Count::Subscriptions)
+                ("presence-a", ChannelCount::Users),
+                ("presence-a", ChannelCount::Subscriptions),
+                ("b", ChannelCount::Subscriptions)
             ]
         );
         let answers = vec![stats(2), found(&[("c:presence-a", 3)]), found(&[])];
@@ -280,7 +283,8 @@ mod tests {
     #[test]
     fn channels_are_listed_by_their_names_in_the_app() {
         let channels = found(&[("c:presence-a", 3), ("c:presence-b", 1)]);
-        let Next::Count(counting) = plan(Shape::Channels, BOTH).next(vec![channels.clone()]) else {
+        let PlanStep::Count(counting) = plan(Shape::Channels, BOTH).next(vec![channels.clone()])
+        else {
             panic!()
         };
         assert_eq!(
@@ -293,16 +297,16 @@ mod tests {
             (0..=COUNTED_MAX).map(|at| (format!("c:presence-{at}"), 1)).collect();
         let many: Vec<(&str, u64)> = many.iter().map(|(name, count)| (&**name, *count)).collect();
         let refused = plan(Shape::Channels, BOTH).next(vec![found(&many)]);
-        assert!(matches!(refused, Next::Respond { status: 400, .. }));
+        assert!(matches!(refused, PlanStep::Respond { status: 400, .. }));
     }
 
     #[test]
     fn what_fails_is_an_http_error() {
         let error: ApiError = dunlin_hub::Error::Overloaded.into();
         let next = plan(Shape::Done, Info::NONE).next(vec![Err(error.clone())]);
-        assert!(matches!(next, Next::Respond { status: 500, .. }));
+        assert!(matches!(next, PlanStep::Respond { status: 500, .. }));
         let parts = vec![Ok(dunlin_hub::Published::default()), Err(error)];
         let next = plan(Shape::Events, Info::NONE).next(vec![Ok(Outcome::Broadcast(parts))]);
-        assert!(matches!(next, Next::Respond { status: 500, .. }));
+        assert!(matches!(next, PlanStep::Respond { status: 500, .. }));
     }
 }

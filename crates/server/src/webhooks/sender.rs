@@ -1,10 +1,12 @@
-//! The webhooks thread: sends the requests of the [`Dispatcher`] through the pipelining client of `pipeline`.
+//! The webhooks thread: sends the requests of the [`Dispatcher`] through the pipelining client of `pipeline`, and checks
+//! the members of upstreams.
 //!
 //! It is a thread of its own, not a part of the admin thread: a change of the configuration has forty microseconds, and
 //! must wait neither behind the events of a million clients that connect nor behind a TLS handshake with a backend. It
 //! stands on the bus like a worker, so that an event costs a worker a store, and without hooks the thread sleeps.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,10 +21,13 @@ use dunlin_pipeline::{
     BodyMode, Caller, Client, ClientConfig, Depth, ErrorKind, HostConfig, HostId, Outcome, Request,
     RequestError, RequestId, Requests,
 };
-use dunlin_webhooks::{Attempt, DeliveryResult, Dispatcher, EventEncoder, HookEvent};
+use dunlin_webhooks::{
+    Attempt, DeliveryResult, Dispatcher, EventEncoder, HealthChecker, HookEvent,
+};
 use dunlin_wire::http1::retry_after;
 use hashbrown::HashMap;
 
+use super::checks::{CHECK, Checks};
 use crate::bus_message::BusMessage;
 use crate::state::ServerState;
 
@@ -36,7 +41,7 @@ const ROUNDS_A_TURN: usize = 16;
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
 /// Timers by what they carry; the client's have bits above.
-const DISPATCHER_TIMER: u64 = 1;
+const DUE_TIMER: u64 = 1;
 const FINISH_TIMER: u64 = 2;
 /// Times the thread restarts after a panic.
 const INCARNATIONS_MAX: u32 = 50;
@@ -105,6 +110,10 @@ fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMessage>) -> io::Res
         state: Arc::clone(state),
         endpoint,
         client: Client::new(ClientConfig::default(), Results::default()),
+        checks: Checks::new(HealthChecker::new(
+            Arc::clone(&state.upstreams.stats),
+            u64::from_ne_bytes(seed),
+        )),
         hosts: HashMap::new(),
         generation: 0,
         timer: None,
@@ -112,7 +121,9 @@ fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMessage>) -> io::Res
         stopping: false,
     };
     sender.endpoint.wake();
-    sender.adopt_newest();
+    let now = Now { ms: event_loop.context().now_ms(), unix_ms: unix_ms() };
+    sender.state.upstreams.publish(sender.checks.unhealthy());
+    sender.adopt_newest(now);
     event_loop.run(&mut sender)
 }
 
@@ -121,11 +132,12 @@ struct WebhookSender<'e> {
     endpoint: &'e mut Endpoint<BusMessage>,
     dispatcher: Dispatcher,
     client: Client<Results>,
+    checks: Checks,
     /// By the pools of the dispatcher; an error says why a pool cannot be used.
     hosts: HashMap<u64, Result<HostId, Arc<str>>>,
     /// Of the settings it runs.
     generation: u64,
-    /// When the dispatcher's time-out is due, and the loop's timer for it.
+    /// When something is due, and the loop's timer for it.
     timer: Option<(u64, TimerId)>,
     /// There is more to do before the loop may sleep.
     busy: bool,
@@ -137,6 +149,8 @@ struct WebhookSender<'e> {
 #[derive(Default)]
 struct Results {
     ended: Vec<(u64, DeliveryResult)>,
+    /// Of checks, by their tags: the status, or why there is none.
+    checked: Vec<(u64, Result<u16, Arc<str>>)>,
     now_s: u64,
 }
 
@@ -151,13 +165,22 @@ impl Caller for Results {
         tag: u64,
         outcome: &Outcome<'_>,
     ) {
+        if tag & CHECK != 0 {
+            let found = match outcome {
+                Outcome::Answered(answer) => Ok(answer.status),
+                Outcome::NotSent(error) | Outcome::Failed(error) | Outcome::Uncertain(error) => {
+                    Err(error.kind.to_string().into())
+                }
+            };
+            return self.checked.push((tag & !CHECK, found));
+        }
         self.ended.push((tag, delivery_result(outcome, self.now_s)));
     }
 }
 
 impl WebhookSender<'_> {
     /// Switches to the newest settings, if it does not run them.
-    fn adopt_newest(&mut self) {
+    fn adopt_newest(&mut self, now: Now) {
         let generation = self.state.generation();
         if generation != self.generation {
             self.generation = generation;
@@ -165,6 +188,8 @@ impl WebhookSender<'_> {
             self.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
             let config = &settings.config;
             self.dispatcher.handle_settings(&config.webhooks, &config.pusher.apps);
+            self.checks.handle_settings(now, &config.webhooks.upstreams);
+            self.dispatcher.handle_health(self.checks.unhealthy());
         }
     }
 
@@ -172,7 +197,7 @@ impl WebhookSender<'_> {
         for _ in 0..MESSAGES_PER_TURN {
             let Some((from, message)) = self.endpoint.recv() else { return };
             // A worker that sends an event for a new hook runs settings with it, which were published before.
-            self.adopt_newest();
+            self.adopt_newest(now);
             match message {
                 BusMessage::HookEvent(event) => self.handle_event(now, from, &event),
                 BusMessage::Stop => {
@@ -202,6 +227,14 @@ impl WebhookSender<'_> {
                 self.dispatcher.handle_result(now, *tag, result);
             }
             let mut sent = 0;
+            let checked = std::mem::take(&mut self.client.caller().checked);
+            // The hosts of those that have ended go at the end of the next round.
+            sent += checked.len();
+            if self.checks.handle_results(now, checked, &mut self.client.requests()) {
+                self.dispatcher.handle_health(self.checks.unhealthy());
+                self.state.upstreams.publish(self.checks.unhealthy());
+            }
+            sent += self.checks.send(now, &mut self.client);
             while let Some(attempt) = self.dispatcher.poll_attempt(now) {
                 self.send_attempt(&attempt);
                 sent += 1;
@@ -212,7 +245,8 @@ impl WebhookSender<'_> {
                     sent += 1;
                 }
             }
-            if sent == 0 && self.client.caller().ended.is_empty() {
+            let results = self.client.caller();
+            if sent == 0 && results.ended.is_empty() && results.checked.is_empty() {
                 return;
             }
         }
@@ -248,9 +282,10 @@ impl WebhookSender<'_> {
         }
     }
 
-    /// Sets the loop's timer to the dispatcher's time-out.
+    /// Sets the loop's timer to when something is due.
     fn arm_timer(&mut self, cx: &mut Context<()>) {
-        let due_ms = self.dispatcher.poll_timeout();
+        let due = [self.dispatcher.poll_timeout(), self.checks.poll_timeout()];
+        let due_ms = due.into_iter().flatten().min();
         if due_ms == self.timer.map(|(at_ms, _)| at_ms) {
             return;
         }
@@ -258,7 +293,7 @@ impl WebhookSender<'_> {
             cx.cancel(timer);
         }
         self.timer = due_ms.map(|at_ms| {
-            (at_ms, cx.run_after(at_ms.saturating_sub(cx.now_ms()).max(1), DISPATCHER_TIMER))
+            (at_ms, cx.run_after(at_ms.saturating_sub(cx.now_ms()).max(1), DUE_TIMER))
         });
     }
 
@@ -312,12 +347,12 @@ fn host_config(upstream: &config::Upstream) -> Result<HostConfig, Arc<str>> {
         connections: upstream.connections_per_member_max,
         // Proxies and slow backends answer one request at a time best; many events share a request.
         depth: Depth::Fixed(1),
-        answer_timeout_ms: upstream.timeout_ms,
+        answer_timeout_ms: NonZeroU64::new(upstream.timeout_ms),
         // Each queue has one request in flight, and queues are few.
-        queue_timeout_ms: 0,
+        queue_timeout_ms: None,
         queue_max: usize::MAX,
         queue_bytes_max: usize::MAX,
-        connect_timeout_ms: upstream.connect_timeout_ms,
+        connect_timeout_ms: NonZeroU64::new(upstream.connect_timeout_ms),
         // The dispatcher tries another member.
         connect_attempts: 1,
         // A connection that was closed while it was idle is no failure.
@@ -360,7 +395,7 @@ impl Handler for WebhookSender<'_> {
 
     fn on_timer(&mut self, cx: &mut Context<()>, timer: TimerId, data: u64) {
         match data {
-            DISPATCHER_TIMER => self.timer = None,
+            DUE_TIMER => self.timer = None,
             FINISH_TIMER => self.finish(cx),
             _ => self.client.on_timer(cx, timer, data),
         }
@@ -368,9 +403,9 @@ impl Handler for WebhookSender<'_> {
 
     fn on_tick(&mut self, cx: &mut Context<()>) {
         self.busy = false;
-        self.adopt_newest();
         let unix_ms = unix_ms();
         let now = Now { ms: cx.now_ms(), unix_ms };
+        self.adopt_newest(now);
         self.client.caller().now_s = unix_ms / 1000;
         self.take_messages(cx, now);
         self.dispatcher.handle_timeout(now);

@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::Worker;
 use super::link::{Link, Peer};
-use super::reply::Answer;
+use super::reply::PlainResponse;
 use super::timer::Timer;
 use crate::admission::{Admission, counted_as};
 use crate::forwarded_for::forwarded_for;
@@ -70,7 +70,7 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         request: &http::Request<'_>,
-    ) -> Result<(), Answer<'static>> {
+    ) -> Result<(), PlainResponse<'static>> {
         let Some(&mut Link { peer, .. }) = cx.data(conn).filter(|link| link.peer.is_proxy()) else {
             return Ok(());
         };
@@ -79,7 +79,10 @@ impl Worker<'_> {
         let is_proxy = |address| self.listeners.is_proxy_of(listener, address);
         let Ok(client) = forwarded_for(request.headers.list("X-Forwarded-For"), is_proxy) else {
             self.count(Metric::ForwardedMalformed);
-            return Err(Answer::error(400, "X-Forwarded-For has something else than addresses"));
+            return Err(PlainResponse::error(
+                400,
+                "X-Forwarded-For has something else than addresses",
+            ));
         };
         let Some(client) = client else { return Ok(()) };
         let counted = counted_as(client, self.settings.config.limits.ipv6_prefix_bits);
@@ -93,7 +96,7 @@ impl Worker<'_> {
             link.peer = admitted.unwrap_or(Peer::UNKNOWN);
         }
         let why = "too many connections from this address; see [limits] of the server";
-        admitted.map(drop).ok_or_else(|| Answer::error(429, why))
+        admitted.map(drop).ok_or_else(|| PlainResponse::error(429, why))
     }
 
     /// Takes one from the accept rate. If it was the last, those after it wait in the backlogs for a while.
@@ -175,7 +178,7 @@ impl Worker<'_> {
     pub(super) fn bound_unauthenticated(&self, cx: &mut Context<Link>) {
         let share = self.settings.config.limits.unauthenticated_max as usize;
         let share = share.div_ceil(self.state.workers());
-        cx.set_unauthenticated_max(share.min(self.connections_max / 2));
+        cx.set_unauthenticated_max(Some(share.min(self.connections_max / 2)));
     }
 }
 

@@ -4,17 +4,19 @@
 //! each turn. So nobody has to wake a worker for a change, unless something has to be done now:
 //! see [`dunlin_bus::Rollout`] for why nothing older is acted on once the change was acknowledged.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use dunlin_config::{Config, OnFailure, TENANT_BYTES_MAX};
-use dunlin_hub::tenant::MARK;
-use dunlin_hub::{HubConfig, Permitted, Withdrawal};
+use dunlin_hub::tenant::{MARK, bare};
+use dunlin_hub::{HubConfig, Permitted, SessionId, Withdrawal};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::Worker;
 use super::link::{Link, Role};
 use super::permission::{Permission, Subject, is_expressed, permits, permits_by_keys};
+use crate::auth::Allow;
 use crate::bus_message::BusMessage;
 use crate::crash;
 use crate::settings::{Namespace, Settings};
@@ -102,6 +104,7 @@ impl Worker<'_> {
         if old.proxies != new.proxies || before.looks_at_meta != newest.looks_at_meta {
             self.apply_proxies();
         }
+        self.apply_upstreams(old);
         self.apply_engines(cx, Some(&before));
         if old.client.token != new.client.token || before.withdraws_anonymous(newest) {
             self.close_revoked(cx);
@@ -142,8 +145,9 @@ impl Worker<'_> {
     pub(super) fn continue_withdrawal(&mut self, cx: &mut Context<Link>) {
         let Some(withdrawal) = &mut self.withdrawal else { return };
         let settings = Arc::clone(&self.settings);
-        let passed_on = &self.passed_on;
-        let permitted = |channel: &str, user: &str, tag: u64| {
+        let (passed_on, grants) = (&self.passed_on, &self.grants);
+        let (capabilities, regexes) = (&self.capabilities, &self.regexes);
+        let permitted = |channel: &str, user: &str, session: SessionId, tag: u64| {
             let namespace = settings.namespace(channel);
             let may = |subscribed, permission| {
                 namespace.is_some_and(|of| {
@@ -166,6 +170,12 @@ impl Worker<'_> {
                 subscription: may(false, Permission::Subscribe)
                     || falls_back && namespace.is_some_and(by_keys),
                 join_leave: may(true, Permission::Presence),
+                // A new token may have taken the capability away, when the rules let it go on.
+                grant: !grants.is_by_capability(session, channel)
+                    || capabilities.get(&session).is_some_and(|of| {
+                        let allowed = of.in_channel(bare(channel), &mut regexes.borrow_mut());
+                        allowed.contains(Allow::SUBSCRIBE)
+                    }),
             }
         };
         let (now, reason) =
@@ -244,7 +254,7 @@ pub(super) fn hub_config(
         pending_bytes_max: per_worker(limits.pending_bytes_max),
         history_bytes_max: per_worker(limits.history_bytes_max),
         idempotency_keys_max: per_worker(limits.idempotency_keys_max as usize),
-        broadcast_quantum: limits.broadcast_quantum,
+        broadcast_quantum: NonZeroU32::new(limits.broadcast_quantum),
         ..HubConfig::default()
     }
 }

@@ -14,17 +14,17 @@ use super::api_turns::BEHIND_MS_MAX;
 use super::connect::VERSION;
 use super::link::Link;
 use super::parts::{
-    Broadcast, CallForm, CallId, CommandPlace, CommandSlot, KeyScope, NewCall, Pending,
+    BroadcastRest, CallForm, CallId, CommandPlace, CommandSlot, KeyScope, NewCall, Pending,
     RestCommands,
 };
 use super::reply;
 use super::routes::{method_refused, origin_refused};
-use crate::api::request::{Message, RefreshRequest, SubscribeRequest, Target};
+use crate::api::request::{PublishParams, RefreshRequest, SubscribeRequest, Target};
 use crate::api::{
-    Answer, ApiError, ApiErrorCode, Batch, Legacy, Lenient, Method, NodeFacts, OPENAPI, Outcome,
-    Request, presented_key, scope, write_response,
+    ApiError, ApiErrorCode, Batch, CommandResult, Legacy, Lenient, Method, NodeFacts, OPENAPI,
+    Outcome, Request, presented_key, scope, write_response,
 };
-use crate::budget::{Rates, Work};
+use crate::budget::{CommandKind, Rates, Work};
 use crate::metrics::Metric;
 use crate::revocation::Revocation;
 use crate::session_token;
@@ -34,7 +34,7 @@ pub(super) type Scope = Option<KeyScope>;
 
 /// Which sessions of a user a command is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Whom {
+enum Sessions {
     All,
     One(SessionId),
     Nobody,
@@ -52,7 +52,7 @@ impl Worker<'_> {
         if method == "openapi.json" {
             return match request.method {
                 http::Method::Get | http::Method::Head => {
-                    let document = reply::Answer::json(200, OPENAPI.as_bytes().to_vec());
+                    let document = reply::PlainResponse::json(200, OPENAPI.as_bytes().to_vec());
                     self.answer(cx, conn, &document.header("Cache-Control", "no-cache"));
                 }
                 _ => self.answer(cx, conn, &method_refused("GET, HEAD")),
@@ -67,7 +67,7 @@ impl Worker<'_> {
         }
         let scope = match self.authorised(request) {
             Ok(scope) => scope,
-            Err(why) => return self.answer(cx, conn, &reply::Answer::error(401, why)),
+            Err(why) => return self.answer(cx, conn, &reply::PlainResponse::error(401, why)),
         };
         self.authenticated(cx, conn);
         if method == "push" || method.starts_with("push/") {
@@ -78,7 +78,7 @@ impl Worker<'_> {
             }) {
                 self.count(Metric::ApiErrors);
                 let (_, body) = error.response(errors_as_status(request));
-                return self.answer(cx, conn, &reply::Answer::json(403, body));
+                return self.answer(cx, conn, &reply::PlainResponse::json(403, body));
             }
             return self.push_api(cx, conn, method, request);
         }
@@ -87,7 +87,7 @@ impl Worker<'_> {
             self.count(Metric::ApiErrors);
             let why = "the key is too far ahead of its budget; see api.scopes";
             let after_s = wait_ms.div_ceil(1_000).to_string();
-            let answer = reply::Answer::error(429, why).header("Retry-After", &after_s);
+            let answer = reply::PlainResponse::error(429, why).header("Retry-After", &after_s);
             return self.answer(cx, conn, &answer);
         }
         let (status, error) = match method {
@@ -113,7 +113,7 @@ impl Worker<'_> {
         self.count(Metric::ApiErrors);
         let mut body = Vec::new();
         write_response(&mut body, &Err(error), &NodeFacts::default());
-        self.answer(cx, conn, &reply::Answer::json(status, body));
+        self.answer(cx, conn, &reply::PlainResponse::json(status, body));
     }
 
     /// Whether the body of a request is to be taken, of which not all is here. A caller without a key is answered before.
@@ -129,7 +129,7 @@ impl Worker<'_> {
                 Some(u64::MAX)
             }
             Err(why) => {
-                self.answer(cx, conn, &reply::Answer::error(401, why));
+                self.answer(cx, conn, &reply::PlainResponse::error(401, why));
                 None
             }
         }
@@ -256,7 +256,8 @@ impl Worker<'_> {
             self.flush_outboxes(cx);
         }
         if let Some(budget) = self.api_calls.budget(call) {
-            self.charge_call(call, budget, Work { commands: 1, ..Work::default() });
+            let kind = command.as_ref().ok().and_then(CommandKind::of_call);
+            self.charge_call(call, budget, Work { commands: 1, kind, ..Work::default() });
         }
         let place = CommandPlace { call, at, part: None };
         let begun = command.and_then(|mut request| {
@@ -303,7 +304,7 @@ impl Worker<'_> {
                 let given = self.give_parts(cx, conn, (place, 0), channels(), &publish);
                 if (given as usize) < broadcast.channels.len() {
                     let left = channels().skip(given as usize);
-                    let rest = Broadcast::new((place.at, given), left, publish);
+                    let rest = BroadcastRest::new((place.at, given), left, publish);
                     self.api_calls.keep_broadcast(place.call, rest);
                 }
             }
@@ -426,7 +427,7 @@ impl Worker<'_> {
     }
 
     /// A message as the hub takes it.
-    fn checked(&self, message: &Message<'_>) -> Result<NewPublication, ApiError> {
+    fn checked(&self, message: &PublishParams<'_>) -> Result<NewPublication, ApiError> {
         let limits = &self.settings.config.limits;
         for (has, max, key) in [
             (message.tags_bytes(), limits.tags_bytes_max, "tags_bytes_max"),
@@ -464,7 +465,7 @@ impl Worker<'_> {
         }
         if let Some((budget_key, rates)) = self.api_calls.budget(place.call) {
             let deliveries = self.deliveries_to(channel, bytes);
-            let work = Work { commands: 0, bytes: bytes as u64, deliveries };
+            let work = Work { bytes: bytes as u64, deliveries, ..Work::default() };
             self.charge_call(place.call, (budget_key, rates), work);
         }
         Ok(())
@@ -521,20 +522,20 @@ impl Worker<'_> {
     }
 
     /// Which sessions of the user a command is about.
-    fn target(&self, target: &Target<'_>) -> Whom {
+    fn target(&self, target: &Target<'_>) -> Sessions {
         let of_client = match &*target.client {
-            "" => Whom::All,
-            client => client.parse().map_or(Whom::Nobody, Whom::One),
+            "" => Sessions::All,
+            client => client.parse().map_or(Sessions::Nobody, Sessions::One),
         };
         let of_session = match &*target.session {
-            "" => Whom::All,
+            "" => Sessions::All,
             token => session_token::verify(&self.state.keys.session_token, token)
-                .map_or(Whom::Nobody, Whom::One),
+                .map_or(Sessions::Nobody, Sessions::One),
         };
         match (of_client, of_session) {
-            (Whom::All, one) | (one, Whom::All) => one,
+            (Sessions::All, one) | (one, Sessions::All) => one,
             (client, session) if client == session => client,
-            _ => Whom::Nobody,
+            _ => Sessions::Nobody,
         }
     }
 
@@ -542,9 +543,9 @@ impl Worker<'_> {
     /// about a session that Dunlin has not issued: it may have ended long ago, or be another server's.
     fn client_of(&mut self, place: CommandPlace, target: &Target<'_>) -> Option<Option<SessionId>> {
         match self.target(target) {
-            Whom::All => Some(None),
-            Whom::One(session) => Some(Some(session)),
-            Whom::Nobody => {
+            Sessions::All => Some(None),
+            Sessions::One(session) => Some(Some(session)),
+            Sessions::Nobody => {
                 self.api_calls.handle_answer(place, Ok(Outcome::Done));
                 None
             }
@@ -567,7 +568,7 @@ impl Worker<'_> {
         &mut self,
         cx: &mut Context<Link>,
         place: CommandPlace,
-        answer: Answer,
+        answer: CommandResult,
     ) {
         if answer.is_err() && place.part.is_none() {
             self.count(Metric::ApiErrors);
@@ -613,7 +614,7 @@ impl Worker<'_> {
             if let Some(request_id) = answered_for_cluster {
                 return self.respond_to_cluster(request_id, body);
             }
-            let mut answer = reply::Answer::json(status, body);
+            let mut answer = reply::PlainResponse::json(status, body);
             if let Some(warning) = &warning {
                 answer = answer.header("Warning", warning);
             }

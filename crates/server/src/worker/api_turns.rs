@@ -6,7 +6,7 @@ use dunlin_net::{ConnId, Context};
 
 use super::Worker;
 use super::link::Link;
-use super::parts::{Broadcast, CallId, CommandPlace, RestCommands};
+use super::parts::{BroadcastRest, CallId, CommandPlace, RestCommands};
 use super::timer::Timer;
 use crate::api::{ApiError, Request};
 use crate::budget::{BudgetKey, Rates, Work};
@@ -89,7 +89,7 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         call: CallId,
-        mut broadcast: Broadcast,
+        mut broadcast: BroadcastRest,
     ) {
         let place = CommandPlace { call, at: broadcast.at, part: None };
         let from = broadcast.next;

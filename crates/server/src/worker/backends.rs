@@ -1,50 +1,89 @@
 //! Connections to the backends of proxies, on the worker's own loop: requests out, answers in.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use dunlin_config as config;
 use dunlin_config::{Map, OnFailure, Proxy};
 use dunlin_net::{Context, Tls};
 use dunlin_pipeline::{
-    Caller, Client, ClientConfig, Depth, ErrorKind, HostConfig, HostId, Outcome, Request,
+    Caller, Client, ClientConfig, Depth, ErrorKind, HostConfig, HostId, Outcome, Prepared, Request,
     RequestId, Requests, SendError,
 };
+use dunlin_webhooks::{Failure, Pools, Selection, Upstream};
 
 use super::link::Link;
-use super::parts::{Passed, Wanted};
+use super::parts::{FastMap, ForwardedFields, Passed};
 use crate::log_gate::LogGate;
-use crate::proxy::{Answered, Breaker, Event, Fault, ProxiesStats, ProxyMetric, ProxyStats};
+use crate::proxy::{Event, ProxiesStats, ProxyError, ProxyMetric, ProxyReply, ProxyStats};
+use crate::webhooks_state::UpstreamsState;
 
 /// A backend's servers close connections that are idle for 5 s or more, as a rule; one that is used again in the moment
 /// in which it closes fails.
 const IDLE_TIMEOUT_MS: u64 = 4_000;
+/// Members that one request is sent to.
+const ATTEMPTS_MAX: usize = 8;
+/// How many of them may have it and not answer: a request that makes a backend fail must not fail them all.
+const UNANSWERED_MAX: u8 = 2;
 
 /// What has come in answer, or why nothing has.
-pub(super) type Answer = Result<Answered, Fault>;
+pub(super) type BackendResult = Result<ProxyReply, ProxyError>;
 
 /// The backends of one worker.
 pub(super) struct Backends {
-    pub(super) client: Client<Answers>,
+    pub(super) client: Client<BackendResults>,
     of: BTreeMap<Arc<str>, Backend>,
+    /// Requests that are under way, by their tags.
+    in_flight: FastMap<u64, InFlight>,
     workers: usize,
+    /// Of the health that they follow.
+    health_version: u64,
 }
 
 /// Answers until the worker takes them.
 #[derive(Default)]
-pub(super) struct Answers {
-    pub(super) ended: Vec<(u64, Answer)>,
+pub(super) struct BackendResults {
+    pub(super) ended: Vec<Ended>,
 }
 
+/// A request has ended.
+pub(super) struct Ended {
+    pub(super) tag: u64,
+    answer: BackendResult,
+    /// The member that was asked has not processed it.
+    unprocessed: bool,
+}
+
+/// A backend: the members of its upstream, or the one at its endpoint.
 struct Backend {
     config: Proxy,
-    host: Result<HostId, Arc<str>>,
+    upstream: Upstream,
+    pools: Pools,
+    /// By the pools of members that have been asked; an error says why one cannot be.
+    hosts: FastMap<u64, Result<HostId, Arc<str>>>,
     target: String,
-    breaker: Breaker,
     log: LogGate,
     stats: Arc<ProxyStats>,
 }
 
-impl Caller for Answers {
+/// A request, and who was asked.
+struct InFlight {
+    proxy: Arc<str>,
+    /// The client's connection.
+    of: u64,
+    is_question: bool,
+    /// The members, the one who is asked now last.
+    tried: Vec<Arc<str>>,
+    /// Of the one who is asked now.
+    pool: u64,
+    /// Members that had it and have not answered, or were away.
+    unanswered: u8,
+    /// As it was sent.
+    prepared: Prepared,
+}
+
+impl Caller for BackendResults {
     type Data = Link;
 
     fn on_outcome(
@@ -56,62 +95,103 @@ impl Caller for Answers {
         outcome: &Outcome<'_>,
     ) {
         let answer = match outcome {
-            Outcome::Answered(answer) => Ok(Answered::Response(answer.status, answer.body.into())),
+            Outcome::Answered(answer) => {
+                Ok(ProxyReply::Response(answer.status, answer.body.into()))
+            }
             Outcome::NotSent(error) | Outcome::Failed(error) | Outcome::Uncertain(error) => {
                 Err(match &error.kind {
-                    ErrorKind::AnswerTimeout | ErrorKind::QueueTimeout => Fault::TimedOut,
-                    ErrorKind::BodyTooLong => Fault::TooLong,
-                    ErrorKind::Protocol(violation) => Fault::Malformed(violation.to_string()),
-                    ErrorKind::QueueFull => Fault::Overflow,
-                    ErrorKind::Removed | ErrorKind::Shutdown => Fault::Cancelled,
-                    other => Fault::Unreachable(other.to_string()),
+                    ErrorKind::AnswerTimeout | ErrorKind::QueueTimeout => ProxyError::TimedOut,
+                    ErrorKind::BodyTooLong => ProxyError::TooLong,
+                    ErrorKind::Protocol(violation) => ProxyError::Malformed(violation.to_string()),
+                    ErrorKind::QueueFull => ProxyError::Overflow,
+                    ErrorKind::Removed | ErrorKind::Shutdown => ProxyError::Cancelled,
+                    other => ProxyError::Unreachable(other.to_string()),
                 })
             }
         };
-        self.ended.push((tag, answer));
+        let unprocessed = matches!(outcome, Outcome::NotSent(_));
+        self.ended.push(Ended { tag, answer, unprocessed });
     }
 }
 
 impl Backends {
     pub(super) fn new(workers: usize) -> Backends {
-        let client = Client::new(ClientConfig::default(), Answers::default());
-        Backends { client, of: BTreeMap::new(), workers }
+        Backends {
+            client: Client::new(ClientConfig::default(), BackendResults::default()),
+            of: BTreeMap::new(),
+            in_flight: FastMap::default(),
+            workers,
+            health_version: 0,
+        }
     }
 
-    /// Follows the settings. Connections of a proxy that was changed are given up if the change concerns them.
-    pub(super) fn update(&mut self, worker: usize, new: &Map<Proxy>, stats: &ProxiesStats) {
-        let gone = |name: &Arc<str>| !new.contains_key(name);
+    /// Follows the settings. Connections of a proxy that was changed are given up if the change concerns them; what waited for
+    /// one is sent again.
+    pub(super) fn update(&mut self, worker: usize, new: &config::Config, stats: &ProxiesStats) {
+        let gone = |name: &Arc<str>| !new.proxies.contains_key(name);
         let removed: Vec<Arc<str>> = self.of.keys().filter(|name| gone(name)).cloned().collect();
         for name in removed {
-            if let Some(Backend { host: Ok(host), .. }) = self.of.remove(&name) {
-                self.client.requests().remove(host);
-            }
+            self.remove(&name);
         }
-        for (name, config) in new.iter_shared() {
-            if let Some(backend) = self.of.get_mut(name) {
-                if shares_connections(&backend.config, config) {
-                    backend.config = Proxy::clone(config);
-                    continue;
-                }
-                if let Ok(host) = backend.host {
-                    self.client.requests().remove(host);
-                }
+        for (name, config) in new.proxies.iter_shared() {
+            if let Some(backend) = self.of.get_mut(name)
+                && shares_connections(&backend.config, config)
+            {
+                backend.config = Proxy::clone(config);
+                continue;
             }
+            self.remove(name);
+            let mut pools = Pools::default();
             let backend = Backend {
-                host: self.open(config),
+                upstream: Upstream::new(&upstream_of(config, &new.webhooks.upstreams), &mut pools),
+                pools,
+                hosts: FastMap::default(),
                 target: target(&config.endpoint).to_owned(),
                 config: Proxy::clone(config),
-                breaker: Breaker::default(),
                 log: LogGate::default(),
                 stats: stats.of(worker, name),
             };
             self.of.insert(Arc::clone(name), backend);
+            // It needs to know which members are not healthy.
+            self.health_version = 0;
+        }
+        self.update_upstreams(&new.webhooks.upstreams);
+    }
+
+    /// Follows a change of upstreams. What waited for a member that is gone is sent to another.
+    pub(super) fn update_upstreams(&mut self, upstreams: &Map<config::Upstream>) {
+        for backend in self.of.values_mut() {
+            let Some(name) = &backend.config.upstream else { continue };
+            let Some(upstream) = upstreams.get_shared(name) else { continue };
+            backend.upstream.update(upstream, &mut backend.pools);
+            while let Some(pool) = backend.pools.poll_unused() {
+                if let Some(Ok(host)) = backend.hosts.remove(&pool) {
+                    self.client.requests().remove(host);
+                }
+            }
+        }
+    }
+
+    /// Follows what checks have found since it was called last.
+    pub(super) fn follow_health(&mut self, state: &UpstreamsState) {
+        let Some(unhealthy) = state.newer_than(&mut self.health_version) else { return };
+        for backend in self.of.values_mut() {
+            if let Some(name) = &backend.config.upstream {
+                backend.upstream.handle_health(&unhealthy.of(name));
+            }
+        }
+    }
+
+    fn remove(&mut self, proxy: &str) {
+        let Some(backend) = self.of.remove(proxy) else { return };
+        for host in backend.hosts.into_values().flatten() {
+            self.client.requests().remove(host);
         }
     }
 
     /// What they want to be passed on.
-    pub(super) fn wanted(&self) -> Wanted {
-        let mut wanted = Wanted::default();
+    pub(super) fn wanted(&self) -> ForwardedFields {
+        let mut wanted = ForwardedFields::default();
         let add = |to: &mut Vec<String>, names: &[String]| {
             for name in names {
                 if !to.iter().any(|known| known.eq_ignore_ascii_case(name)) {
@@ -141,61 +221,145 @@ impl Backends {
         self.of.get(proxy).map(|backend| &*backend.stats)
     }
 
-    /// Posts a request at the end of this turn; the answer comes with `tag`.
+    /// Posts a request of the connection `of` at the end of this turn; the answer comes with `tag`.
     ///
     /// # Errors
     /// It is not sent.
     pub(super) fn send(
         &mut self,
         now_ms: u64,
-        proxy: &str,
-        event: Event,
-        body: &[u8],
+        proxy: &Arc<str>,
+        (event, body): (Event, &[u8]),
         passed: Option<&Passed>,
-        tag: u64,
-    ) -> Result<(), Fault> {
-        let Some(backend) = self.of.get_mut(proxy) else { return Err(Fault::Cancelled) };
-        let host = match &backend.host {
-            Ok(host) => *host,
-            Err(why) => return Err(Fault::Unreachable(why.to_string())),
-        };
-        if !backend.breaker.admit(now_ms) {
-            return Err(Fault::BreakerOpen);
-        }
+        (of, tag): (u64, u64),
+    ) -> Result<(), ProxyError> {
+        let Some(backend) = self.of.get_mut(proxy) else { return Err(ProxyError::Cancelled) };
         let headers = headers(&backend.config, passed);
         let request = Request {
             headers: &headers,
             idempotent: event.is_question(),
             ..Request::post(&backend.target, body)
         };
-        let mut requests = self.client.requests();
-        let prepared = requests.prepare(host, &request);
-        let sent = requests.send(host, &prepared, tag);
-        sent.map(drop).map_err(|error| {
-            backend.breaker.handle_nothing();
-            match error {
-                SendError::Full => Fault::Overflow,
-                _ => Fault::Cancelled,
-            }
-        })
+        let in_flight = InFlight {
+            proxy: Arc::clone(proxy),
+            of,
+            is_question: event.is_question(),
+            tried: Vec::new(),
+            pool: 0,
+            unanswered: 0,
+            // Whoever is asked first is put into it.
+            prepared: Prepared::new("", &request),
+        };
+        self.dispatch(now_ms, tag, in_flight)
     }
 
-    /// An answer has come, or none, to a request of the connection `of`: the breaker follows.
-    pub(super) fn observe(&mut self, now_ms: u64, proxy: &str, of: u64, answer: &Answer) {
-        let Some(backend) = self.of.get_mut(proxy) else { return };
-        match answer {
-            Err(Fault::Unreachable(_) | Fault::TimedOut) => {
-                backend.breaker.handle_failure(now_ms, of, backend.config.breaker_failures_max);
+    /// Sends a request to a member that has not had it.
+    fn dispatch(
+        &mut self,
+        now_ms: u64,
+        tag: u64,
+        mut in_flight: InFlight,
+    ) -> Result<(), ProxyError> {
+        let Some(backend) = self.of.get_mut(&in_flight.proxy) else {
+            return Err(ProxyError::Cancelled);
+        };
+        let mut fault = ProxyError::BreakerOpen;
+        while in_flight.tried.len() < ATTEMPTS_MAX
+            && let Some(selected) = backend.upstream.select(now_ms, &in_flight.tried)
+        {
+            let mut requests = self.client.requests();
+            let host = backend.host(&selected, self.workers, &mut requests);
+            in_flight.tried.push(Arc::clone(&selected.name));
+            in_flight.pool = selected.pool;
+            let sent =
+                host.map_err(|why| ProxyError::Unreachable(why.to_string())).and_then(|host| {
+                    in_flight.prepared = requests.prepare_again(host, &in_flight.prepared);
+                    requests.send(host, &in_flight.prepared, tag).map_err(|error| match error {
+                        SendError::Full => ProxyError::Overflow,
+                        _ => ProxyError::Cancelled,
+                    })
+                });
+            match sent {
+                Ok(_) => {
+                    self.in_flight.insert(tag, in_flight);
+                    return Ok(());
+                }
+                Err(why) => {
+                    backend.upstream.handle_nothing(&selected.name, selected.pool);
+                    fault = why;
+                }
             }
-            Err(Fault::Overflow | Fault::Cancelled | Fault::BreakerOpen) => {
-                backend.breaker.handle_nothing();
-            }
-            _ => backend.breaker.handle_answer(),
         }
+        Err(fault)
+    }
+
+    /// A request has ended: what is known of its member follows. Gives its answer, unless another member is asked, which is
+    /// not done for a client that is gone.
+    pub(super) fn settle(
+        &mut self,
+        (now_ms, now_unix_ms): (u64, u64),
+        ended: Ended,
+        is_gone: bool,
+        state: &UpstreamsState,
+    ) -> Option<BackendResult> {
+        let Ended { tag, answer, unprocessed } = ended;
+        let Some(mut in_flight) = self.in_flight.remove(&tag) else { return Some(answer) };
+        if let Some(until_ms) = self.observe(now_ms, &in_flight, &answer) {
+            let member = in_flight.tried.last().unwrap_or(&in_flight.proxy);
+            let until_unix_ms = now_unix_ms + until_ms.saturating_sub(now_ms);
+            state.circuit_opened((&in_flight.proxy, member), now_unix_ms, until_unix_ms);
+        }
+        in_flight.unanswered += u8::from(!unprocessed);
+        if matches!(answer, Err(ProxyError::Cancelled)) {
+            // Its connections were others; under the new settings it may be asked.
+            in_flight.tried.pop();
+        }
+        // A gateway that has reached nobody answers so (RFC 9110 §15.6).
+        let is_away = |status: &u16| matches!(status, 502..=504);
+        let may_repeat = match &answer {
+            Err(ProxyError::Overflow | ProxyError::TooLong | ProxyError::Malformed(_)) => false,
+            Err(_) => unprocessed || in_flight.is_question,
+            Ok(ProxyReply::Response(status, _)) => in_flight.is_question && is_away(status),
+            Ok(_) => false,
+        };
+        if is_gone || !may_repeat || in_flight.unanswered >= UNANSWERED_MAX {
+            return Some(answer);
+        }
+        self.follow_health(state);
+        let proxy = Arc::clone(&in_flight.proxy);
+        if self.dispatch(now_ms, tag, in_flight).is_err() {
+            return Some(answer);
+        }
+        if let Some(stats) = self.stats(&proxy) {
+            stats.counters.count(ProxyMetric::Retried);
+        }
+        None
+    }
+
+    /// The circuit of the member that was asked follows. Gives until when it is open, if it opens.
+    fn observe(&mut self, now_ms: u64, of: &InFlight, answer: &BackendResult) -> Option<u64> {
+        let backend = self.of.get_mut(&of.proxy)?;
+        let (upstream, member) = (&mut backend.upstream, of.tried.last()?);
+        match answer {
+            Err(ProxyError::Unreachable(_) | ProxyError::TimedOut) => {
+                let failure = Failure {
+                    by: Some(of.of),
+                    failures_max: backend.config.breaker_failures_max,
+                    retry_after_ms: None,
+                };
+                let opened = upstream.handle_failure(now_ms, member, of.pool, failure)?;
+                return Some(opened.until_ms);
+            }
+            Err(ProxyError::Overflow | ProxyError::Cancelled | ProxyError::BreakerOpen) => {
+                upstream.handle_nothing(member, of.pool);
+            }
+            _ => drop(upstream.handle_success(member, of.pool)),
+        }
+        None
     }
 
     /// A call has failed: it is counted, and logged once a second.
-    pub(super) fn report(&mut self, now_ms: u64, proxy: &str, fault: &Fault) {
+    pub(super) fn report(&mut self, now_ms: u64, proxy: &str, fault: &ProxyError) {
         let Some(backend) = self.of.get_mut(proxy) else { return };
         backend.stats.counters.count(fault.metric());
         if let Some(before) = backend.log.pass(now_ms) {
@@ -206,40 +370,82 @@ impl Backends {
     /// Once a second: how many calls wait to leave.
     pub(super) fn publish_gauges(&mut self) {
         let requests = self.client.requests();
-        for Backend { host, stats, .. } in self.of.values() {
-            let waiting = host.as_ref().map_or(0, |host| requests.queued(*host));
+        for Backend { hosts, stats, .. } in self.of.values() {
+            let hosts = hosts.values().flatten();
+            let waiting = hosts.map(|host| requests.queued(*host)).sum::<usize>();
             stats.counters.set(ProxyMetric::Waiting, waiting as u64);
         }
     }
+}
 
-    fn open(&mut self, config: &Proxy) -> Result<HostId, Arc<str>> {
-        let tls = match &config.ca {
-            Some(ca) => Some(
+impl Backend {
+    /// The connections to a member, by what its pool is configured as.
+    fn host(
+        &mut self,
+        selected: &Selection,
+        workers: usize,
+        requests: &mut Requests<'_>,
+    ) -> Result<HostId, Arc<str>> {
+        if let Some(host) = self.hosts.get(&selected.pool) {
+            return host.clone();
+        }
+        let host = self.open(&selected.config.address, workers, requests);
+        self.hosts.insert(selected.pool, host.clone());
+        host
+    }
+
+    fn open(
+        &self,
+        address: &str,
+        workers: usize,
+        requests: &mut Requests<'_>,
+    ) -> Result<HostId, Arc<str>> {
+        let (config, upstream) = (&self.config, self.upstream.config());
+        let tls = match &upstream.ca {
+            Some(ca) if upstream.tls => Some(
                 Tls::with_roots(ca.as_bytes())
                     .map_err(|error| format!("`ca` cannot be read: {error}"))?,
             ),
-            None => None,
+            _ => None,
         };
-        let share = |of: u32| (of as usize).div_ceil(self.workers);
+        let share = |of: u32| (of as usize).div_ceil(workers);
         let host = HostConfig {
             connections: u32::try_from(share(config.connections_max)).unwrap_or(u32::MAX),
             // A request must not wait behind a slow one while another connection is free.
             depth: Depth::Fixed(1),
             queue_max: share(config.queue_max).max(1),
             queue_bytes_max: usize::MAX,
-            answer_timeout_ms: config.timeout_ms,
-            queue_timeout_ms: config.queue_timeout_ms,
-            connect_timeout_ms: config.connect_timeout_ms,
+            answer_timeout_ms: NonZeroU64::new(config.timeout_ms),
+            queue_timeout_ms: NonZeroU64::new(config.queue_timeout_ms),
+            connect_timeout_ms: NonZeroU64::new(config.connect_timeout_ms),
             connect_attempts: 1,
-            idle_timeout_ms: IDLE_TIMEOUT_MS,
+            idle_timeout_ms: NonZeroU64::new(IDLE_TIMEOUT_MS),
             replays_max: 1,
             body_bytes_max: config.answer_bytes_max,
             tls,
             ..HostConfig::default()
         };
-        let opened = self.client.requests().host(&config.endpoint, host);
+        let scheme = if upstream.tls { "https" } else { "http" };
+        let opened = requests.host(&format!("{scheme}://{address}"), host);
         opened.map_err(|error| error.to_string().into())
     }
+}
+
+/// The upstream that a proxy names, or one whose only member is at its endpoint.
+fn upstream_of(proxy: &Proxy, upstreams: &Map<config::Upstream>) -> Arc<config::Upstream> {
+    if let Some(name) = &proxy.upstream {
+        // Settings without it are not valid.
+        return upstreams.get_shared(name).cloned().unwrap_or_default();
+    }
+    let (scheme, rest) = proxy.endpoint.split_once("://").unwrap_or_default();
+    let address = rest.split('/').next().unwrap_or_default().into();
+    let member = config::Member { address, ..config::Member::default() };
+    Arc::new(config::Upstream {
+        tls: scheme == "https",
+        ca: proxy.ca.clone(),
+        members: [("endpoint", member)].into_iter().collect(),
+        ..config::Upstream::default()
+    })
 }
 
 /// Path and query of a URL.
@@ -254,7 +460,8 @@ fn shares_connections(a: &Proxy, b: &Proxy) -> bool {
         let times = (of.timeout_ms, of.connect_timeout_ms, of.queue_timeout_ms);
         (times, of.connections_max, of.queue_max, of.answer_bytes_max)
     };
-    (&a.endpoint, &a.ca) == (&b.endpoint, &b.ca) && bounds(a) == bounds(b)
+    let of = |proxy: &Proxy| (proxy.endpoint.clone(), proxy.upstream.clone(), proxy.ca.clone());
+    of(a) == of(b) && bounds(a) == bounds(b)
 }
 
 /// The headers of a request: the client's own go before those it emulates, both before the static ones.

@@ -14,7 +14,7 @@ use dunlin_protocol::centrifuge::{Command, DisconnectCode, Request};
 use super::Worker;
 use super::link::{Link, Peer, Role};
 use super::parts::{Frames, Pending};
-use crate::budget::{BudgetKey, Rates, Work};
+use crate::budget::{BudgetKey, CommandKind, Rates, Work};
 use crate::metrics::Metric;
 
 /// A message to others counts once more for each of so many bytes of it.
@@ -39,7 +39,8 @@ impl Worker<'_> {
         bytes: usize,
     ) -> Option<u64> {
         let deliveries = self.deliveries_of(&command.request);
-        let work = Work { commands: 1, bytes: bytes as u64, deliveries };
+        let kind = CommandKind::of_command(&command.request);
+        let work = Work { commands: 1, kind, bytes: bytes as u64, deliveries };
         let wait_until = self.charge_request(cx, conn, command.request.channel(), work);
         match &command.request {
             Request::Publish(publish) if self.state.pressure.of(&publish.channel).is_some() => {
@@ -140,9 +141,10 @@ impl Worker<'_> {
         channels: impl Iterator<Item = &'c str>,
     ) {
         let now_ms = self.clock.now().ms;
-        let mut all = Work { bytes: bytes as u64, ..Work::default() };
+        let kind = Some(CommandKind::Subscribe);
+        let mut all = Work { kind, bytes: bytes as u64, ..Work::default() };
         for channel in channels {
-            let work = Work { commands: 1, deliveries: self.joins_of(channel), ..Work::default() };
+            let work = Work { commands: 1, kind, bytes: 0, deliveries: self.joins_of(channel) };
             all.commands += 1;
             all.deliveries += work.deliveries;
             self.charge_namespace(channel, work);

@@ -53,6 +53,8 @@ impl Worker<'_> {
             | BusMessage::ClusterReply { .. }
             | BusMessage::StatusQuery { .. }
             | BusMessage::ClusterStatus(_)
+            | BusMessage::ChangeAsk(_)
+            | BusMessage::ChangeNews(_)
             | BusMessage::Members(_)
             | BusMessage::HookEvent(_) => {}
             #[cfg(test)]

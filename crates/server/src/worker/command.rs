@@ -6,8 +6,8 @@ use dunlin_hub::{ChannelOptions, HistoryFilter, NewPublication, SessionId, Subsc
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
-    Command, CommandError, Commands, Disconnect, DisconnectCode, Error, ErrorCode, PublishRequest,
-    Reply, Request, SubscribeRequest,
+    Command, CommandError, Commands, Disconnect, DisconnectCode, Error, ErrorCode, HistoryRequest,
+    PublishRequest, Reply, Request, SubscribeRequest,
 };
 
 use super::Worker;
@@ -156,56 +156,10 @@ impl Worker<'_> {
                     None => self.publish_by_keys(cx, session, id, request),
                 }
             }
-            Request::History(request) => {
-                self.allowed(session, &request.channel, Permission::History).map(|options| {
-                    let max = self.settings.config.limits.history_messages_max;
-                    let filter = HistoryFilter {
-                        since: request.since.as_ref().map(|since| since.to_hub()),
-                        limit: Some(u32::try_from(request.limit).unwrap_or(max).min(max)),
-                        reverse: request.reverse,
-                        bytes_max: Some(options.recovery_bytes_max),
-                    };
-                    let pending = self.pending_answer(session, id, &request.channel);
-                    if let Some(token) = self.token(cx, pending) {
-                        let owner = self.hub.owner(session);
-                        self.hub.handle_history(
-                            now,
-                            token,
-                            &request.channel,
-                            &options,
-                            filter,
-                            owner,
-                        );
-                    }
-                })
-            }
-            Request::Presence(request) => {
-                self.allowed(session, &request.channel, Permission::Presence).map(|options| {
-                    let pending = self.pending_answer(session, id, &request.channel);
-                    if let Some(token) = self.token(cx, pending) {
-                        let bytes_max = options.recovery_bytes_max;
-                        let asked = (&*request.channel, &*options);
-                        if !self.ask_presence(cx, asked, token, Some(bytes_max)) {
-                            self.hub.handle_presence(
-                                now,
-                                token,
-                                &request.channel,
-                                &options,
-                                bytes_max,
-                            );
-                        }
-                    }
-                })
-            }
+            Request::History(request) => self.history(cx, session, id, request),
+            Request::Presence(request) => self.presence(cx, session, id, &request.channel),
             Request::PresenceStats(request) => {
-                self.allowed(session, &request.channel, Permission::Presence).map(|options| {
-                    if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-                        let asked = (&*request.channel, &*options);
-                        if !self.ask_presence(cx, asked, token, None) {
-                            self.hub.handle_presence_stats(now, token, &request.channel, &options);
-                        }
-                    }
-                })
+                self.presence_stats(cx, session, id, &request.channel)
             }
             Request::Ping => {
                 self.reply(session, id, &Reply::Ping);
@@ -227,6 +181,65 @@ impl Worker<'_> {
         }
         self.drain_events(cx);
         Handled::Done
+    }
+
+    fn history(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        id: u32,
+        request: &HistoryRequest<'_>,
+    ) -> Result<(), Error<'static>> {
+        let options = self.allowed(session, &request.channel, Permission::History)?;
+        let max = self.settings.config.limits.history_messages_max;
+        let filter = HistoryFilter {
+            since: request.since.as_ref().map(|since| since.to_hub()),
+            limit: Some(u32::try_from(request.limit).unwrap_or(max).min(max)),
+            reverse: request.reverse,
+            bytes_max: Some(options.recovery_bytes_max),
+        };
+        let pending = self.pending_answer(session, id, &request.channel);
+        if let Some(token) = self.token(cx, pending) {
+            let (now, owner) = (self.now(cx), self.hub.owner(session));
+            self.hub.handle_history(now, token, &request.channel, &options, filter, owner);
+        }
+        Ok(())
+    }
+
+    fn presence(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        id: u32,
+        channel: &str,
+    ) -> Result<(), Error<'static>> {
+        let options = self.allowed(session, channel, Permission::Presence)?;
+        let pending = self.pending_answer(session, id, channel);
+        if let Some(token) = self.token(cx, pending) {
+            let bytes_max = options.recovery_bytes_max;
+            if !self.ask_presence(cx, (channel, &options), token, Some(bytes_max)) {
+                let now = self.now(cx);
+                self.hub.handle_presence(now, token, channel, &options, bytes_max);
+            }
+        }
+        Ok(())
+    }
+
+    fn presence_stats(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        id: u32,
+        channel: &str,
+    ) -> Result<(), Error<'static>> {
+        let options = self.allowed(session, channel, Permission::Presence)?;
+        if let Some(token) = self.token(cx, Pending::Command { session, id })
+            && !self.ask_presence(cx, (channel, &options), token, None)
+        {
+            let now = self.now(cx);
+            self.hub.handle_presence_stats(now, token, channel, &options);
+        }
+        Ok(())
     }
 
     /// Answers a command whose token says nothing, or has it wait.
@@ -276,7 +289,7 @@ impl Worker<'_> {
     /// What a client asks of a subscription that it makes itself.
     ///
     /// # Errors
-    /// The channel has no such thing, or the filter is none.
+    /// The channel does not offer it, or the filter is malformed.
     pub(super) fn client_side(
         &self,
         request: &SubscribeRequest<'_>,

@@ -23,7 +23,7 @@ use super::program::AtOnce;
 use super::subscription::overridden;
 use crate::auth::{Allow, Capabilities, Identity, Subscription};
 use crate::proxy::SubscribeResult;
-use crate::revocation::{Refusal, TokenId};
+use crate::revocation::{TokenId, TokenRevoked};
 use crate::session_token;
 
 /// The server's name and version, for clients and API callers.
@@ -282,10 +282,10 @@ impl Worker<'_> {
         let id = revocations.id_of(token.jti.as_deref(), &token.signature);
         let why = match revocations.refuses(id, &identity.user, token.issued_at_s, now_ms) {
             None => return Ok(()),
-            Some(Refusal::Revoked) => {
+            Some(TokenRevoked::Revoked) => {
                 DisconnectCode::InvalidToken.with_reason("the token was revoked")
             }
-            Some(Refusal::Barred { left_s }) => {
+            Some(TokenRevoked::Barred { left_s }) => {
                 DisconnectCode::ForceNoReconnect.with_reason(format_args!(
                     "this token's client was disconnected; it lets in again in {left_s} s"
                 ))
@@ -327,6 +327,33 @@ impl Worker<'_> {
         mut tokens: SubscriptionTokens,
         encoding: Encoding,
     ) -> Vec<ServerSide> {
+        let mut subscriptions = self.token_sides(cx, identity, request);
+        let personal = self.personal_side(identity, request);
+        subscriptions.extend(personal);
+        if !encoding.is_bidirectional() {
+            for (channel, request) in request.subs.iter() {
+                let mut channel = Cow::Borrowed(channel);
+                if self.qualify(&identity.user, &mut channel).is_err()
+                    || subscriptions.iter().any(|of: &ServerSide| *of.channel == *channel)
+                {
+                    continue;
+                }
+                let token = tokens.remove(&*channel);
+                let client = (conn, session);
+                let side = self.requested_side(cx, client, identity, (&channel, request), token);
+                subscriptions.extend(side);
+            }
+        }
+        subscriptions
+    }
+
+    /// The subscriptions that a connection's token names.
+    fn token_sides(
+        &mut self,
+        cx: &Context<Link>,
+        identity: &Identity,
+        request: &ConnectRequest<'_>,
+    ) -> Vec<ServerSide> {
         let mut subscriptions = Vec::new();
         let subject = subject_of(identity);
         for (channel, options) in &identity.subscriptions {
@@ -354,84 +381,86 @@ impl Worker<'_> {
                 grant: None,
             });
         }
+        subscriptions
+    }
+
+    /// The subscription to the user's personal channel, where there is one that the token does not name.
+    fn personal_side(
+        &self,
+        identity: &Identity,
+        request: &ConnectRequest<'_>,
+    ) -> Option<ServerSide> {
         let personal = &self.settings.config.client.subscribe_to_user_personal_channel;
-        let personal = personal.of(bare(&identity.user)).map(|channel| {
-            self.tenant_of(&identity.user).map(|of| of.qualify(&channel)).unwrap_or(channel)
-        });
-        if let Some(channel) = personal
-            && !identity.subscriptions.contains_key(&channel)
-            && let Ok(namespace) = self.namespace_of(&channel)
-        {
-            let options = Arc::clone(&namespace.options);
-            let asked = subscribe(request.subs.get(bare(channel.as_str())));
-            let granted = self.granted(&identity.capabilities, &channel);
-            let mut subscribe = self.entitled(subject, &channel, &options, granted, asked);
-            subscribe.granted = true;
-            subscriptions.push(ServerSide { channel, options, subscribe, data: None, grant: None });
+        let channel = personal.of(bare(&identity.user))?;
+        let tenant = self.tenant_of(&identity.user);
+        let channel = tenant.map(|of| of.qualify(&channel)).unwrap_or(channel);
+        if identity.subscriptions.contains_key(&channel) {
+            return None;
         }
-        if !encoding.is_bidirectional() {
-            for (channel, request) in request.subs.iter() {
-                let mut channel = Cow::Borrowed(channel);
-                if self.qualify(&identity.user, &mut channel).is_err() {
-                    continue;
-                }
-                let channel = &*channel;
-                if subscriptions.iter().any(|of: &ServerSide| of.channel == channel) {
-                    continue;
-                }
-                let token = tokens.remove(channel);
-                let decided = match &token {
-                    Some(_) => AtOnce::Rules,
-                    None => {
-                        // There its channel is the key it stands under.
-                        let (channel, data) = (channel.into(), request.data.clone());
-                        let asked = SubscribeRequest { channel, data, ..Default::default() };
-                        self.consult_at_once(cx, (conn, session, &identity.user), &asked)
-                    }
-                };
-                match decided {
-                    AtOnce::Rules => {}
-                    AtOnce::Denied => continue,
-                    AtOnce::Granted(result) => {
-                        let granted = self.granted(&identity.capabilities, channel);
-                        let side =
-                            self.decided_side(cx, subject, (channel, request), granted, result);
-                        subscriptions.extend(side);
-                        continue;
-                    }
-                }
-                let allowed = match &token {
-                    Some((token, _)) => self.namespace_of(channel).map(|of| {
-                        (overridden(&of.options, &token.options.overrides), Basis::Rules)
-                    }),
-                    None => self.may_subscribe(subject, channel, || {
-                        self.granted(&identity.capabilities, channel)
-                    }),
-                };
-                let Ok((options, basis)) = allowed else { continue };
-                let asked = subscribe(Some(request));
-                let (token, mut grant) = token.unzip();
-                let own = token.as_ref().map_or(Allow::NONE, |token| token.allow);
-                let granted = self.granted(&identity.capabilities, channel).union(own);
-                let mut subscribe = self.entitled(subject, channel, &options, granted, asked);
-                if basis != Basis::Rules {
-                    grant = Some(Grant { token: None, data: None });
-                    subscribe.granted = basis == Basis::Capability;
-                }
-                if let Some(token) = token {
-                    subscribe.chan_info = token.options.info.as_deref().map(one_line);
-                    subscribe.granted = true;
-                }
-                subscriptions.push(ServerSide {
-                    channel: channel.to_owned(),
-                    options,
-                    subscribe,
-                    data: grant.as_mut().and_then(|grant| grant.data.take()),
-                    grant,
-                });
+        let options = Arc::clone(&self.namespace_of(&channel).ok()?.options);
+        let asked = subscribe(request.subs.get(bare(channel.as_str())));
+        let granted = self.granted(&identity.capabilities, &channel);
+        let subject = subject_of(identity);
+        let mut subscribe = self.entitled(subject, &channel, &options, granted, asked);
+        subscribe.granted = true;
+        Some(ServerSide { channel, options, subscribe, data: None, grant: None })
+    }
+
+    /// A subscription that a unidirectional connection asks for, if it may have it.
+    fn requested_side(
+        &mut self,
+        cx: &mut Context<Link>,
+        (conn, session): (ConnId, SessionId),
+        identity: &Identity,
+        (channel, request): (&str, &SubscribeRequest<'_>),
+        token: Option<(Subscription, Grant)>,
+    ) -> Option<ServerSide> {
+        let subject = subject_of(identity);
+        let decided = match &token {
+            Some(_) => AtOnce::Rules,
+            None => {
+                // There its channel is the key it stands under.
+                let (channel, data) = (channel.into(), request.data.clone());
+                let asked = SubscribeRequest { channel, data, ..Default::default() };
+                self.consult_at_once(cx, (conn, session, &identity.user), &asked)
+            }
+        };
+        match decided {
+            AtOnce::Rules => {}
+            AtOnce::Denied => return None,
+            AtOnce::Granted(result) => {
+                let granted = self.granted(&identity.capabilities, channel);
+                return self.decided_side(cx, subject, (channel, request), granted, result);
             }
         }
-        subscriptions
+        let allowed = match &token {
+            Some((token, _)) => self
+                .namespace_of(channel)
+                .map(|of| (overridden(&of.options, &token.options.overrides), Basis::Rules)),
+            None => self
+                .may_subscribe(subject, channel, || self.granted(&identity.capabilities, channel)),
+        };
+        let (options, basis) = allowed.ok()?;
+        let asked = subscribe(Some(request));
+        let (token, mut grant) = token.unzip();
+        let own = token.as_ref().map_or(Allow::NONE, |token| token.allow);
+        let granted = self.granted(&identity.capabilities, channel).union(own);
+        let mut subscribe = self.entitled(subject, channel, &options, granted, asked);
+        if basis != Basis::Rules {
+            grant = Some(Grant { token: None, data: None });
+            subscribe.granted = basis == Basis::Capability;
+        }
+        if let Some(token) = token {
+            subscribe.chan_info = token.options.info.as_deref().map(one_line);
+            subscribe.granted = true;
+        }
+        Some(ServerSide {
+            channel: channel.to_owned(),
+            options,
+            subscribe,
+            data: grant.as_mut().and_then(|grant| grant.data.take()),
+            grant,
+        })
     }
 
     /// A subscription that the program has granted.
@@ -632,7 +661,7 @@ struct ServerSide {
 }
 
 /// Who comes in.
-fn subject_of(identity: &Identity) -> Subject<'_> {
+pub(super) fn subject_of(identity: &Identity) -> Subject<'_> {
     let meta = identity.meta.as_deref().map(|meta| meta.get().as_bytes());
     Subject { user: &identity.user, meta }
 }

@@ -14,7 +14,7 @@ use crate::api::request::ConnectionsRequest;
 use crate::api::{ApiError, ApiErrorCode, Outcome};
 use crate::bus_message::BusMessage;
 use crate::connections::{
-    ConnectionFilter, ConnectionPage, ConnectionSearch, ConnectionView, Cursor,
+    ConnectionCursor, ConnectionFilter, ConnectionPage, ConnectionSearch, ConnectionView,
 };
 
 /// Places of sessions that one page looks at: about a millisecond of one worker.
@@ -52,11 +52,11 @@ impl Worker<'_> {
             })?,
         };
         let begin = match (&*request.cursor, client) {
-            (_, Some(client)) => Cursor { worker: client.worker().into(), place: 0 },
-            ("", None) => Cursor::default(),
-            (cursor, None) => {
-                cursor.parse().map_err(|()| bad("cursor: is none that was answered"))?
-            }
+            (_, Some(client)) => ConnectionCursor { worker: client.worker().into(), place: 0 },
+            ("", None) => ConnectionCursor::default(),
+            (cursor, None) => cursor
+                .parse()
+                .map_err(|()| bad("cursor: is not a cursor of an earlier response"))?,
         };
         let token = self.api_token(cx, place)?;
         let search = ConnectionSearch {
@@ -127,7 +127,7 @@ impl Worker<'_> {
             if search.room == 0 || bytes > search.bytes && !is_first {
                 // There is more than fits.
                 let place = session.slot();
-                search.page.next = Some(Cursor { worker: self.index, place });
+                search.page.next = Some(ConnectionCursor { worker: self.index, place });
                 search.next = None;
                 return;
             }
@@ -135,8 +135,8 @@ impl Worker<'_> {
             search.bytes = search.bytes.saturating_sub(bytes);
             search.page.connections.push(view);
         }
-        let here = next.map(|place| Cursor { worker: self.index, place });
-        let after = Cursor { worker: self.index + 1, place: 0 };
+        let here = next.map(|place| ConnectionCursor { worker: self.index, place });
+        let after = ConnectionCursor { worker: self.index + 1, place: 0 };
         let is_last = search.filter.client.is_some() || after.worker == self.state.workers();
         let next = here.or((!is_last).then_some(after));
         match search.places {

@@ -4,6 +4,7 @@
 //! write.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use dunlin_config::{EngineKind, EngineTopology, Map};
@@ -36,14 +37,14 @@ const OUTSTANDING_MAX: usize = 1 << 17;
 /// The engines of one worker.
 #[derive(Default)]
 pub(super) struct Engines {
-    running: Vec<Running>,
+    running: Vec<RunningEngine>,
     ids: u32,
     /// What they have said and the hub has not taken.
     said: VecDeque<(EngineId, EngineEvent)>,
 }
 
 /// An engine with its connections.
-struct Running {
+struct RunningEngine {
     id: EngineId,
     name: Arc<str>,
     config: Arc<dunlin_config::Engine>,
@@ -154,7 +155,7 @@ impl Engines {
             }
             self.ids += 1;
             let config = Arc::clone(config);
-            self.running.push(Running {
+            self.running.push(RunningEngine {
                 id: EngineId(self.ids),
                 name: Arc::clone(name),
                 machine: Machine::new(cx, &config, now),
@@ -187,7 +188,7 @@ impl Engines {
 
     fn poll_event(&mut self) -> Option<(EngineId, EngineEvent)> {
         if self.said.is_empty() {
-            for Running { id, machine, .. } in &mut self.running {
+            for RunningEngine { id, machine, .. } in &mut self.running {
                 self.said
                     .extend(std::iter::from_fn(|| machine.poll_event()).map(|event| (*id, event)));
             }
@@ -197,7 +198,7 @@ impl Engines {
 
     fn flush(&mut self, cx: &mut Context<Link>) {
         let now_ms = cx.now_ms();
-        for Running { id, machine, .. } in &mut self.running {
+        for RunningEngine { id, machine, .. } in &mut self.running {
             if any!(&*machine, engine => engine.poll_timeout()).is_some_and(|at| at <= now_ms) {
                 any!(&mut *machine, engine => engine.handle_timeout(now_ms));
             }
@@ -217,14 +218,15 @@ impl Engines {
 
     /// When one of them needs the next turn.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
-        let timeout = |running: &Running| any!(&running.machine, engine => engine.poll_timeout());
+        let timeout =
+            |running: &RunningEngine| any!(&running.machine, engine => engine.poll_timeout());
         self.running.iter().filter_map(timeout).min()
     }
 
     fn handle_data(&mut self, cx: &mut Context<Link>, conn: ConnId, bytes: &[u8]) {
         let Some((at, shard)) = self.owner(conn) else { return };
         let now_ms = cx.now_ms();
-        let Running { machine, made, .. } = &mut self.running[at];
+        let RunningEngine { machine, made, .. } = &mut self.running[at];
         let (engine, wires) = match machine {
             Machine::Redis(engine, wires) => (engine, wires),
             Machine::Nats(engine, _) => return engine.handle_data(now_ms, bytes),
@@ -297,7 +299,7 @@ impl Wires {
             requeue: false,
             connect: ConnectConfig {
                 limits,
-                timeout_ms: config.connect_timeout_ms,
+                timeout_ms: NonZeroU64::new(config.connect_timeout_ms),
                 tls,
                 ..ConnectConfig::default()
             },
@@ -404,7 +406,7 @@ impl Worker<'_> {
             link.role = Role::Engine;
         }
         self.backend_connections += 1;
-        let Running { machine, made, .. } = &mut self.engines.running[at];
+        let RunningEngine { machine, made, .. } = &mut self.engines.running[at];
         match machine {
             Machine::Redis(_, wires) => {
                 if let Some(client) = &mut wires.clients[usize::from(shard.0)] {
@@ -496,7 +498,7 @@ impl Worker<'_> {
     /// Once a second: how the engines are.
     pub(super) fn publish_engine_gauges(&mut self, cx: &Context<Link>) {
         let now_ms = cx.now_ms();
-        for Running { machine, made, stats, .. } in &self.engines.running {
+        for RunningEngine { machine, made, stats, .. } in &self.engines.running {
             let outstanding = match machine {
                 Machine::Redis(_, wires) => {
                     wires.clients.iter().flatten().map(Client::outstanding).sum()

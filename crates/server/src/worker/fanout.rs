@@ -1,5 +1,6 @@
 //! Broadcasts: this worker's slot among those that share its cores, their rates, and commands about those under way.
 
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use dunlin_config::Map;
@@ -41,7 +42,8 @@ impl Worker<'_> {
     pub(super) fn apply_pacing(&mut self, old: Option<&Settings>) {
         let settings = Arc::clone(&self.settings);
         let (new, now) = (&settings.config, self.clock.now());
-        self.hub.set_broadcast_quantum(new.limits.broadcast_quantum);
+        let quantum = NonZeroU32::new(new.limits.broadcast_quantum);
+        self.hub.set_broadcast_quantum(quantum);
         self.hub.set_worker_pacing(now, pacing(&new.limits.broadcast_pacing));
         let without: Arc<str> = "".into();
         self.hub.set_pacing(now, &without, pacing(&new.channel.without_namespace.pacing));
@@ -71,9 +73,9 @@ impl Worker<'_> {
 
 fn pacing(of: &dunlin_config::Pacing) -> dunlin_hub::Pacing {
     dunlin_hub::Pacing {
-        messages_per_s: of.messages_per_s,
-        bytes_per_s: of.bytes_per_s,
+        messages_per_s: NonZeroU64::new(of.messages_per_s),
+        bytes_per_s: NonZeroU64::new(of.bytes_per_s),
         burst_ms: of.burst_ms,
-        sessions_per_turn: of.sessions_per_turn,
+        sessions_per_turn: NonZeroU32::new(of.sessions_per_turn),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use dunlin_config::{Config, Ingress};
@@ -15,21 +16,21 @@ use crate::state::ServerState;
 pub(super) struct Listeners<'w> {
     /// This worker's listener of those that the process began with.
     boot: &'w TcpListener,
-    open: Vec<Open>,
+    open: Vec<OpenListener>,
 }
 
 /// A listener of `listeners`; without a name that of `server.client_addr`.
-struct Open {
+struct OpenListener {
     name: Arc<str>,
     id: ListenerId,
-    /// Whose word is taken of whose behalf they act on.
+    /// Proxies that may name the address they act for.
     proxies: Arc<[IpNet]>,
     speaks_tls: bool,
 }
 
 /// Where a listener is, how many connections the kernel queues for it, and how they reach it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Place<'c> {
+struct ListenerSpec<'c> {
     address: SocketAddr,
     backlog: u32,
     ingress: &'c Ingress,
@@ -37,12 +38,12 @@ struct Place<'c> {
 
 /// What becomes of one listener in a change of the configuration.
 #[derive(Debug, PartialEq)]
-enum Change<'c> {
-    Open(Arc<str>, Place<'c>),
+enum ListenerChange<'c> {
+    Open(Arc<str>, ListenerSpec<'c>),
     /// It closes, and another may open under its name.
     Close(Arc<str>),
     /// It stays open.
-    Update(Arc<str>, Place<'c>),
+    Update(Arc<str>, ListenerSpec<'c>),
 }
 
 impl<'w> Listeners<'w> {
@@ -89,18 +90,19 @@ impl<'w> Listeners<'w> {
         let changes = changes(old, new, drains);
         let mut opened = Vec::new();
         for change in &changes {
-            let Change::Open(name, place) = change else { continue };
+            let ListenerChange::Open(name, place) = change else { continue };
             match self.listen(cx, state, after, (name, *place)) {
                 Ok(open) => opened.push(open),
                 Err(error) => {
-                    opened.iter().for_each(|open: &Open| cx.close_listener(open.id));
+                    opened.iter().for_each(|open: &OpenListener| cx.close_listener(open.id));
                     return Err(format!("{}: {} {error}", key_of(name), place.address));
                 }
             }
         }
         self.open.retain(|open| {
-            let closes =
-                changes.iter().any(|of| matches!(of, Change::Close(name) if *name == open.name));
+            let closes = changes
+                .iter()
+                .any(|of| matches!(of, ListenerChange::Close(name) if *name == open.name));
             if closes {
                 cx.close_listener(open.id);
             }
@@ -109,7 +111,7 @@ impl<'w> Listeners<'w> {
         self.open.append(&mut opened);
         for open in &mut self.open {
             let updated = changes.iter().find_map(|change| match change {
-                Change::Update(name, place) if *name == open.name => Some(*place),
+                ListenerChange::Update(name, place) if *name == open.name => Some(*place),
                 _ => None,
             });
             if let Some(place) = updated {
@@ -139,7 +141,7 @@ impl<'w> Listeners<'w> {
         self.trusts(peer, |open| *open.name == *name)
     }
 
-    fn trusts(&self, peer: IpAddr, is_it: impl Fn(&Open) -> bool) -> bool {
+    fn trusts(&self, peer: IpAddr, is_it: impl Fn(&OpenListener) -> bool) -> bool {
         let proxies = self.open.iter().find(|open| is_it(open)).map(|open| &open.proxies);
         let peer = peer.to_canonical();
         proxies.is_some_and(|proxies| proxies.iter().any(|network| network.contains(&peer)))
@@ -160,8 +162,8 @@ impl<'w> Listeners<'w> {
         cx: &mut Context<Link>,
         state: &ServerState,
         settings: &Settings,
-        (name, place): (&Arc<str>, Place<'_>),
-    ) -> io::Result<Open> {
+        (name, place): (&Arc<str>, ListenerSpec<'_>),
+    ) -> io::Result<OpenListener> {
         let listen = listen_config(settings, place);
         let id = if name.is_empty() && state.is_boot(place.address) {
             let id = cx.adopt_listener(self.boot.try_clone()?, &listen)?;
@@ -171,12 +173,12 @@ impl<'w> Listeners<'w> {
             cx.listen(place.address, &listen)?
         };
         let speaks_tls = listen.tls.is_some();
-        Ok(Open { name: Arc::clone(name), id, proxies: proxies(place), speaks_tls })
+        Ok(OpenListener { name: Arc::clone(name), id, proxies: proxies(place), speaks_tls })
     }
 }
 
 /// What differs between two configurations. What is only moved to another backlog stays open.
-fn changes<'c>(old: &'c Config, new: &'c Config, drains: bool) -> Vec<Change<'c>> {
+fn changes<'c>(old: &'c Config, new: &'c Config, drains: bool) -> Vec<ListenerChange<'c>> {
     let main = (Arc::from(""), Some(main_place(old)), Some(main_place(new)));
     let named = new.listeners.changes_from(&old.listeners).map(|(name, before, after)| {
         let [before, after] = [before, after].map(|listener| listener.map(|of| place(of)));
@@ -189,35 +191,35 @@ fn changes<'c>(old: &'c Config, new: &'c Config, drains: bool) -> Vec<Change<'c>
         }
         match (before, after.filter(|_| !drains)) {
             (Some(before), Some(after)) if before.address == after.address => {
-                changes.push(Change::Update(name, after));
+                changes.push(ListenerChange::Update(name, after));
             }
             (before, after) => {
-                changes.extend(before.map(|_| Change::Close(Arc::clone(&name))));
-                changes.extend(after.map(|place| Change::Open(name, place)));
+                changes.extend(before.map(|_| ListenerChange::Close(Arc::clone(&name))));
+                changes.extend(after.map(|place| ListenerChange::Open(name, place)));
             }
         }
     }
     changes
 }
 
-fn main_place(config: &Config) -> Place<'_> {
+fn main_place(config: &Config) -> ListenerSpec<'_> {
     let server = &config.server;
     let (address, backlog) = (server.client_addr, server.backlog);
-    Place { address, backlog, ingress: &server.client_ingress }
+    ListenerSpec { address, backlog, ingress: &server.client_ingress }
 }
 
-fn place(listener: &dunlin_config::Listener) -> Place<'_> {
-    Place { address: listener.addr, backlog: listener.backlog, ingress: &listener.ingress }
+fn place(listener: &dunlin_config::Listener) -> ListenerSpec<'_> {
+    ListenerSpec { address: listener.addr, backlog: listener.backlog, ingress: &listener.ingress }
 }
 
-fn place_of<'c>(config: &'c Config, name: &str) -> Option<Place<'c>> {
+fn place_of<'c>(config: &'c Config, name: &str) -> Option<ListenerSpec<'c>> {
     match name {
         "" => Some(main_place(config)),
         name => config.listeners.get(name).map(place),
     }
 }
 
-fn proxies(place: Place<'_>) -> Arc<[IpNet]> {
+fn proxies(place: ListenerSpec<'_>) -> Arc<[IpNet]> {
     place.ingress.proxies().collect()
 }
 
@@ -225,7 +227,7 @@ fn clamp(backlog: u32) -> i32 {
     i32::try_from(backlog).unwrap_or(i32::MAX)
 }
 
-fn listen_config(settings: &Settings, place: Place<'_>) -> ListenConfig {
+fn listen_config(settings: &Settings, place: ListenerSpec<'_>) -> ListenConfig {
     let limits = &settings.config.limits;
     let mut listen = ListenConfig::http();
     listen.limits.http = http::Limits {
@@ -234,9 +236,9 @@ fn listen_config(settings: &Settings, place: Place<'_>) -> ListenConfig {
         body_bytes_max: limits.body_bytes_max as u64,
         ..http::Limits::default()
     };
-    listen.limits.head_timeout_ms = limits.head_timeout_ms;
-    listen.limits.body_timeout_ms = limits.head_timeout_ms;
-    listen.limits.keep_alive_timeout_ms = limits.keep_alive_timeout_ms;
+    listen.limits.head_timeout_ms = NonZeroU64::new(limits.head_timeout_ms);
+    listen.limits.body_timeout_ms = NonZeroU64::new(limits.head_timeout_ms);
+    listen.limits.keep_alive_timeout_ms = NonZeroU64::new(limits.keep_alive_timeout_ms);
     listen.reuse_port = true;
     listen.backlog = clamp(place.backlog);
     listen.tls = settings.tls.server(place.ingress);
@@ -273,13 +275,13 @@ mod tests {
         config
     }
 
-    fn at(port: u16, backlog: u32) -> Place<'static> {
+    fn at(port: u16, backlog: u32) -> ListenerSpec<'static> {
         static INGRESS: LazyLock<Ingress> = LazyLock::new(Ingress::default);
-        Place { address: address(port), backlog, ingress: &INGRESS }
+        ListenerSpec { address: address(port), backlog, ingress: &INGRESS }
     }
 
-    fn opens(name: &str, port: u16, backlog: u32) -> Change<'static> {
-        Change::Open(name.into(), at(port, backlog))
+    fn opens(name: &str, port: u16, backlog: u32) -> ListenerChange<'static> {
+        ListenerChange::Open(name.into(), at(port, backlog))
     }
 
     #[test]
@@ -288,11 +290,11 @@ mod tests {
         let new = config(&[("moves", 2002, 8), ("new", 2001, 8), ("stays", 1003, 16)]);
         assert_eq!(changes(&old, &old, false), []);
         let expected = [
-            Change::Close("gone".into()),
-            Change::Close("moves".into()),
+            ListenerChange::Close("gone".into()),
+            ListenerChange::Close("moves".into()),
             opens("moves", 2002, 8),
             opens("new", 2001, 8),
-            Change::Update("stays".into(), at(1003, 16)),
+            ListenerChange::Update("stays".into(), at(1003, 16)),
         ];
         assert_eq!(changes(&old, &new, false), expected);
     }
@@ -301,14 +303,14 @@ mod tests {
     fn the_first_listener_moves_with_server_client_addr() {
         let (old, mut new) = (config(&[]), config(&[]));
         new.server.client_addr = address(9000);
-        let expected = [Change::Close("".into()), opens("", 9000, new.server.backlog)];
+        let expected = [ListenerChange::Close("".into()), opens("", 9000, new.server.backlog)];
         assert_eq!(changes(&old, &new, false), expected);
     }
 
     #[test]
     fn a_worker_that_drains_opens_nothing() {
         let (old, new) = (config(&[("moves", 1002, 8)]), config(&[("moves", 2002, 8)]));
-        let closes = |of: &Change<'_>| matches!(of, Change::Close(_));
+        let closes = |of: &ListenerChange<'_>| matches!(of, ListenerChange::Close(_));
         assert!(changes(&old, &new, true).iter().all(closes));
     }
 }

@@ -68,6 +68,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -78,8 +79,8 @@ use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Interest, ListenerId, LoopConfig,
     ProtocolError, Ready, Sleep, TimerId, http, websocket,
 };
-use dunlin_protocol::FrameEncoder;
 use dunlin_protocol::centrifuge::{DisconnectCode, Reply};
+use dunlin_protocol::{Codec, FrameEncoder};
 use dunlin_wire::backoff::Jitter;
 
 use self::adoption::hub_config;
@@ -125,6 +126,8 @@ pub(crate) struct Worker<'w> {
     hub: Hub,
     /// Encodes replies; the hub has its own encoder for pushes.
     encoder: FrameEncoder,
+    /// Of the program's own protocol.
+    codec: Option<Rc<dyn Codec>>,
     clock: Clock,
     jitter: Jitter,
     listeners: Listeners<'w>,
@@ -223,10 +226,13 @@ impl<'w> Worker<'w> {
         let hub_config =
             HubConfig { incarnation, seed, ..hub_config(index, incarnation, state, &settings) };
         let deflater = stream::broadcast_deflater();
+        let codec = state.program.get().and_then(|program| program.codec());
+        let encoder = |deflater| FrameEncoder::new(deflater).with_codec(codec.clone());
         Ok(Self {
             index,
-            hub: Hub::new(hub_config, Box::new(FrameEncoder::new(Some(deflater)))),
-            encoder: FrameEncoder::new(None),
+            hub: Hub::new(hub_config, Box::new(encoder(Some(deflater)))),
+            encoder: encoder(None),
+            codec,
             clock,
             jitter: Jitter::new(seed),
             listeners: Listeners::new(boot),
@@ -506,6 +512,10 @@ impl Handler for Worker<'_> {
 
     fn on_ping(&mut self, cx: &mut Context<Link>, conn: ConnId, payload: &[u8]) {
         self.websocket_ping(cx, conn, payload);
+    }
+
+    fn on_pong(&mut self, cx: &mut Context<Link>, conn: ConnId, _: &[u8]) {
+        self.websocket_pong(cx, conn);
     }
 
     fn on_close_frame(&mut self, cx: &mut Context<Link>, conn: ConnId, code: u16, _: &str) {

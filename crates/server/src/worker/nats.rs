@@ -1,6 +1,7 @@
 //! The connection of an engine on NATS.
 
 use std::io;
+use std::num::NonZeroU64;
 
 use dunlin_engine::nats::{Login, NatsConfig, NatsEngine, Pipe, StreamConfig};
 use dunlin_engine::{LinkFull, Server, ServerRole};
@@ -27,7 +28,7 @@ struct WireOnLoop<'a> {
 impl Wire {
     pub(super) fn new(config: &dunlin_config::Engine) -> Wire {
         let limits = Limits { output_bytes_max: config.queue_bytes_max, ..Limits::default() };
-        let timeout_ms = config.connect_timeout_ms;
+        let timeout_ms = NonZeroU64::new(config.connect_timeout_ms);
         let connect = ConnectConfig { limits, timeout_ms, ..ConnectConfig::default() };
         Wire { connect, tls: tls_of(config), conn: None, failed: None }
     }

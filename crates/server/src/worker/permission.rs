@@ -141,6 +141,16 @@ impl Worker<'_> {
         granted: impl FnOnce() -> Allow,
     ) -> Result<(Arc<ChannelOptions>, Basis), Error<'static>> {
         let namespace = self.namespace_of(channel)?;
+        // What a channel has not, nobody is refused for want of a permission.
+        match permission {
+            Permission::History if !namespace.options.keeps_history() => {
+                return Err(dunlin_hub::Error::HistoryOff.into());
+            }
+            Permission::Presence if !namespace.options.presence => {
+                return Err(dunlin_hub::Error::PresenceOff.into());
+            }
+            _ => {}
+        }
         let user = subject.user;
         if permission == Permission::Subscribe && bare(channel).starts_with(PRIVATE_PREFIX) {
             let why = "a channel that begins with $ takes a subscription token";

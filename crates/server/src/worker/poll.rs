@@ -9,21 +9,27 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use dunlin_hub::tenant::bare;
-use dunlin_hub::{Event, HistoryFilter, NewSession, SessionId, StreamPosition, SubscribeOptions};
+use dunlin_hub::{
+    ChannelOptions, Event, HistoryFilter, NewSession, SessionId, StreamPosition, SubscribeOptions,
+};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
-use dunlin_protocol::centrifuge::{CommandError, ErrorCode, SubscribeRequest};
+use dunlin_protocol::centrifuge::{CommandError, Error, ErrorCode, SubscribeRequest};
 use dunlin_protocol::long_poll::{PollLimits, PollRequest, Since};
 
 use super::Worker;
+use super::connect::subject_of;
 use super::key_wait::Unverified;
 use super::link::{Link, NO_PARAMS, Peer, Role};
 use super::parts::{Pending, Poll, PollStep};
-use super::permission::{Basis, Subject};
 use super::program::{AtOnce, NO_SESSION};
-use super::reply::Answer;
+use super::reply::PlainResponse;
 use super::subscription::overridden;
+use crate::auth::Identity;
 use crate::metrics::Metric;
+
+/// A channel that a poll reads, and its options.
+type PollChannel = (Arc<str>, Arc<ChannelOptions>);
 
 impl Worker<'_> {
     /// Begins a poll. `credentials` is the token of the Authorization header, if there is one.
@@ -46,7 +52,7 @@ impl Worker<'_> {
         let request = match PollRequest::parse(query, &limits) {
             Ok(request) => request,
             Err(malformed) => {
-                return self.answer_to(cx, conn, origin, Answer::error(400, malformed));
+                return self.answer_to(cx, conn, origin, PlainResponse::error(400, malformed));
             }
         };
         let token =
@@ -56,87 +62,115 @@ impl Worker<'_> {
             Err(Unverified::Refused(error)) => {
                 let temporary = matches!(&error, CommandError::Reply(error) if error.temporary);
                 let status = if temporary { 503 } else { 401 };
-                let answer = Answer::error(status, error_text(error));
+                let answer = PlainResponse::error(status, error_text(error));
                 return self.answer_to(cx, conn, origin, answer);
             }
             Err(Unverified::KeyPending) => {
                 self.want_keys();
-                let answer = Answer::error(503, "the key of the token is being fetched");
+                let answer = PlainResponse::error(503, "the key of the token is being fetched");
                 return self.answer_to(cx, conn, origin, answer.header("Retry-After", "1"));
             }
         };
-        let token = self.token_facts(&identity);
-        let (user, key, capabilities) = (identity.user, identity.key, identity.capabilities);
-        let meta = identity.meta;
-        let meta = meta.as_deref().map(|meta| meta.get().as_bytes());
-        let subject = Subject { user: &user, meta };
         let mut subscriptions = Vec::with_capacity(request.channels.len());
         for channel in &request.channels {
-            let mut name = Cow::Borrowed(&**channel);
-            let named = self.qualify(&user, &mut name);
-            let asked = SubscribeRequest { channel: (&*name).into(), ..Default::default() };
-            let client = (conn, NO_SESSION, user.as_str());
-            let allowed = match named.map(|()| self.consult_at_once(cx, client, &asked)) {
-                Err(error) => Err(error),
-                Ok(AtOnce::Granted(result)) => {
-                    let decided = self.granted_options(cx, result).unwrap_or_default();
-                    let namespace = self.namespace_of(&name);
-                    namespace.map(|of| (overridden(&of.options, &decided.overrides), Basis::Rules))
-                }
-                Ok(AtOnce::Denied) => Err(ErrorCode::PermissionDenied.into()),
-                Ok(AtOnce::Rules) => {
-                    self.may_subscribe(subject, &name, || self.granted(&capabilities, &name))
-                }
-            };
-            match allowed {
-                Ok((options, _)) => subscriptions.push((Arc::<str>::from(&*name), options)),
+            match self.poll_channel(cx, conn, &identity, channel) {
+                Ok(subscription) => subscriptions.push(subscription),
                 Err(error) => {
                     let status = if error.code == 102 { 404 } else { 403 };
                     let why = format!("channel {channel:?}: {}", error.message);
-                    return self.answer_to(cx, conn, origin, Answer::error(status, why));
+                    return self.answer_to(cx, conn, origin, PlainResponse::error(status, why));
                 }
             }
         }
-        let now = self.now(cx);
+        let user = &identity.user;
         let peer = cx.data(conn).map_or(Peer::UNKNOWN, |link| link.peer);
-        if !self.has_room_for(&user) {
-            let answer = Answer::error(503, "the tenant has as many connections as it may");
+        if !self.has_room_for(user) {
+            let answer = PlainResponse::error(503, "the tenant has as many connections as it may");
             return self.answer_to(cx, conn, origin, answer);
         }
         let channels = || subscriptions.iter().map(|(channel, _)| &**channel);
-        let wait_ms = self.wait_to_begin(&user, peer, channels());
+        let wait_ms = self.wait_to_begin(user, peer, channels());
         if wait_ms > 0 {
             let after_s = wait_ms.div_ceil(1000).to_string();
-            let answer = Answer::error(429, "too many requests").header("Retry-After", &after_s);
+            let answer =
+                PlainResponse::error(429, "too many requests").header("Retry-After", &after_s);
             return self.answer_to(cx, conn, origin, answer);
         }
-        self.charge_subscriptions((None, &user, peer), query.len(), channels());
-        let owner = self.owner_of(&user, peer);
-        let opened = self.hub.open_session(
-            now,
-            NewSession {
-                tag: conn.to_u64(),
-                encoding: Encoding::Poll.into(),
-                user: &user,
-                owner,
-                conn_info: None,
-                outbox_bytes_max: u32::try_from(self.settings.config.limits.outbox_bytes_max)
-                    .unwrap_or(u32::MAX),
-                poll: true,
-                held: true,
-            },
-        );
-        let Ok(session) = opened else {
-            let answer = Answer::error(503, "too many sessions; try again later");
+        self.charge_subscriptions((None, user, peer), query.len(), channels());
+        let Some(session) = self.open_poll_session(cx, conn, &identity, peer) else {
+            let answer = PlainResponse::error(503, "too many sessions; try again later");
             return self.answer_to(cx, conn, origin, answer);
         };
+        self.begin_poll(cx, (conn, session), &identity, &request, (origin, subscriptions));
+    }
+
+    /// A channel that a poll may read, and its options.
+    fn poll_channel(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        identity: &Identity,
+        channel: &str,
+    ) -> Result<PollChannel, Error<'static>> {
+        let user = &*identity.user;
+        let mut name = Cow::Borrowed(channel);
+        self.qualify(user, &mut name)?;
+        let asked = SubscribeRequest { channel: (&*name).into(), ..Default::default() };
+        let options = match self.consult_at_once(cx, (conn, NO_SESSION, user), &asked) {
+            AtOnce::Granted(result) => {
+                let decided = self.granted_options(cx, result).unwrap_or_default();
+                overridden(&self.namespace_of(&name)?.options, &decided.overrides)
+            }
+            AtOnce::Denied => return Err(ErrorCode::PermissionDenied.into()),
+            AtOnce::Rules => {
+                let granted = || self.granted(&identity.capabilities, &name);
+                self.may_subscribe(subject_of(identity), &name, granted)?.0
+            }
+        };
+        Ok((Arc::from(&*name), options))
+    }
+
+    /// The session of a poll. `None`: there are too many.
+    fn open_poll_session(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        identity: &Identity,
+        peer: Peer,
+    ) -> Option<SessionId> {
+        let new = NewSession {
+            tag: conn.to_u64(),
+            encoding: Encoding::Poll.into(),
+            user: &identity.user,
+            owner: self.owner_of(&identity.user, peer),
+            conn_info: None,
+            outbox_bytes_max: u32::try_from(self.settings.config.limits.outbox_bytes_max)
+                .unwrap_or(u32::MAX),
+            poll: true,
+            held: true,
+        };
+        let now = self.now(cx);
+        let session = self.hub.open_session(now, new).ok()?;
         self.authenticated(cx, conn);
-        self.population_changed(&user);
-        self.heartbeat.set_token(session, token);
+        self.population_changed(&identity.user);
+        self.heartbeat.set_token(session, self.token_facts(identity));
         if let Some(link) = cx.data(conn) {
             link.role = Role::Poll;
             link.set_session(Some(session), NO_PARAMS);
         }
+        Some(session)
+    }
+
+    /// Subscribes the session of a poll from where its cursor stands.
+    fn begin_poll(
+        &mut self,
+        cx: &mut Context<Link>,
+        (conn, session): (ConnId, SessionId),
+        identity: &Identity,
+        request: &PollRequest<'_>,
+        (origin, subscriptions): (Option<&str>, Vec<PollChannel>),
+    ) {
+        let now = self.now(cx);
         let since =
             |channel: &str| match request.cursor.as_ref().map(|cursor| cursor.since(bare(channel)))
             {
@@ -153,7 +187,8 @@ impl Worker<'_> {
                     recoverable: true,
                     ..SubscribeOptions::default()
                 };
-                let granted = self.granted(&capabilities, &name);
+                let granted = self.granted(&identity.capabilities, &name);
+                let subject = subject_of(identity);
                 let subscribe = self.entitled(subject, &name, &options, granted, asked);
                 (name, options, subscribe)
             })
@@ -164,11 +199,12 @@ impl Worker<'_> {
         let limits = &self.settings.config.limits;
         let bytes_max = limits.answer_bytes_max.min(limits.outbox_bytes_max);
         // A poll that waits ends with its token.
+        let token = self.token_facts(identity);
         let timeout_ms = match token.map_or(0, |token| token.ttl_s(now)) {
             0 => request.timeout_ms,
             ttl_s => request.timeout_ms.min(ttl_s.saturating_mul(1000)),
         };
-        let poll = Poll::new(conn, key, (timeout_ms, bytes_max), origin, channels);
+        let poll = Poll::new(conn, identity.key, (timeout_ms, bytes_max), origin, channels);
         self.polls.begin(session, poll);
         for (name, options, subscribe) in subscriptions {
             let Some(token) = self.token(cx, Pending::Poll { session, channel: Arc::clone(&name) })
@@ -249,7 +285,7 @@ impl Worker<'_> {
             self.charge_response(who, body.len(), poll.channels());
         }
         self.end_poll(cx, session, poll.conn);
-        let answer = Answer::json(200, body);
+        let answer = PlainResponse::json(200, body);
         self.answer_to(cx, poll.conn, poll.origin.as_deref(), answer);
     }
 
@@ -268,7 +304,7 @@ impl Worker<'_> {
         let Some(poll) = self.polls.take(session) else { return };
         self.end_poll(cx, session, poll.conn);
         let status = if error.is_temporary() { 503 } else { 400 };
-        self.answer_to(cx, poll.conn, poll.origin.as_deref(), Answer::error(status, error));
+        self.answer_to(cx, poll.conn, poll.origin.as_deref(), PlainResponse::error(status, error));
     }
 
     /// Ends the polls whose clients would not be let in any more. `is_let_in`: by user and the key of the token, if there is one.
@@ -282,7 +318,7 @@ impl Worker<'_> {
             let Some(poll) = self.polls.take(session) else { continue };
             self.end_poll(cx, session, poll.conn);
             let why = "what has let this poll in does so no more; poll with another token";
-            self.answer_to(cx, poll.conn, poll.origin.as_deref(), Answer::error(401, why));
+            self.answer_to(cx, poll.conn, poll.origin.as_deref(), PlainResponse::error(401, why));
         }
     }
 

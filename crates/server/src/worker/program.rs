@@ -13,13 +13,16 @@ use dunlin_protocol::centrifuge::{ConnectRequest, Request, SubscribeRequest};
 use super::Worker;
 use super::link::{Link, Role};
 use super::parts::{CallForm, NewCall, ProxyCall};
-use super::proxy_channels::Caller;
-use super::reply::Answer;
+use super::proxy_channels::CommandOrigin;
+use super::reply::PlainResponse;
+use super::routes::origin_refused;
 use crate::api;
 use crate::auth::SubscribeOptions;
 use crate::log_gate::LogGate;
-use crate::program::{Asked, Authorizer, Deferral, HttpResponse, Inbox, Letter, Reply, ask};
-use crate::proxy::{Answered, Asker, Decision, Event, Fault, Question, SubscribeResult};
+use crate::program::{
+    Authorizer, AuthorizerReply, Deferral, HttpResponse, Inbox, Letter, Reply, ask,
+};
+use crate::proxy::{Decision, Event, ProxyError, ProxyReply, Question, Requester, SubscribeResult};
 
 /// The inbox's doorbell among the loop's foreign descriptors.
 pub(super) const INBOX: u64 = 1;
@@ -87,7 +90,7 @@ impl Worker<'_> {
     pub(super) fn consult_about(
         &mut self,
         cx: &mut Context<Link>,
-        (conn, session, id): Caller,
+        (conn, session, id): CommandOrigin,
         request: &Request<'_>,
         said: &[u8],
     ) -> bool {
@@ -142,19 +145,19 @@ impl Worker<'_> {
         let number = self.proxy_calls.next_number();
         let client = (call.conn, call.session, encoding, user.as_str());
         match self.put(cx, client, question, number) {
-            Asked::Rules => Some(call),
-            Asked::Now(decided) => {
-                self.decide(cx, &call, Ok(Answered::Decided(decided)));
+            AuthorizerReply::Rules => Some(call),
+            AuthorizerReply::Now(decided) => {
+                self.decide(cx, &call, Ok(ProxyReply::Decided(decided)));
                 None
             }
-            Asked::Later => {
+            AuthorizerReply::Later => {
                 if call.event == Event::Connect {
                     // Its own bound holds from here on.
                     cx.set_deadline(call.conn, None);
                 }
                 let bytes_max = self.waiting_bytes_max();
                 if let Err(call) = self.proxy_calls.insert(number, call, bytes_max) {
-                    self.decide(cx, &call, Err(Fault::Overflow));
+                    self.decide(cx, &call, Err(ProxyError::Overflow));
                 }
                 None
             }
@@ -178,12 +181,12 @@ impl Worker<'_> {
         let number = self.proxy_calls.next_number();
         let client = (conn, session, Some(encoding), user);
         match self.put(cx, client, &Question::Subscribe(request), number) {
-            Asked::Rules => AtOnce::Rules,
-            Asked::Now(decided) => match Answered::Decided(decided).read() {
+            AuthorizerReply::Rules => AtOnce::Rules,
+            AuthorizerReply::Now(decided) => match ProxyReply::Decided(decided).read() {
                 Ok(Decision::Granted(result)) => AtOnce::Granted(result),
                 _ => AtOnce::Denied,
             },
-            Asked::Later => AtOnce::Denied,
+            AuthorizerReply::Later => AtOnce::Denied,
         }
     }
 
@@ -193,19 +196,19 @@ impl Worker<'_> {
         (conn, session, encoding, user): (ConnId, SessionId, Option<Encoding>, &str),
         question: &Question<'_>,
         number: u64,
-    ) -> Asked {
+    ) -> AuthorizerReply {
         if user.starts_with(MARK) {
             // Tenants have their tokens and rules.
-            return Asked::Rules;
+            return AuthorizerReply::Rules;
         }
         let peer = cx.data(conn).map(|link| link.peer);
         let Some(ProgramLink { authorizer: Some(authorizer), inbox, .. }) =
             self.program.as_deref_mut()
         else {
-            return Asked::Rules;
+            return AuthorizerReply::Rules;
         };
         let passed = self.passed_on.get(conn);
-        let asker = Asker {
+        let requester = Requester {
             client: session,
             encoding: encoding.unwrap_or(Encoding::Poll),
             user,
@@ -214,7 +217,7 @@ impl Worker<'_> {
             headers: passed.map_or(&[], |passed| &passed.http_headers),
             emulated: passed.map_or(&[], |passed| &passed.emulated_headers),
         };
-        ask(&mut **authorizer, &asker, question, Deferral { inbox, number })
+        ask(&mut **authorizer, &requester, question, Deferral { inbox, number })
     }
 
     /// Takes what the program's threads have sent.
@@ -224,8 +227,9 @@ impl Worker<'_> {
         for letter in program.inbox.take(LETTERS_PER_TURN) {
             match letter {
                 Letter::Decided { number, decided } => {
-                    let none = || Fault::Unreachable("the program has dropped the question".into());
-                    let answer = decided.map(Answered::Decided).ok_or_else(none);
+                    let none =
+                        || ProxyError::Unreachable("the program has dropped the question".into());
+                    let answer = decided.map(ProxyReply::Decided).ok_or_else(none);
                     // Its client may be gone, or its time over.
                     if let Some(call) = self.proxy_calls.take(number) {
                         self.answered(cx, &call, answer);
@@ -268,7 +272,7 @@ impl Worker<'_> {
         let Some(before) = Instant::now().checked_sub(DECISION_TIMEOUT) else { return };
         for number in self.proxy_calls.of_program_before(before) {
             if let Some(call) = self.proxy_calls.take(number) {
-                self.answered(cx, &call, Err(Fault::TimedOut));
+                self.answered(cx, &call, Err(ProxyError::TimedOut));
             }
         }
     }
@@ -296,6 +300,61 @@ impl Worker<'_> {
         }
     }
 
+    /// Upgrades a request to the program's own protocol. False: it is not on its path.
+    pub(super) fn open_protocol(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) -> bool {
+        let program = self.state.program.get();
+        let path = program.and_then(|program| program.protocol.as_ref()).map(|(path, _)| path);
+        let Some(codec) = self.codec.clone().filter(|_| path.is_some_and(|of| of == request.path))
+        else {
+            return false;
+        };
+        if !self.is_same_or_allowed_origin(request) {
+            self.answer(cx, conn, &origin_refused());
+            return true;
+        }
+        if self.upgrade(cx, conn, request, codec.subprotocols()).is_none() {
+            return true;
+        }
+        if let Some(link) = cx.data(conn) {
+            link.role = Role::Client(Encoding::Own);
+        }
+        self.passed_on.keep_headers(conn, |name| request.headers.get_str(name));
+        self.await_connect(cx, conn);
+        true
+    }
+
+    /// A message of the program's own protocol.
+    pub(super) fn translated_message(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        message: &[u8],
+    ) {
+        let Some(codec) = &self.codec else { return };
+        let mut commands = Vec::new();
+        codec.decode(message, &mut commands);
+        if commands.is_empty() {
+            // As a pong, it shows that the client is there, and is charged for.
+            commands.extend_from_slice(b"{}");
+        }
+        self.handle_frame(cx, conn, &commands);
+    }
+
+    /// A pong frame, which answers the ping of the program's own protocol.
+    pub(super) fn websocket_pong(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        if let Some(link) = cx.data(conn)
+            && link.encoding() == Some(Encoding::Own)
+            && link.protocol_state.heard()
+        {
+            self.pong_received(cx, conn);
+        }
+    }
+
     fn respond_by_route(&mut self, cx: &mut Context<Link>, conn: ConnId, response: &HttpResponse) {
         if !cx.is_open(conn) {
             return;
@@ -305,10 +364,10 @@ impl Worker<'_> {
                 ?response,
                 "a route of the program has answered what no response may be"
             );
-            return self.answer(cx, conn, &Answer::empty(500));
+            return self.answer(cx, conn, &PlainResponse::empty(500));
         }
         let headers = response.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let answer = Answer {
+        let answer = PlainResponse {
             status: response.status,
             content_type: "",
             headers: headers.collect(),

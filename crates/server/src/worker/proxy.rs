@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use dunlin_config::OnFailure;
+use dunlin_config::{Config, OnFailure};
 use dunlin_hub::tenant::MARK;
 use dunlin_hub::{NewSession, Owner, PayloadFormat, SessionId};
 use dunlin_net::{ConnId, Context, Handler as _};
@@ -15,15 +15,15 @@ use dunlin_protocol::centrifuge::{
 use dunlin_protocol::{Encoding, Format, Payload};
 
 use super::Worker;
-use super::backends::{Answer, Answers, Backends};
+use super::backends::{BackendResult, BackendResults, Backends, Ended};
 use super::connect::{Accepted, one_line};
 use super::key_wait::Unverified;
 use super::link::{Link, Role};
-use super::parts::{ProxyCall, Wanted};
+use super::parts::{ForwardedFields, ProxyCall};
 use crate::auth::Identity;
 use crate::proxy::{
-    Answered, Asker, ConnectResult, Decision, Event, Fault, ProxyMetric, Question, RpcResult,
-    payload,
+    ConnectResult, Decision, Event, ProxyError, ProxyMetric, ProxyReply, Question, Requester,
+    RpcResult, payload,
 };
 use crate::revocation::TokenId;
 
@@ -35,12 +35,12 @@ const USER_BYTES_MAX: usize = 16 * 1024;
 impl Worker<'_> {
     /// Follows what the settings say of proxies.
     pub(super) fn apply_proxies(&mut self) {
-        let proxies = &self.settings.config.proxies;
-        let mut wanted = Wanted::default();
-        if self.backends.is_some() || !proxies.is_empty() {
+        let config = &self.settings.config;
+        let mut wanted = ForwardedFields::default();
+        if self.backends.is_some() || !config.proxies.is_empty() {
             let workers = self.state.workers();
             let backends = self.backends.get_or_insert_with(|| Box::new(Backends::new(workers)));
-            backends.update(self.index, proxies, &self.state.proxies);
+            backends.update(self.index, config, &self.state.proxies);
             self.decisions.clear();
             wanted = backends.wanted();
         }
@@ -53,8 +53,18 @@ impl Worker<'_> {
         self.passed_on.wanted = wanted;
     }
 
+    /// Follows what the settings say of the upstreams of proxies.
+    pub(super) fn apply_upstreams(&mut self, before: &Config) {
+        let upstreams = &self.settings.config.webhooks.upstreams;
+        if let Some(backends) = &mut self.backends
+            && before.webhooks.upstreams != *upstreams
+        {
+            backends.update_upstreams(upstreams);
+        }
+    }
+
     /// Gives the client of the backends an event of a connection to one of them.
-    pub(super) fn with_backends(&mut self, event: impl FnOnce(&mut Client<Answers>)) {
+    pub(super) fn with_backends(&mut self, event: impl FnOnce(&mut Client<BackendResults>)) {
         if let Some(backends) = &mut self.backends {
             event(&mut backends.client);
         }
@@ -93,9 +103,15 @@ impl Worker<'_> {
         let Some(backends) = &mut self.backends else { return };
         let ended = &mut backends.client.caller().ended;
         let taken = ended.len().min(ANSWERS_PER_TURN);
-        let answers: Vec<(u64, Answer)> = ended.drain(..taken).collect();
-        for (number, answer) in answers {
-            // Its connection may be gone.
+        let ended: Vec<Ended> = ended.drain(..taken).collect();
+        let now = (cx.now_ms(), self.clock.now().unix_ms);
+        for ended in ended {
+            let number = ended.tag;
+            let is_gone = self.proxy_calls.is_gone(number);
+            let Some(backends) = &mut self.backends else { return };
+            let answer = backends.settle(now, ended, is_gone, &self.state.upstreams);
+            // It waits on if another member is asked.
+            let Some(answer) = answer else { continue };
             if let Some(call) = self.proxy_calls.take(number) {
                 self.answered(cx, &call, answer);
             }
@@ -105,26 +121,26 @@ impl Worker<'_> {
     /// Asks a backend.
     ///
     /// # Errors
-    /// It is not asked: nothing waits, and the caller goes on as after an answer that is none.
+    /// It is not asked: nothing waits, and the caller continues as after a malformed response.
     #[expect(clippy::result_large_err, reason = "it is looked at where it is made")]
     pub(super) fn ask(
         &mut self,
         cx: &Context<Link>,
         call: ProxyCall,
         question: &Question<'_>,
-    ) -> Result<(), (ProxyCall, Fault)> {
+    ) -> Result<(), (ProxyCall, ProxyError)> {
         let bytes_max = self.waiting_bytes_max();
-        let Some(backends) = &mut self.backends else { return Err((call, Fault::Cancelled)) };
+        let Some(backends) = &mut self.backends else { return Err((call, ProxyError::Cancelled)) };
         let (conn, event, proxy) = (call.conn, call.event, Arc::clone(&call.proxy));
         let Some(view) = self.hub.session(call.session) else {
-            return Err((call, Fault::Cancelled));
+            return Err((call, ProxyError::Cancelled));
         };
         let Some(encoding) = Encoding::of(view.encoding) else {
-            return Err((call, Fault::Cancelled));
+            return Err((call, ProxyError::Cancelled));
         };
         let passed = self.passed_on.get(conn);
         let meta = passed.filter(|_| backends.wants_meta(&proxy)).and_then(|of| of.meta.as_deref());
-        let asker = Asker {
+        let requester = Requester {
             client: call.session,
             encoding,
             user: view.user,
@@ -133,15 +149,17 @@ impl Worker<'_> {
             headers: &[],
             emulated: &[],
         };
-        let body = question.body(&asker);
+        let body = question.body(&requester);
         if let Some(stats) = backends.stats(&proxy) {
             stats.counters.count(ProxyMetric::Calls);
         }
         let number = self.proxy_calls.next_number();
         if let Err(call) = self.proxy_calls.insert(number, call, bytes_max) {
-            return Err((call, Fault::Overflow));
+            return Err((call, ProxyError::Overflow));
         }
-        let Err(fault) = backends.send(cx.now_ms(), &proxy, event, &body, passed, number) else {
+        backends.follow_health(&self.state.upstreams);
+        let of = (conn.to_u64(), number);
+        let Err(fault) = backends.send(cx.now_ms(), &proxy, (event, &body), passed, of) else {
             return Ok(());
         };
         match self.proxy_calls.take(number) {
@@ -177,12 +195,15 @@ impl Worker<'_> {
         }
     }
 
-    pub(super) fn answered(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
-        if let Some(backends) = &mut self.backends {
-            backends.observe(cx.now_ms(), &call.proxy, call.conn.to_u64(), &answer);
-            if let Some(stats) = backends.stats(&call.proxy) {
-                stats.durations.record(call.began.elapsed().as_nanos() as u64);
-            }
+    pub(super) fn answered(
+        &mut self,
+        cx: &mut Context<Link>,
+        call: &ProxyCall,
+        answer: BackendResult,
+    ) {
+        let stats = self.backends.as_ref().and_then(|backends| backends.stats(&call.proxy));
+        if let Some(stats) = stats {
+            stats.durations.record(call.began.elapsed().as_nanos() as u64);
         }
         let conn = call.conn;
         if !call.gone {
@@ -192,7 +213,12 @@ impl Worker<'_> {
         self.backlogs.wake(conn, cx.now_ms());
     }
 
-    pub(super) fn decide(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
+    pub(super) fn decide(
+        &mut self,
+        cx: &mut Context<Link>,
+        call: &ProxyCall,
+        answer: BackendResult,
+    ) {
         match call.event {
             Event::Connect => self.connect_decided(cx, call, answer),
             Event::Rpc => self.rpc_decided(cx, call, answer),
@@ -205,7 +231,7 @@ impl Worker<'_> {
     }
 
     /// The backend has not decided.
-    pub(super) fn report_fault(&mut self, cx: &Context<Link>, proxy: &str, fault: &Fault) {
+    pub(super) fn report_fault(&mut self, cx: &Context<Link>, proxy: &str, fault: &ProxyError) {
         match (&mut self.program, &mut self.backends) {
             (Some(program), _) if proxy.is_empty() => {
                 if let Some(before) = program.log.pass(cx.now_ms()) {
@@ -273,7 +299,7 @@ impl Worker<'_> {
         opened.ok()
     }
 
-    fn connect_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
+    fn connect_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: BackendResult) {
         let &ProxyCall { conn, session, id, .. } = call;
         let link = cx.data(conn).filter(|link| !link.closing);
         let is_open = self.hub.session(session).is_some_and(|view| !view.closing);
@@ -281,7 +307,7 @@ impl Worker<'_> {
             self.give_back(cx, Some(session));
             return cx.close(conn);
         };
-        let decided = match answer.and_then(Answered::read::<ConnectResult>) {
+        let decided = match answer.and_then(ProxyReply::read::<ConnectResult>) {
             Ok(Decision::Granted(result)) => self.accept(cx, &call.proxy, result),
             Ok(Decision::Nothing) => self.accept_anonymous(),
             Ok(Decision::Error(error)) => Err(CommandError::Reply(error)),
@@ -361,7 +387,7 @@ impl Worker<'_> {
         let judged = result.decode().and_then(|()| {
             let subscriptions = result.subscriptions()?;
             match result.user.len() > USER_BYTES_MAX {
-                true => Err(Fault::Malformed("result.user is too long".into())),
+                true => Err(ProxyError::Malformed("result.user is too long".into())),
                 false => Ok(subscriptions),
             }
         });
@@ -372,7 +398,7 @@ impl Worker<'_> {
         let unknown = subscriptions.keys().find(|channel| self.namespace_of(channel).is_err());
         if let Some(channel) = unknown {
             let why = format!("there is no namespace for its channel {channel:?}");
-            self.report_fault(cx, proxy, &Fault::Malformed(why));
+            self.report_fault(cx, proxy, &ProxyError::Malformed(why));
             return Err(CommandError::Reply(ErrorCode::UnknownChannel.into()));
         }
         let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
@@ -418,7 +444,7 @@ impl Worker<'_> {
                 ErrorCode::NotAvailable.with_reason("client.proxy.rpc is not set")
             })?,
             Err(dunlin_config::UnknownRpcNamespace) => {
-                let why = "the method's namespace is none of rpc.namespaces";
+                let why = "the method's namespace is not in rpc.namespaces";
                 return Err(ErrorCode::MethodNotFound.with_reason(why));
             }
         };
@@ -429,7 +455,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn rpc_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: Answer) {
+    fn rpc_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: BackendResult) {
         let (conn, id) = (call.conn, call.id.unwrap_or_default());
         let Some(encoding) = cx.data(conn).and_then(|link| link.encoding()) else { return };
         let decision = answer.and_then(|answered| {
@@ -444,7 +470,7 @@ impl Worker<'_> {
             let is_json = data.as_ref().is_none_or(|data| data.format() == PayloadFormat::Json);
             if encoding.format() == Format::Json && !is_json {
                 let why = "result.b64data is no JSON, and the client speaks JSON";
-                return Err(Fault::Malformed(why.into()));
+                return Err(ProxyError::Malformed(why.into()));
             }
             let none = if encoding.format() == Format::Json { &b"null"[..] } else { b"" };
             Ok(Decision::Granted(data.map_or_else(|| none.into(), Payload::into_bytes)))

@@ -10,7 +10,7 @@ use dunlin_protocol::centrifuge::{
 use dunlin_protocol::{Format, Payload};
 
 use super::Worker;
-use super::backends::Answer;
+use super::backends::BackendResult;
 use super::connect::one_line;
 use super::link::Link;
 use super::parts::{DecisionKey, Grant, GrantToken, Pending, ProxyCall, TokenFacts};
@@ -18,19 +18,19 @@ use super::permission::{Permission, permits_by_keys};
 use super::subscription::overridden;
 use crate::auth::Allow;
 use crate::proxy::{
-    Answered, Decision, Event, Fault, PublishResult, Question, SubscribeResult, cache_ttl_ms,
-    payload,
+    Decision, Event, ProxyError, ProxyReply, PublishResult, Question, SubscribeResult,
+    cache_ttl_ms, payload,
 };
 
 /// A command of a client: connection, session and the command's id.
-pub(super) type Caller = (ConnId, SessionId, u32);
+pub(super) type CommandOrigin = (ConnId, SessionId, u32);
 
 impl Worker<'_> {
     /// Asks whether a client may subscribe. `said` is its command as it came.
     pub(super) fn ask_subscribe(
         &mut self,
         cx: &mut Context<Link>,
-        (conn, session, id): Caller,
+        (conn, session, id): CommandOrigin,
         request: &SubscribeRequest<'_>,
         said: &[u8],
         proxy: &Arc<str>,
@@ -45,7 +45,7 @@ impl Worker<'_> {
             && let Some(key) = self.decision_key(&call, request)
             && let Some(body) = self.decisions.get(&key, cx.now_ms())
         {
-            let answered = Answered::Response(200, (*body).into());
+            let answered = ProxyReply::Response(200, (*body).into());
             self.subscribe_decided(cx, &call, Ok(answered), false);
             return Ok(());
         }
@@ -75,9 +75,9 @@ impl Worker<'_> {
         cx: &Context<Link>,
         call: &ProxyCall,
         request: &SubscribeRequest<'_>,
-        answer: &Answer,
+        answer: &BackendResult,
     ) {
-        let Ok(Answered::Response(status, body)) = answer else { return };
+        let Ok(ProxyReply::Response(status, body)) = answer else { return };
         let ttl_ms = cache_ttl_ms(*status, body, self.clock.now().unix_ms);
         if ttl_ms > 0
             && let Some(key) = self.decision_key(call, request)
@@ -87,12 +87,12 @@ impl Worker<'_> {
         }
     }
 
-    /// `is_new`: the answer is none that was kept.
+    /// `is_new`: the decision does not come from the cache.
     pub(super) fn subscribe_decided(
         &mut self,
         cx: &mut Context<Link>,
         call: &ProxyCall,
-        answer: Answer,
+        answer: BackendResult,
         is_new: bool,
     ) {
         let Some(format) = self.format_of(cx, call) else { return };
@@ -103,7 +103,7 @@ impl Worker<'_> {
         if is_new {
             self.keep_decision(cx, call, request, &answer);
         }
-        let decision = answer.and_then(Answered::read::<SubscribeResult>);
+        let decision = answer.and_then(ProxyReply::read::<SubscribeResult>);
         let outcome = match decision.and_then(decided) {
             Ok(Decision::Granted(result)) => {
                 self.subscribe_granted(cx, call, *id, request, result, true)
@@ -170,7 +170,7 @@ impl Worker<'_> {
     pub(super) fn ask_publish(
         &mut self,
         cx: &mut Context<Link>,
-        (conn, session, id): Caller,
+        (conn, session, id): CommandOrigin,
         request: &PublishRequest<'_>,
         said: &[u8],
         proxy: &Arc<str>,
@@ -188,7 +188,7 @@ impl Worker<'_> {
         &mut self,
         cx: &mut Context<Link>,
         call: &ProxyCall,
-        answer: Answer,
+        answer: BackendResult,
     ) {
         let Some(format) = self.format_of(cx, call) else { return };
         let command = Commands::of(format, &call.frame).next();
@@ -251,17 +251,17 @@ impl Worker<'_> {
 }
 
 /// Whoever has no opinion has not permitted it.
-fn decided<T>(decision: Decision<T>) -> Result<Decision<T>, Fault> {
+fn decided<T>(decision: Decision<T>) -> Result<Decision<T>, ProxyError> {
     match decision {
-        Decision::Nothing => {
-            Err(Fault::Malformed("there is neither `result` nor `error` nor `disconnect`".into()))
-        }
+        Decision::Nothing => Err(ProxyError::Malformed(
+            "there is neither `result` nor `error` nor `disconnect`".into(),
+        )),
         decision => Ok(decision),
     }
 }
 
 /// What a backend has made of a publication. Without data it is the client's own.
-fn publication(result: PublishResult) -> Result<NewPublication, Fault> {
+fn publication(result: PublishResult) -> Result<NewPublication, ProxyError> {
     let data = payload(result.data.as_deref(), &result.b64data)?;
     let text = |text: String| (!text.is_empty()).then(|| text.into_boxed_str());
     Ok(NewPublication {

@@ -7,12 +7,12 @@ use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{Disconnect, DisconnectCode, UnsubscribeCode};
 
 use super::Worker;
-use super::backends::Answer;
+use super::backends::BackendResult;
 use super::connect::one_line;
 use super::link::{Link, Role};
-use super::parts::{Grant, GrantToken, Place, ProxyCall, TokenFacts};
+use super::parts::{Grant, GrantKey, GrantToken, ProxyCall, TokenFacts};
 use crate::auth::Allow;
-use crate::proxy::{Decision, Event, Fault, Question, RefreshResult};
+use crate::proxy::{Decision, Event, ProxyError, Question, RefreshResult};
 use crate::revocation::TokenId;
 
 /// How long what has expired goes on while its backend is asked, and where it does not decide, until it is asked again; as in
@@ -29,10 +29,10 @@ enum Renewal {
     Expired,
     Disconnect(Disconnect<'static>),
     /// There is no decision.
-    Fault(Fault),
+    Fault(ProxyError),
 }
 
-fn renewal(answer: Answer, unix_ms: u64) -> Renewal {
+fn renewal(answer: BackendResult, unix_ms: u64) -> Renewal {
     let decision = answer.and_then(|answered| {
         let mut decision = answered.read::<RefreshResult>()?;
         if let Decision::Granted(result) = &mut decision {
@@ -101,7 +101,7 @@ impl Worker<'_> {
         &mut self,
         cx: &mut Context<Link>,
         call: &ProxyCall,
-        answer: Answer,
+        answer: BackendResult,
     ) {
         let &ProxyCall { conn, session, .. } = call;
         let Some(view) = self.hub.session(session).filter(|view| !view.closing) else { return };
@@ -155,7 +155,7 @@ impl Worker<'_> {
     }
 
     /// Asks whether a subscription goes on that a backend had granted until now. False: nobody is asked.
-    pub(super) fn ask_sub_refresh(&mut self, cx: &mut Context<Link>, place: &Place) -> bool {
+    pub(super) fn ask_sub_refresh(&mut self, cx: &mut Context<Link>, place: &GrantKey) -> bool {
         let (session, channel) = (place.0, &*place.1);
         let Ok(namespace) = self.namespace_of(channel) else { return false };
         let proxy = namespace.rules.sub_refresh_proxy.clone();
@@ -189,7 +189,7 @@ impl Worker<'_> {
         &mut self,
         cx: &mut Context<Link>,
         call: &ProxyCall,
-        answer: Answer,
+        answer: BackendResult,
     ) {
         let (session, channel) = (call.session, &*call.channel);
         // It may have ended meanwhile, and another have begun, by a token say.

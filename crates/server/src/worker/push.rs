@@ -7,7 +7,7 @@ use super::Worker;
 use super::api::errors_as_status;
 use super::link::{Link, Role};
 use super::parts::PushStep;
-use super::reply::Answer;
+use super::reply::PlainResponse;
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
@@ -33,7 +33,7 @@ impl Worker<'_> {
             let why = "below /api there are push, push/batch, push/outcomes/feed, and push/devices/register, remove, list and feed";
             self.count(Metric::ApiErrors);
             let (_, body) = ApiErrorCode::NotFound.with_reason(why).response(errors_as_status);
-            return self.answer(cx, conn, &Answer::json(404, body));
+            return self.answer(cx, conn, &PlainResponse::json(404, body));
         };
         let admission = self.state.push_admissions.admit(request.body.len());
         let Some((call, permit)) = admission else {
@@ -57,7 +57,7 @@ impl Worker<'_> {
         self.count(Metric::ApiErrors);
         let why = "too many pushes are under way; send again in a moment";
         let (_, body) = ApiErrorCode::LimitExceeded.with_reason(why).response(true);
-        let answer = Answer::json(503, body).header("Retry-After", "1");
+        let answer = PlainResponse::json(503, body).header("Retry-After", "1");
         self.answer(cx, conn, &answer);
     }
 
@@ -71,7 +71,7 @@ impl Worker<'_> {
                     self.count(Metric::ApiErrors);
                 }
                 release(cx, conn);
-                self.answer(cx, conn, &Answer::json(status, body));
+                self.answer(cx, conn, &PlainResponse::json(status, body));
             }
             Some(PushStep::Stream { lines, begins, ends }) => {
                 if ends {

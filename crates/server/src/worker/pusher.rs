@@ -20,29 +20,29 @@ use super::Worker;
 use super::link::{Link, Role};
 use super::parts::{Pending, SessionParams};
 use super::routes::{origin_of, origin_refused};
-use crate::budget::{BudgetKey, Rates, Work};
+use crate::budget::{BudgetKey, CommandKind, Rates, Work};
 use crate::metrics::Metric;
 use crate::origin;
 use crate::pusher::App;
 
 /// Why a subscription is refused: the type and status of its error, and a sentence.
-struct Refused {
+struct SubscriptionError {
     kind: &'static str,
     status: u32,
     why: String,
 }
 
-impl Refused {
-    fn new(kind: &'static str, status: u32, why: impl fmt::Display) -> Refused {
-        Refused { kind, status, why: why.to_string() }
+impl SubscriptionError {
+    fn new(kind: &'static str, status: u32, why: impl fmt::Display) -> SubscriptionError {
+        SubscriptionError { kind, status, why: why.to_string() }
     }
 
-    fn auth(why: impl fmt::Display) -> Refused {
-        Refused::new("AuthError", 401, why)
+    fn auth(why: impl fmt::Display) -> SubscriptionError {
+        SubscriptionError::new("AuthError", 401, why)
     }
 
-    fn limit(why: impl fmt::Display) -> Refused {
-        Refused::new("LimitReached", 4004, why)
+    fn limit(why: impl fmt::Display) -> SubscriptionError {
+        SubscriptionError::new("LimitReached", 4004, why)
     }
 }
 
@@ -162,6 +162,13 @@ impl Worker<'_> {
             if link.protocol_state.heard() {
                 self.pong_received(cx, conn);
             }
+            let kind = match &message {
+                Ok(Message::ClientEvent { .. }) => Some(CommandKind::Publish),
+                Ok(Message::Subscribe(_) | Message::Unsubscribe { .. }) => {
+                    Some(CommandKind::Subscribe)
+                }
+                _ => None,
+            };
             let (channel, deliveries) = match message {
                 Ok(message) => self.handle_message(cx, conn, session, message),
                 Err(malformed) => {
@@ -172,7 +179,7 @@ impl Worker<'_> {
             };
             self.drain_events(cx);
             let bytes = (before - messages.rest().len()) as u64;
-            let work = Work { commands: 1, bytes, deliveries };
+            let work = Work { commands: 1, kind, bytes, deliveries };
             if let Some(ready_ms) = self.charge_request(cx, conn, channel.as_deref(), work) {
                 return Some((messages.rest(), ready_ms));
             }
@@ -254,11 +261,11 @@ impl Worker<'_> {
         app: &App,
         channel: &str,
         request: &Subscribe<'_>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SubscriptionError> {
         let name = &*request.channel;
         if !is_name(name) {
             let why = "a channel's name has 1 to 200 letters, digits and _-=@,.;";
-            return Err(Refused::new("InvalidChannel", 400, why));
+            return Err(SubscriptionError::new("InvalidChannel", 400, why));
         }
         let (Some(socket_id), Some(of)) =
             (self.pusher.socket_id(session), self.pusher.get(session))
@@ -269,7 +276,7 @@ impl Worker<'_> {
         let mut member = None;
         let signed = |text: &str| match app.has_authorized(&request.auth, text) {
             true => Ok(()),
-            false => Err(Refused::auth(
+            false => Err(SubscriptionError::auth(
                 "the signature is not the app's for this socket id, channel and channel_data",
             )),
         };
@@ -285,11 +292,11 @@ impl Worker<'_> {
                 let (data, max) = (&*request.channel_data, app.config.member_bytes_max);
                 if data.len() > max {
                     let why = format_args!("channel_data has more than {max} bytes");
-                    return Err(Refused::limit(why));
+                    return Err(SubscriptionError::limit(why));
                 }
                 signed(&presence_channel_text(socket_id, name, data))?;
                 let of_data = Member::of_channel_data(data)
-                    .map_err(|why| Refused::new("InvalidChannelData", 400, why))?;
+                    .map_err(|why| SubscriptionError::new("InvalidChannelData", 400, why))?;
                 member = Some(Arc::new(of_data));
             }
             ChannelKind::User => {
@@ -297,17 +304,21 @@ impl Worker<'_> {
                     server_to_user(name).is_some_and(|of| *of == *user.user_id)
                 });
                 if !own {
-                    return Err(Refused::auth("the connection has not signed in as this user"));
+                    return Err(SubscriptionError::auth(
+                        "the connection has not signed in as this user",
+                    ));
                 }
             }
         }
         let is_presence = ChannelKind::of(name) == ChannelKind::Presence;
         if is_presence && member.is_none() {
-            return Err(Refused::auth("channel_data is missing, and nobody has signed in"));
+            return Err(SubscriptionError::auth(
+                "channel_data is missing, and nobody has signed in",
+            ));
         }
         let namespace = self
             .namespace_of(channel)
-            .map_err(|error| Refused::new("InvalidChannel", 400, error.message))?;
+            .map_err(|error| SubscriptionError::new("InvalidChannel", 400, error.message))?;
         let options = Arc::clone(&namespace.options);
         let subscribe = SubscribeOptions {
             // What is asked for is the last event.
@@ -326,12 +337,12 @@ impl Worker<'_> {
             self.hub.handle_subscribe(now, token, session, channel, &options, subscribe);
             return Ok(());
         }
-        Err(Refused::new("Overloaded", 503, "too much is under way; try again"))
+        Err(SubscriptionError::new("Overloaded", 503, "too much is under way; try again"))
     }
 
-    fn refuse_subscription(&mut self, session: SessionId, name: &str, refused: &Refused) {
+    fn refuse_subscription(&mut self, session: SessionId, name: &str, refused: &SubscriptionError) {
         self.count(Metric::CommandErrors);
-        let Refused { kind, status, why } = refused;
+        let SubscriptionError { kind, status, why } = refused;
         let name = &name[..name.floor_char_boundary(dunlin_protocol::pusher::NAME_BYTES_MAX)];
         self.say(session, |out| event::write_subscription_error(out, name, kind, *status, why));
     }
@@ -459,10 +470,10 @@ impl Worker<'_> {
                             format!("existing subscription to channel {}", pusher_name(&channel));
                         return self.say(session, |out| event::write_error(out, None, why));
                     }
-                    dunlin_hub::Error::LimitExceeded => Refused::limit(
+                    dunlin_hub::Error::LimitExceeded => SubscriptionError::limit(
                         "the channel has as many members, or the connection as many channels, as it may",
                     ),
-                    error => Refused::new("Error", 503, error),
+                    error => SubscriptionError::new("Error", 503, error),
                 };
                 self.refuse_subscription(session, pusher_name(&channel), &refused);
             }

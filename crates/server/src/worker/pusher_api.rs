@@ -9,10 +9,12 @@ use dunlin_protocol::pusher::{EVENT_TAG, PusherCode};
 use super::Worker;
 use super::link::Link;
 use super::parts::{CallForm, CallId, CommandPlace, CommandSlot, NewCall};
-use super::reply::Answer;
+use super::reply::PlainResponse;
 use crate::api::ApiError;
 use crate::metrics::Metric;
-use crate::pusher::{App, Call, Count, Head, Next, Plan, Publish, Refusal, Shape, split_path};
+use crate::pusher::{
+    App, Call, ChannelCount, Head, Plan, PlanStep, Publish, PusherError, Shape, split_path,
+};
 
 /// What the JSON around an event's data takes, in bytes; a byte of the data takes up to six.
 const EVENT_OVERHEAD: usize = 64 << 10;
@@ -64,17 +66,17 @@ impl Worker<'_> {
     }
 
     /// The app whose secret has signed a call.
-    fn pusher_caller(&self, head: &Head<'_>, body: Option<&[u8]>) -> Result<Arc<App>, Refusal> {
+    fn pusher_caller(&self, head: &Head<'_>, body: Option<&[u8]>) -> Result<Arc<App>, PusherError> {
         let id = split_path(head.path).map_or("", |(id, _)| id);
         let Some(app) = self.settings.pusher.by_id(id) else {
             let why = "no app has this id".to_owned();
-            return Err(Refusal { status: 404, why });
+            return Err(PusherError { status: 404, why });
         };
         head.authorize(app, self.clock.now().unix_ms, body)?;
         Ok(Arc::clone(app))
     }
 
-    fn refuse_pusher_call(&mut self, cx: &mut Context<Link>, conn: ConnId, refusal: &Refusal) {
+    fn refuse_pusher_call(&mut self, cx: &mut Context<Link>, conn: ConnId, refusal: &PusherError) {
         self.count(Metric::ApiErrors);
         self.answer_pusher_call(cx, conn, refusal.status, refusal.why.as_bytes().to_vec());
     }
@@ -86,7 +88,7 @@ impl Worker<'_> {
         status: u16,
         body: Vec<u8>,
     ) {
-        let mut answer = Answer::json(status, body);
+        let mut answer = PlainResponse::json(status, body);
         if status >= 400 {
             answer.content_type = "text/plain; charset=utf-8";
         }
@@ -99,7 +101,7 @@ impl Worker<'_> {
         conn: ConnId,
         app: &Arc<App>,
         call: Call,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PusherError> {
         let none = crate::pusher::Info::NONE;
         match call {
             Call::Publish(publish) => {
@@ -231,18 +233,18 @@ impl Worker<'_> {
     }
 
     /// A call goes on after the hub's answers.
-    pub(super) fn go_on(&mut self, cx: &mut Context<Link>, conn: ConnId, next: Next) {
+    pub(super) fn go_on(&mut self, cx: &mut Context<Link>, conn: ConnId, next: PlanStep) {
         let plan = match next {
-            Next::Respond { status, body } => {
+            PlanStep::Respond { status, body } => {
                 if status >= 400 {
                     self.count(Metric::ApiErrors);
                 }
                 return self.answer_pusher_call(cx, conn, status, body);
             }
-            Next::Count(plan) => plan,
+            PlanStep::Count(plan) => plan,
         };
         let app = Arc::clone(&plan.app);
-        let counts: Vec<(String, Count)> =
+        let counts: Vec<(String, ChannelCount)> =
             plan.counts().map(|(name, count)| (name.to_owned(), count)).collect();
         let call = self.open_pusher_call(conn, plan, counts.len());
         for (name, count) in counts {
@@ -261,14 +263,14 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         place: CommandPlace,
         app: &App,
-        (name, count): (&str, Count),
+        (name, count): (&str, ChannelCount),
     ) -> Result<(), ApiError> {
         let channel = app.channel(name);
         let options = self.channel_options(&channel)?;
         let (token, now) = (self.api_token(cx, place)?, self.now(cx));
         match count {
-            Count::Users => self.hub.handle_presence_stats(now, token, &channel, &options),
-            Count::Subscriptions => self.hub.handle_channels(now, token, &app.pattern(name)),
+            ChannelCount::Users => self.hub.handle_presence_stats(now, token, &channel, &options),
+            ChannelCount::Subscriptions => self.hub.handle_channels(now, token, &app.pattern(name)),
         }
         Ok(())
     }

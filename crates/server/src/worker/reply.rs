@@ -9,14 +9,14 @@ use super::link::Link;
 use crate::metrics::Metric;
 
 /// An answer to an HTTP request.
-pub(super) struct Answer<'a> {
+pub(super) struct PlainResponse<'a> {
     pub(super) status: u16,
     pub(super) content_type: &'static str,
     pub(super) headers: Vec<(&'a str, &'a str)>,
     pub(super) body: std::borrow::Cow<'a, [u8]>,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> PlainResponse<'a> {
     /// No body.
     pub(super) fn empty(status: u16) -> Self {
         Self { status, content_type: "", headers: Vec::new(), body: (&[][..]).into() }
@@ -42,7 +42,12 @@ impl<'a> Answer<'a> {
 
 impl Worker<'_> {
     /// Sends an answer now.
-    pub(super) fn answer(&mut self, cx: &mut Context<Link>, conn: ConnId, answer: &Answer<'_>) {
+    pub(super) fn answer(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        answer: &PlainResponse<'_>,
+    ) {
         if answer.status >= 400 {
             self.count(Metric::HttpErrors);
         }
@@ -51,7 +56,7 @@ impl Worker<'_> {
             headers.push(("Content-Type", answer.content_type));
         }
         headers.extend_from_slice(&answer.headers);
-        let Answer { status, body, .. } = &answer;
+        let PlainResponse { status, body, .. } = &answer;
         let response = http::Response { status: *status, headers: &headers, body };
         if cx.respond(conn, &response).is_err() {
             // The client is gone or does not read: either way the connection is over.
@@ -65,14 +70,14 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         origin: Option<&str>,
-        answer: Answer<'_>,
+        answer: PlainResponse<'_>,
     ) {
         let permission = permission(origin);
         let mut headers = answer.headers;
         headers.extend(permission.iter().map(|(name, value)| (*name, value.as_str())));
         headers.push(("Cache-Control", "no-store"));
-        let Answer { status, content_type, body, .. } = answer;
-        self.answer(cx, conn, &Answer { status, content_type, headers, body });
+        let PlainResponse { status, content_type, body, .. } = answer;
+        self.answer(cx, conn, &PlainResponse { status, content_type, headers, body });
     }
 }
 

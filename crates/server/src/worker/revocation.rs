@@ -12,7 +12,7 @@ use crate::api::{ApiError, ApiErrorCode, Outcome};
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
 use crate::revocation::{
-    NAME_BYTES_MAX, Refusal, Revocation, RevocationError, Revoked, TokenId, concerns,
+    NAME_BYTES_MAX, Revocation, RevocationError, Revoked, TokenId, TokenRevoked, concerns,
 };
 
 const REVOKED: &str = "the token was revoked";
@@ -114,7 +114,7 @@ impl Worker<'_> {
             let user = worker.hub.session(session).map_or("", |view| view.user);
             let revocations = &worker.state.revocations;
             let refusal = revocations.refuses(token.id, user, token.issued_at_s(), now_ms);
-            refusal == Some(Refusal::Revoked)
+            refusal == Some(TokenRevoked::Revoked)
         });
     }
 

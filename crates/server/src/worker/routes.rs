@@ -6,7 +6,7 @@ use dunlin_protocol::stream::StreamTransport;
 
 use super::Worker;
 use super::link::Link;
-use super::reply::Answer;
+use super::reply::PlainResponse;
 use crate::{local_host, origin, page};
 
 /// What a request of the emulation has beside the commands.
@@ -28,7 +28,7 @@ impl Worker<'_> {
     ) -> Option<u64> {
         // What would tell a key that is right from one that is wrong is served where keys are.
         if self.settings.serves_apart && self.is_served_elsewhere(cx, conn, head.path) {
-            self.answer(cx, conn, &Answer::error(404, SERVED_ELSEWHERE));
+            self.answer(cx, conn, &PlainResponse::error(404, SERVED_ELSEWHERE));
             return None;
         }
         if head.path == "/api" || head.path.starts_with("/api/") {
@@ -61,7 +61,7 @@ impl Worker<'_> {
         request: &http::Request<'_>,
     ) {
         if self.drain.is_some() {
-            let answer = Answer::error(
+            let answer = PlainResponse::error(
                 503,
                 "the server is going down; connect to another, or again in a moment",
             );
@@ -71,11 +71,11 @@ impl Worker<'_> {
         // answer gives the page no permission to read it.
         if self.settings.config.api.without_key && !local_host::is_local(request.host) {
             let why = "in development mode this server is called by its address or as localhost, by no other name";
-            return self.answer(cx, conn, &Answer::error(403, why));
+            return self.answer(cx, conn, &PlainResponse::error(403, why));
         }
         let path = request.path;
         if self.settings.serves_apart && self.is_served_elsewhere(cx, conn, path) {
-            return self.answer(cx, conn, &Answer::error(404, SERVED_ELSEWHERE));
+            return self.answer(cx, conn, &PlainResponse::error(404, SERVED_ELSEWHERE));
         }
         if let Some(method) =
             path.strip_prefix("/api").filter(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -117,7 +117,9 @@ impl Worker<'_> {
     }
 
     fn serve_page(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
-        if self.program.is_some() && self.serve_route(cx, conn, request) {
+        if self.program.is_some()
+            && (self.open_protocol(cx, conn, request) || self.serve_route(cx, conn, request))
+        {
             return;
         }
         let config = &self.settings.config;
@@ -125,7 +127,7 @@ impl Worker<'_> {
             if !matches!(request.method, http::Method::Get | http::Method::Head) {
                 return self.answer(cx, conn, &method_refused("GET, HEAD"));
             }
-            let answer = Answer {
+            let answer = PlainResponse {
                 status: 200,
                 content_type: asset.content_type,
                 headers: vec![("Cache-Control", "no-cache"), ("X-Content-Type-Options", "nosniff")],
@@ -138,7 +140,7 @@ impl Worker<'_> {
         } else {
             format!("{} is not here; the paths are {CONNECTION_PATHS}", request.path)
         };
-        self.answer(cx, conn, &Answer::error(404, why));
+        self.answer(cx, conn, &PlainResponse::error(404, why));
     }
 
     /// Whether the page a request comes from, if it comes from one, may connect.
@@ -153,21 +155,24 @@ pub(super) fn origin_of<'a>(request: &http::Request<'a>) -> Option<&'a str> {
     request.headers.get("Origin").map(|value| std::str::from_utf8(value).unwrap_or("null"))
 }
 
-pub(super) fn origin_refused() -> Answer<'static> {
-    Answer::error(403, "this page's origin may not connect; add it to client.allowed_origins")
+pub(super) fn origin_refused() -> PlainResponse<'static> {
+    PlainResponse::error(
+        403,
+        "this page's origin may not connect; add it to client.allowed_origins",
+    )
 }
 
-pub(super) fn method_refused(allow: &'static str) -> Answer<'static> {
-    Answer::error(405, format_args!("use one of {allow}")).header("Allow", allow)
+pub(super) fn method_refused(allow: &'static str) -> PlainResponse<'static> {
+    PlainResponse::error(405, format_args!("use one of {allow}")).header("Allow", allow)
 }
 
 /// The answer to a browser that asks before it sends (Fetch standard, CORS preflight).
 pub(super) fn preflight(
     request: &http::Request<'_>,
     methods: &'static str,
-) -> Option<Answer<'static>> {
+) -> Option<PlainResponse<'static>> {
     (request.method == http::Method::Options).then(|| {
-        Answer::empty(204)
+        PlainResponse::empty(204)
             .header("Access-Control-Allow-Methods", methods)
             .header("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Requested-With")
             .header("Access-Control-Max-Age", "300")

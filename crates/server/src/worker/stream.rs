@@ -16,7 +16,7 @@ use dunlin_wire::websocket::{Opcode, encode_close, encode_frame};
 use super::Worker;
 use super::key_wait::Handled;
 use super::link::{Link, Role};
-use super::reply::{Answer, permission};
+use super::reply::{PlainResponse, permission};
 use super::routes::{method_refused, origin_of, origin_refused, preflight};
 use crate::budget::Work;
 use crate::bus_message::BusMessage;
@@ -54,7 +54,7 @@ impl Worker<'_> {
         }
         let query = request.query.unwrap_or("");
         if unidirectional && query_format(query) == Format::Protobuf {
-            return self.answer(cx, conn, &Answer::error(400, StreamError::Protobuf));
+            return self.answer(cx, conn, &PlainResponse::error(400, StreamError::Protobuf));
         }
         let protocols = if unidirectional { &SUBPROTOCOLS[..1] } else { SUBPROTOCOLS };
         let Some(upgraded) = self.upgrade(cx, conn, request, protocols) else { return };
@@ -133,13 +133,13 @@ impl Worker<'_> {
         let format = match stream.format(content_type, query) {
             Ok(format) => format,
             Err(refused) => {
-                return self.answer(cx, conn, &Answer::error(refused.status(), refused));
+                return self.answer(cx, conn, &PlainResponse::error(refused.status(), refused));
             }
         };
         let said = match stream.initial_commands(request.method.as_str(), query, request.body) {
             Ok(said) => said.unwrap_or_default(),
             Err(refused) => {
-                let answer = Answer::error(refused.status(), refused);
+                let answer = PlainResponse::error(refused.status(), refused);
                 let answer = match refused.status() {
                     405 => answer.header("Allow", stream.methods()),
                     _ => answer,
@@ -181,7 +181,7 @@ impl Worker<'_> {
                     return;
                 }
                 // Nothing follows that could wait; the next connect does.
-                let work = Work { commands: 1, bytes: said.len() as u64, deliveries: 0 };
+                let work = Work { commands: 1, bytes: said.len() as u64, ..Work::default() };
                 let _ = self.charge_request(cx, conn, None, work);
             }
             Err(malformed) => {
@@ -200,6 +200,9 @@ impl Worker<'_> {
     ) {
         let Some(&mut link) = cx.data(conn) else { return };
         let Some(encoding) = link.encoding() else { return };
+        if encoding == Encoding::Own {
+            return self.translated_message(cx, conn, message.payload);
+        }
         if encoding.is_bidirectional() {
             return self.handle_frame(cx, conn, message.payload);
         }
@@ -289,14 +292,14 @@ impl Worker<'_> {
         let answer = match EmulationRequest::parse(format, request.body) {
             Err(malformed) => {
                 self.count(Metric::ProtocolErrors);
-                Answer::error(EmulationStatus::Malformed.code(), malformed)
+                PlainResponse::error(EmulationStatus::Malformed.code(), malformed)
             }
             Ok(emulated) => match self.route_emulation(cx, &emulated) {
                 EmulationStatus::Taken => {
                     self.authenticated(cx, conn);
-                    Answer::empty(EmulationStatus::Taken.code())
+                    PlainResponse::empty(EmulationStatus::Taken.code())
                 }
-                status => Answer::error(status.code(), "no such session; connect again"),
+                status => PlainResponse::error(status.code(), "no such session; connect again"),
             },
         };
         self.answer_to(cx, conn, origin_of(request), answer);

@@ -14,7 +14,7 @@ use super::Worker;
 use super::connect::one_line;
 use super::key_wait::Unverified;
 use super::link::Link;
-use super::parts::{Grant, GrantToken, Pending, Place, TokenFacts};
+use super::parts::{Grant, GrantKey, GrantToken, Pending, TokenFacts};
 use crate::api::request::OptionsOverride;
 use crate::auth::Subscription;
 
@@ -184,7 +184,7 @@ impl Worker<'_> {
     pub(super) fn invalidate_subscriptions(
         &mut self,
         cx: &mut Context<Link>,
-        places: Vec<Place>,
+        places: Vec<GrantKey>,
         reason: &str,
     ) {
         self.end_subscriptions(cx, places, STATE_INVALIDATED, reason);
@@ -193,7 +193,7 @@ impl Worker<'_> {
     pub(super) fn end_subscriptions(
         &mut self,
         cx: &mut Context<Link>,
-        places: Vec<Place>,
+        places: Vec<GrantKey>,
         code: u32,
         reason: &str,
     ) {

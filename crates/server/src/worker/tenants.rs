@@ -15,7 +15,7 @@ use super::api::Scope;
 use super::cluster::channels;
 use super::link::Link;
 use super::parts::{CallId, CommandPlace, KeyScope};
-use crate::api::{self, Answer, ApiError, ApiErrorCode, Method, Outcome};
+use crate::api::{self, ApiError, ApiErrorCode, CommandResult, Method, Outcome};
 use crate::tenants::{Tenant, add};
 
 /// Sessions, and channels at home here, that are looked at in one turn.
@@ -150,7 +150,7 @@ impl Worker<'_> {
     }
 
     /// What of an answer its caller may see, with the names that things have for him.
-    pub(super) fn outward(&self, place: CommandPlace, answer: Answer) -> Answer {
+    pub(super) fn outward(&self, place: CommandPlace, answer: CommandResult) -> CommandResult {
         if self.api_calls.is_of_cluster(place.call) {
             return answer;
         }

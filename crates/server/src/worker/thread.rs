@@ -30,7 +30,7 @@ pub(crate) struct Placement {
 }
 
 /// What outlives an incarnation of a worker.
-struct Slot {
+struct WorkerSlot {
     endpoint: Endpoint<BusMessage>,
     incarnations: u32,
 }
@@ -70,9 +70,9 @@ impl Workers {
             name: "dunlin-".to_owned(),
         };
         let count = endpoints.len();
-        let slots: Vec<Mutex<Slot>> = endpoints
+        let slots: Vec<Mutex<WorkerSlot>> = endpoints
             .into_iter()
-            .map(|endpoint| Mutex::new(Slot { endpoint, incarnations: 0 }))
+            .map(|endpoint| Mutex::new(WorkerSlot { endpoint, incarnations: 0 }))
             .collect();
         let shared = Arc::clone(state);
         let threads = spawn_workers(count, &config, move |index| {

@@ -79,7 +79,7 @@ impl Channels {
         random: u64,
     ) -> Result<Managed, Reason> {
         #[derive(Deserialize)]
-        struct Wanted {
+        struct NewChannelBody {
             #[serde(rename = "message-storage-policy")]
             policy: u8,
             #[serde(rename = "push-type")]
@@ -93,7 +93,7 @@ impl Channels {
         };
         match (asked.method, asked.all) {
             (b"POST", false) => {
-                let wanted: Wanted = serde_json::from_slice(body)
+                let wanted: NewChannelBody = serde_json::from_slice(body)
                     .map_err(|_| Reason::InvalidMessageStoragePolicy)?;
                 if wanted.policy > 1 {
                     return Err(Reason::InvalidMessageStoragePolicy);

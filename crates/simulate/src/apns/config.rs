@@ -21,7 +21,7 @@ pub enum Environment {
 /// What a simulator is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where pushes are taken; port 0 takes a free one.
+    /// Address that accepts pushes; port 0 takes a free one.
     pub listen: SocketAddr,
     /// Where `GET /ledger` and the like are answered over HTTP/1.1; `None`: nowhere.
     pub control: Option<SocketAddr>,

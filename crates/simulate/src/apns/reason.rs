@@ -85,7 +85,7 @@ reasons! {
     BadEnvironmentKeyIdInToken = 403,
     /// The same, as Apple's table spelled it at another time.
     BadEnvironmentKeyInToken = 403,
-    /// The path is none of the API's.
+    /// The path is not part of the API.
     BadPath = 404,
     /// The method is not POST.
     MethodNotAllowed = 405,

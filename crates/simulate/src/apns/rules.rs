@@ -60,7 +60,7 @@ pub(crate) struct Rules {
 
 /// A refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct Rejection {
     pub(crate) reason: Reason,
     pub(crate) timestamp_ms: Option<u64>,
 }
@@ -71,7 +71,7 @@ impl Rules {
         Rules { rules: rules.into_iter().map(|rule| (rule, 0, 0)).collect(), timestamp_ms }
     }
 
-    pub(crate) fn judge(&mut self, device_token: &[u8], topic: &str) -> Result<(), Refused> {
+    pub(crate) fn judge(&mut self, device_token: &[u8], topic: &str) -> Result<(), Rejection> {
         for (rule, asked, fitted) in &mut self.rules {
             let prefix = rule.token.as_bytes();
             let begins = device_token.len() >= prefix.len()
@@ -89,7 +89,7 @@ impl Rules {
             *fitted += 1;
             let timestamp_ms =
                 rule.reason.has_timestamp().then(|| rule.timestamp_ms.unwrap_or(self.timestamp_ms));
-            return Err(Refused { reason: rule.reason, timestamp_ms });
+            return Err(Rejection { reason: rule.reason, timestamp_ms });
         }
         Ok(())
     }
@@ -103,9 +103,9 @@ mod tests {
     fn the_first_rule_that_fits_decides() {
         let mut rules = Rules::new(Rule::defaults(), 42);
         let refused = rules.judge(b"DEADbeef", "com.example").unwrap_err();
-        assert_eq!(refused, Refused { reason: Reason::Unregistered, timestamp_ms: Some(42) });
+        assert_eq!(refused, Rejection { reason: Reason::Unregistered, timestamp_ms: Some(42) });
         let refused = rules.judge(b"bad0", "com.example").unwrap_err();
-        assert_eq!(refused, Refused { reason: Reason::BadDeviceToken, timestamp_ms: None });
+        assert_eq!(refused, Rejection { reason: Reason::BadDeviceToken, timestamp_ms: None });
         assert_eq!(rules.judge(b"00fc", "com.example"), Ok(()));
         assert_eq!(rules.judge(b"de", "com.example"), Ok(()));
     }

@@ -9,7 +9,7 @@ use super::account::{Account, Certificate};
 use super::channels::{Managed, Managing};
 use super::ledger::{Line, ReplyOutcome, parse_uuid, uuid_text};
 use super::request::{Fields, Target, has_unique_id};
-use super::rules::Refused;
+use super::rules::Rejection;
 use super::world::Now;
 use super::{Behaviour, Reason, Shared, World};
 use crate::http2::Request;
@@ -230,7 +230,7 @@ impl Service {
         let managed = managed.unwrap_or_else(|reason| Managed {
             status: reason.status(),
             channel: None,
-            body: body_of(Refused { reason, timestamp_ms: None }),
+            body: body_of(Rejection { reason, timestamp_ms: None }),
         });
         let Managed { status, channel, body } = managed;
         let apns_id = uuid_text(&id);
@@ -248,8 +248,8 @@ impl Service {
         world: &mut World,
         now: Now,
         number: u64,
-    ) -> Result<&'r str, (&'r str, Refused)> {
-        let refuse = |reason| ("", Refused { reason, timestamp_ms: None });
+    ) -> Result<&'r str, (&'r str, Rejection)> {
+        let refuse = |reason| ("", Rejection { reason, timestamp_ms: None });
         let target = target.map_err(refuse)?;
         let spelled = |reason| match reason {
             Reason::BadEnvironmentKeyIdInToken => self.behaviour.environment_reason,
@@ -271,7 +271,7 @@ impl Service {
         if !push.topic.is_empty() && !self.account.allows(push.topic) {
             return Err((
                 push.topic,
-                Refused { reason: Reason::TopicDisallowed, timestamp_ms: None },
+                Rejection { reason: Reason::TopicDisallowed, timestamp_ms: None },
             ));
         }
         if fields.channel.is_some_and(|channel| !world.channels.takes(channel)) {
@@ -374,7 +374,7 @@ fn date(unix_s: u64) -> String {
 }
 
 /// The body that says why.
-fn body_of(refused: Refused) -> String {
+fn body_of(refused: Rejection) -> String {
     let reason = refused.reason.as_str();
     match refused.timestamp_ms {
         Some(timestamp_ms) => format!(r#"{{"reason":"{reason}","timestamp":{timestamp_ms}}}"#),

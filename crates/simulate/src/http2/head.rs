@@ -76,7 +76,7 @@ impl Head {
         let legal =
             |byte: u8| matches!(byte, 0x21..=0x7e) && !byte.is_ascii_uppercase() && byte != b':';
         if name.is_empty() || !name.iter().all(|&byte| legal(byte)) {
-            return Err("a name with a capital letter, or one that is none");
+            return Err("a header name that is empty, malformed or in upper case");
         }
         match name {
             b"connection" | b"proxy-connection" | b"keep-alive" | b"transfer-encoding"
@@ -103,7 +103,7 @@ impl Head {
             b"scheme" => SCHEME,
             b"path" => PATH,
             b"authority" => AUTHORITY,
-            _ => return Err("a pseudo-header that is none of a request"),
+            _ => return Err("a pseudo-header that requests do not have"),
         };
         if self.pseudo_seen & bit != 0 {
             return Err("a pseudo-header twice");

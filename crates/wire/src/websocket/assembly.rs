@@ -45,7 +45,7 @@ struct PartialFrame {
 }
 
 /// Where the payload of the event that ended a step lies.
-enum Found {
+enum PayloadBounds {
     NeedMore {
         hint: usize,
     },
@@ -118,12 +118,12 @@ impl MessageAssembly {
         let mut consumed = 0;
         let found = self.run(decoder, input, &mut consumed)?;
         let event = match found {
-            Found::NeedMore { hint } => Event::NeedMore { hint },
-            Found::InInput(header, range) => decoder.event(header, &input[range])?,
-            Found::InControl(header) => {
+            PayloadBounds::NeedMore { hint } => Event::NeedMore { hint },
+            PayloadBounds::InInput(header, range) => decoder.event(header, &input[range])?,
+            PayloadBounds::InControl(header) => {
                 decoder.event(header, &self.control[..usize::from(self.control_len)])?
             }
-            Found::InPayload(PartialMessage { opcode, compressed }) => {
+            PayloadBounds::InPayload(PartialMessage { opcode, compressed }) => {
                 Event::Message(Message { opcode, compressed, payload: &self.payload })
             }
         };
@@ -136,7 +136,7 @@ impl MessageAssembly {
         decoder: &Decoder,
         input: &mut [u8],
         consumed: &mut usize,
-    ) -> Result<Found, Error> {
+    ) -> Result<PayloadBounds, Error> {
         loop {
             let mut frame = match self.frame.take() {
                 Some(frame) => frame,
@@ -149,11 +149,11 @@ impl MessageAssembly {
                             let range = *consumed..end;
                             apply_mask(&mut input[range.clone()], frame.mask);
                             *consumed = end;
-                            return Ok(Found::InInput(header, range));
+                            return Ok(PayloadBounds::InInput(header, range));
                         }
                         frame
                     }
-                    Err(hint) => return Ok(Found::NeedMore { hint }),
+                    Err(hint) => return Ok(PayloadBounds::NeedMore { hint }),
                 },
             };
             let end = input.len().min(consumed.saturating_add(frame.remaining));
@@ -173,10 +173,10 @@ impl MessageAssembly {
             if frame.remaining > 0 {
                 let hint = frame.remaining;
                 self.frame = Some(frame);
-                return Ok(Found::NeedMore { hint });
+                return Ok(PayloadBounds::NeedMore { hint });
             }
             if frame.header.opcode.is_control() {
-                return Ok(Found::InControl(frame.header));
+                return Ok(PayloadBounds::InControl(frame.header));
             }
             if frame.header.fin
                 && let Some(message) = self.message.take()
@@ -184,7 +184,7 @@ impl MessageAssembly {
                 if message.is_text() && self.validated < self.payload.len() {
                     return Err(Error::Utf8);
                 }
-                return Ok(Found::InPayload(message));
+                return Ok(PayloadBounds::InPayload(message));
             }
         }
     }

@@ -23,7 +23,7 @@ use dunlin_load::Output;
                         CPU is that of the sender's thread alone."
 )]
 pub(crate) struct Bench {
-    /// What to measure; may be given again. Without it everything, which takes about ten minutes
+    /// What to measure; may be repeated. By default everything, which takes about ten minutes
     #[arg(long = "table", value_name = "TABLE")]
     tables: Vec<Table>,
     /// Another HTTP/2 server to measure windows and CPU against

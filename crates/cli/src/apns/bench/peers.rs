@@ -50,7 +50,7 @@ pub(super) struct Ask<'a> {
 
 /// The line of JSON that a peer ends with.
 #[derive(Debug, Deserialize)]
-struct Said {
+struct PeerReport {
     /// Milliseconds since the begin, and answers in them.
     answers: Vec<(u64, u32)>,
     /// Pushes that ended in an error, and the first of them.
@@ -97,7 +97,7 @@ impl Peer {
         row
     }
 
-    fn ask(&self, ask: &Ask<'_>) -> Result<Said, CliError> {
+    fn ask(&self, ask: &Ask<'_>) -> Result<PeerReport, CliError> {
         let (_, port) = ask.target.address.rsplit_once(':').ok_or("an address without a port")?;
         let output = Command::new(&self.program)
             // For a sender that knows Apple's address and roots only.

@@ -1,9 +1,11 @@
 -- The stream's epoch and top offset. A stream that does not exist begins with `candidate` as its epoch. One of another
 -- generation goes on with `candidate` as its epoch, and remembers up to which offsets the eight epochs before mean the same,
--- the last first: `:p`. If one of them is known to have reached further (`seen_epoch`, `seen_top`), publications were lost:
--- none is remembered, and other nodes are notified. Without a candidate, nil where one is needed.
+-- the last first: `:p`. If one of them is known to have reached further (`seen_epoch`, `seen_top`), or there was one of which
+-- these data know nothing, publications were lost: none is remembered, and other nodes are notified. Without a candidate, nil
+-- where one is needed.
 local function begin(k, m, candidate, generation, seen_epoch, seen_top)
-  local current = c('HGET', m, ':c')
+  local state = c('HMGET', m, ':c', ':g', ':p')
+  local current, before = state[1], state[3]
   if not current then
     if not candidate then return nil end
     c('LTRIM', k, 1, 0)
@@ -11,13 +13,13 @@ local function begin(k, m, candidate, generation, seen_epoch, seen_top)
     return candidate, '0', false
   end
   local top = c('HGET', m, current)
-  local before = c('HGET', m, ':p')
-  local goes_on = c('HGET', m, ':g') == generation
+  local goes_on = state[2] == generation
   if not goes_on then
     local older = before and ' ' .. (string.match(before, '^' .. string.rep('%S+ ', 6) .. '%S+') or before) or ''
     before = current .. ':' .. top .. older
   end
-  local known = before and string.match(' ' .. before, ' ' .. seen_epoch .. ':(%d+)')
+  local known = before and (string.match(' ' .. before, ' ' .. seen_epoch .. ':(%d+)') or '0')
+  if goes_on and seen_epoch == current then known = top end
   local lost = known and tonumber(seen_top) > tonumber(known)
   if goes_on and not lost then return current, top, before end
   if not candidate then return nil end

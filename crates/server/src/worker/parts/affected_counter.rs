@@ -15,9 +15,9 @@ const CONNECTIONS: usize = 64;
 
 /// The counts under way.
 #[derive(Default)]
-pub(crate) struct AffectedCounter(Vec<Count>);
+pub(crate) struct AffectedCounter(Vec<PendingCount>);
 
-struct Count {
+struct PendingCount {
     request_id: u64,
     scope: Arc<AffectedScope>,
     subscribers: SubscriberCount,
@@ -39,7 +39,7 @@ impl AffectedCounter {
             false => connections.collect(),
         };
         let (subscribers, counts) = Default::default();
-        self.0.push(Count { request_id, scope, subscribers, connections, counts });
+        self.0.push(PendingCount { request_id, scope, subscribers, connections, counts });
     }
 
     /// Nothing is left to count: the worker may sleep.
@@ -54,7 +54,7 @@ impl AffectedCounter {
         local_addr: impl Fn(ConnId) -> Option<SocketAddr>,
     ) -> Option<(u64, AffectedCounts)> {
         let count = self.0.last_mut()?;
-        let Count { scope, subscribers, connections, counts, .. } = count;
+        let PendingCount { scope, subscribers, connections, counts, .. } = count;
         let is_over = hub.count_subscribers(subscribers, STEPS, |namespace, count| {
             let is_wanted = scope.namespaces.contains(namespace);
             if is_wanted {
@@ -75,7 +75,7 @@ impl AffectedCounter {
         if !is_over || !connections.is_empty() {
             return None;
         }
-        let Count { request_id, subscribers, mut counts, .. } = self.0.pop()?;
+        let PendingCount { request_id, subscribers, mut counts, .. } = self.0.pop()?;
         counts.sessions = subscribers.sessions();
         Some((request_id, counts))
     }

@@ -7,14 +7,14 @@ use dunlin_config::ApiScope;
 use dunlin_hub::Published;
 use dunlin_net::ConnId;
 
-use super::call_rest::{Broadcast, Rest, RestCommands};
+use super::call_rest::{BroadcastRest, CallRest, RestCommands};
 use super::{CommandPlace, FastMap};
 use crate::api::{
-    Answer, ApiError, ApiErrorCode, Method, NodeFacts, Outcome, write_batch, write_legacy,
+    ApiError, ApiErrorCode, CommandResult, Method, NodeFacts, Outcome, write_batch, write_legacy,
     write_response,
 };
 use crate::budget::{BudgetKey, Rates};
-use crate::program::Then;
+use crate::program::OnResponse;
 use crate::pusher::Plan;
 use crate::tenants::Tenant;
 
@@ -37,26 +37,26 @@ const LOOKS_PER_MS: usize = 1_024;
 /// [released](ApiCalls::release).
 #[derive(Default)]
 pub(crate) struct ApiCalls {
-    calls: FastMap<CallId, Call>,
+    calls: FastMap<CallId, ApiCall>,
     ready: VecDeque<CallId>,
-    held: Vec<Held>,
+    held: Vec<WaitingCall>,
     /// When they are looked at again.
     look_ms: u64,
     /// A timer will have them looked at.
     is_armed: bool,
-    kept: Kept,
+    kept: HeldBytes,
     opened: u64,
 }
 
 /// Bytes of what is kept of calls.
 #[derive(Default)]
-struct Kept {
+struct HeldBytes {
     bytes: usize,
     /// Of calls that somebody pays for.
     of: FastMap<BudgetKey, usize>,
 }
 
-impl Kept {
+impl HeldBytes {
     /// Whether so many more may be kept. One call of a budget is, if all together have room for it.
     fn fits(&self, budget_key: Option<BudgetKey>, bytes: usize, bytes_max: usize) -> bool {
         let own = budget_key.and_then(|budget_key| self.of.get(&budget_key)).copied().unwrap_or(0);
@@ -86,7 +86,7 @@ impl Kept {
 
 /// A call that waits.
 #[derive(Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct WaitingCall {
     call: CallId,
     /// Until then at most.
     pub(crate) until_ms: u64,
@@ -110,7 +110,7 @@ pub(crate) struct NewCall {
     /// A call of the Pusher protocol's API, which is answered by this in place of its form.
     pub(crate) pusher: Option<Box<Plan>>,
     /// The program has made it, and takes the response.
-    pub(crate) then: Option<Then>,
+    pub(crate) then: Option<OnResponse>,
 }
 
 /// What is carried out for a node of the cluster or for the program has no connection.
@@ -160,7 +160,7 @@ pub(crate) struct CommandSlot {
     method: Option<Method>,
     /// The id of a command of the legacy endpoint.
     id: u32,
-    answer: Option<Answer>,
+    answer: Option<CommandResult>,
     /// Answers of the channels of a broadcast, and how many are outstanding.
     parts: Vec<Option<Result<Published, ApiError>>>,
     parts_missing: usize,
@@ -179,15 +179,15 @@ pub(crate) struct AnsweredCall {
     /// See [`NewCall::pusher`].
     pub(crate) pusher: Option<Box<Plan>>,
     /// See [`NewCall::then`].
-    pub(crate) then: Option<Then>,
+    pub(crate) then: Option<OnResponse>,
 }
 
-struct Call {
+struct ApiCall {
     new: NewCall,
     begun: usize,
     /// Answers outstanding, and one more while commands are being given out.
     outstanding: usize,
-    rest: Rest,
+    rest: CallRest,
     /// Commands are being given out.
     is_running: bool,
     /// It is among those that are ready.
@@ -196,7 +196,7 @@ struct Call {
     is_held: bool,
 }
 
-impl Call {
+impl ApiCall {
     /// Who pays for it, if it is bounded.
     fn budget_key(&self) -> Option<BudgetKey> {
         Some(self.new.scope.as_ref()?.budget?.0)
@@ -221,7 +221,7 @@ impl CommandSlot {
         Self { method, id, answer: None, parts: Vec::new(), parts_missing: 0 }
     }
 
-    fn take_answer(&mut self) -> Answer {
+    fn take_answer(&mut self) -> CommandResult {
         self.answer.take().unwrap_or_else(|| Err(ApiErrorCode::Internal.into()))
     }
 }
@@ -231,11 +231,11 @@ impl ApiCalls {
     pub(crate) fn open(&mut self, new: NewCall) -> CallId {
         let id = self.opened;
         self.opened += 1;
-        let call = Call {
+        let call = ApiCall {
             new,
             begun: 0,
             outstanding: 1,
-            rest: Rest::default(),
+            rest: CallRest::default(),
             is_running: true,
             is_ready: false,
             is_held: false,
@@ -336,7 +336,7 @@ impl ApiCalls {
     }
 
     /// Keeps what is left of a broadcast, which goes on before any other command of the call begins.
-    pub(crate) fn keep_broadcast(&mut self, call: CallId, broadcast: Broadcast) {
+    pub(crate) fn keep_broadcast(&mut self, call: CallId, broadcast: BroadcastRest) {
         let Some(call) = self.calls.get_mut(&call) else { return };
         let budget_key = call.budget_key();
         self.kept.remove(budget_key, call.rest.bytes());
@@ -361,11 +361,11 @@ impl ApiCalls {
     pub(crate) fn hold(&mut self, id: CallId, until_ms: u64, channel: Option<u64>) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if !std::mem::replace(&mut call.is_held, true) {
-            self.held.push(Held { call: id, until_ms, channel });
+            self.held.push(WaitingCall { call: id, until_ms, channel });
         } else if let Some(held) = self.held.iter_mut().rev().find(|held| held.call == id) {
             // The longer of two reasons.
             *held = match held.until_ms < until_ms {
-                true => Held { call: id, until_ms, channel },
+                true => WaitingCall { call: id, until_ms, channel },
                 false => *held,
             };
         }
@@ -384,7 +384,7 @@ impl ApiCalls {
     pub(crate) fn release(
         &mut self,
         now_ms: u64,
-        mut is_over: impl FnMut(&Held) -> bool,
+        mut is_over: impl FnMut(&WaitingCall) -> bool,
     ) -> Vec<CallId> {
         self.look_ms = now_ms + (self.held.len() / LOOKS_PER_MS) as u64;
         let released: Vec<_> = self.held.extract_if(.., |held| is_over(held)).collect();
@@ -420,7 +420,7 @@ impl ApiCalls {
     }
 
     /// Goes on with a call, with what was kept of it.
-    pub(crate) fn resume(&mut self, id: CallId) -> Option<(ConnId, Rest)> {
+    pub(crate) fn resume(&mut self, id: CallId) -> Option<(ConnId, CallRest)> {
         let call = self.calls.get_mut(&id)?;
         call.is_ready = false;
         call.is_running = true;
@@ -430,7 +430,7 @@ impl ApiCalls {
     }
 
     /// A command, or one channel of a broadcast, is answered.
-    pub(crate) fn handle_answer(&mut self, place: CommandPlace, answer: Answer) {
+    pub(crate) fn handle_answer(&mut self, place: CommandPlace, answer: CommandResult) {
         let Some(command) = self.command(place) else { return };
         let Some(part) = place.part else {
             command.answer = Some(answer);
@@ -487,7 +487,7 @@ impl ApiCalls {
 
 impl AnsweredCall {
     /// The answers to the commands, in their order.
-    pub(crate) fn into_answers(mut self) -> Vec<Answer> {
+    pub(crate) fn into_answers(mut self) -> Vec<CommandResult> {
         self.commands.iter_mut().map(CommandSlot::take_answer).collect()
     }
 

@@ -7,10 +7,10 @@ use crate::api::{ApiError, ApiErrorCode, Batch, Legacy, Request};
 
 /// What is left of a call.
 #[derive(Default)]
-pub(crate) struct Rest {
+pub(crate) struct CallRest {
     pub(crate) commands: RestCommands,
     /// A command that has begun, with the channels that it has not come to.
-    pub(crate) broadcast: Option<Broadcast>,
+    pub(crate) broadcast: Option<BroadcastRest>,
 }
 
 /// Commands that have not begun.
@@ -25,7 +25,7 @@ pub(crate) enum RestCommands {
 }
 
 /// What is left of a broadcast.
-pub(crate) struct Broadcast {
+pub(crate) struct BroadcastRest {
     /// Which command it is.
     pub(crate) at: u32,
     /// The first channel that is left, among all of the broadcast.
@@ -64,7 +64,7 @@ impl RestCommands {
     }
 }
 
-impl Rest {
+impl CallRest {
     /// The memory that it takes.
     pub(super) fn bytes(&self) -> usize {
         let commands = match &self.commands {
@@ -77,19 +77,19 @@ impl Rest {
     }
 }
 
-impl Broadcast {
+impl BroadcastRest {
     pub(crate) fn new<'n>(
         (at, next): (u32, u32),
         left: impl Iterator<Item = &'n str>,
         publish: NewPublication,
-    ) -> Broadcast {
+    ) -> BroadcastRest {
         let mut names = String::new();
         let ends = left.map(|name| {
             names.push_str(name);
             names.len()
         });
         let ends = ends.collect();
-        Broadcast { at, next, publish, names, ends, first: next }
+        BroadcastRest { at, next, publish, names, ends, first: next }
     }
 
     /// The channels that are left.

@@ -20,12 +20,12 @@ pub(crate) struct DecisionKey {
 /// The decisions of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Decisions {
-    of: FastMap<DecisionKey, Decided>,
+    of: FastMap<DecisionKey, CachedDecision>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Decided {
+struct CachedDecision {
     until_ms: u64,
     body: Arc<[u8]>,
 }
@@ -49,7 +49,7 @@ impl Decisions {
         }
         let was = key.bytes();
         self.bytes += bytes;
-        if let Some(before) = self.of.insert(key, Decided { until_ms, body: body.into() }) {
+        if let Some(before) = self.of.insert(key, CachedDecision { until_ms, body: body.into() }) {
             self.bytes -= was + before.body.len();
         }
     }

@@ -39,7 +39,7 @@ impl Grant {
 }
 
 /// A subscription, by its session and channel.
-pub(crate) type Place = (SessionId, Arc<str>);
+pub(crate) type GrantKey = (SessionId, Arc<str>);
 
 /// The grants of one worker's subscriptions.
 #[derive(Debug, Default)]
@@ -109,7 +109,12 @@ impl Grants {
 
     /// Takes out at most `max` of the subscriptions that have expired, the grace included: each, and whether it rested on a
     /// backend's decision.
-    pub(crate) fn expire(&mut self, unix_ms: u64, grace_ms: u64, max: usize) -> Vec<(Place, bool)> {
+    pub(crate) fn expire(
+        &mut self,
+        unix_ms: u64,
+        grace_ms: u64,
+        max: usize,
+    ) -> Vec<(GrantKey, bool)> {
         let mut expired = Vec::new();
         while let Some((end_s, ..)) = self.ends.first()
             && end_s.saturating_mul(1000).saturating_add(grace_ms) <= unix_ms
@@ -132,19 +137,23 @@ impl Grants {
     pub(crate) fn with_tokens(
         &self,
         is_such: impl Fn(SessionId, &TokenFacts) -> bool,
-    ) -> Vec<Place> {
+    ) -> Vec<GrantKey> {
         self.places(|session, _, grant| grant.token.is_some_and(|of| is_such(session, &of.facts)))
     }
 
     /// The subscriptions that rest on a key which `keeps` does not keep. Looks at all.
-    pub(crate) fn without_key(&self, keeps: impl Fn(&str, u64) -> bool) -> Vec<Place> {
+    pub(crate) fn without_key(&self, keeps: impl Fn(&str, u64) -> bool) -> Vec<GrantKey> {
         self.places(|_, channel, grant| {
             grant.token.is_some_and(|token| token.key.is_some_and(|key| !keeps(channel, key)))
         })
     }
 
     /// The subscriptions of a session whose tokens were issued then, by `is_it`.
-    pub(crate) fn issued(&self, of: SessionId, is_it: impl Fn(Option<u64>) -> bool) -> Vec<Place> {
+    pub(crate) fn issued(
+        &self,
+        of: SessionId,
+        is_it: impl Fn(Option<u64>) -> bool,
+    ) -> Vec<GrantKey> {
         let grants = self.of.get(&of).into_iter().flatten();
         let issued =
             grants.filter(|(_, of)| of.token.is_some_and(|token| is_it(token.facts.issued_at_s())));
@@ -157,6 +166,11 @@ impl Grants {
         token.map_or(Allow::NONE, |token| token.allow)
     }
 
+    /// Whether the subscription rests on a capability or an expression.
+    pub(crate) fn is_by_capability(&self, session: SessionId, channel: &str) -> bool {
+        self.get(session, channel).is_some_and(|grant| grant.token.is_none())
+    }
+
     /// The channels in which a session's subscription rests on a capability or an expression.
     pub(crate) fn by_capability(&self, of: SessionId) -> Vec<Arc<str>> {
         let grants = self.of.get(&of).into_iter().flatten();
@@ -164,7 +178,7 @@ impl Grants {
         by_capability.map(|(channel, _)| Arc::clone(channel)).collect()
     }
 
-    fn places(&self, is_it: impl Fn(SessionId, &str, &Grant) -> bool) -> Vec<Place> {
+    fn places(&self, is_it: impl Fn(SessionId, &str, &Grant) -> bool) -> Vec<GrantKey> {
         let all = self.of.iter().flat_map(|(session, grants)| {
             grants.iter().map(|(channel, grant)| (*session, channel, grant))
         });

@@ -39,23 +39,23 @@ pub(super) use self::api_calls::{ApiCalls, CallForm, CallId, CommandSlot, KeySco
 pub(super) use self::backlogs::{Backlogs, Frames, ONCE_ANSWERED};
 pub(super) use self::budgets::Budgets;
 pub(super) use self::buffer_gate::{BufferGate, Holder};
-pub(super) use self::call_rest::{Broadcast, RestCommands};
+pub(super) use self::call_rest::{BroadcastRest, RestCommands};
 pub(super) use self::clock::Clock;
 pub(super) use self::connects::{Connected, Connects};
 pub(super) use self::decisions::{DecisionKey, Decisions};
 pub(super) use self::drain::{Drain, STEP_MS as DRAIN_STEP_MS};
 pub(super) use self::fanout_gate::FanoutGate;
-pub(super) use self::grants::{Grant, GrantToken, Grants, Place};
+pub(super) use self::grants::{Grant, GrantKey, GrantToken, Grants};
 pub(super) use self::heartbeat::{Heartbeat, TokenFacts, first_ping_ms};
 pub(super) use self::large_answers::LargeAnswers;
 pub(super) use self::peer_addresses::PeerAddresses;
 pub(super) use self::pending::{CommandPlace, Pending, PendingRequests};
 pub(super) use self::polls::{Poll, PollStep, Polls};
-pub(super) use self::proxy_calls::{Passed, PassedOn, ProxyCall, ProxyCalls, Wanted};
+pub(super) use self::proxy_calls::{ForwardedFields, Passed, PassedOn, ProxyCall, ProxyCalls};
 pub(super) use self::push_calls::{PushCalls, PushStep};
 pub(super) use self::pusher_sessions::PusherSessions;
 pub(super) use self::session_params::SessionParams;
 pub(super) use self::webhook_emitter::{Emitted, WebhookEmitter};
 
 /// Keys are this process's own numbers: clients do not choose them.
-type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+pub(crate) type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;

@@ -81,6 +81,11 @@ impl ProxyCalls {
         overdue.map(|(number, _)| *number).collect()
     }
 
+    /// Whether nobody waits for the call of a number any more.
+    pub(crate) fn is_gone(&self, number: u64) -> bool {
+        self.calls.get(&number).is_none_or(|call| call.gone)
+    }
+
     /// The call of a number, which is answered, or was not sent.
     pub(crate) fn take(&mut self, number: u64) -> Option<ProxyCall> {
         let call = self.calls.remove(&number)?;
@@ -145,13 +150,13 @@ impl ProxyCalls {
 
 /// What proxies want to be passed on of connections, all of them together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ForwardedFields {
     pub(crate) http_headers: Vec<String>,
     pub(crate) emulated_headers: Vec<String>,
     pub(crate) meta: bool,
 }
 
-impl Wanted {
+impl ForwardedFields {
     /// The program wants these headers, wherever they come from.
     pub(crate) fn add(&mut self, headers: &[String]) {
         for name in headers {
@@ -178,7 +183,7 @@ pub(crate) struct Passed {
 /// What is kept of connections to be passed on. Nothing where no proxy wants anything.
 #[derive(Debug, Default)]
 pub(crate) struct PassedOn {
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: ForwardedFields,
     of: FastMap<u64, Passed>,
 }
 
@@ -331,7 +336,7 @@ mod tests {
         let headers = |name: &str| (name == "Cookie").then_some("a=1");
         passed.keep_headers(conn, headers);
         assert_eq!(passed.get(conn), None);
-        passed.wanted = Wanted {
+        passed.wanted = ForwardedFields {
             http_headers: vec!["Cookie".into(), "Origin".into()],
             emulated_headers: vec!["Authorization".into()],
             meta: true,

@@ -8,13 +8,13 @@
 /// The parameters of all sessions of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct SessionParamsTable {
-    places: Vec<Place>,
+    places: Vec<SharedParams>,
     /// Where the last session's parameters are: the next one's are probably the same.
     last: usize,
 }
 
 #[derive(Debug)]
-struct Place {
+struct SharedParams {
     params: SessionParams,
     sessions: u32,
 }
@@ -34,7 +34,7 @@ const PLACES_MAX: usize = (1 << 11) - 2;
 impl SessionParamsTable {
     /// The number of these parameters, and one session more that holds them. `None` when two thousand others are held.
     pub(crate) fn hold(&mut self, params: SessionParams) -> Option<u16> {
-        let is_it = |place: &Place| place.params == params;
+        let is_it = |place: &SharedParams| place.params == params;
         let found = if self.places.get(self.last).is_some_and(is_it) {
             Some(self.last)
         } else {
@@ -43,7 +43,7 @@ impl SessionParamsTable {
         let at = match found.or_else(|| self.places.iter().position(|place| place.sessions == 0)) {
             Some(at) => at,
             None if self.places.len() < PLACES_MAX => {
-                self.places.push(Place { params, sessions: 0 });
+                self.places.push(SharedParams { params, sessions: 0 });
                 self.places.len() - 1
             }
             None => return None,

@@ -33,7 +33,7 @@ fn place(call: CallId, at: u32) -> CommandPlace {
     CommandPlace { call, at, part: None }
 }
 
-fn published(offset: u64) -> Answer {
+fn published(offset: u64) -> CommandResult {
     let mut published = Published::default();
     published.position.offset = offset;
     Ok(Outcome::Published(published))
@@ -195,7 +195,7 @@ fn what_waits_of_one_budget_is_a_share_of_what_may() {
         let call = calls.open(NewCall { scope, ..new_call(1, CallForm::Batch, 2, 2) });
         assert_eq!(calls.begin_next(call), Some(0));
         let rest = RestCommands::batch(1, &[PUBLISH]);
-        let bytes = Rest { commands: rest, broadcast: None }.bytes();
+        let bytes = CallRest { commands: rest, broadcast: None }.bytes();
         let fits = calls.keep(call, RestCommands::batch(1, &[PUBLISH]), 8 * bytes);
         calls.pause(call);
         fits
@@ -237,7 +237,7 @@ fn a_broadcast_waits_for_every_channel_and_keeps_their_order() {
     calls.handle_answer(part(0), published(11));
     // The rest is given out in later turns.
     let left = ["b", "c"].into_iter();
-    calls.keep_broadcast(call, Broadcast::new((0, 1), left, NewPublication::default()));
+    calls.keep_broadcast(call, BroadcastRest::new((0, 1), left, NewPublication::default()));
     calls.pause(call);
     assert!(calls.poll(call).is_none() && calls.is_ready());
     let (_, rest) = calls.resume(calls.ready[0]).unwrap();

@@ -1,0 +1,520 @@
+//! `?scope=cluster` on a change: it holds on all nodes.
+//!
+//! The node that is asked makes it first, and says no as it would for itself. Then the control thread appends it to the
+//! cluster's log in Redis and tells the other nodes, each of which runs what it finds there, in order. Nobody else may append
+//! from before the first node's try until the change is in the log. How far a node has followed the log stands in its own
+//! revisions ([`ClusterPosition`]): it is kept, and rolled back, with the settings.
+
+use std::collections::VecDeque;
+
+use dunlin_config::store::ClusterPosition;
+use dunlin_config::{Change, ConfigErrors};
+use dunlin_net::ConnId;
+use serde_json::{Value, json};
+
+use super::commit::{ReplyTo, SubmittedChange};
+use super::problem::{self, ProblemDetails};
+use super::{Admin, Cx, answer_json, respond};
+use crate::bus_message::BusMessage;
+use crate::cluster_message::{
+    ChangeAsk, ChangeNews, ChangeOffer, ChangeRefusal, ClusterStatus, SettingsFault, SharedChange,
+};
+
+/// How long nobody else may make a change while this node runs one, beside its canary's time.
+const HOLD_MS: u64 = 60_000;
+/// One change of all nodes, without its origin.
+const CHANGE_BYTES_MAX: usize = 1 << 20;
+/// Offers that wait. The control thread reads the log again for one that is dropped.
+const OFFERS_MAX: usize = 64;
+
+/// Changes of all nodes: one that a caller of this node makes, and those of other nodes.
+pub(super) struct ClusterChanges {
+    position: ClusterPosition,
+    /// The newest that was looked at; those from the position on were refused.
+    offered: u64,
+    own: Option<OwnChange>,
+    offers: VecDeque<ChangeOffer>,
+    /// A change of the first offer is being run.
+    following: Option<(u64, SharedChange)>,
+    /// What became of the newest, as it is reported to another node.
+    newest: Value,
+    fault: Option<SettingsFault>,
+    ended: VecDeque<Ended>,
+}
+
+/// How a change ended on this node.
+struct Ended {
+    to: ReplyTo,
+    status: u16,
+    body: Vec<u8>,
+}
+
+/// A change that a caller of this node makes for all.
+struct OwnChange {
+    conn: ConnId,
+    id: u64,
+    phase: Phase,
+    /// In the loop's milliseconds: nothing is waited for longer.
+    deadline_ms: u64,
+    /// What became of it on this node.
+    outcome: Value,
+}
+
+enum Phase {
+    Claiming(Box<(SubmittedChange, SharedChange)>),
+    /// `None`: there is no cluster to tell.
+    Running(Option<Box<SharedChange>>),
+    Keeping,
+    /// It has this number.
+    Announced(u64),
+}
+
+impl ClusterChanges {
+    pub(super) fn new(position: ClusterPosition) -> ClusterChanges {
+        ClusterChanges {
+            position,
+            offered: position.revision,
+            own: None,
+            offers: VecDeque::new(),
+            following: None,
+            newest: Value::Null,
+            fault: None,
+            ended: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn position(&self) -> ClusterPosition {
+        self.position
+    }
+
+    /// The position that the settings have with a change.
+    pub(super) fn position_with(&self, before: ClusterPosition, to: ReplyTo) -> ClusterPosition {
+        match (to, &self.own) {
+            (ReplyTo::First(_), Some(own)) if !own.is_alone() => {
+                ClusterPosition { tried: own.id, ..before }
+            }
+            (ReplyTo::Follow(revision), _) => ClusterPosition { revision, ..before },
+            _ => before,
+        }
+    }
+
+    /// A change that no caller waits for has ended; it is looked at at the end of the turn.
+    pub(super) fn handle_ended(&mut self, to: ReplyTo, status: u16, body: Vec<u8>) {
+        self.ended.push_back(Ended { to, status, body });
+    }
+
+    /// Puts aside a change of another node that is not run: the node goes on with the next.
+    fn skip(&mut self, number: u64, outcome: Value, fault: SettingsFault) {
+        self.offered = number;
+        self.newest = outcome;
+        tracing::error!(number, ?fault, "this node does not run a change for all nodes");
+        self.fault = Some(fault);
+    }
+
+    fn handle_run(&mut self, number: u64, outcome: Value) {
+        self.position.revision = number;
+        self.offered = self.offered.max(number);
+        self.newest = outcome;
+        if matches!(self.fault, Some(SettingsFault::Refused(_))) {
+            self.fault = None;
+        }
+    }
+}
+
+impl OwnChange {
+    fn is_alone(&self) -> bool {
+        matches!(self.phase, Phase::Running(None))
+    }
+}
+
+impl Admin {
+    /// Makes a change on all nodes, this one first.
+    pub(super) fn change_all(
+        &mut self,
+        cx: &mut Cx,
+        conn: ConnId,
+        mut submitted: SubmittedChange,
+    ) -> Result<(), ProblemDetails> {
+        if let Change::Restore(wanted) = &submitted.change {
+            submitted.change = Change::difference(self.store.head(), wanted);
+        }
+        if let Some(place) = submitted.change.node_setting() {
+            let place = match place.is_root() {
+                true => "the whole".to_owned(),
+                false => place.to_string(),
+            };
+            let detail = format!("{place} is, or holds, what each node has for itself");
+            return Err(ProblemDetails::new(&problem::NODE_SETTING, detail));
+        }
+        if self.cluster_changes.own.is_some() {
+            return Err(self.under_way("this node makes another one"));
+        }
+        submitted.to = ReplyTo::First(conn);
+        let mut id = [0; 8];
+        // Without randomness no node takes it for its own.
+        let _ = getrandom::fill(&mut id);
+        let hold_ms = HOLD_MS + submitted.canary.map_or(0, |canary| canary.seconds * 1000);
+        let (id, deadline_ms) = (u64::from_ne_bytes(id), cx.now_ms() + hold_ms);
+        let settings = self.state.settings.load();
+        let phase = match &settings.config.cluster.engine {
+            None => {
+                self.cluster_changes.own = Some(OwnChange {
+                    conn,
+                    id,
+                    phase: Phase::Running(None),
+                    deadline_ms,
+                    outcome: Value::Null,
+                });
+                self.submit(cx, submitted);
+                return Ok(());
+            }
+            Some(_) if settings.config.cluster.secret.is_none() => {
+                let detail = "`cluster.secret` is not set, which seals what nodes tell each other";
+                return Err(ProblemDetails::new(&problem::NO_CLUSTER_SECRET, detail));
+            }
+            Some(_) if !self.cluster_changes.offers.is_empty() => {
+                return Err(self.under_way("this node is about to run one of another node"));
+            }
+            Some(_) => {
+                let change = submitted.change.to_shared().unwrap_or_default();
+                if change.to_string().len() > CHANGE_BYTES_MAX {
+                    let detail = "a change of all nodes has at most 1 MiB: make it in several";
+                    return Err(ProblemDetails::new(&problem::TOO_LARGE, detail)
+                        .with("limit", CHANGE_BYTES_MAX));
+                }
+                let shared = SharedChange { id, change, origin: submitted.origin.clone() };
+                self.ask_changes(ChangeAsk::Claim { hold_ms });
+                Phase::Claiming(Box::new((submitted, shared)))
+            }
+        };
+        self.cluster_changes.own =
+            Some(OwnChange { conn, id, phase, deadline_ms, outcome: Value::Null });
+        Ok(())
+    }
+
+    fn under_way(&self, why: &str) -> ProblemDetails {
+        let detail = format!("{why}; nothing was changed");
+        ProblemDetails::new(&problem::CLUSTER_CHANGE_UNDER_WAY, detail)
+            .with("cluster_revision", self.cluster_changes.position.revision)
+            .header("Retry-After", &1)
+    }
+
+    fn ask_changes(&mut self, ask: ChangeAsk) {
+        // If the ring is full, the change is overdue some time.
+        let _ = self.endpoint.send(self.state.control_endpoint(), BusMessage::ChangeAsk(ask));
+    }
+
+    /// What the control thread says.
+    pub(super) fn handle_change_news(&mut self, cx: &mut Cx, news: ChangeNews) {
+        match news {
+            ChangeNews::Offer(offer) => {
+                let changes = &mut self.cluster_changes;
+                if changes.offers.len() < OFFERS_MAX {
+                    changes.offers.push_back(offer);
+                }
+                self.follow_offers(cx);
+            }
+            news => self.handle_own_news(cx, news),
+        }
+    }
+
+    fn handle_own_news(&mut self, cx: &mut Cx, news: ChangeNews) {
+        let Some(mut own) = self.cluster_changes.own.take() else { return };
+        let conn = own.conn;
+        match (news, own.phase) {
+            (ChangeNews::Claimed, Phase::Claiming(change)) => {
+                let (submitted, shared) = *change;
+                own.phase = Phase::Running(Some(Box::new(shared)));
+                self.cluster_changes.own = Some(own);
+                self.submit(cx, submitted);
+            }
+            (ChangeNews::Refused(refusal), Phase::Claiming(_)) => {
+                self.refused_change(refusal).answer(cx, conn);
+            }
+            (ChangeNews::Kept { log, revision }, Phase::Keeping) => {
+                self.cluster_changes.position = ClusterPosition { log, revision, tried: 0 };
+                self.cluster_changes.offered = revision;
+                own.phase = Phase::Announced(revision);
+                self.cluster_changes.own = Some(own);
+                self.show_settings_position();
+            }
+            (ChangeNews::Unkept(why), Phase::Keeping) => {
+                ProblemDetails::new(&problem::CLUSTER_UNCERTAIN, why)
+                    .with("revision", own.outcome["revision"].clone())
+                    .with("cluster_revision", self.cluster_changes.position.revision)
+                    .answer(cx, conn);
+            }
+            (ChangeNews::Answered(status), Phase::Announced(number)) => {
+                self.answer_change(cx, conn, Some(number), own.outcome, &status);
+            }
+            // Of a change that was given up.
+            (_, phase) => {
+                own.phase = phase;
+                self.cluster_changes.own = Some(own);
+            }
+        }
+    }
+
+    fn refused_change(&self, refusal: ChangeRefusal) -> ProblemDetails {
+        let (why, current) = match refusal {
+            ChangeRefusal::UnderWay(current) => ("another node makes one", current),
+            ChangeRefusal::Behind(current) => {
+                ("this node does not run the newest one yet", current)
+            }
+            ChangeRefusal::Unreachable(why) => {
+                return ProblemDetails::new(&problem::CLUSTER_UNREACHABLE, why)
+                    .header("Retry-After", &1);
+            }
+        };
+        self.under_way(why).with("cluster_revision", current)
+    }
+
+    /// Looks at changes that have ended here; true: there were some, and others may have been submitted.
+    pub(super) fn handle_ended_changes(&mut self, cx: &mut Cx) -> bool {
+        let ended = std::mem::take(&mut self.cluster_changes.ended);
+        let some = !ended.is_empty();
+        for Ended { to, status, body } in ended {
+            match to {
+                ReplyTo::Caller(_) => {}
+                ReplyTo::First(_) => self.handle_first(cx, status, &body),
+                ReplyTo::Follow(number) => {
+                    if self.handle_followed(number, status, &body) {
+                        self.follow_offers(cx);
+                    }
+                }
+            }
+        }
+        some
+    }
+
+    /// This node has run a caller's change, or has refused it.
+    fn handle_first(&mut self, cx: &mut Cx, status: u16, body: &[u8]) {
+        let Some(mut own) = self.cluster_changes.own.take() else { return };
+        let Phase::Running(shared) = own.phase else { return };
+        if status >= 300 {
+            if shared.is_some() {
+                self.ask_changes(ChangeAsk::Release);
+            }
+            let headers =
+                [("Content-Type", "application/problem+json"), ("Cache-Control", "no-store")];
+            return respond(cx, own.conn, status, &headers, body);
+        }
+        own.outcome = serde_json::from_slice(body).unwrap_or_default();
+        let Some(shared) = shared else {
+            let nobody = ClusterStatus::default();
+            return self.answer_change(cx, own.conn, None, own.outcome, &nobody);
+        };
+        self.cluster_changes.position.tried = own.id;
+        self.ask_changes(ChangeAsk::Append(shared));
+        own.phase = Phase::Keeping;
+        self.cluster_changes.own = Some(own);
+    }
+
+    /// All nodes have had their time: answers what each has made of it.
+    fn answer_change(
+        &self,
+        cx: &mut Cx,
+        conn: ConnId,
+        number: Option<u64>,
+        outcome: Value,
+        status: &ClusterStatus,
+    ) {
+        let settings = self.state.settings.load();
+        let own = json!({
+            "node": self.state.cluster.number().unwrap_or(settings.config.server.node),
+            "name": settings.node_name(),
+            "outcome": outcome_of(&outcome),
+            "revision": outcome["revision"],
+        });
+        let mut nodes = vec![own];
+        for node in &status.nodes {
+            let mut said: Value = serde_json::from_slice(&node.response).unwrap_or_default();
+            if said["outcome"].is_null() {
+                // A version without such changes.
+                said = json!({ "outcome": "refused", "problem": { "detail": said["error"]["message"] } });
+            }
+            said["node"] = node.node.into();
+            said["name"] = json!(node.name);
+            nodes.push(said);
+        }
+        let without = |names: &[std::sync::Arc<str>], outcome: &str| -> Vec<Value> {
+            names.iter().map(|name| json!({ "name": name, "outcome": outcome })).collect()
+        };
+        nodes.extend(without(&status.unreachable, "no_answer"));
+        nodes.extend(without(&self.state.cluster.gone(), "away"));
+        let has = |outcome: &str| nodes.iter().any(|node| node["outcome"] == outcome);
+        let refused = has("refused") || has("conflict");
+        let (status, detail) = match (refused, has("no_answer")) {
+            (true, _) => (
+                207,
+                "not every node runs it: mend what `problem` names on those that refused, and make the change again; or undo it on all",
+            ),
+            (false, true) => (
+                207,
+                "not every node has answered: those that have not run it as soon as they are in touch with Redis; see GET /cluster",
+            ),
+            (false, false) => (
+                200,
+                "every node that is there runs it; those that are away run it when they come back",
+            ),
+        };
+        let mut answer = outcome;
+        answer["cluster_revision"] = json!(number);
+        answer["detail"] = detail.into();
+        answer["nodes"] = nodes.into();
+        answer_json(cx, conn, status, &answer);
+    }
+
+    /// Gives up a change that nobody speaks of any more, and goes on where something was waited for. Called once a second.
+    pub(super) fn advance_cluster_changes(&mut self, cx: &mut Cx) {
+        self.follow_offers(cx);
+        let now_ms = cx.now_ms();
+        let overdue = |own: &OwnChange| own.deadline_ms <= now_ms && !own.is_alone();
+        // What this node tries itself ends by itself.
+        let is_running = |own: &OwnChange| matches!(own.phase, Phase::Running(_));
+        let is_due =
+            self.cluster_changes.own.as_ref().is_some_and(|own| overdue(own) && !is_running(own));
+        let Some(own) = is_due.then(|| self.cluster_changes.own.take()).flatten() else { return };
+        let why = "the thread that speaks to other nodes does not answer";
+        match own.phase {
+            Phase::Claiming(_) => ProblemDetails::new(&problem::CLUSTER_UNREACHABLE, why),
+            _ => ProblemDetails::new(&problem::CLUSTER_UNCERTAIN, why)
+                .with("revision", own.outcome["revision"].clone()),
+        }
+        .answer(cx, own.conn);
+    }
+
+    /// Runs what other nodes have made, one after the other.
+    fn follow_offers(&mut self, cx: &mut Cx) {
+        while self.cluster_changes.following.is_none() && self.trial.is_none() {
+            let changes = &mut self.cluster_changes;
+            let Some(offer) = changes.offers.front_mut() else { return };
+            if offer.log != changes.position.log {
+                // Of another cluster, or the first that is met.
+                let tried = changes.position.tried;
+                changes.position = ClusterPosition { log: offer.log, revision: 0, tried };
+                changes.offered = 0;
+            }
+            if changes.offered < offer.since {
+                changes.offered = offer.since;
+                changes.fault = Some(SettingsFault::Missed(format!(
+                    "changes {} to {} of all nodes' settings are not kept any more",
+                    changes.position.revision + 1,
+                    offer.since
+                )));
+            }
+            let Some((number, change)) = offer.changes.pop_front() else {
+                let (request_id, newest) = (offer.request_id, changes.newest.to_string());
+                changes.offers.pop_front();
+                let response = newest.into_bytes().into();
+                let reply = BusMessage::ClusterReply { request_id, response };
+                // If the ring is full, that node names this one as one that has not answered.
+                let _ = self.endpoint.send(self.state.control_endpoint(), reply);
+                self.show_settings_position();
+                continue;
+            };
+            if number <= changes.position.revision || number <= changes.offered && !offer.again {
+                continue;
+            }
+            match change {
+                None => {
+                    let why = format!(
+                        "change {number} cannot be read: it was sealed with another `cluster.secret`"
+                    );
+                    let outcome = refused_outcome("refused", &json!({ "detail": why }));
+                    changes.skip(number, outcome, SettingsFault::Missed(why));
+                }
+                Some(change) if change.id == changes.position.tried => {
+                    changes.position.tried = 0;
+                    changes.handle_run(number, json!({ "outcome": "applied" }));
+                }
+                Some(change) => self.run_followed(cx, number, change),
+            }
+        }
+    }
+
+    fn run_followed(&mut self, cx: &mut Cx, number: u64, shared: SharedChange) {
+        let change = Change::from_shared(&shared.change);
+        match change {
+            Ok(change) if change.node_setting().is_none() => {
+                let submitted = SubmittedChange {
+                    to: ReplyTo::Follow(number),
+                    change,
+                    expected: None,
+                    origin: shared.origin.clone(),
+                    secrets: true,
+                    durable: false,
+                    canary: None,
+                };
+                self.cluster_changes.following = Some((number, shared));
+                self.submit(cx, submitted);
+            }
+            change => {
+                let why = match change {
+                    Ok(_) => "it sets what each node has for itself".to_owned(),
+                    Err(errors) => first_of(&errors),
+                };
+                let outcome = refused_outcome("refused", &json!({ "detail": why }));
+                let fault = SettingsFault::Refused(format!(
+                    "change {number} of all nodes' settings: {why}"
+                ));
+                self.cluster_changes.skip(number, outcome, fault);
+            }
+        }
+    }
+
+    /// This node has run another node's change, or has refused it. False: it is to be tried again in a second.
+    fn handle_followed(&mut self, number: u64, status: u16, body: &[u8]) -> bool {
+        let changes = &mut self.cluster_changes;
+        let Some((_, shared)) = changes.following.take_if(|(of, _)| *of == number) else {
+            return true;
+        };
+        let said: Value = serde_json::from_slice(body).unwrap_or_default();
+        let is_gone_already = status == 404 && shared.change.get("delete").is_some();
+        // A trial has begun, or too many changes wait.
+        if status == 503 || status == 409 && said["type"] == "/problems/canary-under-way" {
+            if let Some(offer) = changes.offers.front_mut() {
+                offer.changes.push_front((number, Some(shared)));
+            }
+            return false;
+        }
+        match status {
+            200 | 201 => {
+                let outcome = json!({ "outcome": outcome_of(&said), "revision": said["revision"] });
+                changes.handle_run(number, outcome);
+            }
+            _ if is_gone_already => changes.handle_run(number, json!({ "outcome": "unchanged" })),
+            _ => {
+                let kind = if status == 409 { "conflict" } else { "refused" };
+                let reason = said["errors"][0]["detail"].as_str().or(said["detail"].as_str());
+                let why = format!(
+                    "change {number} of all nodes' settings: {}",
+                    reason.unwrap_or("it cannot be run")
+                );
+                let outcome = refused_outcome(kind, &said);
+                changes.skip(number, outcome, SettingsFault::Refused(why));
+            }
+        }
+        self.show_settings_position();
+        true
+    }
+
+    /// Has the control thread tell the others how far this node has come.
+    fn show_settings_position(&self) {
+        let changes = &self.cluster_changes;
+        self.state.cluster.set_settings(changes.position, changes.fault.clone());
+    }
+}
+
+/// What a commit has made of a change.
+fn outcome_of(said: &Value) -> &'static str {
+    if said["changes"] == 0 { "unchanged" } else { "applied" }
+}
+
+fn refused_outcome(kind: &str, problem: &Value) -> Value {
+    json!({ "outcome": kind, "problem": problem })
+}
+
+fn first_of(errors: &ConfigErrors) -> String {
+    errors.iter().next().map(ToString::to_string).unwrap_or_default()
+}

@@ -1,0 +1,107 @@
+//! Changes of members on their way to Redis, in order.
+
+use std::collections::VecDeque;
+
+use super::members::EdgedChange;
+
+/// Changes that wait or are out, beside those that were listed for a comparison. Beyond it they are compared with what Redis has,
+/// once it answers.
+const PENDING_MAX: usize = 1 << 18;
+/// Changes that are out.
+const IN_FLIGHT_MAX: usize = 1 << 15;
+
+/// Changes that wait, and how many are out. However many a comparison lists, they leave a part after the other.
+#[derive(Default)]
+pub(super) struct MemberWrites {
+    due: VecDeque<EdgedChange>,
+    in_flight: usize,
+    /// How many were listed for comparisons since nothing waited.
+    listed: usize,
+}
+
+impl MemberWrites {
+    /// Changes that workers report. False: there are too many, and none of those that wait is written.
+    pub(super) fn add(&mut self, changes: Vec<EdgedChange>) -> bool {
+        if self.count() + changes.len() > PENDING_MAX + self.listed {
+            self.clear();
+            return false;
+        }
+        self.due.extend(changes);
+        true
+    }
+
+    /// What a comparison lists, as many as there are.
+    pub(super) fn add_listed(&mut self, changes: Vec<EdgedChange>) {
+        self.listed += changes.len();
+        self.due.extend(changes);
+    }
+
+    /// The changes that may leave now.
+    pub(super) fn take(&mut self) -> Vec<EdgedChange> {
+        let room = IN_FLIGHT_MAX - self.in_flight.min(IN_FLIGHT_MAX);
+        let taken: Vec<_> = self.due.drain(..room.min(self.due.len())).collect();
+        self.in_flight += taken.len();
+        taken
+    }
+
+    /// So many are written, or were not.
+    pub(super) fn handle_done(&mut self, count: usize) {
+        self.in_flight -= count;
+        if self.count() == 0 {
+            self.listed = 0;
+        }
+    }
+
+    /// Forgets what waits: a comparison is due.
+    pub(super) fn clear(&mut self) {
+        self.due.clear();
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.due.len() + self.in_flight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{MemberChange, StoredMember};
+    use super::*;
+    use dunlin_hub::{ClientInfo, SessionId};
+
+    fn changes(count: usize) -> Vec<EdgedChange> {
+        let info = ClientInfo {
+            client: SessionId::from_u64(0).expect("an id"),
+            user: "".into(),
+            conn_info: None,
+            chan_info: None,
+        };
+        let member = StoredMember::new(&"a".into(), &info, true, false);
+        let channel: std::sync::Arc<str> = "room".into();
+        let change = |client| {
+            let channel = std::sync::Arc::clone(&channel);
+            (MemberChange { channel, client, joined: true, member: member.clone() }, false)
+        };
+        (0..count as u64).map(change).collect()
+    }
+
+    /// A worker with more members than may be out at once was never repaired: its list was dropped, and asked for again.
+    #[test]
+    fn a_comparison_writes_however_many_there_are_and_what_comes_meanwhile_behind_them() {
+        let mut writes = MemberWrites::default();
+        writes.add_listed(changes(PENDING_MAX + 5));
+        assert!(writes.add(changes(7)), "what is listed takes nothing of the bound");
+        let mut written = Vec::new();
+        loop {
+            let step = writes.take();
+            if step.is_empty() {
+                break;
+            }
+            assert!(step.len() <= IN_FLIGHT_MAX && writes.take().is_empty());
+            written.extend(step.iter().map(|(change, _)| change.client));
+            writes.handle_done(step.len());
+        }
+        assert!(written.iter().copied().eq((0..PENDING_MAX as u64 + 5).chain(0..7)));
+        assert_eq!((writes.count(), writes.listed), (0, 0));
+        assert!(!writes.add(changes(PENDING_MAX + 1)) && writes.count() == 0);
+    }
+}

@@ -1,0 +1,208 @@
+//! The example with a protocol of its own, and clients that speak it.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[allow(dead_code, reason = "the example has a main")]
+#[path = "../examples/lines.rs"]
+mod lines;
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use dunlin_server::{Config, Handle, json};
+
+/// Longer than anything here takes.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn serve(change: impl FnOnce(&mut Config)) -> (SocketAddr, Handle) {
+    let mut config = Config::development();
+    config.server.client_addr = SocketAddr::from(([127, 0, 0, 1], 0));
+    config.server.admin_addr = SocketAddr::from(([127, 0, 0, 1], 0));
+    config.server.workers = 2;
+    change(&mut config);
+    let (ready, serving) = mpsc::channel();
+    thread::spawn(move || {
+        let server = lines::server(config);
+        let handle = server.handle();
+        server.run(move |of| ready.send((of.client_addr, handle)).unwrap()).unwrap();
+    });
+    serving.recv_timeout(TIMEOUT).expect("it serves")
+}
+
+/// A WebSocket client (RFC 6455) of `/lines`.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn open(address: SocketAddr) -> Client {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let head = "GET /lines HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n\
+            Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: lines\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut client = Client(BufReader::new(stream));
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            client.0.read_line(&mut head).unwrap();
+        }
+        assert!(head.contains("101") && head.contains("lines"), "{head}");
+        client
+    }
+
+    /// One that the server knows.
+    fn hello(address: SocketAddr, key: &str) -> Client {
+        let mut client = Client::open(address);
+        client.say(&format!("HELLO {key}"));
+        assert_eq!(client.next(), "OK 1");
+        client
+    }
+
+    /// Sends a text, masked with zeros.
+    fn say(&mut self, text: &str) {
+        self.send(0x81, text.as_bytes());
+    }
+
+    fn send(&mut self, first: u8, payload: &[u8]) {
+        let mut frame = vec![first];
+        match u8::try_from(payload.len()) {
+            Ok(short) if short < 126 => frame.push(0x80 | short),
+            _ => {
+                frame.push(0x80 | 126);
+                frame.extend_from_slice(&u16::try_from(payload.len()).unwrap().to_be_bytes());
+            }
+        }
+        frame.extend_from_slice(&[0; 4]);
+        frame.extend_from_slice(payload);
+        self.0.get_mut().write_all(&frame).unwrap();
+    }
+
+    /// The first byte and the payload of the next frame.
+    fn frame(&mut self) -> std::io::Result<(u8, Vec<u8>)> {
+        let mut head = [0; 2];
+        self.0.read_exact(&mut head)?;
+        let mut length = usize::from(head[1]);
+        if length == 126 {
+            let mut long = [0; 2];
+            self.0.read_exact(&mut long)?;
+            length = u16::from_be_bytes(long).into();
+        }
+        let mut payload = vec![0; length];
+        self.0.read_exact(&mut payload)?;
+        Ok((head[0], payload))
+    }
+
+    /// The next text; pings are answered.
+    fn next(&mut self) -> String {
+        loop {
+            match self.frame().unwrap() {
+                (0x81, text) => return String::from_utf8(text).unwrap(),
+                (0x89, payload) => self.send(0x8a, &payload),
+                (0x88, close) => {
+                    let code = u16::from_be_bytes([close[0], close[1]]);
+                    return format!("closed {code}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn clients_of_the_programs_protocol_meet_those_of_every_other() {
+    let (address, handle) = serve(|_| {});
+    let mut ada = Client::hello(address, "key-of-ada");
+    let mut bob = Client::hello(address, "key-of-bob");
+    for client in [&mut ada, &mut bob] {
+        client.say("SUB 2 news");
+        assert_eq!(client.next(), "OK 2");
+    }
+    bob.say("PUB 3 news hello to all");
+    // Whichever is first: the answer, or the publication.
+    let mut said = [bob.next(), bob.next()];
+    said.sort();
+    assert_eq!(said, ["MSG news hello to all", "OK 3"]);
+    assert_eq!(ada.next(), "MSG news hello to all");
+    handle.publish("news", "from a thread").unwrap();
+    assert_eq!(ada.next(), "MSG news from a thread");
+
+    // The authorizer decides as for all others.
+    bob.say("SUB 4 private-ada");
+    assert_eq!(bob.next(), "MSG news from a thread");
+    assert_eq!(bob.next(), "ERR 4 103");
+    ada.say("SUB 4 private-ada");
+    assert_eq!(ada.next(), "OK 4");
+    let mut stranger = Client::open(address);
+    stranger.say("HELLO nobody");
+    assert_eq!(stranger.next(), "closed 4501");
+    // What is no message of the protocol is no command, either.
+    bob.say("WHAT");
+    assert_eq!(bob.next(), "closed 3501");
+    // And by the server API it is a session as any other.
+    let (sender, listed) = mpsc::channel();
+    let send = move |found: &[u8]| {
+        sender.send(String::from_utf8_lossy(found).into_owned()).unwrap();
+    };
+    handle.call("connections", &json!({"user": "ada"}), send).unwrap();
+    let listed = listed.recv_timeout(TIMEOUT).unwrap();
+    assert!(listed.contains("\"transport\":\"own\""), "{listed}");
+}
+
+#[test]
+fn a_client_that_answers_pings_stays_and_one_that_does_not_is_closed() {
+    let (address, handle) = serve(|config| {
+        config.client.ping_interval_ms = 1_000;
+        config.client.pong_timeout_ms = 500;
+    });
+    let mut silent = Client::hello(address, "key-of-bob");
+    let mut ada = Client::hello(address, "key-of-ada");
+    ada.say("SUB 2 news");
+    assert_eq!(ada.next(), "OK 2");
+    // Answers pings until the other has been closed.
+    let reader = thread::spawn(move || ada.next());
+    let closed = loop {
+        match silent.frame().unwrap() {
+            (0x89, _) => {}
+            (first, close) => break (first, u16::from_be_bytes([close[0], close[1]])),
+        }
+    };
+    assert_eq!(closed, (0x88, 3012), "no pong");
+    handle.publish("news", "still here").unwrap();
+    assert_eq!(reader.join().unwrap(), "MSG news still here");
+}
+
+#[test]
+fn one_that_does_not_read_is_closed_when_its_outbox_is_full() {
+    let (address, handle) = serve(|_| {});
+    let mut slow = Client::hello(address, "key-of-ada");
+    slow.say("SUB 2 news");
+    assert_eq!(slow.next(), "OK 2");
+    let mut other = Client::hello(address, "key-of-bob");
+    other.say("SUB 2 news");
+    assert_eq!(other.next(), "OK 2");
+    // More than sockets and outbox hold; the other reads each before the next is sent.
+    let text = "x".repeat(60_000);
+    for at in 0..400 {
+        handle.publish("news", format!("{at} {text}")).unwrap();
+        assert!(other.next().starts_with(&format!("MSG news {at} ")));
+    }
+    let mut read = 0;
+    let end = loop {
+        match slow.frame() {
+            Ok((0x81, _)) => read += 1,
+            Ok((0x88, close)) => break u16::from_be_bytes([close[0], close[1]]),
+            Ok(_) => {}
+            Err(error) => {
+                assert!(
+                    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset),
+                    "{error}"
+                );
+                break 3008;
+            }
+        }
+    };
+    assert!(read < 400, "it was sent {read}");
+    assert_eq!(end, 3008, "slow");
+}
