@@ -271,7 +271,8 @@ fn a_connection_that_does_not_hear_itself_is_given_up() {
     };
     let mut fleet = Fleet::starting(&config, 1, None);
     fleet.until_ready();
-    fleet.subscribe(0, "a", KEPT);
+    let subscription = fleet.begin_subscribe(0, "a", KEPT);
+    fleet.until_subscribed(0, subscription, 1);
     server.signal("-STOP");
     let token = fleet.send(0, "a", KEPT, data_of("x"));
     fleet.turn();
@@ -279,7 +280,7 @@ fn a_connection_that_does_not_hear_itself_is_given_up() {
     let result = fleet.published(0, token);
     assert_eq!(result, Err(Error::EngineUncertain), "it had left");
     server.signal("-CONT");
-    fleet.until_ready();
+    fleet.until_subscribed(0, subscription, 2);
     fleet.publish(0, "a", "y");
     fleet.until("heard", |nodes| !heard(&nodes[0], "a").is_empty());
 }

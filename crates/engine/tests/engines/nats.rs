@@ -157,7 +157,7 @@ fn a_server_that_lost_everything_has_streams_that_inherit_nothing() {
             server.lose_store();
         }
         server.restart();
-        fleet.until_ready();
+        fleet.until_subscribed(0, token, 2);
         // More than before, so that the offsets alone would pass.
         for number in 1..=9 {
             fleet.publish(1, "a", &format!("new {number}"));
@@ -310,7 +310,8 @@ fn a_connection_that_does_not_hear_itself_is_given_up() {
     let server = NatsServer::start(&["-js"]);
     let config = NatsConfig { probe_interval_ms: 20, probe_timeout_ms: 200, ..server.config() };
     let mut fleet = Fleet::new(&config, 1);
-    fleet.subscribe(0, "a", KEPT);
+    let subscription = fleet.begin_subscribe(0, "a", KEPT);
+    fleet.until_subscribed(0, subscription, 1);
     server.signal("-STOP");
     let token = fleet.send(0, "a", KEPT, data_of("x"));
     fleet.turn();
@@ -318,7 +319,7 @@ fn a_connection_that_does_not_hear_itself_is_given_up() {
     let result = fleet.published(0, token);
     assert!(matches!(result, Err(Error::EngineUncertain | Error::EngineUnavailable)), "{result:?}");
     server.signal("-CONT");
-    fleet.until_ready();
+    fleet.until_subscribed(0, subscription, 2);
     fleet.publish(0, "a", "y");
     fleet.until("heard", |nodes| !heard(&nodes[0], "a").is_empty());
 }

@@ -526,12 +526,13 @@ impl Fleet {
 
     /// Positions that a node was sent when it was subscribed anew.
     pub fn subscribed(&self, node: usize, token: u64) -> Vec<EnginePosition> {
-        let events = self.nodes.0[node].events.iter();
-        let position = |event: &EngineEvent| match event {
-            EngineEvent::Subscribed { token: of, result } if *of == token => result.clone().ok(),
-            _ => None,
-        };
-        events.filter_map(position).collect()
+        subscribed(&self.nodes.0[node], token)
+    }
+
+    /// Waits for as many positions of a subscription. A node is ready before it has subscribed anew, and what is published in
+    /// between is not heard: it is part of the position that the subscription goes on from.
+    pub fn until_subscribed(&mut self, node: usize, token: u64, times: usize) {
+        self.until("subscribed", |nodes| subscribed(&nodes[node], token).len() >= times);
     }
 
     pub fn history(
@@ -553,6 +554,15 @@ impl Fleet {
 
 pub fn data_of(data: &str) -> NewPublication {
     NewPublication { data: data.as_bytes().into(), ..NewPublication::default() }
+}
+
+/// Positions that came with the subscriptions to one channel, the first and those made anew.
+pub fn subscribed(node: &Node, token: u64) -> Vec<EnginePosition> {
+    let position = |event: &EngineEvent| match event {
+        EngineEvent::Subscribed { token: of, result } if *of == token => result.clone().ok(),
+        _ => None,
+    };
+    node.events.iter().filter_map(position).collect()
 }
 
 /// Offset and payload of what was heard in a channel.
