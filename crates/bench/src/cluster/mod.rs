@@ -1,6 +1,7 @@
 //! What it costs that several nodes share their channels by Redis: publishes, messages from one node to another, what is asked of
 //! Redis while nothing happens, and connections that Redis ends.
 
+mod held;
 mod messages;
 mod rest;
 
@@ -31,7 +32,7 @@ pub struct ClusterBench {
     /// Workers of each node
     #[arg(long, default_value_t = 1)]
     workers: u8,
-    /// Only these measurements
+    /// Only these measurements; without it all but those of `--clients`
     #[arg(long, value_enum, value_name = "NAME")]
     only: Vec<Measurement>,
     /// Channels, and clients where each has one
@@ -46,6 +47,12 @@ pub struct ClusterBench {
     /// Channels that are heard when Redis ends the connections
     #[arg(long, default_value_t = 100_000)]
     heard: usize,
+    /// Clients that are held, or get a message each
+    #[arg(long, default_value_t = 200_000)]
+    clients: usize,
+    /// Seconds that clients are held
+    #[arg(long, default_value_t = 60)]
+    hold_s: u32,
     /// Rounds of each measurement; the median counts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -85,6 +92,20 @@ enum Measurement {
     RecoveryAtRest,
     /// Redis ends the connections by which nodes hear publications
     Killed,
+    /// A message for each of many clients of two nodes, a hundred in a request
+    Each,
+    /// The same with one node, whose channels are in its memory
+    EachAlone,
+    /// As many clients as the machine has room for, at two nodes
+    Held,
+}
+
+impl Measurement {
+    /// Those that need neither more memory nor more descriptors than an ordinary machine has.
+    fn small() -> Vec<Measurement> {
+        let all = <Measurement as clap::ValueEnum>::value_variants().iter().copied();
+        all.filter(|one| !matches!(one, Self::Each | Self::EachAlone | Self::Held)).collect()
+    }
 }
 
 /// What a round has shown.
@@ -106,6 +127,14 @@ struct Round {
     heard_again_ms: Option<f64>,
     /// From a publish while nothing was heard to its arrival, the latest.
     late_ms: Option<f64>,
+    /// Clients that came in, how long that took all of them, and what one takes of the nodes' memory.
+    connected: Option<u64>,
+    connect_s: Option<f64>,
+    bytes_each: Option<f64>,
+    /// From the first request to the last arrival.
+    seconds: Option<f64>,
+    /// Cores that nodes and Redis took together.
+    cores: Option<f64>,
     /// Clients that were disconnected.
     thrown_out: u64,
     /// Messages that did not arrive, arrived twice or out of order, and clients that did not come in.
@@ -115,12 +144,14 @@ struct Round {
 pub(crate) fn run(options: &ClusterBench) -> Result<ExitStatus, Error> {
     dunlin_load::system::pin(&options.core)
         .map_err(|error| Error::io(format!("cannot run on cores {:?}", options.core), error))?;
-    let all = <Measurement as clap::ValueEnum>::value_variants();
-    let chosen = if options.only.is_empty() { all } else { &options.only[..] };
+    let chosen = match &options.only[..] {
+        [] => Measurement::small(),
+        only => only.to_vec(),
+    };
     let turns = chosen.len() as u64 * u64::from(options.rounds);
     let mut progress = Progress::new("cluster: turns", turns);
     let (mut rows, mut wrong, mut done) = (serde_json::Map::new(), 0, 0);
-    for &measurement in chosen {
+    for measurement in chosen {
         let name = json!(measurement).as_str().unwrap_or_default().to_owned();
         let mut rounds = Vec::new();
         for _ in 0..options.rounds {
@@ -141,6 +172,8 @@ pub(crate) fn run(options: &ClusterBench) -> Result<ExitStatus, Error> {
         &json!({
             "channels": options.channels,
             "heard": options.heard,
+            "clients": options.clients,
+            "hold_s": options.hold_s,
             "rounds": options.rounds,
             "workers": options.workers,
             "redis": dunlin_load::installed::find("redis-server", &[])
@@ -165,6 +198,9 @@ fn measure(options: &ClusterBench, measurement: Measurement) -> Result<Round, Er
         PresenceAtRest => rest::presence(options),
         RecoveryAtRest => rest::recovery(options),
         Killed => rest::killed(options),
+        Each => held::each(options, 2),
+        EachAlone => held::each(options, 1),
+        Held => held::held(options),
     }
 }
 
@@ -184,6 +220,11 @@ fn row(rounds: &[Round]) -> Value {
         "redis_share": of(|round| round.redis_share),
         "heard_again_ms": of(|round| round.heard_again_ms),
         "late_ms": of(|round| round.late_ms),
+        "connected": of(|round| round.connected.map(|count| count as f64)),
+        "connect_s": of(|round| round.connect_s),
+        "bytes_each": of(|round| round.bytes_each),
+        "seconds": of(|round| round.seconds),
+        "cores": of(|round| round.cores),
         "thrown_out": rounds.iter().map(|round| round.thrown_out).sum::<u64>(),
         "lost": rounds.iter().map(|round| round.lost).sum::<u64>(),
     })
@@ -196,6 +237,16 @@ struct Fleet {
     _scratch: Scratch,
 }
 
+/// What nodes to start.
+struct FleetPlan<'a> {
+    nodes: u8,
+    workers: u8,
+    /// Settings of clients, of a channel, and tables of their own.
+    client: &'a str,
+    channel: &'a str,
+    more: &'a str,
+}
+
 /// CPU that nodes and Redis have taken.
 struct Cpu {
     nodes: Vec<u64>,
@@ -205,18 +256,25 @@ struct Cpu {
 impl Fleet {
     /// So many nodes; `channel` are the settings of a channel.
     fn start(options: &ClusterBench, nodes: u8, channel: &str, more: &str) -> Result<Self, Error> {
+        let workers = options.workers;
+        Self::with(options, &FleetPlan { nodes, workers, client: "", channel, more })
+    }
+
+    fn with(options: &ClusterBench, plan: &FleetPlan<'_>) -> Result<Self, Error> {
         let scratch = Scratch::temporary("cluster")?;
         let directory = scratch.path().join("redis");
         let redis = Redis::start(address(200, 6379), directory, &options.core, "appendonly no")?;
+        let FleetPlan { client, channel, more, .. } = plan;
+        let settings = SETTINGS.replacen("[client]\n", &format!("[client]\n{client}"), 1);
         let settings = format!(
-            "{SETTINGS}{channel}[engines.main]\naddresses = [\"{}\"]\n[cluster]\nengine = \"main\"\n{more}",
+            "{settings}{channel}[engines.main]\naddresses = [\"{}\"]\n[cluster]\nengine = \"main\"\n{more}",
             redis.address
         );
         let start = |number| {
             let (path, cores) = (scratch.path(), &options.server_core);
-            Node::start(&options.program, number, options.workers, path, cores, &settings)
+            Node::start(&options.program, number, plan.workers, path, cores, &settings)
         };
-        let nodes = (1..=nodes).map(start).collect::<Result<Vec<_>, _>>()?;
+        let nodes = (1..=plan.nodes).map(start).collect::<Result<Vec<_>, _>>()?;
         for node in &nodes {
             node.ready()?;
         }
@@ -227,6 +285,12 @@ impl Fleet {
         let of = |process: Option<&Process>| process.map_or(0, Process::cpu_ns);
         let nodes = self.nodes.iter().map(|node| of(node.process())).collect();
         Cpu { nodes, redis: of(self.redis.process()) }
+    }
+
+    /// Cores that all of them took since then.
+    fn cores(&self, since: &Cpu, time: Duration) -> f64 {
+        let sum = |cpu: &Cpu| cpu.nodes.iter().sum::<u64>() + cpu.redis;
+        (sum(&self.cpu()) - sum(since)) as f64 / time.as_nanos() as f64
     }
 
     /// Adds the CPU for each of so many since then to a round.
