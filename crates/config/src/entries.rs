@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Below this a key can be guessed; a placeholder left in the file is shorter still.
-const SECRET_BYTES_MIN: usize = 16;
+pub(crate) const SECRET_BYTES_MIN: usize = 16;
 /// The longest name of an entry.
 const NAME_BYTES_MAX: usize = 255;
 /// Each has a socket on every worker.

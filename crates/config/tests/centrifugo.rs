@@ -92,6 +92,23 @@ fn what_dunlin_has_is_taken() {
     assert_eq!(secret, None, "a secret stands in the file alone");
 }
 
+/// The tests of client libraries sign with `secret`: whoever brings such a file along learns of the key for it.
+#[test]
+fn a_short_secret_is_left_out_and_the_key_for_tests_is_named() {
+    for of in ["token", "subscription_token"] {
+        let imported =
+            taken(&json!({"client": {of: {"enabled": true, "hmac_secret_key": "secret"}}}));
+        assert!(!imported.toml.contains("\"secret\""), "{}", imported.toml);
+        let key = format!("client.{of}.hmac_secret_key");
+        let row = imported.rows.iter().find(|row| row.key == key).unwrap();
+        assert_eq!(row.mapping, Mapping::Closed);
+        assert!(row.note.contains("shorter than 16 bytes"), "{}", row.note);
+        assert!(row.note.contains(&format!("`client.{of}.short_hmac_secret`")), "{}", row.note);
+    }
+    let long = taken(&json!({"client": {"token": {"hmac_secret_key": "0123456789abcdef"}}}));
+    assert_eq!(mapping(&long, "client.token.hmac_secret_key"), Mapping::Taken);
+}
+
 #[test]
 fn what_is_not_checked_here_is_closed() {
     let imported = taken(&ordinary());

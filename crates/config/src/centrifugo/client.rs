@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::source::{Kind, Source, count};
 use super::{Mapping, Row};
+use crate::entries::SECRET_BYTES_MIN;
 use crate::path::Path;
 use crate::validate::origin_pattern;
 
@@ -102,6 +103,14 @@ fn token(source: &mut Source, of: &str) {
         ("ecdsa_public_key", "ecdsa_public_key"),
     ] {
         match source.take(&key(name)) {
+            Some(Value::String(text)) if to == "hmac_secret" && text.len() < SECRET_BYTES_MIN => {
+                let note = format!(
+                    "left out: it is shorter than {SECRET_BYTES_MIN} bytes; make one with `openssl rand -hex 32`. \
+                     Tests on this machine alone may set it beside `{}`",
+                    key("short_hmac_secret")
+                );
+                source.row(&key(name), Mapping::Closed, note);
+            }
             Some(Value::String(text)) => source.taken(&key(name), &key(to), text),
             // It may be a rule: no key lets in whom it would have refused.
             Some(_) => unread = Some(name),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use dunlin_hub::{NumberOrder, TagCondition, TagFilter};
 
-use crate::json::{self, ObjectOnly, Text};
+use crate::json::{self, Object, ObjectOnly, Text, write_string};
 
 /// A node of the filter, as the client wrote it: a comparison, or the conjunction, disjunction or negation of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
@@ -49,6 +49,35 @@ impl FilterNode<'_> {
             return Err(format!("takes more than {} bytes", FilterNode::BYTES_MAX));
         }
         Ok(filter)
+    }
+
+    /// Writes the nodes as JSON, from which they are read again.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let mut object = Object::begin(out);
+        for (key, text) in
+            [("op", &self.op), ("key", &self.key), ("cmp", &self.cmp), ("val", &self.val)]
+        {
+            if !text.is_empty() {
+                object.string(key, text);
+            }
+        }
+        if !self.vals.is_empty() {
+            let out = object.key("vals");
+            for (at, val) in self.vals.iter().enumerate() {
+                out.push(if at == 0 { b'[' } else { b',' });
+                write_string(out, val);
+            }
+            out.push(b']');
+        }
+        if !self.nodes.is_empty() {
+            let out = object.key("nodes");
+            for (at, node) in self.nodes.iter().enumerate() {
+                out.push(if at == 0 { b'[' } else { b',' });
+                node.write(out);
+            }
+            out.push(b']');
+        }
+        object.end();
     }
 
     fn node(&self, depth: usize, parts: &mut usize) -> Result<TagFilter, String> {

@@ -3,6 +3,8 @@
 //! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds. Each target takes any
 //! bytes and panics when an invariant is broken.
 
+mod tag_filter;
+
 use dunlin_hub::{Outgoing, PayloadFormat, Publication, PublicationParts, TagFilter};
 use dunlin_protocol::centrifuge::{
     CommandError, Commands, ConnectRequest, FilterNode, ProtocolState, Request,
@@ -29,6 +31,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("protocol_cursor", cursor),
     ("protocol_poll", poll),
     ("protocol_pusher", pusher),
+    ("protocol_tag_filter", tag_filter::tag_filter),
 ];
 
 /// A conversation survives any frame, and what it refuses it refuses in words that fit where they go.
