@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use dunlin_config::{Cluster, Engine};
 use dunlin_webhooks::FilterCache;
+use dunlin_wire::backoff::{Backoff, Jitter};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -33,8 +34,8 @@ use crate::cluster_message::{ClusterAnswer, ClusterAsk};
 use crate::metrics::Metric;
 use crate::state::ServerState;
 
-/// Between two attempts to reach Redis.
-const RECONNECT: Duration = Duration::from_millis(500);
+/// Between two attempts to reach Redis: other nodes hear nothing of this one meanwhile.
+const RECONNECT: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
 /// Signs of life in the time that a lease holds.
 const WRITES_A_LEASE: u32 = 3;
 /// How long a condition that has passed is still shown, for whoever looks now and then.
@@ -87,6 +88,9 @@ pub(super) struct Agent {
     pub(super) link: Option<Arc<RedisLink>>,
     messages: Option<mpsc::UnboundedReceiver<ChannelMessage>>,
     is_connecting: bool,
+    /// Attempts to reach Redis since a lease was written.
+    attempts: u32,
+    jitter: Jitter,
     /// Writes sent through pub/sub that have not come back.
     probes: u32,
     next: Instant,
@@ -141,6 +145,8 @@ impl Agent {
             link: None,
             messages: None,
             is_connecting: false,
+            attempts: 0,
+            jitter: Jitter::new(random_seed()),
             probes: 0,
             next: Instant::now(),
             jobs: JoinSet::new(),
@@ -230,7 +236,9 @@ impl Agent {
         self.lose_members();
         self.comparison = None;
         self.changes = Changes::default();
-        self.next = Instant::now() + RECONNECT;
+        self.attempts = self.attempts.saturating_add(1);
+        let delay_ms = RECONNECT.jittered_ms(self.attempts, &mut self.jitter);
+        self.next = Instant::now() + Duration::from_millis(delay_ms);
         let place = self.address.place();
         self.set_condition(Condition::of(error), &format!("{place}: {error}"));
     }
@@ -377,7 +385,7 @@ impl Agent {
     }
 
     fn handle_beat(&mut self, mut beat: Beat, lag: Duration) {
-        self.lag = lag;
+        (self.lag, self.attempts) = (lag, 0);
         let counters = &self.state.cluster.counters;
         counters.set(ClusterMetric::Lag, lag.as_micros() as u64);
         match beat.written {
@@ -504,7 +512,8 @@ impl Agent {
             match self.link {
                 Some(_) => self.write_lease(),
                 None => {
-                    self.next = now + RECONNECT;
+                    // Its end is waited for.
+                    self.next = now + Duration::from_millis(RECONNECT.max_ms);
                     self.connect();
                 }
             }
@@ -640,8 +649,12 @@ fn tokens_of(state: &ServerState) -> u32 {
 
 /// A number that no node has asked for by name: 1 to 4,095.
 pub(crate) fn random_number() -> u16 {
-    let mut bytes = [0; 2];
     // Without randomness the first write finds out whether somebody has it.
+    (random_seed() % 4_095 + 1) as u16
+}
+
+fn random_seed() -> u64 {
+    let mut bytes = [0; 8];
     let _ = getrandom::fill(&mut bytes);
-    u16::from_ne_bytes(bytes) % 4_095 + 1
+    u64::from_ne_bytes(bytes)
 }
