@@ -189,7 +189,9 @@ impl Drop for Redis {
 pub(crate) struct Node {
     pub(crate) client: SocketAddr,
     pub(crate) admin: SocketAddr,
-    command: String,
+    /// What serves, from its next start on.
+    pub(crate) program: String,
+    arguments: String,
     /// How many it has from its next start on.
     pub(crate) workers: u8,
     cores: Vec<usize>,
@@ -210,19 +212,17 @@ impl Node {
         let settings = format!("{settings}\n[admin]\ntoken = \"{ADMIN_TOKEN}\"\n");
         std::fs::write(&file, settings).context("cannot write a node's settings")?;
         let (client, admin) = (address(number, 8000), address(number, 8001));
-        let command = format!(
-            "{program} serve --config {} --client {client} --admin {admin}",
-            file.display()
-        );
-        let cores = cores.to_vec();
-        let mut node = Self { client, admin, command, workers, cores, process: None };
+        let arguments =
+            format!("serve --config {} --client {client} --admin {admin}", file.display());
+        let (program, cores) = (program.to_owned(), cores.to_vec());
+        let mut node = Self { client, admin, program, arguments, workers, cores, process: None };
         node.begin()?;
         Ok(node)
     }
 
     /// Begins again after [`kill`](Self::kill) or [`stop`](Self::stop).
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
-        let command = format!("{} --workers {}", self.command, self.workers);
+        let command = format!("{} {} --workers {}", self.program, self.arguments, self.workers);
         self.process = Some(Process::start(&command, &self.cores, self.admin, None)?);
         Ok(())
     }

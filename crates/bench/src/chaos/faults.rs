@@ -22,7 +22,8 @@ pub(super) enum Fault {
     NodeKilled,
     /// A node is ended as an operator does, and starts again
     NodeRestarted,
-    /// All nodes are restarted as an operator does, one after the other, each with another number of workers
+    /// All nodes are restarted as an operator does, one after the other, each with another number of workers, and of another
+    /// version where there is one
     NodesRolled,
     /// A node hangs for a while
     NodeStopped,
@@ -97,6 +98,8 @@ impl Fault {
 /// Whom faults happen to.
 pub(super) struct Stage {
     pub(super) nodes: Vec<Node>,
+    /// Another version of the program, for each node that it has not now.
+    pub(super) versions: Vec<String>,
     pub(super) deployment: Deployment,
     pub(super) random: Jitter,
     pub(super) counts: BTreeMap<Fault, u64>,
@@ -162,6 +165,7 @@ impl Stage {
                 for at in 0..self.nodes.len() {
                     self.nodes[at].stop();
                     self.nodes[at].workers = 1 + self.random.below(WORKERS_MAX) as u8;
+                    std::mem::swap(&mut self.nodes[at].program, &mut self.versions[at]);
                     self.nodes[at].begin()?;
                     self.nodes[at].ready()?;
                     self.pause(pause_max);

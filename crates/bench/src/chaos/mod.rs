@@ -39,6 +39,9 @@ pub struct Chaos {
     /// The program that serves
     #[arg(long, value_name = "PROGRAM", default_value = "dunlin")]
     program: String,
+    /// Another version of it: nodes that are rolled go from one to the other and back
+    #[arg(long, value_name = "PROGRAM")]
+    upgrade: Option<String>,
     /// How the servers of Redis stand
     #[arg(long, value_enum, default_value_t = Layout::Single)]
     layout: Layout,
@@ -134,6 +137,7 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
     }
     let report = json!({
         "layout": layout,
+        "upgraded": options.upgrade.is_some(),
         "nodes": options.nodes,
         "clients": options.clients,
         "channels": options.channels,
@@ -165,7 +169,9 @@ fn stage(options: &Chaos, scratch: &Scratch) -> Result<Stage, Error> {
         node.ready()?;
     }
     let random = Jitter::new(options.seed);
-    Ok(Stage { nodes, deployment, random, counts: BTreeMap::new() })
+    let version = options.upgrade.as_ref().unwrap_or(&options.program);
+    let versions = vec![version.clone(); nodes.len()];
+    Ok(Stage { nodes, versions, deployment, random, counts: BTreeMap::new() })
 }
 
 /// Lets all come to rest, publishes one last message to each channel, and waits until all have had it.
