@@ -119,15 +119,12 @@ impl NatsEngine {
                 let known = Box::new(KnownTail { state, written: true, ..known.clone() });
                 let expected = known.sequence;
                 let pending = Pending::Remove(channel.clone(), token, known.clone());
+                let token = self.expect(now_ms, pending);
                 self.store(
-                    now_ms,
                     channel,
-                    pending,
+                    token,
                     expected,
-                    None,
-                    &known,
-                    FrameKind::Cleared,
-                    &[],
+                    &StreamMessage::mark(FrameKind::Cleared, &known),
                 );
             }
             None => lane.busy = false,
@@ -154,8 +151,13 @@ impl NatsEngine {
             batch.sent_after = Some(known.sequence);
         }
         let token = self.expect(now_ms, Pending::Publish(channel.clone(), batch, after.clone()));
-        let kind = FrameKind::Publications;
-        self.say(channel, token, known.sequence, key.as_deref(), &after, kind, &encoded);
+        let message = StreamMessage {
+            kind: FrameKind::Publications,
+            after: &after,
+            key: key.as_deref(),
+            publications: &encoded,
+        };
+        self.store(channel, token, known.sequence, &message);
         // It may have to be sent again.
         if let Some(Pending::Publish(_, batch, _)) = self.pending.get_mut(&token) {
             batch.encoded = encoded;
@@ -176,38 +178,14 @@ impl NatsEngine {
         let state = known.state.next(known.sequence, 0);
         let after = Box::new(KnownTail { state, written: true, ..known.clone() });
         let pending = Pending::Begin(channel.clone(), after.clone());
-        let kind = FrameKind::EpochChanged;
-        self.store(now_ms, channel, pending, known.sequence, None, &after, kind, &[]);
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "each is a part of one message")]
-    fn store(
-        &mut self,
-        now_ms: u64,
-        channel: &Arc<str>,
-        pending: Pending,
-        expected: u64,
-        key: Option<&str>,
-        after: &KnownTail,
-        kind: FrameKind,
-        publications: &[u8],
-    ) {
         let token = self.expect(now_ms, pending);
-        self.say(channel, token, expected, key, after, kind, publications);
+        let message = StreamMessage::mark(FrameKind::EpochChanged, &after);
+        self.store(channel, token, known.sequence, &message);
     }
 
     /// Sends a message to the stream, behind the channel's message of this sequence or not at all.
-    #[expect(clippy::too_many_arguments, reason = "each is a part of one message")]
-    fn say(
-        &mut self,
-        channel: &str,
-        token: u64,
-        expected: u64,
-        key: Option<&str>,
-        after: &KnownTail,
-        kind: FrameKind,
-        publications: &[u8],
-    ) {
+    fn store(&mut self, channel: &str, token: u64, expected: u64, message: &StreamMessage<'_>) {
+        let StreamMessage { kind, after, key, publications } = *message;
         let mut head = Vec::with_capacity(160);
         after.state.encode(&mut head);
         head.extend_from_slice(frame::head(kind, after.position).as_bytes());
@@ -266,6 +244,23 @@ impl NatsEngine {
 
     pub(super) fn removed(&mut self, token: u64, result: Result<(), Error>) {
         self.events.push_back(EngineEvent::HistoryRemoved { token, result });
+    }
+}
+
+/// A message of a channel's stream.
+struct StreamMessage<'a> {
+    kind: FrameKind,
+    /// The end of the stream when it is stored.
+    after: &'a KnownTail,
+    /// By which the server knows that it has it already.
+    key: Option<&'a str>,
+    publications: &'a [u8],
+}
+
+impl<'a> StreamMessage<'a> {
+    /// Without publications.
+    fn mark(kind: FrameKind, after: &'a KnownTail) -> StreamMessage<'a> {
+        StreamMessage { kind, after, key: None, publications: &[] }
     }
 }
 
