@@ -42,17 +42,22 @@ struct Shard {
     since_s: u64,
 }
 
+/// An engine at one time.
+#[derive(Debug)]
+pub(crate) struct EngineSample {
+    pub(crate) shards: Vec<ShardStatus>,
+    pub(crate) stats: Stats,
+    pub(crate) is_ready: bool,
+    /// Connections that were made.
+    pub(crate) made: u64,
+    /// Commands that are not answered.
+    pub(crate) outstanding: usize,
+}
+
 impl EngineStats {
     /// Once a second, by the worker.
-    pub(crate) fn publish(
-        &self,
-        now_ms: u64,
-        shards: Vec<ShardStatus>,
-        stats: Stats,
-        is_ready: bool,
-        made: u64,
-        outstanding: usize,
-    ) {
+    pub(crate) fn publish(&self, now_ms: u64, sample: EngineSample) {
+        let EngineSample { shards, stats, is_ready, made, outstanding } = sample;
         let since = |status: &ShardStatus| now_ms.saturating_sub(status.since_ms) / 1000;
         let shards = shards.into_iter();
         let shards: Vec<Shard> =

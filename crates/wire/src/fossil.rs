@@ -7,6 +7,8 @@
 //!
 //! Numbers are in base 64 with digits of the format's own. The checksum is of the text that comes out.
 
+use std::ops::Range;
+
 /// Bytes that a copy is looked for by: a shorter one saves next to nothing.
 const BLOCK_BYTES: usize = 16;
 /// Places of the source that are tried for one place of the target, so that a text made to be slow is not.
@@ -53,7 +55,7 @@ impl DeltaEncoder {
         &mut self,
         source: &[u8],
         target: &[u8],
-        part: std::ops::Range<usize>,
+        part: Range<usize>,
         out: &mut Vec<u8>,
     ) {
         let is_small = u32::try_from(source.len()).is_ok();
@@ -66,7 +68,7 @@ impl DeltaEncoder {
         let mut at = part.start;
         let mut hash = RollingHash::of(&target[at..at + BLOCK_BYTES]);
         loop {
-            let found = self.longest(source, target, at, inserted, part.end, hash);
+            let found = self.longest(source, target, at, inserted..part.end, hash);
             if let Some(Match { from, begin, end }) = found {
                 insert(out, &target[inserted..begin]);
                 copy(out, end - begin, from);
@@ -99,14 +101,13 @@ impl DeltaEncoder {
         }
     }
 
-    /// The longest copy that covers the block of the target at `at`, back to `first` and on to `last`, if it pays.
+    /// The longest copy that covers the block of the target at `at`, and no more than is `within`, if it pays.
     fn longest(
         &self,
         source: &[u8],
         target: &[u8],
         at: usize,
-        first: usize,
-        last: usize,
+        within: Range<usize>,
         hash: RollingHash,
     ) -> Option<Match> {
         let mut best: Option<Match> = None;
@@ -117,12 +118,12 @@ impl DeltaEncoder {
             }
             let from = block as usize * BLOCK_BYTES;
             block = self.previous[block as usize];
-            let forward = source[from..].iter().zip(&target[at..last]);
+            let forward = source[from..].iter().zip(&target[at..within.end]);
             let forward = forward.take_while(|(a, b)| a == b).count();
             if forward < BLOCK_BYTES {
                 continue;
             }
-            let backward = source[..from].iter().rev().zip(target[first..at].iter().rev());
+            let backward = source[..from].iter().rev().zip(target[within.start..at].iter().rev());
             let backward = backward.take_while(|(a, b)| a == b).count();
             let begin = boundary_after(target, at - backward);
             let end = boundary_before(target, at + forward);

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use serde_json::{Value, json};
 
-use super::ledger::{Follower, Ledger};
+use super::ledger::{Arrival, Follower, Ledger};
 use crate::protocol::{WEBSOCKET_KEY, websocket_frame};
 use dunlin_load::reactor::{ENDS, Events, Flags, Reactor, STREAM, socket};
 use dunlin_load::{Context, Error};
@@ -433,14 +433,8 @@ impl Client {
                 return wrong("a channel that it does not follow");
             };
             let Some((offset, message)) = read(publication) else { return wrong("no message") };
-            shared.ledger.published(
-                slot.channel,
-                number,
-                &mut slot.follower,
-                offset,
-                message,
-                false,
-            );
+            let arrival = Arrival { offset, number: message, crosses: false };
+            shared.ledger.published(slot.channel, number, &mut slot.follower, arrival);
         } else if let Some(code) = push["unsubscribe"]["code"].as_u64() {
             let channel = &push["channel"];
             shared.counts.unsubscribed.fetch_add(1, Ordering::Relaxed);
@@ -493,8 +487,8 @@ impl Client {
         }
         slot.live = true;
         let (number, follower) = (self.number, &mut slot.follower);
-        let at = (epoch, offset);
-        shared.ledger.subscribed(slot.channel, number, follower, at, recovered, &publications);
+        let recovered = recovered.then_some(&publications[..]);
+        shared.ledger.subscribed(slot.channel, number, follower, (epoch, offset), recovered);
     }
 }
 

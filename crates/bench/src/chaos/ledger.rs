@@ -95,6 +95,16 @@ pub(super) struct LedgerResult {
     pub(super) described: Vec<String>,
 }
 
+/// A message as it came to a client.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival {
+    pub(super) offset: u64,
+    /// Of the message among those of its channel, by its publisher.
+    pub(super) number: u32,
+    /// It came with a recovery from another epoch.
+    pub(super) crosses: bool,
+}
+
 impl Ledger {
     pub(super) fn new(channels: usize, loss: Loss) -> Self {
         Self {
@@ -189,23 +199,22 @@ impl Ledger {
         })
     }
 
-    /// A client is subscribed: at this position, with these publications before it. `recovered`: what it said of a recovery.
+    /// A client is subscribed, at this position; `recovered`: with what it had missed.
     pub(super) fn subscribed(
         &self,
         channel: usize,
         client: usize,
         follower: &mut Follower,
         (epoch, offset): (&str, u64),
-        recovered: bool,
-        publications: &[(u64, u32)],
+        recovered: Option<&[(u64, u32)]>,
     ) {
         let new = Position { epoch: self.with(channel, |record| record.epoch(epoch)), offset };
-        match follower.position {
-            Some(before) if recovered => {
+        match (follower.position, recovered) {
+            (Some(before), Some(publications)) => {
                 let crosses = before.epoch != new.epoch;
                 follower.position = Some(Position { epoch: new.epoch, offset: before.offset });
                 for &(offset, number) in publications {
-                    self.published(channel, client, follower, offset, number, crosses);
+                    self.published(channel, client, follower, Arrival { offset, number, crosses });
                 }
                 if follower.position != Some(new) {
                     let at = follower.position.map_or(0, |position| position.offset);
@@ -218,7 +227,7 @@ impl Ledger {
                     );
                 }
             }
-            before => {
+            (before, _) => {
                 if before.is_some() && self.loss == Loss::Nothing {
                     let what = format!("c{channel}, client {client}: at {epoch}/{offset}");
                     self.disagree("a recovery that was refused, and nothing was lost", what);
@@ -231,15 +240,13 @@ impl Ledger {
         follower.position = Some(new);
     }
 
-    /// A client was sent a message. `crosses`: with a recovery from another epoch.
+    /// A client was sent a message.
     pub(super) fn published(
         &self,
         channel: usize,
         client: usize,
         follower: &mut Follower,
-        offset: u64,
-        number: u32,
-        crosses: bool,
+        Arrival { offset, number, crosses }: Arrival,
     ) {
         self.delivered.fetch_add(1, Ordering::Relaxed);
         let Some(position) = &mut follower.position else {

@@ -22,7 +22,7 @@ use super::Worker;
 use super::engine_servers::{servers, tls_of};
 use super::link::{Link, Role};
 use super::nats::{Wire, nats_config};
-use crate::engine_stats::{EngineStats, EnginesStats};
+use crate::engine_stats::{EngineSample, EngineStats, EnginesStats};
 use crate::settings::Settings;
 
 /// What a connection is called in a server's `CLIENT LIST`.
@@ -507,7 +507,8 @@ impl Worker<'_> {
             };
             let shards = any!(machine, engine => engine.shards().collect());
             let (done, is_ready) = any!(machine, engine => (engine.stats(), engine.is_ready()));
-            stats.publish(now_ms, shards, done, is_ready, *made, outstanding);
+            let sample = EngineSample { shards, stats: done, is_ready, made: *made, outstanding };
+            stats.publish(now_ms, sample);
         }
     }
 }
