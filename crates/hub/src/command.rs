@@ -2,7 +2,7 @@
 
 use crate::encode::EncodingId;
 use crate::position::StreamPosition;
-use crate::publication::PayloadFormat;
+use crate::publication::{PayloadFormat, Tags};
 use crate::session_id::SessionId;
 use crate::shares::Owner;
 use crate::tag_filter::TagFilter;
@@ -95,11 +95,37 @@ pub struct HistoryFilter {
     pub bytes_max: Option<usize>,
 }
 
+/// Which sessions of a user a command is about, or of all users: all of what is set has to fit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionFilter {
+    /// Only this session.
+    pub client: Option<SessionId>,
+    /// Only sessions whose [labels](crate::Hub::set_labels) pass.
+    pub labels: Option<TagFilter>,
+    /// The user is empty and stands for all users of no tenant, or is a tenant's name of nobody and stands for all of
+    /// that tenant; anonymous ones are among them. The command goes on in steps: see
+    /// [`Hub::continue_walks`](crate::Hub::continue_walks).
+    pub all_users: bool,
+}
+
+impl SessionFilter {
+    /// What it costs to ask it about a session with these labels: about a place of the table of sessions is 1.
+    pub(crate) fn cost(&self, labels: &Tags) -> usize {
+        self.labels.as_ref().map_or(0, |of| of.parts() * (1 + labels.len() / 8))
+    }
+}
+
+impl From<Option<SessionId>> for SessionFilter {
+    fn from(client: Option<SessionId>) -> SessionFilter {
+        SessionFilter { client, ..SessionFilter::default() }
+    }
+}
+
 /// Which of a user's sessions to disconnect, with code and reason.
 #[derive(Debug, Clone, Default)]
 pub struct DisconnectUser {
-    /// Only this session.
-    pub client: Option<SessionId>,
+    /// Which of them.
+    pub only: SessionFilter,
     /// All but these.
     pub except: Vec<SessionId>,
     /// Disconnect code.
@@ -111,8 +137,8 @@ pub struct DisconnectUser {
 /// Which of a user's sessions to unsubscribe, with code and reason.
 #[derive(Debug, Clone, Default)]
 pub struct UnsubscribeUser {
-    /// Only this session.
-    pub client: Option<SessionId>,
+    /// Which of them.
+    pub only: SessionFilter,
     /// Unsubscribe code.
     pub code: u32,
     /// For people.
@@ -122,8 +148,8 @@ pub struct UnsubscribeUser {
 /// Which of a user's sessions to subscribe, and how. Announced to each of them.
 #[derive(Debug, Clone, Default)]
 pub struct SubscribeUser {
-    /// Only this session.
-    pub client: Option<SessionId>,
+    /// Which of them.
+    pub only: SessionFilter,
     /// How; `granted` and `announce` are implied.
     pub subscribe: SubscribeOptions,
     /// Unix seconds: [`Event::Expires`](crate::Event::Expires) repeats it for each of them.
@@ -133,8 +159,8 @@ pub struct SubscribeUser {
 /// Which of a user's sessions expire at another time from now on.
 #[derive(Debug, Clone, Default)]
 pub struct RefreshUser {
-    /// Only this session.
-    pub client: Option<SessionId>,
+    /// Which of them.
+    pub only: SessionFilter,
     /// Unix seconds: [`Event::Refreshed`](crate::Event::Refreshed) repeats it for each of them. `None`: never.
     pub expire_at_s: Option<u64>,
     /// Raw JSON about the connection from now on, for [`ClientInfo`](crate::ClientInfo).

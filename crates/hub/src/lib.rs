@@ -20,6 +20,7 @@ mod history;
 mod home_channel;
 mod hub;
 mod idempotency;
+mod labels;
 mod member_event;
 mod message;
 mod node_numbers;
@@ -44,7 +45,7 @@ pub use broadcast::BroadcastStatus;
 pub use channel_event::{ChannelEvent, ChannelEventFilter, UnsubscribeCause};
 pub use command::{
     DisconnectUser, Flush, HistoryFilter, HubStats, NewSession, RefreshUser, SendToUser,
-    SessionView, SubscribeOptions, SubscribeUser, UnsubscribeUser,
+    SessionFilter, SessionView, SubscribeOptions, SubscribeUser, UnsubscribeUser,
 };
 pub use config::{HubConfig, Now};
 pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing, Patch};

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::command::{HistoryFilter, RefreshUser, SendToUser, SubscribeOptions};
+use crate::command::{HistoryFilter, SessionFilter, SubscribeOptions};
 use crate::error::Error;
 use crate::event::{History, Info, Published};
 use crate::options::ChannelOptions;
 use crate::position::{Epoch, StreamPosition};
-use crate::publication::{ClientInfo, NewPublication, Publication};
+use crate::publication::{ClientInfo, NewPublication, PayloadFormat, Publication};
 use crate::session_id::SessionId;
 use crate::shares::Owner;
+use crate::tag_filter::TagFilter;
 
 /// A message from one worker's hub to another's. Opaque: pass it, in order, to
 /// [`Hub::handle_message`](crate::Hub::handle_message) of its receiver.
@@ -163,35 +164,41 @@ pub(crate) enum ScatterRequest {
         patterns: Vec<String>,
     },
     Info,
-    Disconnect {
+    /// About sessions of a user, or of all users.
+    Sessions {
         user: Box<str>,
-        client: Option<SessionId>,
+        only: SessionFilter,
+        action: SessionAction,
+    },
+}
+
+/// What is done to a session.
+#[derive(Debug)]
+pub(crate) enum SessionAction {
+    Disconnect {
         except: Vec<SessionId>,
         code: u32,
         reason: Arc<str>,
     },
     Unsubscribe {
-        user: Box<str>,
-        client: Option<SessionId>,
         channel: Arc<str>,
         code: u32,
         reason: Arc<str>,
     },
     Subscribe {
-        user: Box<str>,
-        client: Option<SessionId>,
         channel: Arc<str>,
         options: Arc<ChannelOptions>,
         subscribe: SubscribeOptions,
         expire_at_s: Option<u64>,
     },
     Refresh {
-        user: Box<str>,
-        refresh: RefreshUser,
+        expire_at_s: Option<u64>,
+        conn_info: Option<Box<[u8]>>,
     },
     Send {
-        user: Box<str>,
-        send: SendToUser,
+        device: Box<str>,
+        data: Box<[u8]>,
+        format: PayloadFormat,
     },
 }
 
@@ -214,9 +221,25 @@ impl HubMessageKind {
 impl ScatterRequest {
     /// Bytes of what it carries.
     pub(crate) fn cost(&self) -> usize {
+        let Self::Sessions { only, action, .. } = self else { return 0 };
+        let filter = only.labels.as_ref().map_or(0, TagFilter::bytes);
+        filter
+            + match action {
+                SessionAction::Send { data, .. } => data.len(),
+                _ => 0,
+            }
+    }
+
+    /// Whether it is carried out in steps.
+    pub(crate) fn is_walk(&self) -> bool {
+        matches!(self, Self::Sessions { only, .. } if only.all_users && only.client.is_none())
+    }
+
+    /// Whose sessions it is about.
+    pub(crate) fn user(&self) -> Option<&str> {
         match self {
-            Self::Send { send, .. } => send.data.len(),
-            _ => 0,
+            Self::Sessions { user, .. } => Some(user),
+            _ => None,
         }
     }
 }

@@ -110,7 +110,7 @@ impl Publication {
 
     /// Labels by the publisher; delivered to clients.
     pub fn tags(&self) -> &Tags {
-        const NO_TAGS: &Tags = &Tags(None);
+        const NO_TAGS: &Tags = &Tags::NONE;
         self.extras().map_or(NO_TAGS, |extras| &extras.tags)
     }
 
@@ -144,12 +144,17 @@ pub enum PayloadFormat {
     Binary,
 }
 
-/// Labels of a publication: name and value. One pointer, because most publications have none.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// Labels of a publication or of a connection: name and value. One pointer, because most have none.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Tags(Option<Box<TagList>>);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct TagList(Box<[(Box<str>, Box<str>)]>);
+
+impl Tags {
+    /// No labels.
+    pub(crate) const NONE: Tags = Tags(None);
+}
 
 impl std::ops::Deref for Tags {
     type Target = [(Box<str>, Box<str>)];

@@ -75,6 +75,16 @@ impl TagFilter {
         }
     }
 
+    /// Its nodes and values: each is compared once at most.
+    pub fn parts(&self) -> usize {
+        1 + match self {
+            Self::And(list) | Self::Or(list) => list.iter().map(Self::parts).sum(),
+            Self::Not(filter) => filter.parts(),
+            Self::Tag { is: TagCondition::In(list) | TagCondition::NotIn(list), .. } => list.len(),
+            Self::Tag { .. } => 0,
+        }
+    }
+
     /// About how much memory it takes.
     pub fn bytes(&self) -> usize {
         let own = match self {

@@ -50,7 +50,7 @@ fn subscriptions_are_noticed_whoever_begins_and_ends_them() {
     world.hub(1).handle_subscribe_user(now, 9, "ann", "d", &options, SubscribeUser::default());
     world.settle();
     world.hub(0).handle_unsubscribe(now, ann, "a", None);
-    let how = UnsubscribeUser { client: None, code: 2000, reason: "".into() };
+    let how = UnsubscribeUser { code: 2000, ..UnsubscribeUser::default() };
     world.hub(1).handle_unsubscribe_user(now, 9, "ann", "b", how);
     world.settle();
     world.hub(0).close_session(now, ann);

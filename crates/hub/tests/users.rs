@@ -157,7 +157,7 @@ fn who_is_there_keeps_his_id_when_the_node_gets_another_number() {
     assert!(world.hub(0).session(stranger).is_none());
 
     let now = world.now;
-    let one = DisconnectUser { client: Some(ann), code: 3503, ..DisconnectUser::default() };
+    let one = DisconnectUser { only: Some(ann).into(), code: 3503, ..DisconnectUser::default() };
     world.hub(1).handle_disconnect_user(now, 9, "ann", one);
     world.settle();
     let received: Vec<SessionId> = world
@@ -219,7 +219,7 @@ fn a_user_is_disconnected_wherever_he_is() {
         ("", SessionId::pack(0, 0, 100, 0, 0), 0),
     ] {
         let disconnect =
-            DisconnectUser { client: Some(client), code: 3503, ..DisconnectUser::default() };
+            DisconnectUser { only: Some(client).into(), code: 3503, ..DisconnectUser::default() };
         world.hub(0).handle_disconnect_user(now, 9, user, disconnect);
         assert_eq!(affected(&mut world), count, "{user:?} {client:?}");
     }

@@ -18,6 +18,7 @@ mod streams;
 mod subscribe;
 mod subscriber_count;
 mod tenants;
+mod walk;
 mod withdraw;
 
 use std::cmp::Reverse;
@@ -29,6 +30,7 @@ use hashbrown::HashMap;
 
 use self::announce::Announcements;
 use self::forms::DeltaChannel;
+use self::walk::Walks;
 use crate::agent::Engines;
 use crate::broadcast::Broadcasts;
 use crate::channel::{Channel, NameHasher, Subscription};
@@ -43,6 +45,7 @@ use crate::event::Event;
 use crate::frame_log::FrameLog;
 use crate::home_channel::HomeChannel;
 use crate::idempotency::Idempotency;
+use crate::labels::Labels;
 use crate::member_event::MemberEvent;
 use crate::message::{HubMessage, HubMessageKind, WaiterId};
 use crate::node_numbers::NodeNumbers;
@@ -94,6 +97,9 @@ pub struct Hub {
     users: Users,
     /// Raw JSON about connections that have any.
     conn_infos: HashMap<u32, Box<[u8]>, RandomState>,
+    labels: Labels,
+    /// Commands about all users, under way.
+    walks: Walks,
     subscriptions: Slots<Subscription>,
     /// What others see of the subscriptions that say more than their connections.
     infos: HashMap<u32, Arc<ClientInfo>, RandomState>,
@@ -185,6 +191,8 @@ impl Hub {
             sessions: Slots::new(1024),
             users: Users::new(config.users.clone().map(|directory| (directory, config.worker))),
             conn_infos: HashMap::default(),
+            labels: Labels::default(),
+            walks: Walks::default(),
             subscriptions: Slots::new(0),
             infos: HashMap::default(),
             channels: ChannelTable::new(),
@@ -402,6 +410,9 @@ impl Hub {
             }
             HubMessageKind::Gap { channel } => self.deliver_gap(&channel),
             HubMessageKind::Reply(reply) => self.handle_reply(from, reply.request, reply.content),
+            HubMessageKind::Scatter { request, scatter } if scatter.is_walk() => {
+                self.begin_walk(from, request, scatter);
+            }
             HubMessageKind::Scatter { request, scatter } => {
                 self.handle_scatter(from, request, &scatter);
             }

@@ -169,6 +169,9 @@ impl Hub {
             if !gather.waiting.remove(from) {
                 return;
             }
+            if let ReplyContent::Failed(error) = content {
+                return self.fail_request(request, error);
+            }
             gather.result.add(content);
             if gather.waiting.is_empty() {
                 self.finish_gather(request);

@@ -8,14 +8,17 @@ use super::session::Cause;
 use crate::channel::Channel;
 use crate::channel_event::UnsubscribeCause;
 use crate::command::{
-    DisconnectUser, RefreshUser, SendToUser, SubscribeOptions, SubscribeUser, UnsubscribeUser,
+    DisconnectUser, RefreshUser, SendToUser, SessionFilter, SubscribeOptions, SubscribeUser,
+    UnsubscribeUser,
 };
 use crate::config::Now;
 use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::event::{Event, Info};
 use crate::glob;
-use crate::message::{HubMessageKind, ReplyContent, ScatterRequest, WaiterId};
+use crate::message::{
+    HubMessageKind, ReplyContent, ScatterRequest, SessionAction, SubscribeRequest, WaiterId,
+};
 use crate::options::ChannelOptions;
 use crate::pending_requests::{Aggregate, ScatterGather, Waiter};
 use crate::session_id::SessionId;
@@ -50,7 +53,7 @@ impl Hub {
     }
 
     /// Disconnects a user's sessions; ends in [`Event::Affected`]. With an empty `user` a `client`
-    /// must be named.
+    /// must be named, or all users.
     pub fn handle_disconnect_user(
         &mut self,
         now: Now,
@@ -59,19 +62,13 @@ impl Hub {
         disconnect: DisconnectUser,
     ) {
         self.now = now;
-        let DisconnectUser { client, except, code, reason } = disconnect;
-        let scatter = ScatterRequest::Disconnect {
-            user: user.into(),
-            client,
-            except,
-            code,
-            reason: reason.into(),
-        };
-        self.scatter_to_user(token, user, client, scatter);
+        let DisconnectUser { only, except, code, reason } = disconnect;
+        let action = SessionAction::Disconnect { except, code, reason: reason.into() };
+        self.scatter_to_user(token, user, only, action);
     }
 
     /// Unsubscribes a user's sessions from a channel, from all with an empty `channel`; ends in
-    /// [`Event::Affected`]. With an empty `user` a `client` must be named.
+    /// [`Event::Affected`]. With an empty `user` a `client` must be named, or all users.
     pub fn handle_unsubscribe_user(
         &mut self,
         now: Now,
@@ -81,15 +78,14 @@ impl Hub {
         unsubscribe: UnsubscribeUser,
     ) {
         self.now = now;
-        let UnsubscribeUser { client, code, reason } = unsubscribe;
-        let scatter = ScatterRequest::Unsubscribe {
-            user: user.into(),
-            client,
-            channel: channel.into(),
-            code,
-            reason: reason.into(),
-        };
-        self.scatter_to_user(token, user, client, scatter);
+        let UnsubscribeUser { only, code, reason } = unsubscribe;
+        let (channel, reason) = (channel.into(), reason.into());
+        self.scatter_to_user(
+            token,
+            user,
+            only,
+            SessionAction::Unsubscribe { channel, code, reason },
+        );
     }
 
     /// Subscribes a user's sessions to a channel; ends in [`Event::Affected`] with those that were
@@ -108,38 +104,32 @@ impl Hub {
             self.events.push_back(Event::Affected { token, result: Err(error) });
             return;
         }
-        let SubscribeUser { client, subscribe, expire_at_s } = subscribe;
-        let scatter = ScatterRequest::Subscribe {
-            user: user.into(),
-            client,
+        let SubscribeUser { only, subscribe, expire_at_s } = subscribe;
+        let action = SessionAction::Subscribe {
             channel: channel.into(),
             options: Arc::clone(options),
             subscribe: SubscribeOptions { granted: true, announce: true, ..subscribe },
             expire_at_s,
         };
-        self.scatter_to_user(token, user, client, scatter);
+        self.scatter_to_user(token, user, only, action);
     }
 
     /// A user's sessions expire at another time: [`Event::Refreshed`] for each on its worker; ends in [`Event::Affected`]. With an
-    /// empty `user` a `client` must be named.
+    /// empty `user` a `client` must be named, or all users.
     pub fn handle_refresh_user(&mut self, now: Now, token: u64, user: &str, refresh: RefreshUser) {
         self.now = now;
-        let client = refresh.client;
-        let scatter = ScatterRequest::Refresh { user: user.into(), refresh };
-        self.scatter_to_user(token, user, client, scatter);
+        let RefreshUser { only, expire_at_s, conn_info } = refresh;
+        self.scatter_to_user(token, user, only, SessionAction::Refresh { expire_at_s, conn_info });
     }
 
     /// Sends a message to a user's sessions, of no channel; ends in [`Event::Sent`]. With an empty `user` a `client` must be
     /// named. A long-poll takes none.
     pub fn handle_send_to_user(&mut self, now: Now, token: u64, user: &str, send: SendToUser) {
         self.now = now;
-        let client = send.client;
-        let asked = if is_nobody(user, client) {
-            Err(Error::BadRequest)
-        } else {
-            let scatter = ScatterRequest::Send { user: user.into(), send };
-            self.scatter(token, Aggregate::Sent(0), client, user, scatter)
-        };
+        let SendToUser { client, device, data, format } = send;
+        let only = SessionFilter::from(client);
+        let action = SessionAction::Send { device, data, format };
+        let asked = self.scatter_sessions(token, Aggregate::Sent(0), user, (only, action));
         if let Err(error) = asked {
             self.events.push_back(Event::Sent { token, result: Err(error) });
         }
@@ -150,18 +140,31 @@ impl Hub {
         &mut self,
         token: u64,
         user: &str,
-        client: Option<SessionId>,
-        scatter: ScatterRequest,
+        only: SessionFilter,
+        action: SessionAction,
     ) {
-        let asked = if is_nobody(user, client) {
-            Err(Error::BadRequest)
-        } else {
-            self.scatter(token, Aggregate::Affected(0), client, user, scatter)
-        };
+        let asked = self.scatter_sessions(token, Aggregate::Affected(0), user, (only, action));
         if let Err(error) = asked {
             self.events.push_back(Event::Affected { token, result: Err(error) });
         }
         self.run();
+    }
+
+    fn scatter_sessions(
+        &mut self,
+        token: u64,
+        result: Aggregate,
+        user: &str,
+        (only, action): (SessionFilter, SessionAction),
+    ) -> Result<(), Error> {
+        let client = only.client;
+        if client.is_none() && !only.all_users && is_nobody(user) {
+            return Err(Error::BadRequest);
+        }
+        // Nobody's name stands for all users: they may be anywhere.
+        let whose = if only.all_users { "" } else { user };
+        let scatter = ScatterRequest::Sessions { user: user.into(), only, action };
+        self.scatter(token, result, client, whose, scatter)
     }
 
     /// Sends a request to every worker, or only to the one that a session id names, or to those that may have sessions of a
@@ -230,67 +233,64 @@ impl Hub {
                 channels: self.active_homes,
                 subscriptions: self.subscriptions.len().into(),
             }),
-            ScatterRequest::Disconnect { user, client, except, code, reason } => {
-                let mut slots = self.addressed(user, *client);
-                slots.retain(|&slot| !except.contains(&self.id_of(slot)));
-                for &slot in &slots {
-                    self.disconnect(slot, *code, reason, Cause::ServerApi);
-                }
-                ReplyContent::Affected(slots.len() as u64)
-            }
-            ScatterRequest::Unsubscribe { user, client, channel, code, reason } => {
-                let slots = self.addressed(user, *client);
+            ScatterRequest::Sessions { user, only, action } => {
                 let mut affected = 0;
-                for slot in slots {
-                    affected += u64::from(self.unsubscribe_by_server(slot, channel, *code, reason));
-                }
-                ReplyContent::Affected(affected)
-            }
-            ScatterRequest::Subscribe {
-                user,
-                client,
-                channel,
-                options,
-                subscribe,
-                expire_at_s,
-            } => {
-                let slots = self.addressed(user, *client);
-                let mut affected = 0;
-                for slot in slots {
-                    let id = self.id_of(slot);
-                    let begun = self.subscribe(None, id, channel, options, subscribe.clone());
-                    affected += u64::from(begun.is_ok());
-                    if let (Ok(()), Some(expire_at_s)) = (begun, *expire_at_s) {
-                        let channel = Arc::clone(channel);
-                        self.events.push_back(Event::Expires { session: id, channel, expire_at_s });
+                for slot in self.addressed(user, only) {
+                    // One may have ended another.
+                    if self.sessions[slot].is_live() {
+                        affected += self.act(slot, action);
                     }
                 }
                 ReplyContent::Affected(affected)
-            }
-            ScatterRequest::Refresh { user, refresh } => {
-                let slots = self.addressed(user, refresh.client);
-                for &slot in &slots {
-                    if let Some(info) = &refresh.conn_info {
-                        self.replace_conn_info(slot, info.clone());
-                    }
-                    let (session, tag) = (self.id_of(slot), self.sessions[slot].tag);
-                    let expire_at_s = refresh.expire_at_s;
-                    self.events.push_back(Event::Refreshed { session, tag, expire_at_s });
-                }
-                ReplyContent::Affected(slots.len() as u64)
-            }
-            ScatterRequest::Send { user, send } => {
-                let outgoing = Outgoing::Message { data: &send.data, format: send.format };
-                let mut reached = 0;
-                for slot in self.addressed(user, send.client) {
-                    if self.is_of_device(slot, &send.device) {
-                        reached += u64::from(self.enqueue(slot, &outgoing));
-                    }
-                }
-                ReplyContent::Affected(reached)
             }
         };
         self.reply(from, request, content);
+    }
+
+    /// Does something to a live session. Gives how many were affected: 1 or 0.
+    pub(super) fn act(&mut self, slot: u32, action: &SessionAction) -> u64 {
+        let is_affected = match action {
+            SessionAction::Disconnect { except, code, reason } => {
+                let is_meant = !except.contains(&self.id_of(slot));
+                if is_meant {
+                    self.disconnect(slot, *code, reason, Cause::ServerApi);
+                }
+                is_meant
+            }
+            SessionAction::Unsubscribe { channel, code, reason } => {
+                self.unsubscribe_by_server(slot, channel, *code, reason)
+            }
+            SessionAction::Subscribe { channel, options, subscribe, expire_at_s } => {
+                let id = self.id_of(slot);
+                let begun = self.subscribe(None, id, channel, options, subscribe.clone());
+                if let (Ok(()), Some(expire_at_s)) = (begun, *expire_at_s) {
+                    let channel = Arc::clone(channel);
+                    self.events.push_back(Event::Expires { session: id, channel, expire_at_s });
+                }
+                begun.is_ok()
+            }
+            SessionAction::Refresh { expire_at_s, conn_info } => {
+                if let Some(info) = conn_info {
+                    self.replace_conn_info(slot, info.clone());
+                }
+                let (session, tag) = (self.id_of(slot), self.sessions[slot].tag);
+                self.events.push_back(Event::Refreshed { session, tag, expire_at_s: *expire_at_s });
+                true
+            }
+            SessionAction::Send { device, data, format } => {
+                let outgoing = Outgoing::Message { data, format: *format };
+                self.is_of_device(slot, device) && self.enqueue(slot, &outgoing)
+            }
+        };
+        u64::from(is_affected)
+    }
+
+    /// Whether what an action asks of other workers can be asked now.
+    pub(super) fn has_room_for(&self, action: &SessionAction) -> bool {
+        let SessionAction::Subscribe { channel, .. } = action else { return true };
+        let home = self.names.home(self.names.hash(&**channel));
+        let cost = size_of::<HubMessageKind>() + size_of::<SubscribeRequest>();
+        self.requests.has_room() && self.has_room(home, 2 * cost)
     }
 
     fn is_of_device(&self, slot: u32, device: &str) -> bool {
@@ -329,9 +329,9 @@ impl Hub {
         !ended.is_empty()
     }
 
-    /// Live sessions of a user, or the one named if it belongs to the user (or no user is given).
-    fn addressed(&self, user: &str, client: Option<SessionId>) -> Vec<u32> {
-        match client {
+    /// Live sessions of a user, or the one named if it belongs to the user (or no user is given), whose labels pass.
+    fn addressed(&self, user: &str, only: &SessionFilter) -> Vec<u32> {
+        let mut slots: Vec<u32> = match only.client {
             Some(client) => self
                 .live_slot(client)
                 .filter(|&slot| tenant::addresses(user, self.users.name(self.sessions[slot].user)))
@@ -342,7 +342,9 @@ impl Hub {
                 .sessions(&self.sessions, user)
                 .filter(|&slot| self.sessions[slot].is_live())
                 .collect(),
-        }
+        };
+        slots.retain(|&slot| self.is_selected(slot, only));
+        slots
     }
 
     fn matching(&self, patterns: &[String]) -> Vec<(Arc<str>, u64)> {
@@ -366,7 +368,7 @@ impl Hub {
     }
 }
 
-/// Whether a command names neither a user nor a session.
-fn is_nobody(user: &str, client: Option<SessionId>) -> bool {
-    client.is_none() && (user.is_empty() || tenant::is_anybody(user))
+/// Whether a name is no user's.
+fn is_nobody(user: &str) -> bool {
+    user.is_empty() || tenant::is_anybody(user)
 }

@@ -14,7 +14,7 @@ use crate::encode::{ENCODINGS_MAX, EncodingId, Outgoing};
 use crate::error::Error;
 use crate::event::Event;
 use crate::message::HubMessageKind;
-use crate::publication::ClientInfo;
+use crate::publication::{ClientInfo, Tags};
 use crate::session::{BLOCKED, CLOSING, HELD, OPEN, POLL, Session};
 use crate::session_id::SessionId;
 use crate::shares::Owner;
@@ -91,6 +91,20 @@ impl Hub {
         };
     }
 
+    /// Gives a connection its labels, by which [commands](crate::SessionFilter) and the operator tell connections apart. A stale id is
+    /// ignored.
+    pub fn set_labels(&mut self, id: SessionId, labels: Tags) {
+        if let Some(slot) = self.slot_of(id) {
+            self.labels.set(slot, labels);
+        }
+    }
+
+    /// The labels of a connection; of a stale id none.
+    pub fn labels(&self, id: SessionId) -> &Tags {
+        const NONE: &Tags = &Tags::NONE;
+        self.slot_of(id).map_or(NONE, |slot| self.labels.get(slot))
+    }
+
     /// What others see of a connection from now on: raw JSON. Who is in a presence list already stays there as he is. A stale id
     /// is ignored.
     pub fn set_conn_info(&mut self, id: SessionId, conn_info: Box<[u8]>) {
@@ -142,6 +156,7 @@ impl Hub {
         self.unlink_slow(slot);
         self.users.unlink(&mut self.sessions, slot);
         self.conn_infos.remove(&slot);
+        self.labels.remove(slot);
         self.nodes.closed(self.sessions[slot].node());
         let generation = self.sessions[slot].generation.wrapping_add(1);
         self.sessions[slot] = Session { generation, ..Session::default() };

@@ -224,14 +224,19 @@ impl World {
     /// Delivers until nothing moves.
     pub fn settle(&mut self) {
         loop {
+            let mut moved = false;
             for worker in 0..self.hubs.len() as u8 {
+                let (now, hub) = (self.now, self.hub(worker));
+                if hub.has_walks() {
+                    hub.continue_walks(now);
+                    moved = true;
+                }
                 self.collect(worker);
             }
             let mut edges: Vec<(u8, u8)> = self.rings.keys().copied().collect();
             if !self.bus.is_empty() {
                 edges = (0..self.hubs.len() as u8).map(|to| (to, to)).collect();
             }
-            let mut moved = false;
             for (from, to) in edges {
                 while self.deliver(from, to) {
                     moved = true;

@@ -1,0 +1,124 @@
+//! Commands about all users: carried out on each worker in steps, so that a worker with a million sessions handles other input in
+//! between.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::Hub;
+use crate::command::SessionFilter;
+use crate::config::Now;
+use crate::error::Error;
+use crate::message::{ReplyContent, ScatterRequest, WaiterId};
+use crate::session::HELD;
+use crate::slots::NONE;
+use crate::tenant;
+
+/// Walks that wait on a worker, in all and of one tenant: one more is [`Error::Overloaded`].
+const WALKS_MAX: usize = 64;
+const WALKS_PER_TENANT_MAX: usize = 8;
+/// What a step may cost: a place of the table of sessions counts one, and a filter what [`SessionFilter::cost`] says.
+const STEP_COST: usize = 8_192;
+/// Sessions on which a step acts at most.
+const STEP_ACTIONS: u32 = 256;
+/// A walk that takes longer is answered meanwhile, for whoever waits would give up.
+const ANSWER_MS: u64 = 1_000;
+
+/// The walks of a worker; they are made in the order in which they came.
+#[derive(Default)]
+pub(super) struct Walks(VecDeque<Walk>);
+
+struct Walk {
+    /// Who asked, and under what; `None`: it is answered.
+    asked_by: Option<(u8, WaiterId)>,
+    scatter: Arc<ScatterRequest>,
+    /// The next place of the table of sessions, and where it ended when the walk began: what was opened behind it is not meant.
+    next: u32,
+    end: u32,
+    affected: u64,
+    answer_ms: u64,
+}
+
+impl Hub {
+    /// True when [`continue_walks`](Hub::continue_walks) has something to do.
+    pub fn has_walks(&self) -> bool {
+        !self.walks.0.is_empty()
+    }
+
+    /// Goes on with the commands about all users, for one step. Call it once a turn while [there are any](Hub::has_walks).
+    pub fn continue_walks(&mut self, now: Now) {
+        self.now = now;
+        let Some(mut walk) = self.walks.0.pop_front() else { return };
+        let is_over = self.walk_step(&mut walk);
+        let mut answers = Vec::new();
+        match is_over {
+            true => answers.extend(walk.asked_by.map(|asked_by| (asked_by, walk.affected))),
+            false => self.walks.0.push_front(walk),
+        }
+        for walk in &mut self.walks.0 {
+            let late = walk.asked_by.take_if(|_| now.ms >= walk.answer_ms);
+            answers.extend(late.map(|asked_by| (asked_by, walk.affected)));
+        }
+        for ((from, request), affected) in answers {
+            self.reply(from, request, ReplyContent::Affected(affected));
+        }
+        self.run();
+    }
+
+    /// Begins a walk for a worker, or tells it that there are too many.
+    pub(super) fn begin_walk(&mut self, from: u8, request: WaiterId, scatter: Arc<ScatterRequest>) {
+        let user = scatter.user().unwrap_or_default();
+        let all = &self.walks.0;
+        let same = || all.iter().filter(|walk| walk.scatter.user() == Some(user)).count();
+        if all.len() >= WALKS_MAX || !user.is_empty() && same() >= WALKS_PER_TENANT_MAX {
+            self.stats.overloaded += 1;
+            self.reply(from, request, ReplyContent::Failed(Error::Overloaded));
+            return;
+        }
+        let answer_ms = self.now.ms + ANSWER_MS.min(self.config.request_timeout_ms / 2);
+        let asked_by = Some((from, request));
+        let end = self.sessions.indices().end;
+        self.walks.0.push_back(Walk { asked_by, scatter, next: 0, end, affected: 0, answer_ms });
+    }
+
+    /// True when the walk has been to every place.
+    fn walk_step(&mut self, walk: &mut Walk) -> bool {
+        let ScatterRequest::Sessions { user, only, action } = &*walk.scatter else { return true };
+        let (mut cost, mut actions) = (0, 0);
+        while walk.next < walk.end && cost < STEP_COST && actions < STEP_ACTIONS {
+            let slot = walk.next;
+            cost += 1;
+            if self.is_of_walk(slot, user) {
+                cost += only.cost(self.labels.get(slot));
+                if self.is_selected(slot, only) {
+                    if !self.has_room_for(action) {
+                        return false;
+                    }
+                    actions += 1;
+                    walk.affected += self.act(slot, action);
+                }
+            }
+            walk.next += 1;
+        }
+        walk.next >= walk.end
+    }
+
+    /// Whether a session is of one of the users that a walk is about: those of a tenant, or those of none.
+    fn is_of_walk(&self, slot: u32, user: &str) -> bool {
+        let session = &self.sessions[slot];
+        let name = self.users.name(session.user);
+        // Whose a session is may not be known yet: it is held, and nobody's.
+        let is_known = session.user != NONE || !session.is(HELD);
+        session.is_live()
+            && is_known
+            && match tenant::split(name).0 {
+                None => user.is_empty(),
+                Some(_) => !user.is_empty() && name.starts_with(user),
+            }
+    }
+
+    /// Whether a session fits what narrows a command.
+    pub(super) fn is_selected(&self, slot: u32, only: &SessionFilter) -> bool {
+        only.client.is_none_or(|client| client == self.id_of(slot))
+            && only.labels.as_ref().is_none_or(|of| of.admits(self.labels.get(slot)))
+    }
+}
