@@ -25,10 +25,14 @@ struct Client {
 impl Client {
     /// Connects; `Err` with what it was sent instead.
     fn try_connect(node: &Node, user: &str, channel: &str) -> Result<Client, Value> {
+        Client::with_token(node, &token(user), channel)
+    }
+
+    fn with_token(node: &Node, token: &str, channel: &str) -> Result<Client, Value> {
         let mut stream = TcpStream::connect(node.served.at.client).unwrap();
         stream.set_read_timeout(Some(2 * TIMEOUT)).unwrap();
         let subs = json!({ channel: {} });
-        let body = json!({ "token": token(user), "subs": subs }).to_string();
+        let body = json!({ "token": token, "subs": subs }).to_string();
         write!(
             stream,
             "POST /connection/uni_http_stream HTTP/1.1\r\nHost: d\r\nContent-Length: {}\r\n\r\n{body}",
@@ -78,9 +82,14 @@ impl Client {
 
 /// A connection token (RFC 7519) of a user.
 fn token(user: &str) -> String {
+    signed(&json!({ "sub": user }))
+}
+
+/// A token with these claims.
+fn signed(claims: &Value) -> String {
     let part = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
     let head = part(&json!({ "alg": "HS256", "typ": "JWT" }));
-    let signed = format!("{head}.{}", part(&json!({ "sub": user })));
+    let signed = format!("{head}.{}", part(claims));
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, SECRET.as_bytes());
     let tag = ring::hmac::sign(&key, signed.as_bytes());
     format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
@@ -114,6 +123,21 @@ fn calls_presence_and_joins_hold_on_all_nodes() {
     let by_id = json!({ "user": "eve", "client": first.id, "disconnect": { "code": 4100, "reason": "so" } });
     assert_eq!(c.api("disconnect", by_id), json!({ "result": {} }));
     assert_eq!(first.until_disconnected(), 4100);
+    a.until_present("room", &["bob", "eve"]);
+    // By labels, whatever the user and wherever.
+    let mut labelled: Vec<Client> = [(a, "tom"), (b, "tim"), (c, "tom")]
+        .into_iter()
+        .map(|(node, user)| {
+            let claims = json!({ "sub": user, "labels": { "app": "old" } });
+            Client::with_token(node, &signed(&claims), "room").unwrap()
+        })
+        .collect();
+    let old = json!({ "key": "app", "cmp": "eq", "val": "old" });
+    let everybody = json!({ "all_users": true, "label_filter": old, "disconnect": { "code": 4200, "reason": "old" } });
+    assert_eq!(b.api("disconnect", everybody), json!({ "result": {} }));
+    for client in &mut labelled {
+        assert_eq!(client.until_disconnected(), 4200);
+    }
     a.until_present("room", &["bob", "eve"]);
     // Another node subscribes a session here.
     let subscribe = json!({ "user": "eve", "client": second.id, "channel": "aside" });

@@ -197,6 +197,7 @@ macro_rules! token {
                     issuer: self.issuer.as_deref(),
                     issuer_regex: self.issuer_regex.as_deref(),
                     user_id_claim: self.user_id_claim.as_deref(),
+                    labels_from_claim: self.labels(),
                     leeway_ms: self.leeway_ms,
                 }
             }
@@ -215,6 +216,11 @@ token! {
         /// barred tokens; one more lets the one before it in again.
         #[schemars(range(min = 1, max = 10_000_000), extend("x-applies" = LIVE))]
         revocations_max: u32 = 100_000,
+        /// Labels of a connection from claims of its token, each under its name: `region = "deployment.region"`. Dots
+        /// lead into objects, `\\` takes the next character as it is. What is no text is written as JSON; a claim that is not
+        /// there gives no label. One that `labels` of the token has by this name gives way.
+        #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
+        labels_from_claim: Map<String> = Map::new(),
     }
 }
 
@@ -225,6 +231,19 @@ token! {
         /// `client.token`.
         #[schemars(extend("x-applies" = LIVE))]
         enabled: bool = false,
+    }
+}
+
+impl Token {
+    fn labels(&self) -> Option<&Map<String>> {
+        Some(&self.labels_from_claim)
+    }
+}
+
+impl SubscriptionToken {
+    /// A connection has its labels from its connect on.
+    fn labels(&self) -> Option<&Map<String>> {
+        None
     }
 }
 
@@ -257,6 +276,8 @@ pub struct TokenRules<'a> {
     pub issuer_regex: Option<&'a str>,
     /// Which claim names the user, if not `sub`.
     pub user_id_claim: Option<&'a str>,
+    /// Names of labels, each with the way to the claim that has its value; `None`: these tokens say nothing of connections.
+    pub labels_from_claim: Option<&'a Map<String>>,
     /// How far clocks may differ, in milliseconds.
     pub leeway_ms: u64,
 }

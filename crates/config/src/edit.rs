@@ -299,7 +299,7 @@ table! {
     Rpc { namespaces }
     RpcNamespace {}
     Engine {}
-    Token { keys }
+    Token { keys, labels_from_claim }
     SubscriptionToken { keys }
     PersonalChannel {}
     LongPoll {}
@@ -501,6 +501,48 @@ impl Part for Secret {
 
     fn sparse(&self) -> Value {
         Value::String(self.reveal().to_owned())
+    }
+}
+
+/// A map's entry that is a text.
+impl Part for String {
+    fn from_value(value: Value) -> Result<String, EditError> {
+        Ok(serde_json::from_value(value)?)
+    }
+
+    fn at(&self, steps: Steps<'_>) -> Option<Value> {
+        steps.is_empty().then(|| self.sparse())
+    }
+
+    fn has(&self, steps: Steps<'_>) -> bool {
+        steps.is_empty()
+    }
+
+    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), EditError> {
+        match edit {
+            Edit::Add(value) | Edit::Replace(value) if steps.is_empty() => self.replace(value),
+            _ => Err(EditError::NotFound),
+        }
+    }
+
+    fn replace(&mut self, value: Value) -> Result<(), EditError> {
+        *self = String::from_value(value)?;
+        Ok(())
+    }
+
+    fn merge(&mut self, patch: Value) -> Result<(), EditError> {
+        self.replace(patch)
+    }
+
+    fn compare(&self, after: &String, path: &mut String, out: &mut Vec<Difference>) {
+        if self != after {
+            let (before, after) = (Some(self.sparse()), Some(after.sparse()));
+            out.push(Difference { pointer: path.clone(), before, after });
+        }
+    }
+
+    fn sparse(&self) -> Value {
+        Value::String(self.clone())
     }
 }
 

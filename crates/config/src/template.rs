@@ -14,12 +14,13 @@ const HEAD: &str = "\
 ";
 
 /// Examples of the tables whose keys the operator chooses.
-const EXAMPLES: [(&str, &str); 21] = [
+const EXAMPLES: [(&str, &str); 22] = [
     ("admin.tokens", "dashboard"),
     ("api.keys", "backend"),
     ("api.scopes", "backend"),
     ("channel.namespaces", "chat"),
     ("client.token.keys", "2026-01"),
+    ("client.token.labels_from_claim", "region"),
     ("client.subscription_token.keys", "2026-01"),
     ("engines", "main"),
     ("listeners", "internal"),

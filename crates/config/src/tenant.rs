@@ -58,6 +58,7 @@ impl Tenant {
             issuer: None,
             issuer_regex: None,
             user_id_claim: None,
+            labels_from_claim: None,
             leeway_ms: 0,
         }
     }

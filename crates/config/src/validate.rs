@@ -6,10 +6,14 @@ use crate::entries;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::path::Path;
-use crate::{ChannelOptions, Config, Serves, TokenRules};
+use crate::{ChannelOptions, Config, Map, Serves, TokenRules};
 
 /// What a publication grows by on its way to a client: envelope, channel name, client info.
 const ENVELOPE_BYTES: usize = 4_096;
+/// Labels of a connection, the bytes of a name, and of a way to the claim of its value.
+const LABELS_MAX: usize = 32;
+const LABEL_NAME_BYTES_MAX: usize = 64;
+const CLAIM_PATH_BYTES_MAX: usize = 256;
 
 impl Config {
     /// Checks what no single key can say.
@@ -302,6 +306,35 @@ impl Config {
     }
 }
 
+/// Labels from claims: names and paths as Centrifugo has them.
+fn labels_from_claim(path: &Path, labels: &Map<String>, errors: &mut ConfigErrors) {
+    if labels.len() > LABELS_MAX {
+        let message = format!("there are {}", labels.len());
+        errors.add(path.clone(), message, format!("a connection has at most {LABELS_MAX} labels"));
+    }
+    for (name, claim) in labels.iter() {
+        let first = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+        let is_name = name.bytes().all(|byte| first(byte) || byte.is_ascii_digit())
+            && name.bytes().next().is_some_and(first)
+            && name.len() <= LABEL_NAME_BYTES_MAX;
+        if !is_name {
+            let fix = "write letters, digits and `_`, at most 64, and no digit first";
+            errors.add(path.join(name), "this is no name of a label", fix);
+        }
+        // What another implementation would take for more than names must not be read as something else here.
+        let mut is_escaped = false;
+        let is_special = claim.chars().any(|c| {
+            let special = !is_escaped && "@#[]{}*?!|".contains(c);
+            is_escaped = c == '\\' && !is_escaped;
+            special
+        });
+        if claim.is_empty() || claim.len() > CLAIM_PATH_BYTES_MAX || is_special {
+            let fix = "write names of claims with dots between them, in at most 256 bytes; `\\` before one of `@#[]{}*?!|`";
+            errors.add(path.join(name), "this is no way to a claim", fix);
+        }
+    }
+}
+
 /// The keys of one kind of token, and what its tokens must say.
 fn tokens(path: &Path, rules: TokenRules<'_>, errors: &mut ConfigErrors) {
     if rules.hmac_secret.is_none() && rules.hmac_secret_previous.is_some() {
@@ -319,6 +352,9 @@ fn tokens(path: &Path, rules: TokenRules<'_>, errors: &mut ConfigErrors) {
         {
             entries::long_enough(path.join(key), secret, errors);
         }
+    }
+    if let Some(labels) = rules.labels_from_claim {
+        labels_from_claim(&path.join("labels_from_claim"), labels, errors);
     }
     for (key, exact, regex) in [
         ("audience_regex", rules.audience, rules.audience_regex),

@@ -29,6 +29,7 @@ fn ordinary() -> Value {
     json!({
         "client": {
             "token": {"hmac_secret_key": SECRET, "audience": "web", "user_id_claim": "uid",
+                "labels_from_claim": [{"key": "region", "value": "deployment.region"}],
                 "issuer_regex": "^https://", "jwks_public_endpoint": "https://idp.example/keys"},
             "allowed_origins": ["https://example.com", "https://*.example.org", "*.local"],
             "ping_interval": "30s",
@@ -64,6 +65,8 @@ fn what_dunlin_has_is_taken() {
     assert_eq!(config.client.token.hmac_secret.as_ref().unwrap().reveal(), SECRET);
     let rules = config.client.token.rules();
     assert_eq!((rules.audience, rules.user_id_claim), (Some("web"), Some("uid")));
+    let labels = &config.client.token.labels_from_claim;
+    assert_eq!(labels.get("region").map(String::as_str), Some("deployment.region"));
     assert_eq!((rules.issuer_regex, rules.jwks.is_some()), (Some("^https://"), true));
     assert_eq!(*config.client.allowed_origins, ["https://example.com", "https://*.example.org"]);
     assert_eq!(
@@ -90,6 +93,25 @@ fn what_dunlin_has_is_taken() {
     assert_eq!(mapping(&imported, "engine.redis.address"), Mapping::Absent);
     let secret = imported.rows.iter().find(|row| row.note.contains(SECRET));
     assert_eq!(secret, None, "a secret stands in the file alone");
+}
+
+/// A path in another language than that of names and dots gives no label, rather than another claim's.
+#[test]
+fn a_path_that_dunlin_does_not_have_gives_no_label() {
+    let with = |labels: Value| {
+        taken(
+            &json!({"client": {"token": {"hmac_secret_key": SECRET, "labels_from_claim": labels}}}),
+        )
+    };
+    let imported = with(json!([
+        {"key": "region", "value": "deployment.region"}, {"key": "first", "value": "roles.#(a==1)"},
+    ]));
+    let labels = &imported.config.client.token.labels_from_claim;
+    assert_eq!(labels.keys().collect::<Vec<_>>(), ["region"]);
+    assert_eq!(mapping(&imported, "client.token.labels_from_claim.first"), Mapping::Closed);
+    let imported = with(json!({"region": "deployment.region"}));
+    assert_eq!(mapping(&imported, "client.token.labels_from_claim"), Mapping::Closed);
+    assert!(imported.config.client.token.labels_from_claim.is_empty());
 }
 
 /// The tests of client libraries sign with `secret`: whoever brings such a file along learns of the key for it.

@@ -1,5 +1,6 @@
 //! Who is given what: each test is somebody who tries to get around a permission.
 
+mod labels;
 mod renewals;
 
 use std::sync::Arc;

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use dunlin_hub::{SessionId, tenant};
-use dunlin_protocol::json::Object;
+use dunlin_hub::{SessionId, TagFilter, Tags, tenant};
+use dunlin_protocol::json::{Object, write_string};
 use serde_json::{Map, Value};
 
 /// Which connections are asked for: all of what is set has to fit.
@@ -21,6 +21,8 @@ pub(crate) struct ConnectionFilter {
     pub(crate) channel: Box<str>,
     /// Members that its info has.
     pub(crate) info: Map<String, Value>,
+    /// What its labels pass.
+    pub(crate) labels: Option<TagFilter>,
 }
 
 /// A search under way: it goes from worker to worker.
@@ -75,6 +77,7 @@ pub(crate) struct ConnectionView {
     pub(crate) age_s: u64,
     /// Raw JSON.
     pub(crate) info: Option<Box<[u8]>>,
+    pub(crate) labels: Tags,
     pub(crate) channels: Vec<Box<str>>,
     pub(crate) outbox_bytes: u32,
     pub(crate) memory_bytes: usize,
@@ -84,7 +87,8 @@ impl ConnectionView {
     /// Bytes of it in the answer, about.
     pub(crate) fn bytes(&self) -> usize {
         let channels: usize = self.channels.iter().map(|channel| channel.len() + 8).sum();
-        256 + self.user.len() + self.info.as_ref().map_or(0, |info| info.len()) + channels
+        let labels: usize = self.labels.iter().map(|(name, of)| name.len() + of.len() + 8).sum();
+        256 + self.user.len() + self.info.as_ref().map_or(0, |info| info.len()) + labels + channels
     }
 }
 
@@ -102,6 +106,13 @@ impl ConnectionPage {
             connection.integer("age", of.age_s);
             if let Some(info) = &of.info {
                 connection.raw("info", info);
+            }
+            if !of.labels.is_empty() {
+                let mut labels = Object::begin(connection.key("labels"));
+                for (name, value) in of.labels.iter() {
+                    write_string(labels.text_key(name), value);
+                }
+                labels.end();
             }
             let mut channels = Object::begin(connection.key("channels"));
             for channel in &of.channels {

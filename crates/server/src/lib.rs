@@ -35,6 +35,7 @@ mod fanout_scheduler;
 mod forwarded_for;
 mod in_transit;
 mod key_fetcher;
+mod labels;
 mod local_host;
 mod log_gate;
 mod loop_stats;

@@ -3,7 +3,7 @@
 mod edge;
 mod engines;
 mod memory;
-mod proxies;
+pub(crate) mod proxies;
 mod pusher;
 mod turns;
 mod upstreams;

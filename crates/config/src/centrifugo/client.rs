@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::source::{Kind, Source, count};
 use super::{Mapping, Row};
@@ -122,6 +122,9 @@ fn token(source: &mut Source, of: &str) {
         source.row(&key(name), Mapping::Closed, note);
         source.unset(of);
     }
+    if of == "client.token" {
+        labels_from_claim(source, &key("labels_from_claim"));
+    }
     for (name, note) in [
         (
             "hmac_previous_secret_key",
@@ -132,6 +135,18 @@ fn token(source: &mut Source, of: &str) {
         if source.take(&key(name)).is_some() {
             source.row(&key(name), Mapping::Closed, note);
         }
+    }
+}
+
+/// Labels from claims: a list of pairs there, a table here.
+fn labels_from_claim(source: &mut Source, key: &str) {
+    let Some(list) = source.take(key) else { return };
+    let pair = |of: &Value| Some((of["key"].as_str()?.to_owned(), of["value"].clone()));
+    let pairs: Option<Map<String, Value>> =
+        list.as_array().and_then(|list| list.iter().map(pair).collect());
+    match pairs.filter(|pairs| pairs.values().all(Value::is_string)) {
+        Some(pairs) => source.taken(key, key, pairs),
+        None => source.row(key, Mapping::Closed, "expected a list of `key` and `value`"),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::command::SessionFilter;
 use crate::config::Now;
 use crate::error::Error;
 use crate::message::{ReplyContent, ScatterRequest, WaiterId};
-use crate::session::HELD;
+use crate::session::{HELD, POLL};
 use crate::slots::NONE;
 use crate::tenant;
 
@@ -107,7 +107,7 @@ impl Hub {
         let session = &self.sessions[slot];
         let name = self.users.name(session.user);
         // Whose a session is may not be known yet: it is held, and nobody's.
-        let is_known = session.user != NONE || !session.is(HELD);
+        let is_known = session.user != NONE || !session.is(HELD) || session.is(POLL);
         session.is_live()
             && is_known
             && match tenant::split(name).0 {

@@ -371,3 +371,35 @@ fn what_a_tenant_may_have_is_bounded_for_it_alone() {
     assert_eq!(kept("globex"), 50);
     assert!((1..25).contains(&kept("acme")), "{}", kept("acme"));
 }
+
+/// A tenant that names everybody, or another's user by his full name, reaches its own.
+#[test]
+fn all_users_of_a_tenant_are_its_own_and_nobody_can_name_another_s() {
+    let server = TestServer::begin(2, config(), None);
+    let ada = |tenant| token(tenant, &json!({"sub": "ada", "labels": {"region": "eu"}}));
+    let mut streams = TENANTS.map(|of| Subscriber::at(server.clients, "news", &ada(of)));
+    let outside = json!({"sub": "ada", "labels": {"region": "eu"}});
+    let mut outside = Subscriber::at(server.clients, "news", &signed("", GLOBAL, &outside));
+    let eu = json!({"key": "region", "cmp": "eq", "val": "eu"});
+    let seen = |tenant: &str| {
+        let page = api(&server, tenant, "connections", &json!({"label_filter": eu}));
+        page["result"]["connections"].as_object().unwrap().len()
+    };
+    assert_eq!((seen("acme"), seen("globex"), seen("")), (1, 1, 1));
+    for user in ["\u{1}globex\u{1}", "\u{1}globex\u{1}ada"] {
+        for tenant in ["acme", ""] {
+            let body = json!({"user": user, "all_users": true, "label_filter": eu});
+            let refused = api(&server, tenant, "disconnect", &body);
+            assert_eq!(refused["error"]["code"], 107, "{refused}");
+        }
+    }
+    let all = json!({"all_users": true, "label_filter": eu});
+    assert_eq!(api(&server, "acme", "disconnect", &all), json!({"result": {}}));
+    assert!(streams[0].next().unwrap().to_string().contains("3503"));
+    assert_eq!((seen("acme"), seen("globex"), seen("")), (0, 1, 1));
+    assert_eq!(api(&server, "", "disconnect", &all), json!({"result": {}}));
+    assert!(outside.next().unwrap().to_string().contains("3503"));
+    assert_eq!((seen("globex"), seen("")), (1, 0));
+    api(&server, "globex", "publish", &json!({"channel": "news", "data": 7}));
+    assert!(streams[1].next().unwrap().to_string().contains('7'));
+}

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use dunlin_hub::{Epoch, StreamPosition};
-use dunlin_protocol::centrifuge::{DisconnectCode, REASON_BYTES_MAX};
+use dunlin_hub::{Epoch, StreamPosition, TagFilter, tenant};
+use dunlin_protocol::centrifuge::{DisconnectCode, FilterNode, REASON_BYTES_MAX};
 use dunlin_protocol::json::{self, ObjectOnly, Pairs, Text};
 use dunlin_protocol::{Json, Payload};
 use serde::Deserialize;
@@ -109,6 +109,10 @@ pub(super) struct SubscribeBody<'a> {
     client: Cow<'a, str>,
     #[serde(borrow, deserialize_with = "json::text")]
     session: Cow<'a, str>,
+    #[serde(deserialize_with = "json::nullable")]
+    all_users: bool,
+    #[serde(borrow, deserialize_with = "json::optional_object")]
+    label_filter: Option<FilterNode<'a>>,
     #[serde(borrow, deserialize_with = "json::payload")]
     info: Option<Json<'a>>,
     #[serde(borrow, deserialize_with = "json::text")]
@@ -131,7 +135,10 @@ impl<'a> SubscribeBody<'a> {
         let before = |_| ApiErrorCode::BadRequest.with_reason("expire_at: is before 1970");
         let expire_at_s = u64::try_from(self.expire_at).map_err(before)?;
         Ok(SubscribeRequest {
-            target: target(self.user, self.client, self.session)?,
+            target: target(
+                (self.user, self.client, self.session),
+                (self.all_users, self.label_filter),
+            )?,
             channel: self.channel,
             info: optional("b64info", self.info, &self.b64info)?,
             data: optional("b64data", self.data, &self.b64data)?,
@@ -184,12 +191,17 @@ pub(super) struct UnsubscribeBody<'a> {
     client: Cow<'a, str>,
     #[serde(borrow, deserialize_with = "json::text")]
     session: Cow<'a, str>,
+    #[serde(deserialize_with = "json::nullable")]
+    all_users: bool,
+    #[serde(borrow, deserialize_with = "json::optional_object")]
+    label_filter: Option<FilterNode<'a>>,
 }
 
 impl<'a> UnsubscribeBody<'a> {
     pub(super) fn validate(self) -> Result<UnsubscribeRequest<'a>, ApiError> {
         given("channel", &self.channel)?;
-        let target = target(self.user, self.client, self.session)?;
+        let target =
+            target((self.user, self.client, self.session), (self.all_users, self.label_filter))?;
         Ok(UnsubscribeRequest { target, channel: self.channel })
     }
 }
@@ -203,6 +215,10 @@ pub(super) struct DisconnectBody<'a> {
     client: Cow<'a, str>,
     #[serde(borrow, deserialize_with = "json::text")]
     session: Cow<'a, str>,
+    #[serde(deserialize_with = "json::nullable")]
+    all_users: bool,
+    #[serde(borrow, deserialize_with = "json::optional_object")]
+    label_filter: Option<FilterNode<'a>>,
     #[serde(borrow, deserialize_with = "json::nullable")]
     whitelist: Vec<Text<'a>>,
     #[serde(borrow, deserialize_with = "json::optional_object")]
@@ -223,7 +239,8 @@ pub(super) struct DisconnectObject<'a> {
 
 impl<'a> DisconnectBody<'a> {
     pub(super) fn validate(self) -> Result<DisconnectRequest<'a>, ApiError> {
-        let target = target(self.user, self.client, self.session)?;
+        let target =
+            target((self.user, self.client, self.session), (self.all_users, self.label_filter))?;
         let given = self.disconnect.unwrap_or_default();
         let default = if given.reconnect {
             DisconnectCode::ForceReconnect
@@ -266,6 +283,10 @@ pub(super) struct RefreshBody<'a> {
     #[serde(borrow, deserialize_with = "json::text")]
     session: Cow<'a, str>,
     #[serde(deserialize_with = "json::nullable")]
+    all_users: bool,
+    #[serde(borrow, deserialize_with = "json::optional_object")]
+    label_filter: Option<FilterNode<'a>>,
+    #[serde(deserialize_with = "json::nullable")]
     expired: bool,
     #[serde(deserialize_with = "json::nullable")]
     expire_at: i64,
@@ -279,7 +300,10 @@ impl<'a> RefreshBody<'a> {
             return Err(ApiErrorCode::BadRequest.with_reason("expire_at: is before 1970"));
         }
         Ok(RefreshRequest {
-            target: target(self.user, self.client, self.session)?,
+            target: target(
+                (self.user, self.client, self.session),
+                (self.all_users, self.label_filter),
+            )?,
             expired: self.expired,
             expire_at_s: self.expire_at,
             info: self.info,
@@ -307,7 +331,7 @@ pub(super) struct SendBody<'a> {
 impl<'a> SendBody<'a> {
     pub(super) fn validate(self) -> Result<SendRequest<'a>, ApiError> {
         Ok(SendRequest {
-            target: target(self.user, self.client, self.session)?,
+            target: target((self.user, self.client, self.session), (false, None))?,
             device: self.device,
             data: payload(self.data, &self.b64data)?,
         })
@@ -389,13 +413,22 @@ fn optional<'a>(
 }
 
 fn target<'a>(
-    user: Cow<'a, str>,
-    client: Cow<'a, str>,
-    session: Cow<'a, str>,
+    (user, client, session): (Cow<'a, str>, Cow<'a, str>, Cow<'a, str>),
+    (all_users, filter): (bool, Option<FilterNode<'a>>),
 ) -> Result<Target<'a>, ApiError> {
-    if user.is_empty() && client.is_empty() && session.is_empty() {
-        return Err(ApiErrorCode::BadRequest
-            .with_reason("user: is missing or empty; name a user, or one client by its id"));
+    // Beside a user it means nothing.
+    let all_users = all_users && matches!(tenant::split(&user), (_, ""));
+    if user.is_empty() && client.is_empty() && session.is_empty() && !all_users {
+        return Err(ApiErrorCode::BadRequest.with_reason(
+            "user: is missing or empty; name a user, or one client by its id, or set all_users",
+        ));
     }
-    Ok(Target { user, client, session })
+    label_filter(filter.as_ref())?;
+    Ok(Target { user, client, session, all_users, label_filter: filter })
+}
+
+/// Reads a filter by labels. `None` where there is none.
+pub(crate) fn label_filter(node: Option<&FilterNode<'_>>) -> Result<Option<TagFilter>, ApiError> {
+    let wrong = |why| ApiErrorCode::BadRequest.with_reason(format_args!("label_filter: {why}"));
+    node.map(|node| node.to_filter().map_err(wrong)).transpose()
 }

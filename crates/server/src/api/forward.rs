@@ -112,11 +112,22 @@ fn target(object: &mut Object<'_>, target: &Target<'_>) -> Option<u16> {
     object.string("user", &target.user);
     object.string("client", &target.client);
     object.string("session", &target.session);
+    // A node that does not know them refuses the command: without them it would be about others.
+    if target.all_users {
+        object.flag("all_users", true);
+    }
+    if let Some(filter) = &target.label_filter {
+        filter.write(object.key("label_filter"));
+    }
     target.client.parse().ok().map(SessionId::node)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
+    use dunlin_hub::tenant;
+
     use super::super::Method;
     use super::*;
 
@@ -142,6 +153,17 @@ mod tests {
             ),
             (Method::Refresh, format!(r#"{{{target},"expired":true}}"#)),
             (Method::Refresh, format!(r#"{{{target},"expire_at":7,"info":[1]}}"#)),
+            (
+                Method::Disconnect,
+                r#"{"all_users":true,"label_filter":{"op":"not","nodes":[{"key":"a \"b\"","cmp":"in","vals":["","c"]}]}}"#
+                    .to_owned(),
+            ),
+            (
+                Method::Unsubscribe,
+                format!(
+                    r#"{{{target},"channel":"a","label_filter":{{"key":"a","cmp":"gte","val":"-7"}}}}"#
+                ),
+            ),
             (Method::RevokeToken, r#"{"uid":"j","expire_at":9}"#.to_owned()),
             (Method::InvalidateUserTokens, r#"{"user":"u","issued_before":5}"#.to_owned()),
             (Method::BlockUser, r#"{"user":"u","expire_at":5}"#.to_owned()),
@@ -157,6 +179,22 @@ mod tests {
         let now = Request::parse(Method::InvalidateUserTokens, br#"{"user":"u"}"#).unwrap();
         let (body, _) = now.for_cluster(100).unwrap();
         assert!(String::from_utf8_lossy(&body).contains("\"issued_before\":101"));
+        // Of all users of a tenant.
+        let mut all = Request::parse(Method::Refresh, br#"{"all_users":true}"#).unwrap();
+        let qualified = |name: &mut Cow<'_, str>| {
+            *name = Cow::Owned(tenant::qualify("acme", name));
+            Ok(())
+        };
+        all.names(qualified).unwrap();
+        let (body, _) = all.for_cluster(100).unwrap();
+        assert_eq!(Request::parse(Method::Refresh, &body).unwrap(), all);
+        // What is not set is not said: a node that does not know these fields takes all other commands.
+        let (body, _) = Request::parse(Method::Refresh, br#"{"user":"u","all_users":true}"#)
+            .unwrap()
+            .for_cluster(100)
+            .unwrap();
+        let body = String::from_utf8_lossy(&body);
+        assert!(!body.contains("all_users") && !body.contains("label_filter"), "{body}");
         let publish = Request::parse(Method::Publish, br#"{"channel":"a","data":1}"#).unwrap();
         assert_eq!(publish.for_cluster(0), None);
     }

@@ -15,7 +15,7 @@ use super::request::Request;
 /// Most names in a warning, and most bytes of each: it is a header.
 const NAMES_MAX: usize = 8;
 const NAME_BYTES_MAX: usize = 64;
-/// Members of Centrifugo PRO that say whom a command is about: without them it would be about others.
+/// Members that say whom a command is about: where a method does not take them, it would be about others without them.
 const OF_WHOM: [&str; 2] = ["label_filter", "all_users"];
 
 /// Reads the request of one call.

@@ -30,6 +30,7 @@ pub mod response;
 pub mod scope;
 
 pub use batch::Batch;
+pub(crate) use body::label_filter;
 pub use error::{ApiError, ApiErrorCode};
 pub use key::presented_key;
 pub use legacy::Legacy;

@@ -6,13 +6,14 @@
 use std::borrow::Cow;
 
 use dunlin_hub::{ChannelOptions, HistoryFilter, NewPublication, SessionId, StreamPosition};
+use dunlin_protocol::centrifuge::FilterNode;
 use dunlin_protocol::json::{self, Pairs, Text};
 use dunlin_protocol::{Json, Payload};
 use serde::Deserialize;
 
 use super::body::{
     BroadcastBody, DisconnectBody, HistoryBody, InfoBody, PublishBody, RefreshBody, SendBody,
-    SubscribeBody, UnsubscribeBody, given,
+    SubscribeBody, UnsubscribeBody, given, label_filter,
 };
 use super::error::ApiError;
 use super::method::Method;
@@ -120,6 +121,7 @@ impl<'a> Request<'a> {
             }
             Method::Connections => {
                 let mut request: ConnectionsRequest<'_> = json::from_slice(body)?;
+                label_filter(request.label_filter.as_ref())?;
                 request.limit = match request.limit {
                     0 => CONNECTIONS_DEFAULT,
                     limit => limit.min(CONNECTIONS_MAX),
@@ -324,12 +326,16 @@ pub struct SendRequest<'a> {
 /// Which sessions a command is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
-    /// Whose; empty only beside a `client` or `session`.
+    /// Whose; empty only beside a `client`, a `session` or `all_users`.
     pub user: Cow<'a, str>,
     /// Only the session with this id; empty: any. An id that Dunlin has not issued is nobody's.
     pub client: Cow<'a, str>,
     /// Only the session with this secret; empty: any. One that Dunlin has not issued is nobody's.
     pub session: Cow<'a, str>,
+    /// Of all users, where `user` is empty, or a tenant's name of nobody.
+    pub all_users: bool,
+    /// Only sessions whose labels pass; it can be read as a filter.
+    pub label_filter: Option<FilterNode<'a>>,
 }
 
 /// A command about a channel and nothing else.
@@ -446,6 +452,9 @@ pub struct ConnectionsRequest<'a> {
     /// Whose info has these members: an object.
     #[serde(borrow, deserialize_with = "json::payload")]
     pub info: Option<Json<'a>>,
+    /// Whose labels pass.
+    #[serde(borrow, deserialize_with = "json::optional_object")]
+    pub label_filter: Option<FilterNode<'a>>,
     /// Most connections of the page, at most 1,000.
     #[serde(deserialize_with = "json::nullable")]
     pub limit: u32,

@@ -262,7 +262,13 @@ fn whom_a_command_is_about() {
     };
     assert_eq!(
         request.target,
-        Target { user: "ann".into(), client: "".into(), session: "".into() }
+        Target {
+            user: "ann".into(),
+            client: "".into(),
+            session: "".into(),
+            all_users: false,
+            label_filter: None,
+        }
     );
     assert_eq!(request.whitelist, [client()]);
     assert_eq!((request.code, &*request.reason), (4501, "enough"));
@@ -550,7 +556,7 @@ fn the_openapi_document_and_the_reference_have_every_method_field_and_error() {
         for member in members {
             let is_there = section.contains(&format!("`{member}`"))
                 || section.contains("[target](#target)")
-                    && ["user", "client", "session"].contains(member)
+                    && ["user", "client", "session", "all_users", "label_filter"].contains(member)
                 || section.contains("[message](#message)")
                     && page.contains(&format!("| `{member}` |"));
             assert!(is_there, "{name}.{member} in the reference");

@@ -9,8 +9,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::claim_path::ClaimPath;
 use super::{Allow, Capabilities, Error, Identity, Subscription, TokenClaims};
 use crate::api::request::OptionsOverride;
+use crate::labels::tags_of;
 
 /// Options of one subscription: a value of `subs`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -55,6 +57,8 @@ pub(super) struct Claims {
     info: Option<Box<RawValue>>,
     b64info: Option<String>,
     meta: Option<Box<RawValue>>,
+    /// Of a connection token.
+    labels: Option<BTreeMap<String, String>>,
     #[serde(default)]
     channels: Vec<String>,
     #[serde(default)]
@@ -104,6 +108,18 @@ impl Claims {
         Ok(())
     }
 
+    /// Takes labels from other claims of the verified token, in the place of those it has by these names. Claims that it does not
+    /// have give none.
+    pub(super) fn map_labels(&mut self, token: &str, paths: &[(String, ClaimPath)]) {
+        let claims = payload_of(token);
+        let labels = self.labels.get_or_insert_default();
+        for (label, path) in paths {
+            if let Some(value) = path.text(&claims) {
+                labels.insert(label.clone(), value);
+            }
+        }
+    }
+
     /// What the connection token says.
     pub(super) fn identity(self, key: u64, signature: &str) -> Result<Identity, Error> {
         if self.channel.is_some_and(|channel| !channel.is_empty()) {
@@ -124,6 +140,8 @@ impl Claims {
             expire_at_s: expire_at_s(self.expire_at, self.exp),
             info: one_of("b64info", self.info, self.b64info)?,
             meta: self.meta,
+            labels: tags_of(self.labels.unwrap_or_default())
+                .map_err(|error| Error::Malformed(error.to_string()))?,
             subscriptions,
             capabilities: self.caps,
         })
@@ -191,12 +209,16 @@ fn one_of(
     }
 }
 
-/// A claim of a verified token that is a string; a number is taken for one.
-pub(super) fn text_of(token: &str, claim: &str) -> Result<String, Error> {
+/// The claims of a verified token, all of them.
+fn payload_of(token: &str) -> Value {
     let payload = token.split('.').nth(1).unwrap_or_default();
     let json = URL_SAFE_NO_PAD.decode(payload).unwrap_or_default();
-    let claims: BTreeMap<String, Value> = serde_json::from_slice(&json).unwrap_or_default();
-    match claims.get(claim) {
+    serde_json::from_slice(&json).unwrap_or_default()
+}
+
+/// A claim of a verified token that is a string; a number is taken for one.
+pub(super) fn text_of(token: &str, claim: &str) -> Result<String, Error> {
+    match payload_of(token).get(claim) {
         Some(Value::String(text)) if !text.is_empty() => Ok(text.clone()),
         Some(Value::Number(number)) => Ok(number.to_string()),
         _ => Err(Error::Malformed(format!("it names no user: it has no {claim:?}"))),

@@ -4,6 +4,7 @@
 //! argument; nothing here reads a clock.
 
 mod capability;
+mod claim_path;
 mod claims;
 pub(crate) mod jwks;
 mod key;
@@ -17,7 +18,8 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use dunlin_config::TokenRules;
+use dunlin_config::{Map, TokenRules};
+use dunlin_hub::Tags;
 use jsonwebtoken::Algorithm;
 use jsonwebtoken::errors::ErrorKind;
 use regex::Regex;
@@ -27,6 +29,7 @@ use serde_json::value::RawValue;
 
 pub(crate) use self::capability::Regexes;
 pub use self::capability::{Allow, Capabilities};
+use self::claim_path::ClaimPath;
 use self::claims::Claims;
 pub use self::claims::SubscribeOptions;
 pub(crate) use self::claims::overrides;
@@ -55,6 +58,8 @@ pub struct Verifier {
     issuer: Rule,
     /// The claim that names the user, if not `sub`.
     user_id_claim: Option<String>,
+    /// Names of labels, each with the way to the claim that has its value.
+    labels_from_claim: Vec<(String, ClaimPath)>,
     leeway_ms: u64,
 }
 
@@ -104,6 +109,8 @@ pub struct Identity {
     pub info: Option<Box<RawValue>>,
     /// Kept with the connection and shown to no client.
     pub meta: Option<Box<RawValue>>,
+    /// By which the server API tells connections apart.
+    pub labels: Tags,
     /// Server-side subscriptions: those of `subs`, or else the names of `channels` without options,
     /// each name once, in order.
     pub subscriptions: BTreeMap<String, SubscribeOptions>,
@@ -204,6 +211,12 @@ impl Verifier {
             audience: Rule::of(rules.audience, rules.audience_regex),
             issuer: Rule::of(rules.issuer, rules.issuer_regex),
             user_id_claim: rules.user_id_claim.map(str::to_owned),
+            labels_from_claim: rules
+                .labels_from_claim
+                .into_iter()
+                .flat_map(Map::iter)
+                .map(|(label, path)| (label.to_owned(), ClaimPath::of(path)))
+                .collect(),
             leeway_ms: rules.leeway_ms,
         }
     }
@@ -213,7 +226,10 @@ impl Verifier {
     /// # Errors
     /// Why it is not accepted; nothing of an unaccepted token is returned.
     pub fn verify(&self, token: &str, now_unix_ms: u64) -> Result<Identity, Error> {
-        let (claims, key) = self.claims(token, now_unix_ms)?;
+        let (mut claims, key) = self.claims(token, now_unix_ms)?;
+        if !self.labels_from_claim.is_empty() {
+            claims.map_labels(token, &self.labels_from_claim);
+        }
         claims.identity(key, signature_of(token))
     }
 

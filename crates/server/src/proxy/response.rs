@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use dunlin_hub::Tags;
 use dunlin_protocol::centrifuge::{Disconnect, Error, REASON_BYTES_MAX};
 use dunlin_protocol::json::ObjectOnly;
 use dunlin_protocol::{Json, Payload};
@@ -12,6 +13,7 @@ use serde_json::value::RawValue;
 use super::{Denial, ProxyError};
 use crate::api::request::OptionsOverride;
 use crate::auth::SubscribeOptions;
+use crate::labels::tags_of;
 
 /// The longest message of an error that is passed on, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1_024;
@@ -56,6 +58,7 @@ pub struct ConnectResult {
     pub(super) channels: Vec<String>,
     pub(super) subs: BTreeMap<String, SubscribeOptions>,
     pub(crate) meta: Option<Box<RawValue>>,
+    pub(super) labels: Option<BTreeMap<String, String>>,
 }
 
 /// How a client is subscribed; the default is as the channel is.
@@ -151,6 +154,15 @@ impl ConnectResult {
             }
         }
         Ok(())
+    }
+
+    /// By which the server API tells connections apart.
+    ///
+    /// # Errors
+    /// They are more than a connection may have.
+    pub(crate) fn take_labels(&mut self) -> Result<Tags, ProxyError> {
+        let labels = tags_of(self.labels.take().unwrap_or_default());
+        labels.map_err(|error| ProxyError::Malformed(format!("result.{error}")))
     }
 
     /// The subscriptions it begins with: those of `channels`, and those of `subs` with their options.

@@ -15,17 +15,17 @@ use crate::revocation::Revocation;
 use crate::settings::Settings;
 
 /// What the backend is asked, with its headers in lower case.
-pub(super) struct Asked {
-    pub(super) path: String,
+pub(crate) struct Asked {
+    pub(crate) path: String,
     headers: BTreeMap<String, String>,
-    pub(super) body: Value,
+    pub(crate) body: Value,
 }
 
 /// What is no answer, and behind which the connection is closed.
-pub(super) const CLOSE: &[u8] = b"HTTP";
+pub(crate) const CLOSE: &[u8] = b"HTTP";
 
 /// A backend: answers each request with the bytes of `answer`, on a thread for each connection. It ends with its clients.
-pub(super) fn backend(answer: impl Fn(Asked) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
+pub(crate) fn backend(answer: impl Fn(Asked) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let answer = Arc::new(answer);
@@ -59,15 +59,15 @@ fn serve(mut stream: TcpStream, answer: &dyn Fn(Asked) -> Vec<u8>) -> Option<()>
     }
 }
 
-pub(super) fn ok(body: &Value) -> Vec<u8> {
+pub(crate) fn ok(body: &Value) -> Vec<u8> {
     response(200, &body.to_string())
 }
 
-pub(super) fn response(status: u16, body: &str) -> Vec<u8> {
+pub(crate) fn response(status: u16, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status} x\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-pub(super) fn proxy(address: SocketAddr, path: &str) -> Proxy {
+pub(crate) fn proxy(address: SocketAddr, path: &str) -> Proxy {
     Proxy {
         endpoint: format!("http://{address}{path}").into(),
         timeout_ms: 20_000,
@@ -93,12 +93,12 @@ fn asks(config: &mut Config, address: SocketAddr) {
 }
 
 /// A bidirectional client, who says this at once, one command a line.
-pub(super) fn client(cluster: &Cluster, commands: &[Value]) -> (Listener, Value) {
+pub(crate) fn client(cluster: &Cluster, commands: &[Value]) -> (Listener, Value) {
     let said: Vec<String> = commands.iter().map(Value::to_string).collect();
     Listener::open(cluster.address, "/connection/http_stream", &said.join("\n"))
 }
 
-pub(super) fn connect() -> Value {
+pub(crate) fn connect() -> Value {
     json!({"id": 1, "connect": {}})
 }
 

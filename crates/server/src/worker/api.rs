@@ -2,12 +2,8 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::{
-    ChannelOptions, DisconnectUser, NewPublication, Owner, RefreshUser, SendToUser, SessionId,
-    SubscribeOptions, SubscribeUser, UnsubscribeUser, tenant,
-};
+use dunlin_hub::{ChannelOptions, NewPublication, Owner, SendToUser, tenant};
 use dunlin_net::{ConnId, Context, http};
-use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
 
 use super::Worker;
 use super::api_turns::BEHIND_MS_MAX;
@@ -19,26 +15,17 @@ use super::parts::{
 };
 use super::reply;
 use super::routes::{method_refused, origin_refused};
-use crate::api::request::{PublishParams, RefreshRequest, SubscribeRequest, Target};
+use crate::api::request::PublishParams;
 use crate::api::{
     ApiError, ApiErrorCode, Batch, CommandResult, Legacy, Lenient, Method, NodeFacts, OPENAPI,
-    Outcome, Request, presented_key, scope, write_response,
+    Request, presented_key, scope, write_response,
 };
 use crate::budget::{CommandKind, Rates, Work};
 use crate::metrics::Metric;
 use crate::revocation::Revocation;
-use crate::session_token;
 
 /// What a caller's key may do; `None`: everything.
 pub(super) type Scope = Option<KeyScope>;
-
-/// Which sessions of a user a command is about.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sessions {
-    All,
-    One(SessionId),
-    Nobody,
-}
 
 impl Worker<'_> {
     /// Serves `/api` and what is below it.
@@ -308,39 +295,9 @@ impl Worker<'_> {
                     self.api_calls.keep_broadcast(place.call, rest);
                 }
             }
-            Request::Subscribe(subscribe) => {
-                let options = self.channel_options(&subscribe.channel)?;
-                self.check_future(subscribe.expire_at_s)?;
-                let Some(client) = self.client_of(place, &subscribe.target) else { return Ok(()) };
-                let token = self.api_token(cx, place)?;
-                let (options, subscribe_user) = subscribe_user(options, subscribe, client);
-                let (user, channel) = (&subscribe.target.user, &subscribe.channel);
-                self.hub.handle_subscribe_user(now, token, user, channel, &options, subscribe_user);
-            }
-            Request::Unsubscribe(unsubscribe) => {
-                let Some(client) = self.client_of(place, &unsubscribe.target) else {
-                    return Ok(());
-                };
-                let token = self.api_token(cx, place)?;
-                let code = UnsubscribeCode::Server;
-                let how = UnsubscribeUser { client, code: code.code(), reason: code.text().into() };
-                let (user, channel) = (&unsubscribe.target.user, &unsubscribe.channel);
-                self.hub.handle_unsubscribe_user(now, token, user, channel, how);
-            }
-            Request::Disconnect(disconnect) => {
-                let Some(client) = self.client_of(place, &disconnect.target) else { return Ok(()) };
-                if client.is_none() && disconnect.whitelist.is_empty() {
-                    self.bar_user(&disconnect.target.user, u32::from(disconnect.code));
-                }
-                let how = DisconnectUser {
-                    client,
-                    except: disconnect.whitelist.clone(),
-                    code: u32::from(disconnect.code),
-                    reason: (&*disconnect.reason).into(),
-                };
-                let token = self.api_token(cx, place)?;
-                self.hub.handle_disconnect_user(now, token, &disconnect.target.user, how);
-            }
+            Request::Subscribe(of) => self.subscribe_user(cx, place, of)?,
+            Request::Unsubscribe(of) => self.unsubscribe_user(cx, place, of)?,
+            Request::Disconnect(of) => self.disconnect_user(cx, place, of)?,
             Request::Refresh(refresh) => self.expire(cx, place, refresh)?,
             Request::Presence(request) => {
                 let options = self.channel_options(&request.channel)?;
@@ -388,10 +345,10 @@ impl Worker<'_> {
                         format_args!("{has} bytes where limits.publication_bytes_max is {max}");
                     return Err(ApiErrorCode::LimitExceeded.with_reason(why));
                 }
-                let Some(client) = self.client_of(place, &send.target) else { return Ok(()) };
+                let Some(only) = self.selected(place, &send.target)? else { return Ok(()) };
                 let token = self.api_token(cx, place)?;
                 let message = SendToUser {
-                    client,
+                    client: only.client,
                     device: (&*send.device).into(),
                     data: send.data.as_bytes().into(),
                     format: send.data.format(),
@@ -471,43 +428,6 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// `refresh`: a user's connections end, or go on until another time.
-    fn expire(
-        &mut self,
-        cx: &mut Context<Link>,
-        place: CommandPlace,
-        refresh: &RefreshRequest<'_>,
-    ) -> Result<(), ApiError> {
-        let Some(client) = self.client_of(place, &refresh.target) else { return Ok(()) };
-        let token = self.api_token(cx, place)?;
-        let now = self.now(cx);
-        let expire_at_s = (refresh.expire_at_s > 0).then_some(refresh.expire_at_s as u64);
-        let is_over = expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1_000) <= now.unix_ms);
-        let user = &refresh.target.user;
-        if !refresh.expired && !is_over {
-            let conn_info = refresh.info.as_ref().map(|info| info.as_bytes().into());
-            let how = RefreshUser { client, expire_at_s, conn_info };
-            self.hub.handle_refresh_user(now, token, user, how);
-            return Ok(());
-        }
-        let code = DisconnectCode::Expired;
-        let how = DisconnectUser {
-            client,
-            except: Vec::new(),
-            code: u32::from(code.code()),
-            reason: code.text().into(),
-        };
-        self.hub.handle_disconnect_user(now, token, user, how);
-        Ok(())
-    }
-
-    fn check_future(&self, expire_at_s: u64) -> Result<(), ApiError> {
-        if expire_at_s > 0 && expire_at_s.saturating_mul(1_000) <= self.clock.now().unix_ms {
-            return Err(ApiErrorCode::BadRequest.with_reason("expire_at: is over"));
-        }
-        Ok(())
-    }
-
     pub(super) fn channel_options(&self, channel: &str) -> Result<Arc<ChannelOptions>, ApiError> {
         let max = self.settings.config.limits.channel_bytes_max;
         let bare = tenant::bare(channel);
@@ -518,37 +438,6 @@ impl Worker<'_> {
         match self.settings.namespace(channel) {
             Some(namespace) => Ok(Arc::clone(&namespace.options)),
             None => Err(ApiErrorCode::UnknownChannel.into()),
-        }
-    }
-
-    /// Which sessions of the user a command is about.
-    fn target(&self, target: &Target<'_>) -> Sessions {
-        let of_client = match &*target.client {
-            "" => Sessions::All,
-            client => client.parse().map_or(Sessions::Nobody, Sessions::One),
-        };
-        let of_session = match &*target.session {
-            "" => Sessions::All,
-            token => session_token::verify(&self.state.keys.session_token, token)
-                .map_or(Sessions::Nobody, Sessions::One),
-        };
-        match (of_client, of_session) {
-            (Sessions::All, one) | (one, Sessions::All) => one,
-            (client, session) if client == session => client,
-            _ => Sessions::Nobody,
-        }
-    }
-
-    /// The only session that a command is about, `None` for all of the user; or the command is done, because it is
-    /// about a session that Dunlin has not issued: it may have ended long ago, or be another server's.
-    fn client_of(&mut self, place: CommandPlace, target: &Target<'_>) -> Option<Option<SessionId>> {
-        match self.target(target) {
-            Sessions::All => Some(None),
-            Sessions::One(session) => Some(Some(session)),
-            Sessions::Nobody => {
-                self.api_calls.handle_answer(place, Ok(Outcome::Done));
-                None
-            }
         }
     }
 
@@ -671,27 +560,4 @@ fn in_order(batch: &Batch<'_>) -> usize {
         )
     };
     batch.commands.iter().position(about_users).unwrap_or(batch.commands.len())
-}
-
-fn subscribe_user(
-    options: Arc<ChannelOptions>,
-    request: &SubscribeRequest<'_>,
-    client: Option<SessionId>,
-) -> (Arc<ChannelOptions>, SubscribeUser) {
-    let options = match request.options.is_empty() {
-        true => options,
-        false => Arc::new(request.options.apply(&options)),
-    };
-    let raw =
-        |json: &Option<dunlin_protocol::Json<'_>>| json.as_ref().map(|json| json.as_bytes().into());
-    let subscribe = SubscribeOptions {
-        recover: request.recover_since,
-        chan_info: raw(&request.info),
-        data: raw(&request.data),
-        granted: true,
-        announce: true,
-        ..SubscribeOptions::default()
-    };
-    let expire_at_s = (request.expire_at_s > 0).then_some(request.expire_at_s);
-    (options, SubscribeUser { client, subscribe, expire_at_s })
 }

@@ -205,6 +205,7 @@ impl Worker<'_> {
             self.heartbeat.release(params);
             return None;
         };
+        self.label(session, identity);
         self.population_changed(&identity.user);
         if let Some(link) = cx.data(conn) {
             link.set_session(Some(session), params);
@@ -218,6 +219,13 @@ impl Worker<'_> {
         self.heartbeat.set_token(session, facts);
         self.set_capabilities(session, &identity.capabilities);
         Some(session)
+    }
+
+    /// Gives a session its labels; most have none.
+    pub(super) fn label(&mut self, session: SessionId, identity: &Identity) {
+        if !identity.labels.is_empty() {
+            self.hub.set_labels(session, identity.labels.clone());
+        }
     }
 
     /// A session that was reserved is not needed.

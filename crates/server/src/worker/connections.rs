@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::{SessionId, tenant};
+use dunlin_hub::{SessionId, TagFilter, tenant};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::{Encoding, Format};
 use serde_json::{Map, Value};
@@ -11,7 +11,7 @@ use super::Worker;
 use super::link::Link;
 use super::parts::{CommandPlace, Pending};
 use crate::api::request::ConnectionsRequest;
-use crate::api::{ApiError, ApiErrorCode, Outcome};
+use crate::api::{ApiError, ApiErrorCode, Outcome, label_filter};
 use crate::bus_message::BusMessage;
 use crate::connections::{
     ConnectionCursor, ConnectionFilter, ConnectionPage, ConnectionSearch, ConnectionView,
@@ -67,6 +67,7 @@ impl Worker<'_> {
                 address,
                 channel: (&*request.channel).into(),
                 info,
+                labels: label_filter(request.label_filter.as_ref())?,
             },
             origin: self.index,
             token,
@@ -108,9 +109,11 @@ impl Worker<'_> {
         let (found, next) = match (&*filter.user, filter.client) {
             (_, Some(client)) => (vec![client], None),
             ("", None) => {
-                let (found, next) = self.hub.sessions_page(from, search.places);
+                // A filter by labels may cost more than all the rest.
+                let cost = filter.labels.as_ref().map_or(1, TagFilter::parts) as u32;
+                let (found, next) = self.hub.sessions_page(from, (search.places / cost).max(1));
                 // A table that ends here was no longer than what is left.
-                search.places -= next.map_or(0, |next| search.places.min(next - from));
+                search.places -= next.map_or(0, |next| search.places.min((next - from) * cost));
                 (found, next)
             }
             (user, None) => {
@@ -157,7 +160,8 @@ impl Worker<'_> {
         let fits = tenant::split(view.user).0 == filter.tenant.as_deref()
             && (filter.user.is_empty() || *view.user == *filter.user)
             && (filter.channel.is_empty() || self.hub.is_subscribed(session, &filter.channel))
-            && has_members(info, &filter.info);
+            && has_members(info, &filter.info)
+            && filter.labels.as_ref().is_none_or(|of| of.admits(self.hub.labels(session)));
         if !fits {
             return None;
         }
@@ -178,6 +182,7 @@ impl Worker<'_> {
             },
             age_s: u64::from(view.age_min) * 60,
             info: info.map(Into::into),
+            labels: self.hub.labels(session).clone(),
             channels: self.hub.subscriptions(session).map(Into::into).collect(),
             outbox_bytes: view.outbox_bytes,
             memory_bytes: self.hub.session_bytes(session),

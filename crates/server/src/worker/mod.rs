@@ -18,6 +18,7 @@ mod accept;
 mod adoption;
 mod api;
 mod api_turns;
+mod api_users;
 mod backends;
 mod backlog;
 mod buffers;
@@ -622,6 +623,7 @@ impl Handler for Worker<'_> {
         self.adopt_newest(cx);
         self.continue_withdrawal(cx);
         self.continue_tenant_sweep(cx);
+        self.continue_walks(cx);
         self.expire_subscriptions(cx);
         self.handle_answers(cx);
         self.turn(cx);
@@ -641,6 +643,7 @@ impl Handler for Worker<'_> {
         }
         let waits = self.withdrawal.is_some()
             || self.sweeps_tenants()
+            || self.hub.has_walks()
             || self.backlogs.is_ready(self.clock.now().ms)
             || self.api_calls.is_ready()
             || !self.large_answers.is_idle()

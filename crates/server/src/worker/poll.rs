@@ -151,6 +151,7 @@ impl Worker<'_> {
         };
         let now = self.now(cx);
         let session = self.hub.open_session(now, new).ok()?;
+        self.label(session, identity);
         self.authenticated(cx, conn);
         self.population_changed(&identity.user);
         self.heartbeat.set_token(session, self.token_facts(identity));

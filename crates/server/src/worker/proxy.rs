@@ -385,13 +385,13 @@ impl Worker<'_> {
         mut result: ConnectResult,
     ) -> Result<Accepted, CommandError> {
         let judged = result.decode().and_then(|()| {
-            let subscriptions = result.subscriptions()?;
+            let (subscriptions, labels) = (result.subscriptions()?, result.take_labels()?);
             match result.user.len() > USER_BYTES_MAX {
                 true => Err(ProxyError::Malformed("result.user is too long".into())),
-                false => Ok(subscriptions),
+                false => Ok((subscriptions, labels)),
             }
         });
-        let subscriptions = judged.map_err(|fault| {
+        let (subscriptions, labels) = judged.map_err(|fault| {
             self.report_fault(cx, proxy, &fault);
             CommandError::Reply(fault.reply())
         })?;
@@ -417,6 +417,7 @@ impl Worker<'_> {
             expire_at_s,
             info: result.info,
             meta: result.meta,
+            labels,
             subscriptions,
             ..Identity::default()
         };

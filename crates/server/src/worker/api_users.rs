@@ -1,0 +1,191 @@
+//! Commands of the server API about users: which sessions are meant, and what is done to them.
+
+use std::sync::Arc;
+
+use dunlin_hub::{
+    ChannelOptions, DisconnectUser, RefreshUser, SessionFilter, SessionId, SubscribeOptions,
+    SubscribeUser, UnsubscribeUser,
+};
+use dunlin_net::Context;
+use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
+
+use super::Worker;
+use super::link::Link;
+use super::parts::CommandPlace;
+use crate::api::request::{
+    DisconnectRequest, RefreshRequest, SubscribeRequest, Target, UnsubscribeRequest,
+};
+use crate::api::{ApiError, ApiErrorCode, Outcome, label_filter};
+use crate::session_token;
+
+/// Which sessions of a user a command is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sessions {
+    All,
+    One(SessionId),
+    Nobody,
+}
+
+impl Worker<'_> {
+    /// Goes on with commands about all users, a step a turn.
+    pub(super) fn continue_walks(&mut self, cx: &mut Context<Link>) {
+        if self.hub.has_walks() {
+            let now = self.now(cx);
+            self.hub.continue_walks(now);
+            self.drain_events(cx);
+        }
+    }
+
+    pub(super) fn subscribe_user(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        request: &SubscribeRequest<'_>,
+    ) -> Result<(), ApiError> {
+        let options = self.channel_options(&request.channel)?;
+        self.check_future(request.expire_at_s)?;
+        let Some(only) = self.selected(place, &request.target)? else { return Ok(()) };
+        let token = self.api_token(cx, place)?;
+        let now = self.now(cx);
+        let (options, how) = subscribe_user(options, request, only);
+        let (user, channel) = (&request.target.user, &request.channel);
+        self.hub.handle_subscribe_user(now, token, user, channel, &options, how);
+        Ok(())
+    }
+
+    pub(super) fn unsubscribe_user(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        request: &UnsubscribeRequest<'_>,
+    ) -> Result<(), ApiError> {
+        let Some(only) = self.selected(place, &request.target)? else { return Ok(()) };
+        let token = self.api_token(cx, place)?;
+        let now = self.now(cx);
+        let code = UnsubscribeCode::Server;
+        let how = UnsubscribeUser { only, code: code.code(), reason: code.text().into() };
+        let (user, channel) = (&request.target.user, &request.channel);
+        self.hub.handle_unsubscribe_user(now, token, user, channel, how);
+        Ok(())
+    }
+
+    pub(super) fn disconnect_user(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        request: &DisconnectRequest<'_>,
+    ) -> Result<(), ApiError> {
+        let Some(only) = self.selected(place, &request.target)? else { return Ok(()) };
+        let token = self.api_token(cx, place)?;
+        let now = self.now(cx);
+        // Of some of his sessions, or of all users, each token is barred by itself.
+        if only == SessionFilter::default() && request.whitelist.is_empty() {
+            self.bar_user(&request.target.user, u32::from(request.code));
+        }
+        let how = DisconnectUser {
+            only,
+            except: request.whitelist.clone(),
+            code: u32::from(request.code),
+            reason: (&*request.reason).into(),
+        };
+        self.hub.handle_disconnect_user(now, token, &request.target.user, how);
+        Ok(())
+    }
+
+    /// `refresh`: a user's connections end, or go on until another time.
+    pub(super) fn expire(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        refresh: &RefreshRequest<'_>,
+    ) -> Result<(), ApiError> {
+        let Some(only) = self.selected(place, &refresh.target)? else { return Ok(()) };
+        let token = self.api_token(cx, place)?;
+        let now = self.now(cx);
+        let expire_at_s = (refresh.expire_at_s > 0).then_some(refresh.expire_at_s as u64);
+        let is_over = expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1_000) <= now.unix_ms);
+        let user = &refresh.target.user;
+        if !refresh.expired && !is_over {
+            let conn_info = refresh.info.as_ref().map(|info| info.as_bytes().into());
+            let how = RefreshUser { only, expire_at_s, conn_info };
+            self.hub.handle_refresh_user(now, token, user, how);
+            return Ok(());
+        }
+        let code = DisconnectCode::Expired;
+        let how = DisconnectUser {
+            only,
+            except: Vec::new(),
+            code: u32::from(code.code()),
+            reason: code.text().into(),
+        };
+        self.hub.handle_disconnect_user(now, token, user, how);
+        Ok(())
+    }
+
+    fn check_future(&self, expire_at_s: u64) -> Result<(), ApiError> {
+        if expire_at_s > 0 && expire_at_s.saturating_mul(1_000) <= self.clock.now().unix_ms {
+            return Err(ApiErrorCode::BadRequest.with_reason("expire_at: is over"));
+        }
+        Ok(())
+    }
+
+    /// Which sessions of the user a command is about.
+    fn target(&self, target: &Target<'_>) -> Sessions {
+        let of_client = match &*target.client {
+            "" => Sessions::All,
+            client => client.parse().map_or(Sessions::Nobody, Sessions::One),
+        };
+        let of_session = match &*target.session {
+            "" => Sessions::All,
+            token => session_token::verify(&self.state.keys.session_token, token)
+                .map_or(Sessions::Nobody, Sessions::One),
+        };
+        match (of_client, of_session) {
+            (Sessions::All, one) | (one, Sessions::All) => one,
+            (client, session) if client == session => client,
+            _ => Sessions::Nobody,
+        }
+    }
+
+    /// Which sessions of its users a command is about. `None`: it is done, because it is about a session that Dunlin has not
+    /// issued: it may have ended long ago, or be another server's.
+    pub(super) fn selected(
+        &mut self,
+        place: CommandPlace,
+        target: &Target<'_>,
+    ) -> Result<Option<SessionFilter>, ApiError> {
+        let client = match self.target(target) {
+            Sessions::All => None,
+            Sessions::One(session) => Some(session),
+            Sessions::Nobody => {
+                self.api_calls.handle_answer(place, Ok(Outcome::Done));
+                return Ok(None);
+            }
+        };
+        let labels = label_filter(target.label_filter.as_ref())?;
+        Ok(Some(SessionFilter { client, labels, all_users: target.all_users }))
+    }
+}
+
+fn subscribe_user(
+    options: Arc<ChannelOptions>,
+    request: &SubscribeRequest<'_>,
+    only: SessionFilter,
+) -> (Arc<ChannelOptions>, SubscribeUser) {
+    let options = match request.options.is_empty() {
+        true => options,
+        false => Arc::new(request.options.apply(&options)),
+    };
+    let raw =
+        |json: &Option<dunlin_protocol::Json<'_>>| json.as_ref().map(|json| json.as_bytes().into());
+    let subscribe = SubscribeOptions {
+        recover: request.recover_since,
+        chan_info: raw(&request.info),
+        data: raw(&request.data),
+        granted: true,
+        announce: true,
+        ..SubscribeOptions::default()
+    };
+    let expire_at_s = (request.expire_at_s > 0).then_some(request.expire_at_s);
+    (options, SubscribeUser { only, subscribe, expire_at_s })
+}
