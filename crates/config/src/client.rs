@@ -3,7 +3,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClientProxy, LIVE, Map, NEW_CONNECTIONS, Secret};
+use crate::{ClaimPath, ClientProxy, LIVE, Map, NEW_CONNECTIONS, Secret};
 
 /// How clients connect and who they are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -220,7 +220,7 @@ token! {
         /// lead into objects, `\\` takes the next character as it is. What is no text is written as JSON; a claim that is not
         /// there gives no label. One that `labels` of the token has by this name gives way.
         #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-        labels_from_claim: Map<String> = Map::new(),
+        labels_from_claim: Map<ClaimPath> = Map::new(),
     }
 }
 
@@ -235,14 +235,14 @@ token! {
 }
 
 impl Token {
-    fn labels(&self) -> Option<&Map<String>> {
+    fn labels(&self) -> Option<&Map<ClaimPath>> {
         Some(&self.labels_from_claim)
     }
 }
 
 impl SubscriptionToken {
     /// A connection has its labels from its connect on.
-    fn labels(&self) -> Option<&Map<String>> {
+    fn labels(&self) -> Option<&Map<ClaimPath>> {
         None
     }
 }
@@ -277,7 +277,7 @@ pub struct TokenRules<'a> {
     /// Which claim names the user, if not `sub`.
     pub user_id_claim: Option<&'a str>,
     /// Names of labels, each with the way to the claim that has its value; `None`: these tokens say nothing of connections.
-    pub labels_from_claim: Option<&'a Map<String>>,
+    pub labels_from_claim: Option<&'a Map<ClaimPath>>,
     /// How far clocks may differ, in milliseconds.
     pub leeway_ms: u64,
 }

@@ -12,8 +12,8 @@ use serde_json::{Map as Object, Value};
 use crate::pointer::Pointer;
 use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
-    Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, HealthCheck, Hook,
-    Ingress, Limits, Listener, Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy,
+    ClaimPath, Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, HealthCheck,
+    Hook, Ingress, Limits, Listener, Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy,
     PushConfig, PusherApp, PusherConfig, Route, Rpc, RpcNamespace, Secret, Server, SharedBudget,
     Shutdown, SubscriptionToken, Tenant, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
 };
@@ -504,9 +504,9 @@ impl Part for Secret {
     }
 }
 
-/// A map's entry that is a text.
-impl Part for String {
-    fn from_value(value: Value) -> Result<String, EditError> {
+/// The same.
+impl Part for ClaimPath {
+    fn from_value(value: Value) -> Result<ClaimPath, EditError> {
         Ok(serde_json::from_value(value)?)
     }
 
@@ -526,7 +526,7 @@ impl Part for String {
     }
 
     fn replace(&mut self, value: Value) -> Result<(), EditError> {
-        *self = String::from_value(value)?;
+        *self = ClaimPath::from_value(value)?;
         Ok(())
     }
 
@@ -534,7 +534,7 @@ impl Part for String {
         self.replace(patch)
     }
 
-    fn compare(&self, after: &String, path: &mut String, out: &mut Vec<Difference>) {
+    fn compare(&self, after: &ClaimPath, path: &mut String, out: &mut Vec<Difference>) {
         if self != after {
             let (before, after) = (Some(self.sparse()), Some(after.sparse()));
             out.push(Difference { pointer: path.clone(), before, after });
@@ -542,7 +542,7 @@ impl Part for String {
     }
 
     fn sparse(&self) -> Value {
-        Value::String(self.clone())
+        Value::String(self.as_str().to_owned())
     }
 }
 

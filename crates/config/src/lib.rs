@@ -9,6 +9,7 @@ mod change;
 mod changes;
 mod channel;
 mod check;
+mod claim_path;
 mod client;
 mod cluster;
 pub mod docs;
@@ -57,6 +58,7 @@ pub use changes::Changes;
 pub use channel::{
     Channel, ChannelOptions, DeltaType, Overflow, PRIVATE_PREFIX, RecoveryMode, split_channel,
 };
+pub use claim_path::ClaimPath;
 pub use client::{
     Client, JwksRules, LongPoll, PersonalChannel, SubscriptionToken, Token, TokenRules,
 };

@@ -6,14 +6,13 @@ use crate::entries;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::path::Path;
-use crate::{ChannelOptions, Config, Map, Serves, TokenRules};
+use crate::{ChannelOptions, ClaimPath, Config, Map, Serves, TokenRules};
 
 /// What a publication grows by on its way to a client: envelope, channel name, client info.
 const ENVELOPE_BYTES: usize = 4_096;
-/// Labels of a connection, the bytes of a name, and of a way to the claim of its value.
+/// Labels of a connection, and the bytes of a name.
 const LABELS_MAX: usize = 32;
 const LABEL_NAME_BYTES_MAX: usize = 64;
-const CLAIM_PATH_BYTES_MAX: usize = 256;
 
 impl Config {
     /// Checks what no single key can say.
@@ -307,7 +306,7 @@ impl Config {
 }
 
 /// Labels from claims: names and paths as Centrifugo has them.
-fn labels_from_claim(path: &Path, labels: &Map<String>, errors: &mut ConfigErrors) {
+fn labels_from_claim(path: &Path, labels: &Map<ClaimPath>, errors: &mut ConfigErrors) {
     if labels.len() > LABELS_MAX {
         let message = format!("there are {}", labels.len());
         errors.add(path.clone(), message, format!("a connection has at most {LABELS_MAX} labels"));
@@ -321,14 +320,7 @@ fn labels_from_claim(path: &Path, labels: &Map<String>, errors: &mut ConfigError
             let fix = "write letters, digits and `_`, at most 64, and no digit first";
             errors.add(path.join(name), "this is no name of a label", fix);
         }
-        // What another implementation would take for more than names must not be read as something else here.
-        let mut is_escaped = false;
-        let is_special = claim.chars().any(|c| {
-            let special = !is_escaped && "@#[]{}*?!|".contains(c);
-            is_escaped = c == '\\' && !is_escaped;
-            special
-        });
-        if claim.is_empty() || claim.len() > CLAIM_PATH_BYTES_MAX || is_special {
+        if !claim.is_legal() {
             let fix = "write names of claims with dots between them, in at most 256 bytes; `\\` before one of `@#[]{}*?!|`";
             errors.add(path.join(name), "this is no way to a claim", fix);
         }

@@ -1,7 +1,7 @@
 //! Configurations of Centrifugo v6, and what becomes of them.
 
-use dunlin_config::Config;
 use dunlin_config::centrifugo::{Format, Imported, Mapping, import};
+use dunlin_config::{ClaimPath, Config};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ fn what_dunlin_has_is_taken() {
     let rules = config.client.token.rules();
     assert_eq!((rules.audience, rules.user_id_claim), (Some("web"), Some("uid")));
     let labels = &config.client.token.labels_from_claim;
-    assert_eq!(labels.get("region").map(String::as_str), Some("deployment.region"));
+    assert_eq!(labels.get("region").map(ClaimPath::as_str), Some("deployment.region"));
     assert_eq!((rules.issuer_regex, rules.jwks.is_some()), (Some("^https://"), true));
     assert_eq!(*config.client.allowed_origins, ["https://example.com", "https://*.example.org"]);
     assert_eq!(

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use dunlin_config::ClaimPath;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::claim_path::ClaimPath;
 use super::{Allow, Capabilities, Error, Identity, Subscription, TokenClaims};
 use crate::api::request::OptionsOverride;
 use crate::labels::tags_of;

@@ -4,7 +4,6 @@
 //! argument; nothing here reads a clock.
 
 mod capability;
-mod claim_path;
 mod claims;
 pub(crate) mod jwks;
 mod key;
@@ -18,7 +17,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use dunlin_config::{Map, TokenRules};
+use dunlin_config::{ClaimPath, Map, TokenRules};
 use dunlin_hub::Tags;
 use jsonwebtoken::Algorithm;
 use jsonwebtoken::errors::ErrorKind;
@@ -29,7 +28,6 @@ use serde_json::value::RawValue;
 
 pub(crate) use self::capability::Regexes;
 pub use self::capability::{Allow, Capabilities};
-use self::claim_path::ClaimPath;
 use self::claims::Claims;
 pub use self::claims::SubscribeOptions;
 pub(crate) use self::claims::overrides;
@@ -215,7 +213,7 @@ impl Verifier {
                 .labels_from_claim
                 .into_iter()
                 .flat_map(Map::iter)
-                .map(|(label, path)| (label.to_owned(), ClaimPath::of(path)))
+                .map(|(label, path)| (label.to_owned(), path.clone()))
                 .collect(),
             leeway_ms: rules.leeway_ms,
         }

@@ -1,6 +1,6 @@
 //! Labels of connections, and commands about those that have them.
 
-use dunlin_config::{Config, Secret};
+use dunlin_config::{ClaimPath, Config, Secret};
 use serde_json::{Value, json};
 
 use super::{Client, KEY, token};
@@ -10,8 +10,8 @@ use crate::tests::{Cluster, Listener};
 fn signed(config: &mut Config) {
     config.client.token.hmac_secret = Some(Secret::new(KEY));
     let labels = &mut config.client.token.labels_from_claim;
-    labels.insert("tier", "plan.tier".to_owned());
-    labels.insert("beta", "beta".to_owned());
+    labels.insert("tier", ClaimPath::from("plan.tier"));
+    labels.insert("beta", ClaimPath::from("beta"));
 }
 
 fn api(cluster: &Cluster, method: &str, body: &Value) -> Value {
