@@ -168,7 +168,7 @@ pub(crate) enum ScatterRequest {
     Sessions {
         user: Box<str>,
         only: SessionFilter,
-        action: SessionAction,
+        action: Box<SessionAction>,
     },
 }
 
@@ -224,7 +224,7 @@ impl ScatterRequest {
         let Self::Sessions { only, action, .. } = self else { return 0 };
         let filter = only.labels.as_ref().map_or(0, TagFilter::bytes);
         filter
-            + match action {
+            + match &**action {
                 SessionAction::Send { data, .. } => data.len(),
                 _ => 0,
             }

@@ -170,6 +170,7 @@ impl Authorizer for Rules {
                     .info(json!({"device": ask.client.header("x-device")}))
                     .data(json!({"cookie": ask.client.emulated_header("Cookie")}))
                     .meta(json!({"session": 7}))
+                    .labels([("region", "eu"), ("tier", "pro")])
                     .subscribe_with("inbox", SubscribeResult::default().data(json!("first"))),
             ),
         }
@@ -278,7 +279,9 @@ fn a_client_is_what_the_program_says_and_is_asked_about_by_its_headers() {
     // The rest of the server knows it by that user, and the program's threads reach it.
     let (respond, response) = mpsc::channel();
     let then = move |body: &[u8]| respond.send(String::from_utf8(body.to_vec()).unwrap()).unwrap();
-    handle.call("disconnect", &json!({"user": "ada"}), then).unwrap();
+    let labels = json!({"key": "tier", "cmp": "eq", "val": "pro"});
+    let all = json!({"all_users": true, "label_filter": labels});
+    handle.call("disconnect", &all, then).unwrap();
     assert_eq!(response.recv_timeout(TIMEOUT).unwrap(), r#"{"result":{}}"#);
     assert_eq!(client.next()["push"]["disconnect"]["code"], 3503);
     assert!(handle.call("no such", &json!({}), |_| {}).is_err());

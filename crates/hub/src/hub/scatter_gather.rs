@@ -163,7 +163,8 @@ impl Hub {
         }
         // Nobody's name stands for all users: they may be anywhere.
         let whose = if only.all_users { "" } else { user };
-        let scatter = ScatterRequest::Sessions { user: user.into(), only, action };
+        let (user, action) = (user.into(), Box::new(action));
+        let scatter = ScatterRequest::Sessions { user, only, action };
         self.scatter(token, result, client, whose, scatter)
     }
 

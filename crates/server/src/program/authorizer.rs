@@ -266,6 +266,7 @@ asks! {
 }
 
 /// What an authorizer has said.
+#[allow(clippy::large_enum_variant, reason = "there is one of a command, for a moment")]
 pub(crate) enum AuthorizerReply {
     Rules,
     Now(AnyDecision),
