@@ -348,6 +348,10 @@ mod tests {
     use super::*;
 
     /// A channel with so many messages acknowledged at offsets from 1 of the epoch `a`, and a follower at its begin.
+    fn arrival(offset: u64, number: u32) -> Arrival {
+        Arrival { offset, number, crosses: false }
+    }
+
     fn scene(messages: u32) -> (Ledger, Follower) {
         let ledger = Ledger::new(1, Loss::All);
         for _ in 0..messages {
@@ -355,7 +359,7 @@ mod tests {
             ledger.acknowledged(0, number, "a", number.into());
         }
         let mut follower = Follower::default();
-        ledger.subscribed(0, 0, &mut follower, ("a", 0), false, &[]);
+        ledger.subscribed(0, 0, &mut follower, ("a", 0), None);
         (ledger, follower)
     }
 
@@ -366,9 +370,9 @@ mod tests {
     #[test]
     fn who_gets_each_message_once_and_in_order_agrees_also_over_a_recovery() {
         let (ledger, mut follower) = scene(5);
-        ledger.published(0, 0, &mut follower, 1, 1, false);
-        ledger.subscribed(0, 0, &mut follower, ("a", 4), true, &[(2, 2), (3, 3), (4, 4)]);
-        ledger.published(0, 0, &mut follower, 5, 5, false);
+        ledger.published(0, 0, &mut follower, arrival(1, 1));
+        ledger.subscribed(0, 0, &mut follower, ("a", 4), Some(&[(2, 2), (3, 3), (4, 4)]));
+        ledger.published(0, 0, &mut follower, arrival(5, 5));
         ledger.ended(0, 0, &follower);
         assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
     }
@@ -376,17 +380,17 @@ mod tests {
     #[test]
     fn each_disagreement_has_its_name() {
         let (ledger, mut follower) = scene(5);
-        ledger.published(0, 0, &mut follower, 1, 1, false);
+        ledger.published(0, 0, &mut follower, arrival(1, 1));
         let at_one = follower;
-        ledger.published(0, 0, &mut follower, 3, 3, false);
+        ledger.published(0, 0, &mut follower, arrival(3, 3));
         assert_eq!(kinds(&ledger), ["a message that was lost", "an offset that is not the next"]);
 
         let (ledger, _) = scene(5);
-        ledger.published(0, 0, &mut at_one.clone(), 2, 1, false);
+        ledger.published(0, 0, &mut at_one.clone(), arrival(2, 1));
         assert_eq!(kinds(&ledger), ["a message again or late", "one position of two messages"]);
 
         let (ledger, _) = scene(5);
-        ledger.subscribed(0, 0, &mut at_one.clone(), ("a", 3), true, &[(2, 2)]);
+        ledger.subscribed(0, 0, &mut at_one.clone(), ("a", 3), Some(&[(2, 2)]));
         ledger.ended(0, 0, &at_one);
         assert_eq!(kinds(&ledger), ["a recovery with a hole", "an end that is missing"]);
     }
@@ -397,13 +401,13 @@ mod tests {
         let number = ledger.begin(0);
         ledger.uncertain(0, number);
         for (offset, number) in [(1, 1), (2, 2), (3, 3)] {
-            ledger.published(0, 0, &mut follower, offset, number, false);
+            ledger.published(0, 0, &mut follower, arrival(offset, number));
         }
         ledger.acknowledged(0, number, "b", 1);
-        ledger.subscribed(0, 0, &mut follower, ("b", 0), false, &[]);
-        ledger.published(0, 0, &mut follower, 1, 3, false);
+        ledger.subscribed(0, 0, &mut follower, ("b", 0), None);
+        ledger.published(0, 0, &mut follower, arrival(1, 3));
         assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
-        ledger.published(0, 0, &mut follower, 2, 3, false);
+        ledger.published(0, 0, &mut follower, arrival(2, 3));
         assert_eq!(kinds(&ledger), ["a message again or late"]);
     }
 
@@ -415,11 +419,11 @@ mod tests {
             assert_eq!(ledger.begin(0), number);
             ledger.acknowledged(0, number, at.0, at.1);
         }
-        ledger.subscribed(0, 0, &mut follower, ("a", 0), false, &[]);
-        ledger.published(0, 0, &mut follower, 1, 1, false);
-        ledger.subscribed(0, 0, &mut follower, ("b", 2), true, &[(2, 3)]);
+        ledger.subscribed(0, 0, &mut follower, ("a", 0), None);
+        ledger.published(0, 0, &mut follower, arrival(1, 1));
+        ledger.subscribed(0, 0, &mut follower, ("b", 2), Some(&[(2, 3)]));
         let mut other = follower;
-        ledger.subscribed(0, 0, &mut other, ("c", 2), false, &[]);
+        ledger.subscribed(0, 0, &mut other, ("c", 2), None);
         ledger.ended(0, 0, &other);
         assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
         ledger.ended(0, 0, &follower);
@@ -430,24 +434,24 @@ mod tests {
     fn who_could_recover_is_not_to_be_refused() {
         let ledger = Ledger::new(1, Loss::Nothing);
         let mut follower = Follower::default();
-        ledger.subscribed(0, 0, &mut follower, ("a", 0), false, &[]);
+        ledger.subscribed(0, 0, &mut follower, ("a", 0), None);
         assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
-        ledger.subscribed(0, 0, &mut follower, ("b", 0), false, &[]);
+        ledger.subscribed(0, 0, &mut follower, ("b", 0), None);
         assert_eq!(kinds(&ledger), ["a recovery that was refused, and nothing was lost"]);
     }
 
     #[test]
     fn what_was_refused_is_missed_by_nobody_and_delivered_to_nobody() {
         let (ledger, mut follower) = scene(1);
-        ledger.published(0, 0, &mut follower, 1, 1, false);
+        ledger.published(0, 0, &mut follower, arrival(1, 1));
         let refused = ledger.begin(0);
         assert!(!ledger.refused(0, refused));
         let next = ledger.begin(0);
         ledger.acknowledged(0, next, "a", 2);
         let mut other = follower;
-        ledger.published(0, 0, &mut follower, 2, next, false);
+        ledger.published(0, 0, &mut follower, arrival(2, next));
         assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
-        ledger.published(0, 1, &mut other, 2, refused, false);
+        ledger.published(0, 1, &mut other, arrival(2, refused));
         assert!(kinds(&ledger).contains(&"a message that was refused"));
     }
 }
