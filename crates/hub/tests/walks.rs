@@ -132,7 +132,7 @@ fn all_users_are_those_of_whoever_asks() {
     world.hub(0).handle_disconnect_user(now, 9, &acme, disconnect(all(None)));
     assert_eq!(outcome(&mut world), (Ok(2), vec![ann, nobody]));
     assert_eq!(world.read(longer), "");
-    // Without being told so nobody's name is no user.
+    // Unless all users are meant, nobody's name is no user.
     world.hub(0).handle_disconnect_user(now, 9, &acme, disconnect(SessionFilter::default()));
     assert_eq!(outcome(&mut world).0, Err(Error::BadRequest));
 }
