@@ -194,7 +194,7 @@ fn decode_info(message: &[u8]) -> Result<ClientInfo, ProtobufError> {
         }
     }
     let client = SessionId::from_u64(client).ok_or(ProtobufError::Range)?;
-    Ok(ClientInfo { user: user.into(), client, conn_info, chan_info })
+    Ok(ClientInfo { user: user.into(), client, foreign_client: None, conn_info, chan_info })
 }
 
 #[cfg(test)]
@@ -209,7 +209,13 @@ mod tests {
         let info = (text(), 0..1u64 << 53, prop::option::of(bytes()), prop::option::of(bytes()));
         let info = info.prop_map(|(user, client, conn_info, chan_info)| {
             let client = SessionId::from_u64(client).expect("fits");
-            Arc::new(ClientInfo { user: user.into(), client, conn_info, chan_info })
+            Arc::new(ClientInfo {
+                user: user.into(),
+                client,
+                foreign_client: None,
+                conn_info,
+                chan_info,
+            })
         });
         let tags = prop::collection::vec((text(), text()), 0..3);
         let key = prop::option::of(text());

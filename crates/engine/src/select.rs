@@ -1,9 +1,17 @@
 //! Parts of streams.
 
 use dunlin_hub::engine::Lineage;
-use dunlin_hub::{Error, History, HistoryFilter, Publication, StreamPosition};
+use dunlin_hub::{Error, History, HistoryFilter, Publication, PublicationParts, StreamPosition};
 
-use crate::frame::Frame;
+use crate::frame::{Frame, FrameError};
+
+/// Where a stream is, and how much it keeps.
+pub(crate) struct Part<'a> {
+    pub(crate) position: StreamPosition,
+    pub(crate) inherits: &'a Lineage,
+    /// Publications that are kept.
+    pub(crate) size: u32,
+}
 
 /// The part of a stream that was asked for, from the messages in which it is.
 pub(crate) fn select<'a>(
@@ -13,6 +21,24 @@ pub(crate) fn select<'a>(
     filter: &HistoryFilter,
     size: u32,
 ) -> Result<History, Error> {
+    let mut decoded = messages.flat_map(|message| {
+        let publications = Frame::parse(message).and_then(|frame| frame.publications());
+        let (publications, error) = match publications {
+            Ok(publications) => (publications, None),
+            Err(error) => (Vec::new(), Some(Err(error))),
+        };
+        publications.into_iter().map(|(publication, _)| Ok(publication)).chain(error)
+    });
+    select_publications(&Part { position, inherits, size }, &mut decoded, filter)
+}
+
+/// As [`select`], from publications, oldest first.
+pub(crate) fn select_publications(
+    part: &Part<'_>,
+    decoded: &mut dyn Iterator<Item = Result<PublicationParts, FrameError>>,
+    filter: &HistoryFilter,
+) -> Result<History, Error> {
+    let &Part { position, inherits, size } = part;
     let (mut first, mut last) = (position.offset.saturating_sub(u64::from(size)) + 1, u64::MAX);
     if let Some(since) = filter.since {
         if !since.epoch.is_none() && since.epoch != position.epoch && !inherits.contains(since) {
@@ -24,13 +50,10 @@ pub(crate) fn select<'a>(
         }
     }
     let mut publications = Vec::new();
-    for message in messages {
-        let frame = Frame::parse(message);
-        let decoded = frame.and_then(|frame| frame.publications());
-        for (publication, _) in decoded.map_err(|_| Error::EngineRefused)? {
-            if (first..=last).contains(&publication.offset) {
-                publications.push(Publication::from(publication));
-            }
+    for publication in decoded {
+        let publication = publication.map_err(|_| Error::EngineRefused)?;
+        if (first..=last).contains(&publication.offset) {
+            publications.push(Publication::from(publication));
         }
     }
     if filter.reverse {

@@ -86,7 +86,13 @@ impl PlainMember {
 impl From<&PlainMember> for HomeMember {
     fn from(member: &PlainMember) -> Self {
         let (user, client) = (member.user.clone(), member.session());
-        let info = Arc::new(ClientInfo { user, client, conn_info: None, chan_info: None });
+        let info = Arc::new(ClientInfo {
+            user,
+            client,
+            foreign_client: None,
+            conn_info: None,
+            chan_info: None,
+        });
         Self { info, presence: member.is(PRESENCE), join_leave: member.is(JOIN_LEAVE) }
     }
 }
@@ -293,7 +299,13 @@ mod tests {
     fn member(number: u64, user: &str, chan_info: Option<&str>) -> HomeMember {
         let client = SessionId::from_u64(number).expect("53 bits");
         let chan_info = chan_info.map(|info| info.as_bytes().into());
-        let info = Arc::new(ClientInfo { user: user.into(), client, conn_info: None, chan_info });
+        let info = Arc::new(ClientInfo {
+            user: user.into(),
+            client,
+            foreign_client: None,
+            conn_info: None,
+            chan_info,
+        });
         HomeMember {
             info,
             presence: number.is_multiple_of(2),

@@ -192,6 +192,9 @@ pub struct ClientInfo {
     pub user: ArcStr,
     /// The session.
     pub client: SessionId,
+    /// The client's id at a server of another kind that shares the channel. Then `client` is no session's, but a number that was
+    /// made of this id.
+    pub foreign_client: Option<Box<str>>,
     /// Raw JSON about the connection.
     pub conn_info: Option<Box<[u8]>>,
     /// Raw JSON about the connection in this channel.
@@ -203,7 +206,8 @@ impl ClientInfo {
     pub(crate) fn cost(&self) -> usize {
         const NAMES: usize = 128;
         let json = |json: &Option<Box<[u8]>>| json.as_ref().map_or(0, |json| json.len());
-        NAMES + self.user.len() + json(&self.conn_info) + json(&self.chan_info)
+        let foreign = self.foreign_client.as_ref().map_or(0, |client| client.len());
+        NAMES + self.user.len() + foreign + json(&self.conn_info) + json(&self.chan_info)
     }
 }
 

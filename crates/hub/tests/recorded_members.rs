@@ -87,7 +87,13 @@ fn who_joins_elsewhere_is_announced_to_subscribers_here_and_to_nobody_where_ther
     world.subscribe(ann, "room", &options(), watch);
     world.read(ann);
     let client = SessionId::pack(77, 1, 1, 1, 1);
-    let info = ClientInfo { client, user: "bob".into(), conn_info: None, chan_info: None };
+    let info = ClientInfo {
+        client,
+        foreign_client: None,
+        user: "bob".into(),
+        conn_info: None,
+        chan_info: None,
+    };
     let info = Arc::new(info);
     for worker in 0..2 {
         let now = world.now;

@@ -466,6 +466,7 @@ mod tests {
     #[test]
     fn the_other_pushes_as_the_documentation_has_them() {
         let info = ClientInfo {
+            foreign_client: None,
             user: "2694".into(),
             client: SessionId::from_u64(9_007_199_254_740_991).unwrap(),
             conn_info: Some(b"{\"a\":1}".as_slice().into()),

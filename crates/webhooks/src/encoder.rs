@@ -302,6 +302,7 @@ mod tests {
     #[test]
     fn a_publication_carries_its_place_and_its_data_as_they_are() {
         let info = ClientInfo {
+            foreign_client: None,
             user: "ada".into(),
             client: SessionId::from_u64(42).unwrap(),
             conn_info: None,

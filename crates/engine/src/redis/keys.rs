@@ -9,6 +9,10 @@
 //! | `PREFIX:probe:ID` | channel of one connection's messages to itself |
 //!
 //! `PREFIX` has `@DATABASE` behind it if the database is not 0, and in a cluster `{TAG}`, which says the slot.
+//!
+//! In Centrifugo's layout the names are Centrifugo's, see [`centrifugo`](super::centrifugo).
+
+use super::config::{Layout, RedisConfig, Topology};
 
 /// Slots of a Redis Cluster.
 const SLOTS: u16 = 16_384;
@@ -22,9 +26,43 @@ pub(crate) struct Keys {
     /// Of each partition in a cluster.
     slots: Vec<u16>,
     sharded: bool,
+    layout: Layout,
 }
 
 impl Keys {
+    pub(crate) fn new(config: &RedisConfig) -> Keys {
+        let (servers, cluster) = match &config.topology {
+            Topology::Servers(servers) => (servers.len(), None),
+            Topology::Sentinel { primaries, .. } => (primaries.len(), None),
+            Topology::Cluster { partitions, .. } => (0, Some(*partitions)),
+        };
+        match (config.layout, cluster) {
+            (Layout::Centrifugo, _) => Keys::of_centrifugo(&config.prefix, servers, cluster),
+            (Layout::Dunlin, None) => Keys::of_servers(&config.prefix, config.database, servers),
+            (Layout::Dunlin, Some(partitions)) => Keys::of_cluster(&config.prefix, partitions),
+        }
+    }
+
+    /// Names of Centrifugo's layout, of partitions that are servers of their own or tags of a cluster. It has no place for
+    /// the database: publish/subscribe of all databases is one.
+    pub(crate) fn of_centrifugo(prefix: &str, servers: usize, cluster: Option<u16>) -> Keys {
+        let base = prefix.to_owned();
+        let layout = Layout::Centrifugo;
+        match cluster {
+            None => {
+                let prefixes = vec![String::new(); servers.max(1)];
+                Keys { base, prefixes, slots: Vec::new(), sharded: false, layout }
+            }
+            Some(partitions) => {
+                let numbers = 0..partitions.clamp(1, SLOTS);
+                let slots = numbers.clone().map(|number| slot_of(number.to_string().as_bytes()));
+                let slots = slots.collect();
+                let prefixes = numbers.map(|number| format!("{{{number}}}.")).collect();
+                Keys { base, prefixes, slots, sharded: true, layout }
+            }
+        }
+    }
+
     /// Of partitions that are servers of their own.
     pub(crate) fn of_servers(prefix: &str, database: u32, servers: usize) -> Keys {
         let prefix = match database {
@@ -36,6 +74,7 @@ impl Keys {
             base: prefix,
             slots: Vec::new(),
             sharded: false,
+            layout: Layout::Dunlin,
         }
     }
 
@@ -60,7 +99,8 @@ impl Keys {
                 left -= 1;
             }
         }
-        Keys { base: prefix.to_owned(), prefixes, slots, sharded: true }
+        let layout = Layout::Dunlin;
+        Keys { base: prefix.to_owned(), prefixes, slots, sharded: true, layout }
     }
 
     pub(crate) fn partitions(&self) -> usize {
@@ -83,24 +123,59 @@ impl Keys {
         }
     }
 
+    /// The name of the channel of publish/subscribe; in Dunlin's layout that of the list, too.
     pub(crate) fn list(&self, partition: usize, channel: &str) -> Vec<u8> {
-        self.key(partition, "c", channel)
+        match self.layout {
+            Layout::Dunlin => self.key(partition, "c", channel),
+            Layout::Centrifugo => self.centrifugo(partition, "client", channel),
+        }
+    }
+
+    /// Where a stream's entries are in Centrifugo's layout.
+    pub(crate) fn stream(&self, partition: usize, channel: &str) -> Vec<u8> {
+        self.centrifugo(partition, "stream", channel)
     }
 
     pub(crate) fn state(&self, partition: usize, channel: &str) -> Vec<u8> {
-        self.key(partition, "m", channel)
+        match self.layout {
+            Layout::Dunlin => self.key(partition, "m", channel),
+            Layout::Centrifugo => self.centrifugo(partition, "stream.meta", channel),
+        }
     }
 
     pub(crate) fn idempotency(&self, partition: usize, channel: &str, key: &str) -> Vec<u8> {
-        format!("{}:i:{}:{channel}:{key}", self.prefixes[partition], channel.len()).into_bytes()
+        match self.layout {
+            Layout::Dunlin => {
+                let prefix = &self.prefixes[partition];
+                format!("{prefix}:i:{}:{channel}:{key}", channel.len()).into_bytes()
+            }
+            Layout::Centrifugo => self.centrifugo(partition, "result", &format!("{channel}.{key}")),
+        }
     }
 
     pub(crate) fn generation(&self, partition: usize) -> Vec<u8> {
-        format!("{}:g", self.prefixes[partition]).into_bytes()
+        match self.layout {
+            Layout::Dunlin => format!("{}:g", self.prefixes[partition]).into_bytes(),
+            Layout::Centrifugo => self.centrifugo(partition, "dunlin", "generation"),
+        }
     }
 
     pub(crate) fn probe(&self, partition: usize, id: u64) -> Vec<u8> {
-        format!("{}:probe:{id:x}", self.prefixes[partition]).into_bytes()
+        match self.layout {
+            Layout::Dunlin => format!("{}:probe:{id:x}", self.prefixes[partition]).into_bytes(),
+            Layout::Centrifugo => self.centrifugo(partition, "dunlin.probe", &format!("{id:x}")),
+        }
+    }
+
+    /// The channel of publish/subscribe in which nodes of Dunlin are told whose publications were removed, where Centrifugo's
+    /// layout has no message for that. It is not sharded.
+    pub(crate) fn removals(&self) -> Option<Vec<u8>> {
+        (self.layout == Layout::Centrifugo)
+            .then(|| format!("{}.dunlin.removed", self.base).into_bytes())
+    }
+
+    fn centrifugo(&self, partition: usize, kind: &str, name: &str) -> Vec<u8> {
+        format!("{}.{kind}.{}{name}", self.base, self.prefixes[partition]).into_bytes()
     }
 
     fn key(&self, partition: usize, kind: &str, channel: &str) -> Vec<u8> {
@@ -117,6 +192,13 @@ impl Keys {
     /// The channel whose list has this name, if it is one of ours.
     pub(crate) fn channel<'a>(&self, list: &'a [u8]) -> Option<&'a str> {
         let rest = str::from_utf8(list).ok()?.strip_prefix(self.base.as_str())?;
+        if self.layout == Layout::Centrifugo {
+            let rest = rest.strip_prefix(".client.")?;
+            return match self.sharded {
+                false => Some(rest),
+                true => Some(rest.strip_prefix('{')?.split_once("}.")?.1),
+            };
+        }
         let rest = match self.sharded {
             false => rest,
             true => rest.strip_prefix('{')?.split_once('}')?.1,
@@ -175,6 +257,24 @@ mod tests {
         }
         // The example of the cluster's specification.
         assert_eq!(slot_of(b"123456789"), 0x31c3);
+    }
+
+    /// Names as a server of Centrifugo 6 was seen to write them.
+    #[test]
+    fn the_names_of_centrifugos_layout_are_those_of_centrifugo() {
+        let keys = Keys::of_centrifugo("centrifugo", 1, None);
+        assert_eq!(keys.list(0, "chat:a"), b"centrifugo.client.chat:a");
+        assert_eq!(keys.stream(0, "chat:a"), b"centrifugo.stream.chat:a");
+        assert_eq!(keys.state(0, "chat:a"), b"centrifugo.stream.meta.chat:a");
+        assert_eq!(keys.idempotency(0, "chat:a", "k"), b"centrifugo.result.chat:a.k");
+        assert_eq!(keys.channel(b"centrifugo.client.chat:a"), Some("chat:a"));
+        assert_eq!(keys.channel(b"centrifugo.stream.chat:a"), None);
+        let keys = Keys::of_centrifugo("c", 0, Some(128));
+        let partition = keys.partition("a.b");
+        let tag = format!("{{{partition}}}");
+        assert_eq!(keys.list(partition, "a.b"), format!("c.client.{tag}.a.b").into_bytes());
+        assert_eq!(keys.channel(&keys.list(partition, "a.b")), Some("a.b"));
+        assert_eq!(keys.slot(partition), Some(slot_of(partition.to_string().as_bytes())));
     }
 
     #[test]

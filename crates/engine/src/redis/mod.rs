@@ -16,6 +16,7 @@
 //!
 //! **Liveness is measured**: each connection sends itself a message, and is given up when it does not come back.
 
+mod centrifugo;
 mod config;
 mod keys;
 mod known;
@@ -42,12 +43,12 @@ use self::operation::{Batch, Check, Opening, Operation, Positions, Queued};
 use self::partition::{Partition, PartitionState, ServerLink};
 use self::scripts::Scripts;
 use self::topology::Discovery;
-use crate::frame::{self, Frame, FrameKind};
+use crate::frame::{Frame, FrameKind};
 use crate::links::{Links, ServerRole, ShardId};
 use crate::remembered::Remembered;
 use crate::status::{ShardState, ShardStatus, Stats};
 
-pub use config::{RedisConfig, Topology};
+pub use config::{Layout, RedisConfig, Topology};
 
 /// What was seen of a stream longer ago than this before a server lost data is not held against them.
 const EVIDENCE_MS: u64 = 60_000;
@@ -124,19 +125,11 @@ impl RedisEngine {
     /// An engine without connections: the first [`flush`](Self::flush) opens them. `seed` is random, and another for each
     /// engine.
     pub fn new(config: RedisConfig, seed: u64, now_ms: u64) -> RedisEngine {
-        let keys = match &config.topology {
-            Topology::Servers(servers) => {
-                Keys::of_servers(&config.prefix, config.database, servers.len())
-            }
-            Topology::Sentinel { primaries, .. } => {
-                Keys::of_servers(&config.prefix, config.database, primaries.len())
-            }
-            Topology::Cluster { partitions, .. } => Keys::of_cluster(&config.prefix, *partitions),
-        };
+        let keys = Keys::new(&config);
         let mut partitions = Vec::new();
         partitions.resize_with(keys.partitions(), Partition::default);
         let mut engine = RedisEngine {
-            scripts: Scripts::new(keys.is_sharded()),
+            scripts: Scripts::new(keys.is_sharded(), config.layout),
             keys,
             random: seed,
             id: 0,
@@ -233,14 +226,14 @@ impl RedisEngine {
             && batch.takes(retention)
         {
             let before = batch.encoded.len();
-            frame::encode(&mut batch.encoded, &publish, time_ms);
+            self.config.layout.encode(&mut batch.encoded, &publish, time_ms);
             batch.tokens.push(token);
             let added = batch.encoded.len() - before;
             place.queue_bytes += added;
             return;
         }
         let mut encoded = Vec::with_capacity(publish.data.len() + 32);
-        frame::encode(&mut encoded, &publish, time_ms);
+        self.config.layout.encode(&mut encoded, &publish, time_ms);
         let (tokens, epoch) = (vec![token], Epoch::NONE);
         let uncertain = false;
         let batch = Batch { channel, retention, tokens, encoded, check, epoch, uncertain };
@@ -399,6 +392,9 @@ impl RedisEngine {
         let is_synced = subscription.synced == place.syncs;
         let channel = channel.clone();
         self.stats.messages += 1;
+        if self.config.layout == Layout::Centrifugo {
+            return self.handle_centrifugo(now_ms, channel, is_synced, payload);
+        }
         let frame = match Frame::parse(payload) {
             Ok(frame) => frame,
             Err(_) => return self.stats.unreadable += 1,

@@ -1,15 +1,17 @@
 //! Replies become events.
 
 use dunlin_hub::engine::{EngineEvent, EnginePosition, Lineage};
-use dunlin_hub::{Epoch, Error, Published, StreamPosition};
+use dunlin_hub::{Epoch, Error, History, HistoryFilter, Published, StreamPosition};
 use dunlin_wire::resp::{ServerError, Value};
 
+use super::centrifugo;
+use super::config::Layout;
 use super::known::KnownStream;
 use super::operation::{Batch, Opening, Operation, Queued};
 use super::partition::{Partition, PartitionState};
 use super::{EVIDENCE_MS, Pending, RETRY_MS, RedisEngine};
 use crate::links::ShardId;
-use crate::select::select;
+use crate::select::{Part, select, select_publications};
 use crate::status::ShardState;
 
 impl RedisEngine {
@@ -266,9 +268,9 @@ impl RedisEngine {
                         let position = position(epoch, top);
                         self.learn(now_ms, partition, &channel, position, None);
                         let inherits = inherited(before);
-                        let messages = entries.elements().unwrap_or_default().iter();
-                        let messages = messages.map(|entry| entry.bytes().unwrap_or_default());
-                        let result = select(position, &inherits, messages, &filter, retention.size);
+                        let entries = entries.elements().unwrap_or_default();
+                        let part = Part { position, inherits: &inherits, size: retention.size };
+                        let result = self.select_part(&part, entries, &filter);
                         if filter.since.is_some() && !inherits.is_empty() {
                             let epoch = position.epoch;
                             let event = EngineEvent::Lineage { channel, epoch, inherits };
@@ -295,6 +297,35 @@ impl RedisEngine {
                     }
                 }
                 self.gathered(positions.gathering, None);
+            }
+        }
+    }
+
+    /// The part of a stream that was asked for, in whichever layout it is.
+    fn select_part(
+        &self,
+        part: &Part<'_>,
+        entries: &[Value<'_>],
+        filter: &HistoryFilter,
+    ) -> Result<History, Error> {
+        match self.config.layout {
+            Layout::Dunlin => {
+                let messages = entries.iter().map(|entry| entry.bytes().unwrap_or_default());
+                select(part.position, part.inherits, messages, filter, part.size)
+            }
+            Layout::Centrifugo => {
+                let (oldest_first, newest_first);
+                let publications: &mut dyn Iterator<Item = _> = match filter.reverse {
+                    false => {
+                        oldest_first = centrifugo::entries(entries);
+                        &mut { oldest_first }
+                    }
+                    true => {
+                        newest_first = centrifugo::entries(entries).rev();
+                        &mut { newest_first }
+                    }
+                };
+                select_publications(part, publications, filter)
             }
         }
     }
@@ -363,6 +394,17 @@ impl RedisEngine {
         }
     }
 
+    /// The publications of a channel were removed, in a layout that says so apart. All connections hear of it, one passes it on.
+    fn handle_removal(&mut self, shard: ShardId, channel: &[u8]) {
+        let Ok(channel) = str::from_utf8(channel) else { return };
+        let place = &self.partitions[self.keys.partition(channel)];
+        if place.link == Some(shard)
+            && let Some((channel, _)) = place.subscriptions.get_key_value(channel)
+        {
+            self.events.push_back(EngineEvent::Cleared { channel: channel.clone() });
+        }
+    }
+
     /// Messages of other channels than ours: those of connections to themselves, and of Sentinels.
     pub(super) fn handle_other_message(
         &mut self,
@@ -376,6 +418,8 @@ impl RedisEngine {
             && self.keys.probe(partition, self.id) == channel
         {
             link.probe.since_ms = 0;
+        } else if self.keys.removals().is_some_and(|removals| removals == channel) {
+            self.handle_removal(shard, payload);
         } else if channel == b"+switch-master" {
             self.primary_switched(now_ms, payload);
         }

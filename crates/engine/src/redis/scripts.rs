@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::config::Layout;
+
 /// A script: its text, and the name under which a server's cache knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
@@ -24,7 +26,7 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     /// Scripts for a server of a cluster, where publications reach the subscribers of the slot's nodes, or any other.
-    pub(crate) fn new(sharded: bool) -> Scripts {
+    pub(crate) fn new(sharded: bool, layout: Layout) -> Scripts {
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let build = |text: &str, before: &str, done: &str| {
             let text = text
@@ -40,6 +42,23 @@ impl Scripts {
             Script { text, sha }
         };
         let plain = |text: &str| build(text, "", "");
+        if layout == Layout::Centrifugo {
+            let publish_text = include_str!("lua/centrifugo/publish.lua");
+            return Scripts {
+                publish: plain(publish_text),
+                publish_checked: build(
+                    publish_text,
+                    include_str!("lua/centrifugo/checked.lua"),
+                    include_str!("lua/centrifugo/checked_done.lua"),
+                ),
+                announce: plain(include_str!("lua/centrifugo/announce.lua")),
+                open: plain(include_str!("lua/centrifugo/open.lua")),
+                history: plain(include_str!("lua/centrifugo/history.lua")),
+                positions: plain(include_str!("lua/centrifugo/positions.lua")),
+                remove: plain(include_str!("lua/centrifugo/remove.lua")),
+                life: plain(include_str!("lua/centrifugo/life.lua")),
+            };
+        }
         let publish_text = include_str!("lua/publish.lua");
         Scripts {
             publish: plain(publish_text),

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use dunlin_hub::engine::Retention;
 
+use super::config::Layout;
 use super::known::KnownStream;
 use super::operation::{OPENED_MAX, Opening, Operation, Queued};
 use super::partition::PartitionState;
@@ -18,29 +19,29 @@ const OPENS_IN_FLIGHT_MAX: usize = 32;
 
 /// Arguments of one command.
 #[derive(Default)]
-struct Arguments {
+pub(super) struct Arguments {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
 impl Arguments {
-    fn script(sha: &str, keys: usize) -> Arguments {
+    pub(super) fn script(sha: &str, keys: usize) -> Arguments {
         let mut arguments = Arguments::default();
         arguments.add(b"EVALSHA").add(sha.as_bytes()).number(keys as u64);
         arguments
     }
 
-    fn add(&mut self, argument: &[u8]) -> &mut Arguments {
+    pub(super) fn add(&mut self, argument: &[u8]) -> &mut Arguments {
         self.bytes.extend_from_slice(argument);
         self.ends.push(self.bytes.len());
         self
     }
 
-    fn number(&mut self, number: u64) -> &mut Arguments {
+    pub(super) fn number(&mut self, number: u64) -> &mut Arguments {
         self.text(format_args!("{number}"))
     }
 
-    fn text(&mut self, text: std::fmt::Arguments<'_>) -> &mut Arguments {
+    pub(super) fn text(&mut self, text: std::fmt::Arguments<'_>) -> &mut Arguments {
         struct Bytes<'a>(&'a mut Vec<u8>);
         impl std::fmt::Write for Bytes<'_> {
             fn write_str(&mut self, text: &str) -> std::fmt::Result {
@@ -139,6 +140,9 @@ impl RedisEngine {
                 links.unsubscribe(shard, &self.keys.probe(before, self.id), sharded);
             }
             links.subscribe(shard, &probe, sharded);
+            if let Some(removals) = self.keys.removals() {
+                links.subscribe(shard, &removals, false);
+            }
         }
         let candidate = self.random();
         let mut arguments = Arguments::script(&self.scripts.life.sha, 2);
@@ -260,6 +264,9 @@ impl RedisEngine {
     }
 
     fn encode(&mut self, now_ms: u64, partition: usize, operation: &mut Operation) -> Arguments {
+        if self.config.layout == Layout::Centrifugo {
+            return self.encode_centrifugo(partition, operation);
+        }
         match operation {
             Operation::Publish(batch) if !batch.retention.keeps() => {
                 let list = self.keys.list(partition, &batch.channel);

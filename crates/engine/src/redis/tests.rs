@@ -6,7 +6,8 @@ use dunlin_hub::engine::{EngineEvent, EngineRequest, Retention};
 use dunlin_hub::{Epoch, NewPublication, SessionId, StreamPosition};
 use dunlin_wire::resp::Value;
 
-use super::{RedisConfig, RedisEngine, Topology, frame};
+use super::{RedisConfig, RedisEngine, Topology};
+use crate::frame;
 use crate::links::{LinkFull, Links, Server, ServerRole, ShardId};
 
 const SHARD: ShardId = ShardId(0);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dunlin_engine::redis::{Layout, RedisConfig};
 use dunlin_engine::{EngineEvent, EngineRequest, Retention};
 use dunlin_hub::{
     ClientInfo, Epoch, Error, HistoryFilter, NewPublication, PayloadFormat, SessionId,
@@ -12,6 +13,12 @@ use crate::nats_server::NatsServer;
 use crate::nodes::{Fleet, KEPT, Setup, UNKEPT, data_of, heard};
 use crate::servers::{Deployment, RedisServer};
 
+/// In the layout of Centrifugo.
+pub fn centrifugo(deployment: &Deployment) -> RedisConfig {
+    let config = RedisConfig::new(deployment.topology.clone());
+    RedisConfig { layout: Layout::Centrifugo, prefix: "centrifugo".to_owned(), ..config }
+}
+
 /// The engines, and the arrangements of each, for a story of its own.
 fn with_each(story: impl Fn(&Setup, &[RedisServer])) {
     for deployment in [
@@ -21,6 +28,9 @@ fn with_each(story: impl Fn(&Setup, &[RedisServer])) {
         Deployment::cluster(3),
     ] {
         story(&Setup::from(&deployment.topology), &deployment.servers);
+    }
+    for deployment in [Deployment::single(), Deployment::servers(3), Deployment::cluster(3)] {
+        story(&Setup::from(&centrifugo(&deployment)), &deployment.servers);
     }
     let server = NatsServer::start(&["-js"]);
     story(&Setup::Nats(server.config()), &[]);
@@ -99,6 +109,7 @@ fn all_of_a_publication_crosses() {
     let mut fleet = Fleet::new(&deployment.topology, 2);
     fleet.subscribe(0, "a", KEPT);
     let info = ClientInfo {
+        foreign_client: None,
         user: "ada".into(),
         client: SessionId::from_u64(77).unwrap(),
         conn_info: Some(b"{}".as_slice().into()),
@@ -241,7 +252,7 @@ fn what_is_removed_is_gone_for_all_and_offsets_go_on() {
 }
 
 /// Keys of streams that live without end.
-const NO_TTL: &str = "local out = {} for _, k in ipairs(redis.call('KEYS', '*:[cm]:*')) do \
+const NO_TTL: &str = "local out = {} for _, k in ipairs(redis.call('KEYS', '*[:.][cms]*')) do \
      if redis.call('TTL', k) < 0 then out[#out + 1] = k end end return out";
 
 #[test]

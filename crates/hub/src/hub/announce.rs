@@ -187,7 +187,13 @@ mod tests {
 
     fn info(number: u64) -> Arc<ClientInfo> {
         let client = SessionId::from_u64(number).expect("53 bits");
-        Arc::new(ClientInfo { client, user: "".into(), conn_info: None, chan_info: None })
+        Arc::new(ClientInfo {
+            client,
+            foreign_client: None,
+            user: "".into(),
+            conn_info: None,
+            chan_info: None,
+        })
     }
 
     fn gathered(announcements: &mut Announcements, now_ms: u64) -> Vec<(u64, bool)> {

@@ -298,6 +298,7 @@ impl Hub {
         chan_info: Option<Box<[u8]>>,
     ) -> Arc<ClientInfo> {
         Arc::new(ClientInfo {
+            foreign_client: None,
             user: user
                 .map_or_else(|| self.users.shared_name(self.sessions[slot].user), ArcStr::from),
             client: self.id_of(slot),

@@ -299,7 +299,10 @@ fn write_list(
 pub fn write_client_info(out: &mut Vec<u8>, info: &ClientInfo) {
     let mut object = Object::begin(out);
     object.string("user", tenant::bare(&info.user));
-    write_id(object.key("client"), info.client);
+    match &info.foreign_client {
+        Some(client) => _ = object.string("client", client),
+        None => write_id(object.key("client"), info.client),
+    }
     if let Some(conn_info) = &info.conn_info {
         object.raw("conn_info", conn_info);
     }
@@ -443,6 +446,7 @@ mod tests {
     #[test]
     fn presence_history_and_the_small_ones() {
         let info = Arc::new(ClientInfo {
+            foreign_client: None,
             user: "42".into(),
             client: SessionId::from_u64(5).unwrap(),
             conn_info: Some(b"[1]".as_slice().into()),

@@ -191,6 +191,7 @@ mod tests {
 
     fn info(user: &str, number: u64, chan_info: Option<&str>) -> Arc<ClientInfo> {
         Arc::new(ClientInfo {
+            foreign_client: None,
             user: user.into(),
             client: SessionId::from_u64(number).unwrap(),
             conn_info: None,

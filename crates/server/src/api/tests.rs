@@ -425,6 +425,7 @@ fn answers_as_the_walkthrough_has_them() {
         ]}})
     );
     let info = Arc::new(ClientInfo {
+        foreign_client: None,
         user: "42".into(),
         client: client(),
         conn_info: None,

@@ -70,6 +70,7 @@ mod tests {
 
     fn changes(count: usize) -> Vec<EdgedChange> {
         let info = ClientInfo {
+            foreign_client: None,
             client: SessionId::from_u64(0).expect("an id"),
             user: "".into(),
             conn_info: None,

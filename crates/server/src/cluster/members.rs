@@ -420,6 +420,7 @@ mod tests {
         async fn write(&self, link: &RedisLink, changes: &[&str]) -> Result<usize, LinkError> {
             let changes = changes.iter().map(|change| {
                 let info = ClientInfo {
+                    foreign_client: None,
                     client: SessionId::from_u64(0).unwrap(),
                     user: "".into(),
                     conn_info: None,

@@ -100,6 +100,7 @@ impl StoredMember {
         let bytes =
             |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| raw.get().as_bytes().into());
         ClientInfo {
+            foreign_client: None,
             client,
             user: (*self.user).into(),
             conn_info: bytes(&self.conn_info),

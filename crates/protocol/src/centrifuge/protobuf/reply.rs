@@ -123,7 +123,10 @@ pub(super) fn write_difference(
 /// One client as others see it.
 pub(super) fn write_client_info(w: &mut Writer<'_>, info: &ClientInfo) {
     w.string(1, tenant::bare(&info.user));
-    write_id(w, 2, info.client);
+    match &info.foreign_client {
+        Some(client) => w.string(2, client),
+        None => write_id(w, 2, info.client),
+    }
     w.bytes(3, info.conn_info.as_deref().unwrap_or_default());
     w.bytes(4, info.chan_info.as_deref().unwrap_or_default());
 }

@@ -1,0 +1,138 @@
+//! Operations become commands, in Centrifugo's layout.
+
+use super::super::RedisEngine;
+use super::super::operation::{Batch, Operation};
+use super::super::send::Arguments;
+use super::message::{DELTA, encoded};
+
+impl RedisEngine {
+    /// The command of an operation.
+    pub(in super::super) fn encode_centrifugo(
+        &mut self,
+        partition: usize,
+        operation: &mut Operation,
+    ) -> Arguments {
+        match operation {
+            Operation::Publish(batch) if batch.retention.keeps() => {
+                self.publish_command(partition, batch)
+            }
+            Operation::Publish(batch) => self.announce_command(partition, batch),
+            Operation::Open(openings) => {
+                let mut arguments = Arguments::script(&self.scripts.open.sha, openings.len());
+                for opening in openings.iter() {
+                    arguments.add(&self.keys.state(partition, &opening.channel));
+                }
+                arguments.text(format_args!("{}", self.fresh_epoch()));
+                for opening in openings.iter() {
+                    let subscription =
+                        self.partitions[partition].subscriptions.get(&opening.channel);
+                    arguments.number(subscription.map_or(0, |of| of.retention.meta_ttl_ms));
+                    match opening.seen {
+                        Some(seen) => {
+                            arguments.text(format_args!("{}:{}", seen.epoch, seen.offset))
+                        }
+                        None => arguments.add(b""),
+                    };
+                }
+                arguments
+            }
+            Operation::Confirm(_) => {
+                let mut arguments = Arguments::default();
+                arguments.add(b"PING");
+                arguments
+            }
+            Operation::History { channel, retention, filter, .. } => {
+                let candidate = self.fresh_epoch();
+                let mut arguments = Arguments::script(&self.scripts.history.sha, 2);
+                arguments.add(&self.keys.stream(partition, channel));
+                arguments.add(&self.keys.state(partition, channel));
+                arguments.text(format_args!("{candidate}")).number(retention.meta_ttl_ms);
+                match filter.since {
+                    // Lua counts exactly up to 2^53.
+                    Some(since) => arguments.number(since.offset.min(1 << 52)),
+                    None => arguments.add(b"-1"),
+                };
+                match filter.limit {
+                    Some(limit) => arguments.number(u64::from(limit)),
+                    None => arguments.add(b"-1"),
+                };
+                arguments.add(if filter.reverse { b"1" } else { b"0" });
+                arguments.number(u64::from(retention.size));
+                arguments
+            }
+            Operation::Remove { channel, .. } => {
+                let mut arguments = Arguments::script(&self.scripts.remove.sha, 1);
+                arguments.add(&self.keys.stream(partition, channel));
+                arguments.add(&self.keys.removals().unwrap_or_default());
+                arguments.add(channel.as_bytes());
+                arguments
+            }
+            Operation::Positions(positions) => {
+                let count = positions.channels.len();
+                let mut arguments = Arguments::script(&self.scripts.positions.sha, count);
+                for channel in &positions.channels {
+                    arguments.add(&self.keys.state(partition, channel));
+                }
+                arguments
+            }
+        }
+    }
+
+    fn publish_command(&mut self, partition: usize, batch: &mut Batch) -> Arguments {
+        batch.epoch = self.fresh_epoch();
+        let script = match batch.check {
+            None => &self.scripts.publish,
+            Some(_) => &self.scripts.publish_checked,
+        };
+        let key = batch.check.as_ref().and_then(|check| check.key.as_ref());
+        let mut arguments = Arguments::script(&script.sha, 3 + usize::from(key.is_some()));
+        arguments.add(&self.keys.stream(partition, &batch.channel));
+        arguments.add(&self.keys.state(partition, &batch.channel));
+        arguments.add(&self.keys.list(partition, &batch.channel));
+        if let Some((key, _)) = key {
+            arguments.add(&self.keys.idempotency(partition, &batch.channel, key));
+        }
+        let retention = batch.retention;
+        arguments.text(format_args!("{}", batch.epoch)).number(u64::from(retention.size));
+        arguments.number(retention.ttl_ms).number(retention.meta_ttl_ms);
+        arguments.number(key.map_or(0, |(_, ttl_ms)| u64::from(*ttl_ms)));
+        match &batch.check {
+            Some(check) => arguments.number(check.version).add(check.version_epoch.as_bytes()),
+            None => arguments.number(0).add(b""),
+        };
+        for (delta, message) in encoded(&batch.encoded) {
+            arguments.add(if delta { b"1" } else { b"0" }).add(message);
+        }
+        arguments
+    }
+
+    /// Publications of a channel that keeps nothing.
+    fn announce_command(&self, partition: usize, batch: &Batch) -> Arguments {
+        let channel = self.keys.list(partition, &batch.channel);
+        let key = batch.check.as_ref().and_then(|check| check.key.as_ref());
+        let of_one = |(delta, message): (bool, &[u8])| {
+            let mut message = message.to_vec();
+            message.extend_from_slice(if delta { DELTA } else { b"" });
+            message
+        };
+        let mut messages = encoded(&batch.encoded).map(of_one);
+        if batch.tokens.len() == 1 && key.is_none() {
+            let mut arguments = Arguments::default();
+            let command = if self.keys.is_sharded() { "SPUBLISH" } else { "PUBLISH" };
+            arguments.add(command.as_bytes()).add(&channel);
+            arguments.add(&messages.next().unwrap_or_default());
+            return arguments;
+        }
+        let count = 1 + usize::from(key.is_some());
+        let mut arguments = Arguments::script(&self.scripts.announce.sha, count);
+        arguments.add(&channel);
+        if let Some((key, _)) = key {
+            arguments.add(&self.keys.idempotency(partition, &batch.channel, key));
+        }
+        arguments.number(key.map_or(0, |(_, ttl_ms)| u64::from(*ttl_ms)));
+        for message in messages {
+            arguments.add(&message);
+        }
+        arguments
+    }
+}

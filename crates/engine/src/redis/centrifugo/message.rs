@@ -1,0 +1,233 @@
+//! What lies in a stream of Centrifugo's layout, and what is published.
+//!
+//! A publication is a message of Protocol Buffers, as clients are sent it. The position stands before it where it is
+//! published: `__p1:OFFSET:EPOCH__`, or `__d1:OFFSET:EPOCH:LENGTH:BEFORE:LENGTH:` where it may be sent as a difference from
+//! the one before. Without history there is none. Fields from 1000 on are Dunlin's; other readers skip them.
+
+use std::sync::Arc;
+
+use dunlin_hub::{
+    ClientInfo, Epoch, NODES_MAX, NewPublication, PayloadFormat, PublicationParts, SessionId,
+    StreamPosition, Tags,
+};
+use dunlin_wire::protobuf::{Delimited, Fields, ProtobufError, Writer};
+use dunlin_wire::resp::Value;
+
+use crate::frame::FrameError;
+
+/// What the payload is, as Dunlin found it: 1 JSON in one line, 2 anything else. What a node of Centrifugo has published is looked at.
+const FORMAT: u32 = 1000;
+/// The session that it is not for.
+const EXCEPT: u32 = 1001;
+/// The subject.
+const KEY: u32 = 1002;
+
+/// A message of publish/subscribe.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Message {
+    /// A publication, its position, and the session that it is not for. Offset 0 and no epoch where nothing is kept.
+    Publication(StreamPosition, Box<PublicationParts>, Option<SessionId>),
+    /// Something of no concern here.
+    Other,
+}
+
+/// Appends a publication, with its length and one byte before it, which says whether it may be sent as a difference.
+pub(crate) fn encode(out: &mut Vec<u8>, publication: &NewPublication, time_ms: u64) {
+    Writer::delimited(out, |writer| {
+        writer.raw(&[u8::from(publication.delta)]);
+        writer.bytes(4, &publication.data);
+        if let Some(info) = &publication.info {
+            writer.message(5, |writer| write_info(writer, info));
+        }
+        for (name, value) in publication.tags.iter() {
+            writer.message(7, |writer| {
+                writer.string(1, name);
+                writer.string(2, value);
+            });
+        }
+        writer.unsigned(9, time_ms);
+        let format = if publication.format == PayloadFormat::Json { 1u32 } else { 2 };
+        writer.unsigned(FORMAT, format);
+        writer.unsigned(EXCEPT, publication.except.map_or(0, SessionId::to_u64));
+        if let Some(key) = &publication.key {
+            writer.element(KEY, key.as_bytes());
+        }
+    });
+}
+
+/// What [`encode`] has written: of each whether it may be sent as a difference, and the message.
+pub(super) fn encoded(bytes: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
+    Delimited::of(bytes).filter_map(|message| {
+        let (delta, message) = message.ok()?.split_first()?;
+        Some((*delta == 1, message))
+    })
+}
+
+/// What says, behind a message without history, that it may be sent as a difference: field 8 is 1.
+pub(super) const DELTA: &[u8] = &[8 << 3, 1];
+
+fn write_info(writer: &mut Writer<'_>, info: &ClientInfo) {
+    writer.string(1, &info.user);
+    writer.string(2, &info.client.to_string());
+    for (number, json) in [(3, &info.conn_info), (4, &info.chan_info)] {
+        if let Some(json) = json {
+            writer.element(number, json);
+        }
+    }
+}
+
+/// A message as it came through publish/subscribe.
+pub(crate) fn parse(message: &[u8]) -> Result<Message, FrameError> {
+    let Some(rest) = message.strip_prefix(b"__") else {
+        return publication(message, StreamPosition::default(), false);
+    };
+    match rest {
+        [b'p', b'1', b':', rest @ ..] => {
+            let (offset, rest) = until(rest, b":")?;
+            let (epoch, rest) = until(rest, b"__")?;
+            publication(rest, position(offset, epoch)?, false)
+        }
+        [b'd', b'1', b':', rest @ ..] => {
+            let (offset, rest) = until(rest, b":")?;
+            let (epoch, rest) = until(rest, b":")?;
+            let (_, rest) = counted(rest)?;
+            let (message, _) = counted(rest.strip_prefix(b":").ok_or(FrameError::Head)?)?;
+            publication(message, position(offset, epoch)?, true)
+        }
+        [b'j' | b'l', b'_', b'_', ..] => Ok(Message::Other),
+        _ => Err(FrameError::Version),
+    }
+}
+
+fn publication(message: &[u8], at: StreamPosition, delta: bool) -> Result<Message, FrameError> {
+    let (mut publication, except) = decode(message).map_err(FrameError::Publication)?;
+    publication.offset = at.offset;
+    publication.delta |= delta;
+    Ok(Message::Publication(at, Box::new(publication), except))
+}
+
+/// Offsets are twenty digits at most, epochs a few letters.
+const HEAD_BYTES_MAX: usize = 64;
+
+fn until<'a>(bytes: &'a [u8], mark: &[u8]) -> Result<(&'a str, &'a [u8]), FrameError> {
+    let end = bytes.windows(mark.len()).take(HEAD_BYTES_MAX).position(|part| part == mark);
+    let end = end.ok_or(FrameError::Head)?;
+    let text = str::from_utf8(&bytes[..end]).map_err(|_| FrameError::Head)?;
+    Ok((text, &bytes[end + mark.len()..]))
+}
+
+/// Bytes with their number and a colon before them, and the rest.
+fn counted(bytes: &[u8]) -> Result<(&[u8], &[u8]), FrameError> {
+    let (length, rest) = until(bytes, b":")?;
+    let length = length.parse().map_err(|_| FrameError::Head)?;
+    rest.split_at_checked(length).ok_or(FrameError::Head)
+}
+
+fn position(offset: &str, epoch: &str) -> Result<StreamPosition, FrameError> {
+    let offset = offset.parse().map_err(|_| FrameError::Head)?;
+    Ok(StreamPosition { offset, epoch: Epoch::parse(epoch) })
+}
+
+/// Publications of a stream, as `XRANGE` has them.
+pub(crate) fn entries<'a>(
+    entries: &'a [Value<'a>],
+) -> impl DoubleEndedIterator<Item = Result<PublicationParts, FrameError>> + 'a {
+    entries.iter().map(|entry| {
+        let Some([id, fields]) = entry.elements() else { return Err(FrameError::Head) };
+        let offset = id.text().and_then(|id| id.split_once('-')?.0.parse().ok());
+        let mut pairs = fields.elements().unwrap_or_default().chunks_exact(2);
+        let message = pairs.find(|pair| pair[0].bytes() == Some(b"d"));
+        let message = message.and_then(|pair| pair[1].bytes()).ok_or(FrameError::Head)?;
+        let (mut publication, _) = decode(message).map_err(FrameError::Publication)?;
+        publication.offset = offset.ok_or(FrameError::Head)?;
+        Ok(publication)
+    })
+}
+
+fn decode(message: &[u8]) -> Result<(PublicationParts, Option<SessionId>), ProtobufError> {
+    let mut publication = PublicationParts::default();
+    let (mut except, mut format) = (None, 0);
+    let mut tags = Vec::new();
+    for field in Fields::of(message) {
+        let field = field?;
+        match field.number {
+            4 => publication.data = field.value.bytes()?.into(),
+            5 => publication.info = decode_info(field.value.bytes()?)?.map(Arc::new),
+            7 => {
+                let (mut name, mut value) = ("", "");
+                for field in Fields::of(field.value.bytes()?) {
+                    let field = field?;
+                    match field.number {
+                        1 => name = field.value.string()?,
+                        2 => value = field.value.string()?,
+                        _ => {}
+                    }
+                }
+                tags.push((name.into(), value.into()));
+            }
+            8 => publication.delta = field.value.bool()?,
+            9 => publication.time_ms = field.value.uint64()?,
+            FORMAT => format = field.value.uint32()?,
+            EXCEPT => except = SessionId::from_u64(field.value.uint64()?),
+            KEY => publication.key = Some(field.value.string()?.into()),
+            _ => {}
+        }
+    }
+    publication.tags = tags.into_iter().collect::<Tags>();
+    publication.format = match format {
+        1 => PayloadFormat::Json,
+        2 => PayloadFormat::Binary,
+        _ => found_format(&mut publication.data),
+    };
+    Ok((publication, except))
+}
+
+/// What a payload is that another server has taken: JSON is brought into one line.
+fn found_format(data: &mut [u8]) -> PayloadFormat {
+    if serde_json::from_slice::<serde::de::IgnoredAny>(data).is_err() {
+        return PayloadFormat::Binary;
+    }
+    // In JSON they are blanks: in a text they would be escaped.
+    for byte in data.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
+        *byte = b' ';
+    }
+    PayloadFormat::Json
+}
+
+/// A client as messages name it; none where they name nobody. One of Centrifugo's nodes has a text as its id, which is kept, and a number made
+/// of it, so that its leave is that of its join.
+fn decode_info(message: &[u8]) -> Result<Option<ClientInfo>, ProtobufError> {
+    let (mut user, mut id) = ("", "");
+    let (mut conn_info, mut chan_info) = (None, None);
+    for field in Fields::of(message) {
+        let field = field?;
+        match field.number {
+            1 => user = field.value.string()?,
+            2 => id = field.value.string()?,
+            3 => conn_info = json(field.value.bytes()?),
+            4 => chan_info = json(field.value.bytes()?),
+            _ => {}
+        }
+    }
+    let (client, foreign_client) = match id.parse() {
+        Ok(client) => (client, None),
+        Err(_) if id.is_empty() && user.is_empty() => return Ok(None),
+        Err(_) => (number_of(id), Some(id.into())),
+    };
+    Ok(Some(ClientInfo { user: user.into(), client, foreign_client, conn_info, chan_info }))
+}
+
+/// Raw JSON in one line; whatever else it is, clients could not be sent it.
+fn json(bytes: &[u8]) -> Option<Box<[u8]>> {
+    let mut json: Box<[u8]> = bytes.into();
+    (found_format(&mut json) == PayloadFormat::Json).then_some(json)
+}
+
+/// A session id that no session of Dunlin has, but by a chance of one in 2^41 and only on a node with the last of all numbers.
+fn number_of(id: &str) -> SessionId {
+    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let node = NODES_MAX as u16 - 1;
+    SessionId::pack(node, (hash >> 35) as u8, (hash >> 28) as u8, (hash >> 8) as u32, hash as u8)
+}
