@@ -12,8 +12,8 @@ use crate::{ChannelOptions, LIVE, Secret};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Engine {
-    /// What it is. The settings of JetStream, from `token` on, are those of NATS; `topology`, `database`, the Sentinels and
-    /// `cluster_partitions_max` are those of Redis.
+    /// What it is. The settings of JetStream, from `token` on, are those of NATS; `topology`, `database`, `layout`, the Sentinels
+    /// and `cluster_partitions_max` are those of Redis.
     #[serde(rename = "type")]
     #[schemars(extend("x-applies" = LIVE))]
     pub kind: EngineKind,
@@ -54,6 +54,11 @@ pub struct Engine {
     /// others on these servers: databases do not separate what is published.
     #[schemars(extend("x-applies" = LIVE))]
     pub prefix: Arc<str>,
+    /// How keys and messages look in Redis. `centrifugo` is for a fleet that moves node by node: nodes of Centrifugo and of
+    /// Dunlin share publications, histories, idempotency keys, joins and leaves. `prefix` is `engine.redis.prefix` of Centrifugo then
+    /// (`centrifugo` if it is not set), and `cluster_partitions_max` its `sharded_pub_sub_partitions`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub layout: EngineLayout,
     /// How long a server may take to answer. A publication without an answer is refused with the word that it may have been
     /// stored; a subscription is answered with error 100 (internal server error), and the client tries again.
     #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
@@ -116,6 +121,7 @@ impl Default for Engine {
             ca: None,
             database: 0,
             prefix: "dunlin".into(),
+            layout: EngineLayout::Dunlin,
             timeout_ms: 2_000,
             connect_timeout_ms: 1_000,
             position_check_ms: 5_000,
@@ -143,6 +149,18 @@ pub enum EngineKind {
     Redis,
     /// NATS (2.9 or later), with JetStream for histories.
     Nats,
+}
+
+/// How keys and messages of an engine look in Redis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum EngineLayout {
+    /// Dunlin's own.
+    #[default]
+    Dunlin,
+    /// That of Centrifugo 6.
+    Centrifugo,
 }
 
 /// What stands at the addresses of an engine.
@@ -253,11 +271,19 @@ impl Engine {
             if self.token.is_some() {
                 add(path.join("token"), "Redis has none", "set `password`, or `type = \"nats\"`");
             }
+            if self.layout == EngineLayout::Centrifugo && self.prefix == default.prefix {
+                let fix = "write what `engine.redis.prefix` of Centrifugo says: \"centrifugo\" if it is not set";
+                add(path.join("prefix"), "nodes of Centrifugo have another", fix);
+            }
             return;
         }
         if self.topology != default.topology {
             let fix = "name servers of one cluster in `addresses`, and remove it";
             add(path.join("topology"), "NATS has none", fix);
+        }
+        if self.layout != default.layout {
+            let fix = "remove it: nodes of Centrifugo and of Dunlin share channels in Redis alone";
+            add(path.join("layout"), "NATS has none", fix);
         }
         if self.database != default.database {
             add(path.join("database"), "NATS has none", "remove it, or set another `prefix`");

@@ -250,7 +250,8 @@ export class Line {
 
   static async open(target) {
     const line = new Line();
-    line.listener = net.createServer((near) => line.#join(near, target));
+    line.target = target;
+    line.listener = net.createServer((near) => line.#join(near, line.target));
     line.listener.listen(0, "127.0.0.1");
     await once(line.listener, "listening");
     line.port = line.listener.address().port;
@@ -275,6 +276,12 @@ export class Line {
   /// Cuts every connection; new ones get through at once.
   cut() {
     for (const pair of this.#pairs) for (const end of pair) end.resetAndDestroy();
+  }
+
+  /// Cuts every connection; new ones lead to this port.
+  moveTo(target) {
+    this.target = target;
+    this.cut();
   }
 
   /// Cuts every connection and lets none through until `mend`.
@@ -338,7 +345,7 @@ export async function exchange(port, method, path, body = "", headers = {}) {
 }
 
 // Ports below the kernel's ephemeral range, so that no outgoing connection of the tests takes one meanwhile.
-async function freePort() {
+export async function freePort() {
   for (;;) {
     const port = 20_000 + Math.floor(Math.random() * 12_000);
     const probe = net.createServer();

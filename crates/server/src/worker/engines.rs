@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use dunlin_config::{EngineKind, EngineTopology, Map};
+use dunlin_config::{EngineKind, EngineLayout, EngineTopology, Map};
 use dunlin_engine::nats::NatsEngine;
-use dunlin_engine::redis::{RedisConfig, RedisEngine, Topology};
+use dunlin_engine::redis::{Layout, RedisConfig, RedisEngine, Topology};
 use dunlin_engine::{
     EngineConfig, EngineEvent, EngineId, EngineRequest, LinkFull, Links, Server, ServerRole,
     ShardId,
@@ -541,6 +541,10 @@ fn redis_config(config: &dunlin_config::Engine) -> RedisConfig {
     };
     RedisConfig {
         prefix: config.prefix.to_string(),
+        layout: match config.layout {
+            EngineLayout::Dunlin => Layout::Dunlin,
+            EngineLayout::Centrifugo => Layout::Centrifugo,
+        },
         database: config.database,
         // What waits for a connection is refused before the hub gives up on it: then nothing was stored for sure.
         hold_ms: config.timeout_ms / 2,
