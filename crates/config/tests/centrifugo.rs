@@ -1,7 +1,7 @@
 //! Configurations of Centrifugo v6, and what becomes of them.
 
 use dunlin_config::centrifugo::{Format, Imported, Mapping, import};
-use dunlin_config::{ClaimPath, Config};
+use dunlin_config::{ClaimPath, Config, EngineLayout, EngineTopology};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -90,7 +90,13 @@ fn what_dunlin_has_is_taken() {
     assert!(dialog.allow_user_limited_channels);
     assert_eq!(mapping(&imported, "client.token.hmac_secret_key"), Mapping::Taken);
     assert_eq!(mapping(&imported, "channel.history_meta_ttl"), Mapping::Changed);
-    assert_eq!(mapping(&imported, "engine.redis.address"), Mapping::Absent);
+    assert_eq!(mapping(&imported, "engine.type"), Mapping::Taken);
+    let engine = config.engines.get("main").unwrap();
+    assert_eq!((engine.layout, &*engine.prefix), (EngineLayout::Centrifugo, "centrifugo"));
+    assert_eq!(*engine.addresses, ["localhost:6379"]);
+    assert_eq!((chat.engine.as_deref(), dialog.engine.as_deref()), (Some("main"), Some("main")));
+    assert_eq!(config.channel.without_namespace.engine.as_deref(), Some("main"));
+    assert_eq!(config.cluster.engine.as_deref(), Some("main"));
     let secret = imported.rows.iter().find(|row| row.note.contains(SECRET));
     assert_eq!(secret, None, "a secret stands in the file alone");
 }
@@ -339,6 +345,58 @@ fn a_file_of_v5_is_named_as_such_with_each_key_of_v6() {
         let error = errors.iter().find(|error| error.path.to_string() == key).unwrap();
         assert!(error.message.contains("Centrifugo v5"), "{error}");
         assert!(error.fix.as_ref().unwrap().contains(&format!("`{name}`")), "{error}");
+    }
+}
+
+fn with_redis(redis: &Value) -> Imported {
+    let chat = json!({"name": "chat", "history_size": 5, "history_ttl": "60s"});
+    taken(&json!({"engine": {"type": "redis", "redis": redis}, "channel": {"namespaces": [chat]}}))
+}
+
+#[test]
+fn a_redis_is_shared_with_the_nodes_of_centrifugo() {
+    let imported = with_redis(&json!({
+        "address": ["rediss://ada:secret@10.0.0.7:6379/3", "rediss://10.0.0.8:6379"], "prefix": "push",
+        "connect_timeout": "2s", "presence_ttl": "30s",
+    }));
+    let engine = imported.config.engines.get("main").unwrap();
+    assert_eq!(*engine.addresses, ["10.0.0.7:6379", "10.0.0.8:6379"]);
+    assert_eq!((engine.layout, &*engine.prefix), (EngineLayout::Centrifugo, "push"));
+    assert_eq!((engine.user.as_deref(), engine.database, engine.tls), (Some("ada"), 3, true));
+    assert_eq!(engine.password.as_ref().unwrap().reveal(), "secret");
+    assert_eq!(engine.connect_timeout_ms, 2_000);
+    let chat = imported.config.channel.options("chat:1").unwrap();
+    // As long as Centrifugo remembers it: a node that remembers it for less would end the others' streams.
+    assert_eq!(chat.history_meta_ttl_ms, 30 * 24 * 60 * 60 * 1000);
+    assert_eq!(mapping(&imported, "engine.redis.presence_ttl"), Mapping::Absent);
+    assert!(!imported.rows.iter().any(|row| row.note.contains("secret")));
+
+    let imported = with_redis(&json!({
+        "sentinel_address": "10.0.0.1:26379,10.0.0.2:26379", "sentinel_master_name": "mymaster", "sentinel_password": "s",
+    }));
+    let engine = imported.config.engines.get("main").unwrap();
+    assert_eq!(engine.topology, EngineTopology::Sentinel);
+    assert_eq!(*engine.addresses, ["10.0.0.1:26379", "10.0.0.2:26379"]);
+    assert_eq!(*engine.sentinel_primaries, ["mymaster"]);
+    assert_eq!(engine.sentinel_password.as_ref().unwrap().reveal(), "s");
+}
+
+#[test]
+fn a_redis_that_cannot_be_shared_is_named_and_not_taken() {
+    for (key, redis) in [
+        ("engine.redis.cluster_address", json!({"cluster_address": "10.0.0.7:7000"})),
+        ("engine.redis.history_use_lists", json!({"history_use_lists": true})),
+        ("engine.redis.address", json!({"address": "unix:///run/redis.sock"})),
+        ("engine.redis.address", json!({"address": "redis://a:b%40c@10.0.0.7:6379"})),
+        ("engine.redis.address", json!({"address": "10.0.0.7"})),
+        ("engine.redis.address", json!({"prefix": "{p}"})),
+        ("engine.redis.sentinel_address", json!({"sentinel_address": "10.0.0.7:1"})),
+    ] {
+        let imported = with_redis(&redis);
+        assert_eq!(mapping(&imported, key), Mapping::Absent, "{redis}");
+        assert!(imported.config.engines.is_empty() && imported.config.cluster.engine.is_none());
+        assert_eq!(imported.config.channel.options("chat:1").unwrap().engine, None);
+        assert_eq!(imported.config.channel.options("chat:1").unwrap().history_size, 5);
     }
 }
 

@@ -194,6 +194,30 @@ fn an_engine_on_nats_keeps_what_its_stream_keeps() {
 }
 
 #[test]
+fn centrifugos_layout_is_of_redis_and_has_centrifugos_prefix() {
+    use dunlin_config::{Engine, EngineKind, EngineLayout};
+    let mut config = Config::default();
+    let engine = Engine { layout: EngineLayout::Centrifugo, ..Engine::default() };
+    config.engines.insert("main", engine.clone());
+    assert_eq!(
+        reported(&config),
+        ["engines.main.prefix: nodes of Centrifugo have another; write what \
+             `engine.redis.prefix` of Centrifugo says: \"centrifugo\" if it is not set"]
+    );
+    let engine = Engine { prefix: "centrifugo".into(), ..engine };
+    config.engines.insert("main", engine.clone());
+    assert_eq!(config.validate(), Ok(()));
+    let engine =
+        Engine { kind: EngineKind::Nats, addresses: ["n:4222".to_owned()].into(), ..engine };
+    config.engines.insert("main", engine);
+    assert_eq!(
+        reported(&config),
+        ["engines.main.layout: NATS has none; remove it: nodes of Centrifugo and of Dunlin \
+             share channels in Redis alone"]
+    );
+}
+
+#[test]
 fn history_is_kept_whole_or_not_at_all() {
     let mut config = Config::default();
     config.channel.without_namespace.history_size = 10;

@@ -7,6 +7,7 @@
 
 mod channel;
 mod client;
+mod engine;
 mod proxy;
 mod source;
 mod v5;
@@ -106,6 +107,7 @@ pub fn import(text: &str, format: Format) -> Result<Imported, ConfigErrors> {
     client::client(&mut source);
     client::server(&mut source);
     channel::channels(&mut source);
+    engine::engine(&mut source);
     client::rest(&mut source);
     source.absent();
     let config = valid(&mut source);

@@ -30,6 +30,11 @@ impl Source {
         (!is_nothing(&found)).then_some(found)
     }
 
+    /// What a key says, without taking it.
+    pub(super) fn peek(&self, key: &str) -> Option<&Value> {
+        Path::of(key).steps().iter().try_fold(&self.left, |at, step| at.get(step))
+    }
+
     /// Takes a switch; what is no switch is off.
     pub(super) fn is_on(&mut self, key: &str) -> bool {
         self.take(key).is_some_and(|value| switch(&value))

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the benchmark, and each uses its part")]
 
+mod centrifugo;
 mod failover;
 mod failures;
 mod nats;
