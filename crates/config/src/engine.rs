@@ -55,7 +55,7 @@ pub struct Engine {
     #[schemars(extend("x-applies" = LIVE))]
     pub prefix: Arc<str>,
     /// How keys and messages look in Redis. `centrifugo` is for a fleet that moves node by node: nodes of Centrifugo 6 and of
-    /// Dunlin share publications, histories and idempotency keys. `prefix` is `engine.redis.prefix` of Centrifugo then
+    /// Dunlin share publications, histories, idempotency keys, joins and leaves. `prefix` is `engine.redis.prefix` of Centrifugo then
     /// (`centrifugo` if it is not set), and with `topology = "cluster"` `cluster_partitions_max` is its
     /// `sharded_pub_sub_partitions`.
     #[schemars(extend("x-applies" = LIVE))]

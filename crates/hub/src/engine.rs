@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::event::{History, Published};
 use crate::options::ChannelOptions;
 use crate::position::{Epoch, StreamPosition};
-use crate::publication::{NewPublication, Publication};
+use crate::publication::{ClientInfo, NewPublication, Publication};
 use crate::session_id::SessionId;
 
 /// An engine of a worker. The caller gives the numbers, and a new one when an engine becomes another: another address,
@@ -33,6 +33,8 @@ pub struct EngineConfig {
     /// Bytes of publications of one channel that wait behind a gap until it is repaired. Beyond it the channel's subscribers
     /// come back and recover.
     pub held_bytes_max: usize,
+    /// Joins and leaves of its channels are said to it, for servers of another kind that share them.
+    pub shares_members: bool,
 }
 
 /// What an engine keeps of a channel.
@@ -97,6 +99,16 @@ pub enum EngineRequest {
         retention: Retention,
         /// Which part.
         filter: HistoryFilter,
+    },
+    /// Say to servers of another kind that a session of this node has joined a channel, or left it. Asked for where
+    /// [`EngineConfig::shares_members`] says so. Nothing is answered; one that cannot be said at once is not said.
+    Announce {
+        /// The channel.
+        channel: Arc<str>,
+        /// Who.
+        info: Arc<ClientInfo>,
+        /// It has joined; else it has left.
+        joined: bool,
     },
     /// Remove a channel's publications; its offsets go on. Every node that hears the channel learns of it by
     /// [`EngineEvent::Cleared`]. Ends in [`EngineEvent::HistoryRemoved`].
@@ -165,6 +177,15 @@ pub enum EngineEvent {
         publication: Publication,
         /// The session that it is not for.
         except: Option<SessionId>,
+    },
+    /// A client of a server of another kind has joined a channel that is heard, or left it.
+    Announced {
+        /// The channel.
+        channel: Arc<str>,
+        /// Who.
+        info: Arc<ClientInfo>,
+        /// It has joined; else it has left.
+        joined: bool,
     },
     /// The publications of a channel that is heard were removed.
     Cleared {

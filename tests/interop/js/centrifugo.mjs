@@ -51,6 +51,8 @@ allow_subscribe_for_client = true
 allow_subscribe_for_anonymous = true
 allow_publish_for_client = true
 allow_publish_for_anonymous = true
+allow_presence_for_client = true
+allow_presence_for_anonymous = true
 `,
 ).join("")}`;
 
@@ -217,7 +219,7 @@ await scenario("centrifugo: a client that moves from node to node recovers what 
   assert.equal(new Set(news.subscribed.map(({ streamPosition }) => streamPosition.epoch)).size, 1);
 });
 
-await scenario("centrifugo: a client that missed more than is kept is told so at the other node", async (t) => {
+await scenario("centrifugo: a client that missed more than is kept learns that at the other node", async (t) => {
   const { centrifugo, dunlin } = await fleet(t);
   for (const [from, to, channel] of [[centrifugo, dunlin, "one"], [dunlin, centrifugo, "other"]]) {
     const line = await t.line(from);
@@ -232,6 +234,22 @@ await scenario("centrifugo: a client that missed more than is kept is told so at
     const { wasRecovering, recovered } = watcher.subscribed[1];
     assert.deepEqual({ wasRecovering, recovered }, { wasRecovering: true, recovered: false });
   }
+});
+
+await scenario("centrifugo: who joins and leaves at one node is seen at both, once and by its own id", async (t) => {
+  const { centrifugo, dunlin, nodes } = await fleet(t);
+  const watching = await Promise.all(nodes.map((node) => t.client(node, "websocket", { data: { user: "watcher" } })));
+  const watchers = await Promise.all(watching.map((client) => watch(client, "room", { joinLeave: true })));
+  for (const node of [dunlin, centrifugo]) {
+    const visitor = await t.client(node);
+    const { subscription } = await watch(visitor, "room");
+    const of = ({ joins, leaves }) => [joins, leaves].map((list) => list.filter(({ info }) => info.client === visitor.id).length);
+    await until(() => watchers.every((watcher) => of(watcher)[0] === 1), "the joins");
+    subscription.unsubscribe();
+    await until(() => watchers.every((watcher) => of(watcher)[1] === 1), "the leaves");
+    assert.deepEqual(watchers.map(of), [[1, 1], [1, 1]]);
+  }
+  centrifugo.assertNothingUnreadable();
 });
 
 await scenario("centrifugo: differences between messages cross, and are put together at both", async (t) => {

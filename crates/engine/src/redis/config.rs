@@ -1,8 +1,8 @@
 //! How an engine reaches Redis.
 
-use dunlin_hub::NewPublication;
+use dunlin_hub::{ClientInfo, NewPublication};
 
-use super::centrifugo;
+use super::centrifugo_message;
 use crate::frame;
 use crate::links::Server;
 
@@ -42,7 +42,15 @@ impl Layout {
     pub(crate) fn encode(self, out: &mut Vec<u8>, publication: &NewPublication, time_ms: u64) {
         match self {
             Layout::Dunlin => frame::encode(out, publication, time_ms),
-            Layout::Centrifugo => centrifugo::encode(out, publication, time_ms),
+            Layout::Centrifugo => centrifugo_message::encode(out, publication, time_ms),
+        }
+    }
+
+    /// A join or a leave. Dunlin's own layout has none: its nodes learn of them by the cluster.
+    pub(crate) fn encode_member(self, info: &ClientInfo, joined: bool) -> Box<[u8]> {
+        match self {
+            Layout::Dunlin => Box::default(),
+            Layout::Centrifugo => centrifugo_message::encode_member(info, joined),
         }
     }
 }

@@ -167,7 +167,7 @@ impl Keys {
         }
     }
 
-    /// The channel of publish/subscribe in which nodes of Dunlin are told whose publications were removed, where Centrifugo's
+    /// The channel of publish/subscribe in which nodes of Dunlin are notified whose publications were removed, where Centrifugo's
     /// layout has no message for that. It is not sharded.
     pub(crate) fn removals(&self) -> Option<Vec<u8>> {
         (self.layout == Layout::Centrifugo)

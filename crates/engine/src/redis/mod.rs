@@ -17,6 +17,7 @@
 //! **Liveness is measured**: each connection sends itself a message, and is given up when it does not come back.
 
 mod centrifugo;
+mod centrifugo_message;
 mod config;
 mod keys;
 mod known;
@@ -201,6 +202,11 @@ impl RedisEngine {
                 };
                 self.enqueue(now_ms, self.keys.partition(&channel), operation);
             }
+            EngineRequest::Announce { channel, info, joined } => {
+                let message = self.config.layout.encode_member(&info, joined);
+                let partition = self.keys.partition(&channel);
+                self.enqueue(now_ms, partition, Operation::Announce { channel, message });
+            }
             EngineRequest::RemoveHistory { token, channel } => {
                 let partition = self.keys.partition(&channel);
                 self.enqueue(now_ms, partition, Operation::Remove { token, channel });
@@ -319,6 +325,7 @@ impl RedisEngine {
             Operation::Remove { token, .. } => {
                 self.events.push_back(EngineEvent::HistoryRemoved { token, result: Err(error) });
             }
+            Operation::Announce { .. } => {}
             Operation::Positions(positions) => self.gathered(positions.gathering, Some(error)),
         }
     }

@@ -36,6 +36,11 @@ pub(crate) enum Operation {
         token: u64,
         channel: Arc<str>,
     },
+    /// A join or a leave, encoded, in a layout that has them.
+    Announce {
+        channel: Arc<str>,
+        message: Box<[u8]>,
+    },
     Positions(Box<Positions>),
 }
 
@@ -98,6 +103,7 @@ impl Operation {
                 Operation::Publish(batch) => batch.encoded.len(),
                 Operation::Open(openings) | Operation::Confirm(openings) => openings.len() * 40,
                 Operation::Positions(positions) => positions.channels.len() * 20,
+                Operation::Announce { message, .. } => message.len(),
                 Operation::History { .. } | Operation::Remove { .. } => 0,
             }
     }
@@ -108,6 +114,7 @@ impl Operation {
             Operation::Publish(batch) => {
                 batch.check.as_ref().is_some_and(|check| check.key.is_some())
             }
+            Operation::Announce { .. } => false,
             _ => true,
         }
     }

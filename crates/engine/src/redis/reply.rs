@@ -4,7 +4,7 @@ use dunlin_hub::engine::{EngineEvent, EnginePosition, Lineage};
 use dunlin_hub::{Epoch, Error, History, HistoryFilter, Published, StreamPosition};
 use dunlin_wire::resp::{ServerError, Value};
 
-use super::centrifugo;
+use super::centrifugo_message;
 use super::config::Layout;
 use super::known::KnownStream;
 use super::operation::{Batch, Opening, Operation, Queued};
@@ -285,6 +285,7 @@ impl RedisEngine {
                 }
                 self.events.push_back(EngineEvent::History { token, result });
             }
+            Operation::Announce { .. } => {}
             Operation::Remove { token, .. } => {
                 self.events.push_back(EngineEvent::HistoryRemoved { token, result: Ok(()) });
             }
@@ -317,11 +318,11 @@ impl RedisEngine {
                 let (oldest_first, newest_first);
                 let publications: &mut dyn Iterator<Item = _> = match filter.reverse {
                     false => {
-                        oldest_first = centrifugo::entries(entries);
+                        oldest_first = centrifugo_message::entries(entries);
                         &mut { oldest_first }
                     }
                     true => {
-                        newest_first = centrifugo::entries(entries).rev();
+                        newest_first = centrifugo_message::entries(entries).rev();
                         &mut { newest_first }
                     }
                 };

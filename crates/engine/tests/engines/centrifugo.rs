@@ -1,10 +1,11 @@
 //! The layout of Centrifugo: its names and bytes, as one of its nodes writes and reads them. What all engines do, this layout
 //! does in [`streams`](crate::streams); beside a node of Centrifugo's library it stands in `tests/interop`.
 
-use dunlin_engine::EngineEvent;
 use dunlin_engine::redis::Topology;
+use dunlin_engine::{EngineEvent, EngineRequest};
 use dunlin_hub::{
-    Error, HistoryFilter, NewPublication, PayloadFormat, Publication, StreamPosition,
+    ClientInfo, Error, HistoryFilter, NewPublication, PayloadFormat, Publication, SessionId,
+    StreamPosition,
 };
 
 use crate::nodes::{Fleet, KEPT, UNKEPT, data_of, heard};
@@ -53,7 +54,7 @@ fn what_a_node_of_centrifugo_writes_is_read() {
         messages.push(message);
     }
     // Messages of no concern, and some that nobody understands.
-    for message in ["__j__x", "__l__x", "__z1:", "__p1:x:e__", "__d1:4:e:9:a", "__"] {
+    for message in ["__j__", "__l__x", "__z1:", "__p1:x:e__", "__d1:4:e:9:a", "__"] {
         server.cli(&["PUBLISH", "centrifugo.client.a", message]);
     }
     fleet.until("heard", |nodes| nodes[0].engine.stats().messages == 9);
@@ -69,7 +70,7 @@ fn what_a_node_of_centrifugo_writes_is_read() {
     assert!(third.delta() && third.data() == b"3" && !second.delta());
     assert_eq!(third.info(), first.info(), "one client is one number");
     let stats = fleet.nodes.0[0].engine.stats();
-    assert_eq!(stats.unreadable, 4, "{stats:?}");
+    assert_eq!(stats.unreadable, 5, "{stats:?}");
     let history = fleet.history(0, "a", HistoryFilter::default()).unwrap();
     assert_eq!(history.position, StreamPosition { offset: 3, ..at });
     assert_eq!(history.publications[..2], [first, second]);
@@ -106,6 +107,49 @@ fn what_is_written_is_where_a_node_of_centrifugo_reads_it() {
     assert!((1..=60_000).contains(&ttl("centrifugo.stream.a")));
     assert!((60_001..=600_000).contains(&ttl("centrifugo.stream.meta.a")));
     assert!((60_001..=300_000).contains(&ttl("centrifugo.result.a.k")));
+}
+
+#[test]
+fn joins_and_leaves_are_said_to_centrifugo_and_heard_of_it() {
+    let deployment = Deployment::single();
+    let server = &deployment.servers[0];
+    let mut fleet = Fleet::new(&centrifugo(&deployment), 2);
+    for node in 0..2 {
+        fleet.subscribe(node, "a", KEPT);
+    }
+    let client = "0e0ba3a1-6a3c-4a4e-9a0b-2a1d4d8a3c55";
+    let info = format!("\n\x03ada\x12{}{client}", client.len() as u8 as char);
+    for kind in ["__j__", "__l__"] {
+        server.cli(&["PUBLISH", "centrifugo.client.a", &(kind.to_owned() + &info)]);
+    }
+    let announced = |node: &crate::nodes::Node| -> Vec<(String, bool)> {
+        let events = node.events.iter();
+        let of = |event: &EngineEvent| match event {
+            EngineEvent::Announced { info, joined, .. } => {
+                Some((info.foreign_client.as_deref()?.to_owned(), *joined))
+            }
+            _ => None,
+        };
+        events.filter_map(of).collect()
+    };
+    fleet.until("announced", |nodes| nodes.iter().all(|node| announced(node).len() == 2));
+    assert_eq!(
+        announced(&fleet.nodes.0[0]),
+        [(client.to_owned(), true), (client.to_owned(), false)]
+    );
+    // What a node of Dunlin says is Centrifugo's to hear; the other node hears of it by the cluster.
+    let info = std::sync::Arc::new(ClientInfo {
+        user: "bob".into(),
+        client: SessionId::from_u64(77).unwrap(),
+        foreign_client: None,
+        conn_info: None,
+        chan_info: None,
+    });
+    let channel = "a".into();
+    fleet.ask(0, |_| EngineRequest::Announce { channel, info, joined: true });
+    fleet.until("heard", |nodes| nodes.iter().all(|node| node.engine.stats().messages == 3));
+    assert_eq!(announced(&fleet.nodes.0[1]).len(), 2);
+    assert_eq!(fleet.nodes.0[1].engine.stats().unreadable, 0);
 }
 
 /// Entries whose hash was evicted are of a stream that is gone.

@@ -24,7 +24,7 @@ use crate::message::{
     HistoryRequest, HubMessageKind, PublishRequest, ReplyContent, SubscribeRequest, WaiterId,
 };
 use crate::position::StreamPosition;
-use crate::publication::PublicationParts;
+use crate::publication::{ClientInfo, PublicationParts};
 use crate::session_id::SessionId;
 
 impl Hub {
@@ -97,6 +97,13 @@ impl Hub {
             EngineEvent::Cleared { channel } => {
                 if let Some(at) = self.agent_of(engine, &channel) {
                     self.clear_history(at);
+                }
+            }
+            EngineEvent::Announced { channel, info, joined } => {
+                if let Some(at) = self.agent_of(engine, &channel)
+                    && !self.homes[at].interest.is_empty()
+                {
+                    self.announce(at, &info, joined);
                 }
             }
             EngineEvent::Lineage { channel, epoch, inherits } => {
@@ -234,6 +241,15 @@ impl Hub {
             return self.engine_refuses(from, request);
         };
         self.engines.send(engine, EngineRequest::RemoveHistory { token: key.into(), channel });
+    }
+
+    /// Says to servers of another kind that share a channel that a session of this node has joined it, or left it.
+    pub(super) fn share_announcement(&mut self, at: u32, info: &Arc<ClientInfo>, joined: bool) {
+        let Some(engine) = self.engines.agents.get(&at).map(|agent| agent.engine) else { return };
+        if self.engines.get(engine).is_some_and(|engine| engine.config.shares_members) {
+            let (channel, info) = (Arc::clone(&self.homes[at].name), Arc::clone(info));
+            self.engines.send(engine, EngineRequest::Announce { channel, info, joined });
+        }
     }
 
     /// Too many requests wait for the engine.

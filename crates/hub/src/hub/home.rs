@@ -123,6 +123,7 @@ impl Hub {
             self.note_member(at, &info.user, true);
             if options.join_leave {
                 self.announce(at, &info, true);
+                self.share_announcement(at, &info, true);
             }
         }
     }
@@ -320,6 +321,7 @@ impl Hub {
         }
         if let Some(HomeMember { info, join_leave: true, .. }) = listed {
             self.announce(at, &info, false);
+            self.share_announcement(at, &info, false);
         }
         self.remove_members_if_empty(at);
     }

@@ -5,10 +5,12 @@ mod kit;
 mod model;
 mod simulation;
 
+use std::sync::Arc;
+
 use dunlin_hub::engine::{EngineConfig, EngineEvent};
 use dunlin_hub::{
-    ChannelEvent, ChannelEventFilter, Epoch, Error, HistoryFilter, NewPublication, Owner,
-    PublicationParts, RecoveryMode, StreamPosition, SubscribeOptions, code,
+    ChannelEvent, ChannelEventFilter, ChannelOptions, Epoch, Error, HistoryFilter, NewPublication,
+    Owner, PublicationParts, RecoveryMode, StreamPosition, SubscribeOptions, code,
 };
 use kit::{offsets, plain, publish, with_history};
 use model::{CONFIG, Fleet};
@@ -127,7 +129,7 @@ fn who_comes_back_before_the_node_has_subscribed_anew_recovers_by_what_a_read_ha
     let at = fleet.subscribe(0, reader, "news", &options, FRESH()).unwrap().position;
     let seen = fleet.publish(0, "news", &options, publish("one")).unwrap().position;
     let now = fleet.nodes[0].now;
-    let (channel, epoch): (std::sync::Arc<str>, _) = ("news".into(), Epoch::from_u64(77));
+    let (channel, epoch): (Arc<str>, _) = ("news".into(), Epoch::from_u64(77));
     assert_ne!(at.epoch, epoch);
     let NewPublication { data, format, delta, info, tags, key, .. } = publish("two");
     let publication =
@@ -509,4 +511,25 @@ fn history_is_the_engine_s_and_its_removal_reaches_every_ring() {
     assert!(format!("{events:?}").contains("offset: 1"), "{events:?}");
     let other = fleet.nodes[1].open(0, "");
     assert!(!fleet.subscribe(1, other, "news", &options, recover(at)).unwrap().recovered);
+}
+
+#[test]
+fn who_joins_and_leaves_is_said_to_servers_of_another_kind_and_heard_of_them() {
+    let mut fleet = Fleet::new(2, 2);
+    for node in 0..2 {
+        fleet.use_engine(node, &EngineConfig { shares_members: true, ..CONFIG });
+    }
+    let options =
+        Arc::new(ChannelOptions { join_leave: true, ..ChannelOptions::clone(&with_history()) });
+    let joining = || SubscribeOptions { join_leave: true, ..FRESH() };
+    let watcher = fleet.nodes[1].open(1, "watcher");
+    fleet.subscribe(1, watcher, "room", &options, joining()).unwrap();
+    fleet.nodes[1].read(watcher);
+    let ada = fleet.nodes[0].open(0, "ada");
+    fleet.subscribe(0, ada, "room", &options, joining()).unwrap();
+    assert_eq!(fleet.nodes[1].read(watcher), "join room ada\n");
+    let now = fleet.nodes[0].now;
+    fleet.nodes[0].hub(0).close_session(now, ada);
+    fleet.settle();
+    assert_eq!(fleet.nodes[1].read(watcher), "leave room ada\n");
 }

@@ -21,6 +21,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
     timeout_ms: 2_000,
     position_check_ms: 5_000,
     held_bytes_max: 1 << 20,
+    shares_members: false,
 };
 
 #[derive(Default)]
@@ -234,6 +235,16 @@ impl Fleet {
                 };
                 let result = Ok(channels.iter().map(of).collect());
                 EngineEvent::Positions { token, result }
+            }
+            // Those of the asking node's kind know it by other ways.
+            EngineRequest::Announce { channel, info, joined } => {
+                for (&(other, _), link) in &mut self.links {
+                    if other != node && link.heard.contains_key(&channel) {
+                        let (channel, info) = (Arc::clone(&channel), Arc::clone(&info));
+                        link.events.push_back(EngineEvent::Announced { channel, info, joined });
+                    }
+                }
+                return;
             }
             other => panic!("{other:?}"),
         };

@@ -523,6 +523,7 @@ fn engine_config(id: EngineId, config: &dunlin_config::Engine) -> EngineConfig {
         timeout_ms: config.timeout_ms,
         position_check_ms: config.position_check_ms,
         held_bytes_max: config.held_bytes_max,
+        shares_members: config.layout == EngineLayout::Centrifugo,
     }
 }
 

@@ -1,13 +1,68 @@
-//! Operations become commands, in Centrifugo's layout.
+//! The layout of Centrifugo 6, so that its nodes and Dunlin's share channels while a fleet moves.
+//!
+//! | name | what it is |
+//! |---|---|
+//! | `PREFIX.client.CHANNEL` | channel of publish/subscribe |
+//! | `PREFIX.stream.CHANNEL` | stream of publications: the id's first part is the offset, field `d` the message |
+//! | `PREFIX.stream.meta.CHANNEL` | hash: `e` epoch, `s` top offset, `v` and `ve` version and epoch of the version published last |
+//! | `PREFIX.result.CHANNEL.KEY` | hash: `e` and `s`, the position of the publication with an idempotency key |
+//! | `PREFIX.dunlin.removed` | channel in which nodes of Dunlin are notified of removed histories |
+//! | `PREFIX.dunlin.probe.ID` | channel of one connection's messages to itself |
+//!
+//! In a cluster `{N}.` stands before what follows the kind, where N is the number of the channel's partition: the layout of
+//! sharded publish/subscribe (`sharded_pub_sub_partitions` of Centrifugo). Channels are spread over servers and partitions as
+//! Centrifugo does it, which is Dunlin's own way.
+//!
+//! Joins (`__j__`) and leaves (`__l__`) go through the channel, too. Nodes of Dunlin pass over those of each other: the cluster
+//! notifies them.
+//!
+//! What is published is one message each, so those that wait together are one call of a script and as many messages. Nothing
+//! is kept of generations: a server that lost data is noticed by the node that has seen more of a stream than there is, which
+//! begins another epoch.
 
-use super::super::RedisEngine;
-use super::super::operation::{Batch, Operation};
-use super::super::send::Arguments;
-use super::message::{DELTA, encoded};
+use std::sync::Arc;
+
+use dunlin_hub::engine::EngineEvent;
+
+use super::RedisEngine;
+use super::centrifugo_message::{self as message, DELTA, Message, encoded};
+use super::operation::{Batch, Operation};
+use super::send::Arguments;
 
 impl RedisEngine {
+    /// A message of a channel that is heard. `is_synced`: the position has come since the connection was made.
+    pub(super) fn handle_centrifugo(
+        &mut self,
+        now_ms: u64,
+        channel: Arc<str>,
+        is_synced: bool,
+        payload: &[u8],
+    ) {
+        match message::parse(payload) {
+            Ok(Message::Publication(at, publication, except)) => {
+                if at.offset > 0 {
+                    // Before the position has come it is part of what that reaches.
+                    if !is_synced {
+                        return;
+                    }
+                    let partition = self.keys.partition(&channel);
+                    self.learn(now_ms, partition, &channel, at, None);
+                }
+                let (epoch, publication) = (at.epoch, (*publication).into());
+                let event = EngineEvent::Publication { channel, epoch, publication, except };
+                self.events.push_back(event);
+            }
+            Ok(Message::Member(info, joined)) => {
+                let info = Arc::new(*info);
+                self.events.push_back(EngineEvent::Announced { channel, info, joined });
+            }
+            Ok(Message::Other) => {}
+            Err(_) => self.stats.unreadable += 1,
+        }
+    }
+
     /// The command of an operation.
-    pub(in super::super) fn encode_centrifugo(
+    pub(super) fn encode_centrifugo(
         &mut self,
         partition: usize,
         operation: &mut Operation,
@@ -60,6 +115,12 @@ impl RedisEngine {
                 arguments.number(u64::from(retention.size));
                 arguments
             }
+            Operation::Announce { channel, message } => {
+                let mut arguments = Arguments::default();
+                arguments.add(self.publish_name()).add(&self.keys.list(partition, channel));
+                arguments.add(message);
+                arguments
+            }
             Operation::Remove { channel, .. } => {
                 let mut arguments = Arguments::script(&self.scripts.remove.sha, 1);
                 arguments.add(&self.keys.stream(partition, channel));
@@ -106,6 +167,10 @@ impl RedisEngine {
         arguments
     }
 
+    fn publish_name(&self) -> &'static [u8] {
+        if self.keys.is_sharded() { b"SPUBLISH" } else { b"PUBLISH" }
+    }
+
     /// Publications of a channel that keeps nothing.
     fn announce_command(&self, partition: usize, batch: &Batch) -> Arguments {
         let channel = self.keys.list(partition, &batch.channel);
@@ -118,8 +183,7 @@ impl RedisEngine {
         let mut messages = encoded(&batch.encoded).map(of_one);
         if batch.tokens.len() == 1 && key.is_none() {
             let mut arguments = Arguments::default();
-            let command = if self.keys.is_sharded() { "SPUBLISH" } else { "PUBLISH" };
-            arguments.add(command.as_bytes()).add(&channel);
+            arguments.add(self.publish_name()).add(&channel);
             arguments.add(&messages.next().unwrap_or_default());
             return arguments;
         }

@@ -10,7 +10,7 @@ use dunlin_hub::{
     ClientInfo, Epoch, NODES_MAX, NewPublication, PayloadFormat, PublicationParts, SessionId,
     StreamPosition, Tags,
 };
-use dunlin_wire::protobuf::{Delimited, Fields, ProtobufError, Writer};
+use dunlin_wire::protobuf::{Delimited, Field, Fields, ProtobufError, Writer};
 use dunlin_wire::resp::Value;
 
 use crate::frame::FrameError;
@@ -21,13 +21,17 @@ const FORMAT: u32 = 1000;
 const EXCEPT: u32 = 1001;
 /// The subject.
 const KEY: u32 = 1002;
+/// In a join or a leave: 1, it is of a node of Dunlin.
+const OWN: u32 = 1000;
 
 /// A message of publish/subscribe.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Message {
     /// A publication, its position, and the session that it is not for. Offset 0 and no epoch where nothing is kept.
     Publication(StreamPosition, Box<PublicationParts>, Option<SessionId>),
-    /// Something of no concern here.
+    /// Somebody at a node of Centrifugo has joined (true) or left.
+    Member(Box<ClientInfo>, bool),
+    /// Something of no concern here: a node of Dunlin has said it by the cluster, for instance.
     Other,
 }
 
@@ -56,7 +60,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, publication: &NewPublication, time_ms: u
 }
 
 /// What [`encode`] has written: of each whether it may be sent as a difference, and the message.
-pub(super) fn encoded(bytes: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
+pub(crate) fn encoded(bytes: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
     Delimited::of(bytes).filter_map(|message| {
         let (delta, message) = message.ok()?.split_first()?;
         Some((*delta == 1, message))
@@ -64,7 +68,7 @@ pub(super) fn encoded(bytes: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
 }
 
 /// What says, behind a message without history, that it may be sent as a difference: field 8 is 1.
-pub(super) const DELTA: &[u8] = &[8 << 3, 1];
+pub(crate) const DELTA: &[u8] = &[8 << 3, 1];
 
 fn write_info(writer: &mut Writer<'_>, info: &ClientInfo) {
     writer.string(1, &info.user);
@@ -74,6 +78,15 @@ fn write_info(writer: &mut Writer<'_>, info: &ClientInfo) {
             writer.element(number, json);
         }
     }
+}
+
+/// A join or a leave of a session of this node.
+pub(crate) fn encode_member(info: &ClientInfo, joined: bool) -> Box<[u8]> {
+    let mut out = if joined { b"__j__" } else { b"__l__" }.to_vec();
+    let mut writer = Writer::new(&mut out);
+    write_info(&mut writer, info);
+    writer.unsigned(OWN, 1u32);
+    out.into()
 }
 
 /// A message as it came through publish/subscribe.
@@ -94,7 +107,14 @@ pub(crate) fn parse(message: &[u8]) -> Result<Message, FrameError> {
             let (message, _) = counted(rest.strip_prefix(b":").ok_or(FrameError::Head)?)?;
             publication(message, position(offset, epoch)?, true)
         }
-        [b'j' | b'l', b'_', b'_', ..] => Ok(Message::Other),
+        [kind @ (b'j' | b'l'), b'_', b'_', rest @ ..] => {
+            let is_own = |field: Field<'_>| field.number == OWN;
+            if Fields::of(rest).flatten().any(is_own) {
+                return Ok(Message::Other);
+            }
+            let info = decode_info(rest).map_err(FrameError::Publication)?;
+            Ok(info.map_or(Message::Other, |info| Message::Member(Box::new(info), *kind == b'j')))
+        }
         _ => Err(FrameError::Version),
     }
 }
