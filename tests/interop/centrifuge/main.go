@@ -41,8 +41,8 @@ type request struct {
 type object = map[string]any
 
 func main() {
-	address := flag.String("redis", "", "address of Redis")
-	cluster := flag.String("cluster", "", "addresses of nodes of a Redis Cluster, commas between them")
+	addresses := flag.String("redis", "", "addresses of servers of Redis, commas between them")
+	cluster := flag.Bool("cluster", false, "they are nodes of a Redis Cluster")
 	partitions := flag.Int("partitions", 0, "partitions of sharded publish/subscribe")
 	prefix := flag.String("prefix", "centrifugo", "prefix of keys and channels")
 	flag.Parse()
@@ -54,13 +54,20 @@ func main() {
 		ClientChannelPositionCheckDelay: time.Second,
 	})
 	check(err)
-	config := centrifuge.RedisShardConfig{Address: *address}
-	if *cluster != "" {
-		config = centrifuge.RedisShardConfig{ClusterAddresses: strings.Split(*cluster, ",")}
+	configs := []centrifuge.RedisShardConfig{}
+	if list := strings.Split(*addresses, ","); *cluster {
+		configs = append(configs, centrifuge.RedisShardConfig{ClusterAddresses: list})
+	} else {
+		for _, address := range list {
+			configs = append(configs, centrifuge.RedisShardConfig{Address: address})
+		}
 	}
-	shard, err := centrifuge.NewRedisShard(node, config)
-	check(err)
-	shards := []*centrifuge.RedisShard{shard}
+	shards := []*centrifuge.RedisShard{}
+	for _, config := range configs {
+		shard, err := centrifuge.NewRedisShard(node, config)
+		check(err)
+		shards = append(shards, shard)
+	}
 	broker, err := centrifuge.NewRedisBroker(node, centrifuge.RedisBrokerConfig{Prefix: *prefix, Shards: shards, NumShardedPubSubPartitions: *partitions})
 	check(err)
 	node.SetBroker(broker)

@@ -3,30 +3,56 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 
 import { CACHE, assert, exchange, freePort, range, scenario, until, watch } from "./dunlin.mjs";
 
-/// A Redis, a node of Centrifugo's library and a Dunlin on it.
-async function fleet(t) {
+/// Servers of Redis, a node of Centrifugo's library and a Dunlin on them. `cluster`: they are one, with so many partitions.
+async function fleet(t, { servers = 1, cluster = 0 } = {}) {
   const directory = await mkdtemp(path.join(os.tmpdir(), "dunlin-interop-"));
   t.after(() => rm(directory, { recursive: true, force: true }));
+  const ports = await Promise.all(range(1, servers).map((number) => startRedis(t, path.join(directory, String(number)), cluster > 0)));
+  if (cluster > 0) await formCluster(ports);
+  const configFile = path.join(directory, "dunlin.toml");
+  await writeFile(configFile, config(ports, cluster));
+  const [centrifugo, dunlin] = await Promise.all([Centrifugo.start(t, ports, cluster), t.server({ configFile })]);
+  await until(async () => !(await dunlin.api("publish", { channel: "ready", data: 1 }).catch((error) => error)).code, "Dunlin to reach Redis");
+  return { centrifugo, dunlin, ports, redis: (...command) => cli(ports[0], command), nodes: [centrifugo, dunlin] };
+}
+
+async function startRedis(t, directory, isCluster) {
+  await mkdir(directory);
   const port = await freePort();
-  const redis = spawn("redis-server", ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--dir", directory]);
+  const flags = ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--dir", directory];
+  if (isCluster) flags.push("--cluster-enabled", "yes", "--cluster-port", String(await freePort()), "--cluster-node-timeout", "2000");
+  const redis = spawn("redis-server", flags);
   t.after(() => redis.kill("SIGKILL"));
   let said = "";
   redis.stdout.on("data", (text) => (said += text));
   await until(() => said.includes("Ready to accept"), "Redis");
-  const configFile = path.join(directory, "dunlin.toml");
-  await writeFile(configFile, config(port));
-  const [centrifugo, dunlin] = await Promise.all([Centrifugo.start(t, port), t.server({ configFile })]);
-  return { centrifugo, dunlin, redis: (...command) => cli(port, command), nodes: [centrifugo, dunlin] };
+  return port;
+}
+
+async function formCluster(ports) {
+  const bounds = range(0, ports.length).map((n) => Math.floor((16384 * n) / ports.length));
+  for (const [n, port] of ports.entries()) {
+    await cli(port, ["CLUSTER", "ADDSLOTSRANGE", String(bounds[n]), String(bounds[n + 1] - 1)]);
+    await cli(port, ["CLUSTER", "SET-CONFIG-EPOCH", String(n + 1)]);
+    const bus = (await cli(port, ["CONFIG", "GET", "cluster-port"])).split("\n")[1];
+    if (n > 0) await cli(ports[0], ["CLUSTER", "MEET", "127.0.0.1", String(port), bus]);
+  }
+  for (const port of ports) {
+    await until(async () => {
+      const info = await cli(port, ["CLUSTER", "INFO"]);
+      return info.includes("cluster_state:ok") && info.includes(`cluster_known_nodes:${ports.length}`);
+    }, "the cluster");
+  }
 }
 
 /// What the node of Centrifugo's library does, said to Dunlin.
-const config = (port) => `
+const config = (ports, cluster) => `
 [client]
 anonymous = true
 
@@ -34,7 +60,8 @@ anonymous = true
 without_key = true
 
 [engines.main]
-addresses = ["127.0.0.1:${port}"]
+addresses = [${ports.map((port) => `"127.0.0.1:${port}"`)}]
+${cluster > 0 ? `topology = "cluster"\ncluster_partitions_max = ${cluster}` : ""}
 layout = "centrifugo"
 prefix = "centrifugo"
 position_check_ms = 500
@@ -60,9 +87,10 @@ allow_presence_for_anonymous = true
 class Centrifugo {
   #log = "";
 
-  static async start(t, redis) {
+  static async start(t, ports, cluster) {
     const node = new Centrifugo();
-    const process_ = spawn(path.join(CACHE, "centrifuge-node"), ["-redis", `127.0.0.1:${redis}`]);
+    const flags = ["-redis", ports.map((port) => `127.0.0.1:${port}`).join(","), "-partitions", String(cluster)];
+    const process_ = spawn(path.join(CACHE, "centrifuge-node"), cluster > 0 ? [...flags, "-cluster"] : flags);
     t.after(() => process_.kill("SIGKILL"));
     process_.stderr.on("data", (text) => (node.#log += text));
     const [first] = await Promise.race([once(process_.stdout, "data"), once(process_, "exit")]);
@@ -265,3 +293,29 @@ await scenario("centrifugo: differences between messages cross, and are put toge
     }
   }
 });
+
+for (const [what, layout] of [["three servers", { servers: 3 }], ["a cluster", { servers: 3, cluster: 16 }]]) {
+  await scenario(`centrifugo: of ${what} each channel is at the same one for both`, async (t) => {
+    const { centrifugo, ports, nodes } = await fleet(t, layout);
+    const clients = await Promise.all(nodes.map((node) => t.client(node)));
+    const channels = range(1, 12).map((n) => `news-${n}`);
+    const watchers = await Promise.all(channels.map((channel) => Promise.all(clients.map((client) => watch(client, channel)))));
+    for (const [at, channel] of channels.entries()) {
+      for (const n of range(1, 4)) await nodes[n % 2].publish(channel, n);
+      const keyed = { channel, data: 5, idempotency_key: "key" };
+      const results = [await nodes[at % 2].api("publish", keyed), await nodes[(at + 1) % 2].api("publish", keyed)];
+      assert.deepEqual(results.map(({ offset }) => offset), [5, 5]);
+      for (const watcher of watchers[at]) {
+        await watcher.received(5);
+        assert.deepEqual(watcher.publications.map(({ offset, data }) => [offset, data]), range(1, 5).map((n) => [n, n]));
+      }
+      const [one, other] = await Promise.all(nodes.map((node) => node.api("history", { channel, limit: -1 })));
+      assert.deepEqual([one.offset, one.epoch, one.publications.length], [other.offset, other.epoch, other.publications.length]);
+    }
+    const counts = await Promise.all(ports.map(async (port) => (await cli(port, ["KEYS", "centrifugo.stream.*"])).split("\n").filter((key) => key.includes("news-")).length));
+    assert(counts.filter((count) => count > 0).length > 1, `the channels are spread: ${counts}`);
+    // Of each its entries and its hash, once.
+    assert.equal(counts.reduce((sum, count) => sum + count), 2 * channels.length);
+    centrifugo.assertNothingUnreadable();
+  });
+}
