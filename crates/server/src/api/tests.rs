@@ -140,7 +140,7 @@ fn what_is_wrong_with_a_body_is_named() {
         (
             Method::Disconnect,
             r#"{}"#,
-            "user: is missing or empty; name a user, or one client by its id",
+            "user: is missing or empty; name a user, or one client by its id, or set all_users",
         ),
         (
             Method::Disconnect,

@@ -15,7 +15,7 @@ use super::parts::{
 };
 use super::reply;
 use super::routes::{method_refused, origin_refused};
-use crate::api::request::PublishParams;
+use crate::api::request::{BroadcastRequest, HistoryRequest, PublishParams, SendRequest};
 use crate::api::{
     ApiError, ApiErrorCode, Batch, CommandResult, Legacy, Lenient, Method, NodeFacts, OPENAPI,
     Request, presented_key, scope, write_response,
@@ -277,110 +277,154 @@ impl Worker<'_> {
         if self.ask_cluster(cx, place, request)? {
             return Ok(());
         }
-        let now = self.now(cx);
         match request {
             Request::Publish(publish) => {
                 let message = self.checked(&publish.message)?;
-                self.publish(cx, place, &publish.channel, message)?;
+                self.publish(cx, place, &publish.channel, message)
             }
-            Request::Broadcast(broadcast) => {
-                let Some(conn) = self.api_calls.conn(place.call) else { return Ok(()) };
-                let publish = self.checked(&broadcast.message)?;
-                self.api_calls.begin_broadcast(place, broadcast.channels.len());
-                let channels = || broadcast.channels.iter().map(|name| &*name.0);
-                let given = self.give_parts(cx, conn, (place, 0), channels(), &publish);
-                if (given as usize) < broadcast.channels.len() {
-                    let left = channels().skip(given as usize);
-                    let rest = BroadcastRest::new((place.at, given), left, publish);
-                    self.api_calls.keep_broadcast(place.call, rest);
-                }
+            Request::Broadcast(broadcast) => self.api_broadcast(cx, place, broadcast),
+            Request::Subscribe(of) => self.subscribe_user(cx, place, of),
+            Request::Unsubscribe(of) => self.unsubscribe_user(cx, place, of),
+            Request::Disconnect(of) => self.disconnect_user(cx, place, of),
+            Request::Refresh(refresh) => self.expire(cx, place, refresh),
+            Request::Presence(of) => self.api_presence(cx, place, &of.channel),
+            Request::PresenceStats(of) => self.api_presence_stats(cx, place, &of.channel),
+            Request::History(history) => self.api_history(cx, place, history),
+            Request::HistoryRemove(of) => {
+                let options = self.channel_options(&of.channel)?;
+                let (now, token) = (self.now(cx), self.api_token(cx, place)?);
+                self.hub.handle_history_remove(now, token, &of.channel, &options);
+                Ok(())
             }
-            Request::Subscribe(of) => self.subscribe_user(cx, place, of)?,
-            Request::Unsubscribe(of) => self.unsubscribe_user(cx, place, of)?,
-            Request::Disconnect(of) => self.disconnect_user(cx, place, of)?,
-            Request::Refresh(refresh) => self.expire(cx, place, refresh)?,
-            Request::Presence(request) => {
-                let options = self.channel_options(&request.channel)?;
-                let token = self.api_token(cx, place)?;
-                let bytes_max = self.settings.config.limits.answer_bytes_max;
-                let asked = (&*request.channel, &*options);
-                if !self.ask_presence(cx, asked, token, Some(bytes_max)) {
-                    self.hub.handle_presence(now, token, &request.channel, &options, bytes_max);
-                }
-            }
-            Request::PresenceStats(request) => {
-                let options = self.channel_options(&request.channel)?;
-                let token = self.api_token(cx, place)?;
-                let asked = (&*request.channel, &*options);
-                if !self.ask_presence(cx, asked, token, None) {
-                    self.hub.handle_presence_stats(now, token, &request.channel, &options);
-                }
-            }
-            Request::History(request) => {
-                let options = self.channel_options(&request.channel)?;
-                let max = self.settings.config.limits.history_messages_max;
-                let mut filter = request.filter();
-                filter.limit = Some(filter.limit.unwrap_or(max).min(max));
-                filter.bytes_max = Some(self.settings.config.limits.answer_bytes_max);
-                let token = self.api_token(cx, place)?;
-                self.hub.handle_history(
-                    now,
-                    token,
-                    &request.channel,
-                    &options,
-                    filter,
-                    Owner::NONE,
-                );
-            }
-            Request::HistoryRemove(request) => {
-                let options = self.channel_options(&request.channel)?;
-                let token = self.api_token(cx, place)?;
-                self.hub.handle_history_remove(now, token, &request.channel, &options);
-            }
-            Request::Send(send) => {
-                let (has, max) =
-                    (send.data.as_bytes().len(), self.settings.config.limits.publication_bytes_max);
-                if has > max {
-                    let why =
-                        format_args!("{has} bytes where limits.publication_bytes_max is {max}");
-                    return Err(ApiErrorCode::LimitExceeded.with_reason(why));
-                }
-                let Some(only) = self.selected(place, &send.target)? else { return Ok(()) };
-                let token = self.api_token(cx, place)?;
-                let message = SendToUser {
-                    client: only.client,
-                    device: (&*send.device).into(),
-                    data: send.data.as_bytes().into(),
-                    format: send.data.format(),
-                };
-                self.hub.handle_send_to_user(now, token, &send.target.user, message);
-            }
-            Request::RevokeToken(revoke) => {
-                self.revoke(cx, place, Revocation::of_token(&revoke.uid, revoke.expire_at))?;
-            }
-            Request::InvalidateUserTokens(of) => {
-                let issued_before = match of.issued_before {
-                    0 => now.unix_ms / 1000 + 1,
-                    before => before,
-                };
-                let revocation = Revocation::of_user(&of.user, issued_before, of.expire_at);
-                self.revoke(cx, place, revocation)?;
-            }
-            Request::BlockUser(block) => {
-                self.revoke(cx, place, Revocation::block(&block.user, block.expire_at))?;
-            }
-            Request::UnblockUser(unblock) => self.unblock(cx, place, &unblock.user)?,
-            Request::Connections(request) => self.connections(cx, place, request)?,
+            Request::Send(send) => self.send_to_user(cx, place, send),
+            Request::RevokeToken(_)
+            | Request::InvalidateUserTokens(_)
+            | Request::BlockUser(_)
+            | Request::UnblockUser(_) => self.change_revocations(cx, place, request),
+            Request::Connections(request) => self.connections(cx, place, request),
             Request::Channels(request) => {
-                let token = self.api_token(cx, place)?;
+                let (now, token) = (self.now(cx), self.api_token(cx, place)?);
                 self.hub.handle_channels(now, token, &request.pattern);
+                Ok(())
             }
             Request::Info => {
-                let token = self.api_token(cx, place)?;
+                let (now, token) = (self.now(cx), self.api_token(cx, place)?);
                 self.hub.handle_info(now, token);
+                Ok(())
             }
         }
+    }
+
+    fn api_broadcast(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        broadcast: &BroadcastRequest<'_>,
+    ) -> Result<(), ApiError> {
+        let Some(conn) = self.api_calls.conn(place.call) else { return Ok(()) };
+        let publish = self.checked(&broadcast.message)?;
+        self.api_calls.begin_broadcast(place, broadcast.channels.len());
+        let channels = || broadcast.channels.iter().map(|name| &*name.0);
+        let given = self.give_parts(cx, conn, (place, 0), channels(), &publish);
+        if (given as usize) < broadcast.channels.len() {
+            let left = channels().skip(given as usize);
+            let rest = BroadcastRest::new((place.at, given), left, publish);
+            self.api_calls.keep_broadcast(place.call, rest);
+        }
         Ok(())
+    }
+
+    fn api_presence(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        channel: &str,
+    ) -> Result<(), ApiError> {
+        let options = self.channel_options(channel)?;
+        let (now, token) = (self.now(cx), self.api_token(cx, place)?);
+        let bytes_max = self.settings.config.limits.answer_bytes_max;
+        if !self.ask_presence(cx, (channel, &*options), token, Some(bytes_max)) {
+            self.hub.handle_presence(now, token, channel, &options, bytes_max);
+        }
+        Ok(())
+    }
+
+    fn api_presence_stats(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        channel: &str,
+    ) -> Result<(), ApiError> {
+        let options = self.channel_options(channel)?;
+        let (now, token) = (self.now(cx), self.api_token(cx, place)?);
+        if !self.ask_presence(cx, (channel, &*options), token, None) {
+            self.hub.handle_presence_stats(now, token, channel, &options);
+        }
+        Ok(())
+    }
+
+    fn api_history(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        request: &HistoryRequest<'_>,
+    ) -> Result<(), ApiError> {
+        let options = self.channel_options(&request.channel)?;
+        let limits = &self.settings.config.limits;
+        let mut filter = request.filter();
+        let max = limits.history_messages_max;
+        filter.limit = Some(filter.limit.unwrap_or(max).min(max));
+        filter.bytes_max = Some(limits.answer_bytes_max);
+        let (now, token) = (self.now(cx), self.api_token(cx, place)?);
+        self.hub.handle_history(now, token, &request.channel, &options, filter, Owner::NONE);
+        Ok(())
+    }
+
+    fn send_to_user(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        send: &SendRequest<'_>,
+    ) -> Result<(), ApiError> {
+        let has = send.data.as_bytes().len();
+        let max = self.settings.config.limits.publication_bytes_max;
+        if has > max {
+            let why = format_args!("{has} bytes where limits.publication_bytes_max is {max}");
+            return Err(ApiErrorCode::LimitExceeded.with_reason(why));
+        }
+        let Some(only) = self.selected(place, &send.target)? else { return Ok(()) };
+        let message = SendToUser {
+            client: only.client,
+            device: (&*send.device).into(),
+            data: send.data.as_bytes().into(),
+            format: send.data.format(),
+        };
+        let (now, token) = (self.now(cx), self.api_token(cx, place)?);
+        self.hub.handle_send_to_user(now, token, &send.target.user, message);
+        Ok(())
+    }
+
+    /// What concerns tokens that are not valid any more, and users who are blocked.
+    fn change_revocations(
+        &mut self,
+        cx: &mut Context<Link>,
+        place: CommandPlace,
+        request: &Request<'_>,
+    ) -> Result<(), ApiError> {
+        let revocation = match request {
+            Request::RevokeToken(of) => Revocation::of_token(&of.uid, of.expire_at),
+            Request::InvalidateUserTokens(of) => {
+                let issued_before = match of.issued_before {
+                    0 => self.now(cx).unix_ms / 1000 + 1,
+                    before => before,
+                };
+                Revocation::of_user(&of.user, issued_before, of.expire_at)
+            }
+            Request::BlockUser(of) => Revocation::block(&of.user, of.expire_at),
+            Request::UnblockUser(of) => return self.unblock(cx, place, &of.user),
+            _ => return Ok(()),
+        };
+        self.revoke(cx, place, revocation)
     }
 
     /// A message as the hub takes it.
