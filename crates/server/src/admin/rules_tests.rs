@@ -171,9 +171,9 @@ fn a_subscription_that_an_expression_has_taken_over_ends_with_the_expression() {
         clients[0].say(&json!({"id": 3, "refresh": {"token": token("ada", &json!([]))}}));
     assert!(refreshed["refresh"].is_object(), "{refreshed}");
     server.publish("room:1", 1);
+    assert_eq!(clients[0].next()["push"]["pub"]["data"], 1, "until then she was there");
     let changed = server.put("/config/channel/namespaces/room/subscribe_cel", "\"user == 'eve'\"");
     assert_eq!(changed.status, 200, "{}", changed.body);
-    assert_eq!(clients[0].next()["push"]["pub"]["data"], 1, "until then she was there");
     assert_eq!(clients[0].next()["push"]["unsubscribe"]["code"], 2000);
     server.publish("room:1", 2);
     for data in [1, 2] {
