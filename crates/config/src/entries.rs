@@ -1,16 +1,16 @@
 //! Whether the entries of the maps are right, each by itself and where one names another.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::ConfigErrors;
 use crate::index::Index;
 use crate::ingress::{Ingress, parse_network};
 use crate::path::Path;
+use crate::pusher;
 use crate::validate::channel;
 use crate::{
     AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, EngineKind, FcmConfig, Hook, Map,
-    Member, Proxy, PusherApp, Secret, TENANT_BYTES_MAX, Tenant, Upstream, VapidConfig,
+    Member, Proxy, Secret, TENANT_BYTES_MAX, Tenant, Upstream, VapidConfig,
 };
 
 /// Below this a key can be guessed; a placeholder left in the file is shorter still.
@@ -82,7 +82,7 @@ pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigError
             errors.add(path, message, "set it below `limits.bus_request_timeout_ms`");
         }
     }
-    each("pusher.apps", &valid.pusher.apps, &config.pusher.apps, errors, pusher_app);
+    each("pusher.apps", &valid.pusher.apps, &config.pusher.apps, errors, pusher::app);
 }
 
 /// Every upstream that a hook names is there, and every proxy and engine that is named.
@@ -94,16 +94,7 @@ pub(crate) fn references(
 ) {
     named_references(config, valid, errors);
     kept_by_engines(config, errors);
-    pusher_references(config, valid, errors);
-    for (name, _, after) in config.webhooks.hooks.changes_from(&valid.webhooks.hooks) {
-        if let Some(app) = after.and_then(|hook| hook.pusher_app.as_ref())
-            && !config.pusher.apps.contains_key(app)
-        {
-            let path = Path::of("webhooks.hooks").join(name).join("pusher_app");
-            let fix = "name one of `pusher.apps`, or add it there";
-            errors.add(path, format!("there is no app {app:?}"), fix);
-        }
-    }
+    pusher::references(config, valid, errors);
     tenant_references(config, valid, errors);
     let upstreams = &config.webhooks.upstreams;
     let (none, before) = (Map::new(), &valid.webhooks.upstreams);
@@ -210,49 +201,6 @@ fn kept_by_engines(config: &Config, errors: &mut ConfigErrors) {
     check(Path::of("channel.without_namespace"), &config.channel.without_namespace);
     for (name, options) in config.channel.namespaces.iter() {
         check(Path::of("channel.namespaces").join(name), options);
-    }
-}
-
-/// Every app of the Pusher protocol has a namespace, and id and key of its own.
-fn pusher_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
-    let (apps, before) = (&config.pusher.apps, &valid.pusher.apps);
-    let namespaces = &config.channel.namespaces;
-    let path = |name: &str| Path::of("pusher.apps").join(name);
-    let gone = || namespaces.changes_from(&valid.channel.namespaces).any(|(.., of)| of.is_none());
-    if apps.is_empty() || apps.is_same(before) && !gone() {
-        return;
-    }
-    let (mut ids, mut keys) = (HashMap::new(), HashMap::new());
-    for (name, app) in apps.iter() {
-        if !namespaces.contains_key(&app.namespace) {
-            let message = format!("there is no namespace {:?}", app.namespace);
-            let fix = "name one of `channel.namespaces`, or add it there";
-            errors.add(path(name).join("namespace"), message, fix);
-        }
-        for (key, value, seen) in [("id", &app.id, &mut ids), ("key", &app.key, &mut keys)] {
-            if let Some(other) = seen.insert(Arc::clone(value), name) {
-                let message = format!("it is that of {other:?}");
-                errors.add(path(name).join(key), message, "give each app its own");
-            }
-        }
-    }
-}
-
-fn pusher_app(path: &Path, app: &PusherApp, errors: &mut ConfigErrors) {
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-    for (key, value) in [("id", &app.id), ("key", &app.key)] {
-        if value.is_empty() || value.len() > 128 || !value.bytes().all(legal) {
-            let message = if value.is_empty() { "it is not set" } else { "no path can carry it" };
-            let fix = "write letters, digits, `-` and `_`, at most 128";
-            errors.add(path.join(key), message, fix);
-        }
-    }
-    match &app.secret {
-        Some(secret) => long_enough(path.join("secret"), secret, errors),
-        None => {
-            let fix = "make one with `openssl rand -hex 32`";
-            errors.add(path.join("secret"), "it is not set", fix);
-        }
     }
 }
 

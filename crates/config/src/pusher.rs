@@ -1,9 +1,13 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, Map, NEW_CONNECTIONS, Secret};
+use crate::entries::long_enough;
+use crate::error::ConfigErrors;
+use crate::path::Path;
+use crate::{Config, LIVE, Map, NEW_CONNECTIONS, Secret};
 
 /// The Pusher protocol: `pusher-js` and Laravel Echo connect to `/app/KEY`, and Pusher's server libraries call
 /// `/apps/ID/...`, on the addresses of the clients.
@@ -46,6 +50,11 @@ pub struct PusherApp {
     /// `presence-` or `#` is open to them by a token alone.
     #[schemars(extend("x-applies" = LIVE))]
     pub namespace: Arc<str>,
+    /// The tenant, of `tenants`, whose app it is: `namespace` is then one of the tenant's, and its channels and users are the tenant's,
+    /// apart from those of all other apps. Apps without one that name the same namespace share its channels, private ones among
+    /// them.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub tenant: Option<Arc<str>>,
     /// Origins of the pages that may connect, as of `client.allowed_origins`. Nothing that a page may do rests on its
     /// visitor's cookies, so by default any may.
     #[schemars(extend("x-applies" = LIVE))]
@@ -83,6 +92,7 @@ impl Default for PusherApp {
             key: Arc::default(),
             secret: None,
             namespace: Arc::default(),
+            tenant: None,
             allowed_origins: ["*".to_owned()].into(),
             client_events: false,
             client_events_per_s: 10,
@@ -92,6 +102,104 @@ impl Default for PusherApp {
             presence_members_max: 100,
             member_bytes_max: 2_048,
             cache_ttl_ms: 1_800_000,
+        }
+    }
+}
+
+/// Every app of the Pusher protocol has a namespace, of its tenant if it is a tenant's, and id and key of its own; every hook for an
+/// app is of the app's tenant.
+pub(crate) fn references(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
+    let (apps, before) = (&config.pusher.apps, &valid.pusher.apps);
+    let same_apps = apps.is_same(before);
+    let namespaces = &config.channel.namespaces;
+    let path = |name: &str| Path::of("pusher.apps").join(name);
+    let gone = || namespaces.changes_from(&valid.channel.namespaces).any(|(.., of)| of.is_none());
+    let same_tenants = config.tenants.is_same(&valid.tenants);
+    let none = Map::new();
+    hooks(config, if same_apps { &valid.webhooks.hooks } else { &none }, errors);
+    if apps.is_empty() || same_apps && same_tenants && !gone() {
+        return;
+    }
+    let (mut ids, mut keys) = (HashMap::new(), HashMap::new());
+    for (name, app) in apps.iter() {
+        let of_tenant = app.tenant.as_ref().map(|tenant| (tenant, config.tenants.get(tenant)));
+        if let Some((tenant, None)) = of_tenant {
+            let fix = "name one of `tenants`, or take the app away first";
+            errors.add(path(name).join("tenant"), format!("there is no tenant {tenant:?}"), fix);
+        } else {
+            let own = of_tenant.and_then(|(_, tenant)| tenant);
+            if !own.map_or(namespaces, |tenant| &tenant.namespaces).contains_key(&app.namespace) {
+                let message = format!("there is no namespace {:?}", app.namespace);
+                let fix = match &app.tenant {
+                    Some(tenant) => {
+                        format!("name one of `tenants.{tenant}.namespaces`, or add it there")
+                    }
+                    None => "name one of `channel.namespaces`, or add it there".to_owned(),
+                };
+                errors.add(path(name).join("namespace"), message, fix);
+            }
+        }
+        for (key, value, seen) in [("id", &app.id, &mut ids), ("key", &app.key, &mut keys)] {
+            if let Some(other) = seen.insert(Arc::clone(value), name) {
+                let message = format!("it is that of {other:?}");
+                errors.add(path(name).join(key), message, "give each app its own");
+            }
+        }
+    }
+}
+
+fn hooks(config: &Config, before: &Map<crate::Hook>, errors: &mut ConfigErrors) {
+    for (name, _, after) in config.webhooks.hooks.changes_from(before) {
+        let Some((hook, app)) = after.and_then(|hook| Some((hook, hook.pusher_app.as_ref()?)))
+        else {
+            continue;
+        };
+        let path = Path::of("webhooks.hooks").join(name);
+        match config.pusher.apps.get(app) {
+            None => {
+                let fix = "name one of `pusher.apps`, or add it there";
+                errors.add(path.join("pusher_app"), format!("there is no app {app:?}"), fix);
+            }
+            Some(of) if of.tenant != hook.tenant => {
+                let message = format!("it is not that of the app {app:?}, whose events it gets");
+                let fix = match &of.tenant {
+                    Some(tenant) => format!("set it to {tenant:?}"),
+                    None => "leave it out".to_owned(),
+                };
+                errors.add(path.join("tenant"), message, fix);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Apps that share channels: the first of those before it that has its namespace, by its name.
+pub(crate) fn shared(apps: &Map<PusherApp>) -> Vec<(&str, &str)> {
+    let mut seen = HashMap::new();
+    let mut shared = Vec::new();
+    for (name, app) in apps.iter() {
+        match seen.get(&(&app.tenant, &app.namespace)) {
+            Some(first) => shared.push((name, *first)),
+            None => drop(seen.insert((&app.tenant, &app.namespace), name)),
+        }
+    }
+    shared
+}
+
+pub(crate) fn app(path: &Path, app: &PusherApp, errors: &mut ConfigErrors) {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    for (key, value) in [("id", &app.id), ("key", &app.key)] {
+        if value.is_empty() || value.len() > 128 || !value.bytes().all(legal) {
+            let message = if value.is_empty() { "it is not set" } else { "no path can carry it" };
+            let fix = "write letters, digits, `-` and `_`, at most 128";
+            errors.add(path.join(key), message, fix);
+        }
+    }
+    match &app.secret {
+        Some(secret) => long_enough(path.join("secret"), secret, errors),
+        None => {
+            let fix = "make one with `openssl rand -hex 32`";
+            errors.add(path.join("secret"), "it is not set", fix);
         }
     }
 }

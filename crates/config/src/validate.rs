@@ -6,6 +6,7 @@ use crate::entries;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::path::Path;
+use crate::pusher;
 use crate::{ChannelOptions, ClaimPath, Config, Map, Serves, TokenRules};
 
 /// What a publication grows by on its way to a client: envelope, channel name, client info.
@@ -73,9 +74,15 @@ impl Config {
                     .with_fix("name it as in `api.keys`, or remove it")
             })
             .collect();
-        let mut warn = |path: &str, message, fix| {
+        let mut warn = |path: &str, message: &str, fix: &str| {
             warnings.push(ConfigError::new(path.into(), message).with_fix(fix));
         };
+        for (name, first) in pusher::shared(&self.pusher.apps) {
+            let message =
+                format!("it has the channels of the app {first:?}, private ones among them");
+            let fix = "give each its own namespace or tenant, unless both are one application";
+            warn(&format!("pusher.apps.{name}.namespace"), &message, fix);
+        }
         // Tenants and apps bring keys of their own.
         let has_apps = !self.pusher.apps.is_empty() || !self.tenants.is_empty();
         let lets_in = self.client.anonymous || self.client.proxy.connect.is_some() || has_apps;

@@ -342,6 +342,89 @@ fn a_config_in_which_nothing_can_happen_is_warned_about() {
 
 /// A typo in its name left the key without a bound.
 #[test]
+fn an_app_of_a_tenant_has_a_namespace_of_the_tenant_and_its_hooks_are_the_tenants() {
+    let text = r#"
+        [channel.namespaces.chat]
+        [tenants.acme.token_keys]
+        acme-1 = "0123456789abcdef"
+        [tenants.acme.namespaces.room]
+        [webhooks.upstreams.backend.members.a]
+        address = "127.0.0.1:1"
+        [webhooks.hooks.audit]
+        path = "/"
+        upstream = "backend"
+        events = ["channel_occupied"]
+        pusher_app = "shop"
+        tenant = "acme"
+        [pusher.apps.shop]
+        id = "3"
+        key = "k"
+        secret = "0123456789abcdef"
+        namespace = "room"
+        tenant = "acme"
+    "#;
+    let config = Config::from_toml(text).unwrap();
+    assert_eq!(reported(&config), [""; 0]);
+    let with = |change: fn(&mut dunlin_config::PusherApp)| {
+        let mut config = config.clone();
+        let mut app = config.pusher.apps["shop"].clone();
+        change(&mut app);
+        config.pusher.apps.insert("shop", app);
+        reported(&config)
+    };
+    assert_eq!(
+        with(|app| app.namespace = "chat".into()),
+        ["pusher.apps.shop.namespace: there is no namespace \"chat\"; name one of \
+          `tenants.acme.namespaces`, or add it there"]
+    );
+    assert_eq!(
+        with(|app| app.tenant = Some("globex".into())),
+        [
+            "webhooks.hooks.audit.tenant: it is not that of the app \"shop\", whose events it gets; set it to \"globex\"",
+            "pusher.apps.shop.tenant: there is no tenant \"globex\"; name one of `tenants`, or take the app away first",
+        ]
+    );
+    assert_eq!(
+        with(|app| (app.tenant, app.namespace) = (None, "chat".into())),
+        ["webhooks.hooks.audit.tenant: it is not that of the app \"shop\", whose events it gets; \
+          leave it out"]
+    );
+    // The tenant goes while its app is there.
+    let mut config = config;
+    config.tenants.remove("acme");
+    let gone = reported(&config);
+    assert!(gone.iter().any(|error| error.starts_with("pusher.apps.shop.tenant: ")), "{gone:?}");
+}
+
+#[test]
+fn apps_that_share_their_channels_are_warned_about() {
+    let app = |namespace: &str, tenant: Option<&str>| dunlin_config::PusherApp {
+        namespace: namespace.into(),
+        tenant: tenant.map(Into::into),
+        ..dunlin_config::PusherApp::default()
+    };
+    let mut config = Config::default();
+    for (name, namespace, tenant) in [
+        ("a", "chat", None),
+        ("b", "chat", Some("acme")),
+        ("c", "chat", Some("globex")),
+        ("d", "other", None),
+    ] {
+        config.pusher.apps.insert(name, app(namespace, tenant));
+    }
+    let warned = |config: &Config| {
+        let warnings = config.warnings();
+        let of_apps = warnings.iter().map(ToString::to_string);
+        of_apps.filter(|text| text.starts_with("pusher.apps")).collect::<Vec<_>>()
+    };
+    assert_eq!(warned(&config), [""; 0]);
+    config.pusher.apps.insert("e", app("chat", Some("acme")));
+    let warned = warned(&config);
+    assert!(warned.len() == 1 && warned[0].starts_with("pusher.apps.e.namespace: "), "{warned:?}");
+    assert!(warned[0].contains("of the app \"b\""), "{warned:?}");
+}
+
+#[test]
 fn a_scope_of_no_key_is_warned_about() {
     let config = Config::from_toml(
         "api.keys.backend = \"0123456789abcdef\"\napi.scopes.backend = {}\napi.scopes.\"back end\" = {}",

@@ -92,7 +92,8 @@ impl Settings {
     pub(crate) fn new(snapshot: Arc<Snapshot>) -> Self {
         let config = snapshot.config.clone();
         let verifier = Arc::new(Verifier::new(config.client.token.rules()));
-        let without_namespace = Arc::new(namespace("", &config.channel.without_namespace, &config));
+        let without_namespace =
+            Arc::new(namespace("", &config.channel.without_namespace, &config, None));
         let namespaces = all_namespaces(&config);
         let tenants = Arc::new(Tenants::default().next(&Config::default(), &config));
         Self {
@@ -147,7 +148,7 @@ impl Settings {
             false => Arc::new(Apps::of(&new.pusher.apps)),
         };
         let same_tenants = new.tenants.is_same(&old.tenants)
-            && (limits(old) == limits(new) || new.tenants.is_empty());
+            && (limits(old) == limits(new) && same_apps || new.tenants.is_empty());
         let tenants = match same_tenants {
             true => Arc::clone(&self.tenants),
             false => Arc::new(self.tenants.next(old, new)),
@@ -165,7 +166,7 @@ impl Settings {
         {
             Arc::clone(&self.without_namespace)
         } else {
-            Arc::new(namespace("", &new.channel.without_namespace, new))
+            Arc::new(namespace("", &new.channel.without_namespace, new, None))
         };
         let mut new_ones = changed.iter().filter_map(|(name, ..)| namespaces.get(name));
         let looks_at_meta = self.looks_at_meta
@@ -381,7 +382,11 @@ fn node_name(config: &Config) -> Arc<str> {
 
 fn all_namespaces(config: &Config) -> Map<Namespace> {
     let namespaces = config.channel.namespaces.iter_shared();
-    namespaces.map(|(name, rules)| (Arc::clone(name), namespace(name, rules, config))).collect()
+    namespaces.map(|(name, rules)| (Arc::clone(name), named(name, rules, config))).collect()
+}
+
+fn named(name: &str, rules: &Rules, config: &Config) -> Namespace {
+    namespace(name, rules, config, Kinds::of(None, name, config))
 }
 
 /// Brings namespaces to those of `config`, which differ in what has `changed`.
@@ -393,7 +398,7 @@ fn with_namespaces(
     let mut namespaces = older.clone();
     for (name, _, after) in changed {
         match after {
-            Some(rules) => namespaces.insert(Arc::clone(name), namespace(name, rules, config)),
+            Some(rules) => namespaces.insert(Arc::clone(name), named(name, rules, config)),
             None => drop(namespaces.remove(name)),
         }
     }
@@ -429,11 +434,17 @@ fn engines(config: &Config) -> Map<Arc<str>> {
         .collect()
 }
 
-pub(crate) fn namespace(name: &str, rules: &Rules, config: &Config) -> Namespace {
+/// A namespace as it is set; `kinds` where it is that of an app of the Pusher protocol.
+pub(crate) fn namespace(
+    name: &str,
+    rules: &Rules,
+    config: &Config,
+    kinds: Option<Kinds>,
+) -> Namespace {
     // One that is not compiled was refused when it was set.
     let regex = rules.channel_regex.as_deref().and_then(|text| bounded_regex::compile(text).ok());
     let options = channel_options(name, rules, config);
-    let variants = Kinds::of(name, config).map(|kinds| {
+    let variants = kinds.map(|kinds| {
         let variant = |variant| {
             let (rules, options) = kinds.derive(variant, rules, &options);
             let expressions = None;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::auth::{Identity, Verifier, key_id};
 use crate::budget::Rates;
+use crate::pusher::Kinds;
 use crate::settings::{Namespace, find_namespace, namespace};
 
 /// One tenant as the data plane needs it.
@@ -44,9 +45,9 @@ impl Tenants {
     pub(crate) fn next(&self, old: &Config, new: &Config) -> Tenants {
         let mut all = self.all.clone();
         let mut sweeps: Vec<_> = self.sweeps.iter().filter(|of| !of.is_over()).cloned().collect();
-        // Some limits are part of every channel's options.
+        // Some limits are part of every channel's options, and so is what apps of the Pusher protocol make of it.
         let none = Map::new();
-        let same_limits = old.limits == new.limits;
+        let same_limits = old.limits == new.limits && old.pusher.apps.is_same(&new.pusher.apps);
         for (name, _, after) in new.tenants.changes_from(&old.tenants) {
             if after.is_none() {
                 all.remove(name);
@@ -101,7 +102,7 @@ impl Tenant {
         sweeps: &[Arc<Sweep>],
     ) -> Tenant {
         let prefix: Arc<str> = tenant::qualify(name, "").into();
-        let namespace = |rules: &dunlin_config::ChannelOptions| {
+        let namespace = |rules: &dunlin_config::ChannelOptions, kinds: Option<Kinds>| {
             // One budget and one share for all of the tenant's channels.
             let rules = dunlin_config::ChannelOptions {
                 budget: config.budget,
@@ -109,7 +110,7 @@ impl Tenant {
                 history_bytes_max: config.history_bytes_max,
                 ..rules.clone()
             };
-            namespace(&prefix, &rules, all)
+            namespace(&prefix, &rules, all, kinds)
         };
         let named = config.namespaces.iter_shared();
         let verifier = match before {
@@ -119,8 +120,13 @@ impl Tenant {
             _ => Arc::new(Verifier::new(config.token_rules())),
         };
         Tenant {
-            without_namespace: Arc::new(namespace(&config.without_namespace)),
-            namespaces: named.map(|(name, rules)| (Arc::clone(name), namespace(rules))).collect(),
+            without_namespace: Arc::new(namespace(&config.without_namespace, None)),
+            namespaces: named
+                .map(|(of, rules)| {
+                    let kinds = Kinds::of(Some(name), of, all);
+                    (Arc::clone(of), namespace(rules, kinds))
+                })
+                .collect(),
             verifier,
             figures: before.map_or_else(Arc::default, |before| Arc::clone(&before.figures)),
             after: match before {

@@ -70,7 +70,8 @@ impl Hook {
             return false;
         }
         // Without its app it gets nothing.
-        let is_own = self.config.pusher_app.is_none() || self.app.as_deref().is_some_and(of);
+        let is_its = |app: &config::PusherApp| app.tenant.as_deref() == tenant && of(app);
+        let is_own = self.config.pusher_app.is_none() || self.app.as_deref().is_some_and(is_its);
         let pattern = self.config.channels.as_ref();
         is_own && pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), channel))
     }

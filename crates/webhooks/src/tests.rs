@@ -581,6 +581,8 @@ fn a_hook_of_an_app_posts_as_pusher_does() {
         |channel: &str| HookEventBody::Occupied { channel: channel.into(), occupied: true };
     harness.emit(occupied("other:presence-a"));
     assert!(harness.attempts().is_empty(), "neither what Pusher has not, nor another's channel");
+    harness.emit(occupied(&dunlin_hub::tenant::qualify("acme", "shop:presence-a")));
+    assert!(harness.attempts().is_empty(), "nor what a tenant calls so");
     harness.emit(occupied("shop:presence-a"));
     let attempt = harness.attempt();
     assert_eq!(

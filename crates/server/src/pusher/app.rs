@@ -4,12 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dunlin_config::{Map, PusherApp};
+use dunlin_hub::tenant;
 use ring::hmac;
 
 /// One app as the data plane needs it.
 pub(crate) struct App {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<PusherApp>,
+    /// Begins the names of its channels and users inside the server; empty for an app of no tenant. As a user it is a client
+    /// who has not signed in.
+    pub(crate) prefix: String,
     key: hmac::Key,
 }
 
@@ -28,7 +32,9 @@ impl Apps {
             // Without a secret it was refused when it was set.
             let Some(secret) = &config.secret else { continue };
             let key = hmac::Key::new(hmac::HMAC_SHA256, secret.reveal().as_bytes());
-            let app = App { name: Arc::clone(name), config: Arc::clone(config), key };
+            let tenant = config.tenant.as_deref();
+            let prefix = tenant.map(|tenant| tenant::qualify(tenant, "")).unwrap_or_default();
+            let app = App { name: Arc::clone(name), config: Arc::clone(config), prefix, key };
             let app = Arc::new(app);
             all.by_name.insert(Arc::clone(name), Arc::clone(&app));
             all.by_key.insert(Arc::clone(&config.key), Arc::clone(&app));
@@ -53,7 +59,7 @@ impl Apps {
 impl App {
     /// The hub's name of one of its channels.
     pub(crate) fn channel(&self, name: &str) -> String {
-        format!("{}:{name}", self.config.namespace)
+        format!("{}{}:{name}", self.prefix, self.config.namespace)
     }
 
     /// The hub's pattern of a channel of this name; with `*` behind it, of those whose names begin so.
@@ -70,7 +76,7 @@ impl App {
 
     /// The hub's name of one of its users. Users of two apps are different people, and other people than those of tokens.
     pub(crate) fn user(&self, id: &str) -> String {
-        format!("{}/{id}", self.config.id)
+        format!("{}{}/{id}", self.prefix, self.config.id)
     }
 
     /// Whether `KEY:SIGNATURE` is this app's signature of a text.

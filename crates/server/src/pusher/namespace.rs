@@ -12,9 +12,11 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    /// Those of a namespace; `None` where it is no app's. Of several apps the larger bounds count.
-    pub(crate) fn of(namespace: &str, config: &Config) -> Option<Kinds> {
-        let apps = || config.pusher.apps.values().filter(|app| *app.namespace == *namespace);
+    /// Those of a namespace, of a tenant or of none; `None` where it is no app's. Of several apps the larger bounds count.
+    pub(crate) fn of(tenant: Option<&str>, namespace: &str, config: &Config) -> Option<Kinds> {
+        let is_its =
+            |app: &&PusherApp| *app.namespace == *namespace && app.tenant.as_deref() == tenant;
+        let apps = || config.pusher.apps.values().filter(is_its);
         let largest = |bound: fn(&PusherApp) -> u64| apps().map(bound).max();
         Some(Kinds {
             presence_users_max: u32::try_from(largest(|app| app.presence_members_max.into())?)
@@ -89,8 +91,9 @@ mod tests {
         let mut config = Config::development();
         let app = PusherApp { namespace: "chat".into(), ..PusherApp::default() };
         config.pusher.apps.insert("shop", app);
-        let kinds = Kinds::of("chat", &config).unwrap();
-        assert_eq!(Kinds::of("other", &config), None);
+        let kinds = Kinds::of(None, "chat", &config).unwrap();
+        assert_eq!(Kinds::of(None, "other", &config), None);
+        assert_eq!(Kinds::of(Some("acme"), "chat", &config), None);
         let rules = config.channel.without_namespace.clone();
         let own = ChannelOptions::default();
         assert_eq!(Kinds::variant("news"), None);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dunlin_hub::tenant;
 use dunlin_protocol::json::Object;
 use dunlin_protocol::pusher::{ChannelKind, pusher_name};
 
@@ -112,7 +113,7 @@ impl Plan {
             (Shape::Channels, Some(Outcome::Channels(found))) => {
                 let info = Info { subscriptions: false, ..self.info };
                 for of in &found {
-                    let name = pusher_name(&of.name);
+                    let name = pusher_name(tenant::bare(&of.name));
                     self.count(name, info);
                     if let Some(channel) =
                         self.channels.last_mut().filter(|_| self.info.subscriptions)

@@ -1,5 +1,7 @@
 //! Clients and backends of the Pusher protocol over sockets: what signatures let them do, and what they are refused.
 
+mod tenants;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{SystemTime, UNIX_EPOCH};

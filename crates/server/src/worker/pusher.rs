@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use dunlin_hub::{
     Event, NewPublication, NewSession, Outgoing, SessionId, StreamPosition, SubscribeOptions,
+    tenant,
 };
 use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::Encoding;
@@ -93,7 +94,12 @@ impl Worker<'_> {
     ) -> Result<(), (PusherCode, &'static str)> {
         const FULL: (PusherCode, &str) = (PusherCode::OverCapacity, "there is no room now");
         let Some(&mut Link { peer, .. }) = cx.data(conn) else { return Ok(()) };
-        if self.wait_to_begin("", peer, std::iter::empty()) > 0 {
+        let user = &*app.prefix;
+        let is_open = self.tenant_of(user).is_none_or(|tenant| tenant.is_open());
+        if self.wait_to_begin(user, peer, std::iter::empty()) > 0
+            || !is_open
+            || !self.has_room_for(user)
+        {
             return Err(FULL);
         }
         let config = &self.settings.config.pusher;
@@ -108,7 +114,8 @@ impl Worker<'_> {
         let new = NewSession {
             tag: conn.to_u64(),
             encoding: encoding.into(),
-            owner: self.owner_of("", peer),
+            user,
+            owner: self.owner_of(user, peer),
             outbox_bytes_max: self.outbox_bytes_max(),
             ..NewSession::default()
         };
@@ -121,8 +128,9 @@ impl Worker<'_> {
             link.protocol_state.connected();
         }
         self.authenticated(cx, conn);
+        self.population_changed(user);
         let socket_id = self.pusher.begin(session, &app.name);
-        self.emit_connect(session, "", encoding);
+        self.emit_connect(session, user, encoding);
         self.say(session, |out| {
             event::write_connection_established(out, socket_id, activity_timeout_ms.div_ceil(1000));
         });
@@ -135,10 +143,14 @@ impl Worker<'_> {
         self.disconnect(cx, conn, &Disconnect { code: code.code(), reason: why.to_owned().into() });
     }
 
-    /// Disconnects the sessions of apps that are no more.
+    /// Disconnects the sessions of apps that are no more, or are another tenant's.
     pub(super) fn end_pusher_apps(&mut self, cx: &mut Context<Link>) {
-        let apps = Arc::clone(&self.settings.pusher);
-        for session in self.pusher.without_app(|app| apps.by_name(app).is_some()) {
+        let (apps, hub) = (Arc::clone(&self.settings.pusher), &self.hub);
+        let ended = self.pusher.without_app(|session, app| {
+            let tenant = hub.session(session).and_then(|view| tenant::split(view.user).0);
+            apps.by_name(app).is_some_and(|app| app.config.tenant.as_deref() == tenant)
+        });
+        for session in ended {
             if let Some(view) = self.hub.session(session) {
                 let conn = ConnId::from_u64(view.tag);
                 self.end_pusher(cx, conn, PusherCode::NoApp, "the app was taken away");
@@ -375,7 +387,9 @@ impl Worker<'_> {
             Err(why) => return self.end_pusher(cx, conn, unauthorized, &why),
         };
         let owner = self.hub.owner(session);
-        self.hub.identify(session, &app.user(&member.user_id), owner, None);
+        let user = app.user(&member.user_id);
+        self.hub.identify(session, &user, owner, None);
+        self.population_changed(&user);
         if let Some(of) = self.pusher.get_mut(session) {
             of.user = Some(Arc::new(member));
         }

@@ -73,6 +73,10 @@ impl Worker<'_> {
             return Err(PusherError { status: 404, why });
         };
         head.authorize(app, self.clock.now().unix_ms, body)?;
+        if self.tenant_of(&app.prefix).is_some_and(|tenant| !tenant.is_open()) {
+            let why = "a tenant of this name is being taken away; try again".to_owned();
+            return Err(PusherError { status: 503, why });
+        }
         Ok(Arc::clone(app))
     }
 

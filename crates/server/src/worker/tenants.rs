@@ -151,7 +151,8 @@ impl Worker<'_> {
 
     /// What of an answer its caller may see, with the names that things have for him.
     pub(super) fn outward(&self, place: CommandPlace, answer: CommandResult) -> CommandResult {
-        if self.api_calls.is_of_cluster(place.call) {
+        // An app asks for channels of its own alone.
+        if self.api_calls.is_of_cluster(place.call) || self.api_calls.is_of_pusher(place.call) {
             return answer;
         }
         let tenant = self.api_calls.tenant(place.call);

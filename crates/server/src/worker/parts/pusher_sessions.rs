@@ -66,9 +66,10 @@ impl PusherSessions {
         self.get(session).map(|of| SocketId { session, serial: of.serial })
     }
 
-    /// Sessions of apps that `keeps` does not keep.
-    pub(crate) fn without_app(&self, keeps: impl Fn(&str) -> bool) -> Vec<SessionId> {
-        self.of.iter().filter(|(_, of)| !keeps(&of.app)).map(|(session, _)| *session).collect()
+    /// Sessions that `keeps`, by their id and the name of their app, does not keep.
+    pub(crate) fn without_app(&self, keeps: impl Fn(SessionId, &str) -> bool) -> Vec<SessionId> {
+        let ended = self.of.iter().filter(|(session, of)| !keeps(**session, &of.app));
+        ended.map(|(session, _)| *session).collect()
     }
 }
 
@@ -87,7 +88,7 @@ mod tests {
         let second = sessions.begin(session, &"other".into());
         assert_eq!(second.session, first.session);
         assert_ne!(second, first);
-        assert_eq!(sessions.without_app(|app| app == "other"), []);
-        assert_eq!(sessions.without_app(|app| app == "shop"), [session]);
+        assert_eq!(sessions.without_app(|_, app| app == "other"), []);
+        assert_eq!(sessions.without_app(|_, app| app == "shop"), [session]);
     }
 }
