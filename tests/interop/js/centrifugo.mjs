@@ -59,6 +59,9 @@ anonymous = true
 [api]
 without_key = true
 
+[cluster]
+engine = "main"
+
 [engines.main]
 addresses = [${ports.map((port) => `"127.0.0.1:${port}"`)}]
 ${cluster > 0 ? `topology = "cluster"\ncluster_partitions_max = ${cluster}` : ""}
@@ -278,6 +281,23 @@ await scenario("centrifugo: who joins and leaves at one node is seen at both, on
     assert.deepEqual(watchers.map(of), [[1, 1], [1, 1]]);
   }
   centrifugo.assertNothingUnreadable();
+});
+
+await scenario("centrifugo: presence at Dunlin has the members at both nodes", async (t) => {
+  const { dunlin, nodes, redis } = await fleet(t);
+  const clients = await Promise.all(nodes.map((node) => t.client(node, "websocket", { data: { user: "somebody" } })));
+  await Promise.all(clients.map((client) => watch(client, "room")));
+  const present = async () => (await dunlin.api("presence", { channel: "room" })).presence;
+  await until(async () => Object.keys(await present()).length === 2, "both");
+  const seen = await present();
+  assert.deepEqual(Object.keys(seen).sort(), clients.map(({ id }) => id).sort());
+  assert.deepEqual(seen[clients[0].id], { user: "somebody", client: clients[0].id });
+  assert.deepEqual(await dunlin.api("presence_stats", { channel: "room" }), { num_clients: 2, num_users: 2 });
+  const asked = await clients[1].presence("room").catch((error) => error);
+  assert.deepEqual(Object.keys(asked.clients).sort(), clients.map(({ id }) => id).sort());
+  // Of a node that was killed nobody removes the entry until its time is over.
+  await redis("ZADD", "centrifugo.presence.expire.room", "1", clients[0].id);
+  assert.deepEqual(Object.keys(await present()), [clients[1].id]);
 });
 
 await scenario("centrifugo: differences between messages cross, and are put together at both", async (t) => {

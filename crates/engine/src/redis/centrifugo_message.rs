@@ -214,6 +214,11 @@ fn found_format(data: &mut [u8]) -> PayloadFormat {
     PayloadFormat::Json
 }
 
+/// A client as a node of Centrifugo says it, in its presence for instance; none if it is no such message.
+pub fn centrifugo_client(message: &[u8]) -> Option<ClientInfo> {
+    decode_info(message).ok().flatten()
+}
+
 /// A client as messages name it; none where they name nobody. One of Centrifugo's nodes has a text as its id, which is kept, and a number made
 /// of it, so that its leave is that of its join.
 fn decode_info(message: &[u8]) -> Result<Option<ClientInfo>, ProtobufError> {

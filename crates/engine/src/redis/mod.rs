@@ -49,6 +49,7 @@ use crate::links::{Links, ServerRole, ShardId};
 use crate::remembered::Remembered;
 use crate::status::{ShardState, ShardStatus, Stats};
 
+pub use centrifugo_message::centrifugo_client;
 pub use config::{Layout, RedisConfig, Topology};
 
 /// What was seen of a stream longer ago than this before a server lost data is not held against them.

@@ -318,7 +318,10 @@ pub fn write_presence(out: &mut Vec<u8>, present: &[Arc<ClientInfo>]) {
     let mut id = Vec::with_capacity(24);
     for info in present {
         id.clear();
-        write_integer(&mut id, info.client.to_u64());
+        match &info.foreign_client {
+            Some(client) => id.extend_from_slice(client.as_bytes()),
+            None => write_integer(&mut id, info.client.to_u64()),
+        }
         write_client_info(object.key(std::str::from_utf8(&id).unwrap_or_default()), info);
     }
     object.end();

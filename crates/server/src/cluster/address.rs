@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dunlin_config::{Engine, EngineTopology, Secret};
+use dunlin_config::{Engine, EngineLayout, EngineTopology, Secret};
 use dunlin_net::Tls;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -32,6 +32,17 @@ pub(super) struct Address {
 }
 
 impl Address {
+    /// What the keys begin with in which nodes of Centrifugo have their presence, if they share this engine and it is all at
+    /// one server.
+    pub(super) fn foreign_presence(&self) -> Option<&str> {
+        let is_one = match self.engine.topology {
+            EngineTopology::Servers => self.engine.addresses.len() == 1,
+            EngineTopology::Sentinel => self.engine.sentinel_primaries.len() == 1,
+            EngineTopology::Cluster => false,
+        };
+        (is_one && self.engine.layout == EngineLayout::Centrifugo).then_some(&*self.engine.prefix)
+    }
+
     pub(super) fn new(engine: &Arc<Engine>) -> Address {
         let tls = match (engine.tls, &engine.ca) {
             (false, _) => Ok(None),

@@ -75,7 +75,7 @@ pub(super) enum TaskResult {
 pub(super) struct Agent {
     pub(super) state: Arc<ServerState>,
     pub(super) to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
-    address: Address,
+    pub(super) address: Address,
     pub(super) prefix: Arc<str>,
     pub(super) call_timeout: Duration,
     every: Duration,

@@ -11,10 +11,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 
+use dunlin_engine::redis::centrifugo_client;
 use dunlin_hub::{ClientInfo, MemberEvent, SessionId};
 
 use super::link::{Commands, LinkError, RedisLink, Reply, Script};
-use super::message::{MemberChange, StoredMember};
+use super::message::{MemberChange, StoredMember, unix_ms};
 use crate::api::{ApiError, ApiErrorCode};
 
 /// Members as they stand in Redis, by channel and session.
@@ -173,17 +174,26 @@ impl NodeKeys {
         link: &RedisLink,
         channel: &str,
         living: HashSet<Arc<str>>,
+        foreign: Option<&str>,
     ) -> impl Future<Output = Result<Vec<ClientInfo>, LinkError>> + Send + use<> {
         let mut commands = Commands::default();
         commands.push(&[b"HGETALL", &self.members(channel)]);
+        if let Some(prefix) = foreign {
+            let key = |kind: &str| format!("{prefix}.presence.{kind}.{channel}").into_bytes();
+            let now_s = (unix_ms() / 1000).to_string();
+            commands.push(&[b"HGETALL", &key("data")]);
+            // Of those that have a time, whose is over; without times Redis removes them itself.
+            commands.push(&[b"ZRANGEBYSCORE", &key("expire"), b"0", now_s.as_bytes()]);
+        }
         let read = link.begin(commands);
         async move {
             let replies = read.await?;
-            let present = replies.iter().flat_map(entries).filter_map(|(client, member)| {
+            let [members, others @ ..] = &replies[..] else { return Ok(Vec::new()) };
+            let present = entries(members).filter_map(|(client, member)| {
                 let counts = member.presence && living.contains(&member.node);
                 counts.then(|| SessionId::from_u64(client).map(|id| member.info(id))).flatten()
             });
-            Ok(present.collect())
+            Ok(present.chain(foreign_entries(others)).collect())
         }
     }
 
@@ -283,6 +293,20 @@ fn entries(reply: &Reply) -> impl Iterator<Item = (u64, StoredMember)> {
         let [client, member] = entry else { return None };
         let member = serde_json::from_slice(member.bytes()?).ok()?;
         Some((client.text()?.parse().ok()?, member))
+    })
+}
+
+/// Members at nodes of Centrifugo: those of its hash whose time is not over.
+fn foreign_entries(replies: &[Reply]) -> impl Iterator<Item = ClientInfo> {
+    let (data, over) = match replies {
+        [data, over] => (data.list(), over.list()),
+        _ => (&[][..], &[][..]),
+    };
+    let over: HashSet<&[u8]> = over.iter().filter_map(Reply::bytes).collect();
+    data.chunks(2).filter_map(move |entry| {
+        let [client, info] = entry else { return None };
+        let is_there = !over.contains(client.bytes()?);
+        is_there.then(|| centrifugo_client(info.bytes()?)).flatten()
     })
 }
 

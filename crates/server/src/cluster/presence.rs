@@ -186,7 +186,7 @@ impl Agent {
         let living = self.nodes.values().filter(|node| node.is_alive());
         let mut living: HashSet<Arc<str>> = living.map(|node| Arc::clone(&node.uid)).collect();
         living.insert(Arc::clone(&self.lease.uid));
-        let present = self.place().present(&link, channel, living);
+        let present = self.place().present(&link, channel, living, self.address.foreign_presence());
         self.jobs.spawn(async move {
             TaskResult::Present(origin, answer(present.await.map_err(|error| unknown(&error))))
         });

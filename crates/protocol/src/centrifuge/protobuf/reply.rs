@@ -23,7 +23,7 @@ pub(crate) fn write_reply(w: &mut Writer<'_>, id: u32, reply: &Reply<'_>) {
         Reply::Presence(present) => w.message(9, |w| {
             for info in present {
                 w.message(1, |w| {
-                    write_id(w, 1, info.client);
+                    write_client(w, 1, info);
                     w.message(2, |w| write_client_info(w, info));
                 });
             }
@@ -123,10 +123,7 @@ pub(super) fn write_difference(
 /// One client as others see it.
 pub(super) fn write_client_info(w: &mut Writer<'_>, info: &ClientInfo) {
     w.string(1, tenant::bare(&info.user));
-    match &info.foreign_client {
-        Some(client) => w.string(2, client),
-        None => write_id(w, 2, info.client),
-    }
+    write_client(w, 2, info);
     w.bytes(3, info.conn_info.as_deref().unwrap_or_default());
     w.bytes(4, info.chan_info.as_deref().unwrap_or_default());
 }
@@ -141,6 +138,14 @@ pub(super) fn write_position(w: &mut Writer<'_>, position: StreamPosition) {
 pub(super) fn write_ttl(w: &mut Writer<'_>, expires: u32, ttl_s: u32) {
     w.bool(expires, ttl_s > 0);
     w.unsigned(expires + 1, ttl_s);
+}
+
+/// The id of a client, which may be one of another kind of server.
+fn write_client(w: &mut Writer<'_>, number: u32, info: &ClientInfo) {
+    match &info.foreign_client {
+        Some(client) => w.string(number, client),
+        None => write_id(w, number, info.client),
+    }
 }
 
 fn write_id(w: &mut Writer<'_>, number: u32, id: SessionId) {
