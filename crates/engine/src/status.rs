@@ -27,6 +27,28 @@ pub struct ShardStatus {
     pub partitions: u16,
     /// See [`partitions`](Self::partitions).
     pub partitions_ready: u16,
+    /// Slots of a cluster that move from this server to another, key by key.
+    pub slots_moving: u16,
+    /// Their channels of which something waits because the keys have moved, or not all of them.
+    pub channels_put_off: u32,
+}
+
+/// Slots move from a server to another.
+const SLOT_MOVING: RefusalReason = RefusalReason {
+    name: "slot_moving",
+    fix: "channels whose keys have moved wait or are asked where they are; if nobody moves the slot, end it: redis-cli --cluster fix, or CLUSTER SETSLOT",
+};
+
+impl ShardStatus {
+    /// What there is to say of the connection: its state, or what is wrong while it takes requests. The fix is empty where there is
+    /// nothing to do.
+    pub fn condition(&self) -> RefusalReason {
+        match self.refusing {
+            Some(refusal) => refusal,
+            None if self.state == ShardState::Ready && self.slots_moving > 0 => SLOT_MOVING,
+            None => RefusalReason { name: self.state.name(), fix: self.state.fix() },
+        }
+    }
 }
 
 /// How a connection is.
@@ -98,6 +120,10 @@ pub struct Stats {
     pub uncertain: u64,
     /// Commands sent once more, after a script was gone or a connection broke.
     pub retried: u64,
+    /// Operations put off because the keys of their channel were moving from one node of a cluster to another.
+    pub put_off: u64,
+    /// Operations sent to the node of a cluster that imports a slot.
+    pub asked: u64,
     /// Messages received.
     pub messages: u64,
     /// Messages that could not be read: of another version, or somebody else's.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dunlin_engine::{ShardStatus, Stats};
+use dunlin_engine::{RefusalReason, ShardStatus, Stats};
 use dunlin_metrics::{Collector, DescriptorEncoder, metrics};
 use serde_json::{Value, json};
 
@@ -21,6 +21,9 @@ metrics! {
     Refused, Counter, "engine_publications_refused_total", "Publications that were refused and not stored.";
     Uncertain, Counter, "engine_publications_uncertain_total", "Publications of which nobody knows whether they were stored.";
     Retried, Counter, "engine_commands_retried_total", "Commands sent once more, after a script was gone or a connection broke.";
+    PutOff, Counter, "engine_operations_put_off_total", "Operations put off because keys of their channel were moving from one node of a cluster to another.";
+    Asked, Counter, "engine_operations_asked_total", "Operations sent to the node of a cluster that imports a slot.";
+    SlotsMoving, Gauge, "engine_slots_moving", "Slots of a cluster that move from one node to another, key by key.";
     Messages, Counter, "engine_messages_total", "Messages received by subscriptions.";
     Unreadable, Counter, "engine_messages_unreadable_total", "Messages that could not be read: of another version, or somebody else's.";
     Silences, Counter, "engine_connections_silent_total", "Connections given up because their messages to themselves did not come back.";
@@ -62,6 +65,7 @@ impl EngineStats {
         let shards = shards.into_iter();
         let shards: Vec<Shard> =
             shards.map(|status| Shard { since_s: since(&status), status }).collect();
+        let slots_moving = shards.iter().map(|shard| u64::from(shard.status.slots_moving)).sum();
         let ready = |shard: &&Shard| shard.status.partitions_ready > 0;
         for (metric, value) in [
             (EngineMetric::Ready, u64::from(is_ready)),
@@ -73,6 +77,9 @@ impl EngineStats {
             (EngineMetric::Refused, stats.refused),
             (EngineMetric::Uncertain, stats.uncertain),
             (EngineMetric::Retried, stats.retried),
+            (EngineMetric::PutOff, stats.put_off),
+            (EngineMetric::Asked, stats.asked),
+            (EngineMetric::SlotsMoving, slots_moving),
             (EngineMetric::Messages, stats.messages),
             (EngineMetric::Unreadable, stats.unreadable),
             (EngineMetric::Silences, stats.silences),
@@ -92,12 +99,8 @@ impl EngineStats {
 
 /// A line for a connection that is in another state than a second ago.
 fn log_change(before: Option<&ShardStatus>, now: &ShardStatus) {
-    let said = |status: &ShardStatus| match &status.refusing {
-        Some(refusal) => (refusal.name, refusal.fix),
-        None => (status.state.name(), status.state.fix()),
-    };
-    let (state, fix) = said(now);
-    if before.map_or("ready", |before| said(before).0) == state {
+    let RefusalReason { name: state, fix } = now.condition();
+    if before.map_or("ready", |before| before.condition().name) == state {
         return;
     }
     let (host, port, detail) = (&now.server.host, now.server.port, &now.detail);
@@ -139,7 +142,9 @@ impl EnginesStats {
                 // It takes requests, and refuses what is published: it is out of memory, for instance.
                 true => shards
                     .iter()
-                    .find_map(|shard| Some(shard.status.refusing?.name))
+                    .filter(|shard| shard.status.partitions_ready > 0)
+                    .map(|shard| shard.status.condition().name)
+                    .find(|name| *name != "ready")
                     .unwrap_or("ready"),
                 false => states.find(|name| *name != "ready").unwrap_or("connecting"),
             };
@@ -163,15 +168,20 @@ impl EnginesStats {
                         "engine": name,
                         "worker": worker,
                         "server": format!("{}:{}", status.server.host, status.server.port),
-                        "state": status.state.name(),
+                        "state": match status.slots_moving {
+                            0 => status.state.name(),
+                            _ => status.condition().name,
+                        },
                         "since_s": since_s,
                         "detail": status.detail,
                         "refusing": status.refusing.map(|refusal| refusal.name),
-                        "fix": status.refusing.map_or(status.state.fix(), |refusal| refusal.fix),
+                        "fix": status.condition().fix,
                         "version": status.version,
                         "eviction": status.eviction,
                         "partitions": status.partitions,
                         "partitions_ready": status.partitions_ready,
+                        "slots_moving": status.slots_moving,
+                        "channels_put_off": status.channels_put_off,
                     })
                 })
                 .collect::<Vec<Value>>()

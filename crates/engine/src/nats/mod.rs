@@ -530,6 +530,8 @@ impl NatsEngine {
             refusing: session.refusing,
             partitions: 1,
             partitions_ready: u16::from(self.is_ready()),
+            slots_moving: 0,
+            channels_put_off: 0,
         })
     }
 

@@ -146,10 +146,9 @@ impl RedisEngine {
             Some(_) => &self.scripts.publish_checked,
         };
         let key = batch.check.as_ref().and_then(|check| check.key.as_ref());
-        let mut arguments = Arguments::script(&script.sha, 3 + usize::from(key.is_some()));
+        let mut arguments = Arguments::script(&script.sha, 2 + usize::from(key.is_some()));
         arguments.add(&self.keys.stream(partition, &batch.channel));
         arguments.add(&self.keys.state(partition, &batch.channel));
-        arguments.add(&self.keys.list(partition, &batch.channel));
         if let Some((key, _)) = key {
             arguments.add(&self.keys.idempotency(partition, &batch.channel, key));
         }
@@ -161,6 +160,7 @@ impl RedisEngine {
             Some(check) => arguments.number(check.version).add(check.version_epoch.as_bytes()),
             None => arguments.number(0).add(b""),
         };
+        arguments.add(&self.keys.list(partition, &batch.channel));
         for (delta, message) in encoded(&batch.encoded) {
             arguments.add(if delta { b"1" } else { b"0" }).add(message);
         }
@@ -187,13 +187,12 @@ impl RedisEngine {
             arguments.add(&messages.next().unwrap_or_default());
             return arguments;
         }
-        let count = 1 + usize::from(key.is_some());
+        let count = usize::from(key.is_some());
         let mut arguments = Arguments::script(&self.scripts.announce.sha, count);
-        arguments.add(&channel);
         if let Some((key, _)) = key {
             arguments.add(&self.keys.idempotency(partition, &batch.channel, key));
         }
-        arguments.number(key.map_or(0, |(_, ttl_ms)| u64::from(*ttl_ms)));
+        arguments.number(key.map_or(0, |(_, ttl_ms)| u64::from(*ttl_ms))).add(&channel);
         for message in messages {
             arguments.add(&message);
         }

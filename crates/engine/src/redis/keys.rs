@@ -189,6 +189,11 @@ impl Keys {
         key
     }
 
+    /// Where in the names of a partition's keys the letter is that says what they are.
+    pub(crate) fn kind_at(&self, partition: usize) -> usize {
+        self.prefixes[partition].len() + 1
+    }
+
     /// The channel whose list has this name, if it is one of ours.
     pub(crate) fn channel<'a>(&self, list: &'a [u8]) -> Option<&'a str> {
         let rest = str::from_utf8(list).ok()?.strip_prefix(self.base.as_str())?;

@@ -1,6 +1,11 @@
 //! What an engine knows of a stream, so that the common publication asks nothing.
 
-use dunlin_hub::Epoch;
+use std::sync::Arc;
+
+use dunlin_hub::engine::Retention;
+use dunlin_hub::{Epoch, StreamPosition};
+
+use super::{RedisEngine, Subscription};
 
 /// What is known of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,4 +20,75 @@ pub(crate) struct KnownStream {
     /// When it was learned.
     pub(crate) seen_ms: u64,
     pub(crate) meta_ttl_ms: u64,
+    /// It was learned of the node that imports its slot: the epoch is not used at another.
+    pub(crate) asked: bool,
+}
+
+impl RedisEngine {
+    /// What is known now of a stream. The keys' times were renewed with it if `renewed` has the retention.
+    pub(super) fn learn(
+        &mut self,
+        now_ms: u64,
+        partition: usize,
+        channel: &Arc<str>,
+        position: StreamPosition,
+        renewed: Option<Retention>,
+    ) {
+        let life = self.partitions[partition].life;
+        let update = |known: Option<KnownStream>| {
+            let known = known.filter(|known| known.epoch == position.epoch && known.life == life);
+            let (top, renewed_ms, meta_ttl_ms) =
+                known.map_or((0, 0, 0), |known| (known.top, known.renewed_ms, known.meta_ttl_ms));
+            KnownStream {
+                epoch: position.epoch,
+                top: top.max(position.offset),
+                life,
+                renewed_ms: if renewed.is_some() { now_ms } else { renewed_ms },
+                seen_ms: now_ms,
+                meta_ttl_ms: renewed.map_or(meta_ttl_ms, |retention| retention.meta_ttl_ms),
+                asked: known.is_some_and(|known| known.asked),
+            }
+        };
+        match self.subscription(channel) {
+            Some(subscription) => subscription.known = Some(update(subscription.known)),
+            None => self.remembered.set(channel, update(self.remembered.get(channel))),
+        }
+    }
+
+    /// What is known of a stream in the generation that its partition's server has now.
+    pub(super) fn known_now(&self, partition: usize, channel: &str) -> Option<KnownStream> {
+        let life = self.partitions[partition].life;
+        self.known(channel).filter(|known| known.life == life && !known.asked)
+    }
+
+    pub(super) fn known(&self, channel: &str) -> Option<KnownStream> {
+        match self.partitions[self.keys.partition(channel)].subscriptions.get(channel) {
+            Some(subscription) => subscription.known,
+            None => self.remembered.get(channel),
+        }
+    }
+
+    pub(super) fn subscription(&mut self, channel: &str) -> Option<&mut Subscription> {
+        self.partitions[self.keys.partition(channel)].subscriptions.get_mut(channel)
+    }
+
+    pub(super) fn forget(&mut self, channel: &str) {
+        match self.subscription(channel) {
+            Some(subscription) => subscription.known = None,
+            None => self.remembered.remove(channel),
+        }
+    }
+
+    /// What is known of a stream was learned where its slot goes: it is evidence, and no epoch to publish in.
+    pub(super) fn distrust(&mut self, channel: &Arc<str>) {
+        let distrusted = |known: KnownStream| KnownStream { asked: true, ..known };
+        match self.subscription(channel) {
+            Some(subscription) => subscription.known = subscription.known.map(distrusted),
+            None => {
+                if let Some(known) = self.remembered.get(channel) {
+                    self.remembered.set(channel, distrusted(known));
+                }
+            }
+        }
+    }
 }

@@ -21,8 +21,10 @@ mod centrifugo_message;
 mod config;
 mod keys;
 mod known;
+mod moving;
 mod operation;
 mod partition;
+mod put_off;
 mod reply;
 mod scripts;
 mod send;
@@ -42,6 +44,7 @@ use self::keys::Keys;
 use self::known::KnownStream;
 use self::operation::{Batch, Check, Opening, Operation, Positions, Queued};
 use self::partition::{Partition, PartitionState, ServerLink};
+use self::put_off::Attempt;
 use self::scripts::Scripts;
 use self::topology::Discovery;
 use crate::frame::{Frame, FrameKind};
@@ -117,6 +120,10 @@ enum Pending {
     /// The generation of a partition.
     Life(usize),
     Operation(usize, Queued),
+    /// An operation at the node that imports the slot.
+    Asked(Attempt),
+    /// An operation that was put off, at the node where the slot comes from.
+    TriedAgain(Attempt),
     /// The address of a primary, by its partition.
     Primary(usize),
     /// The slots of a cluster.
@@ -354,8 +361,11 @@ impl RedisEngine {
         let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
         (link.is_up, link.load) = (true, true);
         // What a server has refused it may refuse again: the state is that until it does not.
+        let is_used = self.partitions.iter().any(|place| place.link == Some(shard));
         if !matches!(link.state, ShardState::Refused(_)) {
-            link.enter(now_ms, ShardState::Greeting);
+            // One that serves no partition is not greeted by asking for the generation of any.
+            let ready = !is_used && link.server.role == ServerRole::Data;
+            link.enter(now_ms, if ready { ShardState::Ready } else { ShardState::Greeting });
         }
         (link.probe.since_ms, link.probe.next_ms) = (0, now_ms + GREETING_MS);
         if link.server.role == ServerRole::Sentinel {
@@ -467,53 +477,6 @@ impl RedisEngine {
         }
     }
 
-    /// What is known now of a stream. The keys' times were renewed with it if `renewed` has the retention.
-    fn learn(
-        &mut self,
-        now_ms: u64,
-        partition: usize,
-        channel: &Arc<str>,
-        position: StreamPosition,
-        renewed: Option<Retention>,
-    ) {
-        let life = self.partitions[partition].life;
-        let update = |known: Option<KnownStream>| {
-            let known = known.filter(|known| known.epoch == position.epoch && known.life == life);
-            let (top, renewed_ms, meta_ttl_ms) =
-                known.map_or((0, 0, 0), |known| (known.top, known.renewed_ms, known.meta_ttl_ms));
-            KnownStream {
-                epoch: position.epoch,
-                top: top.max(position.offset),
-                life,
-                renewed_ms: if renewed.is_some() { now_ms } else { renewed_ms },
-                seen_ms: now_ms,
-                meta_ttl_ms: renewed.map_or(meta_ttl_ms, |retention| retention.meta_ttl_ms),
-            }
-        };
-        match self.subscription(channel) {
-            Some(subscription) => subscription.known = Some(update(subscription.known)),
-            None => self.remembered.set(channel, update(self.remembered.get(channel))),
-        }
-    }
-
-    fn known(&self, channel: &str) -> Option<KnownStream> {
-        match self.partitions[self.keys.partition(channel)].subscriptions.get(channel) {
-            Some(subscription) => subscription.known,
-            None => self.remembered.get(channel),
-        }
-    }
-
-    fn subscription(&mut self, channel: &str) -> Option<&mut Subscription> {
-        self.partitions[self.keys.partition(channel)].subscriptions.get_mut(channel)
-    }
-
-    fn forget(&mut self, channel: &str) {
-        match self.subscription(channel) {
-            Some(subscription) => subscription.known = None,
-            None => self.remembered.remove(channel),
-        }
-    }
-
     /// What to tell the hub.
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
         self.events.pop_front()
@@ -530,7 +493,9 @@ impl RedisEngine {
             PartitionState::Refused { retry_ms } => Some(retry_ms),
             _ => partition.waits_since_ms().map(|since_ms| since_ms + self.config.hold_ms),
         });
-        probes.chain(partitions).chain(self.topology_timeout()).min()
+        let moving =
+            self.partitions.iter().filter_map(|place| Some(place.moving.as_ref()?.due_ms()));
+        probes.chain(partitions).chain(moving).chain(self.topology_timeout()).min()
     }
 
     /// Time has passed. [`flush`](Self::flush) follows.
@@ -539,6 +504,7 @@ impl RedisEngine {
             self.probe(now_ms, at);
         }
         for partition in 0..self.partitions.len() {
+            self.moving_timeout(now_ms, partition);
             let place = &mut self.partitions[partition];
             match place.state {
                 PartitionState::Ready => continue,
@@ -626,6 +592,11 @@ impl RedisEngine {
                 partitions_ready: of_link()
                     .filter(|place| place.state == PartitionState::Ready)
                     .count() as u16,
+                slots_moving: of_link().filter(|place| place.moving.is_some()).count() as u16,
+                channels_put_off: of_link()
+                    .filter_map(|place| place.moving.as_ref())
+                    .map(|moving| moving.channels() as u32)
+                    .sum(),
             }
         })
     }

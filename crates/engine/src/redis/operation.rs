@@ -108,12 +108,49 @@ impl Operation {
             }
     }
 
-    /// Whether it may be carried out twice.
-    pub(crate) fn is_repeatable(&self) -> bool {
+    /// The channel, of an operation that concerns one.
+    pub(crate) fn channel(&self) -> Option<&Arc<str>> {
+        match self {
+            Operation::Publish(batch) => Some(&batch.channel),
+            Operation::History { channel, .. } | Operation::Remove { channel, .. } => Some(channel),
+            Operation::Open(openings) | Operation::Confirm(openings) => match &openings[..] {
+                [opening] => Some(&opening.channel),
+                _ => None,
+            },
+            Operation::Positions(positions) => match &positions.channels[..] {
+                [channel] => Some(channel),
+                _ => None,
+            },
+            // It goes by the channel alone, and concerns no key.
+            Operation::Announce { .. } => None,
+        }
+    }
+
+    /// Whether its command names all keys of the channel.
+    pub(crate) fn names_all_keys(&self) -> bool {
+        match self {
+            Operation::Publish(batch) => batch.retention.keeps(),
+            Operation::History { .. } | Operation::Remove { .. } => true,
+            Operation::Open(_)
+            | Operation::Confirm(_)
+            | Operation::Announce { .. }
+            | Operation::Positions(_) => false,
+        }
+    }
+
+    pub(crate) fn has_idempotency_key(&self) -> bool {
         match self {
             Operation::Publish(batch) => {
                 batch.check.as_ref().is_some_and(|check| check.key.is_some())
             }
+            _ => false,
+        }
+    }
+
+    /// Whether it may be carried out twice.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        match self {
+            Operation::Publish(_) => self.has_idempotency_key(),
             Operation::Announce { .. } => false,
             _ => true,
         }

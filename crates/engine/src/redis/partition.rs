@@ -8,6 +8,7 @@ use foldhash::fast::RandomState;
 
 use super::Subscription;
 use super::operation::{Opening, Operation, Queued};
+use super::put_off::Moving;
 use crate::links::{Server, ShardId};
 use crate::status::{RefusalReason, ShardState};
 
@@ -31,6 +32,10 @@ pub(crate) struct Partition {
     joinable: HashMap<Arc<str>, u64, RandomState>,
     /// Commands out.
     pub(crate) in_flight: usize,
+    /// Commands that were out and are answered, or lost.
+    pub(crate) answered: u64,
+    /// What is put off while the slot moves to another server.
+    pub(super) moving: Option<Box<Moving>>,
     /// Streams whose position is to be read.
     pub(crate) opening: Vec<Opening>,
     /// How often the positions of all channels that are heard were asked for.

@@ -27,11 +27,15 @@ impl RedisEngine {
             }
             Some(Pending::Life(partition)) => self.life_reply(now_ms, shard, partition, reply),
             Some(Pending::Operation(partition, queued)) => {
-                self.answered(partition, &queued.operation);
+                self.answered(partition, &queued.operation, true);
                 match reply {
                     Value::Error(text) => self.refused(now_ms, shard, partition, queued, text),
                     reply => self.operation_reply(now_ms, shard, partition, queued, reply),
                 }
+            }
+            Some(Pending::Asked(attempt)) => self.asked_reply(now_ms, shard, attempt, reply),
+            Some(Pending::TriedAgain(attempt)) => {
+                self.tried_again_reply(now_ms, shard, attempt, reply);
             }
             Some(Pending::Primary(partition)) => self.primary_reply(now_ms, partition, reply),
             Some(Pending::Slots) => self.slots_reply(now_ms, shard, reply),
@@ -39,9 +43,18 @@ impl RedisEngine {
     }
 
     /// A command's connection broke. `sent`: it had left, and nobody knows whether it was carried out.
-    pub fn handle_lost(&mut self, _now_ms: u64, _shard: ShardId, token: u64, sent: bool) {
-        let Some(Pending::Operation(partition, queued)) = self.release(token) else { return };
-        self.answered(partition, &queued.operation);
+    pub fn handle_lost(&mut self, now_ms: u64, _shard: ShardId, token: u64, sent: bool) {
+        let (partition, queued) = match self.release(token) {
+            Some(Pending::Operation(partition, queued)) => (partition, queued),
+            Some(Pending::Asked(attempt)) => {
+                return self.attempt_lost(now_ms, attempt, sent, false);
+            }
+            Some(Pending::TriedAgain(attempt)) => {
+                return self.attempt_lost(now_ms, attempt, sent, true);
+            }
+            _ => return,
+        };
+        self.answered(partition, &queued.operation, true);
         match queued.operation {
             // Of the rest all positions are read anew on the next connection.
             Operation::Open(openings) | Operation::Confirm(openings) => {
@@ -60,20 +73,23 @@ impl RedisEngine {
         }
     }
 
-    fn answered(&mut self, partition: usize, operation: &Operation) {
+    /// A command of a partition is not out any more. `counted`: one that reads positions was counted among those.
+    pub(super) fn answered(&mut self, partition: usize, operation: &Operation, counted: bool) {
         let place = &mut self.partitions[partition];
         place.in_flight -= 1;
-        if matches!(operation, Operation::Open(_) | Operation::Confirm(_)) {
+        place.answered += 1;
+        if counted && matches!(operation, Operation::Open(_) | Operation::Confirm(_)) {
             place.opens_in_flight -= 1;
         }
         let waits = place.waits_since_ms().is_some() || !place.opening.is_empty();
+        let waits = waits || place.moving.is_some();
         if waits || place.state == PartitionState::Draining {
             self.touch(partition);
         }
     }
 
     /// A server did not do what it was asked.
-    fn refused(
+    pub(super) fn refused(
         &mut self,
         now_ms: u64,
         shard: ShardId,
@@ -91,6 +107,9 @@ impl RedisEngine {
             return self.put_off(partition, queued, PartitionState::Draining);
         }
         match error {
+            ServerError::Ask { .. } | ServerError::TryAgain if self.keys.is_sharded() => {
+                self.slot_moves(now_ms, shard, partition, queued, &error);
+            }
             ServerError::NoScript => {
                 self.stats.retried += 1;
                 self.links[usize::from(shard.0)].load = true;
@@ -174,6 +193,10 @@ impl RedisEngine {
                     Value::Error(text) => (ServerError::parse(text), *text),
                     _ => (ServerError::Other, "a reply of another form than the script's"),
                 };
+                if self.keys.is_sharded() && matches!(error, ServerError::Ask { .. }) {
+                    return self.generation_moves(now_ms, shard, partition, &error);
+                }
+                let link = &mut self.links[usize::from(shard.0)];
                 self.partitions[partition].state = match error {
                     ServerError::NoScript => {
                         link.load = true;
@@ -238,7 +261,7 @@ impl RedisEngine {
         self.touch(partition);
     }
 
-    fn operation_reply(
+    pub(super) fn operation_reply(
         &mut self,
         now_ms: u64,
         shard: ShardId,

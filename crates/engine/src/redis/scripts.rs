@@ -11,6 +11,14 @@ pub(crate) struct Script {
     pub(crate) sha: String,
 }
 
+impl Script {
+    /// What the node of a cluster is asked that imports the script's slot, see `lua/asking.lua`.
+    pub(crate) fn asked(&self, sharded: bool) -> String {
+        let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
+        include_str!("lua/asking.lua").replace("@publish", publish).replace("@script", &self.text)
+    }
+}
+
 /// All scripts of an engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Scripts {

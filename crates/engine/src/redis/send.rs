@@ -54,14 +54,14 @@ impl Arguments {
         self
     }
 
-    fn send(&self, links: &mut impl Links, shard: ShardId, token: u64) -> Result<(), LinkFull> {
+    fn slices(&self) -> Vec<&[u8]> {
         let mut from = 0;
-        let slices: Vec<&[u8]> = self
-            .ends
-            .iter()
-            .map(|&end| &self.bytes[std::mem::replace(&mut from, end)..end])
-            .collect();
-        links.command(shard, token, &slices)
+        let ends = self.ends.iter();
+        ends.map(|&end| &self.bytes[std::mem::replace(&mut from, end)..end]).collect()
+    }
+
+    fn send(&self, links: &mut impl Links, shard: ShardId, token: u64) -> Result<(), LinkFull> {
+        links.command(shard, token, &self.slices())
     }
 }
 
@@ -145,9 +145,13 @@ impl RedisEngine {
             }
         }
         let candidate = self.random();
-        let mut arguments = Arguments::script(&self.scripts.life.sha, 2);
-        arguments.add(&self.keys.generation(partition)).add(&probe);
-        arguments.text(format_args!("{candidate:x}")).add(b"1");
+        let place = &self.partitions[partition];
+        let is_away = place.moving.as_ref().is_some_and(|moving| moving.generation_is_away);
+        let mut arguments = Arguments::script(&self.scripts.life.sha, usize::from(!is_away));
+        if !is_away {
+            arguments.add(&self.keys.generation(partition));
+        }
+        arguments.text(format_args!("{candidate:x}")).add(b"1").add(&probe);
         if self.command(links, shard, Pending::Life(partition), &arguments).is_err() {
             let place = &mut self.partitions[partition];
             if place.state == PartitionState::Greeting {
@@ -157,7 +161,7 @@ impl RedisEngine {
         }
     }
 
-    fn command(
+    pub(super) fn command(
         &mut self,
         links: &mut impl Links,
         shard: ShardId,
@@ -200,10 +204,13 @@ impl RedisEngine {
         while self.partitions[partition].in_flight < IN_FLIGHT_MAX
             && let Some(queued) = self.partitions[partition].pop()
         {
-            if !self.send(now_ms, partition, shard, queued, links) {
+            if let Some(queued) = self.hold_back(now_ms, partition, queued)
+                && !self.send(now_ms, partition, shard, queued, links)
+            {
                 return;
             }
         }
+        self.flush_moving(now_ms, partition, shard, links);
     }
 
     /// The next streams of which the position is to be read.
@@ -216,7 +223,7 @@ impl RedisEngine {
             match self.partitions[partition].subscriptions.get(&opening.channel) {
                 Some(subscription) if !subscription.retention.keeps() => others.push(opening),
                 None if opening.seen.is_none() => {}
-                _ => kept.push(opening),
+                _ => kept.extend(self.hold_back_opening(partition, opening)),
             }
         }
         let operation = match (kept.is_empty(), others.is_empty()) {
@@ -239,7 +246,7 @@ impl RedisEngine {
         mut queued: Queued,
         links: &mut impl Links,
     ) -> bool {
-        let arguments = self.encode(now_ms, partition, &mut queued.operation);
+        let arguments = self.encode(now_ms, partition, &mut queued.operation, false);
         let opens = matches!(queued.operation, Operation::Open(_) | Operation::Confirm(_));
         match self.command(links, shard, Pending::Operation(partition, queued), &arguments) {
             Ok(()) => {
@@ -263,7 +270,14 @@ impl RedisEngine {
         }
     }
 
-    fn encode(&mut self, now_ms: u64, partition: usize, operation: &mut Operation) -> Arguments {
+    /// The command of an operation. `asked`: for the node that imports the slot, of whose data nothing is known.
+    pub(super) fn encode(
+        &mut self,
+        now_ms: u64,
+        partition: usize,
+        operation: &mut Operation,
+        asked: bool,
+    ) -> Arguments {
         if self.config.layout == Layout::Centrifugo {
             return self.encode_centrifugo(partition, operation);
         }
@@ -278,15 +292,13 @@ impl RedisEngine {
                     arguments.add(command.as_bytes()).add(&list).add(&message);
                     return arguments;
                 };
-                let mut arguments = Arguments::script(&self.scripts.announce.sha, 2);
-                arguments.add(&list);
+                let mut arguments = Arguments::script(&self.scripts.announce.sha, 1);
                 arguments.add(&self.keys.idempotency(partition, &batch.channel, key));
-                arguments.add(&message).number(u64::from(*ttl_ms));
+                arguments.add(&message).number(u64::from(*ttl_ms)).add(&list);
                 arguments
             }
             Operation::Publish(batch) => {
-                let life = self.partitions[partition].life;
-                let known = self.known(&batch.channel).filter(|known| known.life == life);
+                let known = self.known_now(partition, &batch.channel).filter(|_| !asked);
                 let retention = batch.retention;
                 let renew = known.is_none_or(|known| is_due(known, now_ms, retention));
                 batch.epoch = match known {
@@ -343,16 +355,15 @@ impl RedisEngine {
                 arguments
             }
             Operation::Open(openings) => {
-                let mut arguments = Arguments::script(&self.scripts.open.sha, 2 * openings.len());
+                let mut arguments = Arguments::script(&self.scripts.open.sha, openings.len());
                 for Opening { channel, .. } in openings.iter() {
-                    arguments.add(&self.keys.list(partition, channel));
                     arguments.add(&self.keys.state(partition, channel));
                 }
                 arguments.add(self.partitions[partition].generation.as_bytes());
                 arguments.text(format_args!("{}", self.fresh_epoch()));
-                let life = self.partitions[partition].life;
+                arguments.number(self.keys.kind_at(partition) as u64);
                 for Opening { channel, seen } in openings.iter() {
-                    let known = self.known(channel).filter(|known| known.life == life);
+                    let known = self.known_now(partition, channel).filter(|_| !asked);
                     match known {
                         Some(known) => arguments.text(format_args!("{}", known.epoch)),
                         None => arguments.add(b""),
@@ -419,6 +430,49 @@ impl RedisEngine {
                 arguments
             }
         }
+    }
+
+    /// The command of an operation of one channel, for the node that imports its slot.
+    pub(super) fn encode_asked(
+        &mut self,
+        now_ms: u64,
+        partition: usize,
+        operation: &mut Operation,
+    ) -> Arguments {
+        let plain = self.encode(now_ms, partition, operation, true);
+        let generation = &self.partitions[partition].generation;
+        // Which argument of the script ends with the generation of the source.
+        let at = match operation {
+            _ if self.config.layout == Layout::Centrifugo => 0,
+            Operation::Publish(batch) if batch.retention.keeps() => 6,
+            Operation::Open(_) | Operation::History { .. } => 1,
+            _ => 0,
+        };
+        let mut plain = plain.slices().into_iter().skip(1);
+        let sha = plain.next().and_then(|sha| str::from_utf8(sha).ok()).unwrap_or_default();
+        let keys = plain.next().and_then(|count| str::from_utf8(count).ok()?.parse().ok());
+        let script = self.scripts.all().into_iter().find(|script| script.sha == sha);
+        let keys: Vec<&[u8]> = plain.by_ref().take(keys.unwrap_or(0)).collect();
+        let mut arguments = Arguments::default();
+        let Some((script, (first, others))) = script.zip(keys.split_first()) else {
+            debug_assert!(false, "an operation without keys does not move");
+            return arguments;
+        };
+        let text = script.asked(self.keys.is_sharded());
+        arguments.add(b"EVAL").add(text.as_bytes()).add(b"1").add(first);
+        for (argument, number) in plain.zip(1..) {
+            if number == at {
+                let text = argument.strip_suffix(generation.as_bytes()).unwrap_or(argument);
+                arguments.add(&[text, b"@"].concat());
+            } else {
+                arguments.add(argument);
+            }
+        }
+        for other in others {
+            arguments.add(other);
+        }
+        arguments.number(others.len() as u64).number(at);
+        arguments
     }
 
     /// A command that is not about channels.

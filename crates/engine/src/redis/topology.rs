@@ -58,7 +58,7 @@ impl RedisEngine {
     }
 
     /// The connection to a server, an old one or a new one.
-    fn link_to(&mut self, server: Server, now_ms: u64) -> ShardId {
+    pub(super) fn link_to(&mut self, server: Server, now_ms: u64) -> ShardId {
         // Two shards may be one server, as tests and small fleets have it.
         let shared = self.keys.is_sharded() || server.role == ServerRole::Sentinel;
         let at = self.links.iter().position(|link| shared && !link.closed && link.server == server);
@@ -159,7 +159,10 @@ impl RedisEngine {
 
     /// A connection that serves no partition is closed by the next flush.
     fn close_unused(&mut self, shard: ShardId) {
-        let used = self.partitions.iter().any(|place| place.link == Some(shard));
+        let used = self.partitions.iter().any(|place| {
+            let importer = place.moving.as_ref().and_then(|moving| moving.importer());
+            place.link == Some(shard) || importer == Some(shard)
+        });
         if !used && self.discovery.link != Some(shard) {
             let link = &mut self.links[usize::from(shard.0)];
             (link.closed, link.is_up, link.open) = (true, false, true);
@@ -306,6 +309,7 @@ impl RedisEngine {
             }
             let is_up = self.links[usize::from(after.0)].is_up;
             self.partitions[partition].relink(Some(after), is_up);
+            self.slot_has_moved(partition);
             self.subscribe_partition(partition);
             self.touch(partition);
         }

@@ -6,6 +6,7 @@
 mod centrifugo;
 mod failover;
 mod failures;
+mod moving;
 mod nats;
 mod nats_server;
 mod nodes;

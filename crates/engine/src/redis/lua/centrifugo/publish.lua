@@ -1,6 +1,6 @@
--- Publications into a stream of Centrifugo's layout. KEYS: 1 stream, 2 hash of its epoch and top, 3 channel.
+-- Publications into a stream of Centrifugo's layout. KEYS: 1 stream, 2 hash of its epoch and top.
 -- ARGV: 1 candidate for the epoch, 2 size of the history, 3 milliseconds the entries live, 4 milliseconds the hash lives, 0 without end;
--- 5 to 7 of the check; then of each publication 1 if it may be sent as a difference, and the message.
+-- 5 to 7 of the check; 8 channel; then of each publication 1 if it may be sent as a difference, and the message.
 -- Returns epoch and offset of the last one.
 local c, stream, meta = redis.call, KEYS[1], KEYS[2]
 @before
@@ -9,7 +9,7 @@ if not e then
   e = ARGV[1]
   c('HSET', meta, 'e', e)
 end
-for i = 8, #ARGV, 2 do
+for i = 9, #ARGV, 2 do
   local message, before = ARGV[i + 1], ''
   n = c('HINCRBY', meta, 's', 1)
   if n == 1 then
@@ -29,7 +29,7 @@ for i = 8, #ARGV, 2 do
   else
     message = '__p1:' .. n .. ':' .. e .. '__' .. message
   end
-  c('@publish', KEYS[3], message)
+  c('@publish', ARGV[8], message)
 end
 c('PEXPIRE', stream, ARGV[3])
 if ARGV[4] ~= '0' then c('PEXPIRE', meta, ARGV[4]) end

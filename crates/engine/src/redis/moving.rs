@@ -1,0 +1,530 @@
+//! Channels of a slot that moves, key by key, from one node of a cluster to another.
+//!
+//! A slot moves for as long as whoever moves it takes: seconds, or for ever if he gives up half-way. Its old node, the source, serves
+//! what it still has and says of the rest where it goes. Only channels of which it says so are put off; all others go on.
+//!
+//! | the source answers | a channel's keys are | what is done |
+//! |---|---|---|
+//! | `ASK` | not at the source any more | the operation is asked at the importing node, behind `ASKING` (`lua/asking.lua`) |
+//! | `TRYAGAIN` | partly here and partly there | it is tried again, with back-off, until it has waited for [`hold_ms`](super::RedisConfig) |
+//!
+//! Subscriptions stay at the source until the slot is the other's, so what is published at the importing node is published once more
+//! at the source. Whoever hears neither finds the gap as any other.
+//!
+//! **Equal numbers of different nodes do not pass for the same.** The importing node's data are of a generation of their own,
+//! so a stream goes on there in a new epoch, which inherits what was moved. If that node fails over and loses some of it, the epoch after
+//! it inherits what is left. What is known of such a stream is evidence, and never the epoch of a publication at the source.
+//!
+//! Operations of a channel stay in their order: those that came back wait for those that are out, and what was never sent waits
+//! for both.
+
+use std::sync::Arc;
+
+use dunlin_hub::Error;
+use dunlin_wire::resp::{ServerError, Value};
+
+use super::operation::{Opening, Operation, Positions, Queued};
+use super::partition::PartitionState;
+use super::put_off::{Attempt, Held, Moving, PutOff, QUIET_MS};
+use super::{Pending, RedisEngine};
+use crate::links::{Links, Server, ServerRole, ShardId};
+
+/// Of the bytes that may wait for a partition, the share that may be put off.
+const PUT_OFF_SHARE: usize = 4;
+
+/// What is to be sent next of a channel.
+enum Next {
+    Opening(Opening),
+    Operation(Held),
+}
+
+impl RedisEngine {
+    /// What is behind something that is put off is put off, too. Gives it back if it is not.
+    pub(super) fn hold_back(
+        &mut self,
+        now_ms: u64,
+        partition: usize,
+        queued: Queued,
+    ) -> Option<Queued> {
+        let bytes_max = self.config.queue_bytes_max / PUT_OFF_SHARE;
+        let Some(moving) = &mut self.partitions[partition].moving else { return Some(queued) };
+        let entry = queued.operation.channel().and_then(|of| moving.channels.get_mut(of));
+        let Some(entry) = entry else { return Some(queued) };
+        let bytes = queued.operation.bytes();
+        if moving.bytes + bytes > bytes_max {
+            self.fail(queued.operation, Error::EngineUnavailable);
+            return None;
+        }
+        self.stats.put_off += 1;
+        moving.bytes += bytes;
+        moving.due_ms = moving.due_ms.min(entry.next_ms.max(now_ms));
+        entry.held.push_back(queued);
+        None
+    }
+
+    /// As [`RedisEngine::hold_back`], for a position that is to be read.
+    pub(super) fn hold_back_opening(
+        &mut self,
+        partition: usize,
+        opening: Opening,
+    ) -> Option<Opening> {
+        let Some(moving) = &mut self.partitions[partition].moving else { return Some(opening) };
+        let Some(entry) = moving.channels.get_mut(&opening.channel) else { return Some(opening) };
+        entry.open(opening);
+        moving.due_ms = moving.due_ms.min(entry.next_ms);
+        None
+    }
+
+    /// The source has none of an operation's keys, or not all: the channels that it concerns are put off, each by itself.
+    pub(super) fn slot_moves(
+        &mut self,
+        now_ms: u64,
+        shard: ShardId,
+        partition: usize,
+        queued: Queued,
+        error: &ServerError,
+    ) {
+        self.meet_importer(now_ms, shard, partition, error);
+        let is_away = matches!(error, ServerError::Ask { .. });
+        let since_ms = queued.since_ms;
+        match queued.operation {
+            Operation::Open(openings) | Operation::Confirm(openings) => {
+                for opening in openings {
+                    let operation = Operation::Open(vec![opening]);
+                    self.refuse(now_ms, partition, None, Queued { operation, since_ms }, is_away);
+                }
+            }
+            Operation::Positions(positions) if positions.channels.len() > 1 => {
+                let Positions { gathering, indices, channels } = *positions;
+                if let Some(query) = self.gatherings.get_mut(&gathering) {
+                    query.left += channels.len() - 1;
+                }
+                for (index, channel) in indices.into_iter().zip(channels) {
+                    let (indices, channels) = (vec![index], vec![channel]);
+                    let positions = Positions { gathering, indices, channels };
+                    let operation = Operation::Positions(Box::new(positions));
+                    self.refuse(now_ms, partition, None, Queued { operation, since_ms }, is_away);
+                }
+            }
+            operation => {
+                self.refuse(now_ms, partition, None, Queued { operation, since_ms }, is_away);
+            }
+        }
+    }
+
+    /// Remembers who imports a partition's slot.
+    fn meet_importer(
+        &mut self,
+        now_ms: u64,
+        source: ShardId,
+        partition: usize,
+        error: &ServerError,
+    ) {
+        let importer = match error {
+            ServerError::Ask { address, .. } => {
+                address.rsplit_once(':').and_then(|(host, port)| {
+                    // Without a host of its own it is that of the node which says so.
+                    let host = match host {
+                        "" => self.links[usize::from(source.0)].server.host.clone(),
+                        host => host.trim_matches(['[', ']']).to_owned(),
+                    };
+                    Some(Server { host, port: port.parse().ok()?, role: ServerRole::Data })
+                })
+            }
+            _ => None,
+        };
+        let importer = importer.map(|server| self.link_to(server, now_ms));
+        let moving =
+            self.partitions[partition].moving.get_or_insert_with(|| Box::new(Moving::new(now_ms)));
+        moving.importer = importer.or(moving.importer);
+        moving.last_ms = now_ms;
+    }
+
+    /// The key with a partition's generation is not at the source any more: it is named after the source from now on.
+    pub(super) fn generation_moves(
+        &mut self,
+        now_ms: u64,
+        shard: ShardId,
+        partition: usize,
+        error: &ServerError,
+    ) {
+        self.meet_importer(now_ms, shard, partition, error);
+        if let Some(moving) = &mut self.partitions[partition].moving {
+            moving.generation_is_away = true;
+        }
+        let place = &mut self.partitions[partition];
+        match place.state {
+            PartitionState::Ready => self.links[usize::from(shard.0)].probe.wanted = true,
+            _ => place.state = PartitionState::Draining,
+        }
+        self.touch(partition);
+    }
+
+    /// Puts an operation of one channel off, in its place if it has a number.
+    fn refuse(
+        &mut self,
+        now_ms: u64,
+        partition: usize,
+        number: Option<u64>,
+        queued: Queued,
+        is_away: bool,
+    ) {
+        let bytes_max = self.config.queue_bytes_max / PUT_OFF_SHARE;
+        let place = &mut self.partitions[partition];
+        let barrier = place.answered + place.in_flight as u64;
+        let Some(moving) = &mut place.moving else { return self.requeue(partition, queued) };
+        self.stats.put_off += 1;
+        self.stats.retried += 1;
+        let bytes = queued.operation.bytes();
+        let operation = match queued.operation {
+            Operation::Open(openings) => {
+                for opening in openings {
+                    let entry = moving.put_off(now_ms, barrier, &opening.channel, is_away);
+                    entry.opening_is_away = is_away;
+                    entry.open(opening);
+                }
+                return self.touch(partition);
+            }
+            operation => operation,
+        };
+        let Some(channel) = operation.channel().map(Arc::clone) else { return };
+        if moving.bytes + bytes > bytes_max {
+            return self.fail(operation, Error::EngineUnavailable);
+        }
+        let names_all = operation.names_all_keys();
+        let entry = moving.put_off(now_ms, barrier, &channel, is_away);
+        // One key may have moved before the other.
+        entry.is_away = is_away && (entry.is_away || names_all);
+        moving.sequence += u64::from(number.is_none());
+        let number = number.unwrap_or(moving.sequence);
+        let queued = Queued { operation, ..queued };
+        if let Some(entry) = moving.channels.get_mut(&channel) {
+            entry.refuse(Held { number, is_away, queued });
+        }
+        moving.bytes += bytes;
+        self.touch(partition);
+    }
+
+    /// Sends what is due of the channels that are put off.
+    pub(super) fn flush_moving(
+        &mut self,
+        now_ms: u64,
+        partition: usize,
+        source: ShardId,
+        links: &mut impl Links,
+    ) {
+        let Some(moving) = &mut self.partitions[partition].moving else { return };
+        for (shard, list, message) in std::mem::take(&mut moving.echoes) {
+            // The slot may be elsewhere by now, and then it was published there.
+            if shard == source {
+                let command: [&[u8]; 3] = [b"SPUBLISH", &list, &message];
+                self.plain_command(links, source, Pending::Ignored, &command);
+            }
+        }
+        let answered = self.partitions[partition].answered;
+        let Some(moving) = &mut self.partitions[partition].moving else { return };
+        moving.channels.retain(|_, entry| !entry.is_empty());
+        let is_due = |entry: &PutOff| entry.next_ms <= now_ms && answered >= entry.barrier;
+        let due = moving.channels.iter().filter(|(_, entry)| is_due(entry));
+        let due: Vec<Arc<str>> = due.map(|(channel, _)| Arc::clone(channel)).collect();
+        for channel in due {
+            while self.attempt(now_ms, partition, source, &channel, links) {}
+        }
+        self.reschedule(now_ms, partition);
+    }
+
+    fn reschedule(&mut self, now_ms: u64, partition: usize) {
+        let hold_ms = self.config.hold_ms;
+        let place = &mut self.partitions[partition];
+        if let Some(moving) = &mut place.moving {
+            moving.due_ms = moving.next_due_ms(now_ms, place.answered, hold_ms);
+        }
+    }
+
+    /// Sends the next operation of a channel. False: there is none, or it has to wait.
+    fn attempt(
+        &mut self,
+        now_ms: u64,
+        partition: usize,
+        source: ShardId,
+        channel: &Arc<str>,
+        links: &mut impl Links,
+    ) -> bool {
+        let place = &mut self.partitions[partition];
+        let Some(moving) = &mut place.moving else { return false };
+        let importer = moving.importer.filter(|at| self.links[usize::from(at.0)].is_up);
+        let Some(entry) = moving.channels.get_mut(channel) else { return false };
+        let can_go = |is_away: bool| match is_away {
+            true => importer.is_some(),
+            false => entry.out == 0,
+        };
+        let next = if entry.opening.is_some() && can_go(entry.opening_is_away) {
+            entry.opening.take().map(|opening| (entry.opening_is_away, Next::Opening(opening)))
+        } else {
+            let is_away = |held: &Held| {
+                held.is_away || entry.is_away && !held.queued.operation.has_idempotency_key()
+            };
+            let from_held = entry.refused.is_empty();
+            if from_held && let Some(queued) = entry.held.pop_front() {
+                moving.sequence += 1;
+                let number = moving.sequence;
+                entry.refused.push_back(Held { number, is_away: false, queued });
+            }
+            match entry.refused.front().map(is_away) {
+                Some(is_away) if can_go(is_away) => {
+                    let held = entry.refused.pop_front();
+                    held.map(|held| (is_away, Next::Operation(held)))
+                }
+                _ => None,
+            }
+        };
+        let Some((is_away, next)) = next else { return false };
+        entry.out += 1;
+        let (number, queued) = match next {
+            Next::Opening(opening) => {
+                let operation = Operation::Open(vec![opening]);
+                (0, Queued { operation, since_ms: now_ms })
+            }
+            Next::Operation(held) => {
+                moving.bytes -= held.queued.operation.bytes();
+                (held.number, held.queued)
+            }
+        };
+        let attempt = Attempt { partition, number, queued };
+        match importer.filter(|_| is_away) {
+            Some(importer) => self.ask(now_ms, importer, attempt, links),
+            None => self.try_again(now_ms, source, attempt, links),
+        }
+    }
+
+    /// Asks the importing node. False: the connection takes no more now.
+    fn ask(
+        &mut self,
+        now_ms: u64,
+        importer: ShardId,
+        mut attempt: Attempt,
+        links: &mut impl Links,
+    ) -> bool {
+        let arguments = self.encode_asked(now_ms, attempt.partition, &mut attempt.queued.operation);
+        self.plain_command(links, importer, Pending::Ignored, &[b"ASKING"]);
+        match self.command(links, importer, Pending::Asked(attempt), &arguments) {
+            Ok(()) => {
+                self.stats.asked += 1;
+                true
+            }
+            Err(Pending::Asked(attempt)) => self.not_sent(now_ms, attempt, true),
+            Err(_) => false,
+        }
+    }
+
+    /// Tries an operation again at the source. False: what follows waits for its answer.
+    fn try_again(
+        &mut self,
+        now_ms: u64,
+        source: ShardId,
+        mut attempt: Attempt,
+        links: &mut impl Links,
+    ) -> bool {
+        let partition = attempt.partition;
+        let arguments = self.encode(now_ms, partition, &mut attempt.queued.operation, false);
+        match self.command(links, source, Pending::TriedAgain(attempt), &arguments) {
+            Ok(()) => {
+                self.partitions[partition].in_flight += 1;
+                false
+            }
+            Err(Pending::TriedAgain(attempt)) => self.not_sent(now_ms, attempt, false),
+            Err(_) => false,
+        }
+    }
+
+    fn not_sent(&mut self, now_ms: u64, attempt: Attempt, is_away: bool) -> bool {
+        self.attempt_ended(&attempt);
+        self.refuse(now_ms, attempt.partition, Some(attempt.number), attempt.queued, is_away);
+        false
+    }
+
+    fn attempt_ended(&mut self, attempt: &Attempt) {
+        if let Some(moving) = &mut self.partitions[attempt.partition].moving
+            && let Some(channel) = attempt.queued.operation.channel()
+            && let Some(entry) = moving.channels.get_mut(channel)
+        {
+            entry.out = entry.out.saturating_sub(1);
+        }
+        self.touch(attempt.partition);
+    }
+
+    /// The source has answered an operation that it had refused.
+    pub(super) fn tried_again_reply(
+        &mut self,
+        now_ms: u64,
+        shard: ShardId,
+        attempt: Attempt,
+        reply: &Value<'_>,
+    ) {
+        let partition = attempt.partition;
+        self.answered(partition, &attempt.queued.operation, false);
+        self.attempt_ended(&attempt);
+        if let Value::Error(text) = reply {
+            let error = ServerError::parse(text);
+            if let ServerError::Ask { .. } | ServerError::TryAgain = error {
+                self.meet_importer(now_ms, shard, partition, &error);
+                let is_away = error != ServerError::TryAgain;
+                let number = Some(attempt.number);
+                return self.refuse(now_ms, partition, number, attempt.queued, is_away);
+            }
+            return self.refused(now_ms, shard, partition, attempt.queued, text);
+        }
+        let channel = attempt.queued.operation.channel().map(Arc::clone);
+        self.operation_reply(now_ms, shard, partition, attempt.queued, reply);
+        // It is there after all: what waits for it goes on.
+        let moving = self.partitions[partition].moving.as_mut();
+        let entry = moving.zip(channel).and_then(|(of, channel)| of.channels.remove(&channel));
+        if let Some(entry) = entry {
+            self.partitions[partition].opening.extend(entry.opening);
+            let refused = entry.refused.into_iter().map(|held| held.queued);
+            for queued in refused.chain(entry.held) {
+                if let Some(moving) = &mut self.partitions[partition].moving {
+                    moving.bytes -= queued.operation.bytes();
+                }
+                self.requeue(partition, queued);
+            }
+        }
+    }
+
+    /// The importing node has answered.
+    pub(super) fn asked_reply(
+        &mut self,
+        now_ms: u64,
+        shard: ShardId,
+        attempt: Attempt,
+        reply: &Value<'_>,
+    ) {
+        let partition = attempt.partition;
+        self.attempt_ended(&attempt);
+        let Attempt { number, queued, .. } = attempt;
+        let (result, published) = match reply {
+            Value::Error(text) => {
+                let error = ServerError::parse(text);
+                if !is_passing(&error) {
+                    return self.refused(now_ms, shard, partition, queued, text);
+                }
+                // It does not import the slot any more, or is not what it was: the source knows.
+                self.refuse(now_ms, partition, Some(number), queued, false);
+                return self.refresh_topology(now_ms);
+            }
+            reply => match reply.elements() {
+                Some([result, published]) => (result, published.elements().unwrap_or_default()),
+                _ => (reply, &[][..]),
+            },
+        };
+        let channel = queued.operation.channel().map(Arc::clone);
+        let place = &mut self.partitions[partition];
+        if let (Some(channel), Some(source), Some(moving)) =
+            (&channel, place.link, &mut place.moving)
+        {
+            let list = self.keys.list(partition, channel);
+            let messages = published.iter().filter_map(Value::bytes);
+            moving.echoes.extend(messages.map(|bytes| (source, list.clone(), bytes.to_vec())));
+            moving.last_ms = now_ms;
+        }
+        self.operation_reply(now_ms, shard, partition, queued, result);
+        if let Some(channel) = channel {
+            self.distrust(&channel);
+        }
+    }
+
+    /// The connection of an attempt broke. `sent`: it had left. `to_source`: it was the connection to the source.
+    pub(super) fn attempt_lost(
+        &mut self,
+        now_ms: u64,
+        mut attempt: Attempt,
+        sent: bool,
+        to_source: bool,
+    ) {
+        if to_source {
+            self.answered(attempt.partition, &attempt.queued.operation, false);
+        }
+        self.attempt_ended(&attempt);
+        if sent && !attempt.queued.operation.is_repeatable() {
+            return self.fail(attempt.queued.operation, Error::EngineUncertain);
+        }
+        if let Operation::Publish(batch) = &mut attempt.queued.operation {
+            batch.uncertain |= sent;
+        }
+        let Attempt { partition, number, queued } = attempt;
+        self.refuse(now_ms, partition, Some(number), queued, false);
+    }
+
+    /// To be sent again before what waits for the partition.
+    fn requeue(&mut self, partition: usize, queued: Queued) {
+        let place = &mut self.partitions[partition];
+        match queued.operation {
+            Operation::Open(openings) => place.opening.extend(openings),
+            _ => place.again(queued),
+        }
+        self.touch(partition);
+    }
+
+    /// Time has passed: what has waited for too long fails, and a slot of which nothing more was heard does not move any more.
+    pub(super) fn moving_timeout(&mut self, now_ms: u64, partition: usize) {
+        let hold_ms = self.config.hold_ms;
+        let Some(moving) = &mut self.partitions[partition].moving else { return };
+        if now_ms < moving.due_ms {
+            return;
+        }
+        let is_over = |queued: &Queued| queued.since_ms + hold_ms <= now_ms;
+        let mut expired = Vec::new();
+        for entry in moving.channels.values_mut() {
+            while let Some(held) = entry.refused.pop_front_if(|held| is_over(&held.queued)) {
+                expired.push(held.queued.operation);
+            }
+            if entry.refused.is_empty() {
+                while let Some(queued) = entry.held.pop_front_if(|queued| is_over(queued)) {
+                    expired.push(queued.operation);
+                }
+            }
+        }
+        for operation in &expired {
+            moving.bytes -= operation.bytes();
+        }
+        if moving.channels.is_empty() && moving.last_ms + QUIET_MS <= now_ms {
+            if std::mem::take(&mut moving.generation_is_away) {
+                // The next probe asks for it again.
+                moving.last_ms = now_ms;
+            } else {
+                self.partitions[partition].moving = None;
+            }
+        }
+        for operation in expired {
+            self.fail(operation, Error::EngineUnavailable);
+        }
+        self.reschedule(now_ms, partition);
+        self.touch(partition);
+    }
+
+    /// The slot is another node's now: what was put off goes there.
+    pub(super) fn slot_has_moved(&mut self, partition: usize) {
+        let place = &mut self.partitions[partition];
+        let Some(mut moving) = place.moving.take() else { return };
+        let (openings, others) = moving.take();
+        place.opening.extend(openings);
+        for queued in others {
+            place.again(queued);
+        }
+    }
+}
+
+/// Whether another node, or the same one in a moment, does what was asked.
+fn is_passing(error: &ServerError) -> bool {
+    matches!(
+        error,
+        ServerError::Ask { .. }
+            | ServerError::TryAgain
+            | ServerError::Moved { .. }
+            | ServerError::ClusterDown
+            | ServerError::Loading
+            | ServerError::ReadOnly
+            | ServerError::MasterDown
+            | ServerError::Busy
+    )
+}

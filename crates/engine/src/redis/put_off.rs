@@ -1,0 +1,174 @@
+//! What is put off while a slot moves, see [`moving`](super::moving).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use super::operation::{Opening, Queued};
+use crate::links::ShardId;
+
+/// Milliseconds until a channel is tried again: at first, and at most.
+const RETRY_MS: (u64, u64) = (10, 250);
+
+/// Milliseconds without an operation that was put off after which a slot is taken not to move any more.
+pub(super) const QUIET_MS: u64 = 5_000;
+
+/// What is put off of one partition.
+#[derive(Debug)]
+pub(super) struct Moving {
+    /// The connection to the node that imports the slot, once the source has named it.
+    pub(super) importer: Option<ShardId>,
+    /// When something was put off last.
+    pub(super) last_ms: u64,
+    /// When something is to be done.
+    pub(super) due_ms: u64,
+    pub(super) channels: HashMap<Arc<str>, PutOff, RandomState>,
+    /// Of what is put off.
+    pub(super) bytes: usize,
+    /// Numbers operations as they come.
+    pub(super) sequence: u64,
+    /// The key with the generation is not at the source any more.
+    pub(super) generation_is_away: bool,
+    /// What was published at the importing node, with the channel's name there, to be published at the source, too.
+    pub(super) echoes: Vec<(ShardId, Vec<u8>, Vec<u8>)>,
+}
+
+/// What is put off of one channel.
+#[derive(Debug)]
+pub(super) struct PutOff {
+    pub(super) opening: Option<Opening>,
+    /// The source does not have the key that the opening names.
+    pub(super) opening_is_away: bool,
+    /// What a node refused, by number.
+    pub(super) refused: VecDeque<Held>,
+    /// What was not sent.
+    pub(super) held: VecDeque<Queued>,
+    /// Commands out.
+    pub(super) out: usize,
+    /// As many answers of the source have to be there before anything is sent: those that were out may be refused, too.
+    pub(super) barrier: u64,
+    /// The source has none of the channel's keys.
+    pub(super) is_away: bool,
+    pub(super) next_ms: u64,
+    pub(super) delay_ms: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) number: u64,
+    /// The source has none of the keys that it names.
+    pub(super) is_away: bool,
+    pub(super) queued: Queued,
+}
+
+/// An operation of a channel that was put off, on its way to one of the two nodes.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) partition: usize,
+    pub(super) number: u64,
+    pub(super) queued: Queued,
+}
+
+impl Moving {
+    pub(super) fn new(now_ms: u64) -> Moving {
+        Moving {
+            importer: None,
+            last_ms: now_ms,
+            due_ms: now_ms + QUIET_MS,
+            channels: HashMap::default(),
+            bytes: 0,
+            sequence: 0,
+            generation_is_away: false,
+            echoes: Vec::new(),
+        }
+    }
+
+    /// Channels of which something is put off.
+    pub(super) fn channels(&self) -> usize {
+        self.channels.len()
+    }
+
+    pub(super) fn importer(&self) -> Option<ShardId> {
+        self.importer
+    }
+
+    /// When [`RedisEngine::moving_timeout`] is to be called.
+    pub(super) fn due_ms(&self) -> u64 {
+        self.due_ms
+    }
+
+    /// The channel, which is put off from now on. Of an operation whose keys are not all away it is tried again later.
+    pub(super) fn put_off(
+        &mut self,
+        now_ms: u64,
+        barrier: u64,
+        channel: &Arc<str>,
+        is_away: bool,
+    ) -> &mut PutOff {
+        self.last_ms = now_ms;
+        let entry = self.channels.entry(Arc::clone(channel)).or_insert_with(|| PutOff {
+            opening: None,
+            opening_is_away: false,
+            refused: VecDeque::new(),
+            held: VecDeque::new(),
+            out: 0,
+            barrier,
+            is_away: false,
+            next_ms: now_ms,
+            delay_ms: RETRY_MS.0,
+        });
+        if !is_away && entry.next_ms <= now_ms {
+            entry.next_ms = now_ms + entry.delay_ms;
+            entry.delay_ms = (entry.delay_ms * 2).min(RETRY_MS.1);
+        }
+        self.due_ms = self.due_ms.min(entry.next_ms);
+        entry
+    }
+
+    /// Everything that is put off, in its order: openings, and the rest.
+    pub(super) fn take(&mut self) -> (Vec<Opening>, Vec<Queued>) {
+        let (mut openings, mut others) = (Vec::new(), Vec::new());
+        for (_, entry) in self.channels.drain() {
+            openings.extend(entry.opening);
+            others.extend(entry.refused.into_iter().map(|held| held.queued));
+            others.extend(entry.held);
+        }
+        (openings, others)
+    }
+
+    /// When something is to be done next, after all that was due has been.
+    pub(super) fn next_due_ms(&self, now_ms: u64, answered: u64, hold_ms: u64) -> u64 {
+        let entry_ms = |entry: &PutOff| {
+            let expires_ms = entry.since_ms().map(|since_ms| since_ms + hold_ms);
+            let waits = entry.out > 0 || answered < entry.barrier;
+            let retry_ms = (!waits).then_some(entry.next_ms.max(now_ms + RETRY_MS.0));
+            expires_ms.into_iter().chain(retry_ms).min()
+        };
+        let due_ms = self.channels.values().filter_map(entry_ms).min();
+        due_ms.unwrap_or(self.last_ms + QUIET_MS).max(now_ms + 1)
+    }
+}
+
+impl PutOff {
+    pub(super) fn open(&mut self, opening: Opening) {
+        // Evidence is kept.
+        let seen = self.opening.take().and_then(|before| before.seen);
+        self.opening = Some(Opening { seen: opening.seen.or(seen), ..opening });
+    }
+
+    pub(super) fn refuse(&mut self, held: Held) {
+        let place = self.refused.partition_point(|other| other.number <= held.number);
+        self.refused.insert(place, held);
+    }
+
+    /// Since when the oldest operation that is not out has waited.
+    pub(super) fn since_ms(&self) -> Option<u64> {
+        let refused = self.refused.front().map(|held| held.queued.since_ms);
+        refused.into_iter().chain(self.held.front().map(|queued| queued.since_ms)).min()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.out == 0 && self.opening.is_none() && self.refused.is_empty() && self.held.is_empty()
+    }
+}
