@@ -71,6 +71,14 @@ pub struct Engine {
     /// message of a channel that was lost on its way is missed for so long at most.
     #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = LIVE))]
     pub position_check_ms: u64,
+    /// A publication with history is acknowledged once so many replicas of its server have it; 0: once the server has it. For
+    /// Redis. See `docs/operating/engines.md`.
+    #[schemars(range(max = 16), extend("x-applies" = LIVE))]
+    pub wait_replicas: u8,
+    /// How long the replicas have for it. Then the publication is refused with the word that it may have been stored. At most half of
+    /// `timeout_ms`.
+    #[schemars(range(min = 1, max = 2_000), extend("x-applies" = LIVE))]
+    pub wait_timeout_ms: u64,
     /// Bytes of commands that may wait for a server, on each worker. Beyond it publications are refused, and have not been
     /// stored.
     #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
@@ -126,6 +134,8 @@ impl Default for Engine {
             timeout_ms: 2_000,
             connect_timeout_ms: 1_000,
             position_check_ms: 5_000,
+            wait_replicas: 0,
+            wait_timeout_ms: 500,
             queue_bytes_max: 64 << 20,
             held_bytes_max: 16 << 20,
             token: None,
@@ -190,6 +200,8 @@ impl Engine {
             timeout_ms: 0,
             position_check_ms: 0,
             held_bytes_max: 0,
+            wait_replicas: 0,
+            wait_timeout_ms: 0,
             ..of.clone()
         };
         bounds(self) == bounds(other)
@@ -223,6 +235,11 @@ impl Engine {
                 let fix = format!("set `{password}`, or remove it");
                 add(path.join(key), "it has no password", &fix);
             }
+        }
+        if self.wait_replicas > 0 && self.wait_timeout_ms > self.timeout_ms / 2 {
+            let message = "the replicas have more than half of the time that the server has";
+            let fix = "lower it, or raise `timeout_ms`";
+            add(path.join("wait_timeout_ms"), message, fix);
         }
         self.validate_kind(path, &mut add);
         let is_sentinel = self.topology == EngineTopology::Sentinel;
@@ -285,6 +302,10 @@ impl Engine {
         if self.layout != default.layout {
             let fix = "remove it: nodes of Centrifugo and of Dunlin share channels in Redis alone";
             add(path.join("layout"), "NATS has none", fix);
+        }
+        if self.wait_replicas > 0 {
+            let fix = "set `stream_replicas`, and remove it";
+            add(path.join("wait_replicas"), "NATS answers once its servers have it", fix);
         }
         if self.database != default.database {
             add(path.join("database"), "NATS has none", "remove it, or set another `prefix`");

@@ -137,6 +137,30 @@ fn a_cluster_meets_in_an_engine_that_there_is() {
 
 /// What NATS cannot do is refused with its fix, and so is what only NATS can.
 #[test]
+fn replicas_have_less_time_than_their_server() {
+    let mut config = Config::default();
+    let engine = dunlin_config::Engine {
+        wait_replicas: 1,
+        wait_timeout_ms: 1_001,
+        ..dunlin_config::Engine::default()
+    };
+    config.engines.insert("main", engine.clone());
+    assert_eq!(
+        problems(&config),
+        ["engines.main.wait_timeout_ms: the replicas have more than half of the time that the \
+             server has; lower it, or raise `timeout_ms`"]
+    );
+    let engine = dunlin_config::Engine { wait_timeout_ms: 1_000, ..engine };
+    config.engines.insert("main", engine.clone());
+    assert_eq!(problems(&config), [""; 0]);
+    let other = dunlin_config::Engine { wait_replicas: 2, wait_timeout_ms: 100, ..engine.clone() };
+    assert!(engine.is_same_place(&other), "connections go on");
+    let beyond = dunlin_config::Engine { wait_replicas: 17, ..engine };
+    config.engines.insert("main", beyond);
+    assert_eq!(problems(&config).len(), 1);
+}
+
+#[test]
 fn an_engine_on_nats_keeps_what_its_stream_keeps() {
     let mut config = Config::default();
     let engine = dunlin_config::Engine {

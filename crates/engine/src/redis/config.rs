@@ -25,6 +25,10 @@ pub struct RedisConfig {
     pub probe_interval_ms: u64,
     /// Milliseconds without such a message after which a connection is given up.
     pub probe_timeout_ms: u64,
+    /// Replicas that have a publication with history before it is acknowledged; 0: none is waited for.
+    pub wait_replicas: u8,
+    /// Milliseconds that they have for it; then it is uncertain.
+    pub wait_timeout_ms: u64,
 }
 
 /// How keys and messages of an engine look in Redis.
@@ -89,6 +93,8 @@ impl RedisConfig {
             queue_bytes_max: 16 << 20,
             probe_interval_ms: 2000,
             probe_timeout_ms: 5000,
+            wait_replicas: 0,
+            wait_timeout_ms: 500,
         }
     }
 }

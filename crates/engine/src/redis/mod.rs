@@ -25,6 +25,7 @@ mod moving;
 mod operation;
 mod partition;
 mod put_off;
+mod replicas;
 mod reply;
 mod scripts;
 mod send;
@@ -128,6 +129,8 @@ enum Pending {
     Primary(usize),
     /// The slots of a cluster.
     Slots,
+    /// How many replicas have what this connection wrote.
+    Wait(ShardId),
 }
 
 impl RedisEngine {
@@ -383,6 +386,7 @@ impl RedisEngine {
     /// A connection was lost, or could not be made; `reason` says why. Call [`handle_lost`](Self::handle_lost) for its commands
     /// first. It is made anew by itself.
     pub fn handle_closed(&mut self, now_ms: u64, shard: ShardId, reason: &str) {
+        self.waits_lost(shard);
         let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
         (link.is_up, link.probe.next_ms) = (false, now_ms + GREETING_MS);
         if !reason.is_empty() {
@@ -643,6 +647,7 @@ impl RedisEngine {
             self.partitions[partition].dirty = false;
             self.flush_partition(now_ms, partition, links);
         }
+        self.flush_waits(links);
         self.flush_probes(links);
     }
 }

@@ -9,6 +9,7 @@ use foldhash::fast::RandomState;
 use super::Subscription;
 use super::operation::{Opening, Operation, Queued};
 use super::put_off::Moving;
+use super::replicas::Unreplicated;
 use crate::links::{Server, ShardId};
 use crate::status::{RefusalReason, ShardState};
 
@@ -145,6 +146,7 @@ pub(crate) struct ServerLink {
     /// Its server has to be given the scripts.
     pub(crate) load: bool,
     pub(crate) probe: Probe,
+    pub(super) unreplicated: Unreplicated,
 }
 
 /// Messages of a connection to itself.
@@ -174,6 +176,7 @@ impl ServerLink {
             is_up: false,
             load: false,
             probe: Probe { next_ms: now_ms + super::GREETING_MS, ..Probe::default() },
+            unreplicated: Unreplicated::default(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use super::operation::{Opening, Queued};
+use super::operation::{Opening, Operation, Queued};
 use crate::links::ShardId;
 
 /// Milliseconds until a channel is tried again: at first, and at most.
@@ -68,6 +68,12 @@ pub(super) struct Attempt {
     pub(super) partition: usize,
     pub(super) number: u64,
     pub(super) queued: Queued,
+}
+
+impl Attempt {
+    pub(super) fn operation(&self) -> &Operation {
+        &self.queued.operation
+    }
 }
 
 impl Moving {

@@ -39,6 +39,7 @@ impl RedisEngine {
             }
             Some(Pending::Primary(partition)) => self.primary_reply(now_ms, partition, reply),
             Some(Pending::Slots) => self.slots_reply(now_ms, shard, reply),
+            Some(Pending::Wait(shard)) => self.wait_reply(shard, reply),
         }
     }
 
@@ -52,6 +53,7 @@ impl RedisEngine {
             Some(Pending::TriedAgain(attempt)) => {
                 return self.attempt_lost(now_ms, attempt, sent, true);
             }
+            Some(Pending::Wait(shard)) => return self.waits_lost(shard),
             _ => return,
         };
         self.answered(partition, &queued.operation, true);
@@ -271,8 +273,7 @@ impl RedisEngine {
     ) {
         match queued.operation {
             Operation::Publish(batch) => {
-                self.links[usize::from(shard.0)].refusing = None;
-                self.publish_reply(now_ms, partition, &batch, reply);
+                self.publish_reply(now_ms, shard, partition, &batch, reply);
             }
             Operation::Confirm(openings) => {
                 for opening in openings {
@@ -354,7 +355,14 @@ impl RedisEngine {
         }
     }
 
-    fn publish_reply(&mut self, now_ms: u64, partition: usize, batch: &Batch, reply: &Value<'_>) {
+    fn publish_reply(
+        &mut self,
+        now_ms: u64,
+        shard: ShardId,
+        partition: usize,
+        batch: &Batch,
+        reply: &Value<'_>,
+    ) {
         self.stats.publish_commands += 1;
         let (position, suppressed) = match (reply, reply.elements()) {
             // How many heard it.
@@ -376,7 +384,8 @@ impl RedisEngine {
             .then_some(batch.retention);
             self.learn(now_ms, partition, &batch.channel, position, renewed);
         }
-        self.finish_publish(&batch.tokens, Ok(Published { position, suppressed }));
+        let published = Published { position, suppressed };
+        self.replicate(shard, batch.retention.keeps(), &batch.tokens, published);
     }
 
     fn opened(

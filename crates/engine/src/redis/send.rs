@@ -170,7 +170,10 @@ impl RedisEngine {
     ) -> Result<(), Pending> {
         let token = self.hold(pending);
         match arguments.send(links, shard, token) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.has_left(shard, token);
+                Ok(())
+            }
             Err(LinkFull) => Err(self.release(token).unwrap_or(Pending::Ignored)),
         }
     }

@@ -164,6 +164,7 @@ impl RedisEngine {
             place.link == Some(shard) || importer == Some(shard)
         });
         if !used && self.discovery.link != Some(shard) {
+            self.waits_lost(shard);
             let link = &mut self.links[usize::from(shard.0)];
             (link.closed, link.is_up, link.open) = (true, false, true);
         }
@@ -220,8 +221,9 @@ impl RedisEngine {
         let server = Server { host: host.to_owned(), port, role: ServerRole::Data };
         match self.partitions[partition].link {
             Some(shard) => {
-                let link = &mut self.links[usize::from(shard.0)];
-                if link.server != server {
+                if self.links[usize::from(shard.0)].server != server {
+                    self.waits_lost(shard);
+                    let link = &mut self.links[usize::from(shard.0)];
                     let probed = link.probe.partition;
                     *link = ServerLink::new(server, now_ms);
                     link.probe.partition = probed;

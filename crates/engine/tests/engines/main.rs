@@ -10,5 +10,6 @@ mod moving;
 mod nats;
 mod nats_server;
 mod nodes;
+mod replicas;
 mod servers;
 mod streams;

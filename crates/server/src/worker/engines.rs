@@ -140,7 +140,12 @@ impl Engines {
         self.running.retain_mut(|running| {
             let config = wanted.get_shared(&running.name);
             match config.filter(|config| config.is_same_place(&running.config)) {
-                Some(config) => running.config = Arc::clone(config),
+                Some(config) => {
+                    running.config = Arc::clone(config);
+                    if let Machine::Redis(engine, _) = &mut running.machine {
+                        engine.set_wait(config.wait_replicas, config.wait_timeout_ms);
+                    }
+                }
                 None => {
                     running.machine.close(cx);
                     stats.remove(worker, &running.name);
@@ -550,6 +555,8 @@ fn redis_config(config: &dunlin_config::Engine) -> RedisConfig {
         // What waits for a connection is refused before the hub gives up on it: then nothing was stored for sure.
         hold_ms: config.timeout_ms / 2,
         queue_bytes_max: config.queue_bytes_max,
+        wait_replicas: config.wait_replicas,
+        wait_timeout_ms: config.wait_timeout_ms,
         ..RedisConfig::new(topology)
     }
 }
