@@ -384,3 +384,48 @@ fn two_nodes_that_want_one_number_and_two_clusters_with_one_prefix_are_named() {
         cluster.nodes[1].until("of another cluster", |of| of["condition"] == "other_cluster");
     assert!(other["fix"].as_str().unwrap().contains("another prefix"), "{other}");
 }
+
+/// What is said of one by its name was said of both.
+#[test]
+fn two_nodes_of_one_name_are_named_until_one_has_another() {
+    let mut cluster = Cluster::start(2);
+    for node in &cluster.nodes {
+        let (status, body) = node.served.call("PUT", "/config/server/name", "\"web\"").unwrap();
+        assert_eq!(status, 200, "{body}");
+    }
+    for node in &cluster.nodes {
+        let status = node.until("of one name", |of| of["condition"] == "name_taken");
+        assert!(status["detail"].as_str().unwrap().contains("is called \"web\""), "{status}");
+        assert!(status["fix"].as_str().unwrap().contains("server.name"), "{status}");
+        let metrics = node.served.call("GET", "/metrics", "").unwrap().1;
+        let metric = "dunlin_cluster_condition{condition=\"name_taken\"} 1";
+        assert!(metrics.contains(metric), "{metrics}");
+    }
+    let a = &cluster.nodes[0];
+    let printed = Command::new(env!("CARGO_BIN_EXE_dunlin"))
+        .args(["cluster", "status", "--admin", &a.served.at.admin.to_string(), "--token"])
+        .arg(std::fs::read_to_string(a.state.join("admin-token")).unwrap().trim())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    assert!(printed.contains("name_taken") && printed.contains("server.name"), "{printed}");
+    let (status, body) = a.served.call("PUT", "/config/server/name", "\"web-1\"").unwrap();
+    assert_eq!(status, 200, "{body}");
+    cluster.settle();
+
+    // A node that is killed and back meets its own lease, which nobody prolongs.
+    cluster.nodes[0].kill();
+    cluster.nodes[0] = cluster.nodes[0].restarted();
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let status = cluster.nodes[0].status();
+        assert_ne!(status["condition"], "name_taken", "{status}");
+        let nodes = status["nodes"].as_array().unwrap().iter();
+        let gone = nodes.filter(|node| node["name"] == "web-1" && node["alive"] == false);
+        if gone.count() == 1 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -40,6 +40,7 @@ mod local_host;
 mod log_gate;
 mod loop_stats;
 pub mod metrics;
+mod node_name;
 mod operator;
 mod origin;
 mod page;

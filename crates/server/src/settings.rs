@@ -13,6 +13,7 @@ use regex::Regex;
 use crate::auth::{Jwks, Verifier};
 use crate::bounded_regex;
 use crate::expression::Expressions;
+use crate::node_name::default_name;
 use crate::pusher::{Apps, Kinds};
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Tls;
@@ -377,7 +378,7 @@ fn node_name(config: &Config) -> Arc<str> {
         return server.name.as_str().into();
     }
     let uname = rustix::system::uname();
-    format!("{}:{}", uname.nodename().to_string_lossy(), server.client_addr.port()).into()
+    default_name(&uname.nodename().to_string_lossy(), server.client_addr).into()
 }
 
 fn all_namespaces(config: &Config) -> Map<Namespace> {

@@ -95,7 +95,7 @@ fn a_server_of_a_cluster_without_a_replica_is_named() {
     let config = RedisConfig {
         wait_replicas: 1,
         wait_timeout_ms: 20,
-        ..RedisConfig::new(deployment.topology.clone())
+        ..RedisConfig::new(deployment.topology)
     };
     let mut fleet = Fleet::new(&config, 1);
     let token = fleet.send(0, "a", KEPT, data_of("1"));

@@ -25,6 +25,7 @@ use super::link::{ChannelMessage, Commands, LinkError, RedisLink};
 use super::member_writes::MemberWrites;
 use super::members::{self, Comparison, Listed};
 use super::message::{MemberChange, NodeMessage, VERSION, unix_ms};
+use super::names::Namesake;
 use super::online::{self, OnlineQueries};
 use super::state::ClusterMetric;
 use super::status::{self, StatusQueries};
@@ -110,6 +111,7 @@ pub(super) struct Agent {
     pub(super) hooks: FilterCache,
     /// What is wrong since when, though the last write went well.
     passed: Option<(Condition, String, Instant)>,
+    namesake: Namesake,
 }
 
 impl Agent {
@@ -162,6 +164,7 @@ impl Agent {
             comparison: None,
             hooks: FilterCache::default(),
             passed: None,
+            namesake: Namesake::default(),
         };
         agent.say_number();
         agent
@@ -430,6 +433,12 @@ impl Agent {
                 self.give_up_on(node);
             }
         }
+        let namesake = self.namesake.find(
+            Instant::now(),
+            &self.lease.uid,
+            self.state.settings.load().node_name(),
+            self.nodes.values(),
+        );
         match other {
             Some(why) => self.set_condition(Condition::OtherCluster, &why),
             None => match &self.passed {
@@ -442,7 +451,10 @@ impl Agent {
                         let (condition, why) = Condition::of_settings(&fault);
                         self.set_condition(condition, why);
                     }
-                    None => self.set_condition(Condition::Member, ""),
+                    None => match namesake {
+                        Some(why) => self.set_condition(Condition::NameTaken, &why),
+                        None => self.set_condition(Condition::Member, ""),
+                    },
                 },
             },
         }

@@ -16,6 +16,8 @@ pub(crate) enum Condition {
     Joining,
     /// Another node holds the number that `server.node` wants.
     NumberTaken,
+    /// Another living node has the same name.
+    NameTaken,
     /// A node of this prefix verifies other tokens.
     OtherCluster,
     /// Redis does not answer.
@@ -45,11 +47,12 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    pub(crate) const ALL: [Condition; 17] = [
+    pub(crate) const ALL: [Condition; 18] = [
         Condition::Alone,
         Condition::Member,
         Condition::Joining,
         Condition::NumberTaken,
+        Condition::NameTaken,
         Condition::OtherCluster,
         Condition::Unreachable,
         Condition::WrongPassword,
@@ -72,6 +75,7 @@ impl Condition {
             Condition::Member => "member",
             Condition::Joining => "joining",
             Condition::NumberTaken => "number_taken",
+            Condition::NameTaken => "name_taken",
             Condition::OtherCluster => "other_cluster",
             Condition::Unreachable => "unreachable",
             Condition::WrongPassword => "wrong_password",
@@ -94,6 +98,9 @@ impl Condition {
             Condition::Alone | Condition::Member | Condition::Joining => "",
             Condition::NumberTaken => {
                 "set server.node to 0, so that a free number is leased, or to a number that no other node has"
+            }
+            Condition::NameTaken => {
+                "give each node a server.name of its own; a node without one is called after its host and the port of its clients, so give the machines different host names"
             }
             Condition::OtherCluster => {
                 "give the engine of one of the two clusters another prefix; if they are one, give all nodes the same client.token"

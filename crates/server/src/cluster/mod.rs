@@ -35,6 +35,7 @@ mod log_position;
 mod member_writes;
 mod members;
 mod message;
+mod names;
 mod online;
 mod presence;
 mod state;

@@ -1,0 +1,97 @@
+//! Names of nodes: what an operator and the answers of calls tell nodes apart by.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::lease::Node;
+
+/// A lease that ends so much later than it did was prolonged, whatever two clocks and two ways to Redis make of its end.
+const PROLONGED: Duration = Duration::from_millis(1_000);
+
+/// Another node that bears this node's name. It is one once it has prolonged its lease: before, it may be what this node was before it
+/// was killed and started again.
+#[derive(Debug, Default)]
+pub(super) struct Namesake {
+    /// Its uid, and when its lease was to end when it was seen first.
+    seen: Option<(Arc<str>, Instant)>,
+    is_living: bool,
+}
+
+impl Namesake {
+    /// Looks for one among all nodes, of which `own` is the uid of this one. What is wrong, if there is one.
+    pub(super) fn find<'a>(
+        &mut self,
+        now: Instant,
+        own: &str,
+        name: &str,
+        mut nodes: impl Iterator<Item = &'a Node>,
+    ) -> Option<String> {
+        let Some(node) =
+            nodes.find(|node| node.is_alive() && *node.uid != *own && *node.facts.name == *name)
+        else {
+            *self = Namesake::default();
+            return None;
+        };
+        let ends = now + Duration::from_millis(node.left_ms.unsigned_abs());
+        match &self.seen {
+            Some((uid, first)) if *uid == node.uid => {
+                self.is_living |= ends.saturating_duration_since(*first) > PROLONGED;
+            }
+            _ => (self.seen, self.is_living) = (Some((Arc::clone(&node.uid), ends)), false),
+        }
+        self.is_living.then(|| {
+            let (number, addr) = (node.number, &node.facts.client_addr);
+            format!("node {number} at {addr} is called {name:?}, too")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::lease::Facts;
+
+    fn node(uid: &str, name: &str, left_ms: i64) -> Node {
+        let facts = Facts {
+            v: Facts::VERSION,
+            name: name.into(),
+            version: "1".into(),
+            client_addr: "10.0.0.7:8000".into(),
+            admin_addr: "127.0.0.1:8001".into(),
+            started_unix_s: 0,
+            revision: 0,
+            sessions: 0,
+            lag_us: 0,
+            tokens: 0,
+            settings_log: 0,
+            settings_revision: 0,
+        };
+        Node { number: 7, uid: uid.into(), left_ms, facts }
+    }
+
+    /// A node that was killed and is back found its own lease, and took itself for another.
+    #[test]
+    fn only_a_node_that_prolongs_its_lease_takes_the_name() {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let mut namesake = Namesake::default();
+        let mut look =
+            |ms: u64, node: Node| namesake.find(at(ms), "own", "web-1:8000", [node].iter());
+        assert_eq!(look(0, node("own", "web-1:8000", 9_000)), None);
+        assert_eq!(look(0, node("other", "web-2:8000", 9_000)), None);
+        // What this node was before: its lease ends when it was to end.
+        assert_eq!(look(0, node("before", "web-1:8000", 9_000)), None);
+        assert_eq!(look(3_000, node("before", "web-1:8000", 6_100)), None);
+        assert_eq!(look(9_000, node("before", "web-1:8000", -1)), None);
+        // Another machine.
+        assert_eq!(look(9_000, node("other", "web-1:8000", 7_000)), None);
+        let said = look(12_000, node("other", "web-1:8000", 8_000)).expect("it lives");
+        assert!(said.contains("node 7 at 10.0.0.7:8000"), "{said}");
+        assert!(look(15_000, node("other", "web-1:8000", 5_000)).is_some());
+        // It was given another.
+        assert_eq!(look(18_000, node("other", "web-2:8000", 9_000)), None);
+        assert_eq!(look(21_000, node("other", "web-1:8000", 9_000)), None);
+    }
+}
