@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn every_number_has_its_unit_last_in_its_name_or_counts_something() {
-        const COUNTS: [&str; 14] = [
+        const COUNTS: [&str; 15] = [
             "workers",
             "concurrency",
             "database",
@@ -299,6 +299,7 @@ mod tests {
             "broadcast_quantum",
             "sessions_per_turn",
             "stream_replicas",
+            "wait_replicas",
             "status",
             "fall",
             "rise",
