@@ -65,6 +65,9 @@ const RETRY_MS: u64 = 250;
 /// Milliseconds until a connection that was not greeted, or whose server does not answer, is made anew.
 const GREETING_MS: u64 = 10_000;
 
+/// Bytes of a publish command beside its payload and the names of its channel, at most: keys, tags, info of the publisher.
+const COMMAND_BYTES: usize = 8 << 10;
+
 /// Milliseconds that an idempotency key is remembered if its publisher does not say.
 const IDEMPOTENCY_TTL_MS: u32 = 5 * 60 * 1000;
 
@@ -237,10 +240,18 @@ impl RedisEngine {
         if place.queue_bytes > self.config.queue_bytes_max {
             return self.finish_publish(&[token], Err(Error::EngineUnavailable));
         }
+        // The connection never has room for it.
+        let bytes_max =
+            self.config.queue_bytes_max.saturating_sub(COMMAND_BYTES + 3 * channel.len());
+        if publish.data.len() > bytes_max {
+            self.refuse_too_large(partition);
+            return self.finish_publish(&[token], Err(Error::EngineRefused));
+        }
         if check.is_none()
             && let Some(Queued { operation: Operation::Publish(batch), .. }) =
                 place.joinable(&channel)
             && batch.takes(retention)
+            && batch.encoded.len() + publish.data.len() <= bytes_max
         {
             let before = batch.encoded.len();
             self.config.layout.encode(&mut batch.encoded, &publish, time_ms);
@@ -255,6 +266,12 @@ impl RedisEngine {
         let uncertain = false;
         let batch = Batch { channel, retention, tokens, encoded, check, epoch, uncertain };
         self.enqueue(now_ms, partition, Operation::Publish(Box::new(batch)));
+    }
+
+    /// What is said of the connection until something else was published.
+    fn refuse_too_large(&mut self, partition: usize) {
+        let Some(shard) = self.partitions[partition].link else { return };
+        self.links[usize::from(shard.0)].refusing = Some(ServerError::TooLarge.into());
     }
 
     fn read_positions(&mut self, now_ms: u64, token: u64, channels: Vec<Arc<str>>) {

@@ -322,3 +322,49 @@ fn a_connection_without_its_subscriptions_is_given_up() {
     fleet.until("given up", |nodes| silences(nodes) > 0);
     fleet.until_ready();
 }
+
+/// A command that is longer than a connection may hold was tried for ever, and nothing else left behind it.
+#[test]
+fn a_publication_that_no_connection_takes_is_refused_and_the_rest_goes_on() {
+    let server = RedisServer::start(&[]);
+    let config = RedisConfig::new(topology_of(&server));
+    let mut fleet = Fleet::new(&config, 1);
+    let refusing = |fleet: &Fleet| fleet.nodes.0[0].engine.shards().next().unwrap().refusing;
+    // As much as the connection holds, but for the command around it.
+    let fits = "x".repeat(config.queue_bytes_max - (16 << 10));
+    assert_eq!(fleet.publish(0, "a", &fits).offset, 1);
+    let token = fleet.send(0, "a", KEPT, data_of(&"x".repeat(config.queue_bytes_max)));
+    assert_eq!(fleet.published(0, token), Err(Error::EngineRefused));
+    assert_eq!(refusing(&fleet), Some(RefusalReason::from(ServerError::TooLarge)));
+    assert_eq!(fleet.publish(0, "a", "2").offset, 2);
+    assert_eq!(refusing(&fleet), None);
+    // Two that fit, and not in one command.
+    let half = "x".repeat(config.queue_bytes_max - (2 << 20));
+    let tokens = ["small", &half].map(|data| fleet.send(0, "b", KEPT, data_of(data)));
+    for token in tokens {
+        assert!(fleet.published(0, token).is_ok());
+    }
+}
+
+/// Redis closes a connection on which an argument is too long. That argument alone is refused, and known not to be stored.
+#[test]
+fn a_publication_above_the_servers_bound_is_refused_and_was_not_stored() {
+    let server = RedisServer::start(&[]);
+    let mut fleet = Fleet::new(&topology_of(&server), 1);
+    fleet.subscribe(0, "a", KEPT);
+    server.cli(&["CONFIG", "SET", "proto-max-bulk-len", "1mb"]);
+    let fits = "x".repeat((1 << 20) - 1024);
+    assert_eq!(fleet.publish(0, "a", &fits).offset, 1);
+    for key in [None, Some("once")] {
+        let publish = NewPublication {
+            idempotency_key: key.map(Into::into),
+            ..data_of(&"x".repeat((1 << 20) + 1))
+        };
+        let token = fleet.send(0, "a", KEPT, publish);
+        assert_eq!(fleet.published(0, token), Err(Error::EngineRefused));
+        let refusing = fleet.nodes.0[0].engine.shards().next().unwrap().refusing;
+        assert_eq!(refusing, Some(RefusalReason::from(ServerError::TooLarge)));
+        fleet.until_ready();
+    }
+    assert_eq!(fleet.publish(0, "a", "2").offset, 2, "nothing of it was stored");
+}

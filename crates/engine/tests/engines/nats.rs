@@ -427,3 +427,28 @@ fn positions_are_read_once_while_nothing_is_stored() {
         assert_eq!(read(&mut fleet), 1);
     }
 }
+
+/// NATS closes a connection that does not read what waits for it. What it missed is in the position that it is sent, and is read.
+#[test]
+fn a_subscriber_that_is_cut_for_being_slow_finds_what_it_missed() {
+    let server =
+        NatsServer::start_with(&["-js"], "max_pending: 2000000\nwrite_deadline: \"100ms\"");
+    let mut slow = Fleet::new(&server.config(), 1);
+    let mut other = Fleet::new(&server.config(), 1);
+    let token = slow.begin_subscribe(0, "a", KEPT);
+    slow.until_subscribed(0, token, 1);
+    // Its loop stands still: the kernel takes some megabytes, and the server no more than two.
+    let payload = "x".repeat(50_000);
+    for number in 1..=800 {
+        assert_eq!(other.publish(0, "a", &payload).offset, number);
+    }
+    slow.until_subscribed(0, token, 2);
+    slow.until("there", |nodes| nodes[0].engine.is_ready());
+    let reached = slow.subscribed(0, token).last().unwrap().position.offset;
+    assert_eq!(reached, 800, "what was cut is known to be missing");
+    let history = slow.history(0, "a", HistoryFilter::default()).unwrap();
+    let offsets: Vec<u64> = history.publications.iter().map(|of| of.offset()).collect();
+    assert_eq!(offsets, (701..=800).collect::<Vec<_>>(), "and can be read");
+    other.publish(0, "a", "next");
+    slow.until("heard", |nodes| heard(&nodes[0], "a").iter().any(|(offset, _)| *offset == 801));
+}

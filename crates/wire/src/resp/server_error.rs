@@ -32,6 +32,8 @@ pub enum ServerError {
     Busy,
     /// All connections that the server allows are taken.
     TooManyClients,
+    /// An argument is longer than the server allows (`proto-max-bulk-len`). It closes the connection.
+    TooLarge,
     /// The server does not speak RESP3: older than Redis 6.
     TooOld,
     /// The slot lives at another node of the cluster, from now on.
@@ -93,6 +95,9 @@ impl ServerError {
             "ERR" if text.starts_with("ERR The user executing the script can't") => {
                 ServerError::NoPermission
             }
+            "ERR" if text.starts_with("ERR Protocol error: invalid bulk length") => {
+                ServerError::TooLarge
+            }
             "ERR" if text.starts_with("ERR max number of clients") => ServerError::TooManyClients,
             "ERR" if text.starts_with("ERR unknown command") && text.contains("HELLO") => {
                 ServerError::TooOld
@@ -117,6 +122,7 @@ impl ServerError {
             ServerError::WrongType => "wrong_type",
             ServerError::Busy => "busy",
             ServerError::TooManyClients => "too_many_clients",
+            ServerError::TooLarge => "payload_too_large",
             ServerError::TooOld => "too_old",
             ServerError::Moved { .. } => "moved",
             ServerError::Ask { .. } => "ask",
@@ -154,6 +160,9 @@ impl ServerError {
             }
             ServerError::Busy => "somebody's script blocks Redis; SCRIPT KILL ends it",
             ServerError::TooManyClients => "raise `maxclients` of Redis",
+            ServerError::TooLarge => {
+                "raise `proto-max-bulk-len` of Redis and `queue_bytes_max` of the engine, or publish less at once"
+            }
             ServerError::TooOld => "Redis 6.2 or later, or Valkey, is needed",
             ServerError::Moved { .. } | ServerError::Ask { .. } => {
                 "this is a node of a Redis Cluster; configure it as a cluster"
