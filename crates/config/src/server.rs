@@ -46,8 +46,8 @@ pub struct Server {
     /// have ended.
     #[schemars(range(max = 4095), extend("x-applies" = NEW_CONNECTIONS))]
     pub node: u16,
-    /// This node's name in `/info` and in logs, another for each node of a cluster; empty means host name and client port, or
-    /// address and port where the host is called `localhost`.
+    /// This node's name in `/info` and in logs, another for each node of a cluster; empty means host name and client port,
+    /// with the address where `client_addr` has one of its own: `web-1:8000`, `web-1@10.0.0.7:8000`.
     #[schemars(extend("x-applies" = LIVE))]
     pub name: String,
     /// Connections the kernel queues for each listener until the worker accepts them; the kernel

@@ -1,14 +1,19 @@
 //! What a node is called that was given no name.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// The name of a node that was given none: its host and the port of its clients. A host that is called like any other is named by the
-/// address under which it reaches others.
+/// The name of a node that was given none: its host and the port of its clients, with their address if it is one of several of the
+/// machine. A host that is called like any other is named by the address under which it reaches others.
 pub(crate) fn default_name(host: &str, client: SocketAddr) -> String {
     let is_common =
         matches!(host.split('.').next().unwrap_or_default(), "" | "(none)" | "localhost");
-    if !is_common {
-        return format!("{host}:{}", client.port());
+    let is_any = client.ip().is_unspecified()
+        || client.ip() == IpAddr::from(Ipv4Addr::LOCALHOST)
+        || client.ip() == IpAddr::from(Ipv6Addr::LOCALHOST);
+    match (is_common, is_any) {
+        (true, _) => {}
+        (false, true) => return format!("{host}:{}", client.port()),
+        (false, false) => return format!("{host}@{client}"),
     }
     let is_own = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_loopback();
     let own = Some(client.ip()).filter(is_own).or_else(|| {
@@ -31,6 +36,9 @@ mod tests {
     fn a_name_tells_two_machines_apart() {
         let addr = |text: &str| text.parse().expect("an address");
         assert_eq!(default_name("web-1", addr("0.0.0.0:8000")), "web-1:8000");
+        assert_eq!(default_name("web-1", addr("127.0.0.1:8000")), "web-1:8000");
+        assert_eq!(default_name("web-1", addr("127.0.0.2:8000")), "web-1@127.0.0.2:8000");
+        assert_eq!(default_name("web-1", addr("[fd00::7]:80")), "web-1@[fd00::7]:80");
         assert_eq!(default_name("localhost", addr("10.0.0.7:8000")), "10.0.0.7:8000");
         assert_eq!(default_name("localhost.localdomain", addr("[fd00::7]:80")), "[fd00::7]:80");
         let name = default_name("localhost", addr("0.0.0.0:8000"));

@@ -100,7 +100,7 @@ impl Condition {
                 "set server.node to 0, so that a free number is leased, or to a number that no other node has"
             }
             Condition::NameTaken => {
-                "give each node a server.name of its own; a node without one is called after its host and the port of its clients, so give the machines different host names"
+                "give each node a server.name of its own; a node without one is called after its host and the port of its clients"
             }
             Condition::OtherCluster => {
                 "give the engine of one of the two clusters another prefix; if they are one, give all nodes the same client.token"
