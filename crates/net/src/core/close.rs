@@ -34,7 +34,11 @@ impl<D: Default> Context<D> {
     pub(crate) fn begin_drain(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         match record.phase {
-            Phase::Connecting | Phase::Securing | Phase::Announcing | Phase::Accepting => {
+            Phase::Connecting
+            | Phase::Securing
+            | Phase::Upgrading
+            | Phase::Announcing
+            | Phase::Accepting => {
                 self.finish(conn, CloseReason::Local);
             }
             Phase::Open => {
@@ -72,7 +76,16 @@ impl<D: Default> Context<D> {
             }
             Some(Phase::Announcing) => self.end_with(conn, Ending::ProxyFailed),
             Some(Phase::Accepting) => self.end_with(conn, Ending::OpenFailed(error)),
+            Some(Phase::Upgrading) => self.end_with(conn, Ending::TlsFailed(error)),
             _ => {}
+        }
+    }
+
+    /// TLS of an open connection has failed: no record of it can be believed any more.
+    pub(crate) fn fail_tls(&mut self, conn: ConnId, error: io::Error) {
+        let phase = self.slab.get(conn).map(|record| record.phase);
+        if matches!(phase, Some(Phase::Open | Phase::Draining)) {
+            self.end_with(conn, Ending::TlsFailed(error));
         }
     }
 
@@ -122,6 +135,16 @@ impl<D: Default> Context<D> {
                         self.linger(conn);
                         continue;
                     }
+                }
+                Ending::TlsFailed(error) => {
+                    let reason = match error.kind() {
+                        io::ErrorKind::TimedOut => CloseReason::TimedOut,
+                        kind => CloseReason::Io(kind),
+                    };
+                    self.stats.closed += 1;
+                    self.stats.timed_out += u64::from(reason == CloseReason::TimedOut);
+                    handler.on_tls_failed(self, conn, &error);
+                    handler.on_close(self, conn, data, reason);
                 }
                 Ending::ProxyFailed => self.stats.proxy_failed += 1,
                 Ending::OpenFailed(error) => {
@@ -195,7 +218,11 @@ impl<D: Default> Context<D> {
             return;
         }
         match record.phase {
-            Phase::Connecting | Phase::Securing | Phase::Announcing | Phase::Accepting => {
+            Phase::Connecting
+            | Phase::Securing
+            | Phase::Upgrading
+            | Phase::Announcing
+            | Phase::Accepting => {
                 self.fail_connect(conn, io::ErrorKind::TimedOut.into());
             }
             Phase::Lingering => self.release(conn),

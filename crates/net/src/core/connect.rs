@@ -86,12 +86,17 @@ impl<D: Default> Context<D> {
     /// A connection is there, TLS included.
     pub(crate) fn opened<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
+        let is_upgraded = record.phase == Phase::Upgrading;
         record.phase = Phase::Open;
         record.flags.clear(Flags::SOCKET_FULL);
-        self.stats.connected += 1;
         self.schedule_own(conn, None);
         self.start_clock(conn);
-        handler.on_connect(self, conn);
+        if is_upgraded {
+            handler.on_secure(self, conn);
+        } else {
+            self.stats.connected += 1;
+            handler.on_connect(self, conn);
+        }
         // What was written meanwhile.
         self.flush(conn);
         let record = self.slab.at_mut(conn.index());

@@ -81,6 +81,8 @@ pub(crate) enum Phase {
     Announcing,
     /// Accepted, and the TLS handshake is under way: the handler does not know its id yet.
     Accepting,
+    /// It was open, and its TLS handshake is under way (`begin_tls`): what is written meanwhile waits for it.
+    Upgrading,
     Open,
     /// The handler closed it; what is buffered still leaves. Nothing is read or handed out any more.
     Draining,
@@ -97,9 +99,9 @@ impl Phase {
         !matches!(self, Phase::Announcing | Phase::Accepting | Phase::Closed | Phase::Lingering)
     }
 
-    /// A connect of ours that is not open yet.
+    /// Not open yet, or not open again: what is written waits.
     pub(crate) fn is_opening(self) -> bool {
-        matches!(self, Phase::Connecting | Phase::Securing)
+        matches!(self, Phase::Connecting | Phase::Securing | Phase::Upgrading)
     }
 }
 

@@ -115,6 +115,8 @@ pub(crate) enum Ending {
     ProxyFailed,
     /// An accepted connection ended before it was open, as in its TLS handshake.
     OpenFailed(io::Error),
+    /// TLS of a connection failed that the handler knew to be open.
+    TlsFailed(io::Error),
 }
 
 impl<D: Default> Context<D> {
@@ -232,9 +234,11 @@ impl<D> Context<D> {
     pub fn data(&mut self, conn: ConnId) -> Option<&mut D> {
         let record = self.slab.get_mut(conn)?;
         match record.phase {
-            Phase::Connecting | Phase::Securing | Phase::Open | Phase::Draining => {
-                Some(&mut record.data)
-            }
+            Phase::Connecting
+            | Phase::Securing
+            | Phase::Upgrading
+            | Phase::Open
+            | Phase::Draining => Some(&mut record.data),
             Phase::Announcing
             | Phase::Accepting
             | Phase::Free

@@ -19,6 +19,28 @@ pub enum WriteError {
     OutOfTurn,
 }
 
+/// Why a connection does not begin TLS; see [`Context::begin_tls`](crate::Context::begin_tls). It is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BeginTlsError {
+    /// No such connection any more, or it is being closed. Its `on_close` has been or will be called.
+    #[error("the connection is closed")]
+    Stale,
+    /// It does not speak raw TCP, or TLS has begun already.
+    #[error("the connection's protocol does not allow TLS to begin now")]
+    OutOfTurn,
+    /// The peer has said more than the word by which TLS begins. Nobody knows who it was: it must not pass for what the
+    /// peer says behind the handshake. Close the connection.
+    #[error("{0} unencrypted bytes came where TLS is to begin")]
+    Unread(usize),
+    /// Bytes written before wait for the socket; begin when they have left.
+    #[error("unencrypted bytes wait to be sent")]
+    Unsent,
+    /// `rustls` refuses the configuration.
+    #[error("TLS: {0}")]
+    Invalid(io::Error),
+}
+
 /// Why a connection ended. Handed to `on_close`, once for every connection that had its `on_open`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

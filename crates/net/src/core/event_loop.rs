@@ -205,7 +205,9 @@ impl<D: Default> Context<D> {
         let Some(record) = self.slab.get_mut(conn) else { return };
         match record.phase {
             Phase::Announcing => return self.proxy_header(handler, conn),
-            Phase::Securing | Phase::Accepting => return self.tls_handshake(handler, conn),
+            Phase::Securing | Phase::Accepting | Phase::Upgrading => {
+                return self.tls_handshake(handler, conn);
+            }
             _ => {}
         }
         if record.phase == Phase::Connecting {
@@ -246,8 +248,11 @@ impl<D: Default> Context<D> {
             if let Some(record) = self.slab.get_mut(conn)
                 && record.flags.take(Flags::READ_QUEUED)
             {
-                // FIN may be among what was left: read until the socket says it is empty.
-                self.read(handler, conn, true);
+                match record.phase {
+                    Phase::Upgrading => self.tls_handshake(handler, conn),
+                    // FIN may be among what was left: read until the socket says it is empty.
+                    _ => self.read(handler, conn, true),
+                }
             }
         }
         self.read_waiting(handler);

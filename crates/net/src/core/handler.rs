@@ -112,6 +112,15 @@ pub trait Handler: Sized {
     ) {
     }
 
+    /// The TLS handshake that [`Context::begin_tls`] began is done: what is written and what arrives from now on is
+    /// encrypted.
+    fn on_secure(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
+
+    /// TLS of an open connection has failed, and why: in the handshake that [`Context::begin_tls`] began (`TimedOut` if
+    /// it took too long), or behind one, as when a server that asks for a client's certificate says so by an alert. The
+    /// connection has ended; `on_close` follows and gives its data back.
+    fn on_tls_failed(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, error: &io::Error) {}
+
     /// Bytes have arrived on a raw TCP connection. They are the handler's for the length of the call.
     fn on_data(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, bytes: &[u8]) {}
 

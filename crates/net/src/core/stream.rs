@@ -68,7 +68,7 @@ impl<D: Default> Context<D> {
         let record = self.slab.get_mut(conn).ok_or(WriteError::Stale)?;
         match record.phase {
             Phase::Open => {}
-            Phase::Connecting | Phase::Securing => {
+            Phase::Connecting | Phase::Securing | Phase::Upgrading => {
                 record.flags.set(Flags::WANT_WRITE);
                 return Ok(0);
             }
@@ -429,6 +429,7 @@ impl<D: Default> Context<D> {
             }
             Phase::Connecting
             | Phase::Securing
+            | Phase::Upgrading
             | Phase::Announcing
             | Phase::Accepting
             | Phase::Free => return None,
@@ -486,7 +487,7 @@ impl<D: Default> Context<D> {
         match self.decrypt(conn, front, received) {
             Ok((plain, closed)) => Received::Bytes { received, plain, closed },
             Err(error) => {
-                self.finish(conn, CloseReason::Io(error.kind()));
+                self.fail_tls(conn, error);
                 Received::Nothing
             }
         }

@@ -10,9 +10,11 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
+use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, ServerConnectionData, UnbufferedServerConnection};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
 
@@ -42,13 +44,7 @@ impl ServerTls {
     ///
     /// There is no certificate or no key, one cannot be read, or they do not belong together.
     pub fn from_pem(certificates: &[u8], key: &[u8]) -> io::Result<ServerTls> {
-        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificates)
-            .collect::<Result<_, _>>()
-            .map_err(invalid)?;
-        if chain.is_empty() {
-            return Err(invalid("there is no CERTIFICATE in the PEM given"));
-        }
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(invalid)?;
+        let (chain, key) = identity(certificates, key)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -126,6 +122,22 @@ impl Tls {
         Tls { config: config.into() }
     }
 
+    /// The same, and a chain of certificates, the client's own first, and its private key, both in PEM: what a server is shown
+    /// that asks for them.
+    ///
+    /// # Errors
+    ///
+    /// There is no certificate or no key, one cannot be read, or they do not belong together.
+    pub fn with_client_certificate(&self, certificates: &[u8], key: &[u8]) -> io::Result<Tls> {
+        let (chain, key) = identity(certificates, key)?;
+        let mut config = ClientConfig::clone(&self.config);
+        let own = CertifiedKey::from_der(chain, key, config.crypto_provider()).map_err(invalid)?;
+        config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(own));
+        // Sessions that began as somebody else are not resumed.
+        config.resumption = Resumption::default();
+        Ok(Tls { config: Arc::new(config) })
+    }
+
     fn trusting(roots: RootCertStore) -> Tls {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -162,6 +174,19 @@ impl fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientTls").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// A chain of certificates and a private key, read from PEM.
+fn identity(
+    certificates: &[u8],
+    key: &[u8],
+) -> io::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
+    let chain: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_slice_iter(certificates).collect::<Result<_, _>>().map_err(invalid)?;
+    if chain.is_empty() {
+        return Err(invalid("there is no CERTIFICATE in the PEM given"));
+    }
+    Ok((chain, PrivateKeyDer::from_pem_slice(key).map_err(invalid)?))
 }
 
 /// What a client is answered that speaks HTTP where TLS is expected.

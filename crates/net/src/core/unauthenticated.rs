@@ -119,8 +119,11 @@ impl<D: Default> Context<D> {
             if let Some(record) = self.slab.get_mut(conn)
                 && record.flags.take(Flags::READ_QUEUED)
             {
-                // FIN may be among what waited: read until the socket says it is empty.
-                self.read(handler, conn, true);
+                match record.phase {
+                    Phase::Upgrading => self.tls_handshake(handler, conn),
+                    // FIN may be among what waited: read until the socket says it is empty.
+                    _ => self.read(handler, conn, true),
+                }
             }
         }
     }

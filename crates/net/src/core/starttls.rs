@@ -1,0 +1,81 @@
+//! TLS that begins on a connection which has been spoken on in plain text, as the peer asks for it (STARTTLS).
+//!
+//! What came before the handshake came from anybody. Protocols that took plain text for what the peer said behind the handshake
+//! could be made to believe whatever was slipped in, so nothing that was received before may be left over when it begins.
+
+use super::connection::{ConnId, Flags, Phase, Protocol};
+use super::context::Context;
+use super::error::BeginTlsError;
+use super::tls::{ClientTls, Session};
+use crate::timeout::TimeoutMs;
+
+impl<D: Default> Context<D> {
+    /// Begins TLS, as the client, on a connection that is open and has been spoken on in plain text: what protocols call
+    /// STARTTLS. `unread` is what the handler was given behind the peer's word that TLS begins, and has to be empty.
+    ///
+    /// Nothing is handed out and nothing leaves until the handshake is done, which `on_secure` reports; what is written
+    /// meanwhile follows it, encrypted. A handshake that fails, or takes longer than `timeout_ms` (`None`: as
+    /// [`head_timeout_ms`](crate::Limits::head_timeout_ms), and ten seconds at most where that is unset), is reported by
+    /// `on_tls_failed` and ends the connection. Bytes that the loop has not handed out are taken for records of TLS, so
+    /// that plain text among them ends the connection, too. A deadline of the handler's is gone.
+    ///
+    /// ```
+    /// # use dunlin_net::{BeginTlsError, ConnId, Context, Tls};
+    /// # fn example(cx: &mut Context<()>, conn: ConnId, tls: &Tls, line: &[u8]) -> Result<(), BeginTlsError> {
+    /// // The server has said "INFO {...}\r\n" and, by that, that it awaits TLS.
+    /// let end = line.iter().position(|&byte| byte == b'\n').map_or(line.len(), |at| at + 1);
+    /// let to = tls.client("server.example").map_err(BeginTlsError::Invalid)?;
+    /// cx.begin_tls(conn, &to, &line[end..], None)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`BeginTlsError`]. The connection is as it was.
+    pub fn begin_tls(
+        &mut self,
+        conn: ConnId,
+        to: &ClientTls,
+        unread: &[u8],
+        timeout_ms: TimeoutMs,
+    ) -> Result<(), BeginTlsError> {
+        let record = self.slab.get(conn).ok_or(BeginTlsError::Stale)?;
+        match record.phase {
+            Phase::Open => {}
+            phase if phase.is_opening() => return Err(BeginTlsError::OutOfTurn),
+            _ => return Err(BeginTlsError::Stale),
+        }
+        let ends = Flags::TLS | Flags::SHUTDOWN_WRITE;
+        if record.protocol != Protocol::Tcp || record.flags.has(ends) {
+            return Err(BeginTlsError::OutOfTurn);
+        }
+        let kept = record.spill.as_ref().map_or(0, |spill| spill.input.len());
+        if unread.len() + kept > 0 {
+            return Err(BeginTlsError::Unread(unread.len() + kept));
+        }
+        if record.output_bytes() > 0 {
+            self.flush(conn);
+            let record = self.slab.at(conn.index());
+            match (record.phase, record.output_bytes()) {
+                (Phase::Open, 0) => {}
+                (Phase::Open, _) => return Err(BeginTlsError::Unsent),
+                _ => return Err(BeginTlsError::Stale),
+            }
+        }
+        let session = Session::client(to).map_err(BeginTlsError::Invalid)?;
+        let record = self.slab.at_mut(conn.index());
+        record.phase = Phase::Upgrading;
+        record.flags.set(Flags::TLS);
+        record.flags.clear(Flags::READ_PAUSED);
+        // What is written waits, and `on_secure` is the next thing said.
+        record.flags.set(Flags::SOCKET_FULL);
+        let spill = record.spill.get_or_insert_with(|| self.pool.borrow());
+        spill.tls = Some(Box::new(session));
+        let profile = record.profile;
+        let timeout_ms = timeout_ms.or(self.limits(profile).handshake_timeout_ms());
+        self.schedule_own(conn, timeout_ms);
+        // The handshake begins in the next turn: no method calls the handler.
+        self.queue_read(conn);
+        Ok(())
+    }
+}
