@@ -12,8 +12,8 @@ use crate::{ChannelOptions, LIVE, Secret};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Engine {
-    /// What it is. The settings of JetStream, from `token` on, are those of NATS; `topology`, `database`, `layout`, the Sentinels
-    /// and `cluster_partitions_max` are those of Redis.
+    /// What it is. The settings from `token` on are those of NATS; `topology`, `database`, `layout`, the Sentinels and
+    /// `cluster_partitions_max` are those of Redis.
     #[serde(rename = "type")]
     #[schemars(extend("x-applies" = LIVE))]
     pub kind: EngineKind,
@@ -41,7 +41,8 @@ pub struct Engine {
     /// The password, where the servers ask for one.
     #[schemars(extend("x-applies" = LIVE))]
     pub password: Option<Secret>,
-    /// The servers are spoken to by TLS.
+    /// The servers are spoken to by TLS. With NATS it begins when the server has said who it is; see `tls_handshake_first`. Nothing secret
+    /// is sent before it.
     #[schemars(extend("x-applies" = LIVE))]
     pub tls: bool,
     /// Certificates in PEM, trusted in place of the system's: those of a private authority.
@@ -90,6 +91,27 @@ pub struct Engine {
     /// A token in place of user and password, where NATS asks for one.
     #[schemars(extend("x-applies" = LIVE))]
     pub token: Option<Secret>,
+    /// The seed of a user's nkey (`SU...`), in place of user, password and token: what the servers ask for is signed by it.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub nkey_seed: Option<Secret>,
+    /// A file with the seed in its place, read again before each connection.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub nkey_seed_file: Option<Arc<str>>,
+    /// The text of a `.creds` file, in place of user, password and token: a user's JWT, and the seed of the nkey that it is of.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub credentials: Option<Secret>,
+    /// The `.creds` file in its place, read again before each connection: replace it before the JWT in it is over.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub credentials_file: Option<Arc<str>>,
+    /// With `tls`: it begins with the first byte, as servers of NATS with `handshake_first` and proxies that end TLS want it.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub tls_handshake_first: bool,
+    /// With `tls`: the chain of certificates in PEM, the node's own first, for servers of NATS that verify their clients.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub tls_client_cert: Option<Arc<str>>,
+    /// The private key of `tls_client_cert`, in PEM.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub tls_client_key: Option<Secret>,
     /// JetStream keeps the histories. If not, namespaces there keep none, and publications with an idempotency key are refused.
     #[schemars(extend("x-applies" = LIVE))]
     pub jetstream: bool,
@@ -139,6 +161,13 @@ impl Default for Engine {
             queue_bytes_max: 64 << 20,
             held_bytes_max: 16 << 20,
             token: None,
+            nkey_seed: None,
+            nkey_seed_file: None,
+            credentials: None,
+            credentials_file: None,
+            tls_handshake_first: false,
+            tls_client_cert: None,
+            tls_client_key: None,
             jetstream: true,
             stream_replicas: 1,
             stream_in_memory: false,
@@ -286,8 +315,22 @@ impl Engine {
     fn validate_kind(&self, path: &Path, add: &mut impl FnMut(Path, &str, &str)) {
         let default = Engine::default();
         if self.kind == EngineKind::Redis {
-            if self.token.is_some() {
-                add(path.join("token"), "Redis has none", "set `password`, or `type = \"nats\"`");
+            let logins = self.nats_logins();
+            for (key, _) in logins.into_iter().filter(|(_, is_set)| *is_set) {
+                add(path.join(key), "Redis has none", "set `password`, or `type = \"nats\"`");
+            }
+            for (key, is_set) in [
+                ("tls_handshake_first", self.tls_handshake_first),
+                ("tls_client_cert", self.tls_client_cert.is_some()),
+                ("tls_client_key", self.tls_client_key.is_some()),
+            ] {
+                if is_set {
+                    add(
+                        path.join(key),
+                        "it is for NATS alone",
+                        "remove it, or set `type = \"nats\"`",
+                    );
+                }
             }
             if self.layout == EngineLayout::Centrifugo && self.prefix == default.prefix {
                 let fix = "write what `engine.redis.prefix` of Centrifugo says: \"centrifugo\" if it is not set";
@@ -314,13 +357,52 @@ impl Engine {
             let fix = "name servers of NATS: [\"10.0.0.7:4222\"]";
             add(path.join("addresses"), "it is where Redis listens", fix);
         }
-        if self.token.is_some() && self.user.is_some() {
-            add(path.join("token"), "there is a user, too", "set one of them");
+        let logins = [("user", self.user.is_some())].into_iter().chain(self.nats_logins());
+        let logins: Vec<&str> = logins.filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect();
+        if let [first, other, ..] = logins[..] {
+            let message = format!("there is `{first}`, too");
+            add(path.join(other), &message, "set one of them");
         }
+        self.validate_nats_tls(path, add);
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         if !self.prefix.bytes().all(is_plain) {
             let fix = "write letters, digits, `_` and `-`";
             add(path.join("prefix"), "a stream of NATS cannot be called so", fix);
+        }
+    }
+
+    /// Ways to log in that NATS alone has, and which of them are set.
+    fn nats_logins(&self) -> [(&'static str, bool); 5] {
+        [
+            ("token", self.token.is_some()),
+            ("nkey_seed", self.nkey_seed.is_some()),
+            ("nkey_seed_file", self.nkey_seed_file.is_some()),
+            ("credentials", self.credentials.is_some()),
+            ("credentials_file", self.credentials_file.is_some()),
+        ]
+    }
+
+    fn validate_nats_tls(&self, path: &Path, add: &mut impl FnMut(Path, &str, &str)) {
+        let (certificate, key) = (&self.tls_client_cert, &self.tls_client_key);
+        for (name, is_set) in [
+            ("tls_handshake_first", self.tls_handshake_first),
+            ("tls_client_cert", certificate.is_some()),
+            ("tls_client_key", key.is_some()),
+        ] {
+            if is_set && !self.tls {
+                let message = "the servers are not spoken to by TLS";
+                add(path.join(name), message, "set `tls = true`, or remove it");
+            }
+        }
+        for (name, missing, is_there) in [
+            ("tls_client_cert", "tls_client_key", certificate.is_some() && key.is_none()),
+            ("tls_client_key", "tls_client_cert", key.is_some() && certificate.is_none()),
+        ] {
+            if is_there {
+                let (message, fix) =
+                    (format!("there is no `{missing}`"), format!("set `{missing}`, or remove it"));
+                add(path.join(name), &message, &fix);
+            }
         }
     }
 

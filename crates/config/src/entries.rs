@@ -441,7 +441,7 @@ fn member(path: &Path, member: &Member, errors: &mut ConfigErrors) {
 }
 
 /// Why this is not host and port of a server, if it is not.
-fn wrong_address(address: &str) -> Option<&'static str> {
+pub(crate) fn wrong_address(address: &str) -> Option<&'static str> {
     match address.rsplit_once(':') {
         _ if address.is_empty() => Some("it is not set"),
         Some((_, port)) if !port.parse::<u16>().is_ok_and(|port| port != 0) => {

@@ -432,3 +432,63 @@ proptest! {
         prop_assert!(!is_conditional || !imported.toml.contains("allow_"), "{}", imported.toml);
     }
 }
+
+/// A broker on NATS is an engine that every namespace names; what it was reached by it is reached by.
+#[test]
+fn a_broker_on_nats_becomes_an_engine() {
+    let nats = |nats: Value| {
+        let mut document = ordinary();
+        document["engine"] = json!({"type": "memory"});
+        document["broker"] = json!({"enabled": true, "type": "nats", "nats": nats});
+        document
+    };
+    let pem = |what: &str| format!("-----BEGIN {what}-----\nMII\n-----END {what}-----\n");
+    let imported = taken(&nats(json!({
+        "url": "nats://dunlin:p%40ss@10.0.0.7:4222,nats://nats.example",
+        "prefix": "prod", "dial_timeout": "2s", "allow_wildcards": true,
+        "tls": {"enabled": true, "server_ca_pem": pem("CERTIFICATE"), "cert_pem": pem("CERTIFICATE"),
+            "key_pem": pem("PRIVATE KEY"), "insecure_skip_verify": true},
+    })));
+    let engine = imported.config.engines.get("main").expect("an engine");
+    assert_eq!(engine.kind, dunlin_config::EngineKind::Nats);
+    assert_eq!(*engine.addresses, ["10.0.0.7:4222", "nats.example:4222"]);
+    assert_eq!(engine.user.as_deref(), Some("dunlin"));
+    assert_eq!(engine.password.as_ref().unwrap().reveal(), "p@ss");
+    assert!(engine.tls && engine.ca.is_some() && engine.tls_client_key.is_some());
+    assert_eq!((&*engine.prefix, engine.connect_timeout_ms), ("prod", 2_000));
+    // Of namespaces with history.
+    assert!(engine.jetstream);
+    for (name, options) in imported.config.channel.namespaces.iter() {
+        assert_eq!(options.engine.as_deref(), Some("main"), "{name}");
+    }
+    let without = &imported.config.channel.without_namespace;
+    assert_eq!(without.engine.as_deref(), Some("main"));
+    for (key, what) in [
+        ("broker.type", Mapping::Changed),
+        ("broker.nats.url", Mapping::Taken),
+        ("broker.nats.tls", Mapping::Taken),
+        ("broker.nats.tls.insecure_skip_verify", Mapping::Closed),
+        ("broker.nats.allow_wildcards", Mapping::Absent),
+    ] {
+        assert_eq!(mapping(&imported, key), what, "{key}");
+    }
+    assert!(imported.rows.iter().all(|row| !row.note.contains("p@ss")));
+
+    let mut plain = nats(json!({"url": "tls://token@[2001:db8::7]"}));
+    plain["channel"]["namespaces"] = json!([]);
+    let imported = taken(&plain);
+    let engine = imported.config.engines.get("main").expect("an engine");
+    assert_eq!(*engine.addresses, ["[2001:db8::7]:4222"]);
+    assert_eq!(engine.token.as_ref().unwrap().reveal(), "token");
+    assert!(engine.tls && !engine.jetstream);
+
+    // What cannot be the same is not made.
+    for other in [json!({"url": "ws://10.0.0.7"}), json!({"raw_mode": {"enabled": true}})] {
+        let imported = taken(&nats(other));
+        assert!(imported.config.engines.is_empty());
+        assert!(imported.rows.iter().any(|row| row.key.starts_with("broker.nats")));
+    }
+    let mut off = nats(json!({"url": "nats://10.0.0.7"}));
+    off["broker"]["enabled"] = false.into();
+    assert!(taken(&off).config.engines.is_empty());
+}

@@ -218,6 +218,69 @@ fn an_engine_on_nats_keeps_what_its_stream_keeps() {
     );
 }
 
+/// One login, with its fix where there are two; what belongs to TLS needs it, and is for NATS.
+#[test]
+fn an_engine_on_nats_has_one_login() {
+    let secret = || Some(Secret::new("of some length"));
+    let plain = dunlin_config::Engine {
+        kind: dunlin_config::EngineKind::Nats,
+        addresses: ["10.0.0.7:4222".to_owned()].into(),
+        ..dunlin_config::Engine::default()
+    };
+    let check = |engine: dunlin_config::Engine| {
+        let mut config = Config::default();
+        config.engines.insert("main", engine);
+        match config.validate() {
+            Ok(()) => Vec::new(),
+            Err(_) => reported(&config),
+        }
+    };
+    let nkey = dunlin_config::Engine { nkey_seed: secret(), ..plain.clone() };
+    let creds = dunlin_config::Engine {
+        credentials_file: Some("/etc/dunlin/main.creds".into()),
+        tls: true,
+        tls_handshake_first: true,
+        tls_client_cert: Some("PEM".into()),
+        tls_client_key: secret(),
+        ..plain.clone()
+    };
+    for good in [&plain, &nkey, &creds] {
+        assert_eq!(check(good.clone()), Vec::<String>::new());
+    }
+    let both = dunlin_config::Engine { token: secret(), ..nkey.clone() };
+    assert_eq!(check(both), ["engines.main.nkey_seed: there is `token`, too; set one of them"]);
+    let user =
+        dunlin_config::Engine { user: Some("u".into()), password: secret(), ..creds.clone() };
+    assert_eq!(
+        check(user),
+        ["engines.main.credentials_file: there is `user`, too; set one of them"]
+    );
+    let without = dunlin_config::Engine { tls: false, tls_client_key: None, ..creds.clone() };
+    let needs = "the servers are not spoken to by TLS; set `tls = true`, or remove it";
+    assert_eq!(
+        check(without),
+        [
+            format!("engines.main.tls_handshake_first: {needs}"),
+            format!("engines.main.tls_client_cert: {needs}"),
+            "engines.main.tls_client_cert: there is no `tls_client_key`; set `tls_client_key`, or \
+             remove it"
+                .to_owned(),
+        ]
+    );
+    let redis = dunlin_config::Engine { kind: dunlin_config::EngineKind::Redis, ..creds };
+    let only = "it is for NATS alone; remove it, or set `type = \"nats\"`";
+    assert_eq!(
+        check(redis),
+        [
+            "engines.main.credentials_file: Redis has none; set `password`, or `type = \"nats\"`"
+                .to_owned(),
+            format!("engines.main.tls_handshake_first: {only}"),
+            format!("engines.main.tls_client_cert: {only}"),
+            format!("engines.main.tls_client_key: {only}"),
+        ]
+    );
+}
+
 #[test]
 fn centrifugos_layout_is_of_redis_and_has_centrifugos_prefix() {
     use dunlin_config::{Engine, EngineKind, EngineLayout};

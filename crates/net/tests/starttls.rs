@@ -196,7 +196,7 @@ fn plain_text_behind_it_is_no_record() {
 }
 
 #[test]
-fn nobody_without_the_certificate_is_told_anything() {
+fn nobody_without_the_certificate_hears_anything() {
     let (addr, tls) = serve(|mut stream, config| {
         stream.write_all(READY).unwrap();
         let mut said = Vec::new();

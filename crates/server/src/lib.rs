@@ -28,6 +28,7 @@ mod control;
 mod control_bus;
 mod crash;
 mod derived_keys;
+mod engine_login;
 mod engine_stats;
 mod error;
 mod expression;

@@ -362,7 +362,7 @@ fn open(name: &str, certificate: &Certificate) -> Result<Opened, ConfigError> {
 }
 
 /// Reads a file that somebody has named: a pipe would keep the thread waiting, a device would never end.
-fn read_file(path: &str) -> io::Result<String> {
+pub(crate) fn read_file(path: &str) -> io::Result<String> {
     let mut options = OpenOptions::new();
     let nonblocking = OFlags::NONBLOCK.bits() as i32;
     let file = options.read(true).custom_flags(nonblocking).open(path)?;

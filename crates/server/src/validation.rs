@@ -11,6 +11,7 @@ use dunlin_net::{Tls, Url};
 
 use crate::api::Method;
 use crate::api::scope::PUSH;
+use crate::engine_login::credentials;
 use crate::expression::{self, Expression};
 use crate::{auth, bounded_regex, push, tls};
 
@@ -186,11 +187,22 @@ pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, errors: &mut ConfigE
     }
 }
 
-/// Roots that engines trust are read, and the names of their servers can be in a certificate.
+/// Roots that engines trust are read, and the names of their servers can be in a certificate; what they log in by can be used.
 fn engines(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     for (name, _, engine) in after.engines.changes_from(&before.engines) {
-        let Some(engine) = engine.filter(|engine| engine.tls) else { continue };
+        let Some(engine) = engine else { continue };
         let path = Path::of("engines").join(name);
+        // One that is over is not refused: a node starts, and says so, until it is renewed.
+        if let Some((key, Err(error))) = credentials(engine) {
+            let fix = match key {
+                "nkey_seed" | "nkey_seed_file" => "write what `nk -gen user` made, one line: SU...",
+                _ => "take what `nsc generate creds` wrote, all of it",
+            };
+            errors.push(config_error(path.join(key), error.to_string(), fix));
+        }
+        if !engine.tls {
+            continue;
+        }
         let tls = match trust(engine.ca.as_deref()) {
             Ok(tls) => tls,
             Err((key, sentence, fix)) => {
@@ -198,6 +210,14 @@ fn engines(before: &Config, after: &Config, errors: &mut ConfigErrors) {
                 continue;
             }
         };
+        if let (Some(chain), Some(key)) = (&engine.tls_client_cert, &engine.tls_client_key)
+            && let Err(error) =
+                tls.with_client_certificate(chain.as_bytes(), key.reveal().as_bytes())
+        {
+            let fix =
+                "set both to the text of the .pem files of one pair, the key without a passphrase";
+            errors.push(config_error(path.join("tls_client_cert"), error.to_string(), fix));
+        }
         for (index, address) in engine.addresses.iter().enumerate() {
             if tls.client(host(address)).is_err() {
                 let sentence = format!("no certificate can bear the name {:?}", host(address));
@@ -236,7 +256,7 @@ fn config_error(path: Path, sentence: String, fix: &str) -> ConfigError {
 
 #[cfg(test)]
 mod tests {
-    use dunlin_config::Member;
+    use dunlin_config::{Engine, EngineKind, Member, Secret};
 
     use super::*;
 
@@ -290,5 +310,36 @@ mod tests {
         assert_eq!(reported(&Config::development(), &plain), Vec::<String>::new());
         assert_eq!(reported(&plain, &bad).len(), 1, "now it speaks TLS");
         assert_eq!(reported(&plain, &with(speaking(Some(ROOT), "[2001:db8::7]:443"))).len(), 0);
+    }
+
+    #[test]
+    fn a_login_that_cannot_be_one_is_reported_before_anybody_is_called() {
+        let with = |engine: Engine| {
+            let mut config = Config::development();
+            config.engines.insert("main", Engine { kind: EngineKind::Nats, ..engine });
+            let errors = reported(&Config::development(), &config);
+            errors.into_iter().map(|error| error.replace("/engines/main/", "")).collect::<Vec<_>>()
+        };
+        // Made by `nk -gen user`, and used nowhere.
+        let seed = "SUAFOI4M5WPR57IPS36SGGJM3K7WGC2SW5MAIBBJXGQ27W2IPNRHTOUKT4";
+        let nkey = |seed: &str| Engine { nkey_seed: Some(Secret::new(seed)), ..Engine::default() };
+        assert_eq!(with(nkey(seed)), Vec::<String>::new());
+        let cut = with(nkey(&seed[..57]));
+        assert_eq!(cut, ["nkey_seed it is no seed, or a part of it is missing or mistyped"]);
+        let credentials = Some(Secret::new(seed));
+        let no_jwt = with(Engine { credentials, ..Engine::default() });
+        assert_eq!(no_jwt, ["credentials there is no block \"NATS USER JWT\" in it"]);
+        let credentials_file = Some("/nowhere/main.creds".into());
+        let missing = with(Engine { credentials_file, ..Engine::default() });
+        assert!(
+            missing[0].starts_with("credentials_file \"/nowhere/main.creds\": "),
+            "{missing:?}"
+        );
+        let tls_client_cert = Some(ROOT.into());
+        let tls_client_key = Some(Secret::new("no key"));
+        let ca = Some(ROOT.into());
+        let no_key =
+            with(Engine { tls: true, ca, tls_client_cert, tls_client_key, ..Engine::default() });
+        assert!(no_key[0].starts_with("tls_client_cert "), "{no_key:?}");
     }
 }

@@ -23,7 +23,11 @@ pub(super) fn engine(source: &mut Source) {
         return;
     }
     if source.peek("broker.enabled").is_some_and(switch) {
-        let note = "channels are where `broker` says: write `engines` by hand";
+        // That of NATS is taken behind this.
+        let note = match source.peek("broker.type").and_then(Value::as_str) {
+            Some("nats") => "channels are where `broker` says; what is kept in Redis beside it is not taken",
+            _ => "channels are where `broker` says: write `engines` by hand",
+        };
         source.take("engine.type");
         return source.row("engine.type", Mapping::Absent, note);
     }

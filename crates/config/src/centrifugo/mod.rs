@@ -5,6 +5,7 @@
 //!
 //! Names and defaults are those of Centrifugo's `internal/config` and `internal/configtypes` (v6).
 
+mod broker;
 mod channel;
 mod client;
 mod engine;
@@ -108,6 +109,7 @@ pub fn import(text: &str, format: Format) -> Result<Imported, ConfigErrors> {
     client::server(&mut source);
     channel::channels(&mut source);
     engine::engine(&mut source);
+    broker::broker(&mut source);
     client::rest(&mut source);
     source.absent();
     let config = valid(&mut source);

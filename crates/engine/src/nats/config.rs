@@ -1,5 +1,6 @@
 //! How an engine reaches NATS.
 
+use super::credentials::Credentials;
 use crate::links::Server;
 
 /// How an engine reaches NATS, and what it does there.
@@ -14,8 +15,8 @@ pub struct NatsConfig {
     /// What all subjects begin with, and the name of the stream. Letters, digits, `_` and `-`. Of fleets that share a
     /// server, each has its own.
     pub prefix: String,
-    /// The connection is made by TLS.
-    pub tls: bool,
+    /// Whether the connection is made by TLS, and how that begins.
+    pub tls: TlsMode,
     /// Where histories are kept; none: channels keep nothing.
     pub stream: Option<StreamConfig>,
     /// Milliseconds that requests wait for a connection before they fail.
@@ -30,6 +31,18 @@ pub struct NatsConfig {
     pub probe_timeout_ms: u64,
 }
 
+/// How TLS begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    /// There is none.
+    #[default]
+    Off,
+    /// The server says who it is in plain text, then TLS begins on the same connection. No secret leaves before.
+    Upgrade,
+    /// From the first byte: `handshake_first` of nats-server 2.10.4 or later, or something in front of it that speaks TLS.
+    HandshakeFirst,
+}
+
 /// As whom to log in. Default: as nobody.
 #[derive(Clone, Default)]
 pub struct Login {
@@ -39,12 +52,16 @@ pub struct Login {
     pub password: Option<String>,
     /// In place of both.
     pub token: Option<String>,
+    /// In place of all of them: an nkey, or a JWT with its nkey.
+    pub credentials: Option<Credentials>,
 }
 
 impl std::fmt::Debug for Login {
     /// Without what is secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+        let mut shown = f.debug_struct("Login");
+        shown.field("user", &self.user).field("credentials", &self.credentials);
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -86,7 +103,7 @@ impl NatsConfig {
             login: Login::default(),
             name: "dunlin".to_owned(),
             prefix: "dunlin".to_owned(),
-            tls: false,
+            tls: TlsMode::Off,
             stream: Some(StreamConfig::default()),
             hold_ms: 1000,
             answer_ms: 2000,

@@ -23,6 +23,8 @@
 
 mod answer;
 mod config;
+mod credentials;
+mod greeting;
 mod lane;
 mod message;
 mod read;
@@ -47,12 +49,22 @@ use crate::links::{LinkFull, Server, ShardId};
 use crate::remembered::Remembered;
 use crate::status::{ShardStatus, Stats};
 
-pub use config::{Login, NatsConfig, StreamConfig};
+pub use config::{Login, NatsConfig, StreamConfig, TlsMode};
+pub use credentials::{Credentials, CredentialsError};
 
 /// A connection for bytes, as the engine is lent it. Of one at a time.
 pub trait Pipe {
-    /// Connects to a server. [`NatsEngine::handle_connected`] or [`NatsEngine::handle_closed`] follows.
-    fn open(&mut self, server: &Server);
+    /// Connects to a server, by TLS from the first byte if `tls_first`. [`NatsEngine::handle_connected`],
+    /// [`NatsEngine::handle_tls_failed`] or [`NatsEngine::handle_closed`] follows.
+    fn open(&mut self, server: &Server, tls_first: bool);
+
+    /// Begins TLS on the connection, which leads to this server. `unread` came behind the server's greeting, in plain text:
+    /// where there is any, TLS does not begin. [`NatsEngine::handle_secured`] or [`NatsEngine::handle_tls_failed`] follows;
+    /// no bytes are handed to the engine before.
+    ///
+    /// # Errors
+    /// Why it does not begin. The connection is given up.
+    fn begin_tls(&mut self, server: &Server, unread: &[u8]) -> Result<(), String>;
 
     /// Closes the connection. Nothing follows.
     fn close(&mut self);

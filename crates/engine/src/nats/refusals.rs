@@ -7,7 +7,23 @@ const fn refusal(name: &'static str, fix: &'static str) -> RefusalReason {
 }
 
 pub(crate) const WRONG_PASSWORD: RefusalReason =
-    refusal("wrong_password", "user, password or token is wrong; correct them");
+    refusal("wrong_password", "user, password, token, nkey or credentials are wrong; correct them");
+pub(crate) const EXPIRED: RefusalReason = refusal(
+    "credentials_expired",
+    "the JWT is over, of the user or of its account; issue new credentials, as `nsc generate creds` does",
+);
+pub(crate) const REVOKED: RefusalReason = refusal(
+    "credentials_revoked",
+    "the account has revoked this user; issue credentials of another, or take it back",
+);
+pub(crate) const BAD_CREDENTIALS: RefusalReason = refusal(
+    "bad_credentials",
+    "the file of `credentials_file` or `nkey_seed_file` cannot be used any more; see the detail",
+);
+pub(crate) const NO_NONCE: RefusalReason = refusal(
+    "no_nonce",
+    "the server knows no nkeys and no operator; configure them, or log in by user and password",
+);
 pub(crate) const NO_PERMISSION: RefusalReason = refusal(
     "no_permission",
     "the user must be allowed to publish and subscribe to PREFIX.> and to publish to $JS.API.>",
@@ -36,6 +52,19 @@ pub(crate) const SLOW_CONSUMER: RefusalReason = refusal(
 );
 pub(crate) const TLS_REQUIRED: RefusalReason =
     refusal("tls_required", "the server is spoken to by TLS alone; set `tls = true`");
+pub(crate) const TLS_UNAVAILABLE: RefusalReason = refusal(
+    "tls_unavailable",
+    "the server speaks no TLS; give it a `tls` block, or set `tls = false`",
+);
+pub(crate) const TLS_FAILED: RefusalReason = refusal(
+    "tls_failed",
+    "see the detail: `ca` has signed the server's certificate, which bears the name in `addresses`; a server that verifies \
+     clients wants `tls_client_cert`; `tls_handshake_first` is for servers with `handshake_first`",
+);
+pub(crate) const NO_GREETING: RefusalReason = refusal(
+    "no_greeting",
+    "is it NATS? One with `handshake_first` awaits TLS: set `tls = true` and `tls_handshake_first = true`",
+);
 pub(crate) const TOO_OLD: RefusalReason =
     refusal("too_old", "nats-server 2.9 or later is needed, with headers allowed");
 pub(crate) const OTHER: RefusalReason = refusal("error", "see the detail and the server's log");
@@ -46,6 +75,9 @@ pub(crate) fn of_text(text: &str) -> RefusalReason {
     for (beginning, refusal) in [
         ("authorization violation", WRONG_PASSWORD),
         ("authentication", WRONG_PASSWORD),
+        ("user authentication expired", EXPIRED),
+        ("account authentication expired", EXPIRED),
+        ("user authentication revoked", REVOKED),
         ("user authentication", WRONG_PASSWORD),
         ("permissions violation", NO_PERMISSION),
         ("maximum connections", TOO_MANY),
@@ -81,6 +113,8 @@ mod tests {
     fn errors_have_names() {
         assert_eq!(of_text("Authorization Violation"), WRONG_PASSWORD);
         assert_eq!(of_text("Permissions Violation for Publish to \"a\""), NO_PERMISSION);
+        assert_eq!(of_text("User Authentication Expired"), EXPIRED);
+        assert_eq!(of_text("User Authentication Revoked"), REVOKED);
         assert_eq!(of_text("Stale Connection"), OTHER);
         assert_eq!((of_code(10_077), of_code(1)), (STORAGE_FULL, OTHER));
     }

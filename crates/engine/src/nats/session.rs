@@ -3,12 +3,9 @@
 use std::fmt::Write as _;
 
 use dunlin_wire::backoff::{Backoff, Jitter};
-use dunlin_wire::nats::{
-    Limits, Operation, PING, PONG, encode_connect, encode_publish, encode_subscribe, parse,
-};
-use serde::{Deserialize, Serialize};
+use dunlin_wire::nats::{Limits, Operation, PONG, encode_publish, parse};
 
-use super::{NatsEngine, Pipe, StreamPhase, refusals};
+use super::{NatsEngine, Pipe, StreamPhase, TlsMode, refusals};
 use crate::links::Server;
 use crate::status::{RefusalReason, ShardState};
 
@@ -16,7 +13,7 @@ use crate::status::{RefusalReason, ShardState};
 const RETRY: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
 
 /// Milliseconds that a connection may take until the server has greeted.
-const GREETING_MS: u64 = 10_000;
+pub(super) const GREETING_MS: u64 = 10_000;
 
 /// The number of the subscription to answers.
 pub(super) const ANSWERS: u64 = 1;
@@ -29,13 +26,17 @@ pub(super) struct Session {
     at: usize,
     attempts: u32,
     /// When the phase has lasted for too long, or the next attempt is due.
-    due_ms: u64,
+    pub(super) due_ms: u64,
     /// Connections that were greeted so far.
     pub(super) connection: u32,
     /// The connection is to be given up.
     close: bool,
-    /// The beginning of an operation.
-    input: Vec<u8>,
+    /// TLS is to begin on it.
+    pub(super) begin_tls: bool,
+    /// The beginning of an operation, or what came where TLS is to begin.
+    pub(super) input: Vec<u8>,
+    /// What the server wants signed.
+    pub(super) nonce: String,
     pub(super) state: ShardState,
     pub(super) since_ms: u64,
     pub(super) detail: String,
@@ -55,44 +56,11 @@ pub(super) enum Phase {
     Connecting,
     /// The server speaks first.
     Connected,
+    /// It has, and TLS begins.
+    Securing,
     /// The answer to the greeting is awaited.
     Greeting,
     Up,
-}
-
-/// What a server says of itself.
-#[derive(Deserialize)]
-#[serde(default)]
-#[derive(Default)]
-struct Info {
-    server_id: String,
-    version: String,
-    headers: bool,
-    max_payload: usize,
-    jetstream: bool,
-    tls_required: bool,
-    cluster: Option<String>,
-}
-
-/// What a client says of itself.
-#[derive(Serialize)]
-struct Connect<'a> {
-    verbose: bool,
-    pedantic: bool,
-    headers: bool,
-    no_responders: bool,
-    echo: bool,
-    lang: &'a str,
-    version: &'a str,
-    protocol: u8,
-    name: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pass: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    auth_token: Option<&'a str>,
-    tls_required: bool,
 }
 
 impl Session {
@@ -104,7 +72,9 @@ impl Session {
             due_ms: now_ms,
             connection: 0,
             close: false,
+            begin_tls: false,
             input: Vec::new(),
+            nonce: String::new(),
             state: ShardState::Connecting,
             since_ms: now_ms,
             detail: String::new(),
@@ -157,11 +127,14 @@ impl NatsEngine {
                 reason.clone_into(&mut session.detail);
             }
             session.enter(now_ms, ShardState::Connecting);
+            if session.phase == Phase::Connected {
+                self.no_greeting(now_ms);
+            }
         }
         self.disconnected(now_ms);
     }
 
-    fn disconnected(&mut self, now_ms: u64) {
+    pub(super) fn disconnected(&mut self, now_ms: u64) {
         let mut jitter = Jitter::new(self.random());
         let session = &mut self.session;
         // The other servers are tried at once.
@@ -173,23 +146,27 @@ impl NatsEngine {
         session.at += 1;
         (session.phase, session.due_ms) = (Phase::Idle, now_ms + delay_ms);
         session.input.clear();
+        session.begin_tls = false;
         self.out.clear();
         self.lost(now_ms);
     }
 
     /// Gives the connection up, and makes another.
-    fn give_up(&mut self, now_ms: u64) {
+    pub(super) fn give_up(&mut self, now_ms: u64) {
         self.session.close = true;
         self.disconnected(now_ms);
     }
 
-    fn refuse(&mut self, now_ms: u64, refusal: RefusalReason, text: &str) {
+    pub(super) fn refuse(&mut self, now_ms: u64, refusal: RefusalReason, text: &str) {
         text.clone_into(&mut self.session.detail);
         self.session.enter(now_ms, ShardState::Refused(refusal));
     }
 
     /// Bytes have come.
     pub fn handle_data(&mut self, now_ms: u64, bytes: &[u8]) {
+        if self.session.phase == Phase::Securing && self.session.begin_tls {
+            return self.keep_unread(bytes);
+        }
         let mut input = std::mem::take(&mut self.session.input);
         let mut at = 0;
         let all = match input.is_empty() {
@@ -200,8 +177,11 @@ impl NatsEngine {
             }
         };
         loop {
-            if self.session.phase == Phase::Idle {
-                return;
+            match self.session.phase {
+                Phase::Idle => return,
+                // Whoever says it: nobody has shown a certificate.
+                Phase::Securing => return self.keep_unread(&all[at..]),
+                _ => {}
             }
             match parse(&all[at..], &Limits::default()) {
                 Ok(Some((operation, length))) => {
@@ -245,57 +225,6 @@ impl NatsEngine {
         }
     }
 
-    fn handle_info(&mut self, now_ms: u64, json: &[u8]) {
-        let info: Info = serde_json::from_slice(json).unwrap_or_default();
-        let session = &mut self.session;
-        if info.max_payload > 0 {
-            session.max_payload = info.max_payload;
-        }
-        if session.phase != Phase::Connected {
-            return;
-        }
-        session.version.clone_from(&info.version);
-        // What one server keeps it may lose when it ends; of a cluster, others have it, and a majority has answered.
-        let is_alone = info.jetstream && info.cluster.is_none();
-        session.generation = match is_alone {
-            true => info.server_id.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-            }),
-            false => 1,
-        };
-        if !info.headers {
-            self.refuse(now_ms, refusals::TOO_OLD, "the server takes no headers");
-            return self.give_up(now_ms);
-        }
-        if info.tls_required && !self.config.tls {
-            self.refuse(now_ms, refusals::TLS_REQUIRED, "the server asks for TLS");
-            return self.give_up(now_ms);
-        }
-        let login = &self.config.login;
-        let connect = Connect {
-            verbose: false,
-            pedantic: false,
-            headers: true,
-            no_responders: true,
-            echo: true,
-            lang: "rust",
-            version: env!("CARGO_PKG_VERSION"),
-            protocol: 1,
-            name: &self.config.name,
-            user: login.user.as_deref(),
-            pass: login.password.as_deref(),
-            auth_token: login.token.as_deref(),
-            tls_required: self.config.tls,
-        };
-        let connect = serde_json::to_vec(&connect).unwrap_or_default();
-        encode_connect(&mut self.out, &connect);
-        let answers = format!("{}*", self.answers);
-        encode_subscribe(&mut self.out, answers.as_bytes(), ANSWERS);
-        self.out.extend_from_slice(PING);
-        self.session.phase = Phase::Greeting;
-        self.session.due_ms = now_ms + GREETING_MS;
-    }
-
     fn greeted(&mut self, now_ms: u64) {
         let session = &mut self.session;
         session.phase = Phase::Up;
@@ -320,7 +249,10 @@ impl NatsEngine {
     }
 
     fn handle_error(&mut self, now_ms: u64, text: &str) {
-        let refusal = refusals::of_text(text);
+        let mut refusal = refusals::of_text(text);
+        if refusal == refusals::WRONG_PASSWORD && self.has_expired(now_ms) {
+            refusal = refusals::EXPIRED;
+        }
         if refusal == refusals::NO_PERMISSION {
             // The connection stays. What was published there is refused, and nothing else.
             text.clone_into(&mut self.session.detail);
@@ -339,7 +271,11 @@ impl NatsEngine {
         }
         match session.phase {
             Phase::Idle => {}
-            Phase::Connecting | Phase::Connected | Phase::Greeting => self.give_up(now_ms),
+            Phase::Connected => {
+                self.no_greeting(now_ms);
+                self.give_up(now_ms);
+            }
+            Phase::Connecting | Phase::Securing | Phase::Greeting => self.give_up(now_ms),
             Phase::Up => {
                 if session.probed_ms > 0
                     && now_ms >= session.probed_ms + self.config.probe_timeout_ms
@@ -360,12 +296,13 @@ impl NatsEngine {
 
     /// Makes or gives up the connection, as it is to be.
     pub(super) fn flush_session(&mut self, now_ms: u64, pipe: &mut impl Pipe) {
+        self.flush_tls(now_ms, pipe);
         if std::mem::take(&mut self.session.close) {
             pipe.close();
         }
         if self.session.phase == Phase::Idle && now_ms >= self.session.due_ms {
             (self.session.phase, self.session.due_ms) = (Phase::Connecting, now_ms + GREETING_MS);
-            pipe.open(self.server());
+            pipe.open(self.server(), self.config.tls == TlsMode::HandshakeFirst);
         }
     }
 

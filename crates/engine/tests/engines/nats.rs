@@ -241,7 +241,7 @@ fn another_server_is_taken_when_one_is_gone() {
 fn a_login_that_is_wrong_has_a_name() {
     let users = "authorization { users = [{ user: u, password: p }] }";
     for (config, right) in [
-        (users, Login { user: Some("u".into()), password: Some("p".into()), token: None }),
+        (users, Login { user: Some("u".into()), password: Some("p".into()), ..Login::default() }),
         ("authorization { token: t }", Login { token: Some("t".into()), ..Login::default() }),
     ] {
         let server = NatsServer::start_with(&["-js"], config);
@@ -277,7 +277,7 @@ fn what_a_server_does_not_allow_is_refused_and_the_rest_goes_on() {
         "authorization { users = [{ user: u, password: p, permissions: {
             publish: { deny: [\"dunlin.p.no\", \"dunlin.s.no\"] } } }] }",
     );
-    let login = Login { user: Some("u".into()), password: Some("p".into()), token: None };
+    let login = Login { user: Some("u".into()), password: Some("p".into()), ..Login::default() };
     let mut fleet = Fleet::new(&NatsConfig { login, ..server.config() }, 1);
     for retention in [KEPT, UNKEPT] {
         let token = fleet.send(0, "no", retention, data_of("x"));

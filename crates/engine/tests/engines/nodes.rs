@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dunlin_engine::nats::{NatsConfig, NatsEngine, Pipe};
+use dunlin_engine::nats::{Credentials, CredentialsError, NatsConfig, NatsEngine, Pipe};
 use dunlin_engine::redis::{RedisConfig, RedisEngine, Topology};
 use dunlin_engine::{
     EngineEvent, EnginePosition, EnginePublish, EngineRequest, LinkFull, Links, Retention, Server,
@@ -14,7 +14,7 @@ use dunlin_hub::{Error, History, HistoryFilter, NewPublication, Published, Strea
 use dunlin_net::redis::{Client, ClientConfig, Received};
 use dunlin_net::{
     CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, Limits, LoopConfig,
-    ServerAddr, TimerId,
+    ServerAddr, TimerId, Tls,
 };
 
 /// When all of it happens, Unix time in milliseconds.
@@ -100,6 +100,8 @@ pub struct Node {
     conn: Option<ConnId>,
     /// Why it could not be made.
     failed: Option<String>,
+    /// Whom to trust there.
+    tls: Option<Tls>,
     pub events: Vec<EngineEvent>,
     auth: Option<(String, String)>,
     token: u64,
@@ -123,15 +125,25 @@ struct NodePipe<'a> {
     cx: &'a mut Context<()>,
     conn: &'a mut Option<ConnId>,
     failed: &'a mut Option<String>,
+    tls: &'a Option<Tls>,
 }
 
 impl Pipe for NodePipe<'_> {
-    fn open(&mut self, server: &Server) {
+    fn open(&mut self, server: &Server, tls_first: bool) {
         self.close();
-        match self.cx.connect_name(&server.host, server.port, &connect_config()) {
+        let tls = self.tls.as_ref().filter(|_| tls_first);
+        let tls = tls.map(|tls| tls.client(&server.host).unwrap());
+        let config = ConnectConfig { tls, ..connect_config() };
+        match self.cx.connect_name(&server.host, server.port, &config) {
             Ok(conn) => *self.conn = Some(conn),
             Err(error) => *self.failed = Some(error.to_string()),
         }
+    }
+
+    fn begin_tls(&mut self, server: &Server, unread: &[u8]) -> Result<(), String> {
+        let tls = self.tls.as_ref().expect("whom to trust").client(&server.host).unwrap();
+        let conn = self.conn.expect("it is connected");
+        self.cx.begin_tls(conn, &tls, unread, None).map_err(|error| error.to_string())
     }
 
     fn close(&mut self) {
@@ -214,6 +226,16 @@ impl Node {
         is_ours
     }
 
+    /// Whether it was TLS of this node's connection that failed.
+    fn tls_failed(&mut self, cx: &mut Context<()>, conn: ConnId, reason: &str) -> bool {
+        let is_ours = self.conn == Some(conn);
+        if is_ours && let Machine::Nats(engine) = &mut self.engine {
+            self.conn = None;
+            engine.handle_tls_failed(cx.now_ms(), reason);
+        }
+        is_ours
+    }
+
     /// Cuts the connection of an engine on NATS.
     pub fn cut(&mut self, cx: &mut Context<()>) {
         let Machine::Nats(engine) = &mut self.engine else { panic!("not on NATS") };
@@ -223,7 +245,7 @@ impl Node {
 
     fn turn(&mut self, cx: &mut Context<()>) {
         let now_ms = cx.now_ms();
-        let Node { engine, clients, auth, conn, failed, .. } = self;
+        let Node { engine, clients, auth, conn, failed, tls, .. } = self;
         match engine {
             Machine::Redis(engine) => {
                 for (&shard, client) in &mut *clients {
@@ -240,7 +262,7 @@ impl Node {
                 if engine.poll_timeout().is_some_and(|at_ms| at_ms <= now_ms) {
                     engine.handle_timeout(now_ms);
                 }
-                engine.flush(now_ms, &mut NodePipe { cx, conn, failed });
+                engine.flush(now_ms, &mut NodePipe { cx, conn, failed, tls });
                 if let Some(reason) = failed.take() {
                     engine.handle_closed(now_ms, &reason);
                 }
@@ -341,6 +363,9 @@ impl Handler for Nodes {
     ) {
         let text = error.to_string();
         for node in &mut self.0 {
+            if error.kind() == std::io::ErrorKind::InvalidData && node.tls_failed(cx, conn, &text) {
+                return;
+            }
             if node.lost(cx, conn, &text) {
                 return;
             }
@@ -351,6 +376,22 @@ impl Handler for Nodes {
                     return;
                 }
             }
+        }
+    }
+
+    fn on_secure(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        for node in &mut self.0 {
+            if node.conn == Some(conn)
+                && let Machine::Nats(engine) = &mut node.engine
+            {
+                engine.handle_secured(cx.now_ms());
+            }
+        }
+    }
+
+    fn on_tls_failed(&mut self, cx: &mut Context<()>, conn: ConnId, error: &std::io::Error) {
+        for node in &mut self.0 {
+            node.tls_failed(cx, conn, &error.to_string());
         }
     }
 
@@ -408,6 +449,7 @@ impl Fleet {
                 clients,
                 conn: None,
                 failed: None,
+                tls: None,
                 events,
                 auth: auth.clone(),
                 token: 0,
@@ -415,6 +457,20 @@ impl Fleet {
             });
         }
         fleet
+    }
+
+    /// Nodes that reach NATS by TLS, and trust these.
+    pub fn by_tls(config: &NatsConfig, nodes: usize, tls: &Tls) -> Fleet {
+        let mut fleet = Fleet::starting(config, nodes, None);
+        fleet.nodes.0.iter_mut().for_each(|node| node.tls = Some(tls.clone()));
+        fleet
+    }
+
+    /// A node's engine on NATS has had its credentials read.
+    pub fn read_credentials(&mut self, node: usize, read: Result<Credentials, CredentialsError>) {
+        let now_ms = self.event_loop.context().now_ms();
+        let Machine::Nats(engine) = &mut self.nodes.0[node].engine else { panic!("not on NATS") };
+        engine.handle_credentials(now_ms, read);
     }
 
     /// Cuts a node's connection.

@@ -46,6 +46,11 @@ fn whoever_is_on_the_machine_takes_over_nothing() {
         &json!({"chain_file": "/etc/shadow", "key_file": "/etc/shadow"}).to_string(),
     ));
     refused(put(
+        "/config/engines/mine?dry_run=1",
+        &json!({"type": "nats", "addresses": ["10.0.0.7:4222"], "nkey_seed_file": "/etc/shadow"})
+            .to_string(),
+    ));
+    refused(put(
         "/config/admin/tokens/mine",
         &json!({"token": "a token of some length"}).to_string(),
     ));

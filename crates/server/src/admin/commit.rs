@@ -244,7 +244,11 @@ impl Admin {
             .prepare(&submitted.change, submitted.expected)
             .map_err(|error| ProblemDetails::of_change_error(&error))?;
         // What a file has that this process may read is as much a secret as what a key says.
-        let names_files = || crate::tls::names_files(&base.config, &prepared.snapshot().config);
+        let names_files = || {
+            let after = &prepared.snapshot().config;
+            crate::tls::names_files(&base.config, after)
+                || crate::engine_login::names_files(&base.config, after)
+        };
         let concerns_secrets =
             prepared.changes().iter().any(ChangedKey::has_secret) || names_files();
         if !submitted.secrets

@@ -6,10 +6,16 @@ use dunlin_net::Tls;
 /// Whom certificates have to be signed by, if the servers are spoken to by TLS. Roots that cannot be read were refused when
 /// they were set.
 pub(super) fn tls_of(config: &dunlin_config::Engine) -> Option<Tls> {
-    match (config.tls, &config.ca) {
+    let tls = match (config.tls, &config.ca) {
         (false, _) => None,
         (true, Some(ca)) => Tls::with_roots(ca.as_bytes()).ok(),
         (true, None) => Tls::system().ok(),
+    };
+    match (&config.tls_client_cert, &config.tls_client_key) {
+        (Some(chain), Some(key)) => {
+            tls?.with_client_certificate(chain.as_bytes(), key.reveal().as_bytes()).ok()
+        }
+        _ => tls,
     }
 }
 

@@ -264,7 +264,13 @@ impl Engines {
             Machine::Nats(engine, wire) => {
                 wire.lost();
                 let reason = error.map_or_else(String::new, ToString::to_string);
-                return engine.handle_closed(now_ms, &reason);
+                // As the loop reports what fails in TLS.
+                let is_tls =
+                    error.is_some_and(|error| error.kind() == std::io::ErrorKind::InvalidData);
+                return match is_tls {
+                    true => engine.handle_tls_failed(now_ms, &reason),
+                    false => engine.handle_closed(now_ms, &reason),
+                };
             }
         };
         let Some(client) = &mut wires.clients[usize::from(shard.0)] else { return };
@@ -424,6 +430,28 @@ impl Worker<'_> {
             }
         }
         true
+    }
+
+    /// TLS has begun on a connection of an engine.
+    pub(super) fn engine_secure(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        let Some((at, _)) = self.engines.owner(conn) else { return };
+        if let Machine::Nats(engine, _) = &mut self.engines.running[at].machine {
+            engine.handle_secured(cx.now_ms());
+        }
+    }
+
+    /// TLS of an open connection has failed, perhaps of one of an engine's.
+    pub(super) fn engine_tls_failed(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        error: &std::io::Error,
+    ) {
+        let Some((at, _)) = self.engines.owner(conn) else { return };
+        if let Machine::Nats(engine, wire) = &mut self.engines.running[at].machine {
+            wire.lost();
+            engine.handle_tls_failed(cx.now_ms(), &error.to_string());
+        }
     }
 
     /// A connection of an engine was not made. False if it is none of an engine.

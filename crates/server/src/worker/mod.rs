@@ -553,6 +553,14 @@ impl Handler for Worker<'_> {
         }
     }
 
+    fn on_secure(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        self.engine_secure(cx, conn);
+    }
+
+    fn on_tls_failed(&mut self, cx: &mut Context<Link>, conn: ConnId, error: &io::Error) {
+        self.engine_tls_failed(cx, conn, error);
+    }
+
     fn on_data(&mut self, cx: &mut Context<Link>, conn: ConnId, bytes: &[u8]) {
         if cx.data(conn).is_some_and(|link| link.role == Role::Engine) {
             return self.engine_data(cx, conn, bytes);

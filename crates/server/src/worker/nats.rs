@@ -2,13 +2,17 @@
 
 use std::io;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
-use dunlin_engine::nats::{Login, NatsConfig, NatsEngine, Pipe, StreamConfig};
+use dunlin_engine::nats::{
+    Credentials, CredentialsError, Login, NatsConfig, NatsEngine, Pipe, StreamConfig, TlsMode,
+};
 use dunlin_engine::{LinkFull, Server, ServerRole};
 use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Tls};
 
 use super::engine_servers::{servers, tls_of};
 use super::link::Link;
+use crate::engine_login::{credentials, is_in_file};
 
 /// The connection, and how the next is made.
 pub(super) struct Wire {
@@ -17,6 +21,10 @@ pub(super) struct Wire {
     conn: Option<ConnId>,
     /// Why the connection that was asked for could not even be begun.
     failed: Option<io::Error>,
+    /// Where the login is, if that is a file.
+    file: Option<Arc<dunlin_config::Engine>>,
+    /// What was read there for the connection that is being made.
+    read: Option<Result<Credentials, CredentialsError>>,
 }
 
 /// The connection, while there is a loop to use it on.
@@ -26,11 +34,12 @@ struct WireOnLoop<'a> {
 }
 
 impl Wire {
-    pub(super) fn new(config: &dunlin_config::Engine) -> Wire {
+    pub(super) fn new(config: &Arc<dunlin_config::Engine>) -> Wire {
         let limits = Limits { output_bytes_max: config.queue_bytes_max, ..Limits::default() };
         let timeout_ms = NonZeroU64::new(config.connect_timeout_ms);
         let connect = ConnectConfig { limits, timeout_ms, ..ConnectConfig::default() };
-        Wire { connect, tls: tls_of(config), conn: None, failed: None }
+        let file = is_in_file(config).then(|| Arc::clone(config));
+        Wire { connect, tls: tls_of(config), conn: None, failed: None, file, read: None }
     }
 
     pub(super) fn owns(&self, conn: ConnId) -> bool {
@@ -51,6 +60,9 @@ impl Wire {
     /// Sends what the engine has to say.
     pub(super) fn flush(&mut self, cx: &mut Context<Link>, now_ms: u64, engine: &mut NatsEngine) {
         engine.flush(now_ms, &mut WireOnLoop { wire: self, cx });
+        if let Some(read) = self.read.take() {
+            engine.handle_credentials(now_ms, read);
+        }
         if let Some(error) = self.failed.take() {
             engine.handle_closed(now_ms, &error.to_string());
         }
@@ -58,15 +70,28 @@ impl Wire {
 }
 
 impl Pipe for WireOnLoop<'_> {
-    fn open(&mut self, server: &Server) {
+    fn open(&mut self, server: &Server, tls_first: bool) {
         self.close();
-        let Wire { connect, tls, conn, failed } = &mut *self.wire;
+        let Wire { connect, tls, conn, failed, file, read } = &mut *self.wire;
         // A name that no certificate can bear was refused when it was set.
-        connect.tls = tls.as_ref().and_then(|tls| tls.client(&server.host).ok());
+        let tls = tls.as_ref().filter(|_| tls_first);
+        connect.tls = tls.and_then(|tls| tls.client(&server.host).ok());
+        // It may have been replaced: a JWT is over in time.
+        *read = file.as_ref().and_then(|config| Some(credentials(config)?.1));
         match self.cx.connect_name(&server.host, server.port, connect) {
             Ok(new) => *conn = Some(new),
             Err(error) => *failed = Some(error),
         }
+    }
+
+    fn begin_tls(&mut self, server: &Server, unread: &[u8]) -> Result<(), String> {
+        let tls = self.wire.tls.as_ref().and_then(|tls| tls.client(&server.host).ok());
+        let (Some(tls), Some(conn)) = (tls, self.wire.conn) else {
+            return Err("the settings of TLS cannot be used".to_owned());
+        };
+        let timeout_ms = self.wire.connect.timeout_ms;
+        let begun = self.cx.begin_tls(conn, &tls, unread, timeout_ms);
+        begun.map_err(|error| error.to_string())
     }
 
     fn close(&mut self) {
@@ -98,9 +123,15 @@ pub(super) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
             user: config.user.as_deref().map(str::to_owned),
             password: reveal(&config.password),
             token: reveal(&config.token),
+            // One that is no seed was refused when it was set.
+            credentials: credentials(config).and_then(|(_, read)| read.ok()),
         },
         prefix: config.prefix.to_string(),
-        tls: config.tls,
+        tls: match (config.tls, config.tls_handshake_first) {
+            (false, _) => TlsMode::Off,
+            (true, false) => TlsMode::Upgrade,
+            (true, true) => TlsMode::HandshakeFirst,
+        },
         stream: config.jetstream.then_some(stream),
         // What waits for a connection is refused before the hub gives up on it: then nothing was stored for sure.
         hold_ms: config.timeout_ms / 2,

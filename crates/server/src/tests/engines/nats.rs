@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use dunlin_config::{Engine, EngineKind};
+use dunlin_config::{Engine, EngineKind, Secret};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 
 use super::super::{Cluster, Listener, TIMEOUT};
@@ -20,7 +21,13 @@ struct Nats {
 
 impl Nats {
     fn start() -> Nats {
+        Nats::start_with("")
+    }
+
+    /// One with a configuration in its own language.
+    fn start_with(config: &str) -> Nats {
         let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("nats.conf"), config).unwrap();
         let (child, addr) = spawn(&directory, -1).expect("nats-server starts");
         Nats { addr, child, directory }
     }
@@ -58,7 +65,9 @@ impl Drop for Nats {
 fn spawn(directory: &TempDir, port: i32) -> Option<(Child, SocketAddr)> {
     let mut child = Command::new("nats-server")
         .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"])
-        .arg(directory.path())
+        .arg(directory.path().join("store"))
+        .arg("-c")
+        .arg(directory.path().join("nats.conf"))
         .stderr(Stdio::piped())
         .spawn()
         .unwrap_or_else(|error| panic!("nats-server: {error}; scripts/packages installs it"));
@@ -142,4 +151,60 @@ fn a_nats_without_jetstream_is_named_and_the_rest_goes_on() {
     assert_eq!(local.next().unwrap()["pub"]["data"], 1);
     let _ = plain.kill();
     let _ = plain.wait();
+}
+
+/// Of a user that nobody has but these tests: seed and public key, made by `nk -gen user -pubout`.
+const SEED: &str = "SUAFOI4M5WPR57IPS36SGGJM3K7WGC2SW5MAIBBJXGQ27W2IPNRHTOUKT4";
+const PUBLIC: &str = "UBJHEHGFI4EEBOKRZ6KWHDCPGNBN4VKANEP2LDKZL33LL4CL37S2CLOH";
+
+/// As operators run it: TLS on the same port behind the greeting, clients with certificates, a user with an nkey in a file.
+#[test]
+fn nodes_log_in_by_tls_a_certificate_and_an_nkey_and_a_key_that_is_replaced_is_used() {
+    let files = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = files.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let issue = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
+    };
+    let (chain, key) = issue("127.0.0.1");
+    let nats = Nats::start_with(&format!(
+        "tls {{ cert_file: {:?}, key_file: {:?}, ca_file: {:?}, verify: true }}\n\
+         authorization {{ users = [{{ nkey: {PUBLIC} }}] }}",
+        file("cert", &chain),
+        file("key", &key),
+        file("ca", &authority.pem()),
+    ));
+    let (chain, key) = issue("node");
+    // Not the seed yet: what is wrong with it is said, and the node serves.
+    let seed = file("seed", "SU...\n");
+    let engine = || Engine {
+        tls: true,
+        ca: Some(authority.pem().into()),
+        tls_client_cert: Some(chain.as_str().into()),
+        tls_client_key: Some(Secret::new(key.as_str())),
+        nkey_seed_file: Some(seed.as_str().into()),
+        ..nats.engine()
+    };
+    let health = |node: &Cluster| node.state.engines.health().into_values().next();
+    let early = Cluster::start_with(1, |config| super::on_engine(config, engine()));
+    until("a broken file has a name", || health(&early) == Some("bad_credentials"));
+    file("seed", SEED);
+    until("the file is read again", || health(&early) == Some("ready"));
+    crosses(&node_on(1, engine()), &node_on(2, engine()));
+
+    let stranger = Cluster::start_with(1, |config| {
+        let ca = KeyPair::generate().unwrap();
+        let other = CertificateParams::new(vec!["other".to_owned()]).unwrap();
+        let other = other.self_signed(&ca).unwrap().pem();
+        super::on_engine(config, Engine { ca: Some(other.into()), ..engine() });
+    });
+    until("a server that is not trusted has a name", || health(&stranger) == Some("tls_failed"));
 }

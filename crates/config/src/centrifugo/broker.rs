@@ -1,0 +1,183 @@
+//! The NATS broker, as an engine that all namespaces name.
+
+use serde_json::{Value, json};
+
+use super::Mapping;
+use super::source::{Source, milliseconds, switch};
+use crate::entries::wrong_address;
+use crate::path::Path;
+
+/// What the engine is called.
+const NAME: &str = "main";
+
+/// Behind the namespaces, which name it.
+pub(super) fn broker(source: &mut Source) {
+    let is_nats = source.peek("broker.type").and_then(Value::as_str) == Some("nats");
+    if !is_nats || !source.peek("broker.enabled").is_some_and(switch) {
+        return;
+    }
+    // Others publish to the subjects that it has then, and nobody here listens to them.
+    if source.peek("broker.nats.raw_mode.enabled").is_some_and(switch) {
+        let note = "there is no raw mode: subjects and messages of the engine are Dunlin's own";
+        source.row("broker.nats.raw_mode", Mapping::Absent, note);
+        return;
+    }
+    let url = source.peek("broker.nats.url").cloned().unwrap_or(json!("nats://localhost:4222"));
+    let Some(servers) = url.as_str().and_then(Servers::of) else {
+        let note = "it cannot be read: write `engines` by hand, with `type = \"nats\"`";
+        source.row("broker.nats.url", Mapping::Absent, note);
+        return;
+    };
+    let mut engine = json!({ "type": "nats", "addresses": servers.addresses, "tls": servers.tls });
+    for (key, value) in
+        [("user", &servers.user), ("password", &servers.password), ("token", &servers.token)]
+    {
+        if let Some(value) = value {
+            engine[key] = value.as_str().into();
+        }
+    }
+    for key in ["broker.enabled", "broker.type", "broker.nats.url"] {
+        source.take(key);
+    }
+    source.row("broker.type", Mapping::Changed, "`engines.main`, which every namespace names");
+    source.row("broker.nats.url", Mapping::Taken, "`engines.main.addresses`, and the login");
+    tls(source, &mut engine);
+    if let Some(ms) = source.take("broker.nats.dial_timeout").as_ref().and_then(milliseconds) {
+        engine["connect_timeout_ms"] = ms.clamp(10, 60_000).into();
+        let note = "`engines.main.connect_timeout_ms`";
+        source.row("broker.nats.dial_timeout", Mapping::Taken, note);
+    }
+    if let Some(prefix) = source.text("broker.nats.prefix") {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        let fits = prefix.len() <= 64 && prefix.bytes().all(is_plain);
+        let note = match fits {
+            true => "`engines.main.prefix`; messages of Centrifugo and Dunlin are not the same",
+            false => "a stream cannot be called so: `engines.main.prefix` has its default",
+        };
+        if fits {
+            engine["prefix"] = prefix.into();
+        }
+        source.row("broker.nats.prefix", Mapping::Changed, note);
+    }
+    if source.take("broker.nats.allow_wildcards").is_some() {
+        let note = "a subscription is to one channel";
+        source.row("broker.nats.allow_wildcards", Mapping::Absent, note);
+    }
+    // Its broker keeps nothing, and so needs no JetStream.
+    engine["jetstream"] = name_engine(source).into();
+    source.set(&Path::of("engines").join(NAME), engine);
+}
+
+/// Every namespace lives there. Whether any has history.
+fn name_engine(source: &mut Source) -> bool {
+    let namespaces = source.out.pointer("/channel/namespaces").and_then(Value::as_object);
+    let names: Vec<String> = namespaces.into_iter().flat_map(|all| all.keys().cloned()).collect();
+    let mut paths = vec![Path::of("channel.without_namespace")];
+    paths.extend(names.iter().map(|name| Path::of("channel.namespaces").join(name)));
+    let mut keeps = false;
+    for path in paths {
+        source.set(&path.join("engine"), NAME);
+        let size = source.out.pointer(&path.join("history_size").pointer());
+        keeps |= size.and_then(Value::as_u64).is_some_and(|size| size > 0);
+    }
+    keeps
+}
+
+fn tls(source: &mut Source, engine: &mut Value) {
+    let Some(given) = source.take("broker.nats.tls") else { return };
+    if !switch(&given["enabled"]) {
+        return source.row("broker.nats.tls", Mapping::Absent, "it is not enabled");
+    }
+    engine["tls"] = true.into();
+    source.row("broker.nats.tls", Mapping::Taken, "`engines.main.tls`");
+    let text = |key: &str| given[key].as_str().filter(|text| !text.is_empty());
+    let is_pem = |text: &str| text.contains("-----BEGIN");
+    if let Some(ca) = text("server_ca_pem") {
+        match is_pem(ca) {
+            true => engine["ca"] = ca.into(),
+            false => {
+                let note = "it is not PEM: set `engines.main.ca` to its text; until then the system's roots hold";
+                source.row("broker.nats.tls.server_ca_pem", Mapping::Closed, note);
+            }
+        }
+    }
+    match (text("cert_pem"), text("key_pem")) {
+        (None, None) => {}
+        (Some(certificate), Some(key)) if is_pem(certificate) && is_pem(key) => {
+            engine["tls_client_cert"] = certificate.into();
+            engine["tls_client_key"] = key.into();
+        }
+        _ => {
+            let note = "they are not PEM: set `engines.main.tls_client_cert` and `tls_client_key` to their texts";
+            source.row("broker.nats.tls.cert_pem", Mapping::Closed, note);
+        }
+    }
+    if switch(&given["insecure_skip_verify"]) {
+        let note = "a certificate is always verified: set `engines.main.ca`";
+        source.row("broker.nats.tls.insecure_skip_verify", Mapping::Closed, note);
+    }
+    if text("server_name").is_some() {
+        let note = "the certificate bears the name in `engines.main.addresses`";
+        source.row("broker.nats.tls.server_name", Mapping::Closed, note);
+    }
+}
+
+/// What a URL of NATS's clients says: several servers, the login in the first that has one.
+#[derive(Default)]
+struct Servers {
+    addresses: Vec<String>,
+    user: Option<String>,
+    password: Option<String>,
+    token: Option<String>,
+    tls: bool,
+}
+
+impl Servers {
+    fn of(url: &str) -> Option<Servers> {
+        let mut servers = Servers::default();
+        for url in url.split(',').map(str::trim) {
+            let (scheme, rest) = url.split_once("://").unwrap_or(("nats", url));
+            servers.tls |= match scheme {
+                "nats" => false,
+                "tls" => true,
+                _ => return None,
+            };
+            let rest = rest.trim_end_matches('/');
+            let (login, address) =
+                rest.rsplit_once('@').map_or((None, rest), |(login, at)| (Some(login), at));
+            let host_end = address.rfind(']').map_or(0, |at| at + 1);
+            let address = match address[host_end..].contains(':') {
+                true => address.to_owned(),
+                false => format!("{address}:4222"),
+            };
+            if wrong_address(&address).is_some() || servers.addresses.contains(&address) {
+                return None;
+            }
+            servers.addresses.push(address);
+            let Some(login) = login.filter(|_| servers.user.is_none() && servers.token.is_none())
+            else {
+                continue;
+            };
+            match login.split_once(':') {
+                Some((user, password)) => {
+                    (servers.user, servers.password) =
+                        (Some(decoded(user)?), Some(decoded(password)?));
+                }
+                None => servers.token = Some(decoded(login)?),
+            }
+        }
+        Some(servers)
+    }
+}
+
+/// What is written with percent signs (RFC 3986 §2.1).
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut parts = text.split('%');
+    bytes.extend_from_slice(parts.next()?.as_bytes());
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
+}

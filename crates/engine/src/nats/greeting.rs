@@ -1,0 +1,200 @@
+//! How a connection begins: the server says who it is, TLS begins, and the client says who it is.
+//!
+//! A server of NATS speaks plain text first. What it says there came from anybody: by it alone no secret leaves where TLS is
+//! wanted, and nothing that comes before the handshake passes for what comes by TLS.
+
+use dunlin_wire::nats::{Limits, Operation, PING, encode_connect, encode_subscribe, parse};
+use serde::{Deserialize, Serialize};
+
+use super::session::{ANSWERS, GREETING_MS, Phase};
+use super::{Credentials, CredentialsError, NatsEngine, Pipe, TlsMode, refusals};
+use crate::status::ShardState;
+
+/// Bytes that are looked at of what came where TLS is to begin.
+const UNREAD_BYTES_MAX: usize = 4096;
+
+/// What a server says of itself.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Info {
+    server_id: String,
+    version: String,
+    headers: bool,
+    max_payload: usize,
+    jetstream: bool,
+    tls_required: bool,
+    tls_available: bool,
+    nonce: String,
+    cluster: Option<String>,
+}
+
+/// What a client says of itself.
+#[derive(Serialize)]
+struct Connect<'a> {
+    verbose: bool,
+    pedantic: bool,
+    headers: bool,
+    no_responders: bool,
+    echo: bool,
+    lang: &'a str,
+    version: &'a str,
+    protocol: u8,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pass: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auth_token: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nkey: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jwt: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sig: Option<String>,
+    tls_required: bool,
+}
+
+impl NatsEngine {
+    pub(super) fn handle_info(&mut self, now_ms: u64, json: &[u8]) {
+        let info: Info = serde_json::from_slice(json).unwrap_or_default();
+        let session = &mut self.session;
+        if info.max_payload > 0 {
+            session.max_payload = info.max_payload;
+        }
+        if session.phase != Phase::Connected {
+            return;
+        }
+        session.version.clone_from(&info.version);
+        // What one server keeps it may lose when it ends; of a cluster, others have it, and a majority has answered.
+        let is_alone = info.jetstream && info.cluster.is_none();
+        session.generation = match is_alone {
+            true => info.server_id.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+            }),
+            false => 1,
+        };
+        session.nonce = info.nonce;
+        if !info.headers {
+            self.refuse(now_ms, refusals::TOO_OLD, "the server takes no headers");
+            return self.give_up(now_ms);
+        }
+        match self.config.tls {
+            TlsMode::Off if info.tls_required => {
+                self.refuse(now_ms, refusals::TLS_REQUIRED, "the server asks for TLS");
+                self.give_up(now_ms);
+            }
+            TlsMode::Off | TlsMode::HandshakeFirst => self.connect(now_ms),
+            TlsMode::Upgrade if info.tls_required || info.tls_available => {
+                // It begins at the end of the turn.
+                self.session.phase = Phase::Securing;
+                self.session.due_ms = now_ms + GREETING_MS;
+                self.session.begin_tls = true;
+            }
+            TlsMode::Upgrade => {
+                self.refuse(now_ms, refusals::TLS_UNAVAILABLE, "the server does not offer TLS");
+                self.give_up(now_ms);
+            }
+        }
+    }
+
+    /// What came where TLS is to begin, or has begun: it is not read, and TLS does not begin.
+    pub(super) fn keep_unread(&mut self, bytes: &[u8]) {
+        let input = &mut self.session.input;
+        let room = UNREAD_BYTES_MAX.saturating_sub(input.len());
+        input.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// Begins TLS on the connection if the server awaits it.
+    pub(super) fn flush_tls(&mut self, now_ms: u64, pipe: &mut impl Pipe) {
+        if self.session.phase != Phase::Securing || !std::mem::take(&mut self.session.begin_tls) {
+            return;
+        }
+        let unread = std::mem::take(&mut self.session.input);
+        // A server that has no room says so in plain text, and closes.
+        if let Ok(Some((Operation::Error(text), _))) = parse(&unread, &Limits::default()) {
+            self.refuse(now_ms, refusals::of_text(text), text);
+            return self.give_up(now_ms);
+        }
+        let server = self.server().clone();
+        if let Err(reason) = pipe.begin_tls(&server, &unread) {
+            self.refuse(now_ms, refusals::TLS_FAILED, &reason);
+            self.give_up(now_ms);
+        }
+    }
+
+    /// The handshake that [`Pipe::begin_tls`] began is done.
+    pub fn handle_secured(&mut self, now_ms: u64) {
+        if self.session.phase == Phase::Securing {
+            self.connect(now_ms);
+        }
+    }
+
+    /// TLS failed, in the handshake or behind it, and with it the connection; `reason` says why. Another is made by itself.
+    pub fn handle_tls_failed(&mut self, now_ms: u64, reason: &str) {
+        if self.session.phase != Phase::Idle {
+            self.refuse(now_ms, refusals::TLS_FAILED, reason);
+            self.disconnected(now_ms);
+        }
+    }
+
+    /// From now on the login is by this key, as it was read anew. One that could not be read is a refusal until it can.
+    pub fn handle_credentials(&mut self, now_ms: u64, read: Result<Credentials, CredentialsError>) {
+        match read {
+            Ok(credentials) => self.config.login.credentials = Some(credentials),
+            Err(error) => {
+                self.refuse(now_ms, refusals::BAD_CREDENTIALS, &error.to_string());
+                self.give_up(now_ms);
+            }
+        }
+    }
+
+    /// Whether the login is by credentials that are over, by the clock of this machine.
+    pub(super) fn has_expired(&self, now_ms: u64) -> bool {
+        let expires_s = self.config.login.credentials.as_ref().and_then(Credentials::expires_s);
+        expires_s.is_some_and(|expires_s| expires_s <= (now_ms + self.unix_ms) / 1000)
+    }
+
+    /// Says who connects.
+    fn connect(&mut self, now_ms: u64) {
+        let login = &self.config.login;
+        let key = login.credentials.as_ref();
+        if key.is_some() && self.session.nonce.is_empty() {
+            self.refuse(now_ms, refusals::NO_NONCE, "the server gave nothing to sign");
+            return self.give_up(now_ms);
+        }
+        let jwt = key.and_then(Credentials::jwt);
+        let connect = Connect {
+            verbose: false,
+            pedantic: false,
+            headers: true,
+            no_responders: true,
+            echo: true,
+            lang: "rust",
+            version: env!("CARGO_PKG_VERSION"),
+            protocol: 1,
+            name: &self.config.name,
+            user: login.user.as_deref(),
+            pass: login.password.as_deref(),
+            auth_token: login.token.as_deref(),
+            // The JWT says of which key it is.
+            nkey: key.filter(|_| jwt.is_none()).map(Credentials::public_key),
+            jwt,
+            sig: key.map(|key| key.sign(self.session.nonce.as_bytes())),
+            tls_required: self.config.tls != TlsMode::Off,
+        };
+        let connect = serde_json::to_vec(&connect).unwrap_or_default();
+        encode_connect(&mut self.out, &connect);
+        let answers = format!("{}*", self.answers);
+        encode_subscribe(&mut self.out, answers.as_bytes(), ANSWERS);
+        self.out.extend_from_slice(PING);
+        self.session.phase = Phase::Greeting;
+        self.session.due_ms = now_ms + GREETING_MS;
+    }
+
+    /// The server closed, or waited for too long, before it had said a word.
+    pub(super) fn no_greeting(&mut self, now_ms: u64) {
+        self.session.enter(now_ms, ShardState::Refused(refusals::NO_GREETING));
+        "the server said nothing".clone_into(&mut self.session.detail);
+    }
+}
