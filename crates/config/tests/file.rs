@@ -51,6 +51,7 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
         "it is shorter than 16 bytes",
         "there is no ",
         "Redis has none",
+        "for NATS alone",
         "it is not set",
         "it is set twice, inline and as a file",
         "there is a signing key too",

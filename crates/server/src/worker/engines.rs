@@ -57,7 +57,7 @@ struct RunningEngine {
 /// An engine of any kind, and its connections.
 enum Machine {
     Redis(Box<RedisEngine>, Wires),
-    Nats(Box<NatsEngine>, Wire),
+    Nats(Box<NatsEngine>, Box<Wire>),
 }
 
 /// Of whichever engine it is.
@@ -80,7 +80,7 @@ impl Machine {
             ),
             EngineKind::Nats => Machine::Nats(
                 Box::new(NatsEngine::new(nats_config(config), seed, now.ms, now.unix_ms)),
-                Wire::new(config),
+                Box::new(Wire::new(config)),
             ),
         }
     }
