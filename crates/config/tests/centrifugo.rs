@@ -474,6 +474,13 @@ fn a_broker_on_nats_becomes_an_engine() {
     }
     assert!(imported.rows.iter().all(|row| !row.note.contains("p@ss")));
 
+    // Redis beside it has no channels.
+    let mut both = nats(json!({"url": "nats://10.0.0.7:4222"}));
+    both["engine"] = ordinary()["engine"].clone();
+    let imported = taken(&both);
+    assert_eq!(imported.config.engines["main"].kind, dunlin_config::EngineKind::Nats);
+    assert_eq!((imported.config.engines.len(), imported.config.cluster.engine.as_ref()), (1, None));
+
     let mut plain = nats(json!({"url": "tls://token@[2001:db8::7]"}));
     plain["channel"]["namespaces"] = json!([]);
     let imported = taken(&plain);

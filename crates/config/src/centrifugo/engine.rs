@@ -25,7 +25,9 @@ pub(super) fn engine(source: &mut Source) {
     if source.peek("broker.enabled").is_some_and(switch) {
         // That of NATS is taken behind this.
         let note = match source.peek("broker.type").and_then(Value::as_str) {
-            Some("nats") => "channels are where `broker` says; what is kept in Redis beside it is not taken",
+            Some("nats") => {
+                "channels are where `broker` says; what is kept in Redis beside it is not taken"
+            }
             _ => "channels are where `broker` says: write `engines` by hand",
         };
         source.take("engine.type");
