@@ -247,7 +247,7 @@ fn an_engine_on_nats_has_one_login() {
     for good in [&plain, &nkey, &creds] {
         assert_eq!(check(good.clone()), Vec::<String>::new());
     }
-    let both = dunlin_config::Engine { token: secret(), ..nkey.clone() };
+    let both = dunlin_config::Engine { token: secret(), ..nkey };
     assert_eq!(check(both), ["engines.main.nkey_seed: there is `token`, too; set one of them"]);
     let user =
         dunlin_config::Engine { user: Some("u".into()), password: secret(), ..creds.clone() };

@@ -35,7 +35,7 @@ impl Key {
     }
 
     /// A JWT about somebody, that this key vouches for.
-    fn issue(&self, subject: &str, expires_s: u64, nats: Value) -> String {
+    fn issue(&self, subject: &str, expires_s: u64, nats: &Value) -> String {
         let header = json!({ "typ": "JWT", "alg": "ed25519-nkey" });
         let mut claims = json!({
             "jti": "1", "iat": 1_600_000_000, "iss": self.public(), "sub": subject, "name": "test",
@@ -123,14 +123,14 @@ fn trusting() -> (NatsServer, Key) {
         "type": "account", "version": 2, "limits": limits,
         "revocations": { Key::new(USER, 9).public(): 1_900_000_000 },
     });
-    let of_dunlin = operator.issue(&account.public(), 0, of_account.clone());
+    let of_dunlin = operator.issue(&account.public(), 0, &of_account);
     of_account["limits"]["mem_storage"] = 0.into();
     of_account["limits"]["disk_storage"] = 0.into();
-    let of_system = operator.issue(&system.public(), 0, of_account);
+    let of_system = operator.issue(&system.public(), 0, &of_account);
     let config = format!(
         "operator: {}\nsystem_account: {system}\nresolver: MEMORY\n\
          resolver_preload: {{ {}: {of_dunlin}, {system}: {of_system} }}",
-        operator.issue(&operator.public(), 0, of_operator),
+        operator.issue(&operator.public(), 0, &of_operator),
         account.public(),
         system = system.public(),
     );
@@ -142,7 +142,7 @@ fn creds(account: &Key, user: &Key, expires_s: u64) -> String {
     let of_user = json!({
         "type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1, "pub": {}, "sub": {},
     });
-    let jwt = account.issue(&user.public(), expires_s, of_user);
+    let jwt = account.issue(&user.public(), expires_s, &of_user);
     format!(
         "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n\
          ************************* IMPORTANT *************************\n\
@@ -157,7 +157,7 @@ fn credentials_are_those_that_an_account_vouches_for() {
     let user = Key::new(USER, 1);
     let text = creds(&account, &user, 4_000_000_000);
     let credentials = Credentials::from_creds(&text).unwrap();
-    let config = by(server.config(), credentials.clone());
+    let config = by(server.config(), credentials);
     assert!(!format!("{config:?}").contains(&user.seed()));
     let mut fleet = Fleet::new(&config, 2);
     fleet.subscribe(0, "a", KEPT);

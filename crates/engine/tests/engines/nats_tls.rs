@@ -237,7 +237,7 @@ fn what_speaks_tls_from_the_first_byte_is_spoken_to_so() {
         role: ServerRole::Data,
     };
     let config = NatsConfig { login: by_password(), ..NatsConfig::new(vec![place]) };
-    let first = NatsConfig { tls: TlsMode::HandshakeFirst, ..config.clone() };
+    let first = NatsConfig { tls: TlsMode::HandshakeFirst, ..config };
     let mut fleet = Fleet::by_tls(&first, 1, &authority.trusted());
     fleet.until_ready();
     fleet.publish(0, "a", "x");
