@@ -5,8 +5,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use dunlin_hub::{SessionId, TagFilter, Tags, tenant};
-use dunlin_protocol::json::{Object, write_string};
+use dunlin_protocol::json::Object;
 use serde_json::{Map, Value};
+
+use crate::labels::write_labels;
 
 /// Which connections are asked for: all of what is set has to fit.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -107,13 +109,7 @@ impl ConnectionPage {
             if let Some(info) = &of.info {
                 connection.raw("info", info);
             }
-            if !of.labels.is_empty() {
-                let mut labels = Object::begin(connection.key("labels"));
-                for (name, value) in of.labels.iter() {
-                    write_string(labels.text_key(name), value);
-                }
-                labels.end();
-            }
+            write_labels(&mut connection, &of.labels);
             let mut channels = Object::begin(connection.key("channels"));
             for channel in &of.channels {
                 Object::begin(channels.text_key(tenant::bare(channel))).end();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use dunlin_hub::Tags;
+use dunlin_protocol::json::{Object, write_string};
 
 /// Most labels of a connection.
 pub(crate) const LABELS_MAX: usize = 32;
@@ -44,6 +45,18 @@ pub(crate) fn tags_of(labels: BTreeMap<String, String>) -> Result<Tags, LabelsEr
         return Err(LabelsError::Bytes(bytes));
     }
     Ok(labels.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+}
+
+/// Writes the labels of a connection into what is said of it, if it has any.
+pub(crate) fn write_labels(object: &mut Object<'_>, labels: &Tags) {
+    if labels.is_empty() {
+        return;
+    }
+    let mut members = Object::begin(object.key("labels"));
+    for (name, value) in labels.iter() {
+        write_string(members.text_key(name), value);
+    }
+    members.end();
 }
 
 #[cfg(test)]

@@ -4,10 +4,12 @@ use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dunlin_hub::{PayloadFormat, SessionId};
+use dunlin_hub::{PayloadFormat, SessionId, Tags};
 use dunlin_protocol::centrifuge::{ConnectRequest, PublishRequest, RpcRequest, SubscribeRequest};
 use dunlin_protocol::json::{Object, write_string};
 use dunlin_protocol::{Encoding, Format, Payload};
+
+use crate::labels::write_labels;
 
 /// Whose request it is.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +20,7 @@ pub(crate) struct Requester<'a> {
     pub(crate) user: &'a str,
     /// Raw JSON, where the proxy wants it.
     pub(crate) meta: Option<&'a [u8]>,
+    pub(crate) labels: &'a Tags,
     pub(crate) address: Option<IpAddr>,
     /// Of its HTTP request, and of its connect command.
     pub(crate) headers: &'a [(String, String)],
@@ -94,6 +97,7 @@ impl Question<'_> {
         if let Some(meta) = requester.meta {
             body.raw("meta", meta);
         }
+        write_labels(&mut body, requester.labels);
         body.end();
         out
     }
@@ -116,11 +120,13 @@ mod tests {
 
     fn asked(question: &Question<'_>) -> Value {
         let client = SessionId::from_u64(7).unwrap();
+        let labels = [("tier".into(), "pro".into())].into_iter().collect();
         let requester = Requester {
             client,
             encoding: Encoding::WsJson,
             user: "ada",
             meta: Some(b"[1]"),
+            labels: &labels,
             address: None,
             headers: &[],
             emulated: &[],
@@ -134,7 +140,7 @@ mod tests {
             br#"{"data":{"a":1},"name":"js","version":"5","subs":{"b\"":{},"c":{}}}"#,
         )
         .unwrap();
-        let requester = json!({"client": "7", "transport": "websocket", "protocol": "json", "encoding": "json", "meta": [1]});
+        let requester = json!({"client": "7", "transport": "websocket", "protocol": "json", "encoding": "json", "meta": [1], "labels": {"tier": "pro"}});
         let with = |more: Value| {
             let mut all = requester.clone();
             all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -145,6 +145,7 @@ impl Worker<'_> {
             encoding,
             user: view.user,
             meta,
+            labels: self.hub.labels(call.session),
             address: None,
             headers: &[],
             emulated: &[],
