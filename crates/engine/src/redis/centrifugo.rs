@@ -26,8 +26,8 @@ use dunlin_hub::engine::EngineEvent;
 
 use super::RedisEngine;
 use super::centrifugo_message::{self as message, DELTA, Message, encoded};
+use super::encode::Arguments;
 use super::operation::{Batch, Operation};
-use super::send::Arguments;
 
 impl RedisEngine {
     /// A message of a channel that is heard. `is_synced`: the position has come since the connection was made.

@@ -19,6 +19,7 @@
 mod centrifugo;
 mod centrifugo_message;
 mod config;
+mod encode;
 mod keys;
 mod known;
 mod moving;
