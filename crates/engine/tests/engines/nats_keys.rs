@@ -7,7 +7,7 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
 
 use crate::nats_server::NatsServer;
-use crate::nodes::{Fleet, KEPT, Node, heard};
+use crate::nodes::{Fleet, Node};
 
 const OPERATOR: u8 = 14 << 3;
 const ACCOUNT: u8 = 0;
@@ -96,9 +96,8 @@ fn an_nkey_signs_what_the_server_asks_for() {
     let key = Credentials::from_seed(&user.seed()).unwrap();
     assert_eq!(key.public_key(), user.public());
     let mut fleet = Fleet::new(&by(server.config(), key.clone()), 2);
-    fleet.subscribe(0, "a", KEPT);
     fleet.publish(1, "a", "x");
-    fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 1);
+    assert_eq!(fleet.publish(0, "a", "y").offset, 2);
     // Each connection has a nonce of its own.
     fleet.cut(0);
     fleet.publish(0, "a", "y");
@@ -160,9 +159,8 @@ fn credentials_are_those_that_an_account_vouches_for() {
     let config = by(server.config(), credentials);
     assert!(!format!("{config:?}").contains(&user.seed()));
     let mut fleet = Fleet::new(&config, 2);
-    fleet.subscribe(0, "a", KEPT);
     fleet.publish(1, "a", "x");
-    fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 1);
+    assert_eq!(fleet.publish(0, "a", "y").offset, 2);
 
     // Of an account that nobody vouches for; over; revoked; the key alone.
     let refused = |text: &str| by(server.config(), Credentials::from_creds(text).unwrap());
@@ -187,4 +185,21 @@ fn credentials_that_are_read_anew_are_used() {
     fleet.read_credentials(0, Credentials::from_creds(&renewed));
     fleet.until_ready();
     fleet.publish(0, "a", "x");
+}
+
+/// A server ends the connection when the JWT is over; the next is made by the one that has taken its place.
+#[test]
+fn a_connection_outlives_its_jwt_by_the_next_one() {
+    let (server, account) = trusting();
+    let user = Key::new(USER, 1);
+    let now_s =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let brief = Credentials::from_creds(&creds(&account, &user, now_s + 3)).unwrap();
+    let mut fleet = Fleet::new(&by(server.config(), brief), 1);
+    fleet.publish(0, "a", "x");
+    fleet.until("over", |nodes| state(&nodes[0]) == "credentials_expired");
+    let next = creds(&account, &user, 4_000_000_000);
+    fleet.read_credentials(0, Credentials::from_creds(&next));
+    fleet.until_ready();
+    assert_eq!(fleet.publish(0, "a", "y").offset, 2);
 }

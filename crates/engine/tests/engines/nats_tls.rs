@@ -6,6 +6,7 @@ use std::sync::mpsc;
 
 use dunlin_engine::nats::{Login, NatsConfig, NatsEngine, TlsMode};
 use dunlin_engine::{Server, ServerRole};
+use dunlin_hub::HistoryFilter;
 use dunlin_net::Tls;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -13,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
 
 use crate::nats_server::NatsServer;
-use crate::nodes::{Fleet, KEPT, Node, heard};
+use crate::nodes::{Fleet, Node};
 
 /// An authority with its certificates, as files and as text.
 struct Authority {
@@ -93,9 +94,9 @@ fn a_server_that_speaks_plain_text_first_is_upgraded_to_tls() {
         let config = NatsConfig { login: by_password(), ..upgraded(server.config()) };
         let mut fleet = Fleet::by_tls(&config, 2, &authority.trusted());
         fleet.until_ready();
-        fleet.subscribe(0, "a", KEPT);
         fleet.publish(1, "a", &"x".repeat(100_000));
-        fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 1);
+        let history = fleet.history(0, "a", HistoryFilter::default()).unwrap();
+        assert_eq!(history.publications[0].data().len(), 100_000);
         // And again, each time by TLS.
         fleet.cut(0);
         fleet.publish(1, "a", "while it is cut off");
