@@ -429,3 +429,31 @@ fn two_nodes_of_one_name_are_named_until_one_has_another() {
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+/// As Redis has it after its clock was set forth or back by an hour: all leases have ended, or end an hour later.
+fn shift_leases(cluster: &Cluster, by_ms: i64) {
+    const SHIFT: &str = "local all = redis.call('HGETALL', KEYS[1])
+        for at = 1, #all, 2 do
+          local uid, ends, facts = string.match(all[at + 1], '^(%S+) (%d+) (.*)$')
+          redis.call('HSET', KEYS[1], all[at], string.format('%s %.0f %s', uid, ends + ARGV[1], facts))
+        end
+        return 'shifted'";
+    let by = by_ms.to_string();
+    let said = cluster.redis.cli(&["EVAL", SHIFT, "1", "dunlin:cluster:nodes", &by]);
+    assert!(said.contains("shifted"), "{said}");
+}
+
+/// Set back, it kept a node that was dead alive for an hour, with everybody who had been there.
+#[test]
+fn a_clock_that_jumps_ends_no_membership_and_prolongs_none() {
+    let mut cluster = Cluster::start(2);
+    let _ann = Client::connect(&cluster.nodes[0], "ann", "room");
+    let _bob = Client::connect(&cluster.nodes[1], "bob", "room");
+    cluster.nodes[0].until_present("room", &["ann", "bob"]);
+    shift_leases(&cluster, -3_600_000);
+    cluster.settle();
+    cluster.nodes[0].until_present("room", &["ann", "bob"]);
+    cluster.nodes[1].kill();
+    shift_leases(&cluster, 3_600_000);
+    cluster.nodes[0].until_present("room", &["ann"]);
+}

@@ -295,6 +295,7 @@ impl Agent {
             tokens: tokens_of(&self.state),
             settings_log: position.log,
             settings_revision: position.revision,
+            lease_ms: self.lease.lease_ms,
         }
     }
 

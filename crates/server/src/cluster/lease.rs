@@ -42,6 +42,9 @@ pub(crate) struct Facts {
     pub(crate) settings_log: u64,
     #[serde(default)]
     pub(crate) settings_revision: u64,
+    /// How long its writes hold, by which a lease is known that a clock which was set back has prolonged.
+    #[serde(default)]
+    pub(crate) lease_ms: u64,
 }
 
 impl Facts {
@@ -92,7 +95,7 @@ pub(super) struct Beat {
 
 /// KEYS: nodes, uids, links, settings. ARGV: uid, number, milliseconds, facts, whether to take over a number whose lease has ended, channel
 /// of this node's own pub/sub probe, the probe, number of the connection.
-const WRITE: &str = r"
+const WRITE: &str = r#"
 local link = redis.call('HGET', KEYS[3], ARGV[1])
 if link and tonumber(link) > tonumber(ARGV[8]) then return {'late', {}, {}, {'0', '0'}} end
 local time = redis.call('TIME')
@@ -104,6 +107,12 @@ for at = 1, #entries, 2 do
   local uid, ends, facts = string.match(entries[at + 1], '^(%S+) (%d+) (.*)$')
   if uid then
     ends = tonumber(ends)
+    local held = tonumber(string.match(facts, '"lease_ms":(%d+)') or '0')
+    if held > 0 and ends > now + held then
+      -- The clock was set back: no lease holds for longer than its node asked for.
+      ends = now + held
+      redis.call('HSET', KEYS[1], entries[at], string.format('%s %.0f %s', uid, ends, facts))
+    end
     if entries[at] == ARGV[2] then
       if uid == ARGV[1] then own = ends else holder = ends end
     elseif uid == ARGV[1] then
@@ -136,7 +145,7 @@ end
 redis.call('PUBLISH', ARGV[6], ARGV[7])
 local log = redis.call('HMGET', KEYS[4], 'id', 'revision')
 return {written, reply, dead, {log[1] or '0', log[2] or '0'}}
-";
+"#;
 
 /// KEYS: nodes. ARGV: uid, number. The entry stays, ended, so that its number is given to nobody for a day; what the node has
 /// left behind the others sweep.

@@ -67,6 +67,7 @@ mod tests {
             tokens: 0,
             settings_log: 0,
             settings_revision: 0,
+            lease_ms: 9_000,
         };
         Node { number: 7, uid: uid.into(), left_ms, facts }
     }
