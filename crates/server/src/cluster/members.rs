@@ -436,6 +436,7 @@ mod tests {
                 tokens: 0,
                 settings_log: 0,
                 settings_revision: 0,
+                lease_ms: 9_000,
             };
             Ok(self.lease.write(link, &facts, ("calls", b"")).await?.written)
         }
