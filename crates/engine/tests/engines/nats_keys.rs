@@ -158,9 +158,9 @@ fn credentials_are_those_that_an_account_vouches_for() {
     let credentials = Credentials::from_creds(&text).unwrap();
     let config = by(server.config(), credentials);
     assert!(!format!("{config:?}").contains(&user.seed()));
-    let mut fleet = Fleet::new(&config, 2);
-    fleet.publish(1, "a", "x");
-    assert_eq!(fleet.publish(0, "a", "y").offset, 2);
+    // One behind the other: nats-server 2.9.10 makes of an account that two connections ask for first at once two.
+    Fleet::new(&config, 1).publish(0, "a", "x");
+    assert_eq!(Fleet::new(&config, 1).publish(0, "a", "y").offset, 2);
 
     // Of an account that nobody vouches for; over; revoked; the key alone.
     let refused = |text: &str| by(server.config(), Credentials::from_creds(text).unwrap());
