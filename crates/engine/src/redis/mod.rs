@@ -388,7 +388,7 @@ impl RedisEngine {
             let ready = !is_used && link.server.role == ServerRole::Data;
             link.enter(now_ms, if ready { ShardState::Ready } else { ShardState::Greeting });
         }
-        (link.probe.since_ms, link.probe.next_ms) = (0, now_ms + GREETING_MS);
+        (link.probe.since_ms, link.probe.next_ms) = (None, now_ms + GREETING_MS);
         if link.server.role == ServerRole::Sentinel {
             return self.sentinel_ready(now_ms, shard);
         }
@@ -571,7 +571,8 @@ impl RedisEngine {
             }
         }
         link.probe.next_ms = now_ms + self.config.probe_interval_ms;
-        if link.probe.since_ms > 0 && now_ms >= link.probe.since_ms + self.config.probe_timeout_ms {
+        let timeout_ms = self.config.probe_timeout_ms;
+        if link.probe.since_ms.is_some_and(|since_ms| now_ms >= since_ms + timeout_ms) {
             self.stats.silences += 1;
             link.enter(now_ms, ShardState::Silent);
             (link.is_up, link.reconnect) = (false, true);
@@ -666,7 +667,7 @@ impl RedisEngine {
             self.flush_partition(now_ms, partition, links);
         }
         self.flush_waits(links);
-        self.flush_probes(links);
+        self.flush_probes(now_ms, links);
     }
 }
 

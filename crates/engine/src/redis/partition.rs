@@ -155,8 +155,8 @@ pub(crate) struct Probe {
     /// The partition whose channel is used, and subscribed to.
     pub(crate) partition: Option<usize>,
     pub(crate) next_ms: u64,
-    /// When the first was sent that has not come back; 0: all came back.
-    pub(crate) since_ms: u64,
+    /// When the first was sent that has not come back.
+    pub(crate) since_ms: Option<u64>,
     pub(crate) wanted: bool,
 }
 

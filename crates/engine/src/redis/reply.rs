@@ -222,9 +222,6 @@ impl RedisEngine {
             "" | "noeviction" => String::new(),
             policy => format!("{policy}, {evicted} keys so far"),
         };
-        if link.probe.since_ms == 0 {
-            link.probe.since_ms = now_ms;
-        }
         link.probe.next_ms = now_ms + self.config.probe_interval_ms;
         let place = &mut self.partitions[partition];
         let is_new = place.generation != generation;
@@ -450,7 +447,7 @@ impl RedisEngine {
         if let Some(partition) = link.probe.partition
             && self.keys.probe(partition, self.id) == channel
         {
-            link.probe.since_ms = 0;
+            link.probe.since_ms = None;
         } else if self.keys.removals().is_some_and(|removals| removals == channel) {
             self.handle_removal(shard, payload);
         } else if channel == b"+switch-master" {

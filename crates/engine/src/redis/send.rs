@@ -63,7 +63,7 @@ impl RedisEngine {
     }
 
     /// A message through the connection to itself, with the channel of a partition that takes requests.
-    pub(super) fn flush_probes(&mut self, links: &mut impl Links) {
+    pub(super) fn flush_probes(&mut self, now_ms: u64, links: &mut impl Links) {
         for at in 0..self.links.len() {
             if !std::mem::take(&mut self.links[at].probe.wanted) {
                 continue;
@@ -72,14 +72,16 @@ impl RedisEngine {
             let ready = self.partitions.iter().position(|place| {
                 place.link == Some(shard) && place.state == PartitionState::Ready
             });
-            if let Some(partition) = ready {
-                self.ask_life(partition, shard, links);
+            if let Some(partition) = ready
+                && self.ask_life(partition, shard, links)
+            {
+                self.links[at].probe.since_ms.get_or_insert(now_ms);
             }
         }
     }
 
-    /// Asks for the generation of a partition, and sends the connection its message.
-    fn ask_life(&mut self, partition: usize, shard: ShardId, links: &mut impl Links) {
+    /// Asks for the generation of a partition, and sends the connection its message. False: the connection takes no more now.
+    fn ask_life(&mut self, partition: usize, shard: ShardId, links: &mut impl Links) -> bool {
         let (sharded, probe) = (self.keys.is_sharded(), self.keys.probe(partition, self.id));
         let link = &mut self.links[usize::from(shard.0)];
         if link.probe.partition != Some(partition) {
@@ -99,13 +101,15 @@ impl RedisEngine {
             arguments.add(&self.keys.generation(partition));
         }
         arguments.text(format_args!("{candidate:x}")).add(b"1").add(&probe);
-        if self.command(links, shard, Pending::Life(partition), &arguments).is_err() {
+        let sent = self.command(links, shard, Pending::Life(partition), &arguments).is_ok();
+        if !sent {
             let place = &mut self.partitions[partition];
             if place.state == PartitionState::Greeting {
                 place.state = PartitionState::Draining;
             }
             self.touch(partition);
         }
+        sent
     }
 
     pub(super) fn command(
@@ -138,7 +142,8 @@ impl RedisEngine {
         };
         if place.state == PartitionState::Draining && place.in_flight == 0 {
             place.state = PartitionState::Greeting;
-            return self.ask_life(partition, shard, links);
+            self.ask_life(partition, shard, links);
+            return;
         }
         if place.state != PartitionState::Ready {
             return;

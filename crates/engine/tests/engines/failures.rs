@@ -266,7 +266,7 @@ fn a_connection_that_does_not_hear_itself_is_given_up() {
     let server = RedisServer::start(&[]);
     let config = RedisConfig {
         probe_interval_ms: 20,
-        probe_timeout_ms: 200,
+        probe_timeout_ms: 2_000,
         ..RedisConfig::new(topology_of(&server))
     };
     let mut fleet = Fleet::starting(&config, 1, None);
@@ -346,7 +346,8 @@ fn a_publication_that_no_connection_takes_is_refused_and_the_rest_goes_on() {
     }
 }
 
-/// Redis closes a connection on which an argument is too long. That argument alone is refused, and known not to be stored.
+/// Redis closes a connection on which an argument is too long. That argument alone is refused, and known not to be stored. What Redis
+/// says of it may be lost: it closes with bytes unread, and the reset overtakes its words. Then nobody knows.
 #[test]
 fn a_publication_above_the_servers_bound_is_refused_and_was_not_stored() {
     let server = RedisServer::start(&[]);
@@ -361,9 +362,13 @@ fn a_publication_above_the_servers_bound_is_refused_and_was_not_stored() {
             ..data_of(&"x".repeat((1 << 20) + 1))
         };
         let token = fleet.send(0, "a", KEPT, publish);
-        assert_eq!(fleet.published(0, token), Err(Error::EngineRefused));
-        let refusing = fleet.nodes.0[0].engine.shards().next().unwrap().refusing;
-        assert_eq!(refusing, Some(RefusalReason::from(ServerError::TooLarge)));
+        match fleet.published(0, token) {
+            Err(Error::EngineRefused) => {
+                let refusing = fleet.nodes.0[0].engine.shards().next().unwrap().refusing;
+                assert_eq!(refusing, Some(RefusalReason::from(ServerError::TooLarge)));
+            }
+            lost => assert_eq!(lost, Err(Error::EngineUncertain)),
+        }
         fleet.until_ready();
     }
     assert_eq!(fleet.publish(0, "a", "2").offset, 2, "nothing of it was stored");

@@ -308,7 +308,7 @@ fn a_publication_above_the_servers_bound_is_refused() {
 #[test]
 fn a_connection_that_does_not_hear_itself_is_given_up() {
     let server = NatsServer::start(&["-js"]);
-    let config = NatsConfig { probe_interval_ms: 20, probe_timeout_ms: 200, ..server.config() };
+    let config = NatsConfig { probe_interval_ms: 20, probe_timeout_ms: 2_000, ..server.config() };
     let mut fleet = Fleet::new(&config, 1);
     let subscription = fleet.begin_subscribe(0, "a", KEPT);
     fleet.until_subscribed(0, subscription, 1);
