@@ -93,7 +93,7 @@ await scenario("refresh and subscribe by the API: what goes on until a time ends
   const pushed = await until(() => line.lines.find(({ push }) => push?.refresh?.expires), "the push of its end");
   assert(pushed.push.refresh.ttl > 500 && pushed.push.refresh.ttl <= 600);
   assert.deepEqual((await server.api("connections", { user: "ann" })).connections[connect.client].info, { again: 1 });
-  for (const wrong of [{ expire_at: 1 }, { expire_at: -1 }, { label_filter: { op: "", key: "a" } }, { all_users: true }]) {
+  for (const wrong of [{ expire_at: 1 }, { expire_at: -1 }, { label_filter: { op: "", key: "a", cmp: "like" } }, { user: "", all_users: false }]) {
     const { text } = await exchange(server.clientPort, "POST", "/api/subscribe", JSON.stringify({ user: "ann", channel: "other", ...wrong }));
     assert.equal(JSON.parse(text).error.code, 107, text);
   }
