@@ -157,18 +157,7 @@ fn decode(message: &[u8]) -> Result<(PublicationParts, Option<SessionId>), Proto
             2 if field.value.uint32()? == 1 => publication.format = PayloadFormat::Binary,
             3 => publication.delta = field.value.bool()?,
             4 => publication.time_ms = field.value.uint64()?,
-            5 => {
-                let (mut name, mut value) = ("", "");
-                for field in Fields::of(field.value.bytes()?) {
-                    let field = field?;
-                    match field.number {
-                        1 => name = field.value.string()?,
-                        2 => value = field.value.string()?,
-                        _ => {}
-                    }
-                }
-                tags.push((name.into(), value.into()));
-            }
+            5 => tags.push(decode_tag(field.value.bytes()?)?),
             6 => publication.key = Some(field.value.string()?.into()),
             8 => except = SessionId::from_u64(field.value.uint64()?),
             7 => publication.info = Some(Arc::new(decode_info(field.value.bytes()?)?)),
@@ -177,6 +166,20 @@ fn decode(message: &[u8]) -> Result<(PublicationParts, Option<SessionId>), Proto
     }
     publication.tags = tags.into_iter().collect::<Tags>();
     Ok((publication, except))
+}
+
+/// A tag: its name and its value.
+pub(crate) fn decode_tag(message: &[u8]) -> Result<(Box<str>, Box<str>), ProtobufError> {
+    let (mut name, mut value) = ("", "");
+    for field in Fields::of(message) {
+        let field = field?;
+        match field.number {
+            1 => name = field.value.string()?,
+            2 => value = field.value.string()?,
+            _ => {}
+        }
+    }
+    Ok((name.into(), value.into()))
 }
 
 fn decode_info(message: &[u8]) -> Result<ClientInfo, ProtobufError> {

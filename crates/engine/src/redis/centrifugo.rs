@@ -102,17 +102,7 @@ impl RedisEngine {
                 arguments.add(&self.keys.stream(partition, channel));
                 arguments.add(&self.keys.state(partition, channel));
                 arguments.text(format_args!("{candidate}")).number(retention.meta_ttl_ms);
-                match filter.since {
-                    // Lua counts exactly up to 2^53.
-                    Some(since) => arguments.number(since.offset.min(1 << 52)),
-                    None => arguments.add(b"-1"),
-                };
-                match filter.limit {
-                    Some(limit) => arguments.number(u64::from(limit)),
-                    None => arguments.add(b"-1"),
-                };
-                arguments.add(if filter.reverse { b"1" } else { b"0" });
-                arguments.number(u64::from(retention.size));
+                arguments.page(filter, retention.size);
                 arguments
             }
             Operation::Announce { channel, message } => {

@@ -13,7 +13,7 @@ use dunlin_hub::{
 use dunlin_wire::protobuf::{Delimited, Field, Fields, ProtobufError, Writer};
 use dunlin_wire::resp::Value;
 
-use crate::frame::FrameError;
+use crate::frame::{FrameError, decode_tag};
 
 /// What the payload is, as Dunlin found it: 1 JSON in one line, 2 anything else. What a node of Centrifugo has published is looked at.
 const FORMAT: u32 = 1000;
@@ -173,18 +173,7 @@ fn decode(message: &[u8]) -> Result<(PublicationParts, Option<SessionId>), Proto
         match field.number {
             4 => publication.data = field.value.bytes()?.into(),
             5 => publication.info = decode_info(field.value.bytes()?)?.map(Arc::new),
-            7 => {
-                let (mut name, mut value) = ("", "");
-                for field in Fields::of(field.value.bytes()?) {
-                    let field = field?;
-                    match field.number {
-                        1 => name = field.value.string()?,
-                        2 => value = field.value.string()?,
-                        _ => {}
-                    }
-                }
-                tags.push((name.into(), value.into()));
-            }
+            7 => tags.push(decode_tag(field.value.bytes()?)?),
             8 => publication.delta = field.value.bool()?,
             9 => publication.time_ms = field.value.uint64()?,
             FORMAT => format = field.value.uint32()?,

@@ -19,6 +19,21 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
+    /// Which part of a history is read.
+    pub(super) fn page(&mut self, filter: &HistoryFilter, size: u32) {
+        match filter.since {
+            // Lua counts exactly up to 2^53.
+            Some(since) => self.number(since.offset.min(1 << 52)),
+            None => self.add(b"-1"),
+        };
+        match filter.limit {
+            Some(limit) => self.number(u64::from(limit)),
+            None => self.add(b"-1"),
+        };
+        self.add(if filter.reverse { b"1" } else { b"0" });
+        self.number(u64::from(size));
+    }
+
     fn ping() -> Arguments {
         let mut arguments = Arguments::default();
         arguments.add(b"PING");
@@ -244,17 +259,7 @@ impl RedisEngine {
         arguments.add(self.partitions[partition].generation.as_bytes());
         arguments.text(format_args!("{candidate}"));
         arguments.number(with_renewal(retention.meta_ttl_ms, retention));
-        match filter.since {
-            // Lua counts exactly up to 2^53.
-            Some(since) => arguments.number(since.offset.min(1 << 52)),
-            None => arguments.add(b"-1"),
-        };
-        match filter.limit {
-            Some(limit) => arguments.number(u64::from(limit)),
-            None => arguments.add(b"-1"),
-        };
-        arguments.add(if filter.reverse { b"1" } else { b"0" });
-        arguments.number(u64::from(retention.size));
+        arguments.page(filter, retention.size);
         arguments
     }
 
