@@ -87,10 +87,13 @@ fn token(user: &str) -> String {
 
 /// A token with these claims.
 fn signed(claims: &Value) -> String {
+    signed_by(&json!({ "alg": "HS256", "typ": "JWT" }), SECRET, claims)
+}
+
+fn signed_by(head: &Value, secret: &str, claims: &Value) -> String {
     let part = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
-    let head = part(&json!({ "alg": "HS256", "typ": "JWT" }));
-    let signed = format!("{head}.{}", part(claims));
-    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, SECRET.as_bytes());
+    let signed = format!("{}.{}", part(head), part(claims));
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret.as_bytes());
     let tag = ring::hmac::sign(&key, signed.as_bytes());
     format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
 }
@@ -159,6 +162,79 @@ fn calls_presence_and_joins_hold_on_all_nodes() {
         .unwrap();
     let shown = String::from_utf8(status.stdout).unwrap();
     assert_eq!(shown.lines().filter(|line| line.contains("alive")).count(), 3, "{shown}");
+}
+
+#[test]
+fn connections_of_all_nodes_come_in_pages_and_those_of_a_tenant_to_its_keys_alone() {
+    const ACME: &str = "a secret of acme, and only of acme";
+    let mut cluster = Cluster::start(3);
+    for node in &cluster.nodes {
+        let acme = json!({ "api_keys": { "backend": ACME }, "token_keys": { "acme": ACME } });
+        let settings = json!({ "tenants": { "acme": acme } });
+        let kind = "application/merge-patch+json";
+        let answer = node.served.call_as("PATCH", "/config", kind, &settings.to_string()).unwrap();
+        assert_eq!(answer.0, 200, "{answer:?}");
+    }
+    let [a, b, c] = &cluster.nodes[..] else { panic!("three were started") };
+    let users =
+        [(a, "ann"), (a, "eve"), (b, "bob"), (b, "eve"), (c, "eve"), (c, "tom"), (c, "tim")];
+    let clients = users.map(|(node, user)| Client::connect(node, user, "room"));
+    let head = json!({ "alg": "HS256", "kid": "acme" });
+    let of_acme = signed_by(&head, ACME, &json!({ "sub": "ann" }));
+    let of_acme = Client::with_token(b, &of_acme, "room").unwrap();
+
+    let ids = |answer: &Value| {
+        let found = answer["result"]["connections"].as_object();
+        found.unwrap_or_else(|| panic!("{answer}")).keys().cloned().collect::<Vec<_>>()
+    };
+    // Page by page, through any node.
+    let all = |limit: usize| {
+        let (mut found, mut cursor, mut from) =
+            (Vec::new(), String::new(), [a, b, c].into_iter().cycle());
+        loop {
+            let request = json!({ "limit": limit, "cursor": cursor });
+            let answer = from.next().unwrap().api("connections", request);
+            assert_eq!(answer["result"]["unreachable"], Value::Null, "{answer}");
+            let page = ids(&answer);
+            assert!(page.len() <= limit, "{answer}");
+            found.extend(page);
+            match answer["result"]["cursor"].as_str() {
+                Some(next) => cursor = next.to_owned(),
+                None => break,
+            }
+        }
+        found.sort();
+        found
+    };
+    let mut expected: Vec<_> = clients.iter().map(|client| client.id.clone()).collect();
+    expected.sort();
+    for limit in [1, 2, 3, 5, 100] {
+        assert_eq!(all(limit), expected, "{limit} a page");
+    }
+    let of_eve = a.api("connections", json!({ "user": "eve", "channel": "room" }));
+    assert_eq!(ids(&of_eve).len(), 3, "{of_eve}");
+    let shown = &of_eve["result"]["connections"][&clients[4].id];
+    assert_eq!((&shown["user"], &shown["channels"]), (&json!("eve"), &json!({ "room": {} })));
+    let one = json!({ "client": clients[2].id });
+    assert_eq!(ids(&c.api("connections", one.clone())), [&*clients[2].id]);
+    assert_eq!(c.api("connections", json!({ "client": "x" }))["result"]["connections"], json!({}));
+    for wrong in [json!({ "cursor": "0.0" }), json!({ "address": "here" })] {
+        assert_eq!(c.api("connections", wrong)["error"]["code"], 107);
+    }
+    let shown = c.api_as(ACME, "connections", json!({}));
+    assert_eq!(ids(&shown), [&*of_acme.id], "of the tenant's: {shown}");
+    assert_eq!(shown["result"]["connections"][&of_acme.id]["user"], "ann");
+    assert_eq!(ids(&a.api_as(ACME, "connections", one)), [""; 0]);
+
+    let name = c.status()["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find_map(|of| (of["node"] == c.status()["node"]).then(|| of["name"].clone()));
+    cluster.nodes[2].kill();
+    let answer = cluster.nodes[0].api("connections", json!({}));
+    assert_eq!(answer["result"]["unreachable"], json!([name.unwrap()]));
+    assert_eq!(ids(&answer).len(), 4, "{answer}");
 }
 
 #[test]

@@ -17,13 +17,22 @@ pub(crate) enum ClusterAsk {
         method: Method,
         /// The body of the command.
         request: Arc<[u8]>,
-        /// The node that has the only session which the command is about, by its number.
-        node: Option<u16>,
+        to: Recipients,
     },
     /// Who is in a channel; at most so many bytes of them.
     Presence { channel: Arc<str>, bytes_max: usize },
     /// How many are in a channel.
     PresenceStats { channel: Arc<str> },
+}
+
+/// Which nodes carry a command out.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Recipients {
+    All,
+    /// The one that has the only session which the command is about, by its number.
+    Holder(u16),
+    /// Those of these numbers.
+    Nodes(Vec<u16>),
 }
 
 /// What became of it.

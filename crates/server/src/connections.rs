@@ -1,5 +1,6 @@
 //! Connections as an operator looks at them: which are asked for, and what is said of each.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -60,12 +61,74 @@ impl FromStr for ConnectionCursor {
     }
 }
 
+impl fmt::Display for ConnectionCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.worker, self.place)
+    }
+}
+
+/// Where a search of a cluster goes on: `NODE:WORKER.PLACE` of each node that has not been searched to its end, with commas
+/// between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClusterCursor(Vec<(u16, ConnectionCursor)>);
+
+impl ClusterCursor {
+    /// At the beginning of each of these nodes.
+    pub(crate) fn of_nodes(nodes: impl IntoIterator<Item = u16>) -> ClusterCursor {
+        ClusterCursor(nodes.into_iter().map(|node| (node, ConnectionCursor::default())).collect())
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = u16> + '_ {
+        self.0.iter().map(|(node, _)| *node)
+    }
+
+    /// Where a node goes on, and its parts of so many connections and bytes, which the nodes share.
+    pub(crate) fn part_of(
+        &self,
+        node: u16,
+        (connections, bytes): (u32, usize),
+    ) -> Option<(ConnectionCursor, u32, usize)> {
+        let at = self.nodes().position(|of| of == node)?;
+        let nodes = self.0.len();
+        let (each, rest) = (connections as usize / nodes, connections as usize % nodes);
+        Some((self.0[at].1, (each + usize::from(at < rest)) as u32, bytes / nodes))
+    }
+}
+
+impl FromStr for ClusterCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<ClusterCursor, ()> {
+        let mut parts = Vec::new();
+        for part in text.split(',') {
+            let (node, at) = part.split_once(':').ok_or(())?;
+            let node = node.parse().map_err(|_| ())?;
+            if parts.iter().any(|(of, _)| *of == node) {
+                return Err(());
+            }
+            parts.push((node, at.parse()?));
+        }
+        Ok(ClusterCursor(parts))
+    }
+}
+
+impl fmt::Display for ClusterCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (node, cursor)) in self.0.iter().enumerate() {
+            write!(f, "{}{node}:{cursor}", if at > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConnectionPage {
     pub(crate) connections: Vec<ConnectionView>,
     /// Where the next page begins.
     pub(crate) next: Option<ConnectionCursor>,
+    /// It is this node's part of a page of the cluster, and begins there.
+    pub(crate) part: Option<(u16, ConnectionCursor)>,
 }
 
 /// A connection.
@@ -120,8 +183,12 @@ impl ConnectionPage {
             connection.end();
         }
         all.end();
-        if let Some(ConnectionCursor { worker, place }) = self.next {
-            result.string("cursor", &format!("{worker}.{place}"));
+        let of_node = self.part.map_or_else(String::new, |(node, _)| format!("{node}:"));
+        if let Some((_, begin)) = self.part {
+            result.string("begin", &format!("{of_node}{begin}"));
+        }
+        if let Some(next) = self.next {
+            result.string("cursor", &format!("{of_node}{next}"));
         }
         result.end();
     }
@@ -137,5 +204,23 @@ mod tests {
         for text in ["", ".", "1", "1.", ".1", "-1.2", "256.1", "1.4294967296", "1.2.3", "a.b"] {
             assert_eq!(text.parse::<ConnectionCursor>(), Err(()), "{text}");
         }
+        let both: ClusterCursor = "412:0.7,3:1.0".parse().unwrap();
+        assert_eq!(both.to_string(), "412:0.7,3:1.0");
+        assert_eq!(ClusterCursor::of_nodes([3, 412]).to_string(), "3:0.0,412:0.0");
+        for text in ["", "0.0", "3:", "3:0.0,", "3:0.0,3:1.0", "65536:0.0", "3:0.0;4:0.0"] {
+            assert_eq!(text.parse::<ClusterCursor>(), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_nodes_of_a_cursor_share_what_a_page_holds_and_no_more() {
+        let cursor: ClusterCursor = "5:0.0,3:1.9,4:0.0".parse().unwrap();
+        let part = |node| cursor.part_of(node, (8, 3_000));
+        assert_eq!(part(5), Some((ConnectionCursor::default(), 3, 1_000)));
+        assert_eq!(part(3), Some((ConnectionCursor { worker: 1, place: 9 }, 3, 1_000)));
+        assert_eq!(part(4).map(|(_, connections, _)| connections), Some(2));
+        assert_eq!(part(6), None, "it has been searched");
+        let fewer = cursor.nodes().filter_map(|node| cursor.part_of(node, (1, 9)));
+        assert_eq!(fewer.map(|(_, connections, _)| connections).sum::<u32>(), 1);
     }
 }

@@ -92,14 +92,19 @@ impl Node {
     }
 
     /// The answer of the server API.
-    #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
     pub fn api(&self, method: &str, body: Value) -> Value {
+        self.api_as("", method, body)
+    }
+
+    /// The same with an API key.
+    #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
+    pub fn api_as(&self, key: &str, method: &str, body: Value) -> Value {
         let mut stream = TcpStream::connect(self.served.at.client).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let body = body.to_string();
         write!(
             stream,
-            "POST /api/{method} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            "POST /api/{method} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nX-API-Key: {key}\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         )
         .unwrap();

@@ -96,6 +96,21 @@ impl Request<'_> {
             Request::UnblockUser(of) => {
                 object.string("user", &of.user);
             }
+            Request::Connections(of) => {
+                if !of.client.is_empty() {
+                    // What is no id of a session is nowhere.
+                    node = Some(of.client.parse::<SessionId>().ok()?.node());
+                }
+                object.string("user", &of.user).string("client", &of.client);
+                object.string("address", &of.address).string("channel", &of.channel);
+                if let Some(json) = &of.info {
+                    object.raw("info", json.as_bytes());
+                }
+                if let Some(filter) = &of.label_filter {
+                    filter.write(object.key("label_filter"));
+                }
+                object.integer("limit", of.limit).string("cursor", &of.cursor);
+            }
             Request::Channels(of) => {
                 object.string("pattern", &of.pattern);
             }
@@ -168,6 +183,12 @@ mod tests {
             (Method::InvalidateUserTokens, r#"{"user":"u","issued_before":5}"#.to_owned()),
             (Method::BlockUser, r#"{"user":"u","expire_at":5}"#.to_owned()),
             (Method::UnblockUser, r#"{"user":"u"}"#.to_owned()),
+            (
+                Method::Connections,
+                r#"{"user":"u","address":"10.0.0.1","channel":"a","info":{"a":1},"limit":7,"cursor":"3:0.0","label_filter":{"key":"a","cmp":"eq","val":"7"}}"#
+                    .to_owned(),
+            ),
+            (Method::Connections, format!(r#"{{"client":"{client}"}}"#)),
             (Method::Channels, r#"{"pattern":"a*"}"#.to_owned()),
             (Method::Info, String::new()),
         ] {
@@ -195,6 +216,8 @@ mod tests {
             .unwrap();
         let body = String::from_utf8_lossy(&body);
         assert!(!body.contains("all_users") && !body.contains("label_filter"), "{body}");
+        let nobody = Request::parse(Method::Connections, br#"{"client":"x"}"#).unwrap();
+        assert_eq!(nobody.for_cluster(0), None);
         let publish = Request::parse(Method::Publish, br#"{"channel":"a","data":1}"#).unwrap();
         assert_eq!(publish.for_cluster(0), None);
     }

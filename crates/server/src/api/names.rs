@@ -37,9 +37,9 @@ impl<'a> Request<'a> {
             Request::BlockUser(of) => visit(&mut of.user),
             Request::UnblockUser(of) => visit(&mut of.user),
             Request::Connections(of) => {
-                // Empty ones are not looked for.
-                let given = [&mut of.user, &mut of.channel].into_iter();
-                given.filter(|name| !name.is_empty()).try_for_each(visit)
+                visit(&mut of.user)?;
+                // An empty one is not looked for.
+                if of.channel.is_empty() { Ok(()) } else { visit(&mut of.channel) }
             }
             Request::Channels(of) => {
                 if of.pattern.is_empty() {

@@ -553,8 +553,8 @@ impl Agent {
             BusMessage::ClusterAsk { token, ask } => {
                 let origin = CallOrigin { worker, token };
                 match *ask {
-                    ClusterAsk::Command { method, request, node } => {
-                        self.ask_nodes(origin, method, request, node);
+                    ClusterAsk::Command { method, request, to } => {
+                        self.ask_nodes(origin, method, request, &to);
                     }
                     ClusterAsk::Presence { channel, bytes_max } => {
                         self.read_presence(origin, &channel, Some(bytes_max));

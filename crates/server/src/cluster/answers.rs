@@ -1,14 +1,18 @@
 //! One answer of the answers of many nodes.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::api::{ApiError, ApiErrorCode, Method};
 
 /// Whether an answer without all nodes is worth having: of a method that only reads, or that must not be repeated.
 fn may_be_partial(method: Method) -> bool {
-    matches!(method, Method::Channels | Method::Info | Method::Send)
+    matches!(method, Method::Channels | Method::Connections | Method::Info | Method::Send)
 }
 
 /// Combines what nodes have answered; `missing` are the names of those that have not. Gives the value of `result`.
@@ -20,7 +24,11 @@ pub(super) fn combine(
     method: Method,
     responses: &[Box<[u8]>],
     missing: &[Arc<str>],
+    bytes_max: usize,
 ) -> Result<Box<[u8]>, ApiError> {
+    if method == Method::Connections {
+        return connections(responses, missing, bytes_max);
+    }
     let mut results = Vec::with_capacity(responses.len());
     for response in responses {
         let mut response: Value = serde_json::from_slice(response).unwrap_or_default();
@@ -55,9 +63,59 @@ pub(super) fn combine(
     Ok(serde_json::to_vec(&result).unwrap_or_default().into())
 }
 
+/// A node's part of a page of connections.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Part<'a> {
+    #[serde(borrow)]
+    connections: BTreeMap<Cow<'a, str>, &'a RawValue>,
+    begin: &'a str,
+    cursor: &'a str,
+}
+
+/// The page that the nodes' parts are together. A part that does not fit is left for the next.
+fn connections(
+    responses: &[Box<[u8]>],
+    missing: &[Arc<str>],
+    bytes_max: usize,
+) -> Result<Box<[u8]>, ApiError> {
+    #[derive(Deserialize)]
+    struct Response<'a> {
+        #[serde(borrow)]
+        result: Part<'a>,
+    }
+    #[derive(Default, Serialize)]
+    struct Page<'a> {
+        connections: BTreeMap<Cow<'a, str>, &'a RawValue>,
+        #[serde(skip_serializing_if = "String::is_empty")]
+        cursor: String,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        unreachable: &'a [Arc<str>],
+    }
+    let mut page = Page { unreachable: missing, ..Page::default() };
+    let mut bytes = 0;
+    for response in responses {
+        let Ok(Response { result: part }) = serde_json::from_slice(response) else {
+            let response: Value = serde_json::from_slice(response).unwrap_or_default();
+            return Err(error_of(&response["error"]));
+        };
+        let fits = page.connections.is_empty() || bytes + response.len() <= bytes_max;
+        let next = if fits { part.cursor } else { part.begin };
+        if fits {
+            bytes += response.len();
+            page.connections.extend(part.connections);
+        }
+        if !next.is_empty() && !page.cursor.is_empty() {
+            page.cursor.push(',');
+        }
+        page.cursor.push_str(next);
+    }
+    Ok(serde_json::to_vec(&page).unwrap_or_default().into())
+}
+
 /// Channels with their clients on all nodes, sorted by name.
 fn channels(results: Vec<Value>) -> Map<String, Value> {
-    let mut counts = std::collections::BTreeMap::<String, u64>::new();
+    let mut counts = BTreeMap::<String, u64>::new();
     for mut result in results {
         let Some(channels) = result.get_mut("channels").and_then(Value::as_object_mut) else {
             continue;
@@ -84,7 +142,23 @@ mod tests {
     fn combined(method: Method, responses: &[&str], missing: &[&str]) -> Result<String, ApiError> {
         let responses: Vec<Box<[u8]>> = responses.iter().map(|r| r.as_bytes().into()).collect();
         let missing: Vec<Arc<str>> = missing.iter().map(|name| (*name).into()).collect();
-        combine(method, &responses, &missing).map(|bytes| String::from_utf8_lossy(&bytes).into())
+        let combined = combine(method, &responses, &missing, 150);
+        combined.map(|bytes| String::from_utf8_lossy(&bytes).into())
+    }
+
+    #[test]
+    fn pages_of_connections_stand_side_by_side_as_far_as_they_fit() {
+        let one = r#"{"result":{"connections":{"1":{"n":18446744073709551617}},"begin":"7:0.0","cursor":"7:0.9"}}"#;
+        let two = r#"{"result":{"connections":{"2":{}},"begin":"8:0.0"}}"#;
+        let both = r#"{"connections":{"1":{"n":18446744073709551617},"2":{}}"#;
+        let page = combined(Method::Connections, &[one, two], &["n3"]).unwrap();
+        assert_eq!(page, format!(r#"{both},"cursor":"7:0.9","unreachable":["n3"]}}"#));
+        let last = combined(Method::Connections, &[two], &[]).unwrap();
+        assert_eq!(last, r#"{"connections":{"2":{}}}"#);
+        let full = combined(Method::Connections, &[one, two, two], &[]).unwrap();
+        assert_eq!(full, format!(r#"{both},"cursor":"7:0.9,8:0.0"}}"#));
+        let refused = r#"{"error":{"code":107,"message":"address: is no IP address"}}"#;
+        assert_eq!(combined(Method::Connections, &[two, refused], &[]).unwrap_err().code, 107);
     }
 
     #[test]

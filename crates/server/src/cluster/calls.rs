@@ -38,6 +38,8 @@ pub(super) struct CompletedCall {
 /// The calls of this node.
 #[derive(Default)]
 pub(super) struct Calls {
+    /// What one answer of several nodes' pages may have.
+    pub(super) answer_bytes_max: usize,
     opened: u64,
     open: HashMap<u64, ClusterCall>,
 }
@@ -132,7 +134,7 @@ impl Calls {
         }
         let call = self.open.remove(&id)?;
         let is_complete = call.missing.is_empty();
-        let result = combine(call.method, &call.responses, &call.missing);
+        let result = combine(call.method, &call.responses, &call.missing, self.answer_bytes_max);
         Some(CompletedCall { origin: call.origin, result, is_complete })
     }
 }

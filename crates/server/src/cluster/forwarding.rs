@@ -14,7 +14,7 @@ use super::message::NodeMessage;
 use super::state::ClusterMetric;
 use crate::api::Method;
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterAnswer, ClusterCommand};
+use crate::cluster_message::{ClusterAnswer, ClusterCommand, Recipients};
 
 /// Stands for Redis among the nodes that a call waits for: it keeps the call for those that are away.
 const REDIS: &str = "redis";
@@ -28,22 +28,22 @@ impl Agent {
         origin: CallOrigin,
         method: Method,
         request: Arc<[u8]>,
-        node: Option<u16>,
+        to: &Recipients,
     ) {
         let own = &self.lease.uid;
         let living = || self.nodes.values().filter(|node| node.is_alive() && node.uid != *own);
-        // Whose number is not known may be a node that has had another.
-        let only = node.and_then(|number| {
-            let holder = living().find(|node| node.number == number);
-            if number == self.lease.number {
-                Some(Vec::new())
-            } else {
-                holder.map(|node| vec![Arc::clone(&node.uid)])
-            }
-        });
-        let is_elsewhere = only.as_ref().is_some_and(|only| !only.is_empty());
-        let to_all = only.is_none();
-        let others = only.unwrap_or_else(|| living().map(|of| Arc::clone(&of.uid)).collect());
+        let is_known =
+            |number| number == self.lease.number || living().any(|node| node.number == number);
+        let only = match to {
+            // Whose number is not known may be a node that has had another.
+            Recipients::Holder(number) if is_known(*number) => Some(std::slice::from_ref(number)),
+            Recipients::All | Recipients::Holder(_) => None,
+            Recipients::Nodes(numbers) => Some(&**numbers),
+        };
+        let is_asked = |number| only.is_none_or(|only| only.contains(&number));
+        let (to_all, is_elsewhere) = (only.is_none(), !is_asked(self.lease.number));
+        let others = living().filter(|node| is_asked(node.number));
+        let others: Vec<_> = others.map(|node| Arc::clone(&node.uid)).collect();
         let mut waiting: HashSet<Arc<str>> = others.iter().cloned().collect();
         if !is_elsewhere {
             waiting.insert(Arc::clone(own));
@@ -53,7 +53,13 @@ impl Agent {
         let mut asked = others;
         asked.extend(kept_as.is_some().then(|| Arc::from(REDIS)));
         waiting.extend(asked.iter().cloned());
-        let mut missing: Vec<Arc<str>> = Vec::new();
+        let gone = only.unwrap_or_default().iter().filter(|number| !is_known(**number));
+        let mut missing: Vec<Arc<str>> = gone
+            .map(|number| match self.nodes.get(number) {
+                Some(node) => Arc::clone(&node.facts.name),
+                None => format!("node {number}").into(),
+            })
+            .collect();
         if self.link.is_none() {
             missing.extend(asked.drain(..).map(|uid| {
                 waiting.remove(&uid);
@@ -66,6 +72,7 @@ impl Agent {
         self.state.cluster.counters.count(ClusterMetric::Calls);
         let deadline = Instant::now() + self.call_timeout;
         let nobody = waiting.is_empty();
+        self.calls.answer_bytes_max = self.state.settings.load().config.limits.answer_bytes_max;
         let id = self.calls.open(origin, method, deadline, waiting, missing);
         if nobody && let Some(answered) = self.calls.handle_missing(id, "", &"".into()) {
             return self.answer(answered);

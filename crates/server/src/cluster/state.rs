@@ -1,6 +1,6 @@
 //! What all threads know of the cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -95,6 +95,13 @@ impl ClusterState {
         let view = self.lock();
         let gone = view.nodes.values().filter(|node| !node.is_alive());
         gone.map(|node| Arc::clone(&node.facts.name)).collect()
+    }
+
+    /// The numbers of the living nodes, this one among them.
+    pub(crate) fn living(&self) -> BTreeSet<u16> {
+        let view = self.lock();
+        let living = view.nodes.values().filter(|node| node.is_alive());
+        living.map(|node| node.number).chain(self.number()).collect()
     }
 
     /// The number that sessions are opened under; `None`: `server.node`.

@@ -8,7 +8,9 @@ use super::link::Link;
 use super::parts::{CallForm, CommandPlace, NewCall, Pending};
 use crate::api::{ApiError, Outcome, Request};
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterAnswer, ClusterAsk, ClusterCommand, MembersReport};
+use crate::cluster_message::{
+    ClusterAnswer, ClusterAsk, ClusterCommand, MembersReport, Recipients,
+};
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -107,10 +109,19 @@ impl Worker<'_> {
             return Ok(false);
         }
         let now = self.now(cx);
+        let search = match request {
+            Request::Connections(of) if of.client.is_empty() => Some(self.search_of_cluster(of)?),
+            _ => None,
+        };
+        let request = search.as_ref().map_or(request, |(request, _)| request);
         let Some((body, node)) = request.for_cluster(now.unix_ms / 1000) else { return Ok(false) };
-        let token = self.api_token(cx, place)?;
         let (method, request) = (request.method(), body.into());
-        self.send_to_cluster(token, ClusterAsk::Command { method, request, node })?;
+        let to = match (search, node) {
+            (Some((_, nodes)), _) => Recipients::Nodes(nodes),
+            (None, node) => node.map_or(Recipients::All, Recipients::Holder),
+        };
+        let token = self.api_token(cx, place)?;
+        self.send_to_cluster(token, ClusterAsk::Command { method, request, to })?;
         Ok(true)
     }
 

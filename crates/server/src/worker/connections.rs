@@ -1,7 +1,5 @@
 //! `connections`: a search goes from worker to worker, each of which looks at some of its places, and ends with a page.
 
-use std::sync::Arc;
-
 use dunlin_hub::{SessionId, TagFilter, tenant};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::{Encoding, Format};
@@ -11,16 +9,34 @@ use super::Worker;
 use super::link::Link;
 use super::parts::{CommandPlace, Pending};
 use crate::api::request::ConnectionsRequest;
-use crate::api::{ApiError, ApiErrorCode, Outcome, label_filter};
+use crate::api::{ApiError, ApiErrorCode, Outcome, Request, label_filter};
 use crate::bus_message::BusMessage;
 use crate::connections::{
-    ConnectionCursor, ConnectionFilter, ConnectionPage, ConnectionSearch, ConnectionView,
+    ClusterCursor, ConnectionCursor, ConnectionFilter, ConnectionPage, ConnectionSearch,
+    ConnectionView,
 };
 
 /// Places of sessions that one page looks at: about a millisecond of one worker.
 const PLACES_PER_PAGE: u32 = 16_384;
+const NO_CURSOR: &str = "cursor: is not a cursor of an earlier response";
 
 impl Worker<'_> {
+    /// A search on all nodes, and their numbers.
+    pub(super) fn search_of_cluster<'a>(
+        &self,
+        request: &ConnectionsRequest<'a>,
+    ) -> Result<(Request<'a>, Vec<u16>), ApiError> {
+        let cursor = match &*request.cursor {
+            "" => ClusterCursor::of_nodes(self.state.cluster.living()),
+            cursor => {
+                let bad = |()| ApiErrorCode::BadRequest.with_reason(NO_CURSOR);
+                cursor.parse().map_err(bad)?
+            }
+        };
+        let search = ConnectionsRequest { cursor: cursor.to_string().into(), ..request.clone() };
+        Ok((Request::Connections(search), cursor.nodes().collect()))
+    }
+
     /// Begins a search.
     pub(super) fn connections(
         &mut self,
@@ -51,18 +67,31 @@ impl Worker<'_> {
                 bad("info: should be an object of members that a connection's info has")
             })?,
         };
-        let begin = match (&*request.cursor, client) {
-            (_, Some(client)) => ConnectionCursor { worker: client.worker().into(), place: 0 },
-            ("", None) => ConnectionCursor::default(),
-            (cursor, None) => cursor
-                .parse()
-                .map_err(|()| bad("cursor: is not a cursor of an earlier response"))?,
-        };
+        let (mut begin, mut room) = (ConnectionCursor::default(), request.limit);
+        let mut bytes = self.settings.config.limits.answer_bytes_max;
+        let mut page = ConnectionPage::default();
+        match (&*request.cursor, client) {
+            (_, Some(client)) => begin.worker = client.worker().into(),
+            (cursor, None) if self.api_calls.is_of_cluster(place.call) => {
+                let cursor: ClusterCursor = cursor.parse().map_err(|()| bad(NO_CURSOR))?;
+                let node = self.state.node_number(&self.settings.config);
+                (begin, room, bytes) = cursor.part_of(node, (room, bytes)).ok_or_else(|| {
+                    let why = "a node has another number by now; begin again";
+                    ApiErrorCode::Internal.with_reason(why)
+                })?;
+                page.part = Some((node, begin));
+            }
+            ("", None) => {}
+            (cursor, None) => begin = cursor.parse().map_err(|()| bad(NO_CURSOR))?,
+        }
+        // A tenant without a user is all of its users.
+        let (tenant, user) = tenant::split(&request.user);
+        let user = if user.is_empty() { "" } else { &request.user };
         let token = self.api_token(cx, place)?;
         let search = ConnectionSearch {
             filter: ConnectionFilter {
-                tenant: self.api_calls.tenant(place.call).map(|of| Arc::clone(&of.name)),
-                user: (&*request.user).into(),
+                tenant: tenant.map(Into::into),
+                user: user.into(),
                 client,
                 address,
                 channel: (&*request.channel).into(),
@@ -72,10 +101,10 @@ impl Worker<'_> {
             origin: self.index,
             token,
             next: (begin.worker < self.state.workers()).then_some(begin),
-            room: request.limit,
-            bytes: self.settings.config.limits.answer_bytes_max,
+            room,
+            bytes,
             places: PLACES_PER_PAGE,
-            page: ConnectionPage::default(),
+            page,
         };
         self.go_on_searching(cx, Box::new(search));
         Ok(())
