@@ -7,25 +7,34 @@ use dunlin_wire::nats::{Limits, Operation, PING, encode_connect, encode_subscrib
 use serde::{Deserialize, Serialize};
 
 use super::session::{ANSWERS, GREETING_MS, Phase};
-use super::{Credentials, CredentialsError, NatsEngine, Pipe, TlsMode, refusals};
+use super::{Credentials, CredentialsError, NatsConfig, NatsEngine, Pipe, TlsMode, refusals};
 use crate::status::ShardState;
 
 /// Bytes that are looked at of what came where TLS is to begin.
 const UNREAD_BYTES_MAX: usize = 4096;
 
-/// What a server says of itself.
-#[derive(Deserialize, Default)]
+/// What a server says of itself: the object in JSON behind `INFO`.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Info {
-    server_id: String,
-    version: String,
-    headers: bool,
-    max_payload: usize,
-    jetstream: bool,
-    tls_required: bool,
-    tls_available: bool,
-    nonce: String,
-    cluster: Option<String>,
+pub struct ServerInfo {
+    /// Which start of a server it is.
+    pub server_id: String,
+    /// As in `2.9.10`.
+    pub version: String,
+    /// Messages may have headers.
+    pub headers: bool,
+    /// Bytes of headers and payload of a message; 0: it does not say.
+    pub max_payload: usize,
+    /// It has JetStream.
+    pub jetstream: bool,
+    /// It asks for TLS.
+    pub tls_required: bool,
+    /// It speaks TLS if asked.
+    pub tls_available: bool,
+    /// To be signed by who logs in by a key; empty: nobody can.
+    pub nonce: String,
+    /// The name of the cluster that it is one of.
+    pub cluster: Option<String>,
 }
 
 /// What a client says of itself.
@@ -55,9 +64,40 @@ struct Connect<'a> {
     tls_required: bool,
 }
 
+/// What a client says of itself behind `CONNECT`, to a server that gave this nonce. `None`: it logs in by a key, and there is
+/// nothing to sign.
+pub fn greeting(config: &NatsConfig, nonce: &str) -> Option<Vec<u8>> {
+    let login = &config.login;
+    let key = login.credentials.as_ref();
+    if key.is_some() && nonce.is_empty() {
+        return None;
+    }
+    let jwt = key.and_then(Credentials::jwt);
+    let connect = Connect {
+        verbose: false,
+        pedantic: false,
+        headers: true,
+        no_responders: true,
+        echo: true,
+        lang: "rust",
+        version: env!("CARGO_PKG_VERSION"),
+        protocol: 1,
+        name: &config.name,
+        user: login.user.as_deref(),
+        pass: login.password.as_deref(),
+        auth_token: login.token.as_deref(),
+        // The JWT says of which key it is.
+        nkey: key.filter(|_| jwt.is_none()).map(Credentials::public_key),
+        jwt,
+        sig: key.map(|key| key.sign(nonce.as_bytes())),
+        tls_required: config.tls != TlsMode::Off,
+    };
+    serde_json::to_vec(&connect).ok()
+}
+
 impl NatsEngine {
     pub(super) fn handle_info(&mut self, now_ms: u64, json: &[u8]) {
-        let info: Info = serde_json::from_slice(json).unwrap_or_default();
+        let info: ServerInfo = serde_json::from_slice(json).unwrap_or_default();
         let session = &mut self.session;
         if info.max_payload > 0 {
             session.max_payload = info.max_payload;
@@ -157,33 +197,10 @@ impl NatsEngine {
 
     /// Says who connects.
     fn connect(&mut self, now_ms: u64) {
-        let login = &self.config.login;
-        let key = login.credentials.as_ref();
-        if key.is_some() && self.session.nonce.is_empty() {
+        let Some(connect) = greeting(&self.config, &self.session.nonce) else {
             self.refuse(now_ms, refusals::NO_NONCE, "the server gave nothing to sign");
             return self.give_up(now_ms);
-        }
-        let jwt = key.and_then(Credentials::jwt);
-        let connect = Connect {
-            verbose: false,
-            pedantic: false,
-            headers: true,
-            no_responders: true,
-            echo: true,
-            lang: "rust",
-            version: env!("CARGO_PKG_VERSION"),
-            protocol: 1,
-            name: &self.config.name,
-            user: login.user.as_deref(),
-            pass: login.password.as_deref(),
-            auth_token: login.token.as_deref(),
-            // The JWT says of which key it is.
-            nkey: key.filter(|_| jwt.is_none()).map(Credentials::public_key),
-            jwt,
-            sig: key.map(|key| key.sign(self.session.nonce.as_bytes())),
-            tls_required: self.config.tls != TlsMode::Off,
         };
-        let connect = serde_json::to_vec(&connect).unwrap_or_default();
         encode_connect(&mut self.out, &connect);
         let answers = format!("{}*", self.answers);
         encode_subscribe(&mut self.out, answers.as_bytes(), ANSWERS);

@@ -120,7 +120,7 @@ impl State {
 }
 
 /// A name as one word of a subject: what has a meaning there, and what cannot stand there, by its value.
-pub(crate) fn word(name: &str) -> String {
+pub fn word(name: &str) -> String {
     let mut word = String::with_capacity(name.len());
     for byte in name.bytes() {
         match byte {

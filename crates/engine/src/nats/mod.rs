@@ -51,6 +51,9 @@ use crate::status::{ShardStatus, Stats};
 
 pub use config::{Login, NatsConfig, StreamConfig, TlsMode};
 pub use credentials::{Credentials, CredentialsError};
+pub use greeting::{ServerInfo, greeting};
+pub use message::word;
+pub use refusals::{of_code as refusal_of_code, of_text as refusal_of_text};
 
 /// A connection for bytes, as the engine is lent it. Of one at a time.
 pub trait Pipe {
@@ -617,6 +620,6 @@ impl NatsEngine {
     }
 
     fn subject(&self, kind: char, channel: &str) -> String {
-        format!("{}.{kind}.{}", self.config.prefix, message::word(channel))
+        format!("{}.{kind}.{}", self.config.prefix, word(channel))
     }
 }

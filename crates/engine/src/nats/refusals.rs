@@ -70,7 +70,7 @@ pub(crate) const TOO_OLD: RefusalReason =
 pub(crate) const OTHER: RefusalReason = refusal("error", "see the detail and the server's log");
 
 /// The meaning of `-ERR`.
-pub(crate) fn of_text(text: &str) -> RefusalReason {
+pub fn of_text(text: &str) -> RefusalReason {
     let text = text.to_ascii_lowercase();
     for (beginning, refusal) in [
         ("authorization violation", WRONG_PASSWORD),
@@ -94,7 +94,7 @@ pub(crate) fn of_text(text: &str) -> RefusalReason {
 }
 
 /// The meaning of an error of JetStream, by its code.
-pub(crate) fn of_code(code: u32) -> RefusalReason {
+pub fn of_code(code: u32) -> RefusalReason {
     match code {
         10_023 | 10_028 | 10_047 | 10_077 => STORAGE_FULL,
         10_054 => TOO_LARGE,

@@ -1,204 +1,57 @@
-//! Where Redis is, and as whom to speak to it: the engine in which a cluster's nodes meet.
+//! The servers in which a cluster's nodes meet, by the engine that the settings name.
 
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use dunlin_config::{Engine, EngineLayout, EngineTopology, Secret};
-use dunlin_net::Tls;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use dunlin_config::{Engine, EngineKind};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
-use super::link::{ChannelMessage, Commands, LinkError, RedisLink, Reply};
+use super::redis;
+use super::store::{Payload, Store, StoreError};
 
-/// How long a Redis Cluster may send this node from one of its nodes to the next.
-const REDIRECTIONS_MAX: usize = 4;
-
-/// A connection, by TLS or not.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
-/// The servers of an engine.
+/// The servers in which a cluster's nodes meet.
 #[derive(Clone)]
-pub(super) struct Address {
-    engine: Arc<Engine>,
-    tls: Result<Option<Tls>, Arc<str>>,
-    /// What the names of all keys and channels of the cluster begin with.
-    pub(super) prefix: Arc<str>,
+pub(super) enum Address {
+    Redis(redis::Address),
 }
 
 impl Address {
-    /// What the keys begin with in which nodes of Centrifugo have their presence, if they share this engine and it is all at
-    /// one server.
-    pub(super) fn foreign_presence(&self) -> Option<&str> {
-        let is_one = match self.engine.topology {
-            EngineTopology::Servers => self.engine.addresses.len() == 1,
-            EngineTopology::Sentinel => self.engine.sentinel_primaries.len() == 1,
-            EngineTopology::Cluster => false,
-        };
-        (is_one && self.engine.layout == EngineLayout::Centrifugo).then_some(&*self.engine.prefix)
-    }
-
     pub(super) fn new(engine: &Arc<Engine>) -> Address {
-        let tls = match (engine.tls, &engine.ca) {
-            (false, _) => Ok(None),
-            (true, None) => Tls::system().map(Some),
-            (true, Some(ca)) => Tls::with_roots(ca.as_bytes()).map(Some),
-        };
-        // What is published knows nothing of databases.
-        let base = match engine.database {
-            0 => engine.prefix.to_string(),
-            database => format!("{}@{database}", engine.prefix),
-        };
-        let prefix = match engine.topology {
-            // One slot, so that a script sees all of it.
-            EngineTopology::Cluster => format!("{{{base}:cluster}}"),
-            _ => format!("{base}:cluster"),
-        };
-        let tls = tls.map_err(|error| error.to_string().into());
-        Address { engine: Arc::clone(engine), tls, prefix: prefix.into() }
+        match engine.kind {
+            EngineKind::Redis | EngineKind::Nats => Address::Redis(redis::Address::new(engine)),
+        }
     }
 
-    /// Opens a connection to the server that takes writes. What subscribed channels are sent goes to `messages`.
+    /// Opens a connection for the process of this uid. What it is sent goes to `messages`, which closes when the connection does.
     pub(super) async fn open(
         &self,
-        messages: mpsc::UnboundedSender<ChannelMessage>,
-    ) -> Result<RedisLink, LinkError> {
-        let mut last = LinkError::Closed("there is no server".into());
-        let is_servers = self.engine.topology == EngineTopology::Servers;
-        // Of several servers the first has the cluster's keys; of Sentinels and nodes any will do.
-        let asked = if is_servers { 1 } else { self.engine.addresses.len() };
-        for server in &self.engine.addresses[..asked.min(self.engine.addresses.len())] {
-            let opened = match self.engine.topology {
-                EngineTopology::Servers => self.open_at(server, messages.clone()).await,
-                EngineTopology::Sentinel => self.open_primary(server, &messages).await,
-                EngineTopology::Cluster => self.open_slot(server, &messages).await,
-            };
-            match opened {
-                Ok(link) => return Ok(link),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    /// Asks a Sentinel where the primary is.
-    async fn open_primary(
-        &self,
-        sentinel: &str,
-        messages: &mpsc::UnboundedSender<ChannelMessage>,
-    ) -> Result<RedisLink, LinkError> {
-        let Engine { sentinel_user: user, sentinel_password: password, .. } = &*self.engine;
-        let greeting = greeting(user.as_deref(), password.as_ref(), 0);
-        let (nobody, _) = mpsc::unbounded_channel();
-        let link = self.greet(sentinel, greeting, nobody).await?;
-        let name = self.engine.sentinel_primaries.first().map_or("", String::as_str);
-        let ask: &[&[u8]] = &[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name.as_bytes()];
-        let replies = link.call(&[ask]).await?;
-        let found = replies.first().map(Reply::list).and_then(|found| match found {
-            [host, port] => Some((host.text()?, port.text()?)),
-            _ => None,
-        });
-        match found {
-            Some((host, port)) => self.open_at(&joined(host, port), messages.clone()).await,
-            None => {
-                let why = format!("ERR the Sentinel knows no primary {name:?}");
-                Err(LinkError::Redis(why.into()))
+        uid: Arc<str>,
+        messages: mpsc::UnboundedSender<Payload>,
+    ) -> Result<Arc<dyn Store>, StoreError> {
+        match self {
+            Address::Redis(address) => {
+                Ok(Arc::new(redis::RedisStore::open(address, uid, messages).await?))
             }
         }
     }
 
-    /// Follows a node of a Redis Cluster to the one that has the cluster's slot.
-    async fn open_slot(
-        &self,
-        node: &str,
-        messages: &mpsc::UnboundedSender<ChannelMessage>,
-    ) -> Result<RedisLink, LinkError> {
-        let key = format!("{}:nodes", self.prefix);
-        let mut node = node.to_owned();
-        for _ in 0..REDIRECTIONS_MAX {
-            let link = self.open_at(&node, messages.clone()).await?;
-            match link.call(&[&[b"HLEN", key.as_bytes()]]).await {
-                Err(LinkError::Redis(error)) if error.starts_with("MOVED ") => {
-                    node = error.rsplit(' ').next().unwrap_or_default().to_owned();
-                }
-                Err(error) => return Err(error),
-                Ok(_) => return Ok(link),
-            }
+    /// What all names of the cluster begin with.
+    pub(super) fn prefix(&self) -> &Arc<str> {
+        match self {
+            Address::Redis(address) => &address.prefix,
         }
-        Err(LinkError::Redis("ERR the nodes of Redis send each other's clients in a circle".into()))
     }
 
-    async fn open_at(
-        &self,
-        server: &str,
-        messages: mpsc::UnboundedSender<ChannelMessage>,
-    ) -> Result<RedisLink, LinkError> {
-        let Engine { user, password, database, .. } = &*self.engine;
-        self.greet(server, greeting(user.as_deref(), password.as_ref(), *database), messages).await
-    }
-
-    async fn greet(
-        &self,
-        server: &str,
-        greeting: Commands,
-        messages: mpsc::UnboundedSender<ChannelMessage>,
-    ) -> Result<RedisLink, LinkError> {
-        let bound = Duration::from_millis(self.engine.connect_timeout_ms);
-        let opened = timeout(bound, async {
-            let stream = self.connect(server).await;
-            let stream = stream.map_err(|error| LinkError::Closed(error.to_string().into()))?;
-            let link = RedisLink::start(stream, messages);
-            link.send(greeting).await?;
-            Ok(link)
-        });
-        let late =
-            || LinkError::Closed(format!("{server} does not answer within {bound:?}").into());
-        opened.await.map_err(|_| late())?
-    }
-
-    async fn connect(&self, server: &str) -> io::Result<Box<dyn Stream>> {
-        let tls = self.tls.as_ref().map_err(|error| io::Error::other(error.to_string()))?;
-        let stream = TcpStream::connect(server).await?;
-        stream.set_nodelay(true)?;
-        let Some(tls) = tls else { return Ok(Box::new(stream)) };
-        let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
-        let host = host.trim_matches(['[', ']']).to_owned();
-        let name = rustls::pki_types::ServerName::try_from(host).map_err(io::Error::other)?;
-        let connector = TlsConnector::from(Arc::clone(tls.config()));
-        Ok(Box::new(connector.connect(name, stream).await?))
+    /// What it is, for people.
+    pub(super) fn server(&self) -> &'static str {
+        match self {
+            Address::Redis(_) => "Redis",
+        }
     }
 
     /// The servers, for people.
     pub(super) fn place(&self) -> String {
-        self.engine.addresses.join(", ")
-    }
-}
-
-/// What is said first on a connection.
-fn greeting(user: Option<&str>, password: Option<&Secret>, database: u32) -> Commands {
-    let mut hello: Vec<&[u8]> = vec![b"HELLO", b"3"];
-    if let Some(password) = password {
-        let user = user.unwrap_or("default");
-        hello.extend([&b"AUTH"[..], user.as_bytes(), password.reveal().as_bytes()]);
-    }
-    hello.extend([&b"SETNAME"[..], b"dunlin-cluster"]);
-    let mut commands = Commands::default();
-    commands.push(&hello);
-    if database != 0 {
-        commands.push(&[b"SELECT", database.to_string().as_bytes()]);
-    }
-    commands
-}
-
-/// Host and port in one; a Sentinel gives an IPv6 address without brackets.
-fn joined(host: &str, port: &str) -> String {
-    match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
+        match self {
+            Address::Redis(address) => address.place(),
+        }
     }
 }

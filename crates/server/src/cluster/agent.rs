@@ -1,7 +1,7 @@
-//! This node's part in the cluster: one task, one connection to Redis.
+//! This node's part in the cluster: one task, one connection to where the nodes meet ([`super::store`]).
 //!
-//! The task takes one thing after another: what workers send, what Redis's channels say, how its own commands ended, and
-//! time. Commands run beside it, so that a slow Redis delays what is asked of it and nothing else. Without a connection it
+//! The task takes one thing after another: what workers send, what other nodes say, how its own operations ended, and
+//! time. Operations run beside it, so that a slow store delays what is asked of it and nothing else. Without a connection it
 //! says so to whoever asks, carries out on this node what can be, and tries again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -21,21 +21,21 @@ use super::changes::{self, Changes, ChangesDone};
 use super::condition::Condition;
 use super::kept::KeptCall;
 use super::lease::{Beat, Facts, Lease, LeaseWrite, Node};
-use super::link::{ChannelMessage, Commands, LinkError, RedisLink};
 use super::member_writes::MemberWrites;
-use super::members::{self, Comparison, Listed};
+use super::members::{Comparison, EdgedChange, Listed};
 use super::message::{MemberChange, NodeMessage, VERSION, unix_ms};
 use super::names::Namesake;
 use super::online::{self, OnlineQueries};
 use super::state::ClusterMetric;
 use super::status::{self, StatusQueries};
+use super::store::{Payload, Store, StoreError, To};
 use crate::api::{ApiErrorCode, Method};
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{ClusterAnswer, ClusterAsk};
 use crate::metrics::Metric;
 use crate::state::ServerState;
 
-/// Between two attempts to reach Redis: other nodes hear nothing of this one meanwhile.
+/// Between two attempts to reach the store: other nodes hear nothing of this one meanwhile.
 const RECONNECT: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
 /// Signs of life in the time that a lease holds.
 const WRITES_A_LEASE: u32 = 3;
@@ -52,24 +52,24 @@ pub(super) enum Input {
 
 /// How something ended that ran beside the agent.
 pub(super) enum TaskResult {
-    Connected(Result<(RedisLink, mpsc::UnboundedReceiver<ChannelMessage>), LinkError>),
+    Connected(Result<(Arc<dyn Store>, mpsc::UnboundedReceiver<Payload>), StoreError>),
     /// The lease was written on this connection.
-    Wrote(u64, Result<Beat, LinkError>, Duration),
+    Wrote(u64, Result<Beat, StoreError>, Duration),
     /// A call was sent, and kept where it is one to keep.
     Sent(u64),
     /// A call could not be sent to these nodes.
     Unsent(u64, Vec<Arc<str>>),
     /// Calls that nodes were sent while this one was away.
-    Missed(Result<Vec<KeptCall>, LinkError>),
-    /// So many changes of members are written, and these are to be announced.
-    MembersWritten(usize, Result<Vec<MemberChange>, LinkError>),
-    /// What Redis has of this node's members.
-    MembersRead(Result<Listed, LinkError>),
+    Missed(Result<Vec<KeptCall>, StoreError>),
+    /// Changes of members are written; of each whether it has changed anything.
+    MembersWritten(Vec<EdgedChange>, Result<Vec<bool>, StoreError>),
+    /// What the store has of this node's members.
+    MembersRead(Result<Listed, StoreError>),
     /// A dead node, and its members that this one has removed; `None`: another does.
-    Swept(Arc<str>, Result<Option<Vec<MemberChange>>, LinkError>),
+    Swept(Arc<str>, Result<Option<Vec<MemberChange>>, StoreError>),
     Present(CallOrigin, ClusterAnswer),
     Changes(ChangesDone),
-    Failed(LinkError),
+    Failed(StoreError),
     Nothing,
 }
 
@@ -77,7 +77,6 @@ pub(super) struct Agent {
     pub(super) state: Arc<ServerState>,
     pub(super) to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
     pub(super) address: Address,
-    pub(super) prefix: Arc<str>,
     pub(super) call_timeout: Duration,
     every: Duration,
     /// `server.node`; 0: any.
@@ -86,13 +85,14 @@ pub(super) struct Agent {
     /// The lease was held at some time.
     pub(super) has_joined: bool,
     lag: Duration,
-    pub(super) link: Option<Arc<RedisLink>>,
-    messages: Option<mpsc::UnboundedReceiver<ChannelMessage>>,
+    /// The connection.
+    pub(super) store: Option<Arc<dyn Store>>,
+    messages: Option<mpsc::UnboundedReceiver<Payload>>,
     is_connecting: bool,
-    /// Attempts to reach Redis since a lease was written.
+    /// Attempts to reach the store since a lease was written.
     attempts: u32,
     jitter: Jitter,
-    /// Writes sent through pub/sub that have not come back.
+    /// Messages of this node to itself that have not come back.
     probes: u32,
     next: Instant,
     pub(super) jobs: JoinSet<TaskResult>,
@@ -105,7 +105,7 @@ pub(super) struct Agent {
     pub(super) status: StatusQueries,
     pub(super) changes: Changes,
     pub(super) member_writes: MemberWrites,
-    /// Some of them did not arrive, or this node was taken for dead: compare them with what Redis has.
+    /// Some of them did not arrive, or this node was taken for dead: compare them with what the store has.
     pub(super) members_lost: bool,
     pub(super) comparison: Option<Comparison>,
     pub(super) hooks: FilterCache,
@@ -123,28 +123,26 @@ impl Agent {
         to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
     ) -> Agent {
         let address = Address::new(engine);
-        let prefix = Arc::clone(&address.prefix);
         let uid: Arc<str> = state.uid.as_str().into();
         let number = match wanted {
             0 => former.unwrap_or_else(random_number),
             wanted => wanted,
         };
-        let mut lease = Lease::new(&prefix, uid, number, settings.lease_ms);
-        lease.is_wanted = wanted != 0;
+        let lease_ms = settings.lease_ms;
+        let lease = Lease { uid, number, lease_ms, is_wanted: wanted != 0 };
         let name = settings.engine.clone().unwrap_or_default();
-        state.cluster.set_place(name, (&prefix, address.place()), settings.lease_ms);
+        state.cluster.set_place(name, (address.prefix(), address.place()), lease_ms);
         let agent = Agent {
             state: Arc::clone(state),
             to_workers,
             address,
-            prefix,
             call_timeout: Duration::from_millis(settings.call_timeout_ms),
             every: Duration::from_millis(settings.lease_ms) / WRITES_A_LEASE,
             wanted,
             lease,
             has_joined: false,
             lag: Duration::ZERO,
-            link: None,
+            store: None,
             messages: None,
             is_connecting: false,
             attempts: 0,
@@ -183,7 +181,7 @@ impl Agent {
                 },
                 message = next_message(&mut self.messages) => match message {
                     Some(message) => self.handle_message(&message),
-                    None => self.lose_link(&LinkError::Closed("the connection has ended".into())),
+                    None => self.lose_store(&StoreError::Closed("the connection has ended".into())),
                 },
                 Some(done) = self.jobs.join_next() => {
                     if let Ok(done) = done {
@@ -202,39 +200,31 @@ impl Agent {
         {
             self.answer(answered);
         }
-        if let Some(link) = &self.link
-            && let Err(error) = self.lease.leave(link).await
+        if let Some(store) = &self.store
+            && let Err(error) = store.leave(self.lease.clone()).await
         {
-            tracing::warn!(%error, "the cluster was left without a word to Redis");
+            tracing::warn!(%error, "the cluster was left without a word to the others");
         }
         self.state.cluster.leave();
         self.tell_workers(|| BusMessage::NodeNumber);
     }
 
-    // Redis.
+    // The store.
 
     fn connect(&mut self) {
         if std::mem::replace(&mut self.is_connecting, true) {
             return;
         }
-        let (address, prefix, uid) =
-            (self.address.clone(), Arc::clone(&self.prefix), Arc::clone(&self.lease.uid));
+        let (address, uid) = (self.address.clone(), Arc::clone(&self.lease.uid));
         self.jobs.spawn(async move {
             let (sender, messages) = mpsc::unbounded_channel();
-            let opened = async {
-                let link = address.open(sender).await?;
-                let (all, own) = (format!("{prefix}:calls"), format!("{prefix}:calls:{uid}"));
-                link.call(&[&[b"SUBSCRIBE", all.as_bytes()]]).await?;
-                link.call(&[&[b"SUBSCRIBE", own.as_bytes()]]).await?;
-                members::load_script(&link).await?;
-                Ok(link)
-            };
-            TaskResult::Connected(opened.await.map(|link| (link, messages)))
+            let opened = address.open(uid, sender).await;
+            TaskResult::Connected(opened.map(|store| (store, messages)))
         });
     }
 
-    fn lose_link(&mut self, error: &LinkError) {
-        self.link = None;
+    fn lose_store(&mut self, error: &StoreError) {
+        self.store = None;
         self.messages = None;
         self.lose_members();
         self.comparison = None;
@@ -243,38 +233,41 @@ impl Agent {
         let delay_ms = RECONNECT.jittered_ms(self.attempts, &mut self.jitter);
         self.next = Instant::now() + Duration::from_millis(delay_ms);
         let place = self.address.place();
-        self.set_condition(Condition::of(error), &format!("{place}: {error}"));
+        self.set_condition(error.condition(), &format!("{place}: {error}"));
     }
 
-    /// Runs commands beside the agent.
-    pub(super) fn spawn(&mut self, commands: Commands) {
-        let Some(link) = self.link.clone() else { return };
+    /// Runs an operation beside the agent.
+    pub(super) fn spawn(
+        &mut self,
+        operation: impl Future<Output = Result<(), StoreError>> + Send + 'static,
+    ) {
         self.jobs.spawn(async move {
-            match link.send(commands).await {
-                Ok(_) => TaskResult::Nothing,
-                Err(error) => TaskResult::Failed(error),
-            }
+            operation.await.map_or_else(TaskResult::Failed, |()| TaskResult::Nothing)
         });
+    }
+
+    /// Says these to other nodes.
+    pub(super) fn say(&mut self, messages: Vec<(To, Vec<u8>)>) {
+        if let Some(store) = self.store.as_ref().filter(|_| !messages.is_empty()) {
+            let sent = store.send(messages);
+            self.spawn(sent);
+        }
     }
 
     fn write_lease(&mut self) {
         self.next = Instant::now() + self.every;
-        let Some(link) = self.link.clone() else { return };
+        let Some(store) = self.store.clone() else { return };
         if self.probes >= WRITES_A_LEASE {
             let why = "its channels are silent: what is published does not arrive";
-            return self.lose_link(&LinkError::Closed(why.into()));
+            return self.lose_store(&StoreError::Closed(why.into()));
         }
         self.probes += 1;
-        let (facts, uid) = (self.facts(), Arc::clone(&self.lease.uid));
-        let mut lease =
-            Lease::new(&self.prefix, Arc::clone(&uid), self.lease.number, self.lease.lease_ms);
-        lease.is_wanted = self.lease.is_wanted;
-        let channel = format!("{}:calls:{uid}", self.prefix);
-        let probe = NodeMessage::from(&uid).encode();
+        let probe = NodeMessage::from(&self.lease.uid).encode();
+        let written = store.write_lease(self.lease.clone(), self.facts(), probe);
         self.jobs.spawn(async move {
             let begun = Instant::now();
-            let beat = lease.write(&link, &facts, (&channel, &probe)).await;
-            TaskResult::Wrote(link.number, beat, begun.elapsed())
+            let beat = written.await;
+            TaskResult::Wrote(store.number(), beat, begun.elapsed())
         });
     }
 
@@ -301,23 +294,23 @@ impl Agent {
 
     fn handle_done(&mut self, done: TaskResult) {
         match done {
-            TaskResult::Connected(Ok((link, messages))) => {
+            TaskResult::Connected(Ok((store, messages))) => {
                 self.is_connecting = false;
                 self.state.cluster.counters.count(ClusterMetric::Reconnects);
-                (self.link, self.messages) = (Some(Arc::new(link)), Some(messages));
+                (self.store, self.messages) = (Some(store), Some(messages));
                 self.probes = 0;
                 self.write_lease();
                 self.read_missed();
             }
             TaskResult::Connected(Err(error)) => {
                 self.is_connecting = false;
-                self.lose_link(&error);
+                self.lose_store(&error);
             }
             TaskResult::Failed(error) => self.handle_failure(&error),
             // On a connection that was given up.
             TaskResult::Wrote(number, ..)
-                if self.link.as_ref().is_none_or(|link| link.number != number) => {}
-            TaskResult::Wrote(_, Err(error @ LinkError::Closed(_)), _) => self.lose_link(&error),
+                if self.store.as_ref().is_none_or(|store| store.number() != number) => {}
+            TaskResult::Wrote(_, Err(error @ StoreError::Closed(_)), _) => self.lose_store(&error),
             TaskResult::Wrote(_, Err(error), _) => self.handle_failure(&error),
             TaskResult::Wrote(_, Ok(beat), lag) => self.handle_beat(beat, lag),
             TaskResult::Sent(id) => self.handle_sent(id),
@@ -335,10 +328,17 @@ impl Agent {
                 }
             }
             TaskResult::Missed(Err(error)) => self.handle_failure(&error),
-            TaskResult::MembersWritten(count, written) => {
-                self.member_writes.handle_done(count);
+            TaskResult::MembersWritten(changes, written) => {
+                self.member_writes.handle_done(changes.len());
                 match written {
-                    Ok(changes) => self.announce(&changes),
+                    Ok(written) => {
+                        let written = changes.into_iter().zip(written);
+                        let announced = written.filter(|((change, _), has_changed)| {
+                            change.member.join_leave && *has_changed
+                        });
+                        let announced: Vec<_> = announced.map(|((of, _), _)| of).collect();
+                        self.announce(&announced);
+                    }
                     Err(error) => {
                         self.lose_members();
                         self.handle_failure(&error);
@@ -364,27 +364,22 @@ impl Agent {
         }
     }
 
-    /// What Redis says of a command may pass, and the connection serves. Whether it has ended is seen elsewhere: its channels
-    /// end, and a write of the lease is not answered.
-    pub(super) fn handle_failure(&mut self, error: &LinkError) {
-        if let LinkError::Redis(text) = error {
-            if let Some(link) = self.link.clone() {
-                // The primary or the slot is elsewhere by now.
-                if text.starts_with("MOVED") || Condition::of(error) == Condition::ReadOnly {
-                    return self.lose_link(error);
-                }
-                // Its scripts were flushed. What was not written is found by the comparison that is due.
-                if text.starts_with("NOSCRIPT") {
-                    self.jobs.spawn(async move {
-                        members::load_script(&link)
-                            .await
-                            .map_or_else(TaskResult::Failed, |()| TaskResult::Nothing)
-                    });
-                    return;
-                }
+    /// What the store says of an operation may pass, and the connection serves. Whether it has ended is seen elsewhere: its
+    /// messages end, and a write of the lease is not answered.
+    pub(super) fn handle_failure(&mut self, error: &StoreError) {
+        match error {
+            // The primary or the slot is elsewhere by now.
+            StoreError::Elsewhere(_) | StoreError::Refused(Condition::ReadOnly, _)
+                if self.store.is_some() =>
+            {
+                self.lose_store(error);
             }
-            let place = self.address.place();
-            self.set_condition(Condition::of(error), &format!("{place}: {error}"));
+            StoreError::Elsewhere(_) | StoreError::Refused(..) => {
+                let place = self.address.place();
+                self.set_condition(error.condition(), &format!("{place}: {error}"));
+            }
+            // What was not written is found by the comparison that is due.
+            StoreError::Passed(_) | StoreError::Closed(_) => {}
         }
     }
 
@@ -396,11 +391,11 @@ impl Agent {
             LeaseWrite::Taken => return self.handle_taken(&beat),
             LeaseWrite::Renewed => {}
             LeaseWrite::Created | LeaseWrite::Revived if !self.has_joined => {
-                tracing::info!(node = self.lease.number, prefix = %self.prefix, "joined the cluster");
+                tracing::info!(node = self.lease.number, prefix = %self.address.prefix(), "joined the cluster");
             }
             LeaseWrite::Created => {
                 counters.count(ClusterMetric::LeasesLost);
-                self.show(Condition::RecordLost, "the record of this node was gone from Redis");
+                self.show(Condition::RecordLost, "the record of this node was gone");
             }
             LeaseWrite::Revived => {
                 counters.count(ClusterMetric::LeasesLost);
@@ -522,7 +517,7 @@ impl Agent {
         self.expire_online(now);
         self.expire_status(now);
         if now >= self.next {
-            match self.link {
+            match self.store {
                 Some(_) => self.write_lease(),
                 None => {
                     // Its end is waited for.
@@ -580,8 +575,8 @@ impl Agent {
 
     // Other nodes.
 
-    fn handle_message(&mut self, message: &ChannelMessage) {
-        let Ok(message) = serde_json::from_slice::<NodeMessage<'_>>(&message.payload) else {
+    fn handle_message(&mut self, message: &[u8]) {
+        let Ok(message) = serde_json::from_slice::<NodeMessage<'_>>(message) else {
             tracing::warn!("what came over the cluster's channel is no message of a node");
             return;
         };
@@ -633,9 +628,7 @@ impl Agent {
     }
 }
 
-async fn next_message(
-    messages: &mut Option<mpsc::UnboundedReceiver<ChannelMessage>>,
-) -> Option<ChannelMessage> {
+async fn next_message(messages: &mut Option<mpsc::UnboundedReceiver<Payload>>) -> Option<Payload> {
     match messages {
         Some(messages) => messages.recv().await,
         None => std::future::pending().await,

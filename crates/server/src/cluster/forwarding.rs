@@ -9,15 +9,15 @@ use tokio::time::Instant;
 use super::agent::{Agent, TaskResult, name_in};
 use super::calls::{CallOrigin, CompletedCall};
 use super::kept;
-use super::link::Commands;
 use super::message::NodeMessage;
 use super::state::ClusterMetric;
+use super::store::To;
 use crate::api::Method;
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{ClusterAnswer, ClusterCommand, Recipients};
 
-/// Stands for Redis among the nodes that a call waits for: it keeps the call for those that are away.
-const REDIS: &str = "redis";
+/// Stands for the store among the nodes that a call waits for: it keeps the call for those that are away.
+const KEPT: &str = "kept";
 /// How long a worker may take to carry a command out; then the node that asked has given up long ago.
 const SERVED_MAX: Duration = Duration::from_secs(60);
 
@@ -51,7 +51,7 @@ impl Agent {
         // What is revoked has to reach nodes that are away, too.
         let kept_as = kept::field(method, &request);
         let mut asked = others;
-        asked.extend(kept_as.is_some().then(|| Arc::from(REDIS)));
+        asked.extend(kept_as.is_some().then(|| Arc::from(KEPT)));
         waiting.extend(asked.iter().cloned());
         let gone = only.unwrap_or_default().iter().filter(|number| !is_known(**number));
         let mut missing: Vec<Arc<str>> = gone
@@ -60,7 +60,7 @@ impl Agent {
                 None => format!("node {number}").into(),
             })
             .collect();
-        if self.link.is_none() {
+        if self.store.is_none() {
             missing.extend(asked.drain(..).map(|uid| {
                 waiting.remove(&uid);
                 name_in(&self.nodes)(&uid)
@@ -77,19 +77,30 @@ impl Agent {
         if nobody && let Some(answered) = self.calls.handle_missing(id, "", &"".into()) {
             return self.answer(answered);
         }
-        if let Some(link) = self.link.clone().filter(|_| !asked.is_empty()) {
-            let (prefix, uid) = (Arc::clone(&self.prefix), Arc::clone(&self.lease.uid));
-            let request = Arc::clone(&request);
-            let call = (id, method, &*request);
-            let others = asked.iter().filter(|uid| &***uid != REDIS);
-            let mut commands = commands_of(&prefix, &uid, call, others, to_all);
-            if let Some(field) = &kept_as {
-                kept::keep(&mut commands, &self.place(), link.number, field, (method, &request));
-            }
-            let sent = link.begin(commands);
+        if let Some(store) = self.store.clone().filter(|_| !asked.is_empty()) {
+            let message = NodeMessage {
+                id,
+                call: Some(method.name().into()),
+                request: serde_json::from_slice(&request).ok(),
+                ..NodeMessage::from(&self.lease.uid)
+            };
+            let message = message.encode();
+            let others = asked.iter().filter(|uid| &***uid != KEPT);
+            let to = others.map(|uid| if to_all { To::All } else { To::Node(Arc::clone(uid)) });
+            let messages = to.take(if to_all { 1 } else { usize::MAX });
+            let sent = store.send(messages.map(|to| (to, message.clone())).collect());
+            let kept = kept_as.zip(kept::stored(method, &request));
+            let kept = kept.map(|(name, call)| store.keep(&name, call));
             self.jobs.spawn(async move {
+                let sent = async {
+                    sent.await?;
+                    match kept {
+                        Some(kept) => kept.await,
+                        None => Ok(()),
+                    }
+                };
                 match sent.await {
-                    Ok(_) => TaskResult::Sent(id),
+                    Ok(()) => TaskResult::Sent(id),
                     Err(_) => TaskResult::Unsent(id, asked),
                 }
             });
@@ -122,9 +133,9 @@ impl Agent {
         self.serving.retain(|_, (_, _, since)| since.elapsed() < SERVED_MAX);
     }
 
-    /// Redis has taken a call for the nodes that are away, where it is kept.
+    /// The store has taken a call for the nodes that are away, where it is kept.
     pub(super) fn handle_sent(&mut self, id: u64) {
-        if let Some(answered) = self.calls.handle_response(id, REDIS, br#"{"result":{}}"#) {
+        if let Some(answered) = self.calls.handle_response(id, KEPT, br#"{"result":{}}"#) {
             self.answer(answered);
         }
     }
@@ -147,10 +158,7 @@ impl Agent {
         let Ok(response) = serde_json::from_slice(response) else { return };
         let message =
             NodeMessage { id, response: Some(response), ..NodeMessage::from(&self.lease.uid) };
-        let mut commands = Commands::default();
-        let channel = format!("{}:calls:{uid}", self.prefix);
-        commands.push(&[b"PUBLISH", channel.as_bytes(), &message.encode()]);
-        self.spawn(commands);
+        self.say(vec![(To::Node(uid.into()), message.encode())]);
     }
 
     /// A call has its answer.
@@ -172,35 +180,7 @@ impl Agent {
 
     /// Reads what was revoked while this node was not there, and carries it out.
     pub(super) fn read_missed(&mut self) {
-        let Some(link) = self.link.clone() else { return };
-        let key = kept::revocations_key(&self.prefix);
-        self.jobs.spawn(async move { TaskResult::Missed(kept::read(&link, &key).await) });
+        let Some(store) = self.store.clone() else { return };
+        self.jobs.spawn(async move { TaskResult::Missed(kept::read(&*store).await) });
     }
-}
-
-/// What a call to these nodes is, for Redis.
-fn commands_of<'a>(
-    prefix: &str,
-    uid: &str,
-    (id, method, request): (u64, Method, &[u8]),
-    others: impl Iterator<Item = &'a Arc<str>>,
-    to_all: bool,
-) -> Commands {
-    let message = NodeMessage {
-        id,
-        call: Some(method.name().into()),
-        request: serde_json::from_slice(request).ok(),
-        ..NodeMessage::from(uid)
-    };
-    let payload = message.encode();
-    let mut commands = Commands::default();
-    for to in others {
-        if to_all {
-            commands.push(&[b"PUBLISH", format!("{prefix}:calls").as_bytes(), &payload]);
-            break;
-        } else {
-            commands.push(&[b"PUBLISH", format!("{prefix}:calls:{to}").as_bytes(), &payload]);
-        }
-    }
-    commands
 }

@@ -1,6 +1,6 @@
-//! What nodes say to each other over Redis's channels: JSON, versioned.
+//! What nodes say to each other: JSON, versioned.
 //!
-//! There is one channel for all nodes and one for each. Redis keeps no message of a channel: one that is missed costs the
+//! A message is for all nodes or for one. None is kept: one that is missed costs the
 //! caller its answer, so a call ends with the names of those that did not answer, never in silence.
 
 use std::borrow::Cow;
@@ -55,7 +55,7 @@ pub(super) struct MemberChange {
     pub(super) member: StoredMember,
 }
 
-/// A member of a channel, as it stands in Redis.
+/// A member of a channel, as it is stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct StoredMember {
     pub(super) v: u8,
@@ -109,7 +109,7 @@ impl StoredMember {
     }
 }
 
-/// Unix time in milliseconds, for what is kept in Redis.
+/// Unix time in milliseconds, for what is kept.
 pub(super) fn unix_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)

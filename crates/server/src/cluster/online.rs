@@ -8,8 +8,8 @@ use serde_json::value::to_raw_value;
 use tokio::time::Instant;
 
 use super::agent::Agent;
-use super::link::Commands;
 use super::message::NodeMessage;
+use super::store::To;
 use crate::bus_message::BusMessage;
 
 /// The name of the call between nodes; it is no method of the server API.
@@ -90,7 +90,7 @@ impl Agent {
         let living = self.nodes.values().filter(|of| of.is_alive() && of.uid != self.lease.uid);
         let waiting: HashSet<_> = living.map(|node| Arc::clone(&node.uid)).collect();
         let request = to_raw_value(&Users { users: users.to_vec() });
-        let Some(request) = request.ok().filter(|_| self.link.is_some() && !waiting.is_empty())
+        let Some(request) = request.ok().filter(|_| self.store.is_some() && !waiting.is_empty())
         else {
             return self.answer_online(request_id, BTreeSet::new());
         };
@@ -104,10 +104,7 @@ impl Agent {
             request: Some(&request),
             ..NodeMessage::from(&self.lease.uid)
         };
-        let (payload, channel) = (message.encode(), format!("{}:calls", self.prefix));
-        let mut commands = Commands::default();
-        commands.push(&[b"PUBLISH", channel.as_bytes(), &payload]);
-        self.spawn(commands);
+        self.say(vec![(To::All, message.encode())]);
     }
 
     /// A node has answered. False: it was another call's answer.

@@ -1,4 +1,4 @@
-//! The agent's part for presence: what workers report goes to Redis, and what others have announced to workers.
+//! The agent's part for presence: what workers report is stored, and what others have announced to workers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use dunlin_webhooks::{HookEvent, HookEventBody};
 
 use super::agent::{Agent, TaskResult};
 use super::calls::CallOrigin;
-use super::link::Commands;
-use super::members::{NodeKeys, bounded, counted};
+use super::members::{self, bounded, counted};
 use super::message::{MemberChange, NodeMessage, unix_ms};
 use super::state::ClusterMetric;
+use super::store::{ChannelMembers, To};
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{ClusterAnswer, MembersReport, RemoteMember};
@@ -21,27 +21,24 @@ use crate::cluster_message::{ClusterAnswer, MembersReport, RemoteMember};
 const MEMBERS_A_MESSAGE: usize = 256;
 
 impl Agent {
-    pub(super) fn place(&self) -> NodeKeys {
-        NodeKeys { prefix: Arc::clone(&self.prefix), uid: Arc::clone(&self.lease.uid) }
-    }
-
     pub(super) fn handle_members(&mut self, worker: usize, report: MembersReport) {
         match report {
             MembersReport::Changed(events) => {
-                let place = self.place();
+                let uid = &self.lease.uid;
                 // Without a connection, or before the lease is written on it, they are found by the comparison that is due.
                 if self.members_lost {
                     return;
                 }
-                let changes = events.iter().map(|event| place.change(event)).collect();
+                let changes = events.iter().map(|event| members::change(uid, event)).collect();
                 if !self.member_writes.add(changes) {
                     self.members_lost = true;
                 }
                 self.write_due_members();
             }
             MembersReport::All(events) => {
-                let place = self.place();
-                let listed: Vec<_> = events.iter().map(|event| place.change(event)).collect();
+                let uid = &self.lease.uid;
+                let listed: Vec<_> =
+                    events.iter().map(|event| members::change(uid, event)).collect();
                 let stale = self.comparison.as_mut().and_then(|of| of.handle_list(worker, &listed));
                 if self.members_lost {
                     return;
@@ -65,40 +62,34 @@ impl Agent {
 
     /// Writes what waits, as much as may be out at once.
     pub(super) fn write_due_members(&mut self) {
-        if let Some(link) = self.link.clone() {
+        if let Some(store) = self.store.clone() {
             let changes = self.member_writes.take();
-            let count = changes.len();
-            if count > 0 {
-                let written = self.place().write(&link, changes);
-                self.jobs.spawn(async move { TaskResult::MembersWritten(count, written.await) });
+            if !changes.is_empty() {
+                let written = store.write_members(&changes);
+                self.jobs.spawn(async move { TaskResult::MembersWritten(changes, written.await) });
             }
         }
         let counters = &self.state.cluster.counters;
         counters.set(ClusterMetric::MembersPending, self.member_writes.count() as u64);
     }
 
-    /// Compares this node's members with what Redis has of them, and corrects that.
+    /// Compares this node's members with what the store has of them, and corrects that.
     pub(super) fn compare_members(&mut self) {
-        let Some(link) = self.link.clone() else { return };
+        let Some(store) = &self.store else { return };
         self.state.cluster.counters.count(ClusterMetric::Resyncs);
-        let place = self.place();
-        self.jobs.spawn(async move {
-            TaskResult::MembersRead(place.of_process(&link, &place.uid).await)
-        });
+        let read = store.own_members();
+        self.jobs.spawn(async move { TaskResult::MembersRead(read.await) });
     }
 
     /// Removes what a dead process has left, unless another node does.
     pub(super) fn sweep(&mut self, dead: Arc<str>) {
-        let Some(link) = self.link.clone() else { return };
-        let (place, claim_ms) = (self.place(), self.lease.lease_ms);
-        self.jobs.spawn(async move {
-            let swept = place.sweep(&link, &dead, claim_ms).await;
-            TaskResult::Swept(dead, swept)
-        });
+        let Some(store) = &self.store else { return };
+        let swept = store.sweep(Arc::clone(&dead), self.lease.lease_ms);
+        self.jobs.spawn(async move { TaskResult::Swept(dead, swept.await) });
     }
 
     /// Tells everybody of a dead node's members that they have gone: this node alone does, for it has removed them.
-    pub(super) fn handle_swept(&mut self, dead: &str, gone: Vec<MemberChange>) {
+    pub(super) fn handle_swept(&mut self, dead: &Arc<str>, gone: Vec<MemberChange>) {
         let counters = &self.state.cluster.counters;
         counters.set(ClusterMetric::Swept, counters.get(ClusterMetric::Swept) + gone.len() as u64);
         for change in &gone {
@@ -109,9 +100,13 @@ impl Agent {
         }
         let announced: Vec<_> =
             gone.into_iter().filter(|change| change.member.join_leave).collect();
-        let mut commands = self.announcements(&announced);
-        self.place().forget(&mut commands, dead);
-        self.spawn(commands);
+        let Some(store) = self.store.clone() else { return };
+        let sent = store.send(self.announcements(&announced));
+        let dead = Arc::clone(dead);
+        self.spawn(async move {
+            sent.await?;
+            store.forget(dead).await
+        });
     }
 
     fn emit_unsubscribe(&mut self, change: &MemberChange) {
@@ -133,21 +128,15 @@ impl Agent {
 
     /// Tells the other nodes who has come and gone.
     pub(super) fn announce(&mut self, changes: &[MemberChange]) {
-        let commands = self.announcements(changes);
-        if !commands.is_empty() {
-            self.spawn(commands);
-        }
+        self.say(self.announcements(changes));
     }
 
-    fn announcements(&self, changes: &[MemberChange]) -> Commands {
-        let channel = format!("{}:calls", self.prefix);
-        let mut commands = Commands::default();
-        for members in changes.chunks(MEMBERS_A_MESSAGE) {
-            let message =
-                NodeMessage { members: members.to_vec(), ..NodeMessage::from(&self.lease.uid) };
-            commands.push(&[b"PUBLISH", channel.as_bytes(), &message.encode()]);
-        }
-        commands
+    fn announcements(&self, changes: &[MemberChange]) -> Vec<(To, Vec<u8>)> {
+        let message = |members: &[MemberChange]| {
+            let members = members.to_vec();
+            (To::All, NodeMessage { members, ..NodeMessage::from(&self.lease.uid) }.encode())
+        };
+        changes.chunks(MEMBERS_A_MESSAGE).map(message).collect()
     }
 
     /// Tells the subscribers on this node.
@@ -179,16 +168,25 @@ impl Agent {
             let why = format_args!("presence on other nodes is unknown: {why}");
             ApiErrorCode::Internal.with_reason(why)
         };
-        let Some(link) = self.link.clone() else {
-            let why = unknown(&"there is no connection to the cluster's Redis");
+        let Some(store) = &self.store else {
+            let server = self.address.server();
+            let why = unknown(&format_args!("there is no connection to the cluster's {server}"));
             return self.answer_worker(origin, answer(Err(why)));
         };
         let living = self.nodes.values().filter(|node| node.is_alive());
         let mut living: HashSet<Arc<str>> = living.map(|node| Arc::clone(&node.uid)).collect();
         living.insert(Arc::clone(&self.lease.uid));
-        let present = self.place().present(&link, channel, living, self.address.foreign_presence());
+        let read = store.members_in(channel);
         self.jobs.spawn(async move {
-            TaskResult::Present(origin, answer(present.await.map_err(|error| unknown(&error))))
+            let present = |ChannelMembers { members, foreign }| {
+                let counts = members.into_iter().filter_map(|(client, member)| {
+                    let counts = member.presence && living.contains(&member.node);
+                    counts.then(|| SessionId::from_u64(client).map(|id| member.info(id))).flatten()
+                });
+                counts.chain(foreign).collect()
+            };
+            let read = read.await.map(present).map_err(|error| unknown(&error));
+            TaskResult::Present(origin, answer(read))
         });
     }
 }

@@ -9,8 +9,8 @@ use serde_json::value::to_raw_value;
 use tokio::time::Instant;
 
 use super::agent::Agent;
-use super::link::Commands;
 use super::message::NodeMessage;
+use super::store::To;
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{ChangeNews, ClusterStatus, NodeStatus, StatusPage};
@@ -30,7 +30,7 @@ pub(super) struct StatusQueries(HashMap<u64, StatusQuery>);
 struct StatusQuery {
     /// It is not about a page: what each node makes of a change of all nodes' settings.
     is_change: bool,
-    /// Redis has confirmed that the change is kept and announced. Nodes may have answered before.
+    /// The store has confirmed that the change is kept and announced. Nodes may have answered before.
     is_announced: bool,
     deadline: Instant,
     /// Number and name of nodes that have not answered, by uid.
@@ -51,7 +51,7 @@ impl Agent {
         let query = self.query(request_id, self.call_timeout, false);
         let request = to_raw_value(&Request { page });
         let Some(request) =
-            request.ok().filter(|_| self.link.is_some() && !query.waiting.is_empty())
+            request.ok().filter(|_| self.store.is_some() && !query.waiting.is_empty())
         else {
             return self.answer_status(query);
         };
@@ -63,13 +63,10 @@ impl Agent {
             ..NodeMessage::from(&self.lease.uid)
         };
         let payload = message.encode();
-        let mut commands = Commands::default();
-        for uid in query.waiting.keys() {
-            let channel = format!("{}:calls:{uid}", self.prefix);
-            commands.push(&[b"PUBLISH", channel.as_bytes(), &payload]);
-        }
+        let to = query.waiting.keys().map(|uid| To::Node(Arc::clone(uid)));
+        let messages = to.map(|to| (to, payload.clone())).collect();
         self.status.0.insert(id, query);
-        self.spawn(commands);
+        self.say(messages);
     }
 
     /// A question to all living nodes.

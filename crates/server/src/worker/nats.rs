@@ -106,7 +106,7 @@ impl Pipe for WireOnLoop<'_> {
     }
 }
 
-pub(super) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
+pub(crate) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
     let reveal = |secret: &Option<dunlin_config::Secret>| {
         secret.as_ref().map(|secret| secret.reveal().to_owned())
     };

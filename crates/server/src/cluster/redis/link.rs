@@ -16,6 +16,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::refused;
+use crate::cluster::store::{Payload, StoreError};
+
 /// How long a reply may take: Redis is said to be stopped then, though its connection is open.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 64 << 10;
@@ -29,23 +32,6 @@ pub(super) enum Reply {
     /// An array, a set, or a map with its keys and values in turn.
     List(Vec<Reply>),
     Error(Box<str>),
-}
-
-/// Why a command has no reply.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum LinkError {
-    /// Redis says no; its code first, as in `WRONGPASS …`.
-    #[error("{0}")]
-    Redis(Box<str>),
-    /// There is no connection, or it has ended: whether the command was carried out is not known.
-    #[error("{0}")]
-    Closed(Box<str>),
-}
-
-/// What a channel was sent.
-#[derive(Debug)]
-pub(super) struct ChannelMessage {
-    pub(super) payload: Box<[u8]>,
 }
 
 /// Commands that leave together.
@@ -99,7 +85,7 @@ impl RedisLink {
     /// does.
     pub(super) fn start(
         transport: impl AsyncRead + AsyncWrite + Send + 'static,
-        messages: mpsc::UnboundedSender<ChannelMessage>,
+        messages: mpsc::UnboundedSender<Payload>,
     ) -> RedisLink {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let number = OPENED.fetch_add(1, Ordering::Relaxed) + 1;
@@ -125,7 +111,7 @@ impl RedisLink {
     ///
     /// # Errors
     /// What Redis says, or that it says nothing.
-    pub(super) async fn call(&self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, LinkError> {
+    pub(super) async fn call(&self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, StoreError> {
         let mut all = Commands::default();
         for command in commands {
             all.push(command);
@@ -134,7 +120,7 @@ impl RedisLink {
     }
 
     /// As [`RedisLink::call`].
-    pub(super) async fn send(&self, commands: Commands) -> Result<Vec<Reply>, LinkError> {
+    pub(super) async fn send(&self, commands: Commands) -> Result<Vec<Reply>, StoreError> {
         self.begin(commands).await
     }
 
@@ -142,8 +128,8 @@ impl RedisLink {
     pub(super) fn begin(
         &self,
         commands: Commands,
-    ) -> impl Future<Output = Result<Vec<Reply>, LinkError>> + Send + use<> {
-        let ended = || LinkError::Closed("the connection has ended".into());
+    ) -> impl Future<Output = Result<Vec<Reply>, StoreError>> + Send + use<> {
+        let ended = || StoreError::Closed("the connection has ended".into());
         let asked = (!commands.is_empty()).then(|| {
             let (answer, answered) = oneshot::channel();
             self.requests.send(Request { commands, answer }).map(|()| answered).map_err(|_| ended())
@@ -151,7 +137,7 @@ impl RedisLink {
         async move {
             let Some(answered) = asked.transpose()? else { return Ok(Vec::new()) };
             let replies = timeout(REPLY_TIMEOUT, answered).await.map_err(|_| {
-                LinkError::Closed(format!("no reply within {REPLY_TIMEOUT:?}").into())
+                StoreError::Closed(format!("no reply within {REPLY_TIMEOUT:?}").into())
             })?;
             unless_refused(replies.map_err(|_| ended())?)
         }
@@ -163,13 +149,13 @@ impl RedisLink {
         script: &Script,
         keys: &[&[u8]],
         arguments: &[&[u8]],
-    ) -> Result<Reply, LinkError> {
+    ) -> Result<Reply, StoreError> {
         let count = keys.len().to_string();
         let mut line: Vec<&[u8]> = vec![b"EVALSHA", script.sha1(), count.as_bytes()];
         line.extend_from_slice(keys);
         line.extend_from_slice(arguments);
         let replies = match self.call(&[&line]).await {
-            Err(LinkError::Redis(error)) if error.starts_with("NOSCRIPT") => {
+            Err(StoreError::Passed(_)) => {
                 line[0] = b"EVAL";
                 line[1] = script.text.as_bytes();
                 self.call(&[&line]).await
@@ -181,12 +167,12 @@ impl RedisLink {
 }
 
 /// The replies, unless one is an error.
-fn unless_refused(replies: Vec<Reply>) -> Result<Vec<Reply>, LinkError> {
+fn unless_refused(replies: Vec<Reply>) -> Result<Vec<Reply>, StoreError> {
     match replies.iter().find_map(|reply| match reply {
         Reply::Error(error) => Some(error.clone()),
         _ => None,
     }) {
-        Some(error) => Err(LinkError::Redis(error)),
+        Some(error) => Err(refused(error)),
         None => Ok(replies),
     }
 }
@@ -226,7 +212,7 @@ async fn write(
 async fn read(
     mut from: impl AsyncRead + Unpin,
     waiters: &Waiters,
-    messages: &mpsc::UnboundedSender<ChannelMessage>,
+    messages: &mpsc::UnboundedSender<Payload>,
 ) -> io::Result<()> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "this is not RESP");
     let mut scanner = Scanner::new(&Limits::default());
@@ -243,7 +229,7 @@ async fn read(
                         && let Some(payload) = payload.bytes()
                     {
                         // Nobody listens while the connection is being closed.
-                        let _ = messages.send(ChannelMessage { payload: payload.into() });
+                        let _ = messages.send(payload.into());
                     } else if said.first().and_then(Value::bytes) == Some(b"subscribe") {
                         answer(waiters, Reply::Null);
                     }

@@ -1,0 +1,459 @@
+//! Members in Redis: a hash for each channel, and a set of the channels of each process.
+//!
+//! Each write names its connection, and is refused unless that is the one which the process's lease was written on last
+//! ([`super::lease`]); of a dead process none is, so nothing comes after the sweep.
+
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock};
+
+use dunlin_engine::redis::centrifugo_client;
+use dunlin_hub::ClientInfo;
+
+use super::RedisStore;
+use super::link::{Commands, RedisLink, Reply, Script};
+use crate::cluster::members::{EdgedChange, Listed, all_gone};
+use crate::cluster::message::{MemberChange, StoredMember, unix_ms};
+use crate::cluster::store::{ChannelMembers, StoreError};
+
+/// Channels that are looked at together.
+const CHANNELS_A_STEP: usize = 128;
+/// Changes that one script makes: others wait for so long.
+const CHANGES_A_STEP: usize = 128;
+
+/// KEYS: links, channels of the process, then the members of a channel for each change. ARGV: uid, link, then for each change the session, its entry (empty: it has gone), and the channel if it is the first that came or the
+/// last that went.
+const WRITE: &str = r"
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then
+  return redis.error_reply('FENCED members are written by another connection')
+end
+local changed = {}
+for at = 3, #KEYS do
+  local client, entry, channel = ARGV[at * 3 - 6], ARGV[at * 3 - 5], ARGV[at * 3 - 4]
+  if entry == '' then
+    changed[at - 2] = redis.call('HDEL', KEYS[at], client)
+    if channel ~= '' then redis.call('SREM', KEYS[2], channel) end
+  else
+    if channel ~= '' then redis.call('SADD', KEYS[2], channel) end
+    changed[at - 2] = redis.call('HSET', KEYS[at], client, entry)
+  end
+end
+return changed
+";
+
+/// KEYS: links, what was removed, then the members of a channel for each that is to be removed. ARGV: uid, then for each the session
+/// and what is to be announced of it. Nothing is removed without its announcement being kept.
+const SWEEP: &str = r"
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 0 end
+for at = 3, #KEYS do
+  if redis.call('HDEL', KEYS[at], ARGV[at * 2 - 4]) == 1 then
+    redis.call('RPUSH', KEYS[2], ARGV[at * 2 - 3])
+  end
+end
+return 1
+";
+
+/// KEYS: links, channels of the process, uids, what was removed, the claim. ARGV: uid. Forgets a dead process whose members were
+/// announced, unless it lives again.
+const FORGET: &str = r"
+redis.call('DEL', KEYS[4], KEYS[5])
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 0 end
+redis.call('DEL', KEYS[2])
+return redis.call('SREM', KEYS[3], ARGV[1])
+";
+
+static WRITE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(WRITE));
+static SWEEP_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SWEEP));
+
+/// Has Redis keep the script of writes, which keep their order by naming it alone.
+pub(super) async fn load_script(link: &RedisLink) -> Result<(), StoreError> {
+    link.call(&[&[b"SCRIPT", b"LOAD", WRITE.as_bytes()]]).await.map(drop)
+}
+
+impl RedisStore {
+    fn members_key(&self, channel: &str) -> Vec<u8> {
+        format!("{}:members:{channel}", self.prefix).into_bytes()
+    }
+
+    fn channels_key(&self, uid: &str) -> Vec<u8> {
+        format!("{}:channels:{uid}", self.prefix).into_bytes()
+    }
+
+    /// The hash of processes, each with the connection that may write its members.
+    pub(super) fn links_key(&self) -> String {
+        self.key("links")
+    }
+
+    fn claim_key(&self, dead: &str) -> String {
+        format!("{}:sweep:{dead}", self.prefix)
+    }
+
+    fn removed_key(&self, dead: &str) -> String {
+        format!("{}:removed:{dead}", self.prefix)
+    }
+}
+
+pub(super) fn write(
+    store: &RedisStore,
+    changes: &[EdgedChange],
+) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send + use<> {
+    let written = store.link.begin(commands(store, changes));
+    let link = Arc::clone(&store.link);
+    async move {
+        match written.await {
+            Ok(replies) => {
+                let replies = replies.iter().flat_map(Reply::list);
+                Ok(replies.map(|reply| reply.integer() == Some(1)).collect())
+            }
+            // Its scripts were flushed.
+            Err(error @ StoreError::Passed(_)) => {
+                load_script(&link).await?;
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What writes changes of this process's members, each reply a list.
+fn commands(store: &RedisStore, changes: &[EdgedChange]) -> Commands {
+    let (links, index) = (store.links_key(), store.channels_key(&store.uid));
+    let link = store.link.number.to_string();
+    let mut commands = Commands::default();
+    for step in changes.chunks(CHANGES_A_STEP) {
+        let count = (step.len() + 2).to_string();
+        let keys: Vec<_> = step.iter().map(|(of, _)| store.members_key(&of.channel)).collect();
+        let changes = step.iter().map(|(change, at_edge)| {
+            let entry = if change.joined { serde_json::to_vec(&change.member) } else { Ok(vec![]) };
+            let edge = if *at_edge { change.channel.as_bytes() } else { b"" };
+            (change.client.to_string(), entry.unwrap_or_default(), edge)
+        });
+        let changes: Vec<_> = changes.collect();
+        let mut line: Vec<&[u8]> = vec![b"EVALSHA", WRITE_SCRIPT.sha1(), count.as_bytes()];
+        line.extend([links.as_bytes(), &index]);
+        line.extend(keys.iter().map(Vec::as_slice));
+        line.extend([store.uid.as_bytes(), link.as_bytes()]);
+        for (client, entry, edge) in &changes {
+            line.extend([client.as_bytes(), entry, edge]);
+        }
+        commands.push(&line);
+    }
+    commands
+}
+
+/// The members of a process.
+pub(super) async fn of_process(store: &RedisStore, uid: &str) -> Result<Listed, StoreError> {
+    let index = store.channels_key(uid);
+    let replies = store.link.call(&[&[b"SMEMBERS", &index]]).await?;
+    let channels: Vec<Arc<str>> =
+        replies.iter().flat_map(Reply::list).filter_map(Reply::text).map(Arc::from).collect();
+    let mut listed = Listed::new();
+    for channels in channels.chunks(CHANNELS_A_STEP) {
+        let mut commands = Commands::default();
+        for channel in channels {
+            commands.push(&[b"HGETALL", &store.members_key(channel)]);
+        }
+        for (channel, reply) in channels.iter().zip(store.link.send(commands).await?) {
+            let of_it = entries(&reply).filter(|(_, member)| *member.node == *uid);
+            listed.extend(of_it.map(|(client, member)| ((Arc::clone(channel), client), member)));
+        }
+    }
+    Ok(listed)
+}
+
+pub(super) fn of_channel(
+    store: &RedisStore,
+    channel: &str,
+) -> impl Future<Output = Result<ChannelMembers, StoreError>> + Send + use<> {
+    let mut commands = Commands::default();
+    commands.push(&[b"HGETALL", &store.members_key(channel)]);
+    if let Some(prefix) = &store.foreign_presence {
+        let key = |kind: &str| format!("{prefix}.presence.{kind}.{channel}").into_bytes();
+        let now_s = (unix_ms() / 1000).to_string();
+        commands.push(&[b"HGETALL", &key("data")]);
+        // Of those that have a time, whose is over; without times Redis removes them itself.
+        commands.push(&[b"ZRANGEBYSCORE", &key("expire"), b"0", now_s.as_bytes()]);
+    }
+    let read = store.link.begin(commands);
+    async move {
+        let replies = read.await?;
+        let [members, others @ ..] = &replies[..] else { return Ok(ChannelMembers::default()) };
+        Ok(ChannelMembers {
+            members: entries(members).collect(),
+            foreign: foreign_entries(others).collect(),
+        })
+    }
+}
+
+pub(super) async fn sweep(
+    store: &RedisStore,
+    dead: &str,
+    claim_ms: u64,
+) -> Result<Option<Vec<MemberChange>>, StoreError> {
+    let link = &store.link;
+    let (claim, claim_ms) = (store.claim_key(dead), claim_ms.to_string());
+    let set: [&[u8]; 6] =
+        [b"SET", claim.as_bytes(), store.uid.as_bytes(), b"NX", b"PX", claim_ms.as_bytes()];
+    let replies = link.call(&[&set]).await?;
+    if replies.first() == Some(&Reply::Null) {
+        return Ok(None);
+    }
+    // Nothing that it has sent is taken from now on.
+    let (links, removed) = (store.links_key(), store.removed_key(dead));
+    link.call(&[&[b"HDEL", links.as_bytes(), dead.as_bytes()]]).await?;
+    let left = all_gone(of_process(store, dead).await?);
+    for step in left.chunks(CHANGES_A_STEP) {
+        let mut keys = vec![links.clone().into_bytes(), removed.clone().into_bytes()];
+        let mut arguments = vec![dead.as_bytes().to_vec()];
+        for (change, _) in step {
+            keys.push(store.members_key(&change.channel));
+            arguments.push(change.client.to_string().into_bytes());
+            arguments.push(serde_json::to_vec(change).unwrap_or_default());
+        }
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+        // 0: it lives, and will find out what was taken from it.
+        if link.script(&SWEEP_SCRIPT, &keys, &arguments).await? != Reply::Integer(1) {
+            break;
+        }
+    }
+    let replies = link.call(&[&[b"LRANGE", removed.as_bytes(), b"0", b"-1"]]).await?;
+    let gone = replies.iter().flat_map(Reply::list).filter_map(Reply::bytes);
+    Ok(Some(gone.filter_map(|change| serde_json::from_slice(change).ok()).collect()))
+}
+
+pub(super) fn forget(
+    store: &RedisStore,
+    dead: &str,
+) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+    let mut commands = Commands::default();
+    commands.push(&[
+        b"EVAL",
+        FORGET.as_bytes(),
+        b"5",
+        store.links_key().as_bytes(),
+        &store.channels_key(dead),
+        store.key("uids").as_bytes(),
+        store.removed_key(dead).as_bytes(),
+        store.claim_key(dead).as_bytes(),
+        dead.as_bytes(),
+    ]);
+    let forgotten = store.link.begin(commands);
+    async move { forgotten.await.map(drop) }
+}
+
+/// The entries of a hash of members. Malformed ones are skipped.
+fn entries(reply: &Reply) -> impl Iterator<Item = (u64, StoredMember)> {
+    reply.list().chunks(2).filter_map(|entry| {
+        let [client, member] = entry else { return None };
+        let member = serde_json::from_slice(member.bytes()?).ok()?;
+        Some((client.text()?.parse().ok()?, member))
+    })
+}
+
+/// Members at nodes of Centrifugo: those of its hash whose time is not over.
+fn foreign_entries(replies: &[Reply]) -> impl Iterator<Item = ClientInfo> {
+    let (data, over) = match replies {
+        [data, over] => (data.list(), over.list()),
+        _ => (&[][..], &[][..]),
+    };
+    let over: HashSet<&[u8]> = over.iter().filter_map(Reply::bytes).collect();
+    data.chunks(2).filter_map(move |entry| {
+        let [client, info] = entry else { return None };
+        let is_there = !over.contains(client.bytes()?);
+        is_there.then(|| centrifugo_client(info.bytes()?)).flatten()
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
+mod tests {
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+
+    use tokio::net::UnixStream;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::cluster::lease::{Facts, Lease, LeaseWrite};
+    use crate::cluster::store::Store;
+
+    /// A real Redis at a socket in a directory.
+    struct Redis<'a>(Child, &'a Path);
+
+    impl Drop for Redis<'_> {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    impl<'a> Redis<'a> {
+        fn start(directory: &'a Path) -> Redis<'a> {
+            let child = Command::new("redis-server")
+                .args(["--port", "0", "--save", "", "--unixsocket"])
+                .arg(directory.join("socket"))
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap_or_else(|error| panic!("redis-server: {error}"));
+            Redis(child, directory)
+        }
+
+        /// A connection of the process `uid`.
+        async fn store(&self, uid: &str) -> RedisStore {
+            let at = self.1.join("socket");
+            let stream = loop {
+                match UnixStream::connect(&at).await {
+                    Ok(stream) => break stream,
+                    Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+                }
+            };
+            let link = RedisLink::start(stream, mpsc::unbounded_channel().0);
+            link.call(&[&[b"HELLO", b"3"]]).await.unwrap();
+            load_script(&link).await.unwrap();
+            let (link, prefix) = (Arc::new(link), "test".into());
+            RedisStore { link, prefix, uid: uid.into(), foreign_presence: None }
+        }
+    }
+
+    async fn beat(store: &RedisStore) -> Result<LeaseWrite, StoreError> {
+        let facts = Facts {
+            v: Facts::VERSION,
+            name: "".into(),
+            version: "".into(),
+            client_addr: "".into(),
+            admin_addr: "".into(),
+            started_unix_s: 0,
+            revision: 0,
+            sessions: 0,
+            lag_us: 0,
+            tokens: 0,
+            settings_log: 0,
+            settings_revision: 0,
+            lease_ms: 9_000,
+        };
+        let number = store.uid.bytes().map(u16::from).sum();
+        let uid = Arc::clone(&store.uid);
+        let lease = Lease { uid, number, lease_ms: 60_000, is_wanted: false };
+        Ok(store.write_lease(lease, facts, Vec::new()).await?.written)
+    }
+
+    /// Writes `+1!`: session 1 has come, the first; `-1`: it has gone, and others have not. Says how many have changed anything.
+    async fn write(store: &RedisStore, changes: &[&str]) -> Result<usize, StoreError> {
+        let changes = changes.iter().map(|change| {
+            let info = ClientInfo {
+                foreign_client: None,
+                client: dunlin_hub::SessionId::from_u64(0).unwrap(),
+                user: "".into(),
+                conn_info: None,
+                chan_info: None,
+            };
+            let member = StoredMember::new(&store.uid, &info, true, true);
+            let joined = change.starts_with('+');
+            let client = change[1..].trim_end_matches('!').parse().unwrap();
+            let change_of = MemberChange { channel: "room".into(), client, joined, member };
+            (change_of, change.ends_with('!'))
+        });
+        let changes: Vec<_> = changes.collect();
+        let written = store.write_members(&changes).await?;
+        Ok(written.into_iter().filter(|has_changed| *has_changed).count())
+    }
+
+    /// The sessions that a sweep finds gone, if it makes one.
+    async fn swept(store: &RedisStore, dead: &str) -> Option<Vec<u64>> {
+        let gone = store.sweep(dead.into(), 60_000).await.unwrap()?;
+        Some(gone.iter().map(|change| change.client).collect())
+    }
+
+    async fn listed(store: &RedisStore) -> Vec<u64> {
+        store.own_members().await.unwrap().keys().map(|(_, client)| *client).collect()
+    }
+
+    fn is_fenced<T>(written: &Result<T, StoreError>) -> bool {
+        matches!(written, Err(StoreError::Refused(_, error)) if error.starts_with("FENCED "))
+    }
+
+    /// The last change of a channel decided whether the node had members of it: whoever came first was forgotten when the
+    /// second had come and gone in one report, and was found neither by a sweep nor by a comparison.
+    #[tokio::test]
+    async fn a_channel_is_listed_while_anybody_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let node = redis.store("a").await;
+        beat(&node).await.unwrap();
+        assert_eq!(write(&node, &["+1!", "+2", "-2"]).await, Ok(3));
+        assert_eq!(listed(&node).await, [1]);
+        assert_eq!(write(&node, &["+1", "-1!", "+3!"]).await, Ok(2), "one was there");
+        assert_eq!(listed(&node).await, [3]);
+        write(&node, &["-3!"]).await.unwrap();
+        let left = node.link.call(&[&[b"EXISTS", b"test:channels:a", b"test:members:room"]]).await;
+        assert_eq!(left, Ok(vec![Reply::Integer(0)]));
+    }
+
+    #[tokio::test]
+    async fn only_the_connection_that_the_lease_was_written_on_last_writes_members() {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let (former, node) = (redis.store("a").await, redis.store("a").await);
+        assert!(is_fenced(&write(&former, &["+1!"]).await), "there is no lease");
+        assert_eq!(beat(&former).await, Ok(LeaseWrite::Created));
+        assert_eq!(write(&former, &["+1!"]).await, Ok(1));
+        assert_eq!(beat(&node).await, Ok(LeaseWrite::Renewed));
+        assert!(is_fenced(&write(&former, &["+2"]).await));
+        assert!(beat(&former).await.is_err(), "late, and it changes nothing");
+        assert_eq!(write(&node, &["+3"]).await, Ok(1));
+        assert_eq!(listed(&node).await, [1, 3]);
+    }
+
+    #[tokio::test]
+    async fn nothing_comes_after_a_sweep_and_who_lives_finds_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let (node, other) = (redis.store("a").await, redis.store("b").await);
+        beat(&node).await.unwrap();
+        write(&node, &["+1!", "+2"]).await.unwrap();
+        beat(&other).await.unwrap();
+        let gone = swept(&other, "a").await.unwrap();
+        assert_eq!(gone, [1, 2]);
+        other.forget("a".into()).await.unwrap();
+        assert!(is_fenced(&write(&node, &["+3!"]).await));
+        let uids = other.link.call(&[&[b"SMEMBERS", b"test:uids"]]).await.unwrap();
+        assert_eq!(uids, [Reply::List(vec![Reply::Bytes((*b"b").into())])]);
+
+        assert_eq!(beat(&node).await, Ok(LeaseWrite::Revived));
+        assert_eq!(write(&node, &["+3!"]).await, Ok(1));
+        assert_eq!(listed(&node).await, [3]);
+    }
+
+    /// Who swept and lost its connection before it had announced the leaves took them with it: the entries were gone.
+    #[tokio::test]
+    async fn leaves_that_a_sweep_did_not_announce_are_announced_by_the_next() {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let (node, other) = (redis.store("a").await, redis.store("b").await);
+        beat(&node).await.unwrap();
+        write(&node, &["+1!", "+2"]).await.unwrap();
+        assert_eq!(swept(&other, "a").await.unwrap(), [1, 2]);
+        drop(other);
+        let third = redis.store("c").await;
+        assert_eq!(swept(&third, "a").await, None, "the claim holds for a while");
+        third.link.call(&[&[b"DEL", b"test:sweep:a"]]).await.unwrap();
+        assert_eq!(swept(&third, "a").await.unwrap(), [1, 2]);
+        third.forget("a".into()).await.unwrap();
+        assert_eq!(swept(&third, "a").await.unwrap(), [0; 0]);
+    }
+
+    /// A user was blocked by a connection that was given up, and that came after he was let in again.
+    #[tokio::test]
+    async fn only_the_connection_that_the_lease_was_written_on_last_keeps_calls() {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let (former, node) = (redis.store("a").await, redis.store("a").await);
+        beat(&former).await.unwrap();
+        assert!(former.keep("user u", b"blocked".to_vec()).await.is_ok());
+        beat(&node).await.unwrap();
+        assert!(node.keep("user u", b"unblocked".to_vec()).await.is_ok());
+        assert!(is_fenced(&former.keep("user u", b"blocked".to_vec()).await));
+        let kept = node.kept().await.unwrap();
+        assert_eq!(kept, [("user u".into(), b"unblocked".to_vec())]);
+    }
+}

@@ -1,0 +1,212 @@
+//! A cluster's nodes that meet in Redis.
+//!
+//! What is kept, each name behind the engine's `prefix` and `:cluster`:
+//!
+//! | name | what |
+//! |---|---|
+//! | `:nodes` | hash: a node's number → its uid, the end of its lease, its facts ([`lease`]) |
+//! | `:uids` | set: processes that may have left members behind |
+//! | `:links` | hash: such a process → the connection that writes its members |
+//! | `:members:CHANNEL` | hash: session id → who it is, and the uid of its node ([`members`]) |
+//! | `:channels:UID` | set: channels of which a process has members |
+//! | `:revocations` | hash: what is revoked → the call that revokes it, for nodes that were away |
+//! | `:settings` | hash: changes of all nodes' settings, sealed, by number ([`settings_log`]) |
+//! | `:settings:claim` | the node that makes such a change |
+//! | `:removed:UID` | list: members of a dead process that are removed and not announced yet |
+//! | `:sweep:UID` | which node sweeps after a dead one |
+//! | `:calls`, `:calls:UID` | channels: to all nodes, to one |
+
+mod address;
+mod kept;
+mod lease;
+mod link;
+mod members;
+mod settings_log;
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+pub(super) use address::Address;
+use link::{Commands, RedisLink};
+
+use super::condition::Condition;
+use super::lease::{Beat, Facts, Lease};
+use super::log_position::LogPosition;
+use super::members::{EdgedChange, Listed};
+use super::message::MemberChange;
+use super::store::{
+    Begun, ChannelMembers, KeptCalls, LogClaim, LogEntry, LogPart, Payload, Store, StoreError, To,
+};
+
+/// A connection of one process to Redis.
+#[derive(Clone)]
+pub(super) struct RedisStore {
+    link: Arc<RedisLink>,
+    /// Of all names.
+    prefix: Arc<str>,
+    /// Of this process.
+    uid: Arc<str>,
+    /// What the keys of presence begin with at nodes of Centrifugo.
+    foreign_presence: Option<Box<str>>,
+}
+
+impl RedisStore {
+    pub(super) async fn open(
+        address: &Address,
+        uid: Arc<str>,
+        messages: mpsc::UnboundedSender<Payload>,
+    ) -> Result<RedisStore, StoreError> {
+        let link = Arc::new(address.open(messages).await?);
+        let foreign_presence = address.foreign_presence().map(Box::from);
+        let store = RedisStore { link, prefix: Arc::clone(&address.prefix), uid, foreign_presence };
+        for to in [To::All, To::Node(Arc::clone(&store.uid))] {
+            store.link.call(&[&[b"SUBSCRIBE", store.channel(&to).as_bytes()]]).await?;
+        }
+        members::load_script(&store.link).await?;
+        Ok(store)
+    }
+
+    fn channel(&self, to: &To) -> String {
+        match to {
+            To::All => format!("{}:calls", self.prefix),
+            To::Node(uid) => format!("{}:calls:{uid}", self.prefix),
+        }
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}:{name}", self.prefix)
+    }
+}
+
+impl Store for RedisStore {
+    fn number(&self) -> u64 {
+        self.link.number
+    }
+
+    fn send(&self, messages: Vec<(To, Vec<u8>)>) -> Begun<()> {
+        let mut commands = Commands::default();
+        for (to, message) in messages {
+            commands.push(&[b"PUBLISH", self.channel(&to).as_bytes(), &message]);
+        }
+        let sent = self.link.begin(commands);
+        Box::pin(async move { sent.await.map(drop) })
+    }
+
+    fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> Begun<Beat> {
+        let store = self.clone();
+        Box::pin(async move { lease::write(&store, &lease, &facts, &probe).await })
+    }
+
+    fn leave(&self, lease: Lease) -> Begun<()> {
+        let store = self.clone();
+        Box::pin(async move { lease::leave(&store, &lease).await })
+    }
+
+    fn write_members(&self, changes: &[EdgedChange]) -> Begun<Vec<bool>> {
+        Box::pin(members::write(self, changes))
+    }
+
+    fn own_members(&self) -> Begun<Listed> {
+        let store = self.clone();
+        Box::pin(async move { members::of_process(&store, &store.uid).await })
+    }
+
+    fn members_in(&self, channel: &str) -> Begun<ChannelMembers> {
+        Box::pin(members::of_channel(self, channel))
+    }
+
+    fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> Begun<Option<Vec<MemberChange>>> {
+        let store = self.clone();
+        Box::pin(async move { members::sweep(&store, &dead, claim_ms).await })
+    }
+
+    fn forget(&self, dead: Arc<str>) -> Begun<()> {
+        Box::pin(members::forget(self, &dead))
+    }
+
+    fn keep(&self, name: &str, call: Vec<u8>) -> Begun<()> {
+        Box::pin(kept::keep(self, name, &call))
+    }
+
+    fn kept(&self) -> Begun<KeptCalls> {
+        Box::pin(kept::read(self))
+    }
+
+    fn drop_kept(&self, names: Vec<Box<str>>) -> Begun<()> {
+        Box::pin(kept::remove(self, &names))
+    }
+
+    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> Begun<LogClaim> {
+        let store = self.clone();
+        Box::pin(async move { settings_log::claim(&store, hold_ms, read).await })
+    }
+
+    fn release_log(&self) -> Begun<()> {
+        let store = self.clone();
+        Box::pin(async move { settings_log::release(&store).await })
+    }
+
+    fn append_log(&self, entry: LogEntry) -> Begun<bool> {
+        let store = self.clone();
+        Box::pin(async move { settings_log::append(&store, &entry).await })
+    }
+
+    fn read_log(&self, known: LogPosition) -> Begun<LogPart> {
+        let store = self.clone();
+        Box::pin(async move { settings_log::read(&store, known).await })
+    }
+}
+
+/// What Redis says, its code first, as in `WRONGPASS …`.
+fn refused(text: Box<str>) -> StoreError {
+    match text.split(' ').next().unwrap_or_default() {
+        "NOSCRIPT" => StoreError::Passed(text),
+        "MOVED" => StoreError::Elsewhere(text),
+        _ => StoreError::Refused(condition_of(&text), text),
+    }
+}
+
+fn condition_of(text: &str) -> Condition {
+    // A script's error has that of its command in it.
+    let has = |code: &str| text.contains(code);
+    match text.split(' ').next().unwrap_or_default() {
+        "WRONGPASS" | "NOAUTH" => Condition::WrongPassword,
+        "NOPERM" => Condition::NotPermitted,
+        "READONLY" => Condition::ReadOnly,
+        "LOADING" => Condition::Loading,
+        "OOM" => Condition::OutOfMemory,
+        "MISCONF" => Condition::CannotSave,
+        "WRONGTYPE" => Condition::ForeignKey,
+        "MASTERDOWN" => Condition::ReadOnly,
+        "FENCED" => Condition::RecordLost,
+        _ if has("AUTH") => Condition::WrongPassword,
+        _ if has("WRONGTYPE") => Condition::ForeignKey,
+        _ if has("-READONLY") => Condition::ReadOnly,
+        _ if has("-OOM") => Condition::OutOfMemory,
+        _ if has("NOPERM") || has("No permissions") => Condition::NotPermitted,
+        _ => Condition::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_redis_says_has_a_name_and_a_fix() {
+        for (text, name) in [
+            ("WRONGPASS invalid username-password pair or user is disabled.", "wrong_password"),
+            ("NOAUTH HELLO must be called with the client already authenticated", "wrong_password"),
+            ("READONLY You can't write against a read only replica.", "read_only"),
+            ("LOADING Redis is loading the dataset in memory", "loading"),
+            ("OOM command not allowed when used memory > 'maxmemory'.", "out_of_memory"),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", "foreign_key"),
+            ("ERR something new", "failed"),
+        ] {
+            let condition = refused(text.into()).condition();
+            assert_eq!(condition.name(), name, "{text}");
+            assert!(!condition.fix().is_empty());
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Where a cluster's nodes meet: what they keep there and what they say to each other, whatever it is that keeps it.
+//!
+//! Each operation has its place in the order of all on its connection when it is called, and is carried out while its future is
+//! awaited or dropped all the same. What is decided with it is decided by the agent.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use dunlin_hub::ClientInfo;
+
+use super::condition::Condition;
+use super::lease::{Beat, Facts, Lease};
+use super::log_position::LogPosition;
+use super::members::{EdgedChange, Listed};
+use super::message::{MemberChange, StoredMember};
+
+/// What comes of an operation.
+pub(super) type Begun<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+/// Why an operation was not carried out, or is not known to have been.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum StoreError {
+    /// The store says no: what is wrong, and its own words.
+    #[error("{1}")]
+    Refused(Condition, Box<str>),
+    /// It is the wrong server by now; another connection finds the right one.
+    #[error("{0}")]
+    Elsewhere(Box<str>),
+    /// It was not carried out, for a reason that is over.
+    #[error("{0}")]
+    Passed(Box<str>),
+    /// There is no connection, or it has ended: whether it was carried out is not known.
+    #[error("{0}")]
+    Closed(Box<str>),
+}
+
+impl StoreError {
+    /// What is wrong while this is how things end.
+    pub(super) fn condition(&self) -> Condition {
+        match self {
+            StoreError::Refused(condition, _) => *condition,
+            StoreError::Closed(_) => Condition::Unreachable,
+            StoreError::Elsewhere(_) | StoreError::Passed(_) => Condition::Failed,
+        }
+    }
+}
+
+/// Whom a message is for.
+#[derive(Clone, Debug)]
+pub(super) enum To {
+    All,
+    /// One process, by its uid.
+    Node(Arc<str>),
+}
+
+/// What a node was sent.
+pub(super) type Payload = Box<[u8]>;
+
+/// Calls that are kept, each with its name.
+pub(super) type KeptCalls = Vec<(Box<str>, Vec<u8>)>;
+
+/// The members of a channel.
+#[derive(Default)]
+pub(super) struct ChannelMembers {
+    pub(super) members: Vec<(u64, StoredMember)>,
+    /// At nodes of Centrifugo that share the channel.
+    pub(super) foreign: Vec<ClientInfo>,
+}
+
+/// What came of asking for the right to append to the log of settings.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum LogClaim {
+    Claimed(LogPosition),
+    /// Another node has it.
+    UnderWay(LogPosition),
+    /// The log has more than this node has read.
+    Behind(LogPosition),
+}
+
+/// A change for the log of settings.
+pub(super) struct LogEntry {
+    pub(super) at: LogPosition,
+    pub(super) sealed: Vec<u8>,
+    /// Said to all nodes once the log has it.
+    pub(super) message: Vec<u8>,
+}
+
+/// What the log of settings has.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct LogPart {
+    /// Zeros: there is none.
+    pub(super) log: LogPosition,
+    /// Those up to this one are not kept any more.
+    pub(super) since: u64,
+    /// Sealed, by number.
+    pub(super) changes: Vec<(u64, Vec<u8>)>,
+}
+
+/// An open connection of one process. Dropped, it closes.
+pub(super) trait Store: Send + Sync {
+    /// Each has a greater one than those that this process has opened before.
+    fn number(&self) -> u64;
+
+    /// Says these to other nodes, in order.
+    fn send(&self, messages: Vec<(To, Vec<u8>)>) -> Begun<()>;
+
+    /// Takes the number or prolongs the lease on it, and reads who else is there. From now on this connection alone writes members
+    /// and keeps calls for its process. `probe` is said to the process itself once.
+    fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> Begun<Beat>;
+
+    /// Ends the lease: the node has left. Its number is given to nobody for a day; what it has left behind the others sweep.
+    fn leave(&self, lease: Lease) -> Begun<()>;
+
+    /// Writes what has changed on this node. Says of each whether it has changed anything in the store.
+    fn write_members(&self, changes: &[EdgedChange]) -> Begun<Vec<bool>>;
+
+    /// All members of this process.
+    fn own_members(&self) -> Begun<Listed>;
+
+    /// Who is in a channel, those of dead processes among them.
+    fn members_in(&self, channel: &str) -> Begun<ChannelMembers>;
+
+    /// Removes what a dead process has left, if no other node does; a claim on that holds for `claim_ms`. Gives the members that were
+    /// removed and are to be announced, those among them that an earlier sweep has not come to announce; then
+    /// [`Store::forget`] ends the sweep.
+    fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> Begun<Option<Vec<MemberChange>>>;
+
+    /// Forgets a dead process whose members were announced, unless it lives again.
+    fn forget(&self, dead: Arc<str>) -> Begun<()>;
+
+    /// Keeps a call for nodes that are away, in place of an earlier one under the same name.
+    fn keep(&self, name: &str, call: Vec<u8>) -> Begun<()>;
+
+    /// The calls that are kept, by their names.
+    fn kept(&self) -> Begun<KeptCalls>;
+
+    /// Removes calls that are over.
+    fn drop_kept(&self, names: Vec<Box<str>>) -> Begun<()>;
+
+    /// Asks for the right to append to the log of settings, for so long at most, as one who has read up to `read`.
+    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> Begun<LogClaim>;
+
+    /// Gives the right back.
+    fn release_log(&self) -> Begun<()>;
+
+    /// Appends a change. False: the right to do so had ended.
+    fn append_log(&self, entry: LogEntry) -> Begun<bool>;
+
+    /// What the log has behind what is known of it.
+    fn read_log(&self, known: LogPosition) -> Begun<LogPart>;
+}
