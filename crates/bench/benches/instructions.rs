@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, Hub, HubConfig, NewPublication, NewSession, Now, SubscribeOptions,
+    ChannelOptions, ChannelRef, Hub, HubConfig, NewPublication, NewSession, Now, SubscribeOptions,
 };
 use dunlin_protocol::centrifuge::Command as ClientCommand;
 use dunlin_protocol::{Encoding, FrameEncoder};
@@ -223,7 +223,13 @@ fn subscriber(hub: &mut Hub, options: &Arc<ChannelOptions>, tag: u64) -> dunlin_
     let encoding = dunlin_hub::EncodingId(Encoding::WsJson as u8);
     let new = NewSession { tag, encoding, ..NewSession::default() };
     let Ok(session) = hub.open_session(NOW, new) else { unreachable!("a hub with room") };
-    hub.handle_subscribe(NOW, tag, session, "c", options, SubscribeOptions::default());
+    hub.handle_subscribe(
+        NOW,
+        tag,
+        session,
+        ChannelRef::new("c", options),
+        SubscribeOptions::default(),
+    );
     while hub.poll_event().is_some() {}
     session
 }
@@ -238,7 +244,7 @@ fn publish_and_flush(publishes_at_once: u64, operations: u64) -> u64 {
         for _ in 0..publishes_at_once {
             let data = br#"{"seq":"0000000001","pad":"yyyyyyyyyyyyyyyyyyyyyyyyyyyy"}"#;
             let publish = NewPublication { data: data[..].into(), ..NewPublication::default() };
-            hub.handle_publish(NOW, 0, "c", &options, publish);
+            hub.handle_publish(NOW, 0, ChannelRef::new("c", &options), publish);
             while hub.poll_event().is_some() {}
         }
         while let Some(flush) = hub.poll_flush() {

@@ -26,9 +26,10 @@ pub(crate) struct Idempotency {
 /// Keys, the first of which expires first.
 type Expiries = BinaryHeap<Reverse<(u64, Arc<str>)>>;
 
-struct Remembered {
-    position: StreamPosition,
-    expires_ms: u64,
+/// What was published under a key, and until when that is known.
+pub(crate) struct Remembered {
+    pub(crate) position: StreamPosition,
+    pub(crate) expires_ms: u64,
 }
 
 impl Idempotency {
@@ -52,9 +53,8 @@ impl Idempotency {
         namespace: u32,
         channel: &str,
         key: &str,
-        position: StreamPosition,
+        result: Remembered,
         now_ms: u64,
-        ttl_ms: u32,
     ) -> u64 {
         self.expire(now_ms);
         let mut evicted = 0;
@@ -67,8 +67,8 @@ impl Idempotency {
             evicted += 1;
         }
         let name: Arc<str> = joined(channel, key).into();
-        let expires_ms = now_ms + u64::from(ttl_ms);
-        self.results.insert(Arc::clone(&name), Remembered { position, expires_ms });
+        let expires_ms = result.expires_ms;
+        self.results.insert(Arc::clone(&name), result);
         if self.expiries.len() <= namespace as usize {
             self.expiries.resize_with(namespace as usize + 1, BinaryHeap::new);
         }
@@ -130,12 +130,16 @@ mod tests {
     use super::*;
     use crate::position::Epoch;
 
+    fn until(expires_ms: u64) -> Remembered {
+        Remembered { position: StreamPosition::default(), expires_ms }
+    }
+
     #[test]
     fn a_key_holds_in_its_channel_until_it_expires() {
         let mut keys = Idempotency::new(10);
         let position = StreamPosition { offset: 3, epoch: Epoch::from_u64(1) };
         assert_eq!(keys.find("ab", "c", 0), None);
-        keys.remember(0, "ab", "c", position, 1000, 500);
+        keys.remember(0, "ab", "c", Remembered { position, expires_ms: 1500 }, 1000);
         assert_eq!(keys.find("ab", "c", 1499), Some(position));
         assert_eq!(keys.find("a", "bc", 1200), None, "another channel");
         assert_eq!(keys.find("ab", "c", 1500), None, "expired");
@@ -146,9 +150,9 @@ mod tests {
     #[test]
     fn the_key_that_would_go_first_gives_way() {
         let mut keys = Idempotency::new(2);
-        keys.remember(0, "c", "long", StreamPosition::default(), 0, 1000);
-        keys.remember(0, "c", "short", StreamPosition::default(), 0, 500);
-        assert_eq!(keys.remember(0, "c", "new", StreamPosition::default(), 0, 700), 1);
+        keys.remember(0, "c", "long", until(1000), 0);
+        keys.remember(0, "c", "short", until(500), 0);
+        assert_eq!(keys.remember(0, "c", "new", until(700), 0), 1);
         assert_eq!(keys.find("c", "short", 0), None);
         assert!(keys.find("c", "long", 0).is_some() && keys.find("c", "new", 0).is_some());
     }
@@ -156,9 +160,9 @@ mod tests {
     #[test]
     fn a_namespace_that_has_most_keys_gives_way_to_another() {
         let mut keys = Idempotency::new(4);
-        keys.remember(1, "b:1", "first", StreamPosition::default(), 0, 500);
+        keys.remember(1, "b:1", "first", until(500), 0);
         for number in 0..40 {
-            keys.remember(0, "a:1", &number.to_string(), StreamPosition::default(), 0, 1_000);
+            keys.remember(0, "a:1", &number.to_string(), until(1_000), 0);
         }
         assert!(keys.find("b:1", "first", 0).is_some());
         assert_eq!((keys.results.len(), keys.next_ms()), (4, Some(500)));

@@ -54,7 +54,7 @@ pub use event::{ChannelSummary, Event, History, Info, PresenceStats, Published, 
 pub use hub::{Hub, Permitted, SubscriberCount, TenantTraffic, Withdrawal};
 pub use member_event::MemberEvent;
 pub use message::HubMessage;
-pub use options::{ChannelOptions, OverflowPolicy, RecoveryMode};
+pub use options::{ChannelOptions, ChannelRef, OverflowPolicy, RecoveryMode};
 pub use pacing::{BURST_MS, Pacing};
 pub use position::{Epoch, StreamPosition};
 pub use publication::{

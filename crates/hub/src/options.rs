@@ -2,6 +2,22 @@
 
 use std::sync::Arc;
 
+/// A channel that an operation is about.
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelRef<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// How it behaves.
+    pub options: &'a Arc<ChannelOptions>,
+}
+
+impl<'a> ChannelRef<'a> {
+    /// The channel of this name, with the options of its namespace.
+    pub fn new(name: &'a str, options: &'a Arc<ChannelOptions>) -> ChannelRef<'a> {
+        ChannelRef { name, options }
+    }
+}
+
 /// Options of a channel. The caller resolves them from the channel's namespace for each operation,
 /// so a changed configuration takes effect with the next operation.
 #[derive(Debug, Clone, PartialEq, Eq)]

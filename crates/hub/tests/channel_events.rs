@@ -5,8 +5,8 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelEvent, ChannelEventFilter, Epoch, NewSession, SubscribeUser, UnsubscribeCause,
-    UnsubscribeUser,
+    ChannelEvent, ChannelEventFilter, ChannelRef, Epoch, NewSession, SubscribeUser,
+    UnsubscribeCause, UnsubscribeUser,
 };
 use dunlin_hub::{SubscribeOptions, code};
 use kit::{World, plain, with_history};
@@ -47,7 +47,13 @@ fn subscriptions_are_noticed_whoever_begins_and_ends_them() {
     for channel in ["a", "b", "c"] {
         world.subscribe(ann, channel, &options, SubscribeOptions::default());
     }
-    world.hub(1).handle_subscribe_user(now, 9, "ann", "d", &options, SubscribeUser::default());
+    world.hub(1).handle_subscribe_user(
+        now,
+        9,
+        "ann",
+        ChannelRef::new("d", &options),
+        SubscribeUser::default(),
+    );
     world.settle();
     world.hub(0).handle_unsubscribe(now, ann, "a", None);
     let how = UnsubscribeUser { code: 2000, ..UnsubscribeUser::default() };
@@ -76,7 +82,13 @@ fn a_subscription_that_never_was_is_not_noticed_nor_is_a_long_poll() {
     let (now, options) = (world.now, plain());
     let far = world.channel_at(1, "far");
     let ann = world.open(0, "ann");
-    world.hub(0).handle_subscribe(now, 1, ann, &far, &options, SubscribeOptions::default());
+    world.hub(0).handle_subscribe(
+        now,
+        1,
+        ann,
+        ChannelRef::new(&far, &options),
+        SubscribeOptions::default(),
+    );
     // Before the home worker has answered.
     world.hub(0).handle_unsubscribe(now, ann, &far, None);
     world.settle();

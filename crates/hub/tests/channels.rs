@@ -5,8 +5,8 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, EncodingId, Epoch, Error, Event, HistoryFilter, HubConfig, NewPublication,
-    NewSession, Owner, SessionId, StreamPosition, SubscribeOptions,
+    ChannelOptions, ChannelRef, EncodingId, Epoch, Error, Event, HistoryFilter, HubConfig,
+    NewPublication, NewSession, Owner, SessionId, StreamPosition, SubscribeOptions,
 };
 use kit::{World, offsets, plain, publish, with_history};
 
@@ -37,9 +37,15 @@ fn the_answer_precedes_the_first_message_whatever_is_handled_between() {
     let now = world.now;
     let options = with_history();
     let hub = world.hub(0);
-    hub.handle_subscribe(now, 1, reader, "news", &options, SubscribeOptions::default());
+    hub.handle_subscribe(
+        now,
+        1,
+        reader,
+        ChannelRef::new("news", &options),
+        SubscribeOptions::default(),
+    );
     // The caller is slow to take the event and publishes first.
-    hub.handle_publish(now, 2, "news", &options, publish("early"));
+    hub.handle_publish(now, 2, ChannelRef::new("news", &options), publish("early"));
     assert!(hub.poll_flush().is_none());
     let Some(Event::Subscribed { token: 1, result: Ok(subscribed), .. }) = hub.poll_event() else {
         panic!("the subscription comes first");
@@ -60,7 +66,13 @@ fn a_second_subscriber_is_answered_without_asking_home() {
     world.publish(0, &channel, &options, "one");
     let second = world.open(0, "");
     let now = world.now;
-    world.hub(0).handle_subscribe(now, 9, second, &channel, &options, SubscribeOptions::default());
+    world.hub(0).handle_subscribe(
+        now,
+        9,
+        second,
+        ChannelRef::new(&channel, &options),
+        SubscribeOptions::default(),
+    );
     let event = world.hub(0).poll_event();
     let Some(Event::Subscribed { token: 9, result: Ok(subscribed), .. }) = event else {
         panic!("answered at once: {event:?}");
@@ -129,7 +141,7 @@ fn history_holds_so_many_for_so_long() {
     }
     let read = |world: &mut World, filter| {
         let now = world.now;
-        world.hub(1).handle_history(now, 5, "news", &options, filter, Owner::NONE);
+        world.hub(1).handle_history(now, 5, ChannelRef::new("news", &options), filter, Owner::NONE);
         world.settle();
         match world.take_events().pop() {
             Some((1, Event::History { token: 5, result })) => result,
@@ -153,7 +165,7 @@ fn history_holds_so_many_for_so_long() {
     assert_eq!(world.publish(0, "news", &options, "m6").position.offset, 6);
 
     let now = world.now;
-    world.hub(0).handle_history_remove(now, 6, "news", &options);
+    world.hub(0).handle_history_remove(now, 6, ChannelRef::new("news", &options));
     world.settle();
     let removed = Event::HistoryRemoved { token: 6, result: Ok(()) };
     assert_eq!(world.take_events(), [(0, removed)]);
@@ -226,7 +238,13 @@ fn without_history_there_are_no_offsets() {
     assert_eq!(published.position.offset, 0);
     assert_eq!(world.read(reader), "pub chat 0 hi\npub chat 0 skip\n");
     let now = world.now;
-    world.hub(0).handle_history(now, 3, "chat", &plain(), HistoryFilter::default(), Owner::NONE);
+    world.hub(0).handle_history(
+        now,
+        3,
+        ChannelRef::new("chat", &plain()),
+        HistoryFilter::default(),
+        Owner::NONE,
+    );
     let refused = Event::History { token: 3, result: Err(Error::HistoryOff) };
     assert_eq!(world.hub(0).poll_event(), Some(refused));
     // Nothing is remembered of it when its subscriber has gone.
@@ -277,7 +295,13 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     };
     assert_eq!(hub.open_session(now, strange), Err(Error::BadRequest));
     let mut subscribe = |session, channel: &str| {
-        hub.handle_subscribe(now, 1, session, channel, &plain(), SubscribeOptions::default());
+        hub.handle_subscribe(
+            now,
+            1,
+            session,
+            ChannelRef::new(channel, &plain()),
+            SubscribeOptions::default(),
+        );
         match hub.poll_event() {
             Some(Event::Subscribed { result, .. }) => result.err(),
             other => panic!("{other:?}"),
@@ -292,12 +316,18 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     assert_eq!(subscribe(other, "c"), None);
     assert_eq!(subscribe(other, "d"), Some(Error::LimitExceeded), "channels");
     let small = Arc::new(ChannelOptions { publication_bytes_max: 3, ..ChannelOptions::default() });
-    hub.handle_publish(now, 2, "a", &small, publish("four"));
+    hub.handle_publish(now, 2, ChannelRef::new("a", &small), publish("four"));
     let refused = Event::Published { token: 2, result: Err(Error::PublicationTooLarge) };
     assert_eq!(hub.poll_event(), Some(refused));
     hub.close_session(now, session);
     let mut stale = |session| {
-        hub.handle_subscribe(now, 1, session, "a", &plain(), SubscribeOptions::default());
+        hub.handle_subscribe(
+            now,
+            1,
+            session,
+            ChannelRef::new("a", &plain()),
+            SubscribeOptions::default(),
+        );
         matches!(hub.poll_event(), Some(Event::Subscribed { result: Err(Error::NoSession), .. }))
     };
     assert!(stale(session));
@@ -349,7 +379,13 @@ fn a_subscription_given_up_is_cancelled_on_both_sides() {
     let options = Arc::new(ChannelOptions { presence: true, ..ChannelOptions::default() });
     let session = world.open(0, "ann");
     let now = world.now;
-    world.hub(0).handle_subscribe(now, 4, session, &channel, &options, SubscribeOptions::default());
+    world.hub(0).handle_subscribe(
+        now,
+        4,
+        session,
+        ChannelRef::new(&channel, &options),
+        SubscribeOptions::default(),
+    );
     assert!(!world.hub(0).is_subscribed(session, &channel));
     assert!(world.hub(0).handle_unsubscribe(now, session, &channel, None));
     assert!(!world.hub(0).handle_unsubscribe(now, session, &channel, None));
@@ -370,8 +406,14 @@ fn a_silent_home_worker_is_waited_for_so_long() {
     let session = world.open(0, "");
     let now = world.now;
     let hub = world.hub(0);
-    hub.handle_subscribe(now, 1, session, &channel, &plain(), SubscribeOptions::default());
-    hub.handle_publish(now, 2, &channel, &plain(), publish("x"));
+    hub.handle_subscribe(
+        now,
+        1,
+        session,
+        ChannelRef::new(&channel, &plain()),
+        SubscribeOptions::default(),
+    );
+    hub.handle_publish(now, 2, ChannelRef::new(&channel, &plain()), publish("x"));
     assert_eq!(hub.poll_event(), None);
     while hub.poll_transmit().is_some() {}
     let deadline = hub.poll_timeout().expect("a deadline");
@@ -433,7 +475,7 @@ fn whoever_takes_all_or_nothing_is_refused_when_the_history_does_not_reach_back(
         reject_unrecovered: true,
         ..SubscribeOptions::default()
     };
-    world.hub(0).handle_subscribe(now, 9, session, &channel, &options, subscribe);
+    world.hub(0).handle_subscribe(now, 9, session, ChannelRef::new(&channel, &options), subscribe);
     world.settle();
     let events = world.take_events();
     let [(0, Event::Subscribed { token: 9, result: Err(error), .. })] = &events[..] else {

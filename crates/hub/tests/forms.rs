@@ -5,8 +5,8 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, Error, Event, HubConfig, NewPublication, NewSession, OverflowPolicy,
-    PayloadFormat, StreamPosition, SubscribeOptions, TagCondition, TagFilter,
+    ChannelOptions, ChannelRef, Error, Event, HubConfig, NewPublication, NewSession,
+    OverflowPolicy, PayloadFormat, StreamPosition, SubscribeOptions, TagCondition, TagFilter,
 };
 use kit::{World, publish, with_history};
 
@@ -168,7 +168,13 @@ fn memory_for_filters_is_bounded() {
     let mut refused = 0;
     for n in 0..5_000 {
         let of = kind(&format!("{n}{}", "x".repeat(16_000)));
-        world.hub(0).handle_subscribe(now, 1, session, &format!("c{n}"), &options, of);
+        world.hub(0).handle_subscribe(
+            now,
+            1,
+            session,
+            ChannelRef::new(&format!("c{n}"), &options),
+            of,
+        );
         world.settle();
         for (_, event) in world.take_events() {
             match event {

@@ -5,7 +5,7 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelEvent, ChannelEventFilter, ChannelOptions, Encode, EncodingId, Error, Event,
+    ChannelEvent, ChannelEventFilter, ChannelOptions, ChannelRef, Encode, EncodingId, Error, Event,
     NewPublication, NewSession, Outgoing, SessionId, SubscribeOptions, Subscribed,
 };
 use kit::{Lines, World, plain, publish};
@@ -127,7 +127,7 @@ fn a_channel_takes_so_many_users_and_any_number_of_their_sessions() {
     }
     let third = world.open(0, "");
     let now = world.now;
-    world.hub(0).handle_subscribe(now, 5, third, "room", &options, member("c"));
+    world.hub(0).handle_subscribe(now, 5, third, ChannelRef::new("room", &options), member("c"));
     world.settle();
     let events = world.take_events();
     let is_refused = |(_, event): &(u8, Event)| {

@@ -5,7 +5,9 @@ mod kit;
 use std::alloc::System;
 use std::sync::Arc;
 
-use dunlin_hub::{ChannelOptions, Hub, HubConfig, NewSession, Now, SessionId, SubscribeOptions};
+use dunlin_hub::{
+    ChannelOptions, ChannelRef, Hub, HubConfig, NewSession, Now, SessionId, SubscribeOptions,
+};
 use kit::Lines;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -27,7 +29,13 @@ fn bytes_each(count: usize, build: impl FnOnce()) -> usize {
 fn subscribe(hub: &mut Hub, options: &Arc<ChannelOptions>, user: &str, channel: &str) -> SessionId {
     let session =
         hub.open_session(NOW, NewSession { user, ..NewSession::default() }).expect("room");
-    hub.handle_subscribe(NOW, 0, session, channel, options, SubscribeOptions::default());
+    hub.handle_subscribe(
+        NOW,
+        0,
+        session,
+        ChannelRef::new(channel, options),
+        SubscribeOptions::default(),
+    );
     while hub.poll_event().is_some() {}
     session
 }
@@ -50,7 +58,7 @@ fn a_session_and_its_subscription_are_small() {
     let burst = bytes_each(1, || {
         for _ in 0..3 {
             let publish = kit::publish("x");
-            hub.handle_publish(NOW, 0, "room", &options, publish);
+            hub.handle_publish(NOW, 0, ChannelRef::new("room", &options), publish);
             while hub.poll_event().is_some() {}
             while let Some(flush) = hub.poll_flush() {
                 let bytes = hub.outbox_bytes(flush.session);
@@ -95,7 +103,7 @@ fn a_session_and_its_subscription_are_small() {
     });
     let mut publish = |n: usize| {
         let publish = kit::publish(&"x".repeat(77));
-        hub.handle_publish(NOW, 0, &format!("kept:{n}"), &kept, publish);
+        hub.handle_publish(NOW, 0, ChannelRef::new(&format!("kept:{n}"), &kept), publish);
         while hub.poll_event().is_some() {}
     };
     (0..500).for_each(&mut publish);
@@ -117,7 +125,7 @@ fn a_session_and_its_subscription_are_small() {
     let region = Region::new(ALLOCATOR);
     for _ in 0..34 {
         let publish = kit::publish(&"x".repeat(100 << 10));
-        hub.handle_publish(NOW, 0, "deaf", &options, publish);
+        hub.handle_publish(NOW, 0, ChannelRef::new("deaf", &options), publish);
         while hub.poll_event().is_some() {}
     }
     let copied = region.change().bytes_allocated;

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, EncodingId, Event, HubConfig, NewSession, Outgoing, OverflowPolicy,
+    ChannelOptions, ChannelRef, EncodingId, Event, HubConfig, NewSession, Outgoing, OverflowPolicy,
     PayloadFormat, SessionId, SubscribeOptions,
 };
 use kit::{World, plain, publish, with_history};
@@ -50,7 +50,12 @@ fn a_burst_leaves_as_one_slice_for_every_subscriber() {
     }
     let now = world.now;
     for n in 0..100 {
-        world.hub(0).handle_publish(now, n, "news", &plain(), publish(&format!("{n:03}")));
+        world.hub(0).handle_publish(
+            now,
+            n,
+            ChannelRef::new("news", &plain()),
+            publish(&format!("{n:03}")),
+        );
     }
     world.settle();
     // A reply to one of them in between is one more slice, for that one alone.

@@ -5,7 +5,9 @@ mod kit;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-use dunlin_hub::{ChannelOptions, HubConfig, OverflowPolicy, Pacing, SessionId, SubscribeOptions};
+use dunlin_hub::{
+    ChannelOptions, ChannelRef, HubConfig, OverflowPolicy, Pacing, SessionId, SubscribeOptions,
+};
 use kit::{World, plain, publish, with_history};
 
 const QUANTUM: usize = 10;
@@ -335,12 +337,12 @@ fn outboxes_that_fill_up_are_flushed_without_regard_to_the_quantum() {
     let now = world.now;
     let large = "x".repeat(10_000);
     for n in 0..60 {
-        world.hub(0).handle_publish(now, n, "all", &plain(), publish(&large));
+        world.hub(0).handle_publish(now, n, ChannelRef::new("all", &plain()), publish(&large));
     }
     world.settle();
     assert!(!world.hub(0).wants_flush(), "more than half of what they hold");
     for n in 60..110 {
-        world.hub(0).handle_publish(now, n, "all", &plain(), publish(&large));
+        world.hub(0).handle_publish(now, n, ChannelRef::new("all", &plain()), publish(&large));
     }
     world.settle();
     assert!(world.hub(0).wants_flush(), "more than what they hold");

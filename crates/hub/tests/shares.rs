@@ -5,8 +5,8 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, Error, Event, HistoryFilter, HubConfig, NewPublication, NewSession, Owner,
-    SessionId, StreamPosition, SubscribeOptions,
+    ChannelOptions, ChannelRef, Error, Event, HistoryFilter, HubConfig, NewPublication, NewSession,
+    Owner, SessionId, StreamPosition, SubscribeOptions,
 };
 use kit::{World, publish};
 
@@ -33,7 +33,13 @@ fn visit(
     options: &Arc<ChannelOptions>,
 ) -> bool {
     let now = world.now;
-    world.hub(0).handle_subscribe(now, 1, session, channel, options, SubscribeOptions::default());
+    world.hub(0).handle_subscribe(
+        now,
+        1,
+        session,
+        ChannelRef::new(channel, options),
+        SubscribeOptions::default(),
+    );
     world.settle();
     let events = world.take_events();
     let [(_, Event::Subscribed { result, .. })] = &events[..] else { panic!("{events:?}") };
@@ -50,7 +56,7 @@ fn position(
 ) -> (usize, StreamPosition) {
     let now = world.now;
     let filter = HistoryFilter::default();
-    world.hub(0).handle_history(now, 9, channel, options, filter, Owner::NONE);
+    world.hub(0).handle_history(now, 9, ChannelRef::new(channel, options), filter, Owner::NONE);
     world.settle();
     match &world.take_events()[..] {
         [(_, Event::History { result: Ok(history), .. })] => {
@@ -115,7 +121,7 @@ fn an_owner_at_his_quota_loses_his_own_empty_channels_first() {
         let channel = format!("n:full{number}");
         let publication = NewPublication { owner, ..publish("x") };
         let now = world.now;
-        world.hub(0).handle_publish(now, number, &channel, &options, publication);
+        world.hub(0).handle_publish(now, number, ChannelRef::new(&channel, &options), publication);
         world.settle();
     }
     let events = world.take_events();
@@ -217,7 +223,12 @@ fn what_expires_is_given_back_to_its_share() {
             let publication = NewPublication { owner, ..publish("x") };
             let now = world.now;
             let channel = format!("n:{round}-{number}");
-            world.hub(0).handle_publish(now, number, &channel, &options, publication);
+            world.hub(0).handle_publish(
+                now,
+                number,
+                ChannelRef::new(&channel, &options),
+                publication,
+            );
             world.settle();
         }
         let failed = world
@@ -288,7 +299,13 @@ fn join(
     options: &Arc<ChannelOptions>,
 ) -> bool {
     let (now, subscribe) = (world.now, SubscribeOptions::default());
-    world.hub(session.worker()).handle_subscribe(now, 1, session, channel, options, subscribe);
+    world.hub(session.worker()).handle_subscribe(
+        now,
+        1,
+        session,
+        ChannelRef::new(channel, options),
+        subscribe,
+    );
     world.settle();
     let events = world.take_events();
     events.iter().all(|(_, event)| matches!(event, Event::Subscribed { result: Ok(_), .. }))

@@ -5,9 +5,9 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, ChannelSummary, DisconnectUser, Error, Event, Info, NewSession, PayloadFormat,
-    Permitted, PresenceStats, SendToUser, SessionId, SubscribeOptions, SubscribeUser,
-    UnsubscribeUser, Withdrawal,
+    ChannelOptions, ChannelRef, ChannelSummary, DisconnectUser, Error, Event, Info, NewSession,
+    PayloadFormat, Permitted, PresenceStats, SendToUser, SessionId, SubscribeOptions,
+    SubscribeUser, UnsubscribeUser, Withdrawal,
 };
 use kit::{World, plain, with_history};
 
@@ -17,7 +17,7 @@ fn with_presence() -> Arc<ChannelOptions> {
 
 fn present(world: &mut World, channel: &str) -> Vec<(String, SessionId)> {
     let now = world.now;
-    world.hub(0).handle_presence(now, 1, channel, &with_presence(), usize::MAX);
+    world.hub(0).handle_presence(now, 1, ChannelRef::new(channel, &with_presence()), usize::MAX);
     world.settle();
     let event = world.take_events().pop();
     let Some((0, Event::Presence { token: 1, result: Ok(infos) })) = event else {
@@ -62,7 +62,7 @@ fn everyone_present_is_listed_and_watchers_are_reported() {
     let listed = listed.map(|(user, client)| (user.to_owned(), client));
     assert_eq!(present(&mut world, "room"), listed);
     let now = world.now;
-    world.hub(2).handle_presence_stats(now, 2, "room", &options);
+    world.hub(2).handle_presence_stats(now, 2, ChannelRef::new("room", &options));
     world.settle();
     let stats = PresenceStats { clients: 3, users: 2 };
     let expected = Event::PresenceStats { token: 2, result: Ok(stats) };
@@ -87,7 +87,7 @@ fn presence_is_off_until_configured() {
     let now = world.now;
     let session = world.open(0, "ann");
     world.subscribe(session, "room", &plain(), SubscribeOptions::default());
-    world.hub(0).handle_presence(now, 1, "room", &plain(), usize::MAX);
+    world.hub(0).handle_presence(now, 1, ChannelRef::new("room", &plain()), usize::MAX);
     let refused = Event::Presence { token: 1, result: Err(Error::PresenceOff) };
     assert_eq!(world.hub(0).poll_event(), Some(refused));
     assert_eq!(present(&mut world, "room"), [], "and nothing was noted meanwhile");
@@ -245,7 +245,7 @@ fn a_user_is_subscribed_and_unsubscribed_by_the_server() {
         },
         ..SubscribeUser::default()
     };
-    world.hub(1).handle_subscribe_user(now, 9, "ann", "news", &options, subscribe);
+    world.hub(1).handle_subscribe_user(now, 9, "ann", ChannelRef::new("news", &options), subscribe);
     assert_eq!(affected(&mut world), 1, "the other one is subscribed already");
     world.publish(1, "news", &options, "two");
     let epoch = world.hub(0).position("news").expect("subscribed").epoch;
@@ -338,7 +338,7 @@ fn a_home_that_dies_is_marked_to_its_subscribers() {
     world.read(ann);
     let now = world.now;
     // Under way when the worker dies.
-    world.hub(0).handle_publish(now, 3, &channel, &options, kit::publish("lost"));
+    world.hub(0).handle_publish(now, 3, ChannelRef::new(&channel, &options), kit::publish("lost"));
     world.restart(1);
     world.settle();
     assert_eq!(world.read(ann), format!("unsub {channel} 2500\n"));
@@ -377,7 +377,7 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     let late = world.open(0, "eve");
     let far = world.channel_at(1, "chat:");
     let now = world.now;
-    world.hub(0).handle_subscribe(now, 77, late, &far, &options, asked());
+    world.hub(0).handle_subscribe(now, 77, late, ChannelRef::new(&far, &options), asked());
 
     let mut withdrawal = Withdrawal::default();
     let permits = |channel: &str, user: &str, of: SessionId, _: u64| Permitted {
@@ -428,7 +428,7 @@ fn joins_and_leaves_end_with_the_permission_and_the_subscription_stays() {
     }
     let late = world.open(0, "late");
     let now = world.now;
-    world.hub(0).handle_subscribe(now, 7, late, "other", &options, asked());
+    world.hub(0).handle_subscribe(now, 7, late, ChannelRef::new("other", &options), asked());
     let mut withdrawal = Withdrawal::default();
     let permits = |_: &str, user: &str, _: SessionId, _: u64| Permitted {
         subscription: true,
@@ -460,7 +460,7 @@ fn a_presence_answer_has_a_bound() {
     }
     let mut ask = |bytes_max| {
         let now = world.now;
-        world.hub(0).handle_presence(now, 5, "room", &options, bytes_max);
+        world.hub(0).handle_presence(now, 5, ChannelRef::new("room", &options), bytes_max);
         world.settle();
         match world.take_events().pop() {
             Some((0, Event::Presence { token: 5, result })) => result.map(|present| present.len()),

@@ -3,9 +3,9 @@
 mod kit;
 
 use dunlin_hub::{
-    DisconnectUser, Error, Event, HubConfig, NewSession, NumberOrder, RefreshUser, SessionFilter,
-    SessionId, SubscribeOptions, SubscribeUser, TagCondition, TagFilter, Tags, UnsubscribeUser,
-    tenant,
+    ChannelRef, DisconnectUser, Error, Event, HubConfig, NewSession, NumberOrder, RefreshUser,
+    SessionFilter, SessionId, SubscribeOptions, SubscribeUser, TagCondition, TagFilter, Tags,
+    UnsubscribeUser, tenant,
 };
 use kit::{World, plain};
 
@@ -103,7 +103,7 @@ fn all_users_are_subscribed_unsubscribed_and_refreshed() {
     let now = world.now;
     let only = || all(is("tier", "pro"));
     let how = SubscribeUser { only: only(), ..SubscribeUser::default() };
-    world.hub(1).handle_subscribe_user(now, 9, "", "prices", &plain(), how);
+    world.hub(1).handle_subscribe_user(now, 9, "", ChannelRef::new("prices", &plain()), how);
     assert_eq!(outcome(&mut world).0, Ok(2));
     for (session, is_subscribed) in [(ann, true), (bob, true), (eve, false)] {
         assert_eq!(world.hub(session.worker()).is_subscribed(session, "prices"), is_subscribed);
@@ -253,7 +253,7 @@ fn a_walk_waits_for_room_and_leaves_out_nobody() {
         subscribe: SubscribeOptions::default(),
         ..SubscribeUser::default()
     };
-    world.hub(1).handle_subscribe_user(now, 9, "", &channel, &plain(), how);
+    world.hub(1).handle_subscribe_user(now, 9, "", ChannelRef::new(&channel, &plain()), how);
     assert_eq!(outcome(&mut world).0, Ok(50));
     assert!(many.iter().all(|&of| world.hub(0).is_subscribed(of, &channel)));
 }

@@ -115,6 +115,14 @@ impl Announcements {
     }
 }
 
+/// A join or a leave, as subscribers are notified of it.
+struct Announcement<'a> {
+    info: &'a Arc<ClientInfo>,
+    joined: bool,
+    /// It begins or ends the presence of its user.
+    of_user: bool,
+}
+
 impl Hub {
     /// A session has joined or left a channel whose subscribers are notified of that.
     pub(super) fn announce(&mut self, at: u32, info: &Arc<ClientInfo>, joined: bool) {
@@ -124,7 +132,7 @@ impl Hub {
                 Some(sessions) => sessions == u32::from(joined),
                 None => true,
             };
-            self.broadcast_announcement(at, info, joined, of_user);
+            self.broadcast_announcement(at, &Announcement { info, joined, of_user });
         }
     }
 
@@ -155,7 +163,7 @@ impl Hub {
                     changes && after && more.remove(&*info.user).is_some()
                 }
             };
-            self.broadcast_announcement(at, info, *joined, of_user);
+            self.broadcast_announcement(at, &Announcement { info, joined: *joined, of_user });
         }
     }
 
@@ -167,13 +175,8 @@ impl Hub {
         }
     }
 
-    fn broadcast_announcement(
-        &mut self,
-        at: u32,
-        info: &Arc<ClientInfo>,
-        joined: bool,
-        of_user: bool,
-    ) {
+    fn broadcast_announcement(&mut self, at: u32, announcement: &Announcement<'_>) {
+        let &Announcement { info, joined, of_user } = announcement;
         self.broadcast(at, |channel| match joined {
             true => HubMessageKind::Join { channel, info: Arc::clone(info), of_user },
             false => HubMessageKind::Leave { channel, info: Arc::clone(info), of_user },

@@ -23,7 +23,7 @@ impl Hub {
     pub fn members(&self) -> impl Iterator<Item = MemberEvent> {
         self.homes.iter().flat_map(|(_, home)| {
             let members = home.members.iter().flat_map(|members| members.iter());
-            members.map(|member| member.event(&home.name, true, true))
+            members.map(|member| member.event(&home.name, true))
         })
     }
 
@@ -50,20 +50,21 @@ impl Hub {
         if self.members_recorded {
             let home = &self.homes[at];
             let at_edge = home.members.as_ref().is_none_or(|members| members.is_empty());
-            self.member_events.push_back(member.event(&home.name, joined, at_edge));
+            let event = MemberEvent { at_edge, ..member.event(&home.name, joined) };
+            self.member_events.push_back(event);
         }
     }
 }
 
 impl HomeMember {
-    fn event(&self, channel: &Arc<str>, joined: bool, at_edge: bool) -> MemberEvent {
+    fn event(&self, channel: &Arc<str>, joined: bool) -> MemberEvent {
         MemberEvent {
             channel: Arc::clone(channel),
             info: Arc::clone(&self.info),
             joined,
             presence: self.presence,
             join_leave: self.join_leave,
-            at_edge,
+            at_edge: true,
         }
     }
 }

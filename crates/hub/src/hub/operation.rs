@@ -9,7 +9,7 @@ use crate::config::Now;
 use crate::error::Error;
 use crate::event::{Event, PresenceStats};
 use crate::message::{HistoryRequest, HubMessageKind, PublishRequest, ReplyContent, WaiterId};
-use crate::options::ChannelOptions;
+use crate::options::{ChannelOptions, ChannelRef};
 use crate::pending_requests::{Aggregate, Waiter};
 use crate::publication::NewPublication;
 use crate::shares::Owner;
@@ -21,8 +21,7 @@ impl Hub {
         &mut self,
         now: Now,
         token: u64,
-        channel: &str,
-        options: &Arc<ChannelOptions>,
+        ChannelRef { name: channel, options }: ChannelRef<'_>,
         publish: NewPublication,
     ) {
         self.now = now;
@@ -62,8 +61,7 @@ impl Hub {
         &mut self,
         now: Now,
         token: u64,
-        channel: &str,
-        options: &Arc<ChannelOptions>,
+        ChannelRef { name: channel, options }: ChannelRef<'_>,
         filter: HistoryFilter,
         owner: Owner,
     ) {
@@ -94,8 +92,7 @@ impl Hub {
         &mut self,
         now: Now,
         token: u64,
-        channel: &str,
-        options: &Arc<ChannelOptions>,
+        ChannelRef { name: channel, options }: ChannelRef<'_>,
     ) {
         self.now = now;
         let sent = self.check_name(channel).and_then(|()| {
@@ -117,8 +114,7 @@ impl Hub {
         &mut self,
         now: Now,
         token: u64,
-        channel: &str,
-        options: &Arc<ChannelOptions>,
+        ChannelRef { name: channel, options }: ChannelRef<'_>,
         bytes_max: usize,
     ) {
         self.now = now;
@@ -133,8 +129,7 @@ impl Hub {
         &mut self,
         now: Now,
         token: u64,
-        channel: &str,
-        options: &Arc<ChannelOptions>,
+        ChannelRef { name: channel, options }: ChannelRef<'_>,
     ) {
         self.now = now;
         if let Err(error) = self.request_presence(token, channel, options, None) {

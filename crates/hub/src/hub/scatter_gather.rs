@@ -19,7 +19,7 @@ use crate::glob;
 use crate::message::{
     HubMessageKind, ReplyContent, ScatterRequest, SessionAction, SubscribeRequest, WaiterId,
 };
-use crate::options::ChannelOptions;
+use crate::options::ChannelRef;
 use crate::pending_requests::{Aggregate, ScatterGather, Waiter};
 use crate::session_id::SessionId;
 use crate::tenant;
@@ -95,8 +95,7 @@ impl Hub {
         now: Now,
         token: u64,
         user: &str,
-        channel: &str,
-        options: &Arc<ChannelOptions>,
+        ChannelRef { name: channel, options }: ChannelRef<'_>,
         subscribe: SubscribeUser,
     ) {
         self.now = now;

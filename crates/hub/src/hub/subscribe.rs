@@ -16,7 +16,7 @@ use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::event::{Event, Subscribed};
 use crate::message::{HubMessageKind, SubscribeRequest};
-use crate::options::{ChannelOptions, RecoveryMode};
+use crate::options::{ChannelOptions, ChannelRef, RecoveryMode};
 use crate::pending_requests::{PendingSubscribe, SubscriptionMode, Waiter};
 use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, Publication};
@@ -54,8 +54,7 @@ impl Hub {
         now: Now,
         token: u64,
         session: SessionId,
-        channel: &str,
-        options: &Arc<ChannelOptions>,
+        ChannelRef { name: channel, options }: ChannelRef<'_>,
         subscribe: SubscribeOptions,
     ) {
         self.now = now;

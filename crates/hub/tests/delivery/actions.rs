@@ -9,8 +9,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelEvent, ChannelEventFilter, DisconnectUser, Epoch, Error, History, HistoryFilter,
-    HubConfig, Owner, Pacing, SessionId, SubscriberCount, UnsubscribeUser,
+    ChannelEvent, ChannelEventFilter, ChannelRef, DisconnectUser, Epoch, Error, History,
+    HistoryFilter, HubConfig, Owner, Pacing, SessionId, SubscriberCount, UnsubscribeUser,
 };
 
 use crate::simulation::{CLIENTS, FaultProfile, LIVE, Rng, Simulation, WORKERS};
@@ -174,8 +174,19 @@ impl Simulation {
         let (name, options) = self.channels[at].clone();
         let now = self.world.now;
         let filter = HistoryFilter { reverse: self.rng.roll(2) == 0, ..HistoryFilter::default() };
-        self.world.hub(worker).handle_history(now, 3, &name, &options, filter, Owner::NONE);
-        self.world.hub(worker).handle_presence(now, 4, &name, &options, usize::MAX);
+        self.world.hub(worker).handle_history(
+            now,
+            3,
+            ChannelRef::new(&name, &options),
+            filter,
+            Owner::NONE,
+        );
+        self.world.hub(worker).handle_presence(
+            now,
+            4,
+            ChannelRef::new(&name, &options),
+            usize::MAX,
+        );
         self.collect(worker);
     }
 

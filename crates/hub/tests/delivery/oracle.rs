@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use dunlin_hub::{Event, HistoryFilter, Owner, SessionId, StreamPosition};
+use dunlin_hub::{ChannelRef, Event, HistoryFilter, Owner, SessionId, StreamPosition};
 
 use crate::client::State;
 use crate::simulation::{CLIENTS, LIVE, Simulation, WORKERS};
@@ -63,7 +63,13 @@ impl Simulation {
             }
             let now = self.world.now;
             let filter = HistoryFilter { limit: Some(0), ..HistoryFilter::default() };
-            self.world.hub(0).handle_history(now, 1, &name, &options, filter, Owner::NONE);
+            self.world.hub(0).handle_history(
+                now,
+                1,
+                ChannelRef::new(&name, &options),
+                filter,
+                Owner::NONE,
+            );
             self.world.settle();
             let event = self.world.take_events().pop();
             let Some((0, Event::History { result: Ok(history), .. })) = event else {
@@ -113,7 +119,7 @@ impl Simulation {
                 continue;
             }
             let now = self.world.now;
-            self.world.hub(1).handle_presence(now, 2, &name, &options, usize::MAX);
+            self.world.hub(1).handle_presence(now, 2, ChannelRef::new(&name, &options), usize::MAX);
             self.world.settle();
             let event = self.world.take_events().pop();
             let Some((1, Event::Presence { result: Ok(present), .. })) = event else {

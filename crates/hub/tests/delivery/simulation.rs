@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, EncodingId, Epoch, Error, Event, HubConfig, NewSession, OverflowPolicy,
-    SubscribeOptions,
+    ChannelOptions, ChannelRef, EncodingId, Epoch, Error, Event, HubConfig, NewSession,
+    OverflowPolicy, SubscribeOptions,
 };
 
 use crate::actions::RecordedEvents;
@@ -196,7 +196,12 @@ impl Simulation {
             if name == LIVE {
                 self.live.insert(token);
             }
-            self.world.hub(worker).handle_publish(now, token, &name, &options, publish);
+            self.world.hub(worker).handle_publish(
+                now,
+                token,
+                ChannelRef::new(&name, &options),
+                publish,
+            );
             self.collect(worker);
         }
     }
@@ -250,9 +255,13 @@ impl Simulation {
             SubscribeOptions { recover, join_leave: at == 0, ..SubscribeOptions::default() };
         let now = self.world.now;
         self.note(format!("client {at} subscribes to {channel} from {recover:?}"));
-        self.world
-            .hub(session.worker())
-            .handle_subscribe(now, token, session, channel, &options, subscribe);
+        self.world.hub(session.worker()).handle_subscribe(
+            now,
+            token,
+            session,
+            ChannelRef::new(channel, &options),
+            subscribe,
+        );
         self.collect(session.worker());
         if self.resting {
             self.settle();

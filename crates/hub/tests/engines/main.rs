@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use dunlin_hub::engine::{EngineConfig, EngineEvent};
 use dunlin_hub::{
-    ChannelEvent, ChannelEventFilter, ChannelOptions, Epoch, Error, HistoryFilter, NewPublication,
-    Owner, PublicationParts, RecoveryMode, StreamPosition, SubscribeOptions, code,
+    ChannelEvent, ChannelEventFilter, ChannelOptions, ChannelRef, Epoch, Error, HistoryFilter,
+    NewPublication, Owner, PublicationParts, RecoveryMode, StreamPosition, SubscribeOptions, code,
 };
 use kit::{offsets, plain, publish, with_history};
 use model::{CONFIG, Fleet};
@@ -504,8 +504,14 @@ fn history_is_the_engine_s_and_its_removal_reaches_every_ring() {
     fleet.publish(0, "news", &options, publish("one")).unwrap();
     let now = fleet.nodes[0].now;
     let filter = HistoryFilter::default();
-    fleet.nodes[0].hub(0).handle_history(now, 5, "news", &options, filter, Owner::NONE);
-    fleet.nodes[0].hub(0).handle_history_remove(now, 6, "news", &options);
+    fleet.nodes[0].hub(0).handle_history(
+        now,
+        5,
+        ChannelRef::new("news", &options),
+        filter,
+        Owner::NONE,
+    );
+    fleet.nodes[0].hub(0).handle_history_remove(now, 6, ChannelRef::new("news", &options));
     fleet.settle();
     let events = fleet.nodes[0].take_events();
     assert!(format!("{events:?}").contains("offset: 1"), "{events:?}");

@@ -9,8 +9,8 @@ use dunlin_hub::engine::{
     EngineConfig, EngineEvent, EngineId, EnginePosition, EngineRequest, Retention,
 };
 use dunlin_hub::{
-    ChannelOptions, Epoch, Error, Event, History, NewPublication, Publication, PublicationParts,
-    Published, SessionId, StreamPosition, SubscribeOptions, Subscribed,
+    ChannelOptions, ChannelRef, Epoch, Error, Event, History, NewPublication, Publication,
+    PublicationParts, Published, SessionId, StreamPosition, SubscribeOptions, Subscribed,
 };
 
 use crate::kit::World;
@@ -343,7 +343,7 @@ impl Fleet {
         let world = &mut self.nodes[node];
         let now = world.now;
         let hub = world.hub(session.worker());
-        hub.handle_subscribe(now, 77, session, channel, options, subscribe);
+        hub.handle_subscribe(now, 77, session, ChannelRef::new(channel, options), subscribe);
         world.settle();
         self.take_requests(node);
     }
@@ -384,7 +384,7 @@ impl Fleet {
     ) {
         let world = &mut self.nodes[node];
         let now = world.now;
-        world.hub(0).handle_publish(now, 88, channel, options, publish);
+        world.hub(0).handle_publish(now, 88, ChannelRef::new(channel, options), publish);
         world.settle();
         self.take_requests(node);
     }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_hub::{
-    ChannelOptions, Encode, EncodingId, Event, Flush, Hub, HubConfig, HubMessage, NewPublication,
-    NewSession, Now, Outgoing, SessionId, SubscribeOptions, Subscribed, UserDirectory,
+    ChannelOptions, ChannelRef, Encode, EncodingId, Event, Flush, Hub, HubConfig, HubMessage,
+    NewPublication, NewSession, Now, Outgoing, SessionId, SubscribeOptions, Subscribed,
+    UserDirectory,
 };
 
 /// Encodes pushes as lines. Encoding 1 has no join and leave.
@@ -274,7 +275,7 @@ impl World {
     /// Where a channel is at home, found out by asking a throw-away hub whom it would ask.
     pub fn home_of(&self, channel: &str) -> u8 {
         let mut probe = self.birth(0);
-        probe.handle_history_remove(self.now, 0, channel, &Arc::default());
+        probe.handle_history_remove(self.now, 0, ChannelRef::new(channel, &Arc::default()));
         loop {
             match probe.poll_transmit() {
                 Some((to, message)) if !format!("{message:?}").contains("Hello") => return to,
@@ -302,7 +303,13 @@ impl World {
     ) -> Subscribed {
         let now = self.now;
         let worker = session.worker();
-        self.hub(worker).handle_subscribe(now, 77, session, channel, options, subscribe);
+        self.hub(worker).handle_subscribe(
+            now,
+            77,
+            session,
+            ChannelRef::new(channel, options),
+            subscribe,
+        );
         self.settle();
         let at = self.events.iter().position(|(_, event)| {
             matches!(event, Event::Subscribed { token: 77, session: who, .. } if *who == session)
@@ -331,7 +338,7 @@ impl World {
         publish: NewPublication,
     ) -> dunlin_hub::Published {
         let now = self.now;
-        self.hub(worker).handle_publish(now, 88, channel, options, publish);
+        self.hub(worker).handle_publish(now, 88, ChannelRef::new(channel, options), publish);
         self.settle();
         let published =
             self.events.iter().position(|(_, e)| matches!(e, Event::Published { token: 88, .. }));
