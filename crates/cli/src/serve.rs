@@ -70,7 +70,11 @@ impl Serve {
         let page = shown.client.demo_page;
         let on_ready = Box::new(move |ready: &Ready| {
             // Output may be closed; the server serves all the same.
-            let _ = style::print(&banner(ready, development, page));
+            let mut text = banner(ready, page);
+            if development {
+                text += &development_notice(ready);
+            }
+            let _ = style::print(&(text + "\n"));
             tell_service_manager(std::env::var_os("NOTIFY_SOCKET").as_deref());
         });
         let source = match &self.config {
@@ -214,8 +218,8 @@ fn directive(level: LogLevel) -> String {
     format!("{level:?}").to_lowercase()
 }
 
-/// Where to look, and in development mode what that means.
-fn banner(ready: &Ready, development: bool, page: bool) -> String {
+/// Where to look.
+fn banner(ready: &Ready, page: bool) -> String {
     let client = format!("http://{}", ready.client_addr);
     let admin = format!("http://{}", ready.admin_addr);
     let threads = if ready.workers == 1 { "worker" } else { "workers" };
@@ -247,19 +251,20 @@ fn banner(ready: &Ready, development: bool, page: bool) -> String {
     for sentence in &ready.recovery {
         let _ = writeln!(out, "  {:<9}{sentence}", "state");
     }
-    if development {
-        let _ = write!(
-            out,
-            "\n  {} Everyone on this machine may publish and subscribe, without key or token.\n  \
-             To serve others: dunlin config default > dunlin.toml, set `api.keys` and\n  \
-             `client.token.hmac_secret`, then dunlin serve --config dunlin.toml\n\n  \
-             {}\n  curl -d '{{\"channel\": \"news\", \"data\": {{\"text\": \"hello\"}}}}' {client}/api/publish\n",
-            paint(WARN, "DEVELOPMENT MODE."),
-            paint(DIM, "# publish:"),
-        );
-    }
-    out.push('\n');
     out
+}
+
+/// What development mode means.
+fn development_notice(ready: &Ready) -> String {
+    format!(
+        "\n  {} Everyone on this machine may publish and subscribe, without key or token.\n  \
+         To serve others: dunlin config default > dunlin.toml, set `api.keys` and\n  \
+         `client.token.hmac_secret`, then dunlin serve --config dunlin.toml\n\n  \
+         {}\n  curl -d '{{\"channel\": \"news\", \"data\": {{\"text\": \"hello\"}}}}' http://{}/api/publish\n",
+        paint(WARN, "DEVELOPMENT MODE."),
+        paint(DIM, "# publish:"),
+        ready.client_addr,
+    )
 }
 
 #[cfg(test)]
@@ -284,10 +289,10 @@ mod tests {
             workers: 2,
             recovery: vec!["revision 7".into()],
         };
-        let loud = banner(&ready, true, true);
+        let quiet = banner(&ready, true);
+        assert!(quiet.contains("http://127.0.0.1:41235/config") && quiet.contains("2 workers"));
+        assert!(quiet.contains("revision 7") && !quiet.contains("DEVELOPMENT"));
+        let loud = development_notice(&ready);
         assert!(loud.contains("DEVELOPMENT MODE.") && loud.contains("http://127.0.0.1:41234/"));
-        assert!(loud.contains("http://127.0.0.1:41235/config") && loud.contains("2 workers"));
-        assert!(loud.contains("revision 7"));
-        assert!(!banner(&ready, false, false).contains("DEVELOPMENT"));
     }
 }

@@ -142,14 +142,14 @@ impl Encoding {
         if deflate { Encoding::UniWsDeflate } else { Encoding::UniWs }
     }
 
-    /// The encoding of a server-sent event stream.
-    pub const fn sse(unidirectional: bool, chunked: bool) -> Encoding {
-        match (unidirectional, chunked) {
-            (false, true) => Encoding::Sse,
-            (false, false) => Encoding::SseBare,
-            (true, true) => Encoding::UniSse,
-            (true, false) => Encoding::UniSseBare,
-        }
+    /// The encoding of a bidirectional server-sent event stream.
+    pub const fn sse(chunked: bool) -> Encoding {
+        if chunked { Encoding::Sse } else { Encoding::SseBare }
+    }
+
+    /// The encoding of a unidirectional server-sent event stream.
+    pub const fn uni_sse(chunked: bool) -> Encoding {
+        if chunked { Encoding::UniSse } else { Encoding::UniSseBare }
     }
 
     /// The encoding of a bidirectional HTTP stream.

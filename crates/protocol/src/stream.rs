@@ -43,9 +43,9 @@ impl StreamTransport {
     /// speaks HTTP/1.0.
     pub const fn encoding(self, format: Format, chunked: bool) -> Encoding {
         match self {
-            StreamTransport::Sse => Encoding::sse(false, chunked),
+            StreamTransport::Sse => Encoding::sse(chunked),
             StreamTransport::HttpStream => Encoding::http_stream(format, chunked),
-            StreamTransport::UniSse => Encoding::sse(true, chunked),
+            StreamTransport::UniSse => Encoding::uni_sse(chunked),
             StreamTransport::UniHttpStream => Encoding::uni_http_stream(chunked),
             StreamTransport::UniWebSocket => Encoding::UniWs,
         }

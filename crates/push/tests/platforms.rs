@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dunlin_push::fcm::{Fcm, Recipient, ServiceAccount};
-use dunlin_push::web_push::{Options, Subscription, Urgency, Vapid, WebPush, WebPushConfig};
+use dunlin_push::web_push::{Options, Push, Subscription, Urgency, Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connecting, Connections, Io, NotSent, Outcome, SenderConfig, Stage};
 use serde_json::{Map, json};
 use tokio::time::Instant;
@@ -216,8 +216,10 @@ fn each_push_service_has_connections_of_its_own_and_strangers_are_not_posted_to(
         });
         let options = Options::new(60, Urgency::High);
         let send = async |endpoint: &str| {
-            let outcome = sender.send(&subscription(endpoint), b"hello", &options, soon()).await;
-            match outcome {
+            let subscription = subscription(endpoint);
+            let (message, options) = (&b"hello"[..], &options);
+            let push = Push { subscription: &subscription, message, options, deadline: soon() };
+            match sender.send(&push).await {
                 Outcome::Accepted(accepted) => accepted.id,
                 Outcome::Rejected(rejected) => {
                     let said = rejected.advice.map(|said| format!(": {said}")).unwrap_or_default();

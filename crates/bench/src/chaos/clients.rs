@@ -192,8 +192,9 @@ pub(super) fn run(
         }
         let (now, mut missing, mut behind) = (Instant::now(), 0, 0);
         let stays = shared.is(Phase::Stay);
+        let turn = Turn { shared, reactor: &reactor, now, stays };
         for (index, client) in clients.iter_mut().enumerate() {
-            client.on_time(shared, &reactor, index, now, stays, &mut random)?;
+            client.on_time(&turn, index, &mut random)?;
             for slot in &client.slots {
                 missing += u64::from(!slot.live);
                 behind +=
@@ -211,17 +212,19 @@ pub(super) fn run(
     Ok(())
 }
 
+/// What all clients of a thread have in common in one turn of its loop.
+struct Turn<'a> {
+    shared: &'a Shared,
+    reactor: &'a Reactor,
+    now: Instant,
+    /// Clients do not move any more.
+    stays: bool,
+}
+
 impl Client {
     /// Connects, moves, asks.
-    fn on_time(
-        &mut self,
-        shared: &Shared,
-        reactor: &Reactor,
-        index: usize,
-        now: Instant,
-        stays: bool,
-        random: &mut Jitter,
-    ) -> Result<(), Error> {
+    fn on_time(&mut self, turn: &Turn<'_>, index: usize, random: &mut Jitter) -> Result<(), Error> {
+        let &Turn { shared, now, stays, .. } = turn;
         if self.state == State::Away && stays {
             self.due = self.due.min(now + RETRY);
         }
@@ -229,7 +232,7 @@ impl Client {
             // Anywhere but where it was, if there is another.
             let others = shared.nodes.len().saturating_sub(1).max(1) as u64;
             self.node = (self.node + 1 + random.below(others) as usize) % shared.nodes.len();
-            return self.connect(shared, reactor, index, now, random);
+            return self.connect(turn, index, random);
         }
         let moves = self.state == State::Open && !stays
             || matches!(self.state, State::Connecting | State::Opening);
@@ -253,14 +256,8 @@ impl Client {
         Ok(())
     }
 
-    fn connect(
-        &mut self,
-        shared: &Shared,
-        reactor: &Reactor,
-        index: usize,
-        now: Instant,
-        random: &mut Jitter,
-    ) -> Result<(), Error> {
+    fn connect(&mut self, turn: &Turn<'_>, index: usize, random: &mut Jitter) -> Result<(), Error> {
+        let &Turn { shared, reactor, now, .. } = turn;
         let address = shared.nodes[self.node];
         let socket = socket(address).context("cannot open another socket")?;
         self.generation = self.generation.wrapping_add(1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueHint};
 use dunlin_push::fcm::{AUTHORITY, Fcm, Recipient, ServiceAccount};
 use dunlin_push::notification::{Notification, Urgency};
-use dunlin_push::web_push::{Subscription, Vapid, WebPush, WebPushConfig};
+use dunlin_push::web_push::{Push, Subscription, Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connections, Dialer, Origin, Outcome, SenderConfig};
 use tokio::time::Instant;
 
@@ -189,7 +189,9 @@ async fn web(
         let dialer = Dialer::new(origin).map_err(|error| error.to_string())?;
         Ok(Box::new(dialer) as Box<dyn Connect>)
     });
-    Ok(web.send(&subscription, &message, &options, Instant::now() + what.timeout()).await)
+    let deadline = Instant::now() + what.timeout();
+    let push = Push { subscription: &subscription, message: &message, options: &options, deadline };
+    Ok(web.send(&push).await)
 }
 
 /// Host and port of an `https://` address.

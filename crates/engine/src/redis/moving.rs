@@ -433,17 +433,8 @@ impl RedisEngine {
         }
     }
 
-    /// The connection of an attempt broke. `sent`: it had left. `to_source`: it was the connection to the source.
-    pub(super) fn attempt_lost(
-        &mut self,
-        now_ms: u64,
-        mut attempt: Attempt,
-        sent: bool,
-        to_source: bool,
-    ) {
-        if to_source {
-            self.answered(attempt.partition, &attempt.queued.operation, false);
-        }
+    /// The connection of an attempt broke. `sent`: it had left.
+    pub(super) fn attempt_lost(&mut self, now_ms: u64, mut attempt: Attempt, sent: bool) {
         self.attempt_ended(&attempt);
         if sent && !attempt.queued.operation.is_repeatable() {
             return self.fail(attempt.queued.operation, Error::EngineUncertain);

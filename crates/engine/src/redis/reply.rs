@@ -48,10 +48,11 @@ impl RedisEngine {
         let (partition, queued) = match self.release(token) {
             Some(Pending::Operation(partition, queued)) => (partition, queued),
             Some(Pending::Asked(attempt)) => {
-                return self.attempt_lost(now_ms, attempt, sent, false);
+                return self.attempt_lost(now_ms, attempt, sent);
             }
             Some(Pending::TriedAgain(attempt)) => {
-                return self.attempt_lost(now_ms, attempt, sent, true);
+                self.answered(attempt.partition, &attempt.queued.operation, false);
+                return self.attempt_lost(now_ms, attempt, sent);
             }
             Some(Pending::Wait(shard)) => return self.waits_lost(shard),
             _ => return,

@@ -5,7 +5,7 @@ use crate::core::context::Context;
 use crate::core::error::{CloseReason, WriteError};
 use crate::core::handler::{Handler, ProtocolError};
 use crate::websocket::{
-    Agreed, CONTROL_PAYLOAD_BYTES_MAX, CloseSent, Connection, Event, Opcode, Role,
+    Agreed, CONTROL_PAYLOAD_BYTES_MAX, CloseSent, Connection, Event, Opcode, OutgoingMessage, Role,
     SharedCompression, close_code, encode_frame,
 };
 
@@ -34,13 +34,13 @@ impl<D: Default> Context<D> {
             return Err(WriteError::OutOfTurn);
         }
         let agreed = self.profile_at(profile).websocket;
-        let mask = self.mask(&websocket);
+        let message = OutgoingMessage { opcode, payload, mask: self.mask(&websocket) };
         let bytes = payload.len() + 14;
         let Some(params) = websocket.compresses(payload, &agreed) else {
             let plain = Agreed { deflate: None, ..agreed };
             let mut none = SharedCompression::new(0);
             return self.write_with(conn, bytes, |out| {
-                _ = websocket.encode_message(out, opcode, payload, mask, &mut none, &plain);
+                _ = websocket.encode_message(out, &message, &mut none, &plain);
             });
         };
         if params.outgoing(websocket.role()).context_takeover {
@@ -48,7 +48,7 @@ impl<D: Default> Context<D> {
         }
         let mut compression = self.take_compression();
         let sent = self.write_with(conn, bytes, |out| {
-            _ = websocket.encode_message(out, opcode, payload, mask, &mut compression, &agreed);
+            _ = websocket.encode_message(out, &message, &mut compression, &agreed);
         });
         self.compression = compression;
         self.return_contexts(conn, websocket);

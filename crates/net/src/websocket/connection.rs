@@ -68,6 +68,17 @@ impl SharedCompression {
     }
 }
 
+/// A message to be sent in one frame.
+#[derive(Clone, Copy, Debug)]
+pub struct OutgoingMessage<'a> {
+    /// [`Opcode::Text`] or [`Opcode::Binary`].
+    pub opcode: Opcode,
+    /// Its bytes, not compressed; UTF-8 if it is text.
+    pub payload: &'a [u8],
+    /// A client's: four bytes nobody can foresee (RFC 6455 §10.3). A server has none.
+    pub mask: Option<[u8; 4]>,
+}
+
 /// What input has led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
@@ -93,12 +104,15 @@ pub enum Event<'a> {
 /// The state of one open WebSocket. Does no I/O and reads no clock.
 ///
 /// ```
-/// use dunlin_net::websocket::{Agreed, Connection, Event, Opcode, SharedCompression};
+/// use dunlin_net::websocket::{
+///     Agreed, Connection, Event, Opcode, OutgoingMessage, SharedCompression,
+/// };
 ///
 /// let (mut server, mut client) = (Connection::server(), Connection::client());
 /// let (agreed, mut compression) = (Agreed::default(), SharedCompression::new(1));
 /// let mut sent = Vec::new();
-/// client.encode_message(&mut sent, Opcode::Text, b"hello", Some([1, 2, 3, 4]), &mut compression, &agreed)?;
+/// let hello = OutgoingMessage { opcode: Opcode::Text, payload: b"hello", mask: Some([1, 2, 3, 4]) };
+/// client.encode_message(&mut sent, &hello, &mut compression, &agreed)?;
 /// let (mut assembly, mut inflated) = (None, Vec::new());
 /// let (consumed, event) =
 ///     server.handle_input(&mut sent, &mut assembly, &mut inflated, &mut compression, &agreed)?;
@@ -195,8 +209,7 @@ impl Connection {
         Ok((decoded.consumed, event))
     }
 
-    /// Appends a message of one frame, compressed if that was agreed on and it is worth it. `mask` is a client's: four
-    /// bytes nobody can foresee (RFC 6455 §10.3).
+    /// Appends a message of one frame, compressed if that was agreed on and it is worth it.
     ///
     /// # Errors
     ///
@@ -204,13 +217,12 @@ impl Connection {
     pub fn encode_message(
         &mut self,
         out: &mut Vec<u8>,
-        opcode: Opcode,
-        payload: &[u8],
-        mask: Option<[u8; 4]>,
+        message: &OutgoingMessage<'_>,
         compression: &mut SharedCompression,
         agreed: &Agreed,
     ) -> Result<(), CloseSent> {
         self.expect_open()?;
+        let &OutgoingMessage { opcode, payload, mask } = message;
         let direction = self.compresses(payload, agreed).map(|params| params.outgoing(self.role()));
         match direction {
             Some(direction) if direction.context_takeover => {
@@ -344,9 +356,8 @@ mod tests {
         for piece in 1..40 {
             let (mut server, mut client) = (Connection::server(), Connection::client());
             let (mut sent, mask) = (Vec::new(), Some([7, 0, 9, 1]));
-            client
-                .encode_message(&mut sent, Opcode::Text, b"one", mask, &mut compression, &agreed)
-                .expect("open");
+            let one = OutgoingMessage { opcode: Opcode::Text, payload: b"one", mask };
+            client.encode_message(&mut sent, &one, &mut compression, &agreed).expect("open");
             client.encode_control(&mut sent, Opcode::Ping, b"?", mask).expect("open");
             client.encode_close(&mut sent, 1000, "done", mask).expect("open");
             assert_eq!(client.encode_close(&mut sent, 1000, "", mask), Err(CloseSent));

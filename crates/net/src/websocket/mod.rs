@@ -12,7 +12,7 @@ pub use dunlin_wire::websocket::{
     Opcode, Role, close_code, encode_close, encode_frame, is_close_code,
 };
 
-pub use connection::{Agreed, CloseSent, Connection, Event, SharedCompression};
+pub use connection::{Agreed, CloseSent, Connection, Event, OutgoingMessage, SharedCompression};
 pub(crate) use connection::{Contexts, State};
 pub(crate) use handshake::Handshake;
 pub use handshake::NewHandshake;

@@ -2,7 +2,7 @@
 
 use dunlin_net::websocket::{
     Agreed, CloseSent, Connection, DeflateParams, Event, Limits, MessageAssembly, Opcode,
-    SharedCompression,
+    OutgoingMessage, SharedCompression,
 };
 
 use super::{Choices, pieces};
@@ -106,9 +106,12 @@ impl End {
                 .encode_control(out, Opcode::Ping, b"?", None)
                 .map(|()| "ping [63]".into()),
             1 => connection.encode_close(out, 1000, "", None).map(|()| "close 1000".into()),
-            _ => connection
-                .encode_message(out, Opcode::Text, &payload, None, compression, agreed)
-                .map(|()| format!("Text {payload:?}")),
+            _ => {
+                let message =
+                    OutgoingMessage { opcode: Opcode::Text, payload: &payload, mask: None };
+                let encoded = connection.encode_message(out, &message, compression, agreed);
+                encoded.map(|()| format!("Text {payload:?}"))
+            }
         };
         match encoded {
             Ok(event) => sent.push(event),

@@ -11,6 +11,6 @@ mod vapid;
 pub use answer::{WebPushAnswer, classify};
 pub use encryption::{EncryptError, PLAINTEXT_BYTES_MAX, encrypt, encrypt_with};
 pub use request::{Options, OptionsError, Urgency, WebPushRequest};
-pub use sender::{KNOWN_HOSTS, WebPush, WebPushConfig, WebPushService};
+pub use sender::{KNOWN_HOSTS, Push, WebPush, WebPushConfig, WebPushService};
 pub use subscription::{Subscription, SubscriptionError};
 pub use vapid::{Vapid, VapidError};

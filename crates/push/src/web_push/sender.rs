@@ -26,6 +26,20 @@ const RETRY: Backoff = Backoff { min_ms: 1_000, max_ms: 15 * 60_000 };
 pub const KNOWN_HOSTS: [&str; 4] =
     ["fcm.googleapis.com", ".push.services.mozilla.com", ".push.apple.com", ".notify.windows.com"];
 
+/// A push: to whom, what, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Push<'a> {
+    /// To whom.
+    pub subscription: &'a Subscription,
+    /// What the page's service worker is given, at most [`PLAINTEXT_BYTES_MAX`](super::PLAINTEXT_BYTES_MAX) bytes; it is
+    /// encrypted for the subscription.
+    pub message: &'a [u8],
+    /// How the push service treats it.
+    pub options: &'a Options,
+    /// When it ends one way or another.
+    pub deadline: Instant,
+}
+
 /// How Web Push is sent.
 #[derive(Clone, Debug)]
 pub struct WebPushConfig {
@@ -109,14 +123,8 @@ impl WebPush {
 
     /// Encrypts and sends a message: waits for room in its service's queue, then for the outcome. Rejected with the
     /// reason `Gone`: the subscription is over.
-    pub async fn send(
-        &self,
-        subscription: &Subscription,
-        message: &[u8],
-        options: &Options,
-        deadline: Instant,
-    ) -> Outcome {
-        match self.request(subscription, message, options, deadline) {
+    pub async fn send(&self, push: &Push<'_>) -> Outcome {
+        match self.request(push) {
             Ok((sender, request)) => sender.send(request).await,
             Err(why) => Outcome::NotSent(why),
         }
@@ -128,25 +136,17 @@ impl WebPush {
     /// The message or the subscription is not valid; no outcome arrives then.
     pub async fn submit(
         &self,
-        subscription: &Subscription,
-        message: &[u8],
-        options: &Options,
-        deadline: Instant,
+        push: &Push<'_>,
         tag: u64,
         results: &Results,
     ) -> Result<(), NotSent> {
-        let (sender, request) = self.request(subscription, message, options, deadline)?;
+        let (sender, request) = self.request(push)?;
         sender.submit(request, tag, results).await;
         Ok(())
     }
 
-    fn request(
-        &self,
-        subscription: &Subscription,
-        message: &[u8],
-        options: &Options,
-        deadline: Instant,
-    ) -> Result<(Sender<WebPushService>, Request), NotSent> {
+    fn request(&self, push: &Push<'_>) -> Result<(Sender<WebPushService>, Request), NotSent> {
+        let &Push { subscription, message, options, deadline } = push;
         let sender = self.sender(subscription.origin()).map_err(NotSent::Invalid)?;
         let request = {
             let now_s = seconds(SystemTime::now());

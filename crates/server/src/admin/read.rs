@@ -40,7 +40,7 @@ impl Admin {
             let detail = "`scope=cluster` is for changes; settings, and what a change would do, are of one node: leave it out";
             return Err(ProblemDetails::new(&problem::BAD_REQUEST, detail));
         }
-        match target {
+        let change = match target {
             Target::Value(pointer) if reads => {
                 return self.value(cx, conn, request, &pointer, secrets);
             }
@@ -48,20 +48,19 @@ impl Admin {
                 if !matches!(request.method, Method::Put | Method::Delete | Method::Patch) {
                     return Err(ProblemDetails::method("GET, HEAD, PUT, DELETE, PATCH"));
                 }
-                let change = call::change(pointer, request)?;
-                return self.change(cx, conn, request, &options, change, caller);
+                Some(call::change(pointer, request)?)
             }
             Target::Restore(number) => {
                 if request.method != Method::Post {
                     return Err(ProblemDetails::method("POST"));
                 }
-                let change = Change::Restore(Arc::clone(&self.kept(number)?.snapshot));
-                return self.change(cx, conn, request, &options, change, caller);
+                Some(Change::Restore(Arc::clone(&self.kept(number)?.snapshot)))
             }
             _ if !reads => return Err(ProblemDetails::method("GET, HEAD")),
             Target::Schema => {
                 let body = schema::json().to_string();
                 answer(cx, conn, 200, "application/schema+json", body.as_bytes());
+                None
             }
             Target::Watch => {
                 let last = request.headers.get_str("Last-Event-ID").and_then(|id| id.parse().ok());
@@ -69,16 +68,49 @@ impl Admin {
                     caller.watching = true;
                 }
                 self.watch(cx, conn, options.from.or(last), secrets);
+                None
             }
-            Target::Revisions => answer_json(cx, conn, 200, &self.revisions(&options)),
+            Target::Revisions => {
+                answer_json(cx, conn, 200, &self.revisions(&options));
+                None
+            }
             Target::Revision(number) => {
                 answer_json(cx, conn, 200, &describe(self.kept(number)?, secrets));
+                None
             }
             Target::RevisionConfig(number) => {
                 let snapshot = Arc::clone(&self.kept(number)?.snapshot);
                 return self.value_of(cx, conn, &snapshot, &Pointer::root(), secrets);
             }
+        };
+        let Some(change) = change else { return Ok(()) };
+        if !caller.secrets && change.reads_secrets() {
+            return Err(self.secrets_need_token(cx, conn));
         }
+        let origin = Origin {
+            who: call::who(request)?,
+            token: self.token_name(request),
+            from: Admin::origin_of(cx, conn),
+            comment: options.comment.as_deref().unwrap_or("").into(),
+            at_unix_ms: unix_ms(),
+            ..Origin::default()
+        };
+        let submitted = SubmittedChange {
+            to: ReplyTo::Caller(conn),
+            change,
+            expected: call::expected(request)?,
+            origin,
+            durable: options.durable,
+            canary: options.canary,
+            secrets: caller.secrets,
+        };
+        if options.dry_run {
+            return self.dry_run(cx, conn, &submitted);
+        }
+        if options.cluster {
+            return self.change_all(cx, conn, submitted);
+        }
+        self.submit(cx, submitted);
         Ok(())
     }
 
@@ -144,45 +176,6 @@ impl Admin {
         let headers =
             [("Content-Type", "application/json"), ("ETag", tag), ("Cache-Control", "no-store")];
         respond(cx, conn, 200, &headers, &body);
-        Ok(())
-    }
-
-    fn change(
-        &mut self,
-        cx: &mut Cx,
-        conn: ConnId,
-        request: &http::Request<'_>,
-        options: &Options,
-        change: Change,
-        caller: Principal,
-    ) -> Result<(), ProblemDetails> {
-        if !caller.secrets && change.reads_secrets() {
-            return Err(self.secrets_need_token(cx, conn));
-        }
-        let origin = Origin {
-            who: call::who(request)?,
-            token: self.token_name(request),
-            from: Admin::origin_of(cx, conn),
-            comment: options.comment.as_deref().unwrap_or("").into(),
-            at_unix_ms: unix_ms(),
-            ..Origin::default()
-        };
-        let submitted = SubmittedChange {
-            to: ReplyTo::Caller(conn),
-            change,
-            expected: call::expected(request)?,
-            origin,
-            durable: options.durable,
-            canary: options.canary,
-            secrets: caller.secrets,
-        };
-        if options.dry_run {
-            return self.dry_run(cx, conn, &submitted);
-        }
-        if options.cluster {
-            return self.change_all(cx, conn, submitted);
-        }
-        self.submit(cx, submitted);
         Ok(())
     }
 

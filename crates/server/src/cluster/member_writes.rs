@@ -76,7 +76,7 @@ mod tests {
             conn_info: None,
             chan_info: None,
         };
-        let member = StoredMember::new(&"a".into(), &info, true, false);
+        let member = StoredMember { presence: true, ..StoredMember::new(&"a".into(), &info) };
         let channel: std::sync::Arc<str> = "room".into();
         let change = |client| {
             let channel = std::sync::Arc::clone(&channel);

@@ -30,7 +30,11 @@ pub(super) fn change(uid: &Arc<str>, event: &MemberEvent) -> EdgedChange {
         channel: Arc::clone(&event.channel),
         client: event.info.client.to_u64(),
         joined: event.joined,
-        member: StoredMember::new(uid, &event.info, event.presence, event.join_leave),
+        member: StoredMember {
+            presence: event.presence,
+            join_leave: event.join_leave,
+            ..StoredMember::new(uid, &event.info)
+        },
     };
     (change, event.at_edge)
 }

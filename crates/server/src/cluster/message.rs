@@ -74,12 +74,8 @@ pub(super) struct StoredMember {
 }
 
 impl StoredMember {
-    pub(super) fn new(
-        node: &Arc<str>,
-        info: &ClientInfo,
-        presence: bool,
-        join_leave: bool,
-    ) -> StoredMember {
+    /// A member that is not listed and of which nobody is notified.
+    pub(super) fn new(node: &Arc<str>, info: &ClientInfo) -> StoredMember {
         // What is no JSON cannot be passed on as such.
         let raw = |json: &Option<Box<[u8]>>| {
             json.as_deref().and_then(|json| serde_json::from_slice::<Box<RawValue>>(json).ok())
@@ -90,8 +86,8 @@ impl StoredMember {
             user: info.user.as_str().into(),
             conn_info: raw(&info.conn_info),
             chan_info: raw(&info.chan_info),
-            presence,
-            join_leave,
+            presence: false,
+            join_leave: false,
         }
     }
 

@@ -16,7 +16,7 @@ use tracing::Instrument;
 
 use super::flow::{Flow, FlowError};
 use super::outcome::{self, LineSubject};
-use super::pending::PendingPush;
+use super::pending::{PendingPush, RequestForm};
 use super::senders::EncodedNotification;
 use super::submission::{Batch, Recipient, Submission};
 use super::thread::Shared;
@@ -414,7 +414,8 @@ impl Run<'_> {
         }
         push.note_outcome(self.shared, &outcome).await;
         counts.count(outcome.kind());
-        push.write_line(sink.lines(), None, self.numbered, &outcome, false);
+        let form = if self.numbered { RequestForm::Batch } else { RequestForm::Single };
+        push.write_line(sink.lines(), form, &outcome);
         self.window.add_permits(1);
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::devices;
 use super::outcome::{self, LineSubject};
-use super::pending::PendingPush;
+use super::pending::{PendingPush, RequestForm};
 use super::senders::EncodedNotification;
 use super::submission::{Batch, Recipient};
 use super::thread::Shared;
@@ -237,7 +237,9 @@ async fn end(
                 } else {
                     push.note_outcome(shared, &outcome).await;
                     let mut line = Vec::new();
-                    push.write_line(&mut line, Some(batch), true, &outcome, may_have_left);
+                    let form =
+                        RequestForm::DurableBatch { batch, possible_duplicate: may_have_left };
+                    push.write_line(&mut line, form, &outcome);
                     changes.push(JournalChange::End { batch, number, outcome: line });
                     ended += 1;
                 }

@@ -25,6 +25,20 @@ pub(super) struct PendingPush {
     is_limited: bool,
 }
 
+/// What a push was submitted in, which the line of its outcome names.
+#[derive(Clone, Copy)]
+pub(super) enum RequestForm {
+    /// A request of one notification.
+    Single,
+    /// A request of several, which have numbers.
+    Batch,
+    DurableBatch {
+        batch: u64,
+        /// It may have left before the process was started.
+        possible_duplicate: bool,
+    },
+}
+
 impl PendingPush {
     pub(super) fn new(
         shared: &Shared,
@@ -95,17 +109,15 @@ impl PendingPush {
         }
     }
 
-    /// Writes the line of its outcome. `batch`: the durable batch it belongs to; `numbered`: the line names its notification;
-    /// `possible_duplicate`: it may have left in an earlier life of the process.
-    pub(super) fn write_line(
-        &self,
-        out: &mut Vec<u8>,
-        batch: Option<u64>,
-        numbered: bool,
-        outcome: &Outcome,
-        possible_duplicate: bool,
-    ) {
-        let push = numbered.then_some(self.at);
+    /// Writes the line of its outcome.
+    pub(super) fn write_line(&self, out: &mut Vec<u8>, form: RequestForm, outcome: &Outcome) {
+        let (batch, push, possible_duplicate) = match form {
+            RequestForm::Single => (None, None, false),
+            RequestForm::Batch => (None, Some(self.at), false),
+            RequestForm::DurableBatch { batch, possible_duplicate } => {
+                (Some(batch), Some(self.at), possible_duplicate)
+            }
+        };
         let user = self.user.as_deref();
         let subject = LineSubject { batch, push, user, recipient: Some(&self.to) };
         outcome::write(out, subject, outcome, possible_duplicate);

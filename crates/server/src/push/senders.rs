@@ -10,7 +10,7 @@ use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Target};
 use dunlin_push::fcm::{self, Fcm};
 use dunlin_push::notification::{ApnsMessage, Notification};
 use dunlin_push::registry::Platform;
-use dunlin_push::web_push::{Options, Subscription, WebPush};
+use dunlin_push::web_push::{self, Options, Subscription, WebPush};
 use dunlin_push::{NotSent, Results, SenderMetrics};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -172,7 +172,9 @@ impl Credential {
                 let subscription =
                     Subscription::from_json(token).map_err(|error| invalid(&error))?;
                 let (message, options) = encoded.web();
-                web.submit(&subscription, message, options, deadline, tag, results).await
+                let push =
+                    web_push::Push { subscription: &subscription, message, options, deadline };
+                web.submit(&push, tag, results).await
             }
             _ => Err(elsewhere()),
         }

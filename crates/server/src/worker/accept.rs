@@ -16,6 +16,17 @@ use crate::metrics::Metric;
 /// Descriptors that are left to the rest of the process where all threads share one table.
 const DESCRIPTORS_RESERVED: usize = 512;
 
+/// Whose address a connection counts for.
+#[derive(Clone, Copy, PartialEq)]
+enum Source {
+    /// Its client's, who is connected itself.
+    Client,
+    /// A trusted proxy's.
+    Proxy,
+    /// The client's that a trusted proxy has named.
+    ClientOfProxy,
+}
+
 impl Worker<'_> {
     /// Decides on a connection just accepted: counts it against the limits, or refuses it.
     pub(super) fn handle_accept(
@@ -35,7 +46,7 @@ impl Worker<'_> {
         if self.listeners.speaks_tls(listener) && !self.take_handshake(cx, peer.ip(), is_proxy) {
             return Admit::Refuse;
         }
-        match self.admit(peer.ip(), is_proxy, is_proxy) {
+        match self.admit(peer.ip(), if is_proxy { Source::Proxy } else { Source::Client }) {
             Some(peer) => {
                 link.peer = peer;
                 Admit::Accept
@@ -45,13 +56,14 @@ impl Worker<'_> {
     }
 
     /// Counts a connection of an address against the limits, of which those for one address do not bound a proxy.
-    /// `comes_by_proxy`: who is connected may name others. `None`: a limit is exceeded.
-    fn admit(&mut self, address: IpAddr, unbounded: bool, comes_by_proxy: bool) -> Option<Peer> {
+    /// `None`: a limit is exceeded.
+    fn admit(&mut self, address: IpAddr, source: Source) -> Option<Peer> {
         let limits = &self.settings.config.limits;
         let counted = counted_as(address, limits.ipv6_prefix_bits);
-        let refused = match self.state.admissions.admit(counted, limits, unbounded) {
+        let refused = match self.state.admissions.admit(counted, limits, source == Source::Proxy) {
             Admission::Granted => {
-                return Some(Peer::new(self.peers.intern(counted), comes_by_proxy));
+                let may_name_others = source != Source::Client;
+                return Some(Peer::new(self.peers.intern(counted), may_name_others));
             }
             Admission::TotalReached => Metric::RefusedTotal,
             Admission::AddressReached => Metric::RefusedAddress,
@@ -89,9 +101,9 @@ impl Worker<'_> {
         if self.peers.get(peer.place()) == Some(counted) {
             return Ok(());
         }
-        let unbounded = is_proxy(client);
+        let source = if is_proxy(client) { Source::Proxy } else { Source::ClientOfProxy };
         self.release_peer(peer);
-        let admitted = self.admit(client, unbounded, true);
+        let admitted = self.admit(client, source);
         if let Some(link) = cx.data(conn) {
             link.peer = admitted.unwrap_or(Peer::UNKNOWN);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::{ChannelOptions, NewPublication, Owner, SendToUser, tenant};
+use dunlin_hub::{ChannelOptions, ChannelRef, NewPublication, Owner, SendToUser, tenant};
 use dunlin_net::{ConnId, Context, http};
 
 use super::Worker;
@@ -82,16 +82,10 @@ impl Worker<'_> {
                 Ok(commands) => return self.legacy_call(cx, conn, request, scope, commands),
                 Err(error) => (error.status(), error),
             },
-            "batch" => {
-                let lenient = self.lenient();
-                match lenient.batch(request.body) {
-                    Ok(batch) => {
-                        let warning = lenient.warning();
-                        return self.batch_call(cx, conn, request, scope, batch, warning);
-                    }
-                    Err(error) => (error.status(), error),
-                }
-            }
+            "batch" => match self.batch_call(cx, conn, request, scope) {
+                Ok(()) => return,
+                Err(error) => (error.status(), error),
+            },
             name => match Method::find(name) {
                 Ok(method) => return self.single_call(cx, conn, request, scope, method),
                 Err(error) => (404, error),
@@ -173,16 +167,16 @@ impl Worker<'_> {
         conn: ConnId,
         request: &http::Request<'_>,
         scope: Scope,
-        batch: Batch<'_>,
-        warning: Option<Box<str>>,
-    ) {
+    ) -> Result<(), ApiError> {
+        let lenient = self.lenient();
+        let batch = lenient.batch(request.body)?;
         let method =
             |command: &Result<Request<'_>, ApiError>| command.as_ref().ok().map(Request::method);
         let slots = batch.commands.iter().map(|c| CommandSlot::new(method(c), 0)).collect();
         let at_once = if batch.parallel { batch.commands.len() } else { in_order(&batch) };
         let call = self.api_calls.open(NewCall {
             at_once,
-            warning,
+            warning: lenient.warning(),
             ..new_call(conn, request, scope, CallForm::Batch, slots)
         });
         let mut commands = batch.commands.into_iter();
@@ -192,6 +186,7 @@ impl Worker<'_> {
             self.keep(call, RestCommands::batch(begun, &batch.texts[begun..]));
         }
         self.pause(cx, call);
+        Ok(())
     }
 
     /// What the caller may do with the API, if anything.
@@ -293,7 +288,7 @@ impl Worker<'_> {
             Request::HistoryRemove(of) => {
                 let options = self.channel_options(&of.channel)?;
                 let (now, token) = (self.now(cx), self.api_token(cx, place)?);
-                self.hub.handle_history_remove(now, token, &of.channel, &options);
+                self.hub.handle_history_remove(now, token, ChannelRef::new(&of.channel, &options));
                 Ok(())
             }
             Request::Send(send) => self.send_to_user(cx, place, send),
@@ -344,7 +339,7 @@ impl Worker<'_> {
         let (now, token) = (self.now(cx), self.api_token(cx, place)?);
         let bytes_max = self.settings.config.limits.answer_bytes_max;
         if !self.ask_presence(cx, (channel, &*options), token, Some(bytes_max)) {
-            self.hub.handle_presence(now, token, channel, &options, bytes_max);
+            self.hub.handle_presence(now, token, ChannelRef::new(channel, &options), bytes_max);
         }
         Ok(())
     }
@@ -358,7 +353,7 @@ impl Worker<'_> {
         let options = self.channel_options(channel)?;
         let (now, token) = (self.now(cx), self.api_token(cx, place)?);
         if !self.ask_presence(cx, (channel, &*options), token, None) {
-            self.hub.handle_presence_stats(now, token, channel, &options);
+            self.hub.handle_presence_stats(now, token, ChannelRef::new(channel, &options));
         }
         Ok(())
     }
@@ -376,7 +371,13 @@ impl Worker<'_> {
         filter.limit = Some(filter.limit.unwrap_or(max).min(max));
         filter.bytes_max = Some(limits.answer_bytes_max);
         let (now, token) = (self.now(cx), self.api_token(cx, place)?);
-        self.hub.handle_history(now, token, &request.channel, &options, filter, Owner::NONE);
+        self.hub.handle_history(
+            now,
+            token,
+            ChannelRef::new(&request.channel, &options),
+            filter,
+            Owner::NONE,
+        );
         Ok(())
     }
 
@@ -459,7 +460,7 @@ impl Worker<'_> {
         let options = self.channel_options(channel)?;
         let token = self.api_token(cx, place)?;
         let (now, bytes) = (self.now(cx), publish.data.len());
-        self.hub.handle_publish(now, token, channel, &options, publish);
+        self.hub.handle_publish(now, token, ChannelRef::new(channel, &options), publish);
         if let Some(hash) = self.state.pressure.of(channel) {
             // Its caller publishes faster than subscribers can be written to: the answer tells it when there is room.
             self.hold(place.call, now.ms + BEHIND_MS_MAX, Some(hash));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, DisconnectUser, RefreshUser, SessionFilter, SessionId, SubscribeOptions,
-    SubscribeUser, UnsubscribeUser,
+    ChannelOptions, ChannelRef, DisconnectUser, RefreshUser, SessionFilter, SessionId,
+    SubscribeOptions, SubscribeUser, UnsubscribeUser,
 };
 use dunlin_net::Context;
 use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
@@ -49,7 +49,7 @@ impl Worker<'_> {
         let now = self.now(cx);
         let (options, how) = subscribe_user(options, request, only);
         let (user, channel) = (&request.target.user, &request.channel);
-        self.hub.handle_subscribe_user(now, token, user, channel, &options, how);
+        self.hub.handle_subscribe_user(now, token, user, ChannelRef::new(channel, &options), how);
         Ok(())
     }
 

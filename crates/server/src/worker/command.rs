@@ -1,8 +1,6 @@
 //! Commands of clients: what becomes of each, and what is said to its client.
 
-use std::sync::Arc;
-
-use dunlin_hub::{ChannelOptions, HistoryFilter, NewPublication, SessionId, SubscribeOptions};
+use dunlin_hub::{ChannelRef, HistoryFilter, NewPublication, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
@@ -201,7 +199,13 @@ impl Worker<'_> {
         let pending = self.pending_answer(session, id, &request.channel);
         if let Some(token) = self.token(cx, pending) {
             let (now, owner) = (self.now(cx), self.hub.owner(session));
-            self.hub.handle_history(now, token, &request.channel, &options, filter, owner);
+            self.hub.handle_history(
+                now,
+                token,
+                ChannelRef::new(&request.channel, &options),
+                filter,
+                owner,
+            );
         }
         Ok(())
     }
@@ -219,7 +223,7 @@ impl Worker<'_> {
             let bytes_max = options.recovery_bytes_max;
             if !self.ask_presence(cx, (channel, &options), token, Some(bytes_max)) {
                 let now = self.now(cx);
-                self.hub.handle_presence(now, token, channel, &options, bytes_max);
+                self.hub.handle_presence(now, token, ChannelRef::new(channel, &options), bytes_max);
             }
         }
         Ok(())
@@ -237,7 +241,7 @@ impl Worker<'_> {
             && !self.ask_presence(cx, (channel, &options), token, None)
         {
             let now = self.now(cx);
-            self.hub.handle_presence_stats(now, token, channel, &options);
+            self.hub.handle_presence_stats(now, token, ChannelRef::new(channel, &options));
         }
         Ok(())
     }
@@ -281,7 +285,13 @@ impl Worker<'_> {
             if basis != Basis::Rules && is_new {
                 self.grants.insert(session, channel, Grant { token: None, data: None });
             }
-            self.hub.handle_subscribe(now, token, session, channel, &options, subscribe);
+            self.hub.handle_subscribe(
+                now,
+                token,
+                session,
+                ChannelRef::new(channel, &options),
+                subscribe,
+            );
         }
         Ok(())
     }
@@ -317,21 +327,23 @@ impl Worker<'_> {
         request: &PublishRequest<'_>,
     ) -> Result<(), Error<'static>> {
         let options = self.allowed(session, &request.channel, Permission::Publish)?;
-        self.publish_as(cx, session, id, request, &options, NewPublication::default());
+        let publish = self.publication_of(session, request, NewPublication::default());
+        self.publish_command(
+            cx,
+            (session, id),
+            ChannelRef::new(&request.channel, &options),
+            publish,
+        );
         Ok(())
     }
 
-    /// Publishes what a client may publish. `publish` says how, and what in place of the request's data if there is any.
-    pub(super) fn publish_as(
-        &mut self,
-        cx: &mut Context<Link>,
+    /// What a client publishes. `publish` says how, and what in place of the request's data if there is any.
+    pub(super) fn publication_of(
+        &self,
         session: SessionId,
-        id: u32,
         request: &PublishRequest<'_>,
-        options: &Arc<ChannelOptions>,
         mut publish: NewPublication,
-    ) {
-        let now = self.now(cx);
+    ) -> NewPublication {
         // ProtocolState::admit has seen to it that there is data.
         if publish.data.is_empty()
             && let Some(data) = request.data.clone()
@@ -341,8 +353,20 @@ impl Worker<'_> {
         }
         publish.info = self.hub.client_info(session, Some(&request.channel));
         publish.owner = self.hub.owner(session);
+        publish
+    }
+
+    /// Carries out the publish command of a client that may publish.
+    pub(super) fn publish_command(
+        &mut self,
+        cx: &mut Context<Link>,
+        (session, id): (SessionId, u32),
+        channel: ChannelRef<'_>,
+        publish: NewPublication,
+    ) {
+        let now = self.now(cx);
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-            self.hub.handle_publish(now, token, &request.channel, options, publish);
+            self.hub.handle_publish(now, token, channel, publish);
         }
     }
 

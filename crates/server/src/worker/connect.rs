@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dunlin_hub::tenant::{MARK, bare};
-use dunlin_hub::{ChannelOptions, NewSession, SessionId, SubscribeOptions};
+use dunlin_hub::{ChannelOptions, ChannelRef, NewSession, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
@@ -17,7 +17,7 @@ use super::Worker;
 use super::command::subscribe;
 use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
-use super::parts::{Connected, Grant, GrantToken, Pending, SessionParams, TokenFacts};
+use super::parts::{Connected, Grant, GrantToken, NewConnect, Pending, SessionParams, TokenFacts};
 use super::permission::{Basis, Subject};
 use super::program::AtOnce;
 use super::subscription::overridden;
@@ -28,6 +28,14 @@ use crate::session_token;
 
 /// The server's name and version, for clients and API callers.
 pub(crate) const VERSION: &str = concat!("dunlin ", env!("CARGO_PKG_VERSION"));
+
+/// A client whose session was just opened.
+#[derive(Clone, Copy)]
+struct NewClient {
+    conn: ConnId,
+    session: SessionId,
+    encoding: Encoding,
+}
 
 impl Worker<'_> {
     /// Opens the session of a connection. `id` is the command's; `None` on the unidirectional transports. `said` is the
@@ -49,7 +57,9 @@ impl Worker<'_> {
         if request.token.is_empty()
             && let Some(proxy) = self.settings.config.client.proxy.connect.clone()
         {
-            self.ask_connect(cx, conn, id, request, said, &proxy);
+            if let Some(session) = self.reserve_session(cx, conn, request) {
+                self.ask_connect(cx, (conn, session, id), request, said, &proxy);
+            }
             return Handled::Done;
         }
         let verified = self.identify(&request.token).and_then(|identity| {
@@ -102,8 +112,8 @@ impl Worker<'_> {
         self.passed_on.keep_meta(conn, identity.meta.as_deref().map(one_line));
         // Before what it subscribes to.
         self.emit_connect(session, &identity.user, encoding);
-        let client = (conn, session);
-        let mut subscriptions = self.server_side(cx, client, identity, request, tokens, encoding);
+        let client = NewClient { conn, session, encoding };
+        let mut subscriptions = self.server_side(cx, client, identity, request, tokens);
         let data = subscriptions
             .iter_mut()
             .filter_map(|of| Some((of.channel.as_str().into(), of.data.take()?)))
@@ -112,14 +122,16 @@ impl Worker<'_> {
         self.charge_subscriptions((Some(session), &identity.user, peer), 0, channels);
         let limits = &self.settings.config.limits;
         let bytes_max = limits.answer_bytes_max.min(limits.outbox_bytes_max);
-        self.connects.begin(
-            session,
+        let (own_data, subscriptions_count) = (accepted.data, subscriptions.len());
+        let connect = NewConnect {
             id,
             encoding,
-            (subscriptions.len(), bytes_max),
+            subscriptions: subscriptions_count,
+            bytes_max,
             data,
-            accepted.data,
-        );
+            own_data,
+        };
+        self.connects.begin(session, connect);
         let now = self.now(cx);
         for ServerSide { channel, options, subscribe, grant, .. } in subscriptions {
             match self.token(cx, Pending::Connect { session }) {
@@ -127,7 +139,13 @@ impl Worker<'_> {
                     if let Some(grant) = grant {
                         self.grants.insert(session, &channel, grant);
                     }
-                    self.hub.handle_subscribe(now, token, session, &channel, &options, subscribe);
+                    self.hub.handle_subscribe(
+                        now,
+                        token,
+                        session,
+                        ChannelRef::new(&channel, &options),
+                        subscribe,
+                    );
                 }
                 None => {
                     let overloaded = Err(dunlin_hub::Error::Overloaded);
@@ -329,16 +347,15 @@ impl Worker<'_> {
     fn server_side(
         &mut self,
         cx: &mut Context<Link>,
-        (conn, session): (ConnId, SessionId),
+        client: NewClient,
         identity: &Identity,
         request: &ConnectRequest<'_>,
         mut tokens: SubscriptionTokens,
-        encoding: Encoding,
     ) -> Vec<ServerSide> {
         let mut subscriptions = self.token_sides(cx, identity, request);
         let personal = self.personal_side(identity, request);
         subscriptions.extend(personal);
-        if !encoding.is_bidirectional() {
+        if !client.encoding.is_bidirectional() {
             for (channel, request) in request.subs.iter() {
                 let mut channel = Cow::Borrowed(channel);
                 if self.qualify(&identity.user, &mut channel).is_err()
@@ -347,7 +364,6 @@ impl Worker<'_> {
                     continue;
                 }
                 let token = tokens.remove(&*channel);
-                let client = (conn, session);
                 let side = self.requested_side(cx, client, identity, (&channel, request), token);
                 subscriptions.extend(side);
             }
@@ -418,7 +434,7 @@ impl Worker<'_> {
     fn requested_side(
         &mut self,
         cx: &mut Context<Link>,
-        (conn, session): (ConnId, SessionId),
+        client: NewClient,
         identity: &Identity,
         (channel, request): (&str, &SubscribeRequest<'_>),
         token: Option<(Subscription, Grant)>,
@@ -430,7 +446,7 @@ impl Worker<'_> {
                 // There its channel is the key it stands under.
                 let (channel, data) = (channel.into(), request.data.clone());
                 let asked = SubscribeRequest { channel, data, ..Default::default() };
-                self.consult_at_once(cx, (conn, session, &identity.user), &asked)
+                self.consult_at_once(cx, (client.conn, client.session, &identity.user), &asked)
             }
         };
         match decided {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use dunlin_hub::tenant::bare;
 use dunlin_hub::{
-    ChannelOptions, Event, HistoryFilter, NewSession, SessionId, StreamPosition, SubscribeOptions,
+    ChannelOptions, ChannelRef, Event, HistoryFilter, NewSession, SessionId, StreamPosition,
+    SubscribeOptions,
 };
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
@@ -212,7 +213,13 @@ impl Worker<'_> {
             else {
                 return self.poll_failed(cx, session, dunlin_hub::Error::Overloaded);
             };
-            self.hub.handle_subscribe(now, token, session, &name, &options, subscribe);
+            self.hub.handle_subscribe(
+                now,
+                token,
+                session,
+                ChannelRef::new(&name, &options),
+                subscribe,
+            );
         }
         self.drain_events(cx);
     }
@@ -258,7 +265,13 @@ impl Worker<'_> {
             let now = self.now(cx);
             let owner = self.hub.owner(session);
             let filter = HistoryFilter { bytes_max: Some(options.recovery_bytes_max), ..filter };
-            return self.hub.handle_history(now, token, channel, &options, filter, owner);
+            return self.hub.handle_history(
+                now,
+                token,
+                ChannelRef::new(channel, &options),
+                filter,
+                owner,
+            );
         }
         self.poll_failed(cx, session, dunlin_hub::Error::Overloaded);
     }

@@ -250,17 +250,15 @@ impl Worker<'_> {
         backends.is_some_and(|backends| backends.on_failure(proxy) == OnFailure::Rules)
     }
 
-    /// Asks who a client without a token is. `said` is its connect command as it came.
+    /// Asks who a client without a token is, for whom a session is reserved. `said` is its connect command as it came.
     pub(super) fn ask_connect(
         &mut self,
         cx: &mut Context<Link>,
-        conn: ConnId,
-        id: Option<u32>,
+        (conn, session, id): (ConnId, SessionId, Option<u32>),
         request: &ConnectRequest<'_>,
         said: &[u8],
         proxy: &Arc<str>,
     ) {
-        let Some(session) = self.reserve_session(cx, conn, request) else { return };
         // The proxy's own bounds hold from here on.
         cx.set_deadline(conn, None);
         let call = self.call((conn, session, id), Event::Connect, proxy, "", said);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::{NewPublication, SessionId};
+use dunlin_hub::{ChannelRef, NewPublication, SessionId};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{
     Command, Commands, Error, ErrorCode, PublishRequest, Request, SubscribeRequest,
@@ -106,15 +106,13 @@ impl Worker<'_> {
         let decision = answer.and_then(ProxyReply::read::<SubscribeResult>);
         let outcome = match decision.and_then(decided) {
             Ok(Decision::Granted(result)) => {
-                self.subscribe_granted(cx, call, *id, request, result, true)
+                self.subscribe_granted(cx, call, *id, request, Some(result))
             }
             Ok(decision) => return self.refuse(cx, call, decision),
             Err(fault) => {
                 self.report_fault(cx, &call.proxy, &fault);
                 match self.keys_permit(call, Permission::Subscribe) {
-                    true => {
-                        self.subscribe_granted(cx, call, *id, request, Default::default(), false)
-                    }
+                    true => self.subscribe_granted(cx, call, *id, request, None),
                     false => Err(fault.reply()),
                 }
             }
@@ -124,16 +122,18 @@ impl Worker<'_> {
         }
     }
 
-    /// Makes the subscription that the backend has decided on, or that the rules permit in its place: that one ends with them.
+    /// Makes the subscription that the backend has decided on. Without a `result` it is one that the rules permit in its
+    /// place, and it ends with them.
     fn subscribe_granted(
         &mut self,
         cx: &mut Context<Link>,
         call: &ProxyCall,
         id: u32,
         request: &SubscribeRequest<'_>,
-        result: SubscribeResult,
-        by_backend: bool,
+        result: Option<SubscribeResult>,
     ) -> Result<(), Error<'static>> {
+        let by_backend = result.is_some();
+        let result = result.unwrap_or_default();
         let (session, channel) = (call.session, &*request.channel);
         let now = self.now(cx);
         let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
@@ -161,7 +161,13 @@ impl Worker<'_> {
                 let token = GrantToken { facts, key: None, allow: Allow::NONE };
                 self.grants.insert(session, channel, Grant { token: Some(token), data });
             }
-            self.hub.handle_subscribe(now, token, session, channel, &options, subscribe);
+            self.hub.handle_subscribe(
+                now,
+                token,
+                session,
+                ChannelRef::new(channel, &options),
+                subscribe,
+            );
         }
         Ok(())
     }
@@ -215,7 +221,9 @@ impl Worker<'_> {
         };
         match self.namespace_of(&request.channel).map(|of| Arc::clone(&of.options)) {
             Ok(options) => {
-                self.publish_as(cx, call.session, *id, request, &options, publication);
+                let publish = self.publication_of(call.session, request, publication);
+                let channel = ChannelRef::new(&request.channel, &options);
+                self.publish_command(cx, (call.session, *id), channel, publish);
             }
             Err(error) => self.reply_error(cx, call.conn, *id, &error),
         }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    Event, NewPublication, NewSession, Outgoing, SessionId, StreamPosition, SubscribeOptions,
-    tenant,
+    ChannelRef, Event, NewPublication, NewSession, Outgoing, SessionId, StreamPosition,
+    SubscribeOptions, tenant,
 };
 use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::Encoding;
@@ -238,7 +238,10 @@ impl Worker<'_> {
                 let channel = app.channel(&channel);
                 let deliveries = self.deliveries_to(&channel, data.as_bytes().len());
                 let bytes = data.as_bytes().len();
-                match self.may_send(cx, session, &app, &channel, &name, bytes) {
+                match self
+                    .may_send(session, &app, &channel, &name, bytes)
+                    .and_then(|()| self.charge_client_event(cx, session, &app))
+                {
                     Ok(()) => {
                         let publish = NewPublication {
                             format: data.format(),
@@ -346,7 +349,13 @@ impl Worker<'_> {
         };
         let now = self.now(cx);
         if let Some(token) = self.token(cx, Pending::Pusher { session }) {
-            self.hub.handle_subscribe(now, token, session, channel, &options, subscribe);
+            self.hub.handle_subscribe(
+                now,
+                token,
+                session,
+                ChannelRef::new(channel, &options),
+                subscribe,
+            );
             return Ok(());
         }
         Err(SubscriptionError::new("Overloaded", 503, "too much is under way; try again"))
@@ -396,10 +405,9 @@ impl Worker<'_> {
         self.say(session, |out| event::write_signin_success(out, data));
     }
 
-    /// Whether a client may send an event to a channel now.
+    /// Whether a client may send such an event to a channel.
     fn may_send(
-        &mut self,
-        cx: &Context<Link>,
+        &self,
         session: SessionId,
         app: &App,
         channel: &str,
@@ -417,10 +425,21 @@ impl Worker<'_> {
         if event.len() > EVENT_NAME_BYTES_MAX {
             return Err(format!("an event's name has at most {EVENT_NAME_BYTES_MAX} bytes"));
         }
-        let (max, per_s) = (app.config.event_bytes_max, app.config.client_events_per_s);
+        let max = app.config.event_bytes_max;
         if bytes > max {
             return Err(format!("the data of an event has at most {max} bytes"));
         }
+        Ok(())
+    }
+
+    /// Takes an event from the client's rate.
+    fn charge_client_event(
+        &mut self,
+        cx: &Context<Link>,
+        session: SessionId,
+        app: &App,
+    ) -> Result<(), String> {
+        let per_s = app.config.client_events_per_s;
         // What is refused is not charged, so that a client which sends too fast is left its rate.
         let (budget_key, rates) = (BudgetKey::client_events(session), Rates::per_second(per_s));
         if self.budgets.charge(budget_key, &rates, Work::default(), cx.now_ms()) > 0 {
@@ -450,7 +469,7 @@ impl Worker<'_> {
         };
         let now = self.now(cx);
         if let Some(token) = self.token(cx, Pending::Pusher { session }) {
-            self.hub.handle_publish(now, token, channel, &options, publish);
+            self.hub.handle_publish(now, token, ChannelRef::new(channel, &options), publish);
         }
     }
 

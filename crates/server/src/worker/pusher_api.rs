@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::{DisconnectUser, NewPublication};
+use dunlin_hub::{ChannelRef, DisconnectUser, NewPublication};
 use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::pusher::{EVENT_TAG, PusherCode};
 
@@ -146,7 +146,12 @@ impl Worker<'_> {
                     let options = worker.channel_options(&channel)?;
                     let bytes_max = worker.settings.config.limits.answer_bytes_max;
                     let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
-                    worker.hub.handle_presence(now, token, &channel, &options, bytes_max);
+                    worker.hub.handle_presence(
+                        now,
+                        token,
+                        ChannelRef::new(&channel, &options),
+                        bytes_max,
+                    );
                     Ok(())
                 });
             }
@@ -273,7 +278,9 @@ impl Worker<'_> {
         let options = self.channel_options(&channel)?;
         let (token, now) = (self.api_token(cx, place)?, self.now(cx));
         match count {
-            ChannelCount::Users => self.hub.handle_presence_stats(now, token, &channel, &options),
+            ChannelCount::Users => {
+                self.hub.handle_presence_stats(now, token, ChannelRef::new(&channel, &options));
+            }
             ChannelCount::Subscriptions => self.hub.handle_channels(now, token, &app.pattern(name)),
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_hub::tenant::{MARK, bare};
-use dunlin_hub::{ChannelOptions, SessionId};
+use dunlin_hub::{ChannelOptions, ChannelRef, SessionId};
 use dunlin_net::Context;
 use dunlin_protocol::centrifuge::{
     CommandError, DisconnectCode, ErrorCode, Reply, SubRefreshRequest, SubscribeRequest,
@@ -52,7 +52,13 @@ impl Worker<'_> {
         let now = self.now(cx);
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
             self.grants.insert(session, channel, grant);
-            self.hub.handle_subscribe(now, token, session, channel, &options, subscribe);
+            self.hub.handle_subscribe(
+                now,
+                token,
+                session,
+                ChannelRef::new(channel, &options),
+                subscribe,
+            );
         }
         Ok(())
     }

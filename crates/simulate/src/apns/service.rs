@@ -147,7 +147,7 @@ impl Service {
         let fields = Fields::read(request);
         let apns_id = fields.apns_id().ok().flatten().unwrap_or_else(|| world.new_id());
         let target = fields.target();
-        let outcome = self.judge(&fields, target, request, world, now, number);
+        let outcome = self.judge(&fields, target, request, world, now);
         let (topic, refused) = match outcome {
             Ok(topic) => (topic, None),
             Err((topic, refused)) => (topic, Some(refused)),
@@ -247,7 +247,6 @@ impl Service {
         request: &'r Request,
         world: &mut World,
         now: Now,
-        number: u64,
     ) -> Result<&'r str, (&'r str, Rejection)> {
         let refuse = |reason| ("", Rejection { reason, timestamp_ms: None });
         let target = target.map_err(refuse)?;
@@ -258,7 +257,7 @@ impl Service {
         let now_s = self.clock_s(now);
         let shown = self.account.judge(fields.authorization, &self.shared.keyring, now_s);
         shown.map_err(|reason| refuse(spelled(reason)))?;
-        let unavailable = self.behaviour.unavailable;
+        let (unavailable, number) = (self.behaviour.unavailable, world.counts.received);
         if unavailable.every > 0
             && (number - 1) % unavailable.every >= unavailable.every - unavailable.burst
         {

@@ -295,12 +295,11 @@ impl Connection {
             head.clear();
             let list_bytes_max = self.limits.header_list_bytes_max as usize;
             let push = |name: &[u8], value: &[u8]| head.push(name, value);
-            let too_long = match self.decoder.decode(block.block, list_bytes_max, push) {
-                Ok(()) => false,
-                Err(hpack::Error::ListTooLong) => true,
-                Err(error) => return Err(error.into()),
-            };
-            return self.handle_headers(stream, end_stream, head, body, too_long);
+            match self.decoder.decode(block.block, list_bytes_max, push) {
+                Err(hpack::Error::ListTooLong) => head.truncated = true,
+                decoded => decoded?,
+            }
+            return self.handle_headers(stream, end_stream, head, body);
         }
         match *frame {
             Frame::Headers { .. } | Frame::Continuation { .. } | Frame::Unknown { .. } => Ok(()),
@@ -350,8 +349,8 @@ impl Connection {
         end_stream: bool,
         head: Head,
         body: Vec<u8>,
-        too_long: bool,
     ) -> Result<(), Error> {
+        let truncated = head.truncated;
         if stream.is_multiple_of(2) {
             return Err(violation("a client's streams are odd"));
         }
@@ -381,7 +380,7 @@ impl Connection {
         }
         self.last_stream = stream;
         let limit = self.streams_max.max(self.limits.streams_max) as usize;
-        let fault = if self.self_dependent == stream || head.fault().is_some() && !too_long {
+        let fault = if self.self_dependent == stream || head.fault().is_some() && !truncated {
             Some(ErrorCode::PROTOCOL_ERROR)
         } else if self.streams.len() >= limit {
             Some(ErrorCode::REFUSED_STREAM)
@@ -407,7 +406,7 @@ impl Connection {
             answer: Vec::new(),
         };
         self.streams.insert(stream, open);
-        if too_long {
+        if truncated {
             // RFC 6585 §5, as for any request whose head is larger than what SETTINGS allowed.
             self.respond(stream, 431, &[], b"");
         } else if end_stream {

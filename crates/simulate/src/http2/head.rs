@@ -10,6 +10,8 @@ pub(crate) struct Head {
     regular_seen: bool,
     content_length: Option<u64>,
     fault: Option<&'static str>,
+    /// It had more than the decoder takes: what was read is not all.
+    pub(crate) truncated: bool,
 }
 
 const METHOD: u8 = 1;
@@ -25,6 +27,7 @@ impl Head {
         self.regular_seen = false;
         self.content_length = None;
         self.fault = None;
+        self.truncated = false;
     }
 
     /// Takes the next field. What is wrong with it is kept, and returned by [`Head::fault`].

@@ -347,7 +347,11 @@ mod tests {
                 conn_info: None,
                 chan_info: None,
             };
-            let member = StoredMember::new(&store.uid, &info, true, true);
+            let member = StoredMember {
+                presence: true,
+                join_leave: true,
+                ..StoredMember::new(&store.uid, &info)
+            };
             let joined = change.starts_with('+');
             let client = change[1..].trim_end_matches('!').parse().unwrap();
             let change_of = MemberChange { channel: "room".into(), client, joined, member };

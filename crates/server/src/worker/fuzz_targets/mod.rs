@@ -8,7 +8,7 @@ mod client;
 mod world;
 
 use self::client::{Push, Reply};
-use self::world::World;
+use self::world::{Subscribe, World};
 
 /// A target by the name of its corpus.
 type Target = fn(&[u8]);
@@ -171,11 +171,12 @@ impl Oracle<'_> {
     }
 
     fn subscribe(&mut self, who: usize, channel: usize, how: u8) -> Reach {
-        let (recover, joins) = (how & 1 != 0, how & 2 != 0);
+        let (recover, join_leave) = (how & 1 != 0, how & 2 != 0);
+        let subscribe = Subscribe { recover, join_leave };
         let rules = self.rules[namespace_of(channel)];
         let Some(client) = &mut self.clients[who] else { return Reach::Nothing };
         let Some(reply) =
-            self.world.subscribe(&mut client.connection, CHANNELS[channel], recover, joins)
+            self.world.subscribe(&mut client.connection, CHANNELS[channel], subscribe)
         else {
             return Reach::Nothing;
         };
@@ -189,7 +190,7 @@ impl Oracle<'_> {
             CHANNELS[channel]
         );
         if reply.is_ok() {
-            client.subscribed.push((channel, joins));
+            client.subscribed.push((channel, join_leave));
             check_recovered(rules, client.user, channel, &reply);
             self.expect_joins(channel);
         }

@@ -36,6 +36,13 @@ pub(super) struct World<'w> {
     barrier: u64,
 }
 
+/// How a client subscribes.
+#[derive(Clone, Copy)]
+pub(super) struct Subscribe {
+    pub(super) recover: bool,
+    pub(super) join_leave: bool,
+}
+
 /// Runs `story` in a world of its own.
 pub(super) fn with(story: impl FnOnce(World<'_>)) {
     let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1, 128).expect("a free port");
@@ -195,12 +202,11 @@ impl World<'_> {
         &mut self,
         to: &mut Connection,
         channel: &str,
-        recover: bool,
-        joins: bool,
+        subscribe: Subscribe,
     ) -> Option<Reply> {
-        let mut request = from_the_beginning(recover);
+        let mut request = from_the_beginning(subscribe.recover);
         request["channel"] = channel.into();
-        request["join_leave"] = joins.into();
+        request["join_leave"] = subscribe.join_leave.into();
         self.command(to, "subscribe", request)
     }
 

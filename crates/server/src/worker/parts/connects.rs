@@ -12,6 +12,21 @@ use super::FastMap;
 #[derive(Default)]
 pub(crate) struct Connects(FastMap<SessionId, Connect>);
 
+/// A connect that begins.
+pub(crate) struct NewConnect {
+    /// The command's; `None` on a unidirectional transport.
+    pub(crate) id: Option<u32>,
+    pub(crate) encoding: Encoding,
+    /// How many there are, server-side.
+    pub(crate) subscriptions: usize,
+    /// Of publications that were missed, in the answer.
+    pub(crate) bytes_max: usize,
+    /// What the token has for the application in a channel, as JSON.
+    pub(crate) data: Vec<(Box<str>, Box<[u8]>)>,
+    /// The same of the connection.
+    pub(crate) own_data: Option<Box<[u8]>>,
+}
+
 struct Connect {
     id: Option<u32>,
     encoding: Encoding,
@@ -44,22 +59,18 @@ struct Established {
 }
 
 impl Connects {
-    /// A connect begins, whose subscriptions are given to the hub next. It is answered with at most `bytes_max` bytes of
-    /// publications that were missed.
-    pub(crate) fn begin(
-        &mut self,
-        session: SessionId,
-        id: Option<u32>,
-        encoding: Encoding,
-        (subscriptions, bytes_max): (usize, usize),
-        data: Vec<(Box<str>, Box<[u8]>)>,
-        own_data: Option<Box<[u8]>>,
-    ) {
-        let established = Vec::with_capacity(subscriptions);
-        let outstanding = subscriptions;
-        let bytes_left = bytes_max;
-        let connect =
-            Connect { id, encoding, outstanding, established, bytes_left, data, own_data };
+    /// A connect begins, whose subscriptions are given to the hub next.
+    pub(crate) fn begin(&mut self, session: SessionId, new: NewConnect) {
+        let NewConnect { id, encoding, subscriptions, bytes_max, data, own_data } = new;
+        let connect = Connect {
+            id,
+            encoding,
+            outstanding: subscriptions,
+            established: Vec::with_capacity(subscriptions),
+            bytes_left: bytes_max,
+            data,
+            own_data,
+        };
         self.0.insert(session, connect);
     }
 
@@ -125,10 +136,16 @@ mod tests {
         (channel.into(), format!("{{\"of\":\"{channel}\"}}").into_bytes().into())
     }
 
+    fn new_connect(encoding: Encoding, subscriptions: usize) -> NewConnect {
+        let (data, own_data) = (vec![], None);
+        NewConnect { id: None, encoding, subscriptions, bytes_max: 0, data, own_data }
+    }
+
     #[test]
     fn a_connect_without_subscriptions_is_answered_at_once() {
         let mut connects = Connects::default();
-        connects.begin(session(1), Some(7), Encoding::WsJson, (0, 0), vec![], None);
+        let connect = NewConnect { id: Some(7), ..new_connect(Encoding::WsJson, 0) };
+        connects.begin(session(1), connect);
         let connected = connects.poll(session(1)).unwrap();
         assert_eq!((connected.id, connected.subscriptions().len()), (Some(7), 0));
         assert!(connects.poll(session(1)).is_none(), "once");
@@ -138,7 +155,8 @@ mod tests {
     fn a_connect_whose_subscription_fails_is_answered_without_it() {
         let mut connects = Connects::default();
         let of_token = vec![data("news"), data("closed")];
-        connects.begin(session(1), Some(1), Encoding::WsJson, (3, 0), of_token, None);
+        connects
+            .begin(session(1), NewConnect { data: of_token, ..new_connect(Encoding::WsJson, 3) });
         let subscribed = || Ok(Subscribed::default());
         connects.handle_subscribed(session(1), "chat".into(), subscribed());
         connects.handle_subscribed(session(1), "closed".into(), Err(Error::LimitExceeded));
@@ -155,7 +173,7 @@ mod tests {
     #[test]
     fn a_client_that_leaves_meanwhile_is_not_answered() {
         let mut connects = Connects::default();
-        connects.begin(session(1), None, Encoding::UniSse, (1, 0), vec![], None);
+        connects.begin(session(1), new_connect(Encoding::UniSse, 1));
         connects.forget(session(1));
         connects.handle_subscribed(session(1), "news".into(), Ok(Subscribed::default()));
         assert!(connects.poll(session(1)).is_none());
@@ -176,7 +194,8 @@ mod tests {
                 ..Subscribed::default()
             })
         };
-        connects.begin(session(1), None, Encoding::WsJson, (4, 10_000), vec![], None);
+        let connect = NewConnect { bytes_max: 10_000, ..new_connect(Encoding::WsJson, 4) };
+        connects.begin(session(1), connect);
         for (channel, bytes) in [("a", 6_000), ("b", 6_000), ("c", 3_000), ("d", 0)] {
             connects.handle_subscribed(session(1), channel.into(), missed(bytes));
         }

@@ -41,7 +41,7 @@ pub(super) use self::budgets::Budgets;
 pub(super) use self::buffer_gate::{BufferGate, Holder};
 pub(super) use self::call_rest::{BroadcastRest, RestCommands};
 pub(super) use self::clock::Clock;
-pub(super) use self::connects::{Connected, Connects};
+pub(super) use self::connects::{Connected, Connects, NewConnect};
 pub(super) use self::decisions::{DecisionKey, Decisions};
 pub(super) use self::drain::{Drain, STEP_MS as DRAIN_STEP_MS};
 pub(super) use self::fanout_gate::FanoutGate;

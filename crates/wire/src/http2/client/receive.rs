@@ -8,6 +8,14 @@ use crate::http2::{Error, ErrorCode, FRAME_BYTES_DEFAULT, Setting, Settings, hpa
 /// The most text of a GOAWAY that is kept.
 const DEBUG_BYTES_MAX: usize = 1_024;
 
+/// A header block of the peer's, decoded.
+struct ResponseHead {
+    status: Option<u16>,
+    /// It has a pseudo-header that no response has, or `:status` twice.
+    malformed: bool,
+    response: Response,
+}
+
 impl<B: AsRef<[u8]>> Connection<B> {
     /// Takes in bytes as they were read, in pieces of any size.
     ///
@@ -69,7 +77,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 decoded => decoded?,
             }
             let (stream, end_stream) = (block.stream, block.end_stream);
-            return self.handle_headers(stream, end_stream, status, response, malformed);
+            let head = ResponseHead { status, malformed, response };
+            return self.handle_headers(stream, end_stream, head);
         }
         match *frame {
             Frame::Headers { .. } | Frame::Continuation { .. } => Ok(()),
@@ -122,10 +131,9 @@ impl<B: AsRef<[u8]>> Connection<B> {
         &mut self,
         id: u32,
         end_stream: bool,
-        status: Option<u16>,
-        mut response: Response,
-        malformed: bool,
+        head: ResponseHead,
     ) -> Result<(), Error> {
+        let ResponseHead { status, malformed, mut response } = head;
         self.check_begun(id)?;
         let Some(stream) = self.streams.get_mut(&id) else {
             // The stream was cancelled; the block was decoded to keep the table in step.
