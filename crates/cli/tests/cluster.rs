@@ -356,6 +356,68 @@ fn one_admin_port_shows_every_node_and_names_those_that_do_not_answer() {
     assert_eq!(all["unreachable"], json!([]));
 }
 
+/// Two nodes let in each what one may.
+#[test]
+fn connections_of_a_user_are_bounded_over_all_nodes_and_those_of_a_dead_node_end_with_its_lease() {
+    let mut cluster = Cluster::start(2);
+    let bound = |node: &Node, max: u32| {
+        let path = "/config/limits/connections_per_user_max";
+        assert_eq!(node.served.call("PUT", path, &max.to_string()).unwrap().0, 200);
+    };
+    cluster.nodes.iter().for_each(|node| bound(node, 2));
+    let keys = |cluster: &Cluster| cluster.redis.cli(&["KEYS", "dunlin:cluster:users:*"]);
+    // The agent has seen the bound, once a count of its node is there.
+    let mut of_others = cluster.nodes.iter().zip(["bob", "tom"]);
+    let _others: Vec<_> =
+        of_others.by_ref().map(|(node, user)| Client::connect(node, user, "room")).collect();
+    until("both nodes count", || keys(&cluster).lines().count() == 2);
+    let [a, b] = &cluster.nodes[..] else { panic!("two were started") };
+    let first = Client::connect(a, "ann", "room");
+    let second = Client::connect(b, "ann", "room");
+    // Known on both nodes, however fast the second came.
+    let counted = |count: usize| {
+        let keys = keys(&cluster);
+        let of = keys.lines().map(|key| cluster.redis.cli(&["HGET", key, "ann"]));
+        of.filter(|of| of.trim() == "1 1").count() == count
+    };
+    until("both are counted", || counted(2));
+    let refused = |node: &Node| match Client::try_connect(node, "ann", "room") {
+        Ok(mut client) => client.until_disconnected(),
+        Err(first) => first["disconnect"]["code"].as_u64().unwrap_or(0),
+    };
+    assert_eq!((refused(a), refused(b)), (3504, 3504));
+    // Others are not concerned, and what has closed makes room.
+    drop(first);
+    until("it is not counted", || counted(1));
+    let third = Client::connect(a, "ann", "room");
+    until("it has stayed", || counted(2) && has(b, &third) && has(b, &second));
+    assert_eq!(refused(b), 3504);
+
+    cluster.nodes[0].kill();
+    let b = &cluster.nodes[1];
+    until("the dead node's are not counted", || {
+        let Ok(client) = Client::try_connect(b, "ann", "room") else { return false };
+        until("it is decided", || !has(b, &client) || two_of_ann(&cluster));
+        has(b, &client)
+    });
+    until("nothing is left of it", || keys(&cluster).lines().count() == 1);
+    bound(b, 0);
+    until("nothing is left where there is no bound", || keys(&cluster).trim().is_empty());
+    let _many: Vec<_> = (0..4).map(|_| Client::connect(b, "ann", "room")).collect();
+}
+
+/// Whether a client is connected, as a node sees all.
+fn has(node: &Node, client: &Client) -> bool {
+    let found = node.api("connections", json!({ "client": client.id }));
+    found["result"]["connections"].as_object().is_some_and(|found| !found.is_empty())
+}
+
+/// Whether a node has counted two connections of ann.
+fn two_of_ann(cluster: &Cluster) -> bool {
+    let keys = cluster.redis.cli(&["KEYS", "dunlin:cluster:users:*"]);
+    keys.lines().any(|key| cluster.redis.cli(&["HGET", key, "ann"]).trim() == "1 2")
+}
+
 /// Entries that Redis was sent by a connection which the node had given up, or by a node that was killed, were written when all who
 /// compare and sweep had done so: for good.
 #[test]

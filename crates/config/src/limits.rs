@@ -14,6 +14,10 @@ pub struct Limits {
     /// client has the proxy's address.
     #[schemars(extend("x-applies" = LIVE))]
     pub connections_per_address_max: u32,
+    /// Connections of one user, all workers together; one more is refused with code 3504, `connection limit`. In a cluster those
+    /// on all nodes. Clients without a user are not counted. 0 means no bound.
+    #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
+    pub connections_per_user_max: u32,
     /// Connections whose peers have not shown who they are, all workers together: neither by a connect command, nor by
     /// an API key, nor by the token of a poll. One more closes the oldest of them. A worker takes no more than half of
     /// its file descriptors for them.
@@ -160,6 +164,7 @@ impl Default for Limits {
             connections_max: 2_000_000,
             // As many as one address has ports for one destination.
             connections_per_address_max: 65_535,
+            connections_per_user_max: 0,
             // What 100,000 connects a second with two round trips of 300 ms each have under way.
             unauthenticated_max: 65_536,
             unauthenticated_per_address_max: 8_192,

@@ -30,6 +30,8 @@ struct User {
     name: ArcStr,
     /// First session of the list.
     session: u32,
+    /// How many are in the list.
+    sessions: u32,
 }
 
 const _: () = assert!(size_of::<User>() == 16);
@@ -86,7 +88,8 @@ impl Users {
         let user = match entry {
             Entry::Occupied(entry) => *entry.get(),
             Entry::Vacant(entry) => {
-                let Ok(user) = records.insert(User { name: name.into(), session: NONE }, NONE)
+                let Ok(user) =
+                    records.insert(User { name: name.into(), session: NONE, sessions: 0 }, NONE)
                 else {
                     unreachable!("there are no more users than sessions")
                 };
@@ -98,6 +101,7 @@ impl Users {
                 user
             }
         };
+        records[user].sessions += 1;
         let next = std::mem::replace(&mut records[user].session, slot);
         if let (Some(tenant), bare) = tenant::split(name) {
             let (sessions, users) = tenants.entry(tenant.into()).or_default();
@@ -119,6 +123,7 @@ impl Users {
         if user == NONE {
             return;
         }
+        self.records[user].sessions -= 1;
         if next != NONE {
             sessions[next].user_prev = prev;
         }
@@ -148,15 +153,24 @@ impl Users {
         }
     }
 
+    fn find(&self, name: &str) -> Option<&User> {
+        let hash = self.hasher.hash_one(name);
+        let user = self.by_name.find(hash, |&user| &*self.records[user].name == name);
+        user.map(|&user| &self.records[user])
+    }
+
+    /// How many sessions a user has.
+    pub(crate) fn count(&self, name: &str) -> u32 {
+        self.find(name).map_or(0, |user| user.sessions)
+    }
+
     /// The slots of a user's sessions, latest first.
     pub(crate) fn sessions<'a>(
         &self,
         sessions: &'a Slots<Session>,
         name: &str,
     ) -> impl Iterator<Item = u32> + 'a {
-        let hash = self.hasher.hash_one(name);
-        let user = self.by_name.find(hash, |&user| &*self.records[user].name == name);
-        let first = user.map_or(NONE, |&user| self.records[user].session);
+        let first = self.find(name).map_or(NONE, |user| user.session);
         std::iter::successors((first != NONE).then_some(first), |&slot| {
             let next = sessions[slot].user_next;
             (next != NONE).then_some(next)

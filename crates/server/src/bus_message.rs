@@ -148,6 +148,10 @@ pub(crate) enum BusMessage {
         request_id: u64,
         response: Box<[u8]>,
     },
+    /// Worker to control: counts of users' connections have changed.
+    UsersChanged,
+    /// Control to a worker: a user has more connections on all nodes than he may, and this worker has let in the last of this node.
+    UserOverLimit(Box<str>),
     /// Control to workers: name sessions by another number from now on, that of the lease.
     NodeNumber,
     /// Worker to control: who has come to channels at home there, and gone.

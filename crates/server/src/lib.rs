@@ -62,6 +62,7 @@ mod tenants;
 mod tests;
 mod tls;
 mod trace_parent;
+mod user_connections;
 mod validation;
 mod webhooks;
 mod webhooks_state;

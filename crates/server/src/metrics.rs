@@ -21,6 +21,7 @@ metrics! {
     Accepted, Counter, "connections_accepted_total", "Connections accepted.";
     RefusedTotal, Counter, "connections_refused_total", "Connections refused: limits.connections_max reached.";
     RefusedAddress, Counter, "connections_refused_address_limit_total", "Connections refused: limits.connections_per_address_max reached.";
+    RefusedUser, Counter, "connections_refused_user_limit_total", "Connections refused: limits.connections_per_user_max reached.";
     RefusedUnauthenticated, Counter, "connections_refused_unauthenticated_total", "Connections refused: limits.unauthenticated_per_address_max reached.";
     Displaced, Counter, "connections_displaced_total", "Connections closed unauthenticated to make room for newer ones: limits.unauthenticated_max reached, or no file descriptor left.";
     ProxyFailed, Counter, "proxy_headers_refused_total", "Connections of trusted proxies closed: their PROXY protocol header was malformed or did not come.";

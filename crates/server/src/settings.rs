@@ -17,6 +17,7 @@ use crate::node_name::default_name;
 use crate::pusher::{Apps, Kinds};
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Tls;
+use crate::user_connections::UserConnections;
 use dunlin_webhooks::EventFilter;
 
 /// What a namespace is in the configuration.
@@ -71,6 +72,8 @@ pub(crate) struct Settings {
     pub(crate) pusher: Arc<Apps>,
     /// Who shares this server.
     pub(crate) tenants: Arc<Tenants>,
+    /// Connections of each user, if they have a bound.
+    pub(crate) user_connections: Option<Arc<UserConnections>>,
     /// What listeners with TLS need.
     pub(crate) tls: Arc<Tls>,
     snapshot: Arc<Snapshot>,
@@ -113,6 +116,7 @@ impl Settings {
             event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
             pusher: Arc::new(Apps::of(&config.pusher.apps)),
             tenants,
+            user_connections: user_connections(&config, None),
             tls: Tls::of(&config, None),
             snapshot,
             config,
@@ -195,6 +199,7 @@ impl Settings {
             serves_apart: serves_apart(&config),
             pusher,
             tenants,
+            user_connections: user_connections(new, self.user_connections.as_ref()),
             tls: Tls::of(&config, Some((old, &self.tls))),
             snapshot,
             config,
@@ -365,6 +370,15 @@ fn withdraws_presence(old: &Rules, new: Option<&Rules>) -> bool {
             || old.allow_presence_for_anonymous && !new.allow_presence_for_anonymous
             || old.presence_cel.is_some() && old.presence_cel != new.presence_cel
     })
+}
+
+/// The table of a configuration, which is the one before if there was one.
+fn user_connections(
+    config: &Config,
+    before: Option<&Arc<UserConnections>>,
+) -> Option<Arc<UserConnections>> {
+    let is_bounded = config.limits.connections_per_user_max > 0;
+    is_bounded.then(|| before.map_or_else(Arc::default, Arc::clone))
 }
 
 fn serves_apart(config: &Config) -> bool {

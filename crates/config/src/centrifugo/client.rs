@@ -19,6 +19,7 @@ const SAME: &[(&str, &str, Kind)] = &[
     ("client.channel_limit", "limits.subscriptions_per_client_max", Kind::Count),
     ("client.queue_max_size", "limits.outbox_bytes_max", Kind::Count),
     ("client.connection_limit", "limits.connections_max", Kind::Count),
+    ("client.user_connection_limit", "limits.connections_per_user_max", Kind::Count),
     ("client.connection_rate_limit", "limits.accepts_per_s_max", Kind::Count),
     ("client.concurrency", "client.concurrency", Kind::Count),
     ("client.history_max_publication_limit", "limits.history_messages_max", Kind::Count),

@@ -224,7 +224,12 @@ impl Hub {
         self.conn_infos.get(&self.slot_of(id)?).map(|info| &**info)
     }
 
-    /// This worker's sessions of a user.
+    /// How many sessions of a user this worker has.
+    pub fn session_count(&self, user: &str) -> u32 {
+        self.users.count(user)
+    }
+
+    /// This worker's sessions of a user, latest first.
     pub fn sessions_of(&self, user: &str) -> impl Iterator<Item = SessionId> {
         self.users.sessions(&self.sessions, user).map(|slot| self.id_of(slot))
     }

@@ -403,3 +403,47 @@ fn all_users_of_a_tenant_are_its_own_and_nobody_can_name_another_s() {
     api(&server, "globex", "publish", &json!({"channel": "news", "data": 7}));
     assert!(streams[1].next().unwrap().to_string().contains('7'));
 }
+
+/// Of both workers, on every transport, opened before or after there is a bound.
+#[test]
+fn connections_of_a_user_are_bounded_and_in_each_tenant_for_themselves() {
+    let server = TestServer::begin(2, config(), None);
+    let ada = |tenant| token(tenant, &json!({"sub": "ada"}));
+    let bound = |max: u32| {
+        let path = "/config/limits/connections_per_user_max";
+        let put = server.call("PUT", path, &[], &max.to_string());
+        assert_eq!(put.status, 200, "{}", put.body);
+    };
+    let is_refused = |token: &str| begin(&server, token)["disconnect"]["code"] == 3504;
+    let mut open = vec![Subscriber::at(server.clients, "news", &ada("acme"))];
+    bound(3);
+    open.push(Subscriber::at(server.clients, "news", &ada("acme")));
+    let _both_ways = Client::connect(&server, &ada("acme"));
+    // The one before is counted by the time that the bound has spread.
+    while !is_refused(&ada("acme")) {}
+    let poll = |token: &str| {
+        let line = format!("GET /connection/poll?channel=news&cursor=0&timeout=0&token={token}");
+        exchange(&server, &line, "", "")
+    };
+    assert_eq!(poll(&ada("acme"))["error"]["code"], 503);
+    // Another user, another tenant's user of the name, the operator's.
+    assert!(!is_refused(&token("acme", &json!({"sub": "bob"}))));
+    let outside = signed("", GLOBAL, &json!({"sub": "ada"}));
+    for token in [&ada("globex"), &outside] {
+        let _held: Vec<_> = (0..3).map(|_| Subscriber::at(server.clients, "news", token)).collect();
+        assert!(is_refused(token));
+    }
+    // What has closed makes room.
+    open.pop();
+    while is_refused(&ada("acme")) {}
+    while poll(&ada("acme"))["error"].is_object() {}
+    // Who is connected stays when there may be fewer.
+    bound(1);
+    assert!(is_refused(&ada("acme")));
+    api(&server, "acme", "publish", &json!({"channel": "news", "data": 1}));
+    assert_eq!(open[0].publication()["data"], 1);
+    bound(0);
+    let _many: Vec<_> =
+        (0..5).map(|_| Subscriber::at(server.clients, "news", &ada("acme"))).collect();
+    assert!(server.get("/metrics").body.contains("dunlin_connections_refused_user_limit_total"));
+}

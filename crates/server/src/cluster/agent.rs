@@ -19,21 +19,23 @@ use super::address::Address;
 use super::calls::{CallOrigin, Calls};
 use super::changes::{self, Changes, ChangesDone};
 use super::condition::Condition;
+use super::facts::tokens_of;
 use super::kept::KeptCall;
-use super::lease::{Beat, Facts, Lease, LeaseWrite, Node};
+use super::lease::{Beat, Lease, LeaseWrite, Node};
 use super::member_writes::MemberWrites;
 use super::members::{Comparison, EdgedChange, Listed};
-use super::message::{MemberChange, NodeMessage, VERSION, unix_ms};
+use super::message::{MemberChange, NodeMessage, VERSION};
 use super::names::Namesake;
 use super::online::{self, OnlineQueries};
 use super::state::ClusterMetric;
 use super::status::{self, StatusQueries};
-use super::store::{Payload, Store, StoreError, To};
+use super::store::{Payload, Store, StoreError, To, UserWrite};
+use super::user_counts::UserCounts;
 use crate::api::{ApiErrorCode, Method};
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{ClusterAnswer, ClusterAsk};
-use crate::metrics::Metric;
 use crate::state::ServerState;
+use crate::user_connections::UserCount;
 
 /// Between two attempts to reach the store: other nodes hear nothing of this one meanwhile.
 const RECONNECT: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
@@ -69,6 +71,8 @@ pub(super) enum TaskResult {
     Swept(Arc<str>, Result<Option<Vec<MemberChange>>, StoreError>),
     Present(CallOrigin, ClusterAnswer),
     Changes(ChangesDone),
+    /// Counts of users' connections are written; of each how many the other nodes have.
+    UsersWritten(Vec<UserCount>, Result<Vec<u64>, StoreError>),
     Failed(StoreError),
     Nothing,
 }
@@ -84,7 +88,7 @@ pub(super) struct Agent {
     pub(super) lease: Lease,
     /// The lease was held at some time.
     pub(super) has_joined: bool,
-    lag: Duration,
+    pub(super) lag: Duration,
     /// The connection.
     pub(super) store: Option<Arc<dyn Store>>,
     messages: Option<mpsc::UnboundedReceiver<Payload>>,
@@ -109,6 +113,7 @@ pub(super) struct Agent {
     pub(super) members_lost: bool,
     pub(super) comparison: Option<Comparison>,
     pub(super) hooks: FilterCache,
+    pub(super) user_counts: UserCounts,
     /// What is wrong since when, though the last write went well.
     passed: Option<(Condition, String, Instant)>,
     namesake: Namesake,
@@ -161,6 +166,7 @@ impl Agent {
             members_lost: true,
             comparison: None,
             hooks: FilterCache::default(),
+            user_counts: UserCounts::default(),
             passed: None,
             namesake: Namesake::default(),
         };
@@ -200,10 +206,12 @@ impl Agent {
         {
             self.answer(answered);
         }
-        if let Some(store) = &self.store
-            && let Err(error) = store.leave(self.lease.clone()).await
-        {
-            tracing::warn!(%error, "the cluster was left without a word to the others");
+        if let Some(store) = &self.store {
+            let uncounted = store.count_users(UserWrite { is_all: true, ..UserWrite::default() });
+            let uncounted = uncounted.await.map(drop);
+            if let Err(error) = uncounted.and(store.leave(self.lease.clone()).await) {
+                tracing::warn!(%error, "the cluster was left without a word to the others");
+            }
         }
         self.state.cluster.leave();
         self.tell_workers(|| BusMessage::NodeNumber);
@@ -227,6 +235,7 @@ impl Agent {
         self.store = None;
         self.messages = None;
         self.lose_members();
+        self.user_counts.lose();
         self.comparison = None;
         self.changes = Changes::default();
         self.attempts = self.attempts.saturating_add(1);
@@ -269,27 +278,6 @@ impl Agent {
             let beat = written.await;
             TaskResult::Wrote(store.number(), beat, begun.elapsed())
         });
-    }
-
-    fn facts(&self) -> Facts {
-        let settings = self.state.settings.load();
-        let server = &settings.config.server;
-        let (position, _) = self.state.cluster.settings();
-        Facts {
-            v: Facts::VERSION,
-            name: settings.node_name().into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            client_addr: server.client_addr.to_string().into(),
-            admin_addr: server.admin_addr.to_string().into(),
-            started_unix_s: unix_ms() / 1000 - self.state.uptime_s(),
-            revision: settings.revision,
-            sessions: self.state.total(Metric::Sessions),
-            lag_us: self.lag.as_micros() as u64,
-            tokens: tokens_of(&self.state),
-            settings_log: position.log,
-            settings_revision: position.revision,
-            lease_ms: self.lease.lease_ms,
-        }
     }
 
     fn handle_done(&mut self, done: TaskResult) {
@@ -359,6 +347,9 @@ impl Agent {
             TaskResult::Swept(_, Ok(None)) => {}
             TaskResult::Swept(_, Err(error)) => self.handle_failure(&error),
             TaskResult::Changes(done) => self.handle_changes_done(done),
+            TaskResult::UsersWritten(users, elsewhere) => {
+                self.handle_users_written(users, elsewhere);
+            }
             TaskResult::Present(origin, answer) => self.answer_worker(origin, answer),
             TaskResult::Nothing => {}
         }
@@ -413,6 +404,9 @@ impl Agent {
         if std::mem::take(&mut self.members_lost) {
             self.compare_members();
         }
+        if beat.written != LeaseWrite::Renewed {
+            self.user_counts.lose();
+        }
         self.follow_changes(beat.log);
         let tokens = tokens_of(&self.state);
         let other = beat.nodes.values().find(|node| {
@@ -429,6 +423,7 @@ impl Agent {
                 self.give_up_on(node);
             }
         }
+        self.write_users();
         let namesake = self.namesake.find(
             Instant::now(),
             &self.lease.uid,
@@ -566,6 +561,7 @@ impl Agent {
                 self.handle_worker_online(request_id, online);
             }
             BusMessage::Members(report) => self.handle_members(worker, *report),
+            BusMessage::UsersChanged => self.write_users(),
             BusMessage::ClusterReply { request_id, response } => {
                 self.handle_served(request_id, &response);
             }
@@ -641,16 +637,6 @@ pub(super) fn name_in(nodes: &BTreeMap<u16, Node>) -> impl Fn(&Arc<str>) -> Arc<
         let node = nodes.values().find(|node| node.uid == *uid);
         node.map_or_else(|| Arc::clone(uid), |node| Arc::clone(&node.facts.name))
     }
-}
-
-/// Some bits of a hash of what verifies tokens: enough to tell two clusters apart, too few to guess a key by.
-fn tokens_of(state: &ServerState) -> u32 {
-    let settings = state.settings.load();
-    let token = &settings.config.client.token;
-    let keys = (&token.hmac_secret, &token.keys, &token.jwks_public_endpoint);
-    let text = serde_json::to_vec(&keys).unwrap_or_default();
-    let digest = ring::digest::digest(&ring::digest::SHA256, &text);
-    digest.as_ref().iter().take(4).fold(0, |bits, byte| bits << 8 | u32::from(*byte))
 }
 
 /// A number that no node has asked for by name: 1 to 4,095.

@@ -10,6 +10,7 @@ mod answers;
 mod calls;
 mod changes;
 mod condition;
+mod facts;
 mod forwarding;
 mod handle;
 mod kept;
@@ -25,6 +26,7 @@ mod redis;
 mod state;
 mod status;
 mod store;
+mod user_counts;
 
 pub(crate) use handle::ClusterHandle;
 pub(crate) use state::ClusterState;

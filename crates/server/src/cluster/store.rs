@@ -96,6 +96,17 @@ pub(super) struct LogPart {
     pub(super) changes: Vec<(u64, Vec<u8>)>,
 }
 
+/// Counts of users' connections that a process writes.
+#[derive(Default)]
+pub(super) struct UserWrite {
+    /// Users and their connections here; 0: none.
+    pub(super) users: Vec<(Box<str>, u32)>,
+    /// What is not among them is removed.
+    pub(super) is_all: bool,
+    /// The other living processes.
+    pub(super) others: Vec<Arc<str>>,
+}
+
 /// An open connection of one process. Dropped, it closes.
 pub(super) trait Store: Send + Sync {
     /// Each has a greater one than those that this process has opened before.
@@ -127,6 +138,12 @@ pub(super) trait Store: Send + Sync {
 
     /// Forgets a dead process whose members were announced, unless it lives again.
     fn forget(&self, dead: Arc<str>) -> Begun<()>;
+
+    /// Writes how many connections of users this process has. Gives for each user how many the others have; nothing, if the store does
+    /// not count them.
+    fn count_users(&self, _: UserWrite) -> Begun<Vec<u64>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// Keeps a call for nodes that are away, in place of an earlier one under the same name.
     fn keep(&self, name: &str, call: Vec<u8>) -> Begun<()>;

@@ -404,7 +404,10 @@ fn a_client_sends_so_many_events_a_second_and_others_are_refused() {
 
 #[test]
 fn who_signs_in_is_reached_as_that_user_and_is_sent_away_as_that() {
-    let cluster = cluster(2);
+    let cluster = Cluster::start_with(2, |config| {
+        with_apps(config);
+        config.limits.connections_per_user_max = 2;
+    });
     let user_data = r#"{"id":"ada","user_info":{"name":"Ada"}}"#;
     let sign_in = |client: &mut Client, secret: &str| {
         let auth =
@@ -428,6 +431,13 @@ fn who_signs_in_is_reached_as_that_user_and_is_sent_away_as_that() {
     let mut eve = Client::connect(&cluster);
     sign_in(&mut eve, "a guess");
     assert_eq!(eve.closed(), 4009);
+    let mut second = Client::connect(&cluster);
+    sign_in(&mut second, SECRET);
+    assert_eq!(second.next()["event"], "pusher:signin_success");
+    let mut third = Client::connect(&cluster);
+    sign_in(&mut third, SECRET);
+    assert_eq!(third.closed(), 4100);
+    drop(second);
     // Another app's user of the same name is somebody else.
     let path = "/apps/4/users/ada/terminate_connections";
     let other = ("other-key", "another app's secret");

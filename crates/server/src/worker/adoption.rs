@@ -96,6 +96,7 @@ impl Worker<'_> {
             self.bound_unauthenticated(cx);
             self.bound_buffers(cx);
         }
+        self.apply_user_bound(&before);
         self.apply_pacing(Some(&before));
         self.apply_hooks();
         if old.cluster != new.cluster {

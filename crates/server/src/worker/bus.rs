@@ -49,6 +49,7 @@ impl Worker<'_> {
             | BusMessage::Revoke { .. }
             | BusMessage::Unblock { .. }
             | BusMessage::WantKeys
+            | BusMessage::UsersChanged
             | BusMessage::ClusterAsk { .. }
             | BusMessage::ClusterReply { .. }
             | BusMessage::StatusQuery { .. }
@@ -68,6 +69,7 @@ impl Worker<'_> {
             BusMessage::ClusterAnswer { token, answer } => {
                 self.cluster_answered(cx, token, *answer);
             }
+            BusMessage::UserOverLimit(user) => self.end_last_of_user(cx, &user),
             BusMessage::ClusterCommand(command) => self.serve_cluster(cx, &command),
             BusMessage::NodeNumber => self.adopt_node_number(),
             BusMessage::ListMembers => self.list_members(),

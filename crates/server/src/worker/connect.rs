@@ -106,6 +106,7 @@ impl Worker<'_> {
             return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         }
         let Some(session) = self.open_session(cx, conn, encoding, &accepted) else {
+            self.population_changed(&identity.user);
             self.give_back(cx, accepted.reserved);
             return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         };

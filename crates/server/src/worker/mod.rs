@@ -12,7 +12,7 @@
 //! [`api`] ([`api_turns`] over several turns) answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`], [`proxy_channels`] and [`proxy_renewals`] ask backends
 //! over the connections of [`backends`], [`program`] asks the program that serves, [`engines`] asks where channels live that several nodes share, [`pusher`] and [`pusher_api`] serve the Pusher
 //! protocol, [`completion`] takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
-//! are gone, [`gauges`] says how much there is, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
+//! are gone, [`gauges`] says how much there is, [`users`] counts connections of users, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
 
 mod accept;
 mod adoption;
@@ -63,6 +63,7 @@ mod subscription;
 mod tenants;
 pub(crate) mod thread;
 mod timer;
+mod users;
 mod webhooks;
 
 use std::cell::RefCell;
@@ -74,13 +75,12 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use dunlin_bus::{Endpoint, SendError};
-use dunlin_hub::tenant::MARK;
 use dunlin_hub::{Hub, HubConfig, Now, SessionId, Withdrawal};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Interest, ListenerId, LoopConfig,
     ProtocolError, Ready, Sleep, TimerId, http, websocket,
 };
-use dunlin_protocol::centrifuge::{DisconnectCode, Reply};
+use dunlin_protocol::centrifuge::Reply;
 use dunlin_protocol::{Codec, FrameEncoder};
 use dunlin_wire::backoff::Jitter;
 
@@ -181,6 +181,8 @@ pub(crate) struct Worker<'w> {
     withdrawal: Option<Withdrawal>,
     /// Under way since tenants have changed.
     tenant_sweep: Option<TenantSweep>,
+    /// Where counting the users of the sessions goes on, if it is under way.
+    users_from: Option<u32>,
     /// Where the figures of tenants go on.
     shares_from: u32,
     /// Tokens that were revoked; the sessions that came with them are looked for once a second.
@@ -280,6 +282,7 @@ impl<'w> Worker<'w> {
             withdrawal: None,
             // An incarnation before this one may have had a part in the end of some.
             tenant_sweep: Some(TenantSweep::new()),
+            users_from: None,
             shares_from: 0,
             revoked: HashSet::new(),
             members_lost: false,
@@ -404,27 +407,6 @@ impl<'w> Worker<'w> {
             let next = (self.index + 1) % self.state.workers();
             // A ring that is full has no room to measure.
             let _ = self.endpoint.send(next, BusMessage::LatencyProbe(Instant::now()));
-        }
-    }
-
-    /// A connection with a session has closed.
-    fn session_closed(&mut self, cx: &mut Context<Link>, session: SessionId) {
-        self.connects.forget(session);
-        self.heartbeat.set_token(session, None);
-        self.grants.forget(session);
-        self.capabilities.remove(&session);
-        self.pusher.end(session);
-        self.polls.take(session);
-        let now = self.now(cx);
-        let user = self.user_to_report(session);
-        let tenanted = self.hub.session(session).map(|view| view.user);
-        let tenanted = tenanted.filter(|user| user.starts_with(MARK)).map(str::to_owned);
-        self.hub.close_session(now, session);
-        tenanted.iter().for_each(|user| self.population_changed(user));
-        self.drain_events(cx);
-        if let Some(user) = user {
-            let code = DisconnectCode::ConnectionClosed;
-            self.emit_disconnect(session, user, u32::from(code.code()), code.text());
         }
     }
 
@@ -631,6 +613,7 @@ impl Handler for Worker<'_> {
         self.adopt_newest(cx);
         self.continue_withdrawal(cx);
         self.continue_tenant_sweep(cx);
+        self.continue_counting_users();
         self.continue_walks(cx);
         self.expire_subscriptions(cx);
         self.handle_answers(cx);
@@ -651,6 +634,7 @@ impl Handler for Worker<'_> {
         }
         let waits = self.withdrawal.is_some()
             || self.sweeps_tenants()
+            || self.users_from.is_some()
             || self.hub.has_walks()
             || self.backlogs.is_ready(self.clock.now().ms)
             || self.api_calls.is_ready()
@@ -686,6 +670,9 @@ impl Drop for Worker<'_> {
     /// places back.
     fn drop(&mut self) {
         self.state.pressure.set(self.index, self.pressing, [].into_iter());
+        if let Some(table) = &self.settings.user_connections {
+            table.forget(self.index);
+        }
         for (address, authenticated) in self.peers.release_all() {
             self.state.admissions.release(address, authenticated);
         }

@@ -29,6 +29,9 @@ use super::subscription::overridden;
 use crate::auth::Identity;
 use crate::metrics::Metric;
 
+/// What a poll is answered whose user, or whose user's tenant, has no room for it.
+const FULL: &str = "the user or its tenant has as many connections as it may";
+
 /// A channel that a poll reads, and its options.
 type PollChannel = (Arc<str>, Arc<ChannelOptions>);
 
@@ -85,10 +88,6 @@ impl Worker<'_> {
         }
         let user = &identity.user;
         let peer = cx.data(conn).map_or(Peer::UNKNOWN, |link| link.peer);
-        if !self.has_room_for(user) {
-            let answer = PlainResponse::error(503, "the tenant has as many connections as it may");
-            return self.answer_to(cx, conn, origin, answer);
-        }
         let channels = || subscriptions.iter().map(|(channel, _)| &**channel);
         let wait_ms = self.wait_to_begin(user, peer, channels());
         if wait_ms > 0 {
@@ -97,8 +96,12 @@ impl Worker<'_> {
                 PlainResponse::error(429, "too many requests").header("Retry-After", &after_s);
             return self.answer_to(cx, conn, origin, answer);
         }
+        if !self.has_room_for(user) {
+            return self.answer_to(cx, conn, origin, PlainResponse::error(503, FULL));
+        }
         self.charge_subscriptions((None, user, peer), query.len(), channels());
         let Some(session) = self.open_poll_session(cx, conn, &identity, peer) else {
+            self.population_changed(user);
             let answer = PlainResponse::error(503, "too many sessions; try again later");
             return self.answer_to(cx, conn, origin, answer);
         };
@@ -334,6 +337,13 @@ impl Worker<'_> {
             let why = "what has let this poll in does so no more; poll with another token";
             self.answer_to(cx, poll.conn, poll.origin.as_deref(), PlainResponse::error(401, why));
         }
+    }
+
+    /// Ends a poll whose user has too many connections.
+    pub(super) fn refuse_poll(&mut self, cx: &mut Context<Link>, session: SessionId) {
+        let Some(poll) = self.polls.take(session) else { return };
+        self.end_poll(cx, session, poll.conn);
+        self.answer_to(cx, poll.conn, poll.origin.as_deref(), PlainResponse::error(503, FULL));
     }
 
     fn end_poll(&mut self, cx: &mut Context<Link>, session: SessionId, conn: ConnId) {

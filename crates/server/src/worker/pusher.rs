@@ -397,6 +397,10 @@ impl Worker<'_> {
         };
         let owner = self.hub.owner(session);
         let user = app.user(&member.user_id);
+        if !self.admits_user(&user) {
+            let why = "the user has as many connections as it may";
+            return self.end_pusher(cx, conn, PusherCode::OverCapacity, why);
+        }
         self.hub.identify(session, &user, owner, None);
         self.population_changed(&user);
         if let Some(of) = self.pusher.get_mut(session) {

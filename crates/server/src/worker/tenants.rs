@@ -73,13 +73,16 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Whether a user may come in, as far as that is his tenant's.
+    /// Whether a user may come in, as far as that is his tenant's, and with how many connections. If he does not come in all the same,
+    /// [his population](Self::population_changed) has changed.
     pub(super) fn has_room_for(&self, user: &str) -> bool {
-        !user.starts_with(MARK) || self.tenant_of(user).is_some_and(|tenant| tenant.has_room())
+        (!user.starts_with(MARK) || self.tenant_of(user).is_some_and(|tenant| tenant.has_room()))
+            && self.admits_user(user)
     }
 
     /// A session of this user was opened or closed.
-    pub(super) fn population_changed(&self, user: &str) {
+    pub(super) fn population_changed(&mut self, user: &str) {
+        self.user_changed(user);
         let Some(tenant) = self.tenant_of(user) else { return };
         let (sessions, users) = self.hub.population(&tenant.name);
         let figures = tenant.figures.of(self.index, self.state.workers());

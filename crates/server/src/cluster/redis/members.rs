@@ -52,12 +52,12 @@ end
 return 1
 ";
 
-/// KEYS: links, channels of the process, uids, what was removed, the claim. ARGV: uid. Forgets a dead process whose members were
+/// KEYS: links, channels of the process, uids, what was removed, the claim, its counts of users. ARGV: uid. Forgets a dead process whose members were
 /// announced, unless it lives again.
 const FORGET: &str = r"
 redis.call('DEL', KEYS[4], KEYS[5])
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 0 end
-redis.call('DEL', KEYS[2])
+redis.call('DEL', KEYS[2], KEYS[6])
 return redis.call('SREM', KEYS[3], ARGV[1])
 ";
 
@@ -229,12 +229,13 @@ pub(super) fn forget(
     commands.push(&[
         b"EVAL",
         FORGET.as_bytes(),
-        b"5",
+        b"6",
         store.links_key().as_bytes(),
         &store.channels_key(dead),
         store.key("uids").as_bytes(),
         store.removed_key(dead).as_bytes(),
         store.claim_key(dead).as_bytes(),
+        store.users_key(dead).as_bytes(),
         dead.as_bytes(),
     ]);
     let forgotten = store.link.begin(commands);

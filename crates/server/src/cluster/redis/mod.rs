@@ -9,6 +9,7 @@
 //! | `:links` | hash: such a process → the connection that writes its members |
 //! | `:members:CHANNEL` | hash: session id → who it is, and the uid of its node ([`members`]) |
 //! | `:channels:UID` | set: channels of which a process has members |
+//! | `:users:UID` | hash: user → the version of the entry and how many connections a process has of it ([`user_counts`]) |
 //! | `:revocations` | hash: what is revoked → the call that revokes it, for nodes that were away |
 //! | `:settings` | hash: changes of all nodes' settings, sealed, by number ([`settings_log`]) |
 //! | `:settings:claim` | the node that makes such a change |
@@ -22,6 +23,7 @@ mod lease;
 mod link;
 mod members;
 mod settings_log;
+mod user_counts;
 
 use std::sync::Arc;
 
@@ -37,6 +39,7 @@ use super::members::{EdgedChange, Listed};
 use super::message::MemberChange;
 use super::store::{
     Begun, ChannelMembers, KeptCalls, LogClaim, LogEntry, LogPart, Payload, Store, StoreError, To,
+    UserWrite,
 };
 
 /// A connection of one process to Redis.
@@ -123,6 +126,11 @@ impl Store for RedisStore {
 
     fn forget(&self, dead: Arc<str>) -> Begun<()> {
         Box::pin(members::forget(self, &dead))
+    }
+
+    fn count_users(&self, write: UserWrite) -> Begun<Vec<u64>> {
+        let store = self.clone();
+        Box::pin(async move { user_counts::write(&store, &write).await })
     }
 
     fn keep(&self, name: &str, call: Vec<u8>) -> Begun<()> {

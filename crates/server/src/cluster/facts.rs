@@ -1,0 +1,40 @@
+//! What a node says of itself with each sign of life.
+
+use super::agent::Agent;
+use super::lease::Facts;
+use super::message::unix_ms;
+use crate::metrics::Metric;
+use crate::state::ServerState;
+
+impl Agent {
+    pub(super) fn facts(&self) -> Facts {
+        let settings = self.state.settings.load();
+        let server = &settings.config.server;
+        let (position, _) = self.state.cluster.settings();
+        Facts {
+            v: Facts::VERSION,
+            name: settings.node_name().into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            client_addr: server.client_addr.to_string().into(),
+            admin_addr: server.admin_addr.to_string().into(),
+            started_unix_s: unix_ms() / 1000 - self.state.uptime_s(),
+            revision: settings.revision,
+            sessions: self.state.total(Metric::Sessions),
+            lag_us: self.lag.as_micros() as u64,
+            tokens: tokens_of(&self.state),
+            settings_log: position.log,
+            settings_revision: position.revision,
+            lease_ms: self.lease.lease_ms,
+        }
+    }
+}
+
+/// Some bits of a hash of what verifies tokens: enough to tell two clusters apart, too few to guess a key by.
+pub(super) fn tokens_of(state: &ServerState) -> u32 {
+    let settings = state.settings.load();
+    let token = &settings.config.client.token;
+    let keys = (&token.hmac_secret, &token.keys, &token.jwks_public_endpoint);
+    let text = serde_json::to_vec(&keys).unwrap_or_default();
+    let digest = ring::digest::digest(&ring::digest::SHA256, &text);
+    digest.as_ref().iter().take(4).fold(0, |bits, byte| bits << 8 | u32::from(*byte))
+}

@@ -1,0 +1,101 @@
+//! Connections of a user on all nodes, where `limits.connections_per_user_max` bounds them.
+//!
+//! A node lets a user in by its own count, writes the new one, and learns at the same time how many the other living nodes have. If that is
+//! too many, it ends what it has let in since it wrote last. Writes are made one after the other, so of two nodes that let in the last one at
+//! once the second learns of it. Without a connection each node goes by its own count.
+//!
+//! One write of a node is under way at a time; what changes meanwhile leaves together with the next.
+
+use std::sync::Arc;
+
+use super::agent::{Agent, TaskResult};
+use super::store::{StoreError, UserWrite};
+use crate::bus_message::BusMessage;
+use crate::user_connections::{UserConnections, UserCount};
+
+/// What the agent knows of the counts.
+#[derive(Default)]
+pub(super) struct UserCounts {
+    /// The table that is written; `None`: there is no bound.
+    table: Option<Arc<UserConnections>>,
+    /// What the store has may be anything: write all.
+    is_lost: bool,
+    is_writing: bool,
+}
+
+impl UserCounts {
+    /// What was written may be gone.
+    pub(super) fn lose(&mut self) {
+        self.is_lost = true;
+    }
+}
+
+impl Agent {
+    /// Writes the counts that have changed, if no others are being written.
+    pub(super) fn write_users(&mut self) {
+        let Some(store) = self.store.clone().filter(|_| self.has_joined) else { return };
+        let table = self.state.settings.load().user_connections.clone();
+        let counts = &mut self.user_counts;
+        if counts.is_writing {
+            return;
+        }
+        if counts.table.as_ref().map(Arc::as_ptr) != table.as_ref().map(Arc::as_ptr) {
+            counts.table.iter().for_each(|former| former.share(false));
+            counts.is_lost = true;
+            counts.table = table;
+        }
+        let is_lost = std::mem::take(&mut counts.is_lost);
+        let changed = match &counts.table {
+            None => None,
+            Some(table) => {
+                table.share(true);
+                if is_lost { None } else { table.take_changed() }
+            }
+        };
+        let (is_all, users) = match (changed, &counts.table) {
+            (Some(users), _) => (false, users),
+            (None, Some(table)) => (true, table.all()),
+            (None, None) => (is_lost, Vec::new()),
+        };
+        if users.is_empty() && !is_all {
+            return;
+        }
+        counts.is_writing = true;
+        let living = self.nodes.values().filter(|node| node.is_alive());
+        let others = living.filter(|node| node.uid != self.lease.uid);
+        let others = others.map(|node| Arc::clone(&node.uid)).collect();
+        let written = users.iter().map(|of| (of.user.clone(), of.connections)).collect();
+        let counted = store.count_users(UserWrite { users: written, is_all, others });
+        self.jobs.spawn(async move { TaskResult::UsersWritten(users, counted.await) });
+    }
+
+    /// Counts are written: whoever has too many is disconnected by the workers that have let him in last.
+    pub(super) fn handle_users_written(
+        &mut self,
+        users: Vec<UserCount>,
+        elsewhere: Result<Vec<u64>, StoreError>,
+    ) {
+        self.user_counts.is_writing = false;
+        let elsewhere = match elsewhere {
+            Ok(elsewhere) => elsewhere,
+            Err(error) => {
+                // They are written again with the next sign of life.
+                self.user_counts.lose();
+                return self.handle_failure(&error);
+            }
+        };
+        let max = self.state.settings.load().config.limits.connections_per_user_max;
+        for (UserCount { user, connections, let_in_by }, elsewhere) in
+            users.into_iter().zip(elsewhere)
+        {
+            let all = u64::from(connections) + elsewhere;
+            let beyond = if max == 0 { 0 } else { all.saturating_sub(max.into()) };
+            for worker in let_in_by.iter().rev().take(usize::try_from(beyond).unwrap_or(usize::MAX))
+            {
+                let message = BusMessage::UserOverLimit(user.clone());
+                let _ = self.to_workers.send(((*worker).into(), message));
+            }
+        }
+        self.write_users();
+    }
+}

@@ -1,0 +1,105 @@
+//! Connections of users: what ends with one, and how many there are where that is bounded ([`crate::user_connections`]).
+
+use std::sync::Arc;
+
+use dunlin_hub::SessionId;
+use dunlin_hub::tenant::{self, MARK};
+use dunlin_net::{ConnId, Context};
+use dunlin_protocol::centrifuge::DisconnectCode;
+
+use super::Worker;
+use super::link::Link;
+use crate::bus_message::BusMessage;
+use crate::metrics::Metric;
+use crate::settings::Settings;
+
+/// Sessions that are counted in one turn.
+const STEPS: u32 = 1_024;
+
+impl Worker<'_> {
+    /// Whether a user may have one more connection, which is counted then.
+    pub(super) fn admits_user(&self, user: &str) -> bool {
+        let max = self.settings.config.limits.connections_per_user_max;
+        let table = self.settings.user_connections.as_ref().filter(|_| is_somebody(user));
+        let is_admitted = table.is_none_or(|table| table.admit(user, self.index, max));
+        if !is_admitted {
+            self.count(Metric::RefusedUser);
+        }
+        is_admitted
+    }
+
+    /// A session of this user was opened or closed, or was not opened.
+    pub(super) fn user_changed(&mut self, user: &str) {
+        let Some(table) = self.settings.user_connections.as_ref().filter(|_| is_somebody(user))
+        else {
+            return;
+        };
+        if table.set(user, self.index, self.hub.session_count(user)) {
+            // If the ring is full, the agent looks by itself when its lease is prolonged.
+            let _ = self.endpoint.send(self.state.control_endpoint(), BusMessage::UsersChanged);
+        }
+    }
+
+    /// A connection with a session has closed.
+    pub(super) fn session_closed(&mut self, cx: &mut Context<Link>, session: SessionId) {
+        self.connects.forget(session);
+        self.heartbeat.set_token(session, None);
+        self.grants.forget(session);
+        self.capabilities.remove(&session);
+        self.pusher.end(session);
+        self.polls.take(session);
+        let now = self.now(cx);
+        let user = self.user_to_report(session);
+        let counted = self.counted_user(session);
+        self.hub.close_session(now, session);
+        counted.iter().for_each(|user| self.population_changed(user));
+        self.drain_events(cx);
+        if let Some(user) = user {
+            let code = DisconnectCode::ConnectionClosed;
+            self.emit_disconnect(session, user, u32::from(code.code()), code.text());
+        }
+    }
+
+    /// The user of a session that is counted somewhere, to whom something changes when it ends.
+    fn counted_user(&self, session: SessionId) -> Option<String> {
+        let user = self.hub.session(session)?.user;
+        let is_bounded = self.settings.user_connections.is_some();
+        (is_bounded || user.starts_with(MARK)).then(|| user.to_owned())
+    }
+
+    /// Begins to count the sessions that there are, if a bound is new.
+    pub(super) fn apply_user_bound(&mut self, before: &Settings) {
+        let table = |of: &Settings| of.user_connections.as_ref().map(Arc::as_ptr);
+        if table(before) != table(&self.settings) {
+            self.users_from = self.settings.user_connections.is_some().then_some(0);
+        }
+    }
+
+    /// Goes on with that, a step a turn.
+    pub(super) fn continue_counting_users(&mut self) {
+        let Some(from) = self.users_from else { return };
+        let (sessions, next) = self.hub.sessions_page(from, STEPS);
+        for session in sessions {
+            let user = self.hub.session(session).map(|view| view.user.to_owned());
+            user.iter().for_each(|user| self.user_changed(user));
+        }
+        self.users_from = next;
+    }
+
+    /// On all nodes together a user has more connections than he may: ends the one that came to this worker last.
+    pub(super) fn end_last_of_user(&mut self, cx: &mut Context<Link>, user: &str) {
+        let Some(session) = self.hub.sessions_of(user).next() else { return };
+        let Some(view) = self.hub.session(session).filter(|view| !view.closing) else { return };
+        let (conn, is_poll) = (ConnId::from_u64(view.tag), view.poll);
+        self.count(Metric::RefusedUser);
+        match is_poll {
+            true => self.refuse_poll(cx, session),
+            false => self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into()),
+        }
+    }
+}
+
+/// Whether it is the name of a user, and not of all without one.
+fn is_somebody(user: &str) -> bool {
+    !tenant::bare(user).is_empty()
+}
