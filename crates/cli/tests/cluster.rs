@@ -406,6 +406,41 @@ fn connections_of_a_user_are_bounded_over_all_nodes_and_those_of_a_dead_node_end
     let _many: Vec<_> = (0..4).map(|_| Client::connect(b, "ann", "room")).collect();
 }
 
+/// On N nodes a key had N budgets.
+#[test]
+fn what_is_used_of_a_budget_at_one_node_is_used_at_all() {
+    const SLOW: &str = "a key with a budget";
+    const OTHER: &str = "another with the same";
+    let cluster = Cluster::start(2);
+    let budget = json!({ "budget": { "bytes_per_s": 1_000, "burst_ms": 100 } });
+    let api = json!({ "api": {
+        "without_key": false,
+        "keys": { "slow": SLOW, "other": OTHER },
+        "scopes": { "slow": budget, "other": budget },
+    } });
+    for node in &cluster.nodes {
+        let kind = "application/merge-patch+json";
+        let answer = node.served.call_as("PATCH", "/config", kind, &api.to_string()).unwrap();
+        assert_eq!(answer.0, 200, "{answer:?}");
+    }
+    let [a, b] = &cluster.nodes[..] else { panic!("two were started") };
+    // It pays for minutes at this node, and is answered when they are over.
+    let body = json!({ "channel": "a", "data": "x".repeat(300_000) }).to_string();
+    let mut unanswered = TcpStream::connect(a.served.at.client).unwrap();
+    write!(
+        unanswered,
+        "POST /api/publish HTTP/1.1\r\nHost: d\r\nX-API-Key: {SLOW}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    // One call after the other waits as long as it has to, and is never refused for what it has used itself.
+    let of_b = |key: &str| b.api_as(key, "presence_stats", json!({ "channel": "a" }));
+    until("the other node knows", || of_b(SLOW)["error"]["code"] == 429);
+    assert_eq!(of_b(OTHER)["error"], Value::Null, "another key has its own");
+    let metrics = b.served.call("GET", "/metrics", "").unwrap().1;
+    assert!(metrics.contains("dunlin_cluster_budget_charges_forgotten_total 0"));
+}
+
 /// Whether a client is connected, as a node sees all.
 fn has(node: &Node, client: &Client) -> bool {
     let found = node.api("connections", json!({ "client": client.id }));

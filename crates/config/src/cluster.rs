@@ -21,6 +21,10 @@ pub struct Cluster {
     /// response.
     #[schemars(range(min = 50, max = 10_000), extend("x-applies" = LIVE))]
     pub call_timeout_ms: u64,
+    /// The budgets of users, addresses, namespaces and API keys hold for all nodes together: once a second each tells the others what was
+    /// used. Off: they hold for each node.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub budgets_shared: bool,
     /// Seals the changes of settings for all nodes (`?scope=cluster`), so that who reads Redis learns no
     /// secret of theirs, and who writes to it changes nothing. At least 16 bytes, the same on every node. Not set: such
     /// changes are refused.
@@ -30,6 +34,12 @@ pub struct Cluster {
 
 impl Default for Cluster {
     fn default() -> Cluster {
-        Cluster { engine: None, lease_ms: 9_000, call_timeout_ms: 1_000, secret: None }
+        Cluster {
+            engine: None,
+            lease_ms: 9_000,
+            call_timeout_ms: 1_000,
+            budgets_shared: true,
+            secret: None,
+        }
     }
 }

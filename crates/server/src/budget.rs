@@ -4,12 +4,7 @@
 //! at the rates of the budget, and whoever is ahead of the clock by more than the burst waits. So a bucket is one instant, a
 //! key whose instant has passed needs none, and a client that is idle costs nothing.
 //!
-//! A session's bucket belongs to its worker. Those of users, addresses, namespaces and keys belong to the process, for the kernel
-//! spreads their connections over the workers: a lock is taken for each command of who has such a budget, and for nobody else's.
-
-use std::hash::{BuildHasher, Hash};
-use std::net::IpAddr;
-use std::sync::Mutex;
+//! A session's bucket belongs to its worker. Those of users, addresses, namespaces and keys are [shared](crate::shared_buckets).
 
 use dunlin_config::{ClientBudget, SharedBudget};
 use dunlin_hub::SessionId;
@@ -20,18 +15,30 @@ use hashbrown::HashMap;
 use crate::api::Request as Call;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Parts of the shared buckets, each with a lock.
-const SHARDS: usize = 64;
 
 /// Whose budget it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BudgetKey(u64);
 
+/// The upper three bits say what kind of key it is.
 const KIND_SHIFT: u32 = 61;
 
 impl BudgetKey {
     pub(crate) fn session(session: SessionId) -> BudgetKey {
         BudgetKey(session.to_u64())
+    }
+
+    /// One with a name, by a hash of it.
+    pub(crate) fn named(kind: u64, hash: u64) -> BudgetKey {
+        BudgetKey(kind << KIND_SHIFT | hash >> (u64::BITS - KIND_SHIFT))
+    }
+
+    pub(crate) fn of_u64(key: u64) -> BudgetKey {
+        BudgetKey(key)
+    }
+
+    pub(crate) fn to_u64(self) -> u64 {
+        self.0
     }
 
     /// A session's events to others in the Pusher protocol.
@@ -125,8 +132,12 @@ impl Rates {
             || self.kinds_per_s != [0; 4]
     }
 
+    pub(crate) fn burst_ms(&self) -> u32 {
+        self.burst_ms
+    }
+
     /// How long it takes at these rates.
-    fn time_ns(&self, work: Work) -> u64 {
+    pub(crate) fn time_ns(&self, work: Work) -> u64 {
         let of = |count: u64, per_s: u64| match per_s {
             0 => 0,
             per_s => count.saturating_mul(SECOND_NS) / per_s,
@@ -187,8 +198,13 @@ impl Buckets {
         if !rates.is_limited() {
             return 0;
         }
+        let ahead_ms = self.advance(key, rates.time_ns(work), now_ms) / 1_000_000;
+        ahead_ms.saturating_sub(u64::from(rates.burst_ms))
+    }
+
+    /// Adds what a key has used. Gives how far it is ahead, in nanoseconds.
+    pub(crate) fn advance(&mut self, key: BudgetKey, used_ns: u64, now_ms: u64) -> u64 {
         let now_ns = now_ms.saturating_mul(1_000_000);
-        let used_ns = rates.time_ns(work);
         let until_ns = match self.used_until_ns.get_mut(&key.0) {
             Some(until) => {
                 *until = (*until).max(now_ns).saturating_add(used_ns);
@@ -201,8 +217,18 @@ impl Buckets {
                 until
             }
         };
-        let ahead_ms = (until_ns - now_ns) / 1_000_000;
-        ahead_ms.saturating_sub(u64::from(rates.burst_ms))
+        until_ns - now_ns
+    }
+
+    /// Whether a key owes something.
+    pub(crate) fn is_ahead(&self, key: BudgetKey, now_ms: u64) -> bool {
+        let until = self.used_until_ns.get(&key.0);
+        until.is_some_and(|until| *until > now_ms.saturating_mul(1_000_000))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.used_until_ns.len()
     }
 
     /// Forgets those who owe nothing.
@@ -228,65 +254,6 @@ impl Buckets {
 
     fn forget_idle(&mut self, now_ns: u64) {
         self.used_until_ns.retain(|_, until| *until > now_ns);
-    }
-}
-
-/// The buckets of users, addresses, namespaces and keys, of the whole process.
-#[derive(Debug)]
-pub(crate) struct SharedBuckets {
-    names: RandomState,
-    shards: [Mutex<Buckets>; SHARDS],
-}
-
-impl Default for SharedBuckets {
-    fn default() -> SharedBuckets {
-        let shards = std::array::from_fn(|_| Mutex::default());
-        SharedBuckets { names: RandomState::default(), shards }
-    }
-}
-
-impl SharedBuckets {
-    /// The key of this address: all who come from it.
-    pub(crate) fn address(&self, address: IpAddr) -> BudgetKey {
-        self.named(1, address)
-    }
-
-    /// The key of this user.
-    pub(crate) fn user(&self, name: &str) -> BudgetKey {
-        self.named(2, name)
-    }
-
-    /// The key of this namespace's clients.
-    pub(crate) fn namespace(&self, name: &str) -> BudgetKey {
-        self.named(3, name)
-    }
-
-    /// The key of the calls with this API key, by the key's name.
-    pub(crate) fn api_key(&self, name: &str) -> BudgetKey {
-        self.named(4, name)
-    }
-
-    /// Two names whose hashes are one share a budget, which happens to one pair among billions.
-    fn named(&self, kind: u64, name: impl Hash) -> BudgetKey {
-        BudgetKey(kind << KIND_SHIFT | self.names.hash_one(name) >> 3)
-    }
-
-    /// Charges a key. Gives how long the next command has to wait. `now_ms` is the uptime of the process.
-    pub(crate) fn charge(&self, key: BudgetKey, rates: &Rates, work: Work, now_ms: u64) -> u64 {
-        if !rates.is_limited() {
-            return 0;
-        }
-        self.shard(key.0 as usize).charge(key, rates, work, now_ms)
-    }
-
-    /// Forgets those who owe nothing, in the share of one worker.
-    pub(crate) fn sweep(&self, worker: usize, workers: usize, now_ms: u64) {
-        (worker..SHARDS).step_by(workers).for_each(|at| self.shard(at).sweep(now_ms));
-    }
-
-    fn shard(&self, at: usize) -> std::sync::MutexGuard<'_, Buckets> {
-        // Nothing in it can panic half-way.
-        self.shards[at % SHARDS].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -367,41 +334,5 @@ mod tests {
         }
         let capacity = budgets.used_until_ns.capacity();
         assert!((1_000..8_000).contains(&capacity), "{capacity}");
-    }
-
-    #[test]
-    fn keys_of_different_kinds_are_not_taken_for_each_other() {
-        let budgets = SharedBuckets::default();
-        let session = SessionId::pack(u16::MAX, u8::MAX, u8::MAX, u32::MAX, u8::MAX);
-        let keys = [
-            BudgetKey::session(session),
-            budgets.address(IpAddr::from([255; 4])),
-            budgets.address(IpAddr::from([255; 16])),
-            budgets.user("a"),
-            budgets.user("b"),
-            budgets.namespace("a"),
-            budgets.api_key("a"),
-        ];
-        assert_eq!(keys.iter().filter(|key| key.is_session()).count(), 1);
-        for (at, key) in keys.iter().enumerate() {
-            assert!(!keys[..at].contains(key), "{key:?}");
-        }
-    }
-
-    /// On N workers a user had N budgets.
-    #[test]
-    fn who_pays_on_several_workers_has_one_budget() {
-        let shared = SharedBuckets::default();
-        let ada = shared.user("ada");
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..25).for_each(|_| _ = shared.charge(ada, &RATES, COMMAND, 0)));
-            }
-        });
-        assert_eq!(shared.charge(ada, &RATES, COMMAND, 0), 10);
-        assert_eq!(shared.charge(shared.user("bob"), &RATES, COMMAND, 0), 0);
-        (0..3).for_each(|worker| shared.sweep(worker, 3, 2_000));
-        let held = |at| shared.shard(at).used_until_ns.len();
-        assert_eq!((0..SHARDS).map(held).sum::<usize>(), 0, "three workers have swept all");
     }
 }

@@ -56,6 +56,7 @@ mod revocation;
 mod server;
 mod session_token;
 mod settings;
+mod shared_buckets;
 mod state;
 mod tenants;
 #[cfg(test)]

@@ -12,7 +12,6 @@ use dunlin_hub::UserDirectory;
 use serde_json::{Value, json};
 
 use crate::admission::Admissions;
-use crate::budget::SharedBuckets;
 use crate::cluster::ClusterState;
 use crate::derived_keys::DerivedKeys;
 use crate::engine_stats::EnginesStats;
@@ -25,6 +24,7 @@ use crate::proxy::ProxiesStats;
 use crate::push_message::PushAdmissions;
 use crate::revocation::Revocations;
 use crate::settings::Settings;
+use crate::shared_buckets::SharedBuckets;
 use crate::webhooks_state::{UpstreamsState, WebhooksState};
 
 /// Where the process stands.

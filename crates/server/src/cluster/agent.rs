@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::address::Address;
+use super::budgets::BudgetsShared;
 use super::calls::{CallOrigin, Calls};
 use super::changes::{self, Changes, ChangesDone};
 use super::condition::Condition;
@@ -73,6 +74,8 @@ pub(super) enum TaskResult {
     Changes(ChangesDone),
     /// Counts of users' connections are written; of each how many the other nodes have.
     UsersWritten(Vec<UserCount>, Result<Vec<u64>, StoreError>),
+    /// The key that names of budgets are hashed by.
+    BudgetsKey(Result<Option<[u8; 16]>, StoreError>),
     Failed(StoreError),
     Nothing,
 }
@@ -114,6 +117,7 @@ pub(super) struct Agent {
     pub(super) comparison: Option<Comparison>,
     pub(super) hooks: FilterCache,
     pub(super) user_counts: UserCounts,
+    pub(super) budgets: BudgetsShared,
     /// What is wrong since when, though the last write went well.
     passed: Option<(Condition, String, Instant)>,
     namesake: Namesake,
@@ -167,6 +171,7 @@ impl Agent {
             comparison: None,
             hooks: FilterCache::default(),
             user_counts: UserCounts::default(),
+            budgets: BudgetsShared::default(),
             passed: None,
             namesake: Namesake::default(),
         };
@@ -178,7 +183,12 @@ impl Agent {
     pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
         self.connect();
         loop {
-            let deadlines = [self.calls.deadline(), self.online.deadline(), self.status.deadline()];
+            let deadlines = [
+                self.calls.deadline(),
+                self.online.deadline(),
+                self.status.deadline(),
+                self.budgets.deadline(),
+            ];
             let due = deadlines.into_iter().flatten().fold(self.next, Instant::min);
             tokio::select! {
                 input = inputs.recv() => match input {
@@ -213,6 +223,7 @@ impl Agent {
                 tracing::warn!(%error, "the cluster was left without a word to the others");
             }
         }
+        self.state.budgets.share(false);
         self.state.cluster.leave();
         self.tell_workers(|| BusMessage::NodeNumber);
     }
@@ -236,6 +247,8 @@ impl Agent {
         self.messages = None;
         self.lose_members();
         self.user_counts.lose();
+        self.budgets.lose_key();
+        self.state.budgets.share(false);
         self.comparison = None;
         self.changes = Changes::default();
         self.attempts = self.attempts.saturating_add(1);
@@ -347,6 +360,7 @@ impl Agent {
             TaskResult::Swept(_, Ok(None)) => {}
             TaskResult::Swept(_, Err(error)) => self.handle_failure(&error),
             TaskResult::Changes(done) => self.handle_changes_done(done),
+            TaskResult::BudgetsKey(read) => self.handle_budgets_key(read),
             TaskResult::UsersWritten(users, elsewhere) => {
                 self.handle_users_written(users, elsewhere);
             }
@@ -406,6 +420,7 @@ impl Agent {
         }
         if beat.written != LeaseWrite::Renewed {
             self.user_counts.lose();
+            self.budgets.lose_key();
         }
         self.follow_changes(beat.log);
         let tokens = tokens_of(&self.state);
@@ -424,6 +439,7 @@ impl Agent {
             }
         }
         self.write_users();
+        self.follow_budgets();
         let namesake = self.namesake.find(
             Instant::now(),
             &self.lease.uid,
@@ -511,6 +527,7 @@ impl Agent {
         }
         self.expire_online(now);
         self.expire_status(now);
+        self.announce_budgets(now);
         if now >= self.next {
             match self.store {
                 Some(_) => self.write_lease(),
@@ -583,6 +600,9 @@ impl Agent {
         }
         for change in &message.members {
             self.announce_here(change);
+        }
+        if let Some(used) = message.budgets.as_ref().filter(|_| message.v == VERSION) {
+            self.handle_budgets(used);
         }
         let id = message.id;
         if let Some(response) = message.response {

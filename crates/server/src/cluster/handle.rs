@@ -53,7 +53,9 @@ impl ClusterHandle {
     /// Follows the settings. An agent whose settings have changed leaves the former cluster before the next joins.
     pub(crate) fn follow(&mut self) {
         let settings = self.state.settings.load();
-        let (cluster, node) = (&settings.config.cluster, settings.config.server.node);
+        // The agent looks at this one by itself.
+        let cluster = &Cluster { budgets_shared: true, ..settings.config.cluster.clone() };
+        let node = settings.config.server.node;
         let engine = cluster.engine.as_deref();
         let engine = engine.and_then(|name| settings.config.engines.get_shared(name));
         let is_followed = match (&self.running, engine) {

@@ -34,6 +34,18 @@ pub(super) struct NodeMessage<'a> {
     /// Sessions that have joined or left channels whose subscribers are notified of that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) members: Vec<MemberChange>,
+    /// What the sender has used of the budgets that all nodes share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) budgets: Option<BudgetsUsed>,
+}
+
+/// What a node has used of budgets since it said so last.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct BudgetsUsed {
+    /// By which key it hashes names.
+    pub(super) check: u64,
+    /// Hashes and nanoseconds.
+    pub(super) used: Vec<(u64, u64)>,
 }
 
 impl<'a> NodeMessage<'a> {

@@ -7,6 +7,7 @@
 mod address;
 mod agent;
 mod answers;
+mod budgets;
 mod calls;
 mod changes;
 mod condition;

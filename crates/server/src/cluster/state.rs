@@ -31,6 +31,7 @@ metrics! {
     LeasesLost, Counter, "cluster_leases_lost_total", "Times the lease of this node had ended, or its record was gone.";
     Swept, Counter, "cluster_members_swept_total", "Members of dead nodes that this node has removed from presence.";
     SettingsRevision, Gauge, "cluster_settings_revision", "The newest change of all nodes' settings that this node runs.";
+    BudgetsForgotten, Counter, "cluster_budget_charges_forgotten_total", "Charges of shared budgets that were not announced to other nodes: more than 65,536 budgets were used at once.";
     Resyncs, Counter, "cluster_member_resyncs_total", "Times all members of this node were compared with what Redis has.";
 }
 

@@ -145,6 +145,12 @@ pub(super) trait Store: Send + Sync {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
+    /// The key of all nodes that names of budgets are hashed by: `made`, if there was none. `None`: the store has no place for one, and
+    /// budgets are each node's own.
+    fn budgets_key(&self, _made: [u8; 16]) -> Begun<Option<[u8; 16]>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     /// Keeps a call for nodes that are away, in place of an earlier one under the same name.
     fn keep(&self, name: &str, call: Vec<u8>) -> Begun<()>;
 

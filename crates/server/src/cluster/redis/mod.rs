@@ -10,6 +10,7 @@
 //! | `:members:CHANNEL` | hash: session id → who it is, and the uid of its node ([`members`]) |
 //! | `:channels:UID` | set: channels of which a process has members |
 //! | `:users:UID` | hash: user → the version of the entry and how many connections a process has of it ([`user_counts`]) |
+//! | `:budgets` | the key that names of budgets are hashed by ([`budgets_key`]) |
 //! | `:revocations` | hash: what is revoked → the call that revokes it, for nodes that were away |
 //! | `:settings` | hash: changes of all nodes' settings, sealed, by number ([`settings_log`]) |
 //! | `:settings:claim` | the node that makes such a change |
@@ -18,6 +19,7 @@
 //! | `:calls`, `:calls:UID` | channels: to all nodes, to one |
 
 mod address;
+mod budgets_key;
 mod kept;
 mod lease;
 mod link;
@@ -131,6 +133,11 @@ impl Store for RedisStore {
     fn count_users(&self, write: UserWrite) -> Begun<Vec<u64>> {
         let store = self.clone();
         Box::pin(async move { user_counts::write(&store, &write).await })
+    }
+
+    fn budgets_key(&self, made: [u8; 16]) -> Begun<Option<[u8; 16]>> {
+        let store = self.clone();
+        Box::pin(async move { budgets_key::read(&store, made).await.map(Some) })
     }
 
     fn keep(&self, name: &str, call: Vec<u8>) -> Begun<()> {
