@@ -54,6 +54,11 @@ pub struct Server {
     /// caps it at `net.core.somaxconn`.
     #[schemars(range(min = 1, max = 1_048_576), extend("x-applies" = LIVE))]
     pub backlog: u32,
+    /// How late a worker may look at what connected clients send, in milliseconds, so that it wakes once for many of them;
+    /// 0: at once. What is published to them leaves at once in any case. For a node with very many clients that only listen:
+    /// their pongs cost less then. A change from 0 holds for clients that connect after it, any other for all.
+    #[schemars(range(max = 100), extend("x-applies" = LIVE))]
+    pub coalesce_ms: u32,
 }
 
 impl Default for Server {
@@ -71,6 +76,7 @@ impl Default for Server {
             node: 0,
             name: String::new(),
             backlog: 65_535,
+            coalesce_ms: 0,
         }
     }
 }

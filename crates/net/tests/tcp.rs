@@ -59,6 +59,10 @@ impl Handler for Echo {
         match bytes {
             b"close" => cx.close(conn),
             b"abort" => cx.abort(conn),
+            b"coalesce" => {
+                cx.coalesce_input(conn);
+                cx.write(conn, b"coalesced").unwrap();
+            }
             b"bye" => {
                 cx.write(conn, b"bye").unwrap();
                 cx.shutdown_write(conn);
@@ -186,6 +190,44 @@ fn a_peer_that_reads_nothing_takes_little_of_the_kernels_memory() {
     server.until(|flood, _| flood.taken > 0);
     let taken = server.ask(|flood, _| flood.taken);
     assert!(taken < 1 << 20, "{taken}");
+}
+
+/// Nothing is read before it is due, then all of it: more than the loop takes from the kernel at once, too.
+#[test]
+fn coalesced_input_is_read_once_for_all() {
+    let (handler, events) = echo();
+    let config = LoopConfig { coalesce_ms: 50, events_max: 4, ..LoopConfig::default() };
+    let server = run_with(handler, config, ListenConfig::tcp());
+    server.ask(|_, cx| cx.set_clock(1_000));
+    let mut peers: Vec<Peer> = (0..10).map(|_| server.connect()).collect();
+    for peer in &mut peers {
+        // Who says it twice is not registered twice.
+        peer.says("coalesce").hears("coalesced");
+    }
+    for round in 1..=3 {
+        let read = server.ask(|_, cx| cx.stats().reads);
+        peers.iter_mut().for_each(|peer| drop(peer.says("coalesce")));
+        // Others are heard meanwhile, and the loop sends.
+        server.connect().says("hello").hears("hello");
+        server.until(|_, cx| cx.stats().connections == 10);
+        let others = server.ask(|_, cx| cx.stats().reads) - read;
+        assert!(others <= 3, "{others} reads, and ten peers wait to be read");
+        server.ask(move |_, cx| cx.set_clock(1_000 + round * 50));
+        peers.iter_mut().for_each(|peer| drop(peer.hears("coalesced")));
+    }
+    // An end is noticed as late, and input that came before it is not lost.
+    peers[0].says("the last").finishes();
+    server.ask(|_, cx| cx.set_clock(2_000));
+    server.until(|_, cx| {
+        cx.set_clock(cx.now_ms() + 50);
+        cx.stats().connections == 9
+    });
+    peers[0].hears("the last").hears_the_end();
+    assert!(events.try_iter().any(|event| event == Event::Eof));
+    // From now on nobody waits.
+    server.ask(|_, cx| cx.set_coalesce_ms(0));
+    peers[1].says("at once").hears("at once");
+    server.connect().says("coalesce").hears("coalesced").says("at once").hears("at once");
 }
 
 #[test]

@@ -41,6 +41,9 @@ pub struct LoopConfig {
     pub name_cache_ms: u64,
     /// Level of permessage-deflate, from 1 (fast) to 9 (small).
     pub deflate_level: u32,
+    /// How late the input of connections that are [coalesced](crate::Context::coalesce_input) may be reported, in
+    /// milliseconds; 0: not at all, and none is.
+    pub coalesce_ms: u64,
     /// Events taken from the kernel at once.
     pub events_max: usize,
     /// Buffers kept for the next connection that needs one, each of 32 KiB at most.
@@ -67,6 +70,7 @@ impl Default for LoopConfig {
             linger_ms: 2000,
             name_cache_ms: 30_000,
             deflate_level: 1,
+            coalesce_ms: 0,
             events_max: 1024,
             spare_buffers_max: 256,
         }

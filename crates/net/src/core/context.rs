@@ -9,6 +9,7 @@ use std::time::Instant;
 use mio::unix::SourceFd;
 use mio::{Interest, Poll};
 
+use super::coalesce::Coalesced;
 use super::config::{Limits, LoopConfig};
 use super::connection::{ConnId, Flags, Phase};
 use super::dial::Dials;
@@ -53,6 +54,7 @@ pub struct Context<D> {
     pub(crate) listeners: Listeners,
     pub(crate) timers: Timers<D>,
     pub(crate) unauthenticated: Unauthenticated,
+    pub(crate) coalesced: Option<Coalesced>,
     pub(crate) dials: Dials,
     pub(crate) signals: Option<Signals>,
     pub(crate) foreign: Foreign,
@@ -129,6 +131,7 @@ impl<D: Default> Context<D> {
             listeners: Listeners::default(),
             timers: Timers::new(),
             unauthenticated: Unauthenticated::default(),
+            coalesced: None,
             dials: Dials::default(),
             signals: None,
             foreign: Foreign::default(),

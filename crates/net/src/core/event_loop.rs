@@ -7,6 +7,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest};
 use std::os::fd::AsRawFd;
 
+use super::coalesce::Coalesced;
 use super::config::LoopConfig;
 use super::connection::{ConnId, Flags, Phase};
 use super::context::Context;
@@ -150,6 +151,12 @@ impl<H: Handler> EventLoop<H> {
                         handler.on_signal(cx, signal);
                     }
                 }
+                Token::Coalesced => {
+                    let at_ms = cx.now_ms + cx.config.coalesce_ms;
+                    if let Some(coalesced) = &mut cx.coalesced {
+                        coalesced.handle_first(at_ms);
+                    }
+                }
                 Token::Inbox => {
                     for call in self.inbox.take() {
                         call(handler, cx);
@@ -157,6 +164,7 @@ impl<H: Handler> EventLoop<H> {
                 }
             }
         }
+        cx.coalesced_due(handler)?;
         cx.leftovers(handler, unread);
         cx.timers_due(handler);
         cx.reap_closed(handler);
@@ -186,7 +194,8 @@ impl<D: Default> Context<D> {
     /// How long nothing is due, at most `limit`.
     fn time_to_deadline(&self, limit: Option<Duration>) -> Option<Duration> {
         let deadline_ms = self.wheel.next_tick().map(|tick| tick * self.config.deadline_tick_ms);
-        [deadline_ms, self.timers.next_ms(), self.listeners.retry_at_ms]
+        let coalesced_ms = self.coalesced.as_ref().and_then(Coalesced::due_ms);
+        [deadline_ms, self.timers.next_ms(), self.listeners.retry_at_ms, coalesced_ms]
             .into_iter()
             .flatten()
             .min()
@@ -196,7 +205,7 @@ impl<D: Default> Context<D> {
             .min()
     }
 
-    fn conn_event<H: Driver<Data = D>>(
+    pub(crate) fn conn_event<H: Driver<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,

@@ -5,6 +5,7 @@ use std::io;
 use std::ops::BitOr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
+use mio::Poll;
 use mio::unix::SourceFd;
 use rustix::event::epoll;
 
@@ -83,6 +84,12 @@ impl Foreign {
     }
 }
 
+/// The descriptor of an epoll.
+pub(crate) fn descriptor(poll: &Poll) -> BorrowedFd<'_> {
+    // SAFETY: the descriptor is open as long as `poll` is, which the result borrows.
+    unsafe { BorrowedFd::borrow_raw(poll.as_raw_fd()) }
+}
+
 impl<D> Context<D> {
     /// Watches a descriptor that is not a connection; `on_fd` is called with `token` when it is as asked. A descriptor that
     /// is watched already changes its interest. The caller keeps it open until [`Context::deregister_fd`].
@@ -104,8 +111,7 @@ impl<D> Context<D> {
             .unwrap_or(places_len);
         let event: mio::Token = Token::Foreign(place as u32).into();
         let data = epoll::EventData::new_u64(event.0 as u64);
-        // SAFETY: the descriptor is that of `self.poll`, which outlives the call.
-        let epoll = unsafe { BorrowedFd::borrow_raw(self.poll.as_raw_fd()) };
+        let epoll = descriptor(&self.poll);
         match known {
             Some(_) => epoll::modify(epoll, fd, data, interest.flags())?,
             None => epoll::add(epoll, fd, data, interest.flags())?,

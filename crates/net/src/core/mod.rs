@@ -2,6 +2,7 @@
 //! the state in a record and the trait [`driver::Driver`].
 
 pub(crate) mod close;
+pub(crate) mod coalesce;
 pub(crate) mod config;
 pub(crate) mod connect;
 pub(crate) mod connection;

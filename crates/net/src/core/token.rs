@@ -17,6 +17,7 @@ pub(crate) enum Token {
     Resolver,
     Signals,
     Inbox,
+    Coalesced,
 }
 
 /// The index no connection has.
@@ -34,6 +35,7 @@ impl From<Token> for mio::Token {
             Token::Foreign(place) => other(3, place),
             Token::Attempt { dial, attempt } => other(4, dial << 6 | attempt),
             Token::Resolver => other(5, 0),
+            Token::Coalesced => other(6, 0),
         };
         mio::Token(id.to_u64() as usize)
     }
@@ -49,7 +51,8 @@ impl From<mio::Token> for Token {
             (OTHER, 2) => Token::Listener(place),
             (OTHER, 3) => Token::Foreign(place),
             (OTHER, 4) => Token::Attempt { dial: place >> 6, attempt: place & 63 },
-            (OTHER, _) => Token::Resolver,
+            (OTHER, 5) => Token::Resolver,
+            (OTHER, _) => Token::Coalesced,
             _ => Token::Conn(id),
         }
     }
@@ -70,6 +73,7 @@ mod tests {
             Token::Resolver,
             Token::Signals,
             Token::Inbox,
+            Token::Coalesced,
         ] {
             assert_eq!(Token::from(mio::Token::from(token)), token);
         }

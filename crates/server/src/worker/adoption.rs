@@ -90,6 +90,7 @@ impl Worker<'_> {
                 tracing::warn!(worker = self.index, %error, "server.pin_workers has no effect");
             }
         }
+        cx.set_coalesce_ms(u64::from(new.server.coalesce_ms));
         if old.limits != new.limits {
             self.hub.set_limits(&hub_config(self.index, 0, &state, newest));
             self.endpoint.set_ring_slots(new.limits.bus_slots as usize);

@@ -231,6 +231,7 @@ impl Worker<'_> {
             link.protocol_state.connected();
         }
         self.authenticated(cx, conn);
+        cx.coalesce_input(conn);
         let facts = match accepted.by_proxy {
             true => Some(TokenFacts::of_proxy(now.unix_ms / 1000, identity.expire_at_s)),
             false => self.token_facts(identity),

@@ -204,7 +204,11 @@ impl<'w> Worker<'w> {
         state.rollout.wake(index, 0);
         state.loop_stats[index].wakes();
         // The bound on connections is `limits.connections_max`, which may change: see `admit`.
-        let config = LoopConfig { spare_buffers_max: SPARE_BUFFERS_MAX, ..LoopConfig::default() };
+        let config = LoopConfig {
+            spare_buffers_max: SPARE_BUFFERS_MAX,
+            coalesce_ms: u64::from(state.settings.load().config.server.coalesce_ms),
+            ..LoopConfig::default()
+        };
         let mut event_loop = EventLoop::new(config)?;
         let mut worker = Worker::new(index, incarnation, state, endpoint, boot)?;
         worker.begin_program(event_loop.context(), incarnation)?;

@@ -128,6 +128,7 @@ impl Worker<'_> {
             link.protocol_state.connected();
         }
         self.authenticated(cx, conn);
+        cx.coalesce_input(conn);
         self.population_changed(user);
         let socket_id = self.pusher.begin(session, &app.name);
         self.emit_connect(session, user, encoding);

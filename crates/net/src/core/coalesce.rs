@@ -1,0 +1,130 @@
+//! Connections whose input may wait, so that a loop wakes once for what many of them send, as a network card coalesces
+//! interrupts.
+//!
+//! They are watched by an epoll of their own, which the loop's epoll watches for one event (`EPOLLONESHOT`). The first that
+//! sends something after a while of silence wakes the loop, which then leaves the others alone for
+//! [`coalesce_ms`](crate::LoopConfig::coalesce_ms), takes what has come until then in one go, and waits for the next first.
+//! What else the loop waits for (its inbox, timers, other connections) is not delayed, and neither is what it sends.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll};
+use rustix::event::epoll;
+
+use super::connection::{ConnId, Phase};
+use super::context::Context;
+use super::driver::Driver;
+use super::foreign::descriptor;
+use super::token::Token;
+
+/// The connections of a loop whose input may wait.
+#[derive(Debug)]
+pub(crate) struct Coalesced {
+    poll: Poll,
+    events: Events,
+    /// When what has come is taken; `None` while nothing has.
+    due_ms: Option<u64>,
+}
+
+impl Coalesced {
+    fn new(outer: &Poll, events_max: usize) -> io::Result<Coalesced> {
+        let poll = Poll::new()?;
+        let coalesced =
+            Coalesced { poll, events: Events::with_capacity(events_max.max(1)), due_ms: None };
+        let (data, flags) = Coalesced::one_event();
+        epoll::add(descriptor(outer), descriptor(&coalesced.poll), data, flags)?;
+        Ok(coalesced)
+    }
+
+    fn one_event() -> (epoll::EventData, epoll::EventFlags) {
+        let token: mio::Token = Token::Coalesced.into();
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        (epoll::EventData::new_u64(token.0 as u64), flags)
+    }
+
+    pub(crate) fn due_ms(&self) -> Option<u64> {
+        self.due_ms
+    }
+
+    /// Something has come, for the first time since the last was taken.
+    pub(crate) fn handle_first(&mut self, at_ms: u64) {
+        self.due_ms = Some(at_ms);
+    }
+}
+
+impl<D: Default> Context<D> {
+    /// What the peer sends from now on, and that there is room again to send to it, may be reported up to
+    /// [`coalesce_ms`](crate::LoopConfig::coalesce_ms) late. For a connection that has little to say, such as a subscriber.
+    /// Without effect where that is 0.
+    pub fn coalesce_input(&mut self, conn: ConnId) {
+        if self.config.coalesce_ms > 0 {
+            // Where no descriptor is left for another epoll, the connection stays where it is watched.
+            let _ = self.move_to_coalesced(conn);
+        }
+    }
+
+    fn move_to_coalesced(&mut self, conn: ConnId) -> io::Result<()> {
+        let Some(record) = self.slab.get(conn).filter(|record| record.phase == Phase::Open) else {
+            return Ok(());
+        };
+        let raw = record.fd().as_raw_fd();
+        let coalesced = match &mut self.coalesced {
+            Some(coalesced) => coalesced,
+            empty => empty.insert(Coalesced::new(&self.poll, self.config.events_max)?),
+        };
+        let both = Interest::READABLE | Interest::WRITABLE;
+        // Registered a second time, it is there already.
+        match coalesced.poll.registry().register(
+            &mut SourceFd(&raw),
+            Token::Conn(conn).into(),
+            both,
+        ) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            registered => {
+                registered?;
+                self.poll.registry().deregister(&mut SourceFd(&raw))
+            }
+        }
+    }
+
+    /// How late the input of connections that are [coalesced](Context::coalesce_input) may be from now on, in milliseconds.
+    /// With 0 it is not, and no further connection is coalesced.
+    pub fn set_coalesce_ms(&mut self, ms: u64) {
+        self.config.coalesce_ms = ms;
+    }
+
+    /// Takes what has come, if it is due.
+    pub(crate) fn coalesced_due<H: Driver<Data = D>>(&mut self, handler: &mut H) -> io::Result<()> {
+        let now_ms = self.now_ms();
+        let Some(coalesced) = &mut self.coalesced else { return Ok(()) };
+        if coalesced.due_ms.is_none_or(|at_ms| at_ms > now_ms) {
+            return Ok(());
+        }
+        // Lent to this call, for what handlers do may coalesce others.
+        let mut events = std::mem::replace(&mut coalesced.events, Events::with_capacity(0));
+        let polled = coalesced.poll.poll(&mut events, Some(Duration::ZERO));
+        let mut taken = 0;
+        for event in events.iter().filter(|_| polled.is_ok()) {
+            taken += 1;
+            self.stats.events += 1;
+            if let Token::Conn(conn) = Token::from(event.token()) {
+                self.conn_event(handler, conn, event);
+            }
+        }
+        let Some(coalesced) = &mut self.coalesced else { return Ok(()) };
+        coalesced.events = events;
+        // Where there is more than was taken, the rest follows in the next turn.
+        if taken < self.config.events_max.max(1) {
+            coalesced.due_ms = None;
+            let (data, flags) = Coalesced::one_event();
+            epoll::modify(descriptor(&self.poll), descriptor(&coalesced.poll), data, flags)?;
+        }
+        match polled {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
