@@ -508,3 +508,19 @@ fn clients_do_not_learn_the_name_of_the_machine() {
     // It is the uid of the process, made at its start: empty in this one.
     assert_eq!(connected["connect"]["node"].as_str().unwrap_or(""), cluster.state.uid);
 }
+
+#[test]
+fn clients_whose_input_is_coalesced_hear_at_once_and_their_end_is_noticed() {
+    let mut cluster = Cluster::start_with(2, |config| config.server.coalesce_ms = 50);
+    let mut clients: Vec<Listener> =
+        (0..8).map(|_| Listener::connect(cluster.address, "news")).collect();
+    for message in 1..=20 {
+        let body = format!("{{\"channel\":\"news\",\"data\":{message}}}");
+        assert!(cluster.post("/api/publish", &body).contains("\"offset\""));
+        for client in &mut clients {
+            assert_eq!(client.next().unwrap()["pub"]["data"], message);
+        }
+    }
+    drop(clients);
+    cluster.look_after_until(|state| state.admissions.total() == 0);
+}
