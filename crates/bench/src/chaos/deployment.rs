@@ -1,5 +1,6 @@
 //! The servers of Redis that the nodes share, alone or in company, each behind a proxy at the address that all others know.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,6 +14,8 @@ use dunlin_wire::backoff::Jitter;
 
 /// Until servers have found each other, or one has taken the place of another.
 const TIMEOUT: Duration = Duration::from_secs(90);
+/// An order that Sentinels have taken may come to nothing on a machine with much to do.
+const ORDERED_AGAIN: Duration = Duration::from_secs(15);
 const TURN: Duration = Duration::from_millis(50);
 const PORT: u16 = 6379;
 /// Behind the proxy.
@@ -291,20 +294,34 @@ impl Deployment {
 
     /// An operator has a replica take the place of a primary.
     pub(super) fn fail_over(&self, at: usize, random: &mut Jitter) -> Result<(), Error> {
-        match self.layout {
-            Layout::Single => return Ok(()),
-            Layout::Sentinel => {
-                let sentinel = random.below(SENTINELS as u64) as usize;
+        let sentinel = random.below(SENTINELS as u64) as usize;
+        let order = |all: &Self| -> Result<(), Error> {
+            match all.layout {
+                Layout::Single => return Ok(()),
                 // For some seconds after another failover it is refused.
-                self.until("a Sentinel takes the order", |all| {
-                    all.sentinels[sentinel].call(&["SENTINEL", "FAILOVER", "main"]).is_ok()
-                })?;
-            }
-            Layout::Cluster => {
-                self.servers[self.replica(at)?].redis.call(&["CLUSTER", "FAILOVER"])?;
-            }
+                Layout::Sentinel => {
+                    all.sentinels[sentinel].call(&["SENTINEL", "FAILOVER", "main"])?
+                }
+                Layout::Cluster => all.call(all.replica(at)?, &["CLUSTER", "FAILOVER"])?,
+            };
+            Ok(())
+        };
+        if self.layout == Layout::Single {
+            return Ok(());
         }
-        self.until("a replica becomes primary", |all| !all.is_primary(at))
+        // One that was taken is given up where it takes too long; an operator orders it again.
+        let last = Cell::new(None);
+        self.until("a replica becomes primary", |all| {
+            if !all.is_primary(at) {
+                return true;
+            }
+            if last.get().is_none_or(|at: Instant| at.elapsed() > ORDERED_AGAIN)
+                && order(all).is_ok()
+            {
+                last.set(Some(Instant::now()));
+            }
+            false
+        })
     }
 
     /// The replica of a primary of a cluster.
