@@ -206,14 +206,18 @@ fn coalesced_input_is_read_once_for_all() {
     }
     for round in 1..=3 {
         let read = server.ask(|_, cx| cx.stats().reads);
-        peers.iter_mut().for_each(|peer| drop(peer.says("coalesce")));
+        for peer in &mut peers {
+            peer.says("coalesce");
+        }
         // Others are heard meanwhile, and the loop sends.
         server.connect().says("hello").hears("hello");
         server.until(|_, cx| cx.stats().connections == 10);
         let others = server.ask(|_, cx| cx.stats().reads) - read;
         assert!(others <= 3, "{others} reads, and ten peers wait to be read");
         server.ask(move |_, cx| cx.set_clock(1_000 + round * 50));
-        peers.iter_mut().for_each(|peer| drop(peer.hears("coalesced")));
+        for peer in &mut peers {
+            peer.hears("coalesced");
+        }
     }
     // An end is noticed as late, and input that came before it is not lost.
     peers[0].says("the last").finishes();
