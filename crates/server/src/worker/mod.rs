@@ -204,11 +204,7 @@ impl<'w> Worker<'w> {
         state.rollout.wake(index, 0);
         state.loop_stats[index].wakes();
         // The bound on connections is `limits.connections_max`, which may change: see `admit`.
-        let config = LoopConfig {
-            spare_buffers_max: SPARE_BUFFERS_MAX,
-            coalesce_ms: u64::from(state.settings.load().config.server.coalesce_ms),
-            ..LoopConfig::default()
-        };
+        let config = LoopConfig { spare_buffers_max: SPARE_BUFFERS_MAX, ..LoopConfig::default() };
         let mut event_loop = EventLoop::new(config)?;
         let mut worker = Worker::new(index, incarnation, state, endpoint, boot)?;
         worker.begin_program(event_loop.context(), incarnation)?;
@@ -303,6 +299,7 @@ impl<'w> Worker<'w> {
         let (index, state) = (self.index, Arc::clone(&self.state));
         cx.register_fd(self.endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
         cx.run_every(1000, Timer::Second as u64);
+        cx.set_coalesce_ms(u64::from(self.settings.config.server.coalesce_ms));
         self.bound_unauthenticated(cx);
         self.bound_buffers(cx);
         if state.lifecycle() == Lifecycle::Draining {
