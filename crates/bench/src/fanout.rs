@@ -80,44 +80,44 @@ pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
     options.target.settle()?;
     let clock = Clock::new();
     let scratch = Scratch::temporary("bench")?;
-    let mut entrants = Vec::new();
+    let mut candidates = Vec::new();
     if options.floor {
-        entrants.push(Entrant::new(Source::Floor, "floor".to_owned()));
+        candidates.push(Candidate::new(Source::Floor, "floor".to_owned()));
     }
     for &name in &options.peer {
         let peer = crate::peer::peer(name, &scratch)?;
-        let mut entrant = Entrant::new(Source::Peer(name), peer.name.to_owned());
-        entrant.version = peer.version;
-        entrants.push(entrant);
+        let mut candidate = Candidate::new(Source::Peer(name), peer.name.to_owned());
+        candidate.version = peer.version;
+        candidates.push(candidate);
     }
     if !options.without_target {
-        entrants.push(Entrant::new(Source::Target, options.name.clone()));
+        candidates.push(Candidate::new(Source::Target, options.name.clone()));
     }
-    if entrants.is_empty() {
+    if candidates.is_empty() {
         return Err(Error::new("nothing to measure: --without-target needs --floor or --peer"));
     }
 
-    let turns = u64::from(options.rounds) * entrants.len() as u64;
+    let turns = u64::from(options.rounds) * candidates.len() as u64;
     let mut progress = Progress::new("fan-out: turns", turns);
     let mut done = 0;
     let mut all_arrived = true;
     for round in 0..options.rounds as usize {
-        for place in 0..entrants.len() {
-            let next = (round + place) % entrants.len();
-            all_arrived &= entrants[next].turn(options, &scratch, clock)?;
+        for place in 0..candidates.len() {
+            let next = (round + place) % candidates.len();
+            all_arrived &= candidates[next].turn(options, &scratch, clock)?;
             done += 1;
             progress.set(done);
         }
     }
     drop(progress);
 
-    let floor_rounds: Option<Vec<Round>> = entrants
+    let floor_rounds: Option<Vec<Round>> = candidates
         .iter()
-        .find(|entrant| matches!(entrant.source, Source::Floor))
+        .find(|candidate| matches!(candidate.source, Source::Floor))
         .map(|floor| floor.rounds.clone());
     let clean = all_arrived
-        && entrants.iter().all(|entrant| entrant.faults.is_none() && entrant.closed == 0);
-    let finish = |entrant: Entrant| entrant.finish(floor_rounds.as_deref());
+        && candidates.iter().all(|candidate| candidate.faults.is_none() && candidate.closed == 0);
+    let finish = |candidate: Candidate| candidate.finish(floor_rounds.as_deref());
     options.output.report(
         "fanout",
         &json!({
@@ -126,7 +126,7 @@ pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
             "publishes_per_round": options.publishes,
             "batch": (options.mode == Mode::Batch).then_some(options.batch),
             "rounds": options.rounds,
-            "contenders": entrants.into_iter().map(finish).collect::<Vec<_>>(),
+            "contenders": candidates.into_iter().map(finish).collect::<Vec<_>>(),
         }),
     )?;
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
@@ -142,7 +142,7 @@ enum Source {
 
 /// A server that takes part, and what its turns have shown so far.
 #[derive(Debug)]
-struct Entrant {
+struct Candidate {
     source: Source,
     name: String,
     version: Option<String>,
@@ -157,7 +157,7 @@ struct Entrant {
     closed: u64,
 }
 
-impl Entrant {
+impl Candidate {
     fn new(source: Source, name: String) -> Self {
         Self {
             source,

@@ -52,25 +52,25 @@ impl From<Errno> for Broken {
 
 /// Where one connection is opened to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum At<'a> {
+pub(crate) enum PeerAddr<'a> {
     Network(SocketAddr),
     Unix(&'a Path),
 }
 
 /// A socket that is connecting; it is writable when it is done, one way or the other.
-pub(crate) fn begin(at: At<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn begin(at: PeerAddr<'_>) -> io::Result<OwnedFd> {
     let family = match at {
-        At::Network(address) if address.is_ipv4() => AddressFamily::INET,
-        At::Network(_) => AddressFamily::INET6,
-        At::Unix(_) => AddressFamily::UNIX,
+        PeerAddr::Network(address) if address.is_ipv4() => AddressFamily::INET,
+        PeerAddr::Network(_) => AddressFamily::INET6,
+        PeerAddr::Unix(_) => AddressFamily::UNIX,
     };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, NONBLOCKING, None)?;
     let outcome = match at {
-        At::Network(address) => {
+        PeerAddr::Network(address) => {
             sockopt::set_tcp_nodelay(&socket, true)?;
             rustix::net::connect(&socket, &address)
         }
-        At::Unix(path) => rustix::net::connect(&socket, &SocketAddrUnix::new(path)?),
+        PeerAddr::Unix(path) => rustix::net::connect(&socket, &SocketAddrUnix::new(path)?),
     };
     match outcome {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
@@ -79,7 +79,7 @@ pub(crate) fn begin(at: At<'_>) -> io::Result<OwnedFd> {
 }
 
 impl Transport {
-    pub(crate) fn connect(at: At<'_>, tls: Option<&Tls>) -> io::Result<Self> {
+    pub(crate) fn connect(at: PeerAddr<'_>, tls: Option<&Tls>) -> io::Result<Self> {
         let socket = begin(at)?;
         let tls = match tls {
             None => None,

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, Lost, Received};
+use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, LostCommand, Received};
 use dunlin_net::{
     CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, ServerAddr,
     TimerId, Tls,
@@ -179,7 +179,7 @@ fn a_server_that_comes_back_finds_its_subscribers_and_what_waited() {
     stage.event_loop.turn(&mut stage.notes, Some(Duration::ZERO)).unwrap();
     drop(server);
     stage.until(|notes| notes.closes > 0);
-    assert_eq!(stage.notes.client.poll_lost(), Some(Lost { token: 2, sent: true }));
+    assert_eq!(stage.notes.client.poll_lost(), Some(LostCommand { token: 2, sent: true }));
     assert_eq!(stage.notes.client.poll_lost(), None);
 
     let mut taken = 0;
@@ -313,8 +313,8 @@ fn what_had_not_left_is_lost_and_known_not_to_have_happened() {
     stage.event_loop.turn(&mut stage.notes, Some(Duration::ZERO)).unwrap();
     stage.notes.client.reconnect(stage.event_loop.context());
     stage.until(|notes| notes.greeted == 2);
-    assert_eq!(stage.notes.client.poll_lost(), Some(Lost { token: 1, sent: true }));
-    assert_eq!(stage.notes.client.poll_lost(), Some(Lost { token: 2, sent: false }));
+    assert_eq!(stage.notes.client.poll_lost(), Some(LostCommand { token: 1, sent: true }));
+    assert_eq!(stage.notes.client.poll_lost(), Some(LostCommand { token: 2, sent: false }));
     stage.command(3, &["EXISTS", "never"]).unwrap();
     stage.until(|notes| notes.replies.len() == 1);
     assert_eq!(stage.notes.replies[0], (3, "Integer(0)".to_owned()));

@@ -3,7 +3,7 @@
 use dunlin_wire::http1::{Body, BodyDecoder, Error, HeaderSlots, Limits, decode_response};
 use dunlin_wire::http1::{Decoded, Method};
 
-use crate::head::{Head, Known, Meaning};
+use crate::head::{Head, Known, ParsedHead};
 use crate::in_flight::{InFlight, Queue};
 use crate::{Kind, ProtocolError};
 
@@ -343,7 +343,7 @@ impl Connection {
     fn begin(
         &mut self,
         request: &InFlight,
-        meaning: &Meaning,
+        meaning: &ParsedHead,
         head: &Head<'_>,
         sink: &mut impl Sink,
     ) -> Option<Progress> {
@@ -415,7 +415,7 @@ impl Connection {
         bytes: &[u8],
         seen: usize,
         kind: Kind,
-    ) -> Result<Option<(Meaning, usize)>, ProtocolError> {
+    ) -> Result<Option<(ParsedHead, usize)>, ProtocolError> {
         if !worth_decoding(bytes, seen, self.limits.head_bytes_max) {
             return Ok(None);
         }

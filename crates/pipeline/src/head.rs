@@ -64,13 +64,13 @@ impl fmt::Debug for Head<'_> {
 
 /// What a head was found to mean.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Meaning {
+pub(crate) struct ParsedHead {
     pub(crate) status: u16,
     pub(crate) keep_alive: bool,
     pub(crate) body: BodyDecoder,
 }
 
-impl Meaning {
+impl ParsedHead {
     pub(crate) fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
@@ -95,7 +95,7 @@ impl Meaning {
 #[derive(Debug)]
 pub(crate) struct Known {
     bytes: Vec<u8>,
-    meaning: Meaning,
+    meaning: ParsedHead,
     framing: u8,
 }
 
@@ -104,7 +104,7 @@ const KNOWN_BYTES_MAX: usize = 1024;
 
 impl Default for Known {
     fn default() -> Known {
-        let meaning = Meaning { status: 0, keep_alive: false, body: BodyDecoder::none() };
+        let meaning = ParsedHead { status: 0, keep_alive: false, body: BodyDecoder::none() };
         Known { bytes: Vec::new(), meaning, framing: 0 }
     }
 }
@@ -112,7 +112,7 @@ impl Default for Known {
 impl Known {
     /// What the head at the start of `bytes` means, if it is the one known, and its length.
     #[inline]
-    pub(crate) fn recognise(&self, bytes: &[u8], kind: Kind) -> Option<(Meaning, usize)> {
+    pub(crate) fn recognise(&self, bytes: &[u8], kind: Kind) -> Option<(ParsedHead, usize)> {
         let length = self.bytes.len();
         if length == 0 || self.framing != kind.framing() || !bytes.starts_with(&self.bytes) {
             return None;
@@ -126,11 +126,11 @@ impl Known {
         bytes: &[u8],
         kind: Kind,
         limits: &Limits,
-    ) -> Result<Option<(Meaning, usize)>, Error> {
+    ) -> Result<Option<(ParsedHead, usize)>, Error> {
         let mut slots = HeaderSlots::new();
         let decoded = http1::decode_response(bytes, &mut slots, limits, kind.method())?;
         let Decoded::Head(head, length) = decoded else { return Ok(None) };
-        let meaning = Meaning { status: head.status, keep_alive: head.keep_alive, body: head.body };
+        let meaning = ParsedHead { status: head.status, keep_alive: head.keep_alive, body: head.body };
         // Those that end something come once, and are not worth forgetting the one that repeats.
         if length <= KNOWN_BYTES_MAX && head.keep_alive && !head.is_interim() {
             self.bytes.clear();

@@ -46,18 +46,18 @@ struct Server {
 /// The certificates in use. Their files may change while the configuration does not.
 #[derive(Debug, Default)]
 struct Certificates {
-    chosen: ArcSwap<Chosen>,
+    chosen: ArcSwap<CertificateSet>,
 }
 
 /// Certificates by the names they bear.
 #[derive(Debug, Default)]
-struct Chosen {
-    all: Vec<Opened>,
+struct CertificateSet {
+    all: Vec<OpenedCertificate>,
 }
 
 /// One that has been opened.
 #[derive(Clone, Debug)]
-struct Opened {
+struct OpenedCertificate {
     /// Under `tls.certificates`.
     name: Box<str>,
     certified: Arc<CertifiedKey>,
@@ -160,8 +160,8 @@ impl Server {
     }
 }
 
-impl Chosen {
-    fn named(&self, name: &str) -> Option<Opened> {
+impl CertificateSet {
+    fn named(&self, name: &str) -> Option<OpenedCertificate> {
         self.all.iter().find(|opened| *opened.name == *name).cloned()
     }
 }
@@ -185,7 +185,7 @@ impl Certificates {
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let chosen = self.chosen.load();
-        let bears = |opened: &&Opened, name: &str| opened.names.iter().any(|of| matches(of, name));
+        let bears = |opened: &&OpenedCertificate, name: &str| opened.names.iter().any(|of| matches(of, name));
         let named = hello
             .server_name()
             .map(str::to_ascii_lowercase)
@@ -266,9 +266,9 @@ fn roots(pem: &str) -> Result<RootCertStore, String> {
 /// Opens each certificate, and takes the former one in the place of one that cannot be used.
 fn open_all(
     config: &Config,
-    former: impl Fn(&str) -> Option<Opened>,
+    former: impl Fn(&str) -> Option<OpenedCertificate>,
     errors: &mut ConfigErrors,
-) -> Chosen {
+) -> CertificateSet {
     let mut all = Vec::new();
     for (name, certificate) in config.tls.certificates.iter() {
         match open(name, certificate) {
@@ -279,7 +279,7 @@ fn open_all(
             }
         }
     }
-    Chosen { all }
+    CertificateSet { all }
 }
 
 /// The files of all certificates, with what shows that one has changed.
@@ -291,7 +291,7 @@ pub(crate) fn file_times(config: &Config) -> Vec<(Arc<str>, Option<SystemTime>)>
 }
 
 /// Opens a certificate.
-fn open(name: &str, certificate: &Certificate) -> Result<Opened, ConfigError> {
+fn open(name: &str, certificate: &Certificate) -> Result<OpenedCertificate, ConfigError> {
     let path = || Path::of("tls.certificates").join(name);
     let text = |key: &str, inline: Option<&str>, file: Option<&str>| match (inline, file) {
         (Some(inline), _) => Ok((path().join(key), inline.to_owned())),
@@ -358,7 +358,7 @@ fn open(name: &str, certificate: &Certificate) -> Result<Opened, ConfigError> {
             "take an ECDSA, Ed25519 or RSA key",
         ),
     })?;
-    Ok(Opened { name: name.into(), certified: Arc::new(certified), names, not_after_s })
+    Ok(OpenedCertificate { name: name.into(), certified: Arc::new(certified), names, not_after_s })
 }
 
 /// Reads a file that somebody has named: a pipe would keep the thread waiting, a device would never end.

@@ -74,7 +74,7 @@ pub struct Dispatcher {
     incarnations: u32,
     /// The hooks that cover a channel.
     routes: FastMap<Arc<str>, Arc<[u32]>>,
-    upstreams: HashMap<Arc<str>, WaitedFor>,
+    upstreams: HashMap<Arc<str>, AwaitedUpstream>,
     pools: Pools,
     /// Requests in flight, by tag.
     in_flight: Vec<Option<InFlight>>,
@@ -87,7 +87,7 @@ pub struct Dispatcher {
 
 /// An upstream, and the queues that wait for a member of it.
 #[derive(Debug)]
-struct WaitedFor {
+struct AwaitedUpstream {
     members: Upstream,
     waiting: VecDeque<QueueId>,
 }
@@ -147,7 +147,7 @@ impl Dispatcher {
                 (None, Some(after)) => {
                     let members = Upstream::new(after, pools);
                     let waiting = VecDeque::new();
-                    self.upstreams.insert(Arc::clone(name), WaitedFor { members, waiting });
+                    self.upstreams.insert(Arc::clone(name), AwaitedUpstream { members, waiting });
                 }
                 (Some(upstream), None) => {
                     upstream.members.clear(pools);

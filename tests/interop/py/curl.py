@@ -118,7 +118,7 @@ def misses_nothing(server):
     assert seen == [(n + 1, n) for n in range(500)]
 
 
-@scenario("curl: a cursor older than the history, or of an earlier life of the server, learns what it misses")
+@scenario("curl: a cursor older than the history, or of an earlier run of the server, learns what it misses")
 def gaps(server):
     server.publish("news", 0)
     cursor = poll(server, ["news"])["cursor"]

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use super::TALK;
-use super::client::{Scene, connect, discard, frame, post, push, websocket};
+use super::client::{AttackPlan, connect, discard, frame, post, push, websocket};
 use crate::protocol::websocket_frame;
 
 /// One way to do harm.
@@ -13,7 +13,7 @@ pub(super) struct Attack {
     pub(super) name: &'static str,
     pub(super) what: &'static str,
     /// Gives how much the server has taken.
-    pub(super) run: fn(&Scene) -> u64,
+    pub(super) run: fn(&AttackPlan) -> u64,
 }
 
 macro_rules! attacks {
@@ -64,78 +64,78 @@ fn there_and_back(number: usize, channel: &str) -> String {
 }
 
 /// Sends one frame after the other until the time is over; gives how many were taken, times `each`.
-fn frames(scene: &Scene, count: usize, each: u64, mut text: impl FnMut(usize) -> String) -> u64 {
-    let Ok(stream) = websocket(scene).map(discard) else { return 0 };
+fn frames(plan: &AttackPlan, count: usize, each: u64, mut text: impl FnMut(usize) -> String) -> u64 {
+    let Ok(stream) = websocket(plan).map(discard) else { return 0 };
     let mut taken = 0;
     for number in 0..count {
         let mut bytes = Vec::new();
         frame(&text(number), &mut bytes);
-        if scene.is_over() || !push(scene, &stream, &bytes) {
+        if plan.is_over() || !push(plan, &stream, &bytes) {
             break;
         }
         taken += each;
     }
-    scene.hold();
+    plan.hold();
     taken
 }
 
-fn one_frame(scene: &Scene) -> u64 {
-    let count = scene.scaled(45_000);
-    frames(scene, 1, count as u64, |_| commands(count, |_| publish(TALK, "{\"n\":1}")))
+fn one_frame(plan: &AttackPlan) -> u64 {
+    let count = plan.scaled(45_000);
+    frames(plan, 1, count as u64, |_| commands(count, |_| publish(TALK, "{\"n\":1}")))
 }
 
-fn publishes(scene: &Scene) -> u64 {
+fn publishes(plan: &AttackPlan) -> u64 {
     let text = commands(500, |_| publish(TALK, "1"));
-    frames(scene, scene.scaled(780_000) / 500, 500, |_| text.clone())
+    frames(plan, plan.scaled(780_000) / 500, 500, |_| text.clone())
 }
 
-fn joins(scene: &Scene) -> u64 {
+fn joins(plan: &AttackPlan) -> u64 {
     let text = commands(500, |number| there_and_back(number, TALK));
-    frames(scene, scene.scaled(60_000) / 500, 250, |_| text.clone())
+    frames(plan, plan.scaled(60_000) / 500, 250, |_| text.clone())
 }
 
-fn names(scene: &Scene) -> u64 {
-    frames(scene, scene.scaled(1_000_000) / 50, 25, |at| {
+fn names(plan: &AttackPlan) -> u64 {
+    frames(plan, plan.scaled(1_000_000) / 50, 25, |at| {
         commands(50, |number| there_and_back(number, &format!("other:{at}-{}", number / 2)))
     })
 }
 
 fn by_api(
-    scene: &Scene,
+    plan: &AttackPlan,
     count: usize,
     mut body: impl FnMut(usize) -> (&'static str, String),
 ) -> u64 {
-    let Ok(stream) = scene.connect().map(discard) else { return 0 };
+    let Ok(stream) = plan.connect().map(discard) else { return 0 };
     let mut taken = 0;
     for number in 0..count {
         let (path, body) = body(number);
-        if scene.is_over() || !push(scene, &stream, &post(scene, path, &body)) {
+        if plan.is_over() || !push(plan, &stream, &post(plan, path, &body)) {
             break;
         }
         taken += 1;
     }
-    scene.hold();
+    plan.hold();
     taken
 }
 
-fn history(scene: &Scene) -> u64 {
+fn history(plan: &AttackPlan) -> u64 {
     let data = "x".repeat(400 << 10);
-    by_api(scene, scene.scaled(1_000), |_| {
+    by_api(plan, plan.scaled(1_000), |_| {
         ("/api/publish", format!("{{\"channel\":\"kept:flood\",\"data\":\"{data}\"}}"))
     })
 }
 
-fn histories(scene: &Scene) -> u64 {
+fn histories(plan: &AttackPlan) -> u64 {
     let data = "x".repeat(40 << 10);
-    by_api(scene, scene.scaled(8_000), |number| {
+    by_api(plan, plan.scaled(8_000), |number| {
         let channel = number % 1_000;
         ("/api/publish", format!("{{\"channel\":\"other:{channel}\",\"data\":\"{data}\"}}"))
     })
 }
 
-fn keys(scene: &Scene) -> u64 {
+fn keys(plan: &AttackPlan) -> u64 {
     let filler = "x".repeat(3 << 20);
-    by_api(scene, scene.scaled(300), |number| {
+    by_api(plan, plan.scaled(300), |number| {
         let key = format!("{number}{filler}");
         (
             "/api/publish",
@@ -146,7 +146,7 @@ fn keys(scene: &Scene) -> u64 {
 
 /// Opens many connections, sends each the same, and holds them; gives how many took all of it.
 fn many(
-    scene: &Scene,
+    plan: &AttackPlan,
     count: usize,
     open: impl Fn() -> std::io::Result<TcpStream>,
     bytes: &[u8],
@@ -154,105 +154,105 @@ fn many(
     let mut held = Vec::new();
     let mut taken = 0;
     for _ in 0..count {
-        if scene.is_over() {
+        if plan.is_over() {
             break;
         }
         let Ok(stream) = open() else { continue };
-        taken += u64::from(push(scene, &stream, bytes));
+        taken += u64::from(push(plan, &stream, bytes));
         held.push(stream);
     }
-    scene.hold();
+    plan.hold();
     taken
 }
 
-fn bodies(scene: &Scene) -> u64 {
+fn bodies(plan: &AttackPlan) -> u64 {
     let mut bytes = format!(
         "POST /api/publish HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 4000000\r\n\r\n",
-        scene.client
+        plan.client
     )
     .into_bytes();
     bytes.resize(bytes.len() + 3_900_000, b' ');
-    many(scene, scene.scaled(320), || scene.connect(), &bytes)
+    many(plan, plan.scaled(320), || plan.connect(), &bytes)
 }
 
-fn half_frames(scene: &Scene) -> u64 {
+fn half_frames(plan: &AttackPlan) -> u64 {
     let mut bytes = Vec::new();
     websocket_frame(0x1, &vec![b' '; 120_000], &mut bytes);
     bytes.truncate(60_000);
-    many(scene, scene.scaled(8_000), || websocket(scene), &bytes)
+    many(plan, plan.scaled(8_000), || websocket(plan), &bytes)
 }
 
-fn half_heads(scene: &Scene) -> u64 {
-    let opened: Vec<_> = (0..scene.scaled(2_000)).filter_map(|_| scene.connect().ok()).collect();
+fn half_heads(plan: &AttackPlan) -> u64 {
+    let opened: Vec<_> = (0..plan.scaled(2_000)).filter_map(|_| plan.connect().ok()).collect();
     let mut head =
         b"GET /connection/websocket HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat(&b'x'));
     let mut taken = 0;
-    while !scene.is_over() {
+    while !plan.is_over() {
         let Some(byte) = head.next() else { break };
         for stream in &opened {
-            taken += u64::from(push(scene, stream, &[*byte]));
+            taken += u64::from(push(plan, stream, &[*byte]));
         }
     }
     taken
 }
 
-fn silence(scene: &Scene) -> u64 {
+fn silence(plan: &AttackPlan) -> u64 {
     let open = |address: SocketAddr| {
-        let count = scene.scaled(4_096);
+        let count = plan.scaled(4_096);
         (0..count).filter_map(|_| connect(address).ok()).collect::<Vec<_>>()
     };
-    let held = [open(scene.admin), open(scene.client)];
-    scene.hold();
+    let held = [open(plan.admin), open(plan.client)];
+    plan.hold();
     held.iter().map(|held| held.len() as u64).sum()
 }
 
 /// Fills a history with 8 MB.
-fn large_history(scene: &Scene) {
+fn large_history(plan: &AttackPlan) {
     let data = "x".repeat(80 << 10);
     let body = format!("{{\"channel\":\"kept:large\",\"data\":\"{data}\"}}");
     for _ in 0..100 {
         // Should one fail, the attack is smaller.
-        let _ = super::request(scene, "/api/publish", &body);
+        let _ = super::request(plan, "/api/publish", &body);
     }
 }
 
-fn polls(scene: &Scene) -> u64 {
-    large_history(scene);
+fn polls(plan: &AttackPlan) -> u64 {
+    large_history(plan);
     let ask = format!(
         "GET /connection/poll?channel=kept:large&cursor=0 HTTP/1.1\r\nHost: {}\r\n\r\n",
-        scene.client
+        plan.client
     );
-    many(scene, scene.scaled(320), || scene.connect(), ask.as_bytes())
+    many(plan, plan.scaled(320), || plan.connect(), ask.as_bytes())
 }
 
-fn batch(scene: &Scene) -> u64 {
-    large_history(scene);
-    let count = scene.scaled(400);
+fn batch(plan: &AttackPlan) -> u64 {
+    large_history(plan);
+    let count = plan.scaled(400);
     let ask = "{\"history\":{\"channel\":\"kept:large\",\"limit\":1000}}";
     let body = format!("{{\"commands\":[{}]}}", vec![ask; count].join(","));
-    let bytes = post(scene, "/api/batch", &body);
-    many(scene, 1, || scene.connect(), &bytes) * count as u64
+    let bytes = post(plan, "/api/batch", &body);
+    many(plan, 1, || plan.connect(), &bytes) * count as u64
 }
 
-fn reads(scene: &Scene) -> u64 {
+fn reads(plan: &AttackPlan) -> u64 {
     let mut ask = Vec::new();
     frame(&commands(1, |_| there_and_back(0, "room:deaf")), &mut ask);
-    let deaf = (0..scene.scaled(500)).filter_map(|_| {
-        let stream = websocket(scene).ok()?;
+    let deaf = (0..plan.scaled(500)).filter_map(|_| {
+        let stream = websocket(plan).ok()?;
         // What a client's own kernel keeps for it would here be taken from the TCP memory of the server's.
         let small = rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 64 << 10);
         small.is_ok().then_some(stream)
     });
     let deaf: Vec<_> = deaf.collect();
-    let deaf: Vec<_> = deaf.into_iter().filter(|stream| push(scene, stream, &ask)).collect();
+    let deaf: Vec<_> = deaf.into_iter().filter(|stream| push(plan, stream, &ask)).collect();
     let data = "x".repeat(100 << 10);
     let body = format!("{{\"channel\":\"room:deaf\",\"data\":\"{data}\"}}");
-    by_api(scene, scene.scaled(400), |_| ("/api/publish", body.clone())).min(deaf.len() as u64)
+    by_api(plan, plan.scaled(400), |_| ("/api/publish", body.clone())).min(deaf.len() as u64)
 }
 
-fn subscriptions(scene: &Scene) -> u64 {
+fn subscriptions(plan: &AttackPlan) -> u64 {
     let long = "x".repeat(300);
-    frames(scene, scene.scaled(400_000) / 100, 100, |at| {
+    frames(plan, plan.scaled(400_000) / 100, 100, |at| {
         commands(100, |number| {
             let name = if number % 2 == 0 { &*long } else { "n" };
             format!("\"subscribe\":{{\"channel\":\"room:{name}{at}-{number}\"}}")
@@ -260,12 +260,12 @@ fn subscriptions(scene: &Scene) -> u64 {
     })
 }
 
-fn emulation(scene: &Scene) -> u64 {
+fn emulation(plan: &AttackPlan) -> u64 {
     use std::io::{Read, Write};
     let open = || -> std::io::Result<(Arc<TcpStream>, String)> {
-        let mut stream = scene.connect()?;
+        let mut stream = plan.connect()?;
         let body = "{\"connect\":{},\"id\":1}";
-        stream.write_all(&post(scene, "/connection/http_stream", body))?;
+        stream.write_all(&post(plan, "/connection/http_stream", body))?;
         let (mut answer, mut piece) = (String::new(), [0; 4096]);
         let session = loop {
             let read = stream.read(&mut piece)?;
@@ -287,10 +287,10 @@ fn emulation(scene: &Scene) -> u64 {
         .replace('"', "\\\"")
         .replace('\n', "\\n");
     let body = format!("{{\"session\":\"{session}\",\"node\":\"\",\"data\":\"{said}\"}}");
-    500 * by_api(scene, scene.scaled(780_000) / 500, |_| ("/emulation", body.clone()))
+    500 * by_api(plan, plan.scaled(780_000) / 500, |_| ("/emulation", body.clone()))
 }
 
-fn garbage(scene: &Scene) -> u64 {
+fn garbage(plan: &AttackPlan) -> u64 {
     let get = |rest: &str| format!("GET / HTTP/1.1\r\nHost: a\r\n{rest}").into_bytes();
     let mut pieces = vec![
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
@@ -316,17 +316,17 @@ fn garbage(scene: &Scene) -> u64 {
     framed(b"\x81\x83\x00\x00\x00\x00\xff\xfe\xfd");
     framed(b"\x81\x82\x00\x00\x00\x00{}\x81\x81\x00\x00\x00\x00[");
     let mut taken = 0;
-    for number in 0..scene.scaled(20_000) {
-        if scene.is_over() {
+    for number in 0..plan.scaled(20_000) {
+        if plan.is_over() {
             break;
         }
-        let Ok(stream) = scene.connect() else { continue };
-        taken += u64::from(push(scene, &stream, &pieces[number % pieces.len()]));
+        let Ok(stream) = plan.connect() else { continue };
+        taken += u64::from(push(plan, &stream, &pieces[number % pieces.len()]));
     }
     taken
 }
 
-fn guesses(scene: &Scene) -> u64 {
-    let wrong = Scene { key: "a-key-of-somebody-else", ..*scene };
-    by_api(&wrong, scene.scaled(50_000), |_| ("/api/info", "{}".to_owned()))
+fn guesses(plan: &AttackPlan) -> u64 {
+    let wrong = AttackPlan { key: "a-key-of-somebody-else", ..*plan };
+    by_api(&wrong, plan.scaled(50_000), |_| ("/api/info", "{}".to_owned()))
 }

@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Whom to attack, how much of it, and until when.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scene {
+pub(super) struct AttackPlan {
     pub(super) client: SocketAddr,
     pub(super) admin: SocketAddr,
     pub(super) key: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Scene {
     pub(super) until: Instant,
 }
 
-impl Scene {
+impl AttackPlan {
     /// So many of a full-sized attack's.
     pub(super) fn scaled(&self, full: usize) -> usize {
         ((full as f64 * self.scale).ceil() as usize).max(1)
@@ -52,12 +52,12 @@ pub(super) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 /// An anonymous client that is connected.
-pub(super) fn websocket(scene: &Scene) -> io::Result<TcpStream> {
-    let mut stream = scene.connect()?;
+pub(super) fn websocket(plan: &AttackPlan) -> io::Result<TcpStream> {
+    let mut stream = plan.connect()?;
     let mut opening = format!(
         "GET /connection/websocket HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Key: {WEBSOCKET_KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n",
-        scene.client
+        plan.client
     )
     .into_bytes();
     frame("{\"connect\":{},\"id\":1}", &mut opening);
@@ -95,11 +95,11 @@ pub(super) fn discard(stream: TcpStream) -> Arc<TcpStream> {
 }
 
 /// Writes until all is taken, the attack is over, or the server ends it. True when all was taken.
-pub(super) fn push(scene: &Scene, mut stream: &TcpStream, mut bytes: &[u8]) -> bool {
+pub(super) fn push(plan: &AttackPlan, mut stream: &TcpStream, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         match stream.write(bytes) {
             Ok(taken) => bytes = &bytes[taken..],
-            Err(error) if is_timeout(&error) && !scene.is_over() => {}
+            Err(error) if is_timeout(&error) && !plan.is_over() => {}
             Err(_) => return false,
         }
     }
@@ -114,8 +114,8 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 /// The bytes of a POST with the API key.
-pub(super) fn post(scene: &Scene, path: &str, body: &str) -> Vec<u8> {
-    let (host, key) = (scene.client, scene.key);
+pub(super) fn post(plan: &AttackPlan, path: &str, body: &str) -> Vec<u8> {
+    let (host, key) = (plan.client, plan.key);
     format!(
         "POST {path} HTTP/1.1\r\nHost: {host}\r\nX-API-Key: {key}\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",
@@ -125,10 +125,10 @@ pub(super) fn post(scene: &Scene, path: &str, body: &str) -> Vec<u8> {
 }
 
 /// One call of the API by somebody who may.
-pub(super) fn request(scene: &Scene, path: &str, body: &str) -> Result<String, Error> {
-    let mut stream = TcpStream::connect(scene.client).context("cannot connect")?;
+pub(super) fn request(plan: &AttackPlan, path: &str, body: &str) -> Result<String, Error> {
+    let mut stream = TcpStream::connect(plan.client).context("cannot connect")?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).context("no time-out")?;
-    let call = String::from_utf8_lossy(&post(scene, path, body)).replacen(
+    let call = String::from_utf8_lossy(&post(plan, path, body)).replacen(
         "\r\n",
         "\r\nConnection: close\r\n",
         1,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use self::attacks::{ATTACKS, Attack};
-use self::client::{Scene, request};
+use self::client::{AttackPlan, request};
 use crate::dunlin::Dunlin;
 use crate::schedule::{Arrivals, Schedule, Subscribers};
 use crate::swarm::Faults;
@@ -197,28 +197,28 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
     let scratch = Scratch::temporary("abuse")?;
     let target = Target { api_key: Some(KEY.to_owned()), ..options.target.clone() };
     let server = dunlin.start(&target, &scratch, "abuse", SETTINGS, false)?;
-    let scene = Scene {
+    let plan = AttackPlan {
         client: target.address()?.address,
         admin: options.dunlin.admin,
         key: KEY,
         scale: options.scale,
         until: Instant::now(),
     };
-    let witness = witness(&scene)?;
+    let witness = witness(&plan)?;
     let calm = if options.short { LEAD } else { CALM };
     let calm = subscribers(options, &target, calm)?.publish()?.finish()?;
 
     let ordinary = subscribers(options, &target, LEAD + options.time + LEAD)?;
     let (before_bytes, _) = server.resident_bytes();
-    let scene = Scene { until: Instant::now() + LEAD + options.time, ..scene };
+    let plan = AttackPlan { until: Instant::now() + LEAD + options.time, ..plan };
     let over = AtomicBool::new(false);
     let (arrivals, done, health) = std::thread::scope(|scope| {
-        let health = scope.spawn(|| health(&scene, &over));
+        let health = scope.spawn(|| health(&plan, &over));
         let attacker = scope.spawn(|| {
             // An attacker has a machine of his own: here he takes what server and clients leave of this one.
             let _ = rustix::process::setpriority_process(None, ATTACKER_NICENESS);
             std::thread::sleep(LEAD);
-            (attack.run)(&scene)
+            (attack.run)(&plan)
         });
         let arrivals = ordinary.publish().and_then(|published| published.finish());
         let done = attacker.join();
@@ -257,7 +257,7 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
         after_bytes,
         kept_bytes,
         health,
-        history_kept: history(&scene).is_ok_and(|now| now == witness),
+        history_kept: history(&plan).is_ok_and(|now| now == witness),
         holds: failure.is_none() && arrivals.is_clean(),
         failure,
         meets: false,
@@ -292,17 +292,17 @@ fn subscribers(options: &Abuse, target: &Target, time: Duration) -> Result<Subsc
 }
 
 /// Publishes what has to be there in the end, and gives it.
-fn witness(scene: &Scene) -> Result<String, Error> {
+fn witness(plan: &AttackPlan) -> Result<String, Error> {
     for number in 0..WITNESS_MESSAGES {
         let body = format!(r#"{{"channel":"{WITNESS}","data":{{"kept":{number}}}}}"#);
-        request(scene, "/api/publish", &body)?;
+        request(plan, "/api/publish", &body)?;
     }
-    history(scene)
+    history(plan)
 }
 
-fn history(scene: &Scene) -> Result<String, Error> {
+fn history(plan: &AttackPlan) -> Result<String, Error> {
     let answer =
-        request(scene, "/api/history", &format!(r#"{{"channel":"{WITNESS}","limit":100}}"#))?;
+        request(plan, "/api/history", &format!(r#"{{"channel":"{WITNESS}","limit":100}}"#))?;
     if answer.matches("\"kept\":").count() == WITNESS_MESSAGES {
         return Ok(answer);
     }
@@ -317,11 +317,11 @@ struct Health {
     longest_ms: f64,
 }
 
-fn health(scene: &Scene, over: &AtomicBool) -> Health {
+fn health(plan: &AttackPlan, over: &AtomicBool) -> Health {
     let mut health = Health::default();
     while !over.load(Ordering::Relaxed) {
         let began = Instant::now();
-        let answered = client::get(scene.admin, "/health", HEALTH_TIMEOUT);
+        let answered = client::get(plan.admin, "/health", HEALTH_TIMEOUT);
         health.asked += 1;
         health.failed +=
             u64::from(!answered.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")));

@@ -1,7 +1,7 @@
 //! `dunlin apns channels`: the broadcast channels of an app.
 
 use clap::{Args, Subcommand};
-use dunlin_push::apns::{Channels as Managed, Storage};
+use dunlin_push::apns::{Channels as ChannelStore, Storage};
 
 use super::credential::Account;
 use crate::error::CliError;
@@ -57,9 +57,9 @@ struct App {
 }
 
 impl App {
-    fn channels(&self) -> Result<Managed, CliError> {
+    fn channels(&self) -> Result<ChannelStore, CliError> {
         let (origin, credential) = (self.account.channels_origin()?, self.account.credential()?);
-        Ok(Managed::new(origin, credential, &self.topic)?)
+        Ok(ChannelStore::new(origin, credential, &self.topic)?)
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum, ValueHint};
 use dunlin_simulate::Authority;
 use dunlin_simulate::apns::{
-    AnswerTime, Behaviour, Config, Drift, Environment, OneIn, ProviderKey, Rule, Simulator,
+    AnswerTime, Behaviour, Config, Drift, Environment, PeriodicDelay, ProviderKey, Rule, Simulator,
     WindowReturn,
 };
 
@@ -76,10 +76,10 @@ pub(crate) struct Simulate {
     drift: Option<Drift>,
     /// One device token in so many is slower
     #[arg(long, value_name = "ONE_IN,MS")]
-    slow_shard: Option<OneIn>,
+    slow_shard: Option<PeriodicDelay>,
     /// One response in so many is slower
     #[arg(long, value_name = "ONE_IN,MS")]
-    stall: Option<OneIn>,
+    stall: Option<PeriodicDelay>,
     /// Pushes processed at once; others wait
     #[arg(long, value_name = "N")]
     workers: Option<u32>,

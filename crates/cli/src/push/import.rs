@@ -78,7 +78,7 @@ pub(crate) struct Import {
 }
 
 /// A push that waits for its outcome.
-struct UnderWay {
+struct PendingPush {
     entry: Entry,
     begun: StartedLine,
 }
@@ -89,7 +89,7 @@ struct Run {
     common: Push,
     results: Results,
     journal: Journal,
-    under_way: HashMap<u64, UnderWay>,
+    under_way: HashMap<u64, PendingPush>,
     tags: u64,
     summary: Summary,
     bar: ProgressBar,
@@ -328,7 +328,7 @@ impl Run {
             self.tags += 1;
             let begun = (entry.fingerprint(), bytes);
             let invalid = self.apns.submit(&push, self.tags, sink).await.err();
-            self.under_way.insert(self.tags, UnderWay { entry, begun });
+            self.under_way.insert(self.tags, PendingPush { entry, begun });
             if let Some(why) = invalid {
                 self.end(self.tags, &Outcome::NotSent(why))?;
             }

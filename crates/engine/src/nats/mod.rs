@@ -15,7 +15,7 @@
 //! **The last message has all that is to be known of a stream** (`message`): offset, epoch, what the epoch inherits, version,
 //! and the sequences of the messages before it, by which a history is read backwards, eight messages at a time.
 //!
-//! **Equal numbers of different lives never pass for the same.** A server that is alone may have lost messages when it is another
+//! **Equal numbers of different generations never pass for the same.** A server that is alone may have lost messages when it is another
 //! process: streams go on in another epoch, which inherits what the server has. An engine that has seen more of a stream than the
 //! server has cuts it: the new epoch inherits nothing. A channel of which nothing is left begins in an epoch of its own.
 //!

@@ -13,8 +13,8 @@ pub(crate) struct KnownStream {
     pub(crate) epoch: Epoch,
     /// The highest offset that was seen or acknowledged.
     pub(crate) top: u64,
-    /// The partition's life in which it was learned: of an earlier one the epoch is not used any more.
-    pub(crate) life: u32,
+    /// The number of its partition's generation in which it was learned: of an earlier one the epoch is not used any more.
+    pub(crate) generation: u32,
     /// When the times of its keys were renewed by us.
     pub(crate) renewed_ms: u64,
     /// When it was learned.
@@ -34,15 +34,15 @@ impl RedisEngine {
         position: StreamPosition,
         renewed: Option<Retention>,
     ) {
-        let life = self.partitions[partition].life;
+        let generation = self.partitions[partition].generations;
         let update = |known: Option<KnownStream>| {
-            let known = known.filter(|known| known.epoch == position.epoch && known.life == life);
+            let known = known.filter(|known| known.epoch == position.epoch && known.generation == generation);
             let (top, renewed_ms, meta_ttl_ms) =
                 known.map_or((0, 0, 0), |known| (known.top, known.renewed_ms, known.meta_ttl_ms));
             KnownStream {
                 epoch: position.epoch,
                 top: top.max(position.offset),
-                life,
+                generation,
                 renewed_ms: if renewed.is_some() { now_ms } else { renewed_ms },
                 seen_ms: now_ms,
                 meta_ttl_ms: renewed.map_or(meta_ttl_ms, |retention| retention.meta_ttl_ms),
@@ -57,8 +57,8 @@ impl RedisEngine {
 
     /// What is known of a stream in the generation that its partition's server has now.
     pub(super) fn known_now(&self, partition: usize, channel: &str) -> Option<KnownStream> {
-        let life = self.partitions[partition].life;
-        self.known(channel).filter(|known| known.life == life && !known.asked)
+        let generation = self.partitions[partition].generations;
+        self.known(channel).filter(|known| known.generation == generation && !known.asked)
     }
 
     pub(super) fn known(&self, channel: &str) -> Option<KnownStream> {

@@ -9,7 +9,7 @@
 //! the engine remembers; if the stream has another epoch, the field is new, and the script finds that out. Times to live are
 //! renewed by each node when an eighth of them has passed, not by each publication.
 //!
-//! **Equal numbers of different lives never pass for the same.** A server's data are of a generation, which is read on each
+//! **Equal numbers of different generations never pass for the same.** A server's data are of a generation, which is read on each
 //! new connection and with each probe, and which is another whenever the process or its replication history is. In a new generation each stream
 //! goes on in a new epoch, which inherits the offsets up to where the data reach. An engine that has seen more of a stream than the
 //! data have cuts it: the new epoch inherits nothing, and all nodes are notified.
@@ -123,7 +123,7 @@ enum Pending {
     /// Its reply says nothing.
     Ignored,
     /// The generation of a partition.
-    Life(usize),
+    Generation(usize),
     Operation(usize, Queued),
     /// An operation at the node that imports the slot.
     Asked(Attempt),

@@ -22,7 +22,7 @@ pub(crate) struct Partition {
     /// Of the server's data, as it was read last.
     pub(crate) generation: String,
     /// How many generations were met. What was learned in another than the last may be wrong.
-    pub(crate) life: u32,
+    pub(crate) generations: u32,
     /// Refused before, and not carried out: to be sent first.
     pub(crate) retry: VecDeque<Queued>,
     pub(crate) queue: VecDeque<Queued>,

@@ -25,7 +25,7 @@ impl RedisEngine {
                     (*text).clone_into(&mut link.detail);
                 }
             }
-            Some(Pending::Life(partition)) => self.life_reply(now_ms, shard, partition, reply),
+            Some(Pending::Generation(partition)) => self.generation_reply(now_ms, shard, partition, reply),
             Some(Pending::Operation(partition, queued)) => {
                 self.answered(partition, &queued.operation, true);
                 match reply {
@@ -179,7 +179,7 @@ impl RedisEngine {
         self.refresh_topology(now_ms);
     }
 
-    fn life_reply(&mut self, now_ms: u64, shard: ShardId, partition: usize, reply: &Value<'_>) {
+    fn generation_reply(&mut self, now_ms: u64, shard: ShardId, partition: usize, reply: &Value<'_>) {
         let link = &mut self.links[usize::from(shard.0)];
         if self.partitions[partition].link != Some(shard) {
             return;
@@ -230,10 +230,10 @@ impl RedisEngine {
             return;
         }
         place.state = PartitionState::Ready;
-        let before = place.life;
+        let before = place.generations;
         if is_new {
             generation.clone_into(&mut place.generation);
-            place.life += 1;
+            place.generations += 1;
             self.stats.generations += u64::from(before > 0);
         }
         // All that was heard may have missed something; what was published of late may be lost.
@@ -249,7 +249,7 @@ impl RedisEngine {
         if is_evident {
             let keys = &self.keys;
             let evident = self.remembered.iter().filter(|(channel, known)| {
-                known.life == before
+                known.generation == before
                     && known.seen_ms + EVIDENCE_MS > now_ms
                     && keys.partition(channel) == partition
             });

@@ -29,7 +29,7 @@ pub(crate) struct Scripts {
     pub(crate) history: Script,
     pub(crate) positions: Script,
     pub(crate) remove: Script,
-    pub(crate) life: Script,
+    pub(crate) generation: Script,
 }
 
 impl Scripts {
@@ -64,7 +64,7 @@ impl Scripts {
                 history: plain(include_str!("lua/centrifugo/history.lua")),
                 positions: plain(include_str!("lua/centrifugo/positions.lua")),
                 remove: plain(include_str!("lua/centrifugo/remove.lua")),
-                life: plain(include_str!("lua/centrifugo/life.lua")),
+                generation: plain(include_str!("lua/centrifugo/generation.lua")),
             };
         }
         let publish_text = include_str!("lua/publish.lua");
@@ -80,7 +80,7 @@ impl Scripts {
             history: plain(include_str!("lua/history.lua")),
             positions: plain(include_str!("lua/positions.lua")),
             remove: plain(include_str!("lua/remove.lua")),
-            life: plain(include_str!("lua/life.lua")),
+            generation: plain(include_str!("lua/generation.lua")),
         }
     }
 
@@ -93,7 +93,7 @@ impl Scripts {
             &self.history,
             &self.positions,
             &self.remove,
-            &self.life,
+            &self.generation,
         ]
     }
 }

@@ -96,12 +96,12 @@ impl RedisEngine {
         let candidate = self.random();
         let place = &self.partitions[partition];
         let is_away = place.moving.as_ref().is_some_and(|moving| moving.generation_is_away);
-        let mut arguments = Arguments::script(&self.scripts.life.sha, usize::from(!is_away));
+        let mut arguments = Arguments::script(&self.scripts.generation.sha, usize::from(!is_away));
         if !is_away {
             arguments.add(&self.keys.generation(partition));
         }
         arguments.text(format_args!("{candidate:x}")).add(b"1").add(&probe);
-        let sent = self.command(links, shard, Pending::Life(partition), &arguments).is_ok();
+        let sent = self.command(links, shard, Pending::Generation(partition), &arguments).is_ok();
         if !sent {
             let place = &mut self.partitions[partition];
             if place.state == PartitionState::Greeting {

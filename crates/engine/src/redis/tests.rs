@@ -62,7 +62,7 @@ impl Stage {
     /// A connection is greeted, and its server's data are of this generation.
     fn connect(&mut self, generation: &str) {
         self.engine.handle_ready(0, SHARD);
-        let sha = self.engine.scripts.life.sha.clone();
+        let sha = self.engine.scripts.generation.sha.clone();
         let token = self.sent(&sha);
         let reply = [generation, "7.0", "", "0"].map(|text| Value::Bulk(text.as_bytes())).to_vec();
         self.engine.handle_reply(0, SHARD, token, &Value::Array(reply));

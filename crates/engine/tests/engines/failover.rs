@@ -1,4 +1,4 @@
-//! Servers that lose data, are replaced, and give slots away: equal offsets of different lives never pass for the same.
+//! Servers that lose data, are replaced, and give slots away: equal offsets of different generations never pass for the same.
 
 use dunlin_engine::EngineEvent;
 use dunlin_hub::{Error, HistoryFilter, StreamPosition};

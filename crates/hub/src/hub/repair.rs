@@ -26,7 +26,7 @@ enum Decision {
 
 /// What a read of the stream has brought.
 #[derive(Clone, Copy)]
-pub(super) struct WasRead<'a> {
+pub(super) struct ReadResult<'a> {
     /// Everything after this offset was read.
     since: u64,
     publications: &'a [Publication],
@@ -301,7 +301,7 @@ impl Hub {
             (false, false) => {}
         }
         let (since, publications, late) = (read.since, &history.publications[..], read.late);
-        self.answer_waiting(at, Some(WasRead { since, publications, late }));
+        self.answer_waiting(at, Some(ReadResult { since, publications, late }));
     }
 
     /// What the read was to bring is not in the stream.
@@ -335,7 +335,7 @@ impl Hub {
 
     /// Answers the subscriptions that wait, as far as the ring and what was `read` have what they want; for the others the
     /// engine is asked.
-    pub(super) fn answer_waiting(&mut self, at: u32, read: Option<WasRead<'_>>) {
+    pub(super) fn answer_waiting(&mut self, at: u32, read: Option<ReadResult<'_>>) {
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
         let mut wanted = None::<u64>;
         for (from, asked) in std::mem::take(&mut agent.waiting) {
@@ -366,7 +366,7 @@ impl Hub {
     }
 
     /// What a subscription recovers at the stream's top.
-    fn decide(&self, at: u32, asked: &SubscribeRequest, read: Option<WasRead<'_>>) -> Decision {
+    fn decide(&self, at: u32, asked: &SubscribeRequest, read: Option<ReadResult<'_>>) -> Decision {
         let Some(since) = asked.since else { return Decision::Answer(None) };
         let Some(stream) = &self.homes[at].stream else {
             // As in a channel in memory.

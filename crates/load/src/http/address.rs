@@ -8,7 +8,7 @@ use dunlin_net::{Url, UrlError};
 
 use super::resolve;
 use crate::Error;
-use crate::transport::At;
+use crate::transport::PeerAddr;
 
 /// A URL, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,10 +71,10 @@ impl Address {
 
 impl ResolvedAddress {
     /// Where attempt number `attempt` in a row goes: a host with several addresses is tried at all of them.
-    pub(super) fn of_attempt(&self, attempt: u32) -> At<'_> {
+    pub(super) fn of_attempt(&self, attempt: u32) -> PeerAddr<'_> {
         match self {
-            Self::Unix(path) => At::Unix(path),
-            Self::Network(addresses) => At::Network(addresses[attempt as usize % addresses.len()]),
+            Self::Unix(path) => PeerAddr::Unix(path),
+            Self::Network(addresses) => PeerAddr::Network(addresses[attempt as usize % addresses.len()]),
         }
     }
 }
@@ -119,8 +119,8 @@ mod tests {
         let addresses = ["[::1]:1", "127.0.0.1:1"].map(|address| address.parse().unwrap());
         let resolved = ResolvedAddress::Network(addresses.to_vec());
         let turns = [0, 1, 2].map(|attempt| match resolved.of_attempt(attempt) {
-            At::Network(address) => address,
-            At::Unix(path) => panic!("{path:?}"),
+            PeerAddr::Network(address) => address,
+            PeerAddr::Unix(path) => panic!("{path:?}"),
         });
         assert_eq!(turns, [addresses[0], addresses[1], addresses[0]]);
     }

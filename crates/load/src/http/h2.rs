@@ -17,7 +17,7 @@ use super::options::Depth;
 use super::plan::{Live, Plan, Reporter, Shared};
 use super::reader::{NO_ID, OTHER_BODY, OTHER_ID, SEARCHED_BYTES_MAX};
 use crate::Error;
-use crate::transport::At;
+use crate::transport::PeerAddr;
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
@@ -234,12 +234,12 @@ impl From<std::io::Error> for ConnectError {
 
 async fn open(plan: &Plan, failures: u32) -> Result<SendRequest<Bytes>, ConnectError> {
     match plan.resolved.of_attempt(failures) {
-        At::Network(address) => {
+        PeerAddr::Network(address) => {
             let socket = tokio::net::TcpStream::connect(address).await?;
             socket.set_nodelay(true)?;
             secure(plan, socket).await
         }
-        At::Unix(path) => secure(plan, tokio::net::UnixStream::connect(path).await?).await,
+        PeerAddr::Unix(path) => secure(plan, tokio::net::UnixStream::connect(path).await?).await,
     }
 }
 

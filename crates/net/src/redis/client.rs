@@ -109,7 +109,7 @@ pub enum Received<'a> {
 
 /// A command without a reply: its connection broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostCommand {
     /// What it was sent with.
     pub token: u64,
     /// Whether it had left, at least in part, so that nobody knows whether it was carried out. If not, it was not.
@@ -148,7 +148,7 @@ pub struct Client {
     waiting: VecDeque<(u64, Vec<Vec<u8>>)>,
     waiting_bytes: usize,
     outstanding: VecDeque<u64>,
-    lost: VecDeque<Lost>,
+    lost: VecDeque<LostCommand>,
     /// What is subscribed to.
     wanted: BTreeSet<Topic>,
     /// Subscriptions that changed and whose command has not left.
@@ -533,9 +533,9 @@ impl Client {
     fn disconnected(&mut self) {
         (self.ready, self.greetings) = (false, 0);
         self.changed.clear();
-        self.lost.extend(self.outstanding.drain(..).map(|token| Lost { token, sent: true }));
+        self.lost.extend(self.outstanding.drain(..).map(|token| LostCommand { token, sent: true }));
         if !self.config.requeue {
-            let unsent = self.waiting.drain(..).map(|(token, _)| Lost { token, sent: false });
+            let unsent = self.waiting.drain(..).map(|(token, _)| LostCommand { token, sent: false });
             self.lost.extend(unsent);
             self.waiting_bytes = 0;
         }
@@ -563,7 +563,7 @@ impl Client {
     }
 
     /// A command whose connection broke, in the order they were sent.
-    pub fn poll_lost(&mut self) -> Option<Lost> {
+    pub fn poll_lost(&mut self) -> Option<LostCommand> {
         self.lost.pop_front()
     }
 

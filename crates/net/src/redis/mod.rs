@@ -4,6 +4,6 @@
 mod client;
 mod connection;
 
-pub use client::{Client, ClientConfig, CommandError, Lost, PubSubMessage, Received};
+pub use client::{Client, ClientConfig, CommandError, LostCommand, PubSubMessage, Received};
 pub use connection::{Connection, Event, InvalidCommand};
 pub use dunlin_wire::resp::{Error, Limits, ServerError, Value};

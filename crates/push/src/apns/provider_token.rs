@@ -101,7 +101,7 @@ pub struct ProviderToken {
 
 /// How a token stands when the service refuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum TokenAge {
     /// A newer one is in use: the refusal says nothing of that one.
     Replaced,
     /// It may be replaced now.
@@ -147,17 +147,17 @@ impl ProviderToken {
     }
 
     /// What a refusal of the token of this generation can mean.
-    pub(super) fn standing(&self, generation: u64, now: SystemTime) -> Standing {
+    pub(super) fn standing(&self, generation: u64, now: SystemTime) -> TokenAge {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {
             Some(token) if token.authorization.generation == generation => {
                 match now.duration_since(token.issued_at) {
-                    Ok(age) if age < RENEW_NOT_BEFORE => Standing::Young(age),
+                    Ok(age) if age < RENEW_NOT_BEFORE => TokenAge::Young(age),
                     // A clock that was set back makes a negative age.
-                    _ => Standing::Old,
+                    _ => TokenAge::Old,
                 }
             }
-            _ => Standing::Replaced,
+            _ => TokenAge::Replaced,
         }
     }
 
@@ -226,16 +226,16 @@ mod tests {
     fn a_spent_token_is_renewed_once_and_not_too_early() {
         let token = ProviderToken::new(key());
         let first = token.authorization(at(0));
-        let young = Standing::Young(Duration::from_secs(5 * 60));
+        let young = TokenAge::Young(Duration::from_secs(5 * 60));
         assert_eq!(token.standing(first.generation, at(5)), young);
         assert!(!token.handle_spent(first.generation, at(5)), "five minutes old: the clock is off");
         assert_eq!(token.authorization(at(6)).generation, first.generation);
-        assert_eq!(token.standing(first.generation, at(25)), Standing::Old);
+        assert_eq!(token.standing(first.generation, at(25)), TokenAge::Old);
         assert!(token.handle_spent(first.generation, at(25)));
         let second = token.authorization(at(25)).generation;
         assert_eq!(second, first.generation + 1);
         // A late answer to the old one spends nothing.
-        assert_eq!(token.standing(first.generation, at(26)), Standing::Replaced);
+        assert_eq!(token.standing(first.generation, at(26)), TokenAge::Replaced);
         assert!(token.handle_spent(first.generation, at(26)));
         assert_eq!(token.authorization(at(26)).generation, second);
     }

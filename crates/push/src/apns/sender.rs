@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::breaker::Breaker;
 use super::feed::{Dead, Feed};
-use super::provider_token::Standing;
+use super::provider_token::TokenAge;
 use super::{Certificate, DeadToken, ProviderToken, Push, Reason, certificate, clock};
 use crate::connect::Connect;
 use crate::dial::Dialer;
@@ -288,12 +288,12 @@ impl ApnsService {
         let now = SystemTime::now();
         let standing = self.token.as_ref().map(|token| token.standing(generation, now));
         let age = match standing {
-            Some(Standing::Replaced) => return reason.advice().map(str::to_owned),
-            Some(Standing::Young(age)) => Some(age),
-            Some(Standing::Old) | None => None,
+            Some(TokenAge::Replaced) => return reason.advice().map(str::to_owned),
+            Some(TokenAge::Young(age)) => Some(age),
+            Some(TokenAge::Old) | None => None,
         };
         let off = clock::clock_error(reason, response.fields.get("date"), age, now);
-        let grew_old = *reason == Reason::ExpiredProviderToken && standing == Some(Standing::Old);
+        let grew_old = *reason == Reason::ExpiredProviderToken && standing == Some(TokenAge::Old);
         let over = (*reason == Reason::BadCertificate)
             .then(|| certificate::ended(self.valid_until, now))
             .flatten();

@@ -175,12 +175,12 @@ struct Cohort {
 
 /// What is to be remembered of a request until its answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+pub struct SentRequest {
     sent_at: Instant,
     cohort: u32,
 }
 
-impl Mark {
+impl SentRequest {
     /// When the request was sent.
     pub fn sent_at(&self) -> Instant {
         self.sent_at
@@ -237,7 +237,7 @@ impl ConcurrencyLimit {
 
     /// A request leaves, while `in_flight` others are.
     #[inline]
-    pub fn handle_sent(&mut self, in_flight: u32, now: Instant) -> Mark {
+    pub fn handle_sent(&mut self, in_flight: u32, now: Instant) -> SentRequest {
         let open = self.cohorts.back().is_some_and(|cohort| cohort.closed_at.is_none());
         if !open && self.cohorts.len() < COHORTS_MAX {
             self.begin_cohort(now);
@@ -253,7 +253,7 @@ impl ConcurrencyLimit {
                 last.closed_at = Some(now);
             }
         }
-        Mark { sent_at: now, cohort }
+        SentRequest { sent_at: now, cohort }
     }
 
     fn begin_cohort(&mut self, now: Instant) {
@@ -288,8 +288,8 @@ impl ConcurrencyLimit {
 
     /// An answer came.
     #[inline]
-    pub fn handle_answer(&mut self, mark: &Mark, now: Instant) {
-        let time = now - mark.sent_at;
+    pub fn handle_answer(&mut self, sent: &SentRequest, now: Instant) {
+        let time = now - sent.sent_at;
         self.answers.count(now);
         if now - self.shortest_since > SHORTEST_BELIEVED {
             self.shortest_before = self.shortest.take();
@@ -298,7 +298,7 @@ impl ConcurrencyLimit {
         self.shortest = Some(self.shortest.map_or(time, |shortest| shortest.min(time)));
 
         let Some(first) = self.cohorts.front() else { return };
-        let index = mark.cohort.wrapping_sub(first.id) as usize;
+        let index = sent.cohort.wrapping_sub(first.id) as usize;
         if let Some(cohort) = self.cohorts.get_mut(index) {
             cohort.times.push(time.as_micros().min(u128::from(u32::MAX)) as u32);
         }

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
-use super::concurrency::{ConcurrencyLimit, Mark};
+use super::concurrency::{ConcurrencyLimit, SentRequest};
 use super::job::Job;
 use super::metrics::{Binding, ConnectionState, ConnectionStats};
 use super::pool::Shared;
@@ -80,7 +80,7 @@ pub(super) struct PushConnection<S> {
 
 struct InFlight {
     job: Box<Job>,
-    mark: Mark,
+    sent: SentRequest,
     /// When it is given up.
     until: Instant,
 }
@@ -227,9 +227,9 @@ impl<S: Service> PushConnection<S> {
         match event {
             Event::Response { stream, response } => {
                 let Some(pending) = self.in_flight.remove(&stream) else { return };
-                self.limit.handle_answer(&pending.mark, now);
+                self.limit.handle_answer(&pending.sent, now);
                 self.stats.answered.fetch_add(1, Relaxed);
-                self.shared.stats.record_answer(now - pending.mark.sent_at());
+                self.shared.stats.record_answer(now - pending.sent.sent_at());
                 let mut job = pending.job;
                 if let Some(trace) = &job.trace {
                     trace.answered(response.status, now);
@@ -493,8 +493,8 @@ impl<S: Service> PushConnection<S> {
             if let Some(trace) = &mut job.trace {
                 trace.sent(self.stats.id, stream, now);
             }
-            let mark = self.limit.handle_sent(self.in_flight.len() as u32, now);
-            self.in_flight.insert(stream, InFlight { job, mark, until });
+            let sent = self.limit.handle_sent(self.in_flight.len() as u32, now);
+            self.in_flight.insert(stream, InFlight { job, sent, until });
         }
         true
     }

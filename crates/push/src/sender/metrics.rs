@@ -196,11 +196,11 @@ impl ConnectionStats {
 /// A connection, as it is now.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConnectionMetrics {
-    /// Counts up in the life of a sender.
+    /// Counts up as long as the sender exists.
     pub id: u64,
     /// It takes no more requests, or none yet.
     pub draining: bool,
-    /// Answers in its life.
+    /// Answers since it was made.
     pub answered: u64,
     /// Requests under way.
     pub in_flight: u32,
@@ -229,7 +229,7 @@ pub struct SenderMetrics {
     pub queued: usize,
     /// Bytes of them, in the queue and in flight.
     pub queued_bytes: usize,
-    /// Requests handed over in the life of the sender.
+    /// Requests handed over since it was made.
     pub submitted: u64,
     /// Requests that ended accepted.
     pub accepted: u64,
@@ -247,11 +247,11 @@ pub struct SenderMetrics {
     pub resent: u64,
     /// Answers of any kind.
     pub answered: u64,
-    /// The median time from request to answer in the life of the sender, within 1 %.
+    /// The median time from request to answer since it was made, within 1 %.
     pub answer_p50_s: Option<f64>,
     /// The time that one answer in a hundred exceeded.
     pub answer_p99_s: Option<f64>,
-    /// The times from request to response in the life of the sender.
+    /// The times from request to response since it was made.
     #[serde(skip)]
     pub response_times: Snapshot,
     /// Connections opened.

@@ -10,7 +10,7 @@ use super::testkit::{TIMEOUT, TestServer, development};
 
 /// How a client comes in, and how it asks.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Transport {
     WebSocket { protobuf: bool },
     Uni(&'static str),
     UniWebSocket,
@@ -18,15 +18,15 @@ enum Way {
     HttpStream { protobuf: bool },
 }
 
-const WAYS: [Way; 8] = [
-    Way::WebSocket { protobuf: false },
-    Way::WebSocket { protobuf: true },
-    Way::UniWebSocket,
-    Way::Uni("uni_sse"),
-    Way::Uni("uni_http_stream"),
-    Way::Sse,
-    Way::HttpStream { protobuf: false },
-    Way::HttpStream { protobuf: true },
+const TRANSPORTS: [Transport; 8] = [
+    Transport::WebSocket { protobuf: false },
+    Transport::WebSocket { protobuf: true },
+    Transport::UniWebSocket,
+    Transport::Uni("uni_sse"),
+    Transport::Uni("uni_http_stream"),
+    Transport::Sse,
+    Transport::HttpStream { protobuf: false },
+    Transport::HttpStream { protobuf: true },
 ];
 
 /// A client, and all that it has read.
@@ -37,7 +37,7 @@ struct Client {
 
 impl Client {
     /// Connects, with what a client asks for that has a way to ask.
-    fn open(server: &TestServer, way: Way, token: &str) -> Client {
+    fn open(server: &TestServer, way: Transport, token: &str) -> Client {
         let mut stream = TcpStream::connect(server.clients).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let connect = json!({ "token": token });
@@ -59,24 +59,24 @@ impl Client {
             [head.as_bytes(), body].concat()
         };
         let bytes = match way {
-            Way::WebSocket { protobuf: false } => {
+            Transport::WebSocket { protobuf: false } => {
                 let lines = [&command, &asks[0].to_string(), &asks[1].to_string()];
                 websocket("websocket", &lines.map(|of| frame(0x81, of.as_bytes())).concat())
             }
-            Way::WebSocket { protobuf: true } => {
+            Transport::WebSocket { protobuf: true } => {
                 websocket("websocket?cf_protocol=protobuf", &frame(0x82, &protobuf(token)))
             }
-            Way::UniWebSocket => {
+            Transport::UniWebSocket => {
                 websocket("uni_websocket", &frame(0x81, connect.to_string().as_bytes()))
             }
-            Way::Uni("uni_sse") => get("uni_sse", &connect.to_string()),
-            Way::Uni(path) => post(path, "", connect.to_string().as_bytes()),
-            Way::Sse => get("sse", &command),
-            Way::HttpStream { protobuf: false } => {
+            Transport::Uni("uni_sse") => get("uni_sse", &connect.to_string()),
+            Transport::Uni(path) => post(path, "", connect.to_string().as_bytes()),
+            Transport::Sse => get("sse", &command),
+            Transport::HttpStream { protobuf: false } => {
                 let lines = [command, asks[0].to_string(), asks[1].to_string()].join("\n");
                 post("http_stream", "", lines.as_bytes())
             }
-            Way::HttpStream { protobuf: true } => {
+            Transport::HttpStream { protobuf: true } => {
                 let kind = "Content-Type: application/octet-stream\r\n";
                 post("http_stream", kind, &protobuf(token))
             }
@@ -170,7 +170,7 @@ fn on_every_transport_a_client_reads_what_is_its_tenants_and_nothing_else() {
     for of in TENANTS {
         publish(of, "kept by");
     }
-    for way in WAYS {
+    for way in TRANSPORTS {
         let mut clients = TENANTS.map(|of| (of, Client::open(&server, way, &ada(of))));
         for (_, client) in &mut clients {
             client.read_until("room");
@@ -181,7 +181,7 @@ fn on_every_transport_a_client_reads_what_is_its_tenants_and_nothing_else() {
         for (of, client) in &mut clients {
             client.read_until(&format!("last of {of}"));
             assert!(client.has_read(&format!("said by {of}")), "{way:?}");
-            let asked = matches!(way, Way::WebSocket { .. } | Way::HttpStream { .. });
+            let asked = matches!(way, Transport::WebSocket { .. } | Transport::HttpStream { .. });
             assert_eq!(client.has_read(&format!("kept by {of}")), asked, "{way:?}");
             for other in TENANTS.iter().filter(|other| *other != of) {
                 let read = String::from_utf8_lossy(&client.read).into_owned();

@@ -65,9 +65,9 @@ pub trait Authorizer: 'static {
 }
 
 /// What becomes of a question.
-pub struct Decision<T>(Ruling<T>);
+pub struct Decision<T>(DecisionKind<T>);
 
-enum Ruling<T> {
+enum DecisionKind<T> {
     Rules,
     Now(Result<T, Denial>),
     Later,
@@ -76,33 +76,33 @@ enum Ruling<T> {
 impl<T> Decision<T> {
     /// It may be done, like this.
     pub fn grant(result: T) -> Decision<T> {
-        Decision(Ruling::Now(Ok(result)))
+        Decision(DecisionKind::Now(Ok(result)))
     }
 
     /// It may not.
     pub fn deny(denial: impl Into<Denial>) -> Decision<T> {
-        Decision(Ruling::Now(Err(denial.into())))
+        Decision(DecisionKind::Now(Err(denial.into())))
     }
 
     /// The settings decide.
     pub fn rules() -> Decision<T> {
-        Decision(Ruling::Rules)
+        Decision(DecisionKind::Rules)
     }
 }
 
 impl<T> From<Result<T, Denial>> for Decision<T> {
     fn from(result: Result<T, Denial>) -> Decision<T> {
-        Decision(Ruling::Now(result))
+        Decision(DecisionKind::Now(result))
     }
 }
 
 impl<T> fmt::Debug for Decision<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
-            Ruling::Rules => "Rules",
-            Ruling::Now(Ok(_)) => "Granted",
-            Ruling::Now(Err(_)) => "Denied",
-            Ruling::Later => "Later",
+            DecisionKind::Rules => "Rules",
+            DecisionKind::Now(Ok(_)) => "Granted",
+            DecisionKind::Now(Err(_)) => "Denied",
+            DecisionKind::Later => "Later",
         })
     }
 }
@@ -186,7 +186,7 @@ impl Deferral<'_> {
             letter: Some((Arc::clone(self.inbox), self.number)),
             of: PhantomData,
         });
-        Decision(Ruling::Later)
+        Decision(DecisionKind::Later)
     }
 }
 
@@ -276,9 +276,9 @@ pub(crate) enum AuthorizerReply {
 impl<T: Outcome> From<Decision<T>> for AuthorizerReply {
     fn from(decision: Decision<T>) -> AuthorizerReply {
         match decision.0 {
-            Ruling::Rules => AuthorizerReply::Rules,
-            Ruling::Now(result) => AuthorizerReply::Now(T::decided(result)),
-            Ruling::Later => AuthorizerReply::Later,
+            DecisionKind::Rules => AuthorizerReply::Rules,
+            DecisionKind::Now(result) => AuthorizerReply::Now(T::decided(result)),
+            DecisionKind::Later => AuthorizerReply::Later,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Durable acceptance: a batch is answered once it is in the journal, and sent from there, in this life of the process or in
+//! Durable acceptance: a batch is answered once it is in the journal, and sent from there, in this run of the process or in
 //! a later one. Each outcome goes to the feed.
 
 use std::collections::HashMap;
@@ -92,7 +92,7 @@ pub(super) async fn accept(shared: &Arc<Shared>, mut batch: Batch) -> Result<Val
     Ok(json!({ "durable": result }))
 }
 
-/// Goes on with what an earlier life of the process has left.
+/// Goes on with what an earlier run of the process has left.
 pub(super) async fn resume(shared: Arc<Shared>) {
     let journal = Arc::clone(&shared.journal);
     let open = tokio::task::spawn_blocking(move || journal.open_batches()).await;
@@ -119,7 +119,7 @@ async fn run(shared: Arc<Shared>, open: OpenBatch) {
     }
 }
 
-/// A push that has begun: its number, itself, and whether an earlier life of the process may have sent it.
+/// A push that has begun: its number, itself, and whether an earlier run of the process may have sent it.
 type StartedPush = (u64, PendingPush, bool);
 
 async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError> {
@@ -199,7 +199,7 @@ async fn begin(
     }
 }
 
-/// The second half: puts outcomes into the journal. False: some wait for the next life of the process.
+/// The second half: puts outcomes into the journal. False: some wait for the next run of the process.
 async fn end(
     shared: &Arc<Shared>,
     batch: u64,

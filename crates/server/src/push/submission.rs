@@ -244,7 +244,7 @@ impl Batch {
     /// Names the field that is wrong.
     pub(super) fn one(body: &[u8]) -> Result<Batch, ApiError> {
         #[derive(Default, Deserialize)]
-        struct Beside {
+        struct BatchFields {
             #[serde(default)]
             durable: bool,
             idempotency_key: Option<String>,
@@ -260,7 +260,7 @@ impl Batch {
             true => read(body)?,
             false => read(Value::Object(fields).to_string().as_bytes())?,
         };
-        let Beside { durable, idempotency_key, send_at_s } =
+        let BatchFields { durable, idempotency_key, send_at_s } =
             read(Value::Object(beside).to_string().as_bytes())?;
         submission.validate().map_err(ApiError::malformed)?;
         let devices: usize = submission.devices.iter().map(Recipients::len).sum();

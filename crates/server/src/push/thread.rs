@@ -212,7 +212,7 @@ impl Shared {
         self.durable_window.leave(pushes, metrics.map(|(_, metrics)| metrics.queued).sum());
     }
 
-    /// Sends durable pushes of an earlier life of the process on, once there are credentials. In the runtime.
+    /// Sends durable pushes of an earlier run of the process on, once there are credentials. In the runtime.
     pub(super) fn resume(self: &Arc<Self>) {
         if !self.resumed.swap(true, Relaxed) {
             tokio::spawn(durable::resume(Arc::clone(self)));

@@ -280,7 +280,7 @@ fn a_redis_that_lost_its_data_is_noticed() {
     assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
     redis.kill();
     redis.again(&[]);
-    // As many as were there before: equal numbers of another life.
+    // As many as were there before: equal numbers of another generation.
     publish(&a, "news", 2);
     let push = listener.next().expect("it is still connected");
     assert_eq!(push["unsubscribe"]["code"], 2500, "{push}");

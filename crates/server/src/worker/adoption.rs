@@ -147,7 +147,7 @@ impl Worker<'_> {
     pub(super) fn continue_withdrawal(&mut self, cx: &mut Context<Link>) {
         let Some(withdrawal) = &mut self.withdrawal else { return };
         let settings = Arc::clone(&self.settings);
-        let (passed_on, grants) = (&self.passed_on, &self.grants);
+        let (forwarded, grants) = (&self.forwarded, &self.grants);
         let (capabilities, regexes) = (&self.capabilities, &self.regexes);
         let permitted = |channel: &str, user: &str, session: SessionId, tag: u64| {
             let namespace = settings.namespace(channel);
@@ -156,7 +156,7 @@ impl Worker<'_> {
                     permits(&of.rules, channel, user, subscribed, permission)
                         || is_expressed(of, channel, subscribed, permission, || Subject {
                             user,
-                            meta: passed_on.meta(ConnId::from_u64(tag)),
+                            meta: forwarded.meta(ConnId::from_u64(tag)),
                         })
                 })
             };

@@ -14,7 +14,7 @@ use dunlin_pipeline::{
 use dunlin_webhooks::{Failure, Pools, Selection, Upstream};
 
 use super::link::Link;
-use super::parts::{FastMap, ForwardedFields, Passed};
+use super::parts::{FastMap, ForwardedFields, ForwardedData};
 use crate::log_gate::LogGate;
 use crate::proxy::{Event, ProxiesStats, ProxyError, ProxyMetric, ProxyReply, ProxyStats};
 use crate::webhooks_state::UpstreamsState;
@@ -230,7 +230,7 @@ impl Backends {
         now_ms: u64,
         proxy: &Arc<str>,
         (event, body): (Event, &[u8]),
-        passed: Option<&Passed>,
+        passed: Option<&ForwardedData>,
         (of, tag): (u64, u64),
     ) -> Result<(), ProxyError> {
         let Some(backend) = self.of.get_mut(proxy) else { return Err(ProxyError::Cancelled) };
@@ -465,7 +465,7 @@ fn shares_connections(a: &Proxy, b: &Proxy) -> bool {
 }
 
 /// The headers of a request: the client's own go before those it emulates, both before the static ones.
-fn headers<'a>(config: &'a Proxy, passed: Option<&'a Passed>) -> Vec<(&'a str, &'a str)> {
+fn headers<'a>(config: &'a Proxy, passed: Option<&'a ForwardedData>) -> Vec<(&'a str, &'a str)> {
     let mut headers = vec![("Content-Type", "application/json")];
     let mut add = |wanted: Option<&[String]>, name: &'a str, value: &'a str| {
         let is_it = |known: &str| known.eq_ignore_ascii_case(name);

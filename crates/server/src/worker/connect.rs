@@ -19,7 +19,7 @@ use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
 use super::parts::{Connected, Grant, GrantToken, NewConnect, Pending, SessionParams, TokenFacts};
 use super::permission::{Basis, Subject};
-use super::program::AtOnce;
+use super::program::ImmediateDecision;
 use super::subscription::overridden;
 use crate::auth::{Allow, Capabilities, Identity, Subscription};
 use crate::proxy::SubscribeResult;
@@ -110,7 +110,7 @@ impl Worker<'_> {
             self.give_back(cx, accepted.reserved);
             return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         };
-        self.passed_on.keep_meta(conn, identity.meta.as_deref().map(one_line));
+        self.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
         // Before what it subscribes to.
         self.emit_connect(session, &identity.user, encoding);
         let client = NewClient { conn, session, encoding };
@@ -443,7 +443,7 @@ impl Worker<'_> {
     ) -> Option<ServerSide> {
         let subject = subject_of(identity);
         let decided = match &token {
-            Some(_) => AtOnce::Rules,
+            Some(_) => ImmediateDecision::Rules,
             None => {
                 // There its channel is the key it stands under.
                 let (channel, data) = (channel.into(), request.data.clone());
@@ -452,9 +452,9 @@ impl Worker<'_> {
             }
         };
         match decided {
-            AtOnce::Rules => {}
-            AtOnce::Denied => return None,
-            AtOnce::Granted(result) => {
+            ImmediateDecision::Rules => {}
+            ImmediateDecision::Denied => return None,
+            ImmediateDecision::Granted(result) => {
                 let granted = self.granted(&identity.capabilities, channel);
                 return self.decided_side(cx, subject, (channel, request), granted, result);
             }
@@ -618,7 +618,7 @@ impl Worker<'_> {
             Ok(identity) if identity.user == user => {
                 self.heartbeat.set_token(session, self.token_facts(&identity));
                 self.set_capabilities(session, &identity.capabilities);
-                self.passed_on.keep_meta(conn, identity.meta.as_deref().map(one_line));
+                self.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
                 self.withdraw_grants(cx, session);
                 if let Some(link) = cx.data(conn)
                     && let Some(params) = self.heartbeat.set_key(link.params(), identity.key)

@@ -91,7 +91,7 @@ use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
     AcceptGate, AddressRates, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, Clock,
-    Connects, Decisions, Drain, FanoutGate, Grants, Heartbeat, LargeAnswers, PassedOn,
+    Connects, Decisions, Drain, FanoutGate, Grants, Heartbeat, LargeAnswers, ForwardedTable,
     PeerAddresses, Pending, PendingRequests, Polls, ProxyCalls, PushCalls, PusherSessions,
     WebhookEmitter,
 };
@@ -172,7 +172,7 @@ pub(crate) struct Worker<'w> {
     /// What the program brings along, if it does.
     program: Option<Box<ProgramLink>>,
     proxy_calls: ProxyCalls,
-    passed_on: PassedOn,
+    forwarded: ForwardedTable,
     decisions: Decisions,
     emitter: WebhookEmitter,
     gate: FanoutGate,
@@ -274,7 +274,7 @@ impl<'w> Worker<'w> {
             backend_connections: 0,
             program: None,
             proxy_calls: ProxyCalls::new(incarnation),
-            passed_on: PassedOn::default(),
+            forwarded: ForwardedTable::default(),
             decisions: Decisions::default(),
             emitter: WebhookEmitter::default(),
             gate: FanoutGate::default(),

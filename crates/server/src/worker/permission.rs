@@ -71,7 +71,7 @@ impl Worker<'_> {
     pub(super) fn subject(&self, session: SessionId) -> Subject<'_> {
         let Some(view) = self.hub.session(session) else { return Subject { user: "", meta: None } };
         let looks_at_meta = self.settings.looks_at_meta;
-        let meta = looks_at_meta.then(|| self.passed_on.meta(ConnId::from_u64(view.tag)));
+        let meta = looks_at_meta.then(|| self.forwarded.meta(ConnId::from_u64(view.tag)));
         Subject { user: view.user, meta: meta.flatten() }
     }
 

@@ -23,7 +23,7 @@ use super::connect::subject_of;
 use super::key_wait::Unverified;
 use super::link::{Link, NO_PARAMS, Peer, Role};
 use super::parts::{Pending, Poll, PollStep};
-use super::program::{AtOnce, NO_SESSION};
+use super::program::{ImmediateDecision, NO_SESSION};
 use super::reply::PlainResponse;
 use super::subscription::overridden;
 use crate::auth::Identity;
@@ -121,12 +121,12 @@ impl Worker<'_> {
         self.qualify(user, &mut name)?;
         let asked = SubscribeRequest { channel: (&*name).into(), ..Default::default() };
         let options = match self.consult_at_once(cx, (conn, NO_SESSION, user), &asked) {
-            AtOnce::Granted(result) => {
+            ImmediateDecision::Granted(result) => {
                 let decided = self.granted_options(cx, result).unwrap_or_default();
                 overridden(&self.namespace_of(&name)?.options, &decided.overrides)
             }
-            AtOnce::Denied => return Err(ErrorCode::PermissionDenied.into()),
-            AtOnce::Rules => {
+            ImmediateDecision::Denied => return Err(ErrorCode::PermissionDenied.into()),
+            ImmediateDecision::Rules => {
                 let granted = || self.granted(&identity.capabilities, &name);
                 self.may_subscribe(subject_of(identity), &name, granted)?.0
             }

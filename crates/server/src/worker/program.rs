@@ -47,7 +47,7 @@ pub(super) struct ProgramLink {
 }
 
 /// What an authorizer says of a subscription that cannot wait.
-pub(super) enum AtOnce {
+pub(super) enum ImmediateDecision {
     Rules,
     Granted(SubscribeResult),
     Denied,
@@ -170,9 +170,9 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         (conn, session, user): (ConnId, SessionId, &str),
         request: &SubscribeRequest<'_>,
-    ) -> AtOnce {
+    ) -> ImmediateDecision {
         if !self.has_authorizer() || self.namespace_of(&request.channel).is_err() {
-            return AtOnce::Rules;
+            return ImmediateDecision::Rules;
         }
         let encoding = match cx.data(conn).map(|link| link.role) {
             Some(Role::Client(encoding)) => encoding,
@@ -181,12 +181,12 @@ impl Worker<'_> {
         let number = self.proxy_calls.next_number();
         let client = (conn, session, Some(encoding), user);
         match self.put(cx, client, &Question::Subscribe(request), number) {
-            AuthorizerReply::Rules => AtOnce::Rules,
+            AuthorizerReply::Rules => ImmediateDecision::Rules,
             AuthorizerReply::Now(decided) => match ProxyReply::Decided(decided).read() {
-                Ok(Decision::Granted(result)) => AtOnce::Granted(result),
-                _ => AtOnce::Denied,
+                Ok(Decision::Granted(result)) => ImmediateDecision::Granted(result),
+                _ => ImmediateDecision::Denied,
             },
-            AuthorizerReply::Later => AtOnce::Denied,
+            AuthorizerReply::Later => ImmediateDecision::Denied,
         }
     }
 
@@ -207,7 +207,7 @@ impl Worker<'_> {
         else {
             return AuthorizerReply::Rules;
         };
-        let passed = self.passed_on.get(conn);
+        let passed = self.forwarded.get(conn);
         let requester = Requester {
             client: session,
             encoding: encoding.unwrap_or(Encoding::Poll),
@@ -324,7 +324,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Client(Encoding::Own);
         }
-        self.passed_on.keep_headers(conn, |name| request.headers.get_str(name));
+        self.forwarded.keep_headers(conn, |name| request.headers.get_str(name));
         self.await_connect(cx, conn);
         true
     }

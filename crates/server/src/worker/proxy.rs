@@ -50,7 +50,7 @@ impl Worker<'_> {
             wanted.add(&program.headers);
         }
         wanted.meta |= self.settings.looks_at_meta;
-        self.passed_on.wanted = wanted;
+        self.forwarded.wanted = wanted;
     }
 
     /// Follows what the settings say of the upstreams of proxies.
@@ -81,7 +81,7 @@ impl Worker<'_> {
 
     /// A client's connection is gone, and with it what it has asked for.
     pub(super) fn proxied_closed(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        self.passed_on.forget(conn);
+        self.forwarded.forget(conn);
         let reserved = self.proxy_calls.forget(conn);
         self.give_back(cx, reserved);
     }
@@ -138,7 +138,7 @@ impl Worker<'_> {
         let Some(encoding) = Encoding::of(view.encoding) else {
             return Err((call, ProxyError::Cancelled));
         };
-        let passed = self.passed_on.get(conn);
+        let passed = self.forwarded.get(conn);
         let meta = passed.filter(|_| backends.wants_meta(&proxy)).and_then(|of| of.meta.as_deref());
         let requester = Requester {
             client: call.session,
@@ -278,7 +278,7 @@ impl Worker<'_> {
             return None;
         };
         let headers = request.headers.iter().map(|(name, value)| (name, &*value.0));
-        self.passed_on.keep_emulated(conn, headers);
+        self.forwarded.keep_emulated(conn, headers);
         let now = self.now(cx);
         // The backend gets the id that the client will have.
         let reserved = NewSession {

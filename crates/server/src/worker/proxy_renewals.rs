@@ -119,7 +119,7 @@ impl Worker<'_> {
                     self.hub.set_conn_info(session, one_line(info));
                 }
                 if let Some(meta) = result.meta.as_deref() {
-                    self.passed_on.keep_meta(conn, Some(one_line(meta)));
+                    self.forwarded.keep_meta(conn, Some(one_line(meta)));
                     self.withdraw_grants(cx, session);
                 }
                 self.schedule_expiry(cx, conn, session);

@@ -67,7 +67,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Client(encoding);
         }
-        self.passed_on.keep_headers(conn, |name| request.headers.get_str(name));
+        self.forwarded.keep_headers(conn, |name| request.headers.get_str(name));
         self.await_connect(cx, conn);
         if unidirectional
             && let Ok(Some(said)) =
@@ -160,7 +160,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Client(encoding);
         }
-        self.passed_on.keep_headers(conn, |name| request.headers.get_str(name));
+        self.forwarded.keep_headers(conn, |name| request.headers.get_str(name));
         self.await_connect(cx, conn);
         if encoding.is_bidirectional() {
             self.handle_frame(cx, conn, &said);

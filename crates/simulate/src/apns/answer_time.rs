@@ -26,9 +26,9 @@ pub struct AnswerTime {
     /// Slow change of all of it.
     pub drift: Drift,
     /// Part of the device tokens belongs to a shard that is slower.
-    pub slow_shard: OneIn,
+    pub slow_shard: PeriodicDelay,
     /// One in so many answers stalls, whatever its token.
-    pub stall: OneIn,
+    pub stall: PeriodicDelay,
     /// Pushes that the service works on at once, over all connections; the others wait, first come, first served.
     /// 0: any number.
     pub workers: u32,
@@ -84,7 +84,7 @@ pub struct Drift {
 /// One in so many takes longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct OneIn {
+pub struct PeriodicDelay {
     /// How many; 0: none.
     pub every: u64,
     /// Milliseconds on top.
@@ -209,15 +209,15 @@ impl FromStr for Drift {
     }
 }
 
-impl FromStr for OneIn {
+impl FromStr for PeriodicDelay {
     type Err = BehaviourError;
 
-    fn from_str(text: &str) -> Result<OneIn, BehaviourError> {
+    fn from_str(text: &str) -> Result<PeriodicDelay, BehaviourError> {
         let (every, ms) = pair(text, "write ONE_IN,MS, as in 1000,28000")?;
         if every < 0.0 || every.fract() != 0.0 {
             return Err(BehaviourError::new("ONE_IN is a whole number"));
         }
-        Ok(OneIn { every: every as u64, ms })
+        Ok(PeriodicDelay { every: every as u64, ms })
     }
 }
 
@@ -301,8 +301,8 @@ mod tests {
     fn a_shard_a_stall_and_a_drift_come_on_top() {
         let time = AnswerTime {
             drift: Drift { period_s: 60.0, factor: 5.0 },
-            slow_shard: OneIn { every: 8, ms: 100.0 },
-            stall: OneIn { every: 1_000, ms: 28_000.0 },
+            slow_shard: PeriodicDelay { every: 8, ms: 100.0 },
+            stall: PeriodicDelay { every: 1_000, ms: 28_000.0 },
             ..AnswerTime::constant(10.0)
         };
         let at = |number, subject, uptime_s| {
@@ -318,6 +318,6 @@ mod tests {
             let error = text.parse::<AnswerTime>().unwrap_err().to_string();
             assert!(error.contains("answer"), "{text}: {error}");
         }
-        assert!("3".parse::<OneIn>().unwrap_err().to_string().contains("ONE_IN"));
+        assert!("3".parse::<PeriodicDelay>().unwrap_err().to_string().contains("ONE_IN"));
     }
 }

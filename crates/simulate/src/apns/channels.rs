@@ -22,7 +22,7 @@ pub(crate) struct Channels {
 
 /// A request to manage channels.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Managing<'r> {
+pub(crate) struct ChannelRequest<'r> {
     method: &'r [u8],
     bundle: &'r str,
     all: bool,
@@ -34,15 +34,15 @@ pub(crate) struct Managing<'r> {
 
 /// An answer: status, the channel made, and the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Managed {
+pub(crate) struct ChannelResponse {
     pub(crate) status: u16,
     pub(crate) channel: Option<String>,
     pub(crate) body: String,
 }
 
-impl<'r> Managing<'r> {
+impl<'r> ChannelRequest<'r> {
     /// Reads a request, if it is one to manage channels.
-    pub(crate) fn read(request: &'r Request) -> Option<Managing<'r>> {
+    pub(crate) fn read(request: &'r Request) -> Option<ChannelRequest<'r>> {
         let field = |wanted: &[u8]| {
             request.head.iter().find_map(|(name, value)| (name == wanted).then_some(value))
         };
@@ -54,7 +54,7 @@ impl<'r> Managing<'r> {
             "all-channels" => true,
             _ => return None,
         };
-        Some(Managing {
+        Some(ChannelRequest {
             method: field(b":method")?,
             bundle,
             all,
@@ -74,10 +74,10 @@ impl Channels {
     /// Carries a request out. `random` is for the id of a new channel.
     pub(crate) fn handle(
         &mut self,
-        asked: Managing<'_>,
+        asked: ChannelRequest<'_>,
         body: &[u8],
         random: u64,
-    ) -> Result<Managed, Reason> {
+    ) -> Result<ChannelResponse, Reason> {
         #[derive(Deserialize)]
         struct NewChannelBody {
             #[serde(rename = "message-storage-policy")]
@@ -85,7 +85,7 @@ impl Channels {
             #[serde(rename = "push-type")]
             push_type: String,
         }
-        let done = |status, channel, body| Ok(Managed { status, channel, body });
+        let done = |status, channel, body| Ok(ChannelResponse { status, channel, body });
         let channels = self.of_apps.entry(asked.bundle.to_owned()).or_default();
         let known = || {
             let channel = asked.channel.ok_or(Reason::MissingChannelId)?;

@@ -14,7 +14,7 @@ mod rules;
 mod service;
 mod world;
 
-pub use answer_time::{AnswerTime, Distribution, Drift, OneIn};
+pub use answer_time::{AnswerTime, Distribution, Drift, PeriodicDelay};
 pub use behaviour::{
     Behaviour, BehaviourError, FlipStreams, GoAway, Order, SlowDown, Unavailable, WindowReturn,
 };

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use sha2::{Digest, Sha256};
 
 use super::account::{Account, Certificate};
-use super::channels::{Managed, Managing};
+use super::channels::{ChannelResponse, ChannelRequest};
 use super::ledger::{Line, ReplyOutcome, parse_uuid, uuid_text};
 use super::request::{Fields, Target, has_unique_id};
 use super::rules::Rejection;
@@ -123,7 +123,7 @@ impl Service {
 
     /// Judges one request and writes it down.
     pub(crate) fn handle(&mut self, request: &Request, world: &mut World, now: Now) -> Step {
-        if let Some(asked) = Managing::read(request) {
+        if let Some(asked) = ChannelRequest::read(request) {
             return self.manage(asked, request, world, now);
         }
         world.counts.received += 1;
@@ -216,7 +216,7 @@ impl Service {
     /// Makes, shows and deletes broadcast channels. That is no push, and faults leave it alone.
     fn manage(
         &mut self,
-        asked: Managing<'_>,
+        asked: ChannelRequest<'_>,
         request: &Request,
         world: &mut World,
         now: Now,
@@ -227,12 +227,12 @@ impl Service {
             .account
             .judge(asked.authorization, &self.shared.keyring, clock_s)
             .and_then(|()| world.channels.handle(asked, &request.body, random));
-        let managed = managed.unwrap_or_else(|reason| Managed {
+        let managed = managed.unwrap_or_else(|reason| ChannelResponse {
             status: reason.status(),
             channel: None,
             body: body_of(Rejection { reason, timestamp_ms: None }),
         });
-        let Managed { status, channel, body } = managed;
+        let ChannelResponse { status, channel, body } = managed;
         let apns_id = uuid_text(&id);
         let id_name = "apns-request-id";
         let reply = Reply { status, apns_id, id_name, channel, body, ..Reply::nothing() };

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use dunlin_simulate::apns::{
-    AnswerTime, Behaviour, Config, FlipStreams, GoAway, OneIn, Order, ReplyOutcome, Simulator,
+    AnswerTime, Behaviour, Config, FlipStreams, GoAway, PeriodicDelay, Order, ReplyOutcome, Simulator,
     SlowDown, Unavailable,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -218,7 +218,7 @@ fn a_path_takes_its_time_and_carries_a_thousand_pushes_at_once() {
 #[test]
 fn answers_overtake_each_other_and_workers_make_pushes_wait() {
     let answer_time =
-        AnswerTime { stall: OneIn { every: 2, ms: 80.0 }, ..AnswerTime::constant(1.0) };
+        AnswerTime { stall: PeriodicDelay { every: 2, ms: 80.0 }, ..AnswerTime::constant(1.0) };
     let simulator = plain(Behaviour { answer_time, ..Behaviour::default() });
     scenario(async {
         let mut sender = Sender::connect(&simulator).await;

@@ -62,7 +62,7 @@ fn play(model: &Model, fixed: Option<u32>, seed: u64, last_s: f64) -> Played {
     let (mut now, mut in_flight, mut free_at, mut number) = (0.0, 0u32, 0.0f64, 0u64);
     // Times as nanoseconds, so that they can be ordered. Beside answers: the window is given back, and time passes.
     let mut events: BinaryHeap<Reverse<(u64, Option<u64>)>> = BinaryHeap::new();
-    let mut marks: HashMap<u64, (Mark, f64)> = HashMap::new();
+    let mut requests: HashMap<u64, (SentRequest, f64)> = HashMap::new();
     let mut returns: VecDeque<f64> = VecDeque::new();
     let (mut times, mut weight, mut tick_at, mut still_from) = (Vec::new(), 0.0, 0.0, 0.0);
     while now < model.seconds {
@@ -78,11 +78,11 @@ fn play(model: &Model, fixed: Option<u32>, seed: u64, last_s: f64) -> Played {
                 limit.handle_bound();
                 break;
             }
-            let mark = limit.handle_sent(in_flight, at(now));
+            let request = limit.handle_sent(in_flight, at(now));
             in_flight += 1;
             free_at = free_at.max(now + model.path_s / 2.0) + 1.0 / (model.capacity)(now);
             let answered = free_at + (model.answer)(now, &mut uniform) + model.path_s / 2.0;
-            marks.insert(number, (mark, now));
+            requests.insert(number, (request, now));
             events.push(Reverse(((answered * 1e9) as u64, Some(number))));
             if model.window < u32::MAX {
                 let returned = free_at + model.path_s / 2.0;
@@ -103,13 +103,13 @@ fn play(model: &Model, fixed: Option<u32>, seed: u64, last_s: f64) -> Played {
             still_from = now + exponential(model.starved_s, &mut uniform);
         }
         let Some(answered) = answered else { continue };
-        let (mark, sent) = marks.remove(&answered).expect("it was sent");
+        let (request, sent) = requests.remove(&answered).expect("it was sent");
         if now > model.seconds - last_s {
             times.push(now - sent);
             weight += f64::from(in_flight) * (now - before);
         }
         in_flight -= 1;
-        limit.handle_answer(&mark, at(now));
+        limit.handle_answer(&request, at(now));
     }
     times.sort_by(f64::total_cmp);
     Played {
@@ -265,7 +265,7 @@ fn a_short_path_is_not_starved() {
 
 #[test]
 fn a_connection_does_not_pay_for_what_it_remembers() {
-    assert!(size_of::<Mark>() <= 24, "{}", size_of::<Mark>());
+    assert!(size_of::<SentRequest>() <= 24, "{}", size_of::<SentRequest>());
     assert!(size_of::<ConcurrencyLimit>() <= 512, "{}", size_of::<ConcurrencyLimit>());
 }
 

@@ -112,7 +112,7 @@ fn a_nats_that_lost_its_data_is_noticed() {
     assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
     nats.kill();
     nats.again();
-    // As many as were there before: equal numbers of another life.
+    // As many as were there before: equal numbers of another generation.
     publish(&a, "news", 2);
     let push = listener.next().expect("it is still connected");
     assert_eq!(push["unsubscribe"]["code"], 2500, "{push}");

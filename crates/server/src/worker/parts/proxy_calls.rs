@@ -172,7 +172,7 @@ impl ForwardedFields {
 
 /// What is passed on of one connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct ForwardedData {
     pub(crate) http_headers: Vec<(String, String)>,
     pub(crate) emulated_headers: Vec<(String, String)>,
     /// Raw JSON.
@@ -182,12 +182,12 @@ pub(crate) struct Passed {
 
 /// What is kept of connections to be passed on. Nothing where no proxy wants anything.
 #[derive(Debug, Default)]
-pub(crate) struct PassedOn {
+pub(crate) struct ForwardedTable {
     pub(crate) wanted: ForwardedFields,
-    of: FastMap<u64, Passed>,
+    of: FastMap<u64, ForwardedData>,
 }
 
-impl PassedOn {
+impl ForwardedTable {
     /// A connection has come with these headers.
     pub(crate) fn keep_headers<'a>(
         &mut self,
@@ -247,7 +247,7 @@ impl PassedOn {
         self.get(conn)?.meta.as_deref()
     }
 
-    pub(crate) fn get(&self, conn: ConnId) -> Option<&Passed> {
+    pub(crate) fn get(&self, conn: ConnId) -> Option<&ForwardedData> {
         self.of.get(&conn.to_u64())
     }
 
@@ -259,7 +259,7 @@ impl PassedOn {
     }
 }
 
-impl Passed {
+impl ForwardedData {
     fn has_room(&mut self, bytes: usize) -> bool {
         let fits = self.bytes + bytes <= PASSED_BYTES_MAX;
         self.bytes += if fits { bytes } else { 0 };
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn headers_that_nobody_asked_for_are_not_kept_nor_lines_within_them() {
-        let mut passed = PassedOn::default();
+        let mut passed = ForwardedTable::default();
         let conn = ConnId::from_u64(1);
         let headers = |name: &str| (name == "Cookie").then_some("a=1");
         passed.keep_headers(conn, headers);

@@ -11,7 +11,7 @@ use super::FastMap;
 #[derive(Debug)]
 pub(crate) struct PusherSessions {
     of: FastMap<SessionId, PusherSession>,
-    /// Of the next session. They begin at a random number, so that those of another life of the process are others.
+    /// Of the next session. They begin at a random number, so that those of another run of the process are others.
     next_serial: u64,
 }
 

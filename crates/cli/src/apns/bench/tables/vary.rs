@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dunlin_push::Connections;
-use dunlin_simulate::apns::{AnswerTime, Behaviour, Drift, GoAway, OneIn};
+use dunlin_simulate::apns::{AnswerTime, Behaviour, Drift, GoAway, PeriodicDelay};
 
 use super::{Bench, Load, Row, Show, WINDOW_LARGE, World, load, row, run};
 use crate::apns::bench::peers::{Ask, h2load_for};
@@ -39,11 +39,11 @@ fn cases() -> Result<Vec<(u64, AnswerTime)>, CliError> {
                 ..drawn("5+exponential:15")?
             },
         ),
-        (50, AnswerTime { slow_shard: OneIn { every: 8, ms: 2_000.0 }, ..drawn("10")? }),
+        (50, AnswerTime { slow_shard: PeriodicDelay { every: 8, ms: 2_000.0 }, ..drawn("10")? }),
         (
             50,
             AnswerTime {
-                stall: OneIn { every: 1_000, ms: 28_000.0 },
+                stall: PeriodicDelay { every: 1_000, ms: 28_000.0 },
                 ..drawn("5+exponential:25")?
             },
         ),

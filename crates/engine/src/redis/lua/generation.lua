@@ -11,15 +11,15 @@ if not string.find(replication, 'role:master') then
 end
 local server = c('INFO', 'server')
 local run, history = string.match(server, 'run_id:(%w+)'), string.match(replication, 'master_replid:(%w+)')
-local life = run .. '/' .. history .. '/'
+local lineage = run .. '/' .. history .. '/'
 local generation = string.sub(run, 1, 16) .. string.sub(history, 1, 16)
 if KEYS[1] then
   local stored = c('GET', KEYS[1])
-  if not stored or string.sub(stored, 1, #life) ~= life then
-    stored = life .. ARGV[1]
+  if not stored or string.sub(stored, 1, #lineage) ~= lineage then
+    stored = lineage .. ARGV[1]
     c('SET', KEYS[1], stored)
   end
-  generation = string.sub(stored, #life + 1)
+  generation = string.sub(stored, #lineage + 1)
 end
 c('@publish', ARGV[3], ARGV[2])
 local memory = c('INFO', 'memory')
