@@ -459,92 +459,56 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// A map's entry without keys of its own.
-impl Part for Secret {
-    fn from_value(value: Value) -> Result<Secret, EditError> {
-        Ok(serde_json::from_value(value)?)
-    }
+/// A map's entry without keys of its own: one text.
+macro_rules! text {
+    ($($type:ident::$text:ident),*) => {$(
+        impl Part for $type {
+            fn from_value(value: Value) -> Result<$type, EditError> {
+                Ok(serde_json::from_value(value)?)
+            }
 
-    fn at(&self, steps: Steps<'_>) -> Option<Value> {
-        steps.is_empty().then(|| self.sparse())
-    }
+            fn at(&self, steps: Steps<'_>) -> Option<Value> {
+                steps.is_empty().then(|| self.sparse())
+            }
 
-    fn has(&self, steps: Steps<'_>) -> bool {
-        steps.is_empty()
-    }
+            fn has(&self, steps: Steps<'_>) -> bool {
+                steps.is_empty()
+            }
 
-    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), EditError> {
-        match edit {
-            Edit::Add(value) | Edit::Replace(value) if steps.is_empty() => self.replace(value),
-            _ => Err(EditError::NotFound),
+            fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), EditError> {
+                match edit {
+                    Edit::Add(value) | Edit::Replace(value) if steps.is_empty() => self.replace(value),
+                    _ => Err(EditError::NotFound),
+                }
+            }
+
+            fn replace(&mut self, value: Value) -> Result<(), EditError> {
+                *self = $type::from_value(value)?;
+                Ok(())
+            }
+
+            fn merge(&mut self, patch: Value) -> Result<(), EditError> {
+                self.replace(patch)
+            }
+
+            fn compare(&self, after: &$type, path: &mut String, out: &mut Vec<Difference>) {
+                if self != after {
+                    out.push(Difference {
+                        pointer: path.clone(),
+                        before: Some(self.sparse()),
+                        after: Some(after.sparse()),
+                    });
+                }
+            }
+
+            fn sparse(&self) -> Value {
+                Value::String(self.$text().to_owned())
+            }
         }
-    }
-
-    fn replace(&mut self, value: Value) -> Result<(), EditError> {
-        *self = Secret::from_value(value)?;
-        Ok(())
-    }
-
-    fn merge(&mut self, patch: Value) -> Result<(), EditError> {
-        self.replace(patch)
-    }
-
-    fn compare(&self, after: &Secret, path: &mut String, out: &mut Vec<Difference>) {
-        if self != after {
-            out.push(Difference {
-                pointer: path.clone(),
-                before: Some(self.sparse()),
-                after: Some(after.sparse()),
-            });
-        }
-    }
-
-    fn sparse(&self) -> Value {
-        Value::String(self.reveal().to_owned())
-    }
+    )*};
 }
 
-/// The same.
-impl Part for ClaimPath {
-    fn from_value(value: Value) -> Result<ClaimPath, EditError> {
-        Ok(serde_json::from_value(value)?)
-    }
-
-    fn at(&self, steps: Steps<'_>) -> Option<Value> {
-        steps.is_empty().then(|| self.sparse())
-    }
-
-    fn has(&self, steps: Steps<'_>) -> bool {
-        steps.is_empty()
-    }
-
-    fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), EditError> {
-        match edit {
-            Edit::Add(value) | Edit::Replace(value) if steps.is_empty() => self.replace(value),
-            _ => Err(EditError::NotFound),
-        }
-    }
-
-    fn replace(&mut self, value: Value) -> Result<(), EditError> {
-        *self = ClaimPath::from_value(value)?;
-        Ok(())
-    }
-
-    fn merge(&mut self, patch: Value) -> Result<(), EditError> {
-        self.replace(patch)
-    }
-
-    fn compare(&self, after: &ClaimPath, path: &mut String, out: &mut Vec<Difference>) {
-        if self != after {
-            let (before, after) = (Some(self.sparse()), Some(after.sparse()));
-            out.push(Difference { pointer: path.clone(), before, after });
-        }
-    }
-
-    fn sparse(&self) -> Value {
-        Value::String(self.as_str().to_owned())
-    }
-}
+text! { Secret::reveal, ClaimPath::as_str }
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,7 @@
 //! What is known of the connections of an engine.
 
+use dunlin_hub::engine::EngineEvent;
+use dunlin_hub::{Error, Published};
 use dunlin_wire::resp::ServerError;
 
 use crate::links::{Server, ShardId};
@@ -134,4 +136,29 @@ pub struct Stats {
     pub generations: u64,
     /// Streams of which publications were lost with a server; their subscribers were notified.
     pub streams_cut: u64,
+}
+
+impl Stats {
+    /// Counts publications that have ended together, and says of each how. The position is that of the last.
+    pub(crate) fn finish_publish<'a>(
+        &mut self,
+        tokens: &'a [u64],
+        result: Result<Published, Error>,
+    ) -> impl Iterator<Item = EngineEvent> + use<'a> {
+        let count = match result {
+            Ok(_) => &mut self.published,
+            Err(Error::EngineUncertain) => &mut self.uncertain,
+            Err(_) => &mut self.refused,
+        };
+        *count += tokens.len() as u64;
+        (0..).zip(tokens).map(move |(index, &token)| {
+            let behind = tokens.len() as u64 - 1 - index;
+            let result = result.map(|mut published| {
+                let offset = &mut published.position.offset;
+                *offset = offset.saturating_sub(behind);
+                published
+            });
+            EngineEvent::Published { token, result }
+        })
+    }
 }

@@ -130,7 +130,8 @@ impl Known {
         let mut slots = HeaderSlots::new();
         let decoded = http1::decode_response(bytes, &mut slots, limits, kind.method())?;
         let Decoded::Head(head, length) = decoded else { return Ok(None) };
-        let meaning = ParsedHead { status: head.status, keep_alive: head.keep_alive, body: head.body };
+        let meaning =
+            ParsedHead { status: head.status, keep_alive: head.keep_alive, body: head.body };
         // Those that end something come once, and are not worth forgetting the one that repeats.
         if length <= KNOWN_BYTES_MAX && head.keep_alive && !head.is_interim() {
             self.bytes.clear();

@@ -2,13 +2,14 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use dunlin_net::{Tls, Url};
 use dunlin_pipeline::{ClientConfig, ConnectionLimits, Depth, HostConfig, Request, ThreadedClient};
 use tokio::sync::mpsc;
 
 use crate::auth::jwks::{Jwks, KeySet, SET_BYTES_MAX};
+use crate::clock::unix_ms;
 use crate::metrics::KeyMetric;
 use crate::state::ServerState;
 
@@ -119,8 +120,4 @@ async fn read(jwks: &Jwks) -> Result<KeySet, String> {
         return Err(format!("it answers {}", response.status));
     }
     KeySet::parse(&response.body)
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

@@ -21,6 +21,7 @@ mod budget;
 #[cfg(test)]
 mod budget_tests;
 mod bus_message;
+mod clock;
 mod cluster;
 mod cluster_message;
 mod connections;
@@ -84,6 +85,7 @@ use dunlin_config::{ConfigErrors, Log, PushConfig, Snapshot, Webhooks};
 
 use crate::admin::AdminParams;
 use crate::bus_message::BusMessage;
+use crate::clock::unix_ms;
 use crate::control::{Control, listen};
 use crate::program::Program;
 use crate::push::PushThread;
@@ -315,12 +317,6 @@ fn recover(
         report.push(warning.to_string());
     }
     Ok((store, report))
-}
-
-fn unix_ms() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
 }
 
 /// `server.workers`, where 0 means one a core.

@@ -185,7 +185,9 @@ impl Certificates {
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let chosen = self.chosen.load();
-        let bears = |opened: &&OpenedCertificate, name: &str| opened.names.iter().any(|of| matches(of, name));
+        let bears = |opened: &&OpenedCertificate, name: &str| {
+            opened.names.iter().any(|of| matches(of, name))
+        };
         let named = hello
             .server_name()
             .map(str::to_ascii_lowercase)

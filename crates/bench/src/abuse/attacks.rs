@@ -64,7 +64,12 @@ fn there_and_back(number: usize, channel: &str) -> String {
 }
 
 /// Sends one frame after the other until the time is over; gives how many were taken, times `each`.
-fn frames(plan: &AttackPlan, count: usize, each: u64, mut text: impl FnMut(usize) -> String) -> u64 {
+fn frames(
+    plan: &AttackPlan,
+    count: usize,
+    each: u64,
+    mut text: impl FnMut(usize) -> String,
+) -> u64 {
     let Ok(stream) = websocket(plan).map(discard) else { return 0 };
     let mut taken = 0;
     for number in 0..count {

@@ -36,7 +36,8 @@ impl RedisEngine {
     ) {
         let generation = self.partitions[partition].generations;
         let update = |known: Option<KnownStream>| {
-            let known = known.filter(|known| known.epoch == position.epoch && known.generation == generation);
+            let known = known
+                .filter(|known| known.epoch == position.epoch && known.generation == generation);
             let (top, renewed_ms, meta_ttl_ms) =
                 known.map_or((0, 0, 0), |known| (known.top, known.renewed_ms, known.meta_ttl_ms));
             KnownStream {

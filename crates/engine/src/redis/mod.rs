@@ -360,21 +360,7 @@ impl RedisEngine {
     }
 
     fn finish_publish(&mut self, tokens: &[u64], result: Result<dunlin_hub::Published, Error>) {
-        match result {
-            Ok(_) => self.stats.published += tokens.len() as u64,
-            Err(Error::EngineUncertain) => self.stats.uncertain += tokens.len() as u64,
-            Err(_) => self.stats.refused += tokens.len() as u64,
-        }
-        for (&token, index) in tokens.iter().zip(0..) {
-            // The position is that of the last.
-            let result = result.map(|mut published| {
-                let behind = tokens.len() as u64 - 1 - index;
-                let offset = &mut published.position.offset;
-                *offset = offset.saturating_sub(behind);
-                published
-            });
-            self.events.push_back(EngineEvent::Published { token, result });
-        }
+        self.events.extend(self.stats.finish_publish(tokens, result));
     }
 
     /// A connection was greeted. Subscriptions have been asked for again.

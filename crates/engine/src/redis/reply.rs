@@ -25,7 +25,9 @@ impl RedisEngine {
                     (*text).clone_into(&mut link.detail);
                 }
             }
-            Some(Pending::Generation(partition)) => self.generation_reply(now_ms, shard, partition, reply),
+            Some(Pending::Generation(partition)) => {
+                self.generation_reply(now_ms, shard, partition, reply);
+            }
             Some(Pending::Operation(partition, queued)) => {
                 self.answered(partition, &queued.operation, true);
                 match reply {
@@ -179,7 +181,13 @@ impl RedisEngine {
         self.refresh_topology(now_ms);
     }
 
-    fn generation_reply(&mut self, now_ms: u64, shard: ShardId, partition: usize, reply: &Value<'_>) {
+    fn generation_reply(
+        &mut self,
+        now_ms: u64,
+        shard: ShardId,
+        partition: usize,
+        reply: &Value<'_>,
+    ) {
         let link = &mut self.links[usize::from(shard.0)];
         if self.partitions[partition].link != Some(shard) {
             return;

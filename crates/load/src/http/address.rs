@@ -74,7 +74,9 @@ impl ResolvedAddress {
     pub(super) fn of_attempt(&self, attempt: u32) -> PeerAddr<'_> {
         match self {
             Self::Unix(path) => PeerAddr::Unix(path),
-            Self::Network(addresses) => PeerAddr::Network(addresses[attempt as usize % addresses.len()]),
+            Self::Network(addresses) => {
+                PeerAddr::Network(addresses[attempt as usize % addresses.len()])
+            }
         }
     }
 }

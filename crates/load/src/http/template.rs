@@ -134,17 +134,8 @@ fn mix(mut number: u64) -> u64 {
     random::next(&mut number)
 }
 
-pub(crate) fn decimal(mut number: u64, out: &mut Vec<u8>) {
-    let mut digits = [0; 20];
-    let mut begin = digits.len();
-    loop {
-        begin -= 1;
-        digits[begin] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return out.extend_from_slice(&digits[begin..]);
-        }
-    }
+pub(crate) fn decimal(number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 fn uuid(random: u64, out: &mut Vec<u8>) {

@@ -535,7 +535,8 @@ impl Client {
         self.changed.clear();
         self.lost.extend(self.outstanding.drain(..).map(|token| LostCommand { token, sent: true }));
         if !self.config.requeue {
-            let unsent = self.waiting.drain(..).map(|(token, _)| LostCommand { token, sent: false });
+            let unsent =
+                self.waiting.drain(..).map(|(token, _)| LostCommand { token, sent: false });
             self.lost.extend(unsent);
             self.waiting_bytes = 0;
         }

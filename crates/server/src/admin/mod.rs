@@ -51,7 +51,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU64;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use dunlin_bus::Endpoint;
 use dunlin_config::store::Store;
@@ -78,6 +78,7 @@ use self::watch::Watcher;
 use self::worker_metrics::WorkerMetrics;
 use self::worker_query::WorkerQueries;
 use crate::bus_message::BusMessage;
+use crate::clock::unix_ms;
 use crate::cluster_message::StatusPage;
 use crate::log_gate::LogGate;
 use crate::metrics::{ConfigCounters, ConfigMetric};
@@ -651,8 +652,4 @@ fn answer_json(cx: &mut Cx, conn: ConnId, status: u16, value: &serde_json::Value
 
 fn reads(method: Method<'_>) -> bool {
     matches!(method, Method::Get | Method::Head)
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

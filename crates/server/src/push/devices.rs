@@ -1,7 +1,7 @@
 //! `/api/push/devices/…`: who has which devices, and which of them turned out dead.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use dunlin_push::apns::DeviceToken;
 use dunlin_push::registry::{Change, Device, Platform, Registry, RegistryError};
@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::submission::{Recipients, read};
 use super::thread::Shared;
 use crate::api::{ApiError, ApiErrorCode};
+use crate::clock::unix_ms;
 
 /// Devices that one call registers or removes.
 const DEVICES_MAX: usize = 1_000;
@@ -42,14 +43,16 @@ struct List {
     user: String,
 }
 
+/// A call that reads a feed on.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Follow {
+pub(super) struct Follow {
+    /// The cursor.
     #[serde(default)]
-    after: u64,
-    limit: Option<usize>,
+    pub(super) after: u64,
+    pub(super) limit: Option<usize>,
     #[serde(default)]
-    wait_ms: u64,
+    pub(super) wait_ms: u64,
 }
 
 /// Gives a user devices.
@@ -60,7 +63,7 @@ pub(super) async fn register(shared: &Shared, body: &[u8]) -> Result<Value, ApiE
         validate(device)
             .map_err(|why| ApiError::malformed(format!("devices[{at}].token: {why}")))?;
     }
-    let registered = write(shared, Change::Register { user, devices, now_ms: now_ms() }).await?;
+    let registered = write(shared, Change::Register { user, devices, now_ms: unix_ms() }).await?;
     Ok(json!({ "registered": registered }))
 }
 
@@ -187,8 +190,4 @@ fn refused(error: RegistryError) -> ApiError {
         RegistryError::Invalid(why) => ApiError::malformed(why),
         error => ApiErrorCode::Internal.with_reason(error),
     }
-}
-
-pub(super) fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

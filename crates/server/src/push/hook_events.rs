@@ -8,9 +8,9 @@ use std::sync::{PoisonError, atomic::AtomicU64};
 use dunlin_config::HookEventKind;
 use dunlin_webhooks::{FilterCache, HookEvent, HookEventBody};
 
-use super::devices::now_ms;
 use super::thread::Shared;
 use crate::bus_message::BusMessage;
+use crate::clock::unix_ms;
 use crate::state::ServerState;
 
 /// Events on their way to the bus; more are dropped, and hooks are notified of how many. The feed has them all.
@@ -59,7 +59,7 @@ impl Shared {
         drop(filter);
         let send = |body| {
             queued.fetch_add(1, Relaxed);
-            let event = HookEvent { unix_ms: now_ms(), body };
+            let event = HookEvent { unix_ms: unix_ms(), body };
             self.send(state.webhooks_endpoint(), BusMessage::HookEvent(Box::new(event)));
         };
         for line in lines {

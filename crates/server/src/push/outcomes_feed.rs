@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
+use super::devices::Follow;
 use super::submission::read;
 use super::thread::Shared;
 use crate::api::{ApiError, ApiErrorCode};
@@ -16,16 +16,6 @@ const OUTCOMES_MAX: usize = 10_000;
 const OUTCOMES_DEFAULT: usize = 1_000;
 /// How long a call may wait for the next outcome.
 const WAIT_MS_MAX: u64 = 60_000;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Follow {
-    #[serde(default)]
-    after: u64,
-    limit: Option<usize>,
-    #[serde(default)]
-    wait_ms: u64,
-}
 
 /// The outcomes behind a cursor; waits for the next one if there is none and the caller wants to wait.
 pub(super) async fn read_on(shared: &Arc<Shared>, body: &[u8]) -> Result<Value, ApiError> {

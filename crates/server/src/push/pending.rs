@@ -5,11 +5,11 @@ use std::sync::Arc;
 use dunlin_push::registry::Platform;
 use dunlin_push::{NotSent, Outcome, Results};
 
-use super::devices::now_ms;
 use super::outcome::{self, LineSubject};
 use super::senders::{Credential, EncodedNotification};
 use super::submission::Recipient;
 use super::thread::Shared;
+use crate::clock::unix_ms;
 
 /// A push, whom it is for, and who sends it.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ impl PendingPush {
         let encoded = Arc::clone(encoded);
         let take = |token| shared.recipient_limits.take_device(to.app(), token);
         let is_limited = !to.token().is_none_or(take);
-        PendingPush { at, user, to, encoded, credential, submitted_ms: now_ms(), is_limited }
+        PendingPush { at, user, to, encoded, credential, submitted_ms: unix_ms(), is_limited }
     }
 
     /// Hands it to its credential's sender: waits for room only. Its outcome arrives with `tag`.
@@ -100,7 +100,7 @@ impl PendingPush {
             token = self.to.token(),
             broadcast = ?self.to.broadcast_target(),
             user = self.user.as_deref(),
-            took_ms = now_ms().saturating_sub(self.submitted_ms),
+            took_ms = unix_ms().saturating_sub(self.submitted_ms),
             %outcome,
             "push"
         );

@@ -19,6 +19,7 @@ use super::credentials::{start_apns, start_fcm, start_vapid};
 use super::environment::Environment;
 use super::submission::{BroadcastTarget, Recipient, Submission};
 use super::tally::Tally;
+use crate::clock::unix_ms;
 
 type ByName = HashMap<Arc<str>, Arc<Credential>>;
 
@@ -240,16 +241,17 @@ impl EncodedNotification {
 
     fn apns(&self, token: DeviceToken, topic: &Arc<str>) -> Push {
         let target = Target::Device(token);
-        let push =
-            self.apns.get_or_init(|| self.push(target.clone(), self.notification.apns(now_s())));
+        let push = self
+            .apns
+            .get_or_init(|| self.push(target.clone(), self.notification.apns(unix_ms() / 1000)));
         Push { target, topic: topic_of(push, topic), ..push.clone() }
     }
 
     fn apns_broadcast(&self, channel: &str, topic: &Arc<str>) -> Push {
         let target = Target::Channel(channel.to_owned());
-        let push = self
-            .apns_broadcast
-            .get_or_init(|| self.push(target.clone(), self.notification.apns_broadcast(now_s())));
+        let push = self.apns_broadcast.get_or_init(|| {
+            self.push(target.clone(), self.notification.apns_broadcast(unix_ms() / 1000))
+        });
         Push { target, topic: topic_of(push, topic), ..push.clone() }
     }
 
@@ -282,8 +284,4 @@ impl EncodedNotification {
 /// The notification's own topic, or that of the credential.
 fn topic_of(push: &Push, topic: &Arc<str>) -> Option<Arc<str>> {
     Some(push.topic.clone().unwrap_or_else(|| Arc::clone(topic)))
-}
-
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

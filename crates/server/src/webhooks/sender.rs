@@ -9,7 +9,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use dunlin_bus::Endpoint;
 use dunlin_config as config;
@@ -29,6 +29,7 @@ use hashbrown::HashMap;
 
 use super::checks::{CHECK, Checks};
 use crate::bus_message::BusMessage;
+use crate::clock::unix_ms;
 use crate::state::ServerState;
 
 /// How long the last events may take to reach their backends when the process ends.
@@ -424,8 +425,4 @@ impl Handler for WebhookSender<'_> {
     fn on_wake(&mut self, _: &mut Context<()>) {
         self.endpoint.wake();
     }
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

@@ -14,7 +14,7 @@ use dunlin_pipeline::{
 use dunlin_webhooks::{Failure, Pools, Selection, Upstream};
 
 use super::link::Link;
-use super::parts::{FastMap, ForwardedFields, ForwardedData};
+use super::parts::{FastMap, ForwardedData, ForwardedFields};
 use crate::log_gate::LogGate;
 use crate::proxy::{Event, ProxiesStats, ProxyError, ProxyMetric, ProxyReply, ProxyStats};
 use crate::webhooks_state::UpstreamsState;

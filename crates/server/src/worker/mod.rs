@@ -72,7 +72,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use dunlin_bus::{Endpoint, SendError};
 use dunlin_hub::{Hub, HubConfig, Now, SessionId, Withdrawal};
@@ -91,7 +91,7 @@ use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
     AcceptGate, AddressRates, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, Clock,
-    Connects, Decisions, Drain, FanoutGate, Grants, Heartbeat, LargeAnswers, ForwardedTable,
+    Connects, Decisions, Drain, FanoutGate, ForwardedTable, Grants, Heartbeat, LargeAnswers,
     PeerAddresses, Pending, PendingRequests, Polls, ProxyCalls, PushCalls, PusherSessions,
     WebhookEmitter,
 };
@@ -100,6 +100,7 @@ use self::tenants::TenantSweep;
 use self::timer::Timer;
 use crate::auth::{Capabilities, Regexes};
 use crate::bus_message::BusMessage;
+use crate::clock::unix_ms;
 use crate::log_gate::LogGate;
 use crate::metrics::Metric;
 use crate::revocation::TokenId;
@@ -225,7 +226,7 @@ impl<'w> Worker<'w> {
         getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
         let seed = u64::from_ne_bytes(seed);
         let mut clock = Clock::default();
-        clock.sync(0, unix_now_ms());
+        clock.sync(0, unix_ms());
         let hub_config =
             HubConfig { incarnation, seed, ..hub_config(index, incarnation, state, &settings) };
         let deflater = stream::broadcast_deflater();
@@ -386,7 +387,7 @@ impl<'w> Worker<'w> {
 
     /// Once a second: the clock, the gauges, requests past their deadline.
     fn second(&mut self, cx: &mut Context<Link>) {
-        self.clock.sync(cx.now_ms(), unix_now_ms());
+        self.clock.sync(cx.now_ms(), unix_ms());
         for pending in self.pending.expire(cx.now_ms()) {
             self.fail(cx, &pending, dunlin_hub::Error::Timeout);
         }
@@ -678,8 +679,4 @@ impl Drop for Worker<'_> {
             self.state.admissions.release(address, authenticated);
         }
     }
-}
-
-fn unix_now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

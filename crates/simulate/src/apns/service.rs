@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use sha2::{Digest, Sha256};
 
 use super::account::{Account, Certificate};
-use super::channels::{ChannelResponse, ChannelRequest};
+use super::channels::{ChannelRequest, ChannelResponse};
 use super::ledger::{Line, ReplyOutcome, parse_uuid, uuid_text};
 use super::request::{Fields, Target, has_unique_id};
 use super::rules::Rejection;

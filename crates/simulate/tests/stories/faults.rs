@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use dunlin_simulate::apns::{
-    AnswerTime, Behaviour, Config, FlipStreams, GoAway, PeriodicDelay, Order, ReplyOutcome, Simulator,
-    SlowDown, Unavailable,
+    AnswerTime, Behaviour, Config, FlipStreams, GoAway, Order, PeriodicDelay, ReplyOutcome,
+    Simulator, SlowDown, Unavailable,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -203,16 +203,6 @@ fn write_content_length(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(b"\r\n\r\n");
 }
 
-fn write_decimal(out: &mut Vec<u8>, mut number: u64) {
-    let mut digits = [0; 20];
-    let mut begin = digits.len();
-    loop {
-        begin -= 1;
-        digits[begin] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[begin..]);
+fn write_decimal(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }

@@ -51,7 +51,9 @@ pub(super) use self::large_answers::LargeAnswers;
 pub(super) use self::peer_addresses::PeerAddresses;
 pub(super) use self::pending::{CommandPlace, Pending, PendingRequests};
 pub(super) use self::polls::{Poll, PollStep, Polls};
-pub(super) use self::proxy_calls::{ForwardedFields, ForwardedData, ForwardedTable, ProxyCall, ProxyCalls};
+pub(super) use self::proxy_calls::{
+    ForwardedData, ForwardedFields, ForwardedTable, ProxyCall, ProxyCalls,
+};
 pub(super) use self::push_calls::{PushCalls, PushStep};
 pub(super) use self::pusher_sessions::PusherSessions;
 pub(super) use self::session_params::SessionParams;
