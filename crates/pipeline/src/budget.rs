@@ -25,8 +25,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The server has closed a connection behind `answered` answers, none of them cut. `in_use` says that requests
-    /// were outstanding or the last answer gave notice; a connection closed while idle says nothing.
+    /// The server has closed a connection after `answered` complete answers. `in_use`: requests were outstanding, or the
+    /// last answer announced the close. A connection closed while idle tells nothing about the budget.
     pub fn handle_close(&mut self, answered: u64, in_use: bool) {
         if answered == 0 || (!in_use && self.limit != Some(answered)) {
             return;
@@ -35,7 +35,7 @@ impl Budget {
         self.last = answered;
     }
 
-    /// A connection has had `answered` answers and lives: a limit of as many, or fewer, is void.
+    /// A connection is still open after `answered` answers: a limit of as many, or fewer, is wrong.
     pub fn handle_outlived(&mut self, answered: u64) {
         if self.limit.is_some_and(|limit| limit <= answered) {
             (self.limit, self.last) = (None, 0);

@@ -9,8 +9,8 @@ use crate::{Kind, ProtocolError};
 
 /// Takes what a connection reads. Every method has an empty default.
 ///
-/// Of each answer `on_head` is called once, then its body in pieces, then `on_end`; an answer cut short has no
-/// `on_end`, and its request comes back from [`Connection::poll_unanswered`].
+/// For each answer the connection calls `on_head` once, then passes the body in pieces, then calls `on_end`. An answer that is cut short
+/// has no `on_end`; [`Connection::poll_unanswered`] returns its request.
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait Sink {
     /// The final head of an answer.
@@ -57,7 +57,7 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// What follows from the bytes a connection was given.
+/// What the caller does after the connection has read bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// It goes on.
@@ -73,7 +73,7 @@ pub enum Progress {
     },
 }
 
-/// How a connection ended, in the light of what was outstanding.
+/// How a connection ended, and what that means for the requests that were outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Close {
     /// The server had said that it would close: by `Connection: close`, by a body that lasts until then, or by a
@@ -87,7 +87,7 @@ pub struct Close {
     pub idle: bool,
 }
 
-/// What is to become of a request that has left and was not answered.
+/// What the caller may do with a request that was sent and not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayDecision {
     /// The server has not processed it and will not, for it said `Connection: close` before its turn came
@@ -210,8 +210,8 @@ impl Connection {
         }
     }
 
-    /// How many requests may leave now, if at most `depth` are to be in flight. 0 for ever once the server has
-    /// said that it closes, or has been sent as many as it takes.
+    /// How many requests may be sent now, if at most `depth` may be in flight. It stays 0 once the server has announced that
+    /// it closes, or has been sent all requests of its budget.
     #[inline]
     pub fn room(&self, depth: u32) -> u32 {
         if self.phase != Phase::Open || self.notice {
@@ -465,13 +465,13 @@ impl Connection {
         self.close()
     }
 
-    /// The connection has broken, or was never made, or is given up by its owner.
+    /// The connection has broken, could not be opened, or is given up by its owner.
     pub fn handle_reset(&mut self) -> Close {
         self.close()
     }
 
-    /// The oldest request has waited too long for its answer. Cut the connection: an answer that came late would
-    /// have nobody to go to.
+    /// The oldest request has waited too long for its answer. Close the connection: nobody takes an answer that comes
+    /// late.
     pub fn handle_timeout(&mut self) -> Close {
         let close = self.close();
         if let Some(request) = self.queue.front() {
@@ -503,8 +503,8 @@ impl Connection {
         close
     }
 
-    /// The next request that got no answer and what may be done with it, oldest first. `None` while the
-    /// connection goes on, and when all have come out.
+    /// The next request without an answer and what may be done with it, oldest first. `None` while the
+    /// connection is open, and after the last one.
     pub fn poll_unanswered(&mut self) -> Option<(InFlight, ReplayDecision)> {
         if self.phase != Phase::Over {
             return None;
@@ -518,7 +518,7 @@ impl Connection {
         Some((request, decision))
     }
 
-    /// Requests that have left and are not answered.
+    /// Requests that were sent and are not answered.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.queue.len()
@@ -540,14 +540,14 @@ impl Connection {
         self.answered
     }
 
-    /// Whether requests may leave on it, now or when others are answered.
+    /// Whether requests may be sent on it, now or when others are answered.
     pub fn is_open(&self) -> bool {
         self.phase == Phase::Open
             && !self.notice
             && self.budget.is_none_or(|budget| self.sent < budget)
     }
 
-    /// How many requests the server is known to take on one connection, so that none is sent in vain; see
+    /// Sets how many requests the server takes on one connection, so that none is sent in vain; see
     /// [`Budget`](crate::Budget).
     pub fn set_budget(&mut self, requests: Option<u64>) {
         self.budget = requests;

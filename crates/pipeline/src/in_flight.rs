@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::Kind;
 
-/// A request that has left. Eighteen bytes by which its owner knows it.
+/// A request that was sent and awaits its answer: eighteen bytes that identify it for its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
     /// The owner's number for it.

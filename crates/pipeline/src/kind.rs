@@ -23,7 +23,7 @@ impl Kind {
     pub const GET: Kind = Kind(Kind::IDEMPOTENT);
     /// A `HEAD`: its answer ends with its head, whatever that says (RFC 9112 §6.3).
     pub const HEAD: Kind = Kind(Kind::IDEMPOTENT | Kind::NO_BODY);
-    /// A `POST`, or whatever else must not be repeated on suspicion.
+    /// A `POST`, or another request that must not be repeated when its outcome is unknown.
     pub const POST: Kind = Kind(0);
 
     /// The kind of a request of this method; idempotent are those of RFC 9110 §9.2.2.
@@ -45,14 +45,14 @@ impl Kind {
         Kind(if yes { self.0 | Kind::IDEMPOTENT } else { self.0 & !Kind::IDEMPOTENT })
     }
 
-    /// Marks a request that has been on a connection before: a 408 is now its answer, not the farewell of a
-    /// server tired of waiting.
+    /// Marks a request that was sent on another connection before: a 408 is then its answer, and not the end of a
+    /// connection on which the server had waited too long.
     #[must_use]
     pub const fn replayed(self) -> Kind {
         Kind(self.0 | Kind::REPLAYED)
     }
 
-    /// Whether it may be sent again when nobody knows what became of it.
+    /// Whether it may be sent again when its outcome is unknown.
     pub const fn is_idempotent(self) -> bool {
         self.0 & Kind::IDEMPOTENT != 0
     }

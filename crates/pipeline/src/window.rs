@@ -20,9 +20,9 @@ impl Default for WindowConfig {
 /// measured, with a quarter to spare. Less leaves the server waiting for requests; more only queues there, where
 /// it makes every answer late.
 ///
-/// It measures by rounds: one ends with the answer to a request sent after it began. While the rate grows with the
-/// depth, the depth doubles; when it does not any more, the product is known, and a slightly deeper round now and
-/// then finds out whether there is more to be had. Plain arithmetic, some sixty bytes.
+/// It measures in rounds: a round ends with the answer to a request that was sent after the round began. While the rate grows with the
+/// depth, the depth doubles. When the rate stops growing, their product is known, and an occasional slightly deeper round
+/// finds out whether more is possible. The state is plain arithmetic in some sixty bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     config: WindowConfig,
@@ -61,7 +61,7 @@ impl Window {
         }
     }
 
-    /// A window for another connection to the same server: it begins with what this one found.
+    /// A window for another connection to the same server. It begins at the depth that this one has found.
     #[must_use]
     pub fn next(&self) -> Window {
         Window { round_began_ns: 0, round_answers: 0, filled: false, ..*self }
@@ -73,8 +73,8 @@ impl Window {
         self.depth
     }
 
-    /// `count` answers have been read at once, the last of them to a request that left at `sent_ns`, and
-    /// `in_flight` requests remain.
+    /// `count` answers have been read at once, the last of them to a request sent at `sent_ns`, and
+    /// `in_flight` requests remain. Times are nanoseconds of one monotonic clock.
     pub fn handle_answers(&mut self, count: u32, sent_ns: u64, now_ns: u64, in_flight: u32) {
         self.rtt_min_ns = self.rtt_min_ns.min(now_ns.saturating_sub(sent_ns).max(1));
         self.filled |= in_flight.saturating_add(count) >= self.depth;

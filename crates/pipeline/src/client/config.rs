@@ -17,7 +17,7 @@ pub enum Depth {
 }
 
 impl Depth {
-    /// By itself, within the default bounds.
+    /// Found from rate and round trip, within the default bounds.
     pub fn auto() -> Depth {
         Depth::Auto(WindowConfig::default())
     }
@@ -36,7 +36,7 @@ impl Default for ClientConfig {
     }
 }
 
-/// How to ask one host.
+/// How requests are sent to one host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
     /// Connections at most. As many are opened as the requests waiting can fill.

@@ -236,7 +236,7 @@ impl Core {
     }
 }
 
-/// What a caller may do: send requests, wherever it is called from.
+/// Adds hosts and sends requests, from any method of the caller.
 #[derive(Debug)]
 pub struct Requests<'a> {
     pub(crate) core: &'a mut Core,
@@ -260,9 +260,8 @@ impl Requests<'_> {
         Ok(id)
     }
 
-    /// Lets a host go: what waits to leave ends as [`ErrorKind::Removed`], what is in flight as it would have, and
-    /// its connections close when they have nothing more to answer. The id means nothing any more; another host may
-    /// be given it.
+    /// Removes a host. Its queued requests end as [`ErrorKind::Removed`], requests in flight end as usual, and its connections close
+    /// after their last answer. The id becomes invalid, and another host may get it.
     pub fn remove(&mut self, host: HostId) {
         let removed = &mut self.core.hosts[host.0 as usize].removed;
         if !std::mem::replace(removed, true) {
@@ -308,12 +307,12 @@ impl Requests<'_> {
         self.core.records.len()
     }
 
-    /// Requests that wait to leave to a host.
+    /// Requests of a host that are queued.
     pub fn queued(&self, host: HostId) -> usize {
         self.core.hosts[host.0 as usize].queue.len()
     }
 
-    /// How many requests the host takes on one connection, if that has been learned.
+    /// How many requests the host takes on one connection, if that is known.
     pub fn budget(&self, host: HostId) -> Option<u64> {
         self.core.hosts[host.0 as usize].budget.limit()
     }

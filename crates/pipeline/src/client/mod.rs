@@ -70,7 +70,7 @@ pub trait Caller: Sized {
     ) {
     }
 
-    /// A queue that was full is half empty.
+    /// The queue of a host was full and is half empty now.
     fn on_room(&mut self, cx: &mut Context<Self::Data>, requests: &mut Requests<'_>, host: HostId) {
     }
 
@@ -151,8 +151,8 @@ impl<C: Caller> Client<C> {
         &mut self.caller
     }
 
-    /// Takes no more requests and ends those taken at once: what waits was not sent, what is in flight failed or is
-    /// uncertain. Connections are cut.
+    /// Accepts no more requests and ends all others at once: queued ones as not sent, those in flight as failed or
+    /// uncertain. Closes the connections.
     pub fn shutdown(&mut self, cx: &mut Context<C::Data>) {
         self.core.closing = true;
         for index in 0..self.core.entries.len() {

@@ -16,7 +16,7 @@ use super::{
     RequestError, RequestId, Requests, SendError,
 };
 
-/// An answer that owns what it holds.
+/// A complete answer that owns its bytes.
 #[derive(Clone, Debug)]
 pub struct Response {
     /// The status code.
@@ -87,7 +87,7 @@ impl ThreadedClient {
     ///
     /// # Errors
     ///
-    /// No descriptor for the loop, or no thread.
+    /// The event loop gets no descriptor, or the thread cannot be started.
     pub fn start(config: ClientConfig, outstanding_max: usize) -> io::Result<ThreadedClient> {
         let outstanding = Arc::new(AtomicUsize::new(0));
         let (remote, inbox) = dunlin_net::remote_pair()?;
@@ -178,7 +178,7 @@ impl ThreadedClient {
         Call { state }
     }
 
-    /// Requests taken and not ended.
+    /// Requests that were accepted and have not ended.
     pub fn outstanding(&self) -> usize {
         self.outstanding.load(Ordering::Relaxed)
     }
