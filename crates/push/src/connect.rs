@@ -17,17 +17,17 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A connection on its way.
+/// A connection that is being opened.
 pub type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Io, ConnectError>> + Send + 'a>>;
 
-/// Makes connections.
+/// Opens connections.
 pub trait Connect: Send + Sync + 'static {
     /// A new one. While it waits for something, `stage` is to know for what: requests whose deadline passes meanwhile
     /// are reported.
     fn connect(&self, stage: Stage) -> Connecting<'_>;
 }
 
-/// What stands between us and a connection.
+/// What keeps a connection from being opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -96,7 +96,7 @@ impl From<String> for ConnectError {
     }
 }
 
-/// What an attempt to connect waits for. Clones are the same.
+/// What an attempt to connect waits for. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Stage(Arc<Mutex<Option<Waiting>>>);
 
@@ -107,7 +107,7 @@ struct Waiting {
 }
 
 impl Stage {
-    /// From now on something is waited for. `fault` and `why` are what is reported if it does not come.
+    /// Begins to wait for something. `fault` and `why` are reported if it does not come.
     pub fn wait(&self, fault: ConnectFault, why: impl Into<String>) {
         let error = ConnectError::new(fault, why);
         *self.waiting() = Some(Waiting { error, since: Instant::now() });

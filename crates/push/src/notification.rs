@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::apns::PushType;
 use crate::web_push;
 
-/// How soon a notification is to be delivered.
+/// How soon a notification should be delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Urgency {
@@ -56,7 +56,7 @@ pub struct Notification {
     pub web: Value,
 }
 
-/// What Apple is sent beside the payload, where what follows from the notification does not do.
+/// What Apple receives beside the payload, where the defaults of the notification do not fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApnsOptions {
@@ -73,7 +73,7 @@ pub struct ApnsOptions {
 #[error("{0}")]
 pub struct NotificationError(&'static str);
 
-/// A notification as Apple is sent it.
+/// A notification, encoded for Apple.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApnsMessage {
     /// The payload.
@@ -96,7 +96,7 @@ const COLLAPSE_ID_BYTES_MAX: usize = 32;
 const TTL_S_MAX: u32 = 2_419_200;
 
 impl Notification {
-    /// Judges what every platform has to be able to take.
+    /// Checks what holds for every platform.
     ///
     /// # Errors
     /// Names the field and what it may be.
@@ -149,7 +149,7 @@ impl Notification {
     /// ignores an invalid update.
     ///
     /// # Errors
-    /// Names the field and what it has to be.
+    /// Names the field and what it must be.
     pub fn validate_broadcast(&self) -> Result<(), NotificationError> {
         if !matches!(self.apns_options.push_type.as_deref(), None | Some(LIVE_ACTIVITY)) {
             return Err(NotificationError(
@@ -176,7 +176,7 @@ impl Notification {
         ApnsMessage { expiration_s: message.expiration_s.or(Some(0)), ..message }
     }
 
-    /// What Apple is sent.
+    /// The notification, encoded for Apple.
     pub fn apns(&self, now_s: u64) -> ApnsMessage {
         let silent = self.is_silent();
         let push_type = match self.apns_options.push_type.as_deref().map(str::parse::<PushType>) {
@@ -270,7 +270,7 @@ impl Notification {
         }
     }
 
-    /// What the page's service worker is given, and how it is to be delivered.
+    /// The message for the page's service worker, and its delivery options.
     pub fn web(&self) -> (Vec<u8>, web_push::Options) {
         let mut message = Map::new();
         put(&mut message, "title", &self.title);

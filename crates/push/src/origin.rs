@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// A service's address, whom to trust there, who we are, and what stands between.
+/// How a service is reached: its address, the roots to trust, the client certificate and the proxy.
 #[derive(Debug)]
 pub struct Origin {
     /// The name, looked up anew for each connection and verified in the certificate.
@@ -34,7 +34,7 @@ pub struct ClientIdentity {
     pub key: PrivateKeyDer<'static>,
 }
 
-/// A proxy between us and the service.
+/// A proxy on the way to the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
     /// How it is spoken to.
@@ -47,7 +47,7 @@ pub struct Proxy {
     pub login: Option<(String, String)>,
 }
 
-/// How a proxy is spoken to.
+/// The protocol of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyKind {
     /// HTTP CONNECT (RFC 9110 §9.3.6).

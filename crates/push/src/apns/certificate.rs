@@ -111,7 +111,7 @@ impl Certificate {
         Certificate::validated(identity, SystemTime::now())
     }
 
-    /// Until when it is valid; `None` where its text cannot be read.
+    /// When it expires; `None` if its text cannot be read.
     pub fn valid_until(&self) -> Option<SystemTime> {
         self.validity.map(|validity| time(validity.until))
     }

@@ -31,7 +31,7 @@ pub struct Channels {
     bundle: String,
 }
 
-/// What a channel keeps for devices that are off (`message-storage-policy`).
+/// What a channel stores for devices that are off (`message-storage-policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// Nothing: for what changes often; Apple then allows more pushes.
@@ -40,7 +40,7 @@ pub enum Storage {
     MostRecent,
 }
 
-/// Why Apple did not do what it was asked.
+/// Why Apple did not carry out a request to manage channels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelError {
     /// The bundle identifier or the channel is invalid.
@@ -51,7 +51,7 @@ pub enum ChannelError {
     Refused {
         /// The HTTP status.
         status: u16,
-        /// Apple's word.
+        /// The text that Apple uses.
         reason: Reason,
     },
 }
@@ -105,10 +105,10 @@ impl Channels {
         Ok(Channels { dial, authority, credential, bundle: bundle.to_owned() })
     }
 
-    /// Makes a channel. Gives its id, which devices subscribe with.
+    /// Creates a channel and returns its id, with which devices subscribe.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why it was not created.
     pub async fn create(&self, storage: Storage) -> Result<String, ChannelError> {
         let policy = u8::from(storage == Storage::MostRecent);
         let body = format!(r#"{{"message-storage-policy":{policy},"push-type":"LiveActivity"}}"#);
@@ -120,7 +120,7 @@ impl Channels {
     /// The ids of all channels.
     ///
     /// # Errors
-    /// Why they are not known.
+    /// Why they could not be read.
     pub async fn list(&self) -> Result<Vec<String>, ChannelError> {
         #[derive(Deserialize)]
         struct All {
@@ -131,10 +131,10 @@ impl Channels {
         Ok(all.channels)
     }
 
-    /// What a channel keeps.
+    /// What a channel stores.
     ///
     /// # Errors
-    /// Why it is not known: [`Reason::ChannelNotRegistered`] where there is no such channel.
+    /// Why it could not be read: [`Reason::ChannelNotRegistered`] where there is no such channel.
     pub async fn show(&self, channel: &str) -> Result<Storage, ChannelError> {
         #[derive(Deserialize)]
         struct Shown {
@@ -146,10 +146,10 @@ impl Channels {
         Ok(if shown.policy == 0 { Storage::None } else { Storage::MostRecent })
     }
 
-    /// Deletes a channel, for ever.
+    /// Deletes a channel for ever.
     ///
     /// # Errors
-    /// Why it is still there.
+    /// Why it was not deleted.
     pub async fn delete(&self, channel: &str) -> Result<(), ChannelError> {
         self.ask("DELETE", "channels", Some(channel), String::new()).await.map(drop)
     }

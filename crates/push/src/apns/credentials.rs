@@ -16,8 +16,8 @@ impl Credentials {
         Credentials::default()
     }
 
-    /// Adds a sender, or puts it in the place of the one of that name: from now on pushes take the new one,
-    /// while the old one has its time to end what is in flight.
+    /// Adds a sender, or replaces the one of that name: new pushes use the new one, and the old one finishes its pushes
+    /// in flight.
     pub fn set(&self, name: &str, sender: Apns) {
         let mut senders = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(old) = senders.insert(name.to_owned(), sender) {
@@ -25,7 +25,7 @@ impl Credentials {
         }
     }
 
-    /// Takes a sender out. True if there was one.
+    /// Removes a sender. True if there was one.
     pub fn remove(&self, name: &str) -> bool {
         let mut senders = self.0.write().unwrap_or_else(PoisonError::into_inner);
         senders.remove(name).inspect(Apns::close).is_some()

@@ -11,7 +11,7 @@ const DIGITS_MAX: usize = 200;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceToken(String);
 
-/// Why a text is no device token.
+/// Why a text is not a device token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceTokenError {
     /// Its length is odd, or not 64 to 200 digits.

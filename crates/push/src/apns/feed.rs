@@ -12,12 +12,12 @@ const BEHIND_MAX: usize = 4_096;
 /// Tokens remembered as suspects, twice: the newer half and the older.
 const SUSPECTS_MAX: usize = 65_536;
 
-/// A device token that Apple will not take any more.
+/// A device token that Apple does not accept any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadToken {
     /// Its digits.
     pub token: String,
-    /// Apple's word.
+    /// The text that Apple uses.
     pub reason: Reason,
     /// When Apple last knew that it was dead, in milliseconds since 1970 (410 only). A registration that is
     /// younger is alive: the app came back.

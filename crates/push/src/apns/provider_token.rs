@@ -39,7 +39,7 @@ impl ProviderKey {
     ///
     /// # Errors
     ///
-    /// Which of the three is wrong, and what it is to be.
+    /// Names the argument that is wrong and what it must be.
     pub fn new(pem: &str, key_id: &str, team_id: &str) -> Result<ProviderKey, String> {
         for (name, id) in [("key id", key_id), ("team id", team_id)] {
             if id.len() != 10 || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
@@ -119,12 +119,12 @@ struct Current {
 }
 
 impl ProviderToken {
-    /// Of a key.
+    /// A provider token of this key.
     pub fn new(key: ProviderKey) -> ProviderToken {
         ProviderToken { key: Arc::new(key), current: Arc::default() }
     }
 
-    /// The header value for a request sent now.
+    /// The value of the `authorization` header for a request sent at `now`.
     pub fn authorization(&self, now: SystemTime) -> Authorization {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = match &*current {

@@ -46,7 +46,7 @@ pub struct Push {
     pub suspect: bool,
 }
 
-/// To whom a push goes.
+/// The recipient of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// One device.
@@ -97,12 +97,12 @@ impl PushType {
         TYPES.iter().find(|(known, ..)| *known == self).unwrap_or(&TYPES[0])
     }
 
-    /// Apple's word.
+    /// The text that Apple uses.
     pub fn as_str(self) -> &'static str {
         self.entry().1
     }
 
-    /// What its topic has behind the bundle identifier.
+    /// The suffix of its topic behind the bundle identifier.
     pub fn topic_suffix(self) -> &'static str {
         self.entry().2
     }
@@ -142,7 +142,7 @@ impl Push {
     ///
     /// # Errors
     ///
-    /// Which field is wrong, and what it is to be.
+    /// Names the field that is wrong and what it must be.
     pub fn request(&self) -> Result<Request, PushError> {
         self.validate_content()?;
         let mut headers = Headers(Vec::with_capacity(8));

@@ -14,7 +14,7 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// Reads Apple's word.
+            /// The reason of this text in Apple's response.
             pub fn new(text: &str) -> Reason {
                 match text {
                     $(stringify!($name) => Reason::$name,)*
@@ -24,7 +24,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// Apple's word.
+            /// The text that Apple uses.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Reason::$name => stringify!($name),)*
@@ -115,7 +115,7 @@ reasons! {
 }
 
 impl Reason {
-    /// The device token is of no use any more, or never was.
+    /// Whether the device token is unusable, now or from the beginning.
     pub fn is_dead_token(&self) -> bool {
         matches!(
             self,
@@ -126,7 +126,7 @@ impl Reason {
         )
     }
 
-    /// It is the credential that is refused, whatever push comes with it. (An expired token is renewed first.)
+    /// Whether Apple refuses the credential and not this push. (An expired token is renewed first.)
     pub fn is_credential(&self) -> bool {
         matches!(
             self,
@@ -140,7 +140,7 @@ impl Reason {
         )
     }
 
-    /// What to do about it, where that is not the push but the set-up.
+    /// What to do about it, if the cause is the set-up and not the push.
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
             Reason::BadDeviceToken => {

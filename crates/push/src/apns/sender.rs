@@ -50,7 +50,7 @@ impl Environment {
     }
 }
 
-/// How Apple knows who is sending.
+/// How the sender authenticates to Apple.
 #[derive(Debug)]
 pub enum Credential {
     /// A signing key's tokens, for all apps of a team.
@@ -75,7 +75,7 @@ pub struct Apns {
     sender: Sender<ApnsService>,
 }
 
-/// What Apple's service is to the sender.
+/// Apple's service, as [`Sender`](crate::Sender) uses it.
 #[derive(Debug)]
 pub struct ApnsService {
     authority: String,
@@ -164,22 +164,23 @@ impl Apns {
         Ok(request)
     }
 
-    /// The device tokens that turn out to be dead, from now on.
+    /// The device tokens that Apple reports as dead from now on.
     pub fn follow_dead_tokens(&self) -> Feed {
         self.sender.service().dead.follow()
     }
 
-    /// Until when its certificate is valid; `None` for a signing key, which has no end.
+    /// When its certificate expires; `None` for a signing key, which does not expire.
     pub fn valid_until(&self) -> Option<SystemTime> {
         self.sender.service().valid_until
     }
 
-    /// The numbers of now.
+    /// Current figures of the queue, the connections and the outcomes.
     pub fn metrics(&self) -> SenderMetrics {
         self.sender.metrics()
     }
 
-    /// Closes the sender: what waits ends as not sent, what is in flight has its time to end.
+    /// Closes the sender: queued pushes end as not sent, pushes in flight have
+    /// [`SenderConfig::drain`](crate::SenderConfig) to be answered.
     pub fn close(&self) {
         self.sender.close();
     }

@@ -84,7 +84,7 @@ impl AccessTokens {
         Some((Arc::clone(&token.authorization), self.generation))
     }
 
-    /// Whether a token is to be fetched now.
+    /// Whether a token must be fetched now.
     pub fn is_due(&self, now_s: u64) -> bool {
         let fresh = |token: &Token| token.expires_s > now_s + RENEW_BEFORE_S;
         !self.token.as_ref().is_some_and(fresh) && !self.fetching && now_s >= self.not_before_s
@@ -156,13 +156,13 @@ impl AccessTokens {
         Err(error)
     }
 
-    /// No answer came.
+    /// The request for a token got no answer.
     pub fn handle_failure(&mut self, now_s: u64) {
         self.fetching = false;
         self.back_off(now_s);
     }
 
-    /// FCM said that the token of this generation is spent. A newer one is left alone.
+    /// FCM has called the token of this generation expired. A newer one stays in use.
     pub fn handle_spent(&mut self, generation: u64) {
         if generation == self.generation {
             self.token = None;

@@ -11,7 +11,7 @@ pub const MESSAGE_BYTES_MAX: usize = 4_096;
 /// The same of one to a topic or to a condition.
 const TOPIC_MESSAGE_BYTES_MAX: usize = 2_048;
 
-/// Whom a message is for.
+/// The recipient of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recipient<'a> {
     /// One installation, by its registration token.

@@ -33,7 +33,7 @@ pub struct Fcm {
     sender: Sender<FcmService>,
 }
 
-/// What FCM is to the sender.
+/// FCM, as [`Sender`](crate::Sender) uses it.
 #[derive(Debug)]
 pub struct FcmService {
     project_id: String,
@@ -124,12 +124,13 @@ impl Fcm {
         Ok(())
     }
 
-    /// The numbers of now.
+    /// Current figures of the queue, the connections and the outcomes.
     pub fn metrics(&self) -> SenderMetrics {
         self.sender.metrics()
     }
 
-    /// Closes the sender: what waits ends as not sent, what is in flight has its time to end.
+    /// Closes the sender: queued pushes end as not sent, pushes in flight have
+    /// [`SenderConfig::drain`](crate::SenderConfig) to be answered.
     pub fn close(&self) {
         self.sender.close();
     }

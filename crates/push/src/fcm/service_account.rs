@@ -15,7 +15,7 @@ const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
 /// How long an assertion is valid, Google's bound.
 const ASSERTION_VALID_S: u64 = 3_600;
 
-/// Who sends: a project's service account with its key.
+/// The service account of a project, with its key.
 pub struct ServiceAccount {
     project_id: String,
     client_email: String,
@@ -94,7 +94,7 @@ impl ServiceAccount {
         &self.project_id
     }
 
-    /// Where access tokens are handed out.
+    /// The URL that issues access tokens.
     pub fn token_uri(&self) -> &str {
         &self.token_uri
     }

@@ -47,7 +47,7 @@ const OUTCOMES_MAX: u64 = 2_000_000;
 /// Idempotency keys that are remembered; older ones leave.
 const KEYS_MAX: u64 = 100_000;
 
-/// Something to be changed.
+/// A change of the journal.
 #[derive(Clone, Debug)]
 pub enum JournalChange {
     /// Takes a batch, unless one with this key was taken before.
@@ -91,7 +91,7 @@ pub enum JournalChange {
     Outcome(Vec<u8>),
 }
 
-/// Pushes to be taken.
+/// Pushes to be accepted.
 #[derive(Clone, Debug, Default)]
 pub struct NewBatch {
     /// The same key is not taken twice.
@@ -104,7 +104,7 @@ pub struct NewBatch {
     pub outcomes: Vec<Vec<u8>>,
 }
 
-/// A batch that was taken.
+/// A batch that was accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AcceptedBatch {
     /// Its number.
@@ -137,7 +137,7 @@ pub struct PendingPush {
     pub unsent: bool,
 }
 
-/// Why the journal did not do what was asked.
+/// Why the journal did not make a change.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum JournalError {
@@ -189,18 +189,18 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the store in `file`, made if it is not there. One process at a time can.
+    /// Opens the store in `file`, and creates it if there is none. Only one process at a time can open it.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn open(file: &Path) -> Result<Journal, JournalError> {
         Journal::with(Store::open(file, make)?)
     }
 
-    /// A journal that ends with the process: nothing is durable, but there is a feed.
+    /// A journal in memory: nothing is durable, but there is a feed.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn in_memory() -> Result<Journal, JournalError> {
         Journal::with(Store::in_memory(make)?)
     }
@@ -223,7 +223,7 @@ impl Journal {
     /// [`JournalChange::Accept`] what was accepted; one for which there is no room leaves the others alone.
     ///
     /// # Errors
-    /// What the store says; none of them has been carried out then.
+    /// The error of the store. None of the changes was made then.
     pub fn apply(&self, changes: &[JournalChange]) -> Result<Done, JournalError> {
         let (done, pending, bytes) =
             self.store.with_database(|database| self.carry_out(changes, database))?;
@@ -250,7 +250,7 @@ impl Journal {
     /// The batches that have pushes without an outcome, oldest first.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn open_batches(&self) -> Result<Vec<OpenBatch>, JournalError> {
         let read = self.store.begin_read()?;
         let (batches, started) = (read.open_table(BATCHES)?, read.open_table(STARTED)?);
@@ -267,7 +267,7 @@ impl Journal {
     /// At most `max` pushes of a batch without an outcome, from number `from` on.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn pushes(
         &self,
         batch: u64,
@@ -290,7 +290,7 @@ impl Journal {
     /// asking with the last number it has seen.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn outcomes(&self, after: u64, max: usize) -> Result<Vec<(u64, Vec<u8>)>, JournalError> {
         let read = self.store.begin_read()?;
         let table = read.open_table(OUTCOMES)?;

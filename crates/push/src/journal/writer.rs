@@ -29,7 +29,7 @@ pub struct JournalWriter {
 }
 
 impl JournalWriter {
-    /// Begins to write, on threads of the current `tokio` runtime that may wait.
+    /// Starts to write, on blocking threads of the current `tokio` runtime.
     ///
     /// # Panics
     /// Outside of a `tokio` runtime.
@@ -40,7 +40,7 @@ impl JournalWriter {
         JournalWriter { waiting: sender, written }
     }
 
-    /// Has changes written: waits until they are on the disk. Gives what was done, as [`Journal::apply`].
+    /// Writes changes and waits until they are on the disk. Returns what [`Journal::apply`] returns.
     ///
     /// # Errors
     /// Those of [`Journal::apply`].
@@ -48,7 +48,7 @@ impl JournalWriter {
         self.try_write(changes).await.map_err(|(error, _)| error)
     }
 
-    /// Has changes written, however long the disk refuses them: what they say has happened.
+    /// Writes changes that record what has happened: retries for as long as the disk refuses them.
     ///
     /// # Errors
     /// [`JournalError::Closed`].
@@ -73,12 +73,12 @@ impl JournalWriter {
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Ends when something has been written after this call: the feed may have something new.
+    /// A future that ends after the next write: the feed may have something new.
     pub fn next(&self) -> Notified<'_> {
         self.written.notified()
     }
 
-    /// Has whoever waits for the next outcome look up.
+    /// Wakes everyone who waits for the next outcome.
     pub fn wake(&self) {
         self.written.notify_waiters();
     }

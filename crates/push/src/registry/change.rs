@@ -7,7 +7,7 @@ use super::{
     RegistryError, TOKEN_BYTES_MAX, USER_BYTES_MAX, USERS, decode, encode,
 };
 
-/// Something to be changed.
+/// A change of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Gives a user these devices beside those they have. A token belongs to one user: one that another had moves. A user
@@ -88,7 +88,7 @@ impl Registry {
     /// each; one that cannot be carried out leaves the others alone.
     ///
     /// # Errors
-    /// What the store says; none of them has been carried out then.
+    /// The error of the store. None of the changes was made then.
     pub fn apply(
         &self,
         changes: &[Change],

@@ -129,10 +129,10 @@ impl<E: Into<redb::Error>> From<E> for RegistryError {
 }
 
 impl Registry {
-    /// Opens the store in `file`, made if it is not there. One process at a time can.
+    /// Opens the store in `file`, and creates it if there is none. Only one process at a time can open it.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn open(file: &Path) -> Result<Registry, RegistryError> {
         Ok(Registry { store: Store::open(file, make)? })
     }
@@ -140,7 +140,7 @@ impl Registry {
     /// A registry that ends with the process.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn in_memory() -> Result<Registry, RegistryError> {
         Ok(Registry { store: Store::in_memory(make)? })
     }
@@ -162,7 +162,7 @@ impl Registry {
     /// Takes a device away, as after a logout. False: it was not there.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn remove(&self, device: &Device) -> Result<bool, RegistryError> {
         let devices = vec![device.clone()];
         Ok(self.apply_one(&Change::Remove { user: None, devices })? > 0)
@@ -171,7 +171,7 @@ impl Registry {
     /// Takes all devices of a user away, as after the account is gone. Returns how many there were.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn remove_user(&self, user: &str) -> Result<usize, RegistryError> {
         self.apply_one(&Change::Remove { user: Some(user.to_owned()), devices: Vec::new() })
     }
@@ -184,7 +184,7 @@ impl Registry {
     /// The devices of a user with the time each was registered, in milliseconds since 1970.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn registrations(&self, user: &str) -> Result<Vec<(Device, u64)>, RegistryError> {
         let read = self.store.begin_read()?;
         let users = read.open_multimap_table(USERS)?;
@@ -203,7 +203,7 @@ impl Registry {
     /// The devices of a user.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn devices(&self, user: &str) -> Result<Vec<Device>, RegistryError> {
         let read = self.store.begin_read()?;
         let users = read.open_multimap_table(USERS)?;
@@ -217,7 +217,7 @@ impl Registry {
     /// How many devices there are.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn len(&self) -> Result<u64, RegistryError> {
         Ok(self.store.begin_read()?.open_table(DEVICES)?.len()?)
     }
@@ -225,7 +225,7 @@ impl Registry {
     /// Whether there is none.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn is_empty(&self) -> Result<bool, RegistryError> {
         Ok(self.len()? == 0)
     }
@@ -234,7 +234,7 @@ impl Registry {
     /// number it has seen. Numbers it missed because it was too far behind are missing in the answer.
     ///
     /// # Errors
-    /// What the store says.
+    /// The error of the store.
     pub fn feed(&self, after: u64, max: usize) -> Result<Vec<FeedEntry>, RegistryError> {
         let read = self.store.begin_read()?;
         let feed = read.open_table(FEED)?;

@@ -24,7 +24,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins to write, on threads of the current `tokio` runtime that may wait.
+    /// Starts to write, on blocking threads of the current `tokio` runtime.
     ///
     /// # Panics
     /// Outside of a `tokio` runtime.

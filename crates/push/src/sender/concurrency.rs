@@ -173,7 +173,7 @@ struct Cohort {
     times: Vec<u32>,
 }
 
-/// What is to be remembered of a request until its answer.
+/// What the limit remembers of a request until its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct SentRequest {
     sent_at: Instant,
@@ -188,7 +188,7 @@ impl SentRequest {
 }
 
 impl ConcurrencyLimit {
-    /// For a connection nothing is known of.
+    /// The limit of a new connection.
     pub fn new(now: Instant) -> ConcurrencyLimit {
         ConcurrencyLimit {
             limit: FIRST,
@@ -217,7 +217,7 @@ impl ConcurrencyLimit {
         self.limit as u32
     }
 
-    /// Answers a second, of late.
+    /// Recent rate of answers, per second.
     pub fn rate(&self) -> Option<f64> {
         self.answers.rate
     }
@@ -230,12 +230,12 @@ impl ConcurrencyLimit {
         }
     }
 
-    /// What half of the answers take, of late; before that is known, the shortest.
+    /// The median time of recent answers; the shortest time before a median is known.
     pub fn median(&self) -> Option<Duration> {
         self.median.or_else(|| self.shortest())
     }
 
-    /// A request leaves, while `in_flight` others are.
+    /// A request is sent while `in_flight` others await their answers.
     #[inline]
     pub fn handle_sent(&mut self, in_flight: u32, now: Instant) -> SentRequest {
         let open = self.cohorts.back().is_some_and(|cohort| cohort.closed_at.is_none());
@@ -280,7 +280,7 @@ impl ConcurrencyLimit {
         });
     }
 
-    /// Something waits though windows and stream limit would let it go: the limit binds.
+    /// A request waits although windows and stream limit would admit it: this limit binds.
     #[inline]
     pub fn handle_bound(&mut self) {
         self.bound = true;

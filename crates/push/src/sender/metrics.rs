@@ -212,7 +212,7 @@ pub struct ConnectionMetrics {
     pub window_bytes: u32,
     /// The shortest time from request to answer of late.
     pub rtt_min_s: Option<f64>,
-    /// Answers a second, of late.
+    /// Recent rate of answers, per second.
     pub rate: f64,
     /// What binds now.
     pub binding: Binding,

@@ -38,7 +38,7 @@ use crate::service::Service;
 /// An attempt to connect is shown as an obstacle once it has waited for so long.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// How a sender works.
+/// Bounds, timeouts and connections of a sender.
 #[derive(Clone, Debug)]
 pub struct SenderConfig {
     /// What log lines and traces call the credential; empty: by the service's authority.
@@ -99,7 +99,7 @@ pub struct Results(mpsc::UnboundedSender<(u64, Outcome)>);
 #[derive(Debug)]
 pub struct ResultStream(mpsc::UnboundedReceiver<(u64, Outcome)>);
 
-/// A place for outcomes, and its other end.
+/// A channel of outcomes: the end that senders write to, and the stream.
 pub fn results() -> (Results, ResultStream) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (Results(sender), ResultStream(receiver))
@@ -114,12 +114,12 @@ impl Results {
 }
 
 impl ResultStream {
-    /// The next outcome; `None` once every [`Results`] and every request has gone.
+    /// The next outcome; `None` once every [`Results`] is dropped and every request has ended.
     pub async fn recv(&mut self) -> Option<(u64, Outcome)> {
         self.0.recv().await
     }
 
-    /// An outcome that is there already.
+    /// The next outcome, if one has arrived.
     pub fn try_recv(&mut self) -> Option<(u64, Outcome)> {
         self.0.try_recv().ok()
     }
@@ -190,7 +190,7 @@ impl<S: Service> Sender<S> {
         self.shared.wake_idle();
     }
 
-    /// The numbers of now.
+    /// Current figures of the queue, the connections and the outcomes.
     pub fn metrics(&self) -> SenderMetrics {
         let shared = &self.shared;
         let stats = &shared.stats;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dunlin_wire::http1::retry_after;
 use serde::Deserialize;
 
-/// What became of a message.
+/// How FCM has answered a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebPushAnswer {
     /// The service took it; `location` names it, where the service says so.

@@ -176,13 +176,14 @@ impl WebPush {
         Ok((sender, request))
     }
 
-    /// The numbers of now, by the origin of the push service.
+    /// Current figures, by the origin of the push service.
     pub fn metrics(&self) -> Vec<(String, SenderMetrics)> {
         let senders = lock(&self.inner.senders);
         senders.iter().map(|(origin, sender)| (origin.clone(), sender.metrics())).collect()
     }
 
-    /// Closes all senders: what waits ends as not sent, what is in flight has its time to end.
+    /// Closes all senders: queued pushes end as not sent, pushes in flight have
+    /// [`SenderConfig::drain`](crate::SenderConfig) to be answered.
     pub fn close(&self) {
         for (_, sender) in lock(&self.inner.senders).drain() {
             sender.close();
