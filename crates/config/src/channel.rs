@@ -54,6 +54,13 @@ pub struct ChannelOptions {
     /// them. A change unsubscribes who is subscribed (2500, insufficient state); clients come back and recover what there is.
     #[schemars(extend("x-applies" = LIVE))]
     pub engine: Option<Arc<str>>,
+    /// Names may be wildcards, as NATS has them: `chat:*.typing` hears every channel with one token in place of `*`, `chat:rooms.>`
+    /// every one with one or more behind `chat:rooms.`. Who may subscribe to the channels may subscribe to wildcards of them; a
+    /// capability has to cover all that one matches, an expression that looks at the channel lets nobody in. They match neither
+    /// private channels nor those with a `#`, and keep nothing. Needs an `engine` of type `nats`. A change
+    /// unsubscribes who is subscribed (2500).
+    #[schemars(extend("x-applies" = LIVE))]
+    pub wildcards: bool,
     /// Which names a channel may have: what stands behind `chat:` (the whole name, where there is no
     /// namespace) must look like this. `?` stands for any one character, `[a-z0-9]` for one of these,
     /// `[!a-z]` for one of none of these, `*`, once, for any text: `room-*`, `[0-9]*`. Not set: any
@@ -189,6 +196,7 @@ impl Default for ChannelOptions {
     fn default() -> ChannelOptions {
         ChannelOptions {
             engine: None,
+            wildcards: false,
             name_pattern: None,
             channel_regex: None,
             history_size: 0,

@@ -112,6 +112,10 @@ pub struct Engine {
     /// The private key of `tls_client_cert`, in PEM.
     #[schemars(extend("x-applies" = LIVE))]
     pub tls_client_key: Option<Secret>,
+    /// Wildcards that a node subscribes to in NATS at once, about as many on each worker, for namespaces with `wildcards`. A subscription
+    /// to one more is refused (error 106, limit exceeded).
+    #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
+    pub wildcards_max: u32,
     /// JetStream keeps the histories. If not, namespaces there keep none, and publications with an idempotency key are refused.
     #[schemars(extend("x-applies" = LIVE))]
     pub jetstream: bool,
@@ -168,6 +172,7 @@ impl Default for Engine {
             tls_handshake_first: false,
             tls_client_cert: None,
             tls_client_key: None,
+            wildcards_max: 10_000,
             jetstream: true,
             stream_replicas: 1,
             stream_in_memory: false,
@@ -231,6 +236,7 @@ impl Engine {
             held_bytes_max: 0,
             wait_replicas: 0,
             wait_timeout_ms: 0,
+            wildcards_max: 0,
             ..of.clone()
         };
         bounds(self) == bounds(other)

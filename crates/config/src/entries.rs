@@ -8,6 +8,7 @@ use crate::ingress::{Ingress, parse_network};
 use crate::path::Path;
 use crate::pusher;
 use crate::validate::channel;
+use crate::wildcards;
 use crate::{
     AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, EngineKind, FcmConfig, Hook, Map,
     Member, Proxy, Secret, TENANT_BYTES_MAX, Tenant, Upstream, VapidConfig,
@@ -94,6 +95,7 @@ pub(crate) fn references(
 ) {
     named_references(config, valid, errors);
     kept_by_engines(config, errors);
+    wildcards::references(config, valid, errors);
     pusher::references(config, valid, errors);
     tenant_references(config, valid, errors);
     let upstreams = &config.webhooks.upstreams;
@@ -351,6 +353,7 @@ fn not_of_tenants(path: &Path, of: &ChannelOptions, errors: &mut ConfigErrors) {
     let default = ChannelOptions::default();
     for (key, is_set, fix) in [
         ("engine", of.engine.is_some(), "leave it out: a tenant's channels are in memory"),
+        ("wildcards", of.wildcards, "leave it out: a tenant's channels are in memory"),
         ("subscribe_proxy", of.subscribe_proxy.is_some(), "leave it out, and use tokens"),
         ("sub_refresh_proxy", of.sub_refresh_proxy.is_some(), "leave it out, and use tokens"),
         ("publish_proxy", of.publish_proxy.is_some(), "leave it out"),

@@ -46,6 +46,7 @@ mod tenant;
 mod tls;
 mod validate;
 mod webhooks;
+mod wildcards;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -459,7 +459,7 @@ fn a_broker_on_nats_becomes_an_engine() {
     // Of namespaces with history.
     assert!(engine.jetstream);
     for (name, options) in imported.config.channel.namespaces.iter() {
-        assert_eq!(options.engine.as_deref(), Some("main"), "{name}");
+        assert_eq!((options.engine.as_deref(), options.wildcards), (Some("main"), true), "{name}");
     }
     let without = &imported.config.channel.without_namespace;
     assert_eq!(without.engine.as_deref(), Some("main"));
@@ -468,7 +468,7 @@ fn a_broker_on_nats_becomes_an_engine() {
         ("broker.nats.url", Mapping::Taken),
         ("broker.nats.tls", Mapping::Taken),
         ("broker.nats.tls.insecure_skip_verify", Mapping::Closed),
-        ("broker.nats.allow_wildcards", Mapping::Absent),
+        ("broker.nats.allow_wildcards", Mapping::Changed),
     ] {
         assert_eq!(mapping(&imported, key), what, "{key}");
     }

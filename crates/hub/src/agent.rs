@@ -6,7 +6,9 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::engine::{EngineConfig, EngineId, EngineRequest, Lineage, POSITIONS_MAX};
+use crate::engine::{
+    EngineConfig, EngineId, EngineRequest, Lineage, NamespaceEngine, POSITIONS_MAX,
+};
 use crate::message::{SubscribeRequest, WaiterId};
 use crate::options::ChannelOptions;
 use crate::pending_requests::PendingRequests;
@@ -29,6 +31,8 @@ pub(crate) struct Agent {
     pub(crate) place: u32,
     /// Something was heard since the last check of positions.
     pub(crate) heard: bool,
+    /// Of a wildcard.
+    pub(crate) is_wildcard: bool,
     /// Nobody was subscribed at the last check of positions.
     pub(crate) idle: bool,
     /// A read of the stream under way. One at a time.
@@ -70,7 +74,7 @@ pub(crate) struct RepairRead {
 pub(crate) struct Engines {
     pub(crate) configs: Vec<Engine>,
     /// Where the channels of a namespace live; those of any other in memory.
-    pub(crate) namespaces: HashMap<Arc<str>, EngineId, RandomState>,
+    pub(crate) namespaces: HashMap<Arc<str>, NamespaceEngine, RandomState>,
     /// By index of the home channel.
     pub(crate) agents: HashMap<u32, Box<Agent>, RandomState>,
     pub(crate) pending: PendingRequests<EngineWaiter>,
@@ -89,6 +93,8 @@ pub(crate) struct Engine {
     pub(crate) next_check_ms: u64,
     /// Bytes of publications that its agents hold back.
     pub(crate) held_bytes: usize,
+    /// Agents of wildcards.
+    pub(crate) wildcards: usize,
 }
 
 /// Who waits for an answer of an engine.
@@ -119,6 +125,7 @@ impl Agent {
     pub(crate) fn new(engine: EngineId, options: Arc<ChannelOptions>) -> Self {
         Self {
             engine,
+            is_wildcard: options.wildcard,
             options,
             place: 0,
             joining: None,
@@ -153,7 +160,13 @@ impl Engine {
             round_began_ms: now_ms,
             next_check_ms: now_ms + config.position_check_ms,
             held_bytes: 0,
+            wildcards: 0,
         }
+    }
+
+    /// Whether one more wildcard may be heard.
+    pub(crate) fn takes_wildcard(&self) -> bool {
+        self.wildcards < self.config.wildcards_max
     }
 
     /// The channels to be checked now. A round over all of them takes no longer than the time between two.
@@ -195,6 +208,7 @@ impl Engines {
         if let Some(engine) = self.get_mut(agent.engine) {
             agent.place = engine.channels.len() as u32;
             engine.channels.push(at);
+            engine.wildcards += usize::from(agent.is_wildcard);
         }
         self.agents.insert(at, agent);
     }
@@ -204,6 +218,7 @@ impl Engines {
         let agent = self.agents.remove(&at)?;
         let place = agent.place as usize;
         let Some(engine) = self.get_mut(agent.engine) else { return Some(agent) };
+        engine.wildcards -= usize::from(agent.is_wildcard);
         engine.channels.swap_remove(place);
         engine.unchecked = engine.unchecked.min(engine.channels.len());
         if let Some(&moved) = engine.channels.get(place)
@@ -219,7 +234,7 @@ impl Engines {
         if self.namespaces.is_empty() {
             return None;
         }
-        self.namespaces.get(namespace).copied()
+        self.namespaces.get(namespace).map(|of| of.id)
     }
 
     pub(crate) fn get(&self, id: EngineId) -> Option<&Engine> {

@@ -82,6 +82,15 @@ pub struct SubscribeOptions {
     pub data: Option<Box<[u8]>>,
 }
 
+impl SubscribeOptions {
+    /// Of a wildcard: there is no stream to follow, and nobody is present. A recovery that was asked for has failed.
+    pub(crate) fn follow_nothing(&mut self) {
+        self.recover = self.recover.map(|_| StreamPosition::BARRED);
+        (self.reject_unrecovered, self.positioned, self.recoverable) = (false, false, false);
+        (self.delta, self.join_leave, self.list_members) = (false, false, false);
+    }
+}
+
 /// Which part of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HistoryFilter {

@@ -35,6 +35,17 @@ pub struct EngineConfig {
     pub held_bytes_max: usize,
     /// Joins and leaves of its channels are said to it, for servers of another kind that share them.
     pub shares_members: bool,
+    /// [Wildcards](crate::wildcard) that are heard at once; a subscription to one more is refused.
+    pub wildcards_max: usize,
+}
+
+/// Where the channels of a namespace live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamespaceEngine {
+    /// The engine.
+    pub id: EngineId,
+    /// Some of its names are [wildcards](crate::wildcard).
+    pub wildcards: bool,
 }
 
 /// What an engine keeps of a channel.
@@ -83,6 +94,9 @@ pub enum EngineRequest {
         channel: Arc<str>,
         /// What is kept.
         retention: Retention,
+        /// It is a [wildcard](crate::wildcard): what is published to any channel that it matches is heard, without offset and
+        /// with the [channel](Publication::channel) that it was published to.
+        is_wildcard: bool,
     },
     /// Hear the channel's publications no more. Nothing is answered.
     Unsubscribe {

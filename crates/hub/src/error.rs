@@ -28,6 +28,9 @@ pub enum Error {
     /// The channel keeps no presence.
     #[error("nobody notes who is in the channel; set `presence` of its namespace")]
     PresenceOff,
+    /// The name is a [wildcard](crate::wildcard), and this is done with one channel.
+    #[error("a wildcard stands for many channels and is only subscribed to; name one of them")]
+    Wildcard,
     /// The epoch is not the stream's. Carries the stream's position.
     #[error("unrecoverable position")]
     UnrecoverablePosition(crate::position::StreamPosition),

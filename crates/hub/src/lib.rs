@@ -39,6 +39,7 @@ pub mod tenant;
 mod transmit;
 mod user;
 mod user_directory;
+pub mod wildcard;
 mod worker_set;
 
 pub use broadcast::BroadcastStatus;

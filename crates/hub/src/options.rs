@@ -24,6 +24,8 @@ impl<'a> ChannelRef<'a> {
 pub struct ChannelOptions {
     /// The namespace, whose [rates](crate::Hub::set_pacing) its broadcasts keep.
     pub namespace: Arc<str>,
+    /// The name is a [wildcard](crate::wildcard): it is subscribed to, and nothing else. It keeps nothing.
+    pub wildcard: bool,
     /// Publications kept; 0: no history, no offsets.
     pub history_size: u32,
     /// Milliseconds the history is kept after the last publication; 0: no history.
@@ -69,6 +71,7 @@ impl Default for ChannelOptions {
     fn default() -> Self {
         Self {
             namespace: Arc::default(),
+            wildcard: false,
             history_size: 0,
             history_ttl_ms: 0,
             history_meta_ttl_ms: 0,
@@ -92,6 +95,24 @@ impl Default for ChannelOptions {
 }
 
 impl ChannelOptions {
+    /// The same for a [wildcard](crate::wildcard) of the namespace.
+    #[must_use]
+    pub fn of_wildcard(&self) -> Self {
+        Self {
+            wildcard: true,
+            history_size: 0,
+            history_ttl_ms: 0,
+            presence: false,
+            join_leave: false,
+            force_push_join_leave: false,
+            delta: false,
+            delta_publish: false,
+            force_positioning: false,
+            force_recovery: false,
+            ..self.clone()
+        }
+    }
+
     /// True when the channel numbers and keeps its publications.
     pub fn keeps_history(&self) -> bool {
         self.history_size > 0 && self.history_ttl_ms > 0

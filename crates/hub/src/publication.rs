@@ -36,6 +36,7 @@ struct Extras {
     info: Option<Arc<ClientInfo>>,
     tags: Tags,
     key: Option<Box<str>>,
+    channel: Option<Box<str>>,
 }
 
 /// What a [`Publication`] is made of.
@@ -55,17 +56,20 @@ pub struct PublicationParts {
     pub tags: Tags,
     /// See [`Publication::key`].
     pub key: Option<Box<str>>,
+    /// See [`Publication::channel`].
+    pub channel: Option<Box<str>>,
     /// See [`Publication::time_ms`]; 62 bits of it count.
     pub time_ms: u64,
 }
 
 impl From<PublicationParts> for Publication {
     fn from(parts: PublicationParts) -> Self {
-        let PublicationParts { offset, data, format, delta, info, tags, key, time_ms } = parts;
+        let PublicationParts { offset, data, format, delta, info, tags, key, channel, time_ms } =
+            parts;
         let flag = |set: bool, flag: u64| if set { flag } else { 0 };
         let flags = flag(delta, DELTA) | flag(format == PayloadFormat::Binary, BINARY);
-        let is_plain = info.is_none() && tags.is_empty() && key.is_none();
-        let extras = (!is_plain).then(|| Box::new(Extras { info, tags, key }));
+        let is_plain = info.is_none() && tags.is_empty() && key.is_none() && channel.is_none();
+        let extras = (!is_plain).then(|| Box::new(Extras { info, tags, key, channel }));
         let record = Record { offset, stamp: time_ms << TIME_SHIFT | flags, extras };
         Self(ThinArc::from_header_and_slice(record, &data))
     }
@@ -119,6 +123,11 @@ impl Publication {
         self.extras()?.key.as_deref()
     }
 
+    /// The channel that it was published to, where it was heard by a [wildcard](crate::wildcard).
+    pub fn channel(&self) -> Option<&str> {
+        self.extras()?.channel.as_deref()
+    }
+
     /// When the home worker accepted it, Unix time in milliseconds.
     pub fn time_ms(&self) -> u64 {
         self.record().stamp >> TIME_SHIFT
@@ -127,8 +136,9 @@ impl Publication {
     /// The same without a number.
     pub(crate) fn unnumbered(&self) -> Self {
         let Record { stamp, .. } = *self.record();
-        let extras = self.extras().map(|Extras { info, tags, key }| {
-            Box::new(Extras { info: info.clone(), tags: tags.clone(), key: key.clone() })
+        let extras = self.extras().map(|Extras { info, tags, key, channel }| {
+            let (info, tags) = (info.clone(), tags.clone());
+            Box::new(Extras { info, tags, key: key.clone(), channel: channel.clone() })
         });
         Self(ThinArc::from_header_and_slice(Record { offset: 0, stamp, extras }, self.data()))
     }
@@ -175,6 +185,7 @@ impl Publication {
     /// Bytes it counts in the bounds of history and queues.
     pub fn cost(&self) -> usize {
         publication_cost(self.data().len(), self.tags(), self.key())
+            + self.channel().map_or(0, str::len)
     }
 }
 

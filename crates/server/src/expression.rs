@@ -58,6 +58,8 @@ pub(crate) struct Expression {
     program: Program,
     text: Box<str>,
     looks_at_meta: bool,
+    /// What it says of one channel it need not say of another.
+    pub(crate) looks_at_channel: bool,
 }
 
 /// What an expression is asked about.
@@ -136,7 +138,8 @@ impl Expression {
             return Err(format!("there is no `{unknown}`; there are {}", VARIABLES.join(", ")));
         }
         let looks_at_meta = references.has_variable("meta");
-        Ok(Expression { program, text: text.into(), looks_at_meta })
+        let looks_at_channel = references.has_variable("channel");
+        Ok(Expression { program, text: text.into(), looks_at_meta, looks_at_channel })
     }
 
     /// Whether it says yes. An error, of a member that is not there say, is no.

@@ -7,6 +7,7 @@ use dunlin_config::{
     ApiKey, Config, DeltaType, Map, MapChange, Overflow, Pacing, RecoveryMode, Serves, Snapshot,
     split_channel,
 };
+use dunlin_hub::wildcard::NameKind;
 use dunlin_hub::{ChannelOptions, glob, tenant};
 use regex::Regex;
 
@@ -36,6 +37,8 @@ pub(crate) struct Namespace {
     pub(crate) options: Arc<ChannelOptions>,
     /// Where it is that of an app of the Pusher protocol: what it is for channels whose names say more.
     variants: Option<Arc<[Namespace; Kinds::VARIANTS]>>,
+    /// Where it has wildcards: what it is for them.
+    wildcard: Option<Arc<Namespace>>,
 }
 
 impl Namespace {
@@ -84,7 +87,7 @@ pub(crate) struct Settings {
     /// at all namespaces.
     pub(crate) pacings: Map<Pacing>,
     /// Engines of the namespaces that have one; the one without a name among them.
-    pub(crate) engines: Map<Arc<str>>,
+    pub(crate) engines: Map<EngineOf>,
     /// Some expression looks at the `meta` of connections, or has since the start.
     pub(crate) looks_at_meta: bool,
     /// Some address serves less than all: see [`Settings::serves`].
@@ -333,6 +336,13 @@ pub(crate) fn find_namespace<'n>(
     let pattern = namespace.rules.name_pattern.as_ref();
     let admits = pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name))
         && namespace.regex.as_ref().is_none_or(|NameRegex(regex)| regex.is_match(name));
+    if let Some(wildcard) = &namespace.wildcard {
+        match NameKind::of(channel) {
+            NameKind::Channel => {}
+            NameKind::Wildcard => return admits.then_some(wildcard),
+            NameKind::Invalid => return None,
+        }
+    }
     let variants = namespace.variants.as_ref().filter(|_| admits);
     let variant = variants.and_then(|of| Some(&of[Kinds::variant(name)?]));
     admits.then_some(variant.unwrap_or(namespace))
@@ -348,6 +358,7 @@ pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
             || new.subscribe_proxy.is_some() && old.subscribe_proxy.is_none()
             || new.name_pattern.is_some() && old.name_pattern != new.name_pattern
             || new.channel_regex.is_some() && old.channel_regex != new.channel_regex
+            || old.wildcards && !new.wildcards
     })
 }
 
@@ -436,7 +447,15 @@ fn with_pacings(mut pacings: Map<Pacing>, changed: &[MapChange<'_, Rules>]) -> M
     pacings
 }
 
-fn engines(config: &Config) -> Map<Arc<str>> {
+/// The engine of a namespace.
+#[derive(Clone, PartialEq)]
+pub(crate) struct EngineOf {
+    pub(crate) name: Arc<str>,
+    /// The namespace has wildcards.
+    pub(crate) wildcards: bool,
+}
+
+fn engines(config: &Config) -> Map<EngineOf> {
     let Config { channel, engines, .. } = config;
     if engines.is_empty() {
         return Map::new();
@@ -445,7 +464,11 @@ fn engines(config: &Config) -> Map<Arc<str>> {
     let named = channel.namespaces.iter_shared().map(|(name, rules)| (name, &**rules));
     named
         .chain(std::iter::once((&without, &channel.without_namespace)))
-        .filter_map(|(name, rules)| Some((Arc::clone(name), Arc::clone(rules.engine.as_ref()?))))
+        .filter_map(|(name, rules)| {
+            let engine = Arc::clone(rules.engine.as_ref()?);
+            let wildcards = rules.wildcards;
+            Some((Arc::clone(name), Arc::new(EngineOf { name: engine, wildcards })))
+        })
         .collect()
 }
 
@@ -469,18 +492,30 @@ pub(crate) fn namespace(
                 regex: None,
                 options: Arc::new(options),
                 variants: None,
+                wildcard: None,
             }
         };
         Arc::new(std::array::from_fn(variant))
     });
     let (rules, regex) = (rules.clone(), regex.map(NameRegex));
     let expressions = Expressions::of(&rules);
-    Namespace { rules, expressions, regex, options: Arc::new(options), variants }
+    let wildcard = rules.wildcards.then(|| {
+        Arc::new(Namespace {
+            rules: rules.clone(),
+            expressions: expressions.clone(),
+            regex: None,
+            options: Arc::new(options.of_wildcard()),
+            variants: None,
+            wildcard: None,
+        })
+    });
+    Namespace { rules, expressions, regex, options: Arc::new(options), variants, wildcard }
 }
 
 fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions {
     ChannelOptions {
         namespace: name.into(),
+        wildcard: false,
         history_size: rules.history_size,
         history_ttl_ms: rules.history_ttl_ms,
         history_meta_ttl_ms: rules.history_meta_ttl_ms,

@@ -59,17 +59,24 @@ pub(super) fn broker(source: &mut Source) {
         }
         source.row("broker.nats.prefix", Mapping::Changed, note);
     }
-    if source.take("broker.nats.allow_wildcards").is_some() {
-        let note = "a subscription is to one channel";
-        source.row("broker.nats.allow_wildcards", Mapping::Absent, note);
+    let wildcards = source.take("broker.nats.allow_wildcards");
+    let has_wildcards = wildcards.as_ref().is_some_and(switch);
+    if wildcards.is_some() {
+        let (mapping, note) = match has_wildcards {
+            true => {
+                (Mapping::Changed, "`wildcards` of each namespace; none matches beyond its own")
+            }
+            false => (Mapping::Taken, "`wildcards` of no namespace"),
+        };
+        source.row("broker.nats.allow_wildcards", mapping, note);
     }
     // Its broker keeps nothing, and so needs no JetStream.
-    engine["jetstream"] = name_engine(source).into();
+    engine["jetstream"] = name_engine(source, has_wildcards).into();
     source.set(&Path::of("engines").join(NAME), engine);
 }
 
 /// Every namespace lives there. Whether any has history.
-fn name_engine(source: &mut Source) -> bool {
+fn name_engine(source: &mut Source, has_wildcards: bool) -> bool {
     let namespaces = source.out.pointer("/channel/namespaces").and_then(Value::as_object);
     let names: Vec<String> = namespaces.into_iter().flat_map(|all| all.keys().cloned()).collect();
     let mut paths = vec![Path::of("channel.without_namespace")];
@@ -77,6 +84,9 @@ fn name_engine(source: &mut Source) -> bool {
     let mut keeps = false;
     for path in paths {
         source.set(&path.join("engine"), NAME);
+        if has_wildcards {
+            source.set(&path.join("wildcards"), true);
+        }
         let size = source.out.pointer(&path.join("history_size").pointer());
         keeps |= size.and_then(Value::as_u64).is_some_and(|size| size > 0);
     }

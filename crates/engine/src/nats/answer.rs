@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use dunlin_hub::engine::{EngineEvent, EnginePosition};
-use dunlin_hub::{Error, Published, StreamPosition};
+use dunlin_hub::{Epoch, Error, PublicationParts, Published, StreamPosition};
 use dunlin_wire::nats::{Headers, NatsMessage};
 use serde::Deserialize;
 
 use super::lane::{Batch, KnownTail, Plain, Work};
 use super::message::State;
-use super::{Confirmation, NatsEngine, StreamPhase, refusals};
+use super::{Confirmation, NatsEngine, StreamPhase, message, refusals};
 use crate::frame::{Frame, FrameKind};
 use crate::status::ShardState;
 
@@ -504,6 +504,9 @@ impl NatsEngine {
         let Some((state, frame)) = parsed else { return self.stats.unreadable += 1 };
         let Some(lane) = self.lanes.get_mut(&channel) else { return };
         let Some(subscription) = &mut lane.subscription else { return };
+        if subscription.is_wildcard {
+            return self.handle_match(&channel, message.subject, &frame);
+        }
         if let (Some(state), Some(sequence)) = (state, sequence) {
             // Before the position has come it is part of what that reaches.
             if !subscription.synced {
@@ -539,6 +542,27 @@ impl NatsEngine {
         }
     }
 
+    /// A message of a channel that a wildcard matches.
+    fn handle_match(&mut self, name: &Arc<str>, subject: &[u8], frame: &Frame<'_>) {
+        if frame.kind != FrameKind::Publications {
+            return;
+        }
+        let words = str::from_utf8(subject).ok();
+        let words = words.and_then(|words| words.strip_prefix(&*self.config.prefix));
+        let words = words.and_then(|words| words.strip_prefix(".p."));
+        let of = words.and_then(|words| message::channel_of(name, words));
+        let (Some(of), Ok(publications)) = (of, frame.publications()) else {
+            return self.stats.unreadable += 1;
+        };
+        for (publication, except) in publications {
+            let publication =
+                PublicationParts { offset: 0, channel: Some(of.as_str().into()), ..publication };
+            let (channel, epoch) = (name.clone(), Epoch::NONE);
+            let publication = publication.into();
+            self.events.push_back(EngineEvent::Publication { channel, epoch, publication, except });
+        }
+    }
+
     /// The server lets nothing be published, or heard, there.
     pub(super) fn forbidden(&mut self, now_ms: u64, subject: &str) {
         if subject.starts_with("$JS.API.STREAM.") || subject.starts_with(&self.answers) {
@@ -566,7 +590,10 @@ impl NatsEngine {
             });
         }
         self.finish_each(&tokens, Error::EngineRefused);
-        let heard = self.sids.values().find(|channel| self.subject('p', channel) == subject);
+        let heard = self.sids.values().find(|channel| {
+            let of = self.lanes.get(*channel).and_then(|lane| lane.subscription.as_ref());
+            of.is_some_and(|of| self.heard_subject(channel, of) == subject)
+        });
         if let Some(channel) = heard.cloned() {
             self.subscribed(&channel, Err(Error::EngineRefused));
         }

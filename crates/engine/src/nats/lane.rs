@@ -40,6 +40,8 @@ pub(super) struct Subscription {
     pub(super) retention: Retention,
     /// Its number in the protocol.
     pub(super) sid: u64,
+    /// It hears all channels that the name matches.
+    pub(super) is_wildcard: bool,
     /// The connection on which it was asked for.
     pub(super) connection: u32,
     /// Its position on this connection has been said.

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use dunlin_hub::engine::Lineage;
-use dunlin_hub::{Epoch, StreamPosition};
+use dunlin_hub::{Epoch, StreamPosition, wildcard};
 use dunlin_wire::protobuf::{Delimited, Fields, ProtobufError, Writer};
 
 /// Epochs before its own that a stream remembers, and messages before it that a message names.
@@ -119,6 +119,60 @@ impl State {
     }
 }
 
+/// A channel in a subject: what all channels of its namespace and tenant begin with as one word, then each of its tokens.
+/// Those that no wildcard matches are apart by the first word.
+pub(crate) fn words(channel: &str) -> String {
+    let (head, tokens) = wildcard::split(channel);
+    let mut words = head_word(head);
+    if tokens.contains(wildcard::USERS) {
+        words.push('%');
+    }
+    for token in tokens.split('.') {
+        words.push('.');
+        words.push_str(&if token.is_empty() { "%".to_owned() } else { word(token) });
+    }
+    words
+}
+
+/// A wildcard in a subject.
+pub(crate) fn wildcard_words(name: &str) -> String {
+    let (head, tokens) = wildcard::split(name);
+    let mut words = head_word(head);
+    for token in tokens.split('.') {
+        words.push('.');
+        match token {
+            "*" | ">" => words.push_str(token),
+            token => words.push_str(&word(token)),
+        }
+    }
+    words
+}
+
+/// The channel that a wildcard was heard of, by the words of the subject.
+pub(crate) fn channel_of(name: &str, words: &str) -> Option<String> {
+    let (head, _) = wildcard::split(name);
+    let tokens = words.strip_prefix(&head_word(head))?.strip_prefix('.')?;
+    let mut channel = head.as_bytes().to_vec();
+    for (at, token) in tokens.split('.').enumerate() {
+        if at > 0 {
+            channel.push(b'.');
+        }
+        let mut bytes = if token == "%" { "" } else { token }.bytes();
+        while let Some(byte) = bytes.next() {
+            let mut digit = || char::from(bytes.next()?).to_digit(16);
+            channel.push(match byte {
+                b'%' => u8::try_from(digit()? << 4 | digit()?).ok()?,
+                byte => byte,
+            });
+        }
+    }
+    String::from_utf8(channel).ok()
+}
+
+fn head_word(head: &str) -> String {
+    if head.is_empty() { "-".to_owned() } else { word(head) }
+}
+
 /// A name as one word of a subject: what has a meaning there, and what cannot stand there, by its value.
 pub fn word(name: &str) -> String {
     let mut word = String::with_capacity(name.len());
@@ -166,6 +220,33 @@ mod tests {
         assert_eq!(State::parse(b"1p:0:"), Ok((None, &b"1p:0:"[..])));
         for cut in 1..out.len() - 5 {
             let _ = State::parse(&out[..cut]);
+        }
+    }
+
+    #[test]
+    fn a_channel_is_the_words_that_it_is_found_by() {
+        assert_eq!(words("chat:a.b c"), "chat:.a.b%20c");
+        assert_eq!(
+            (words("news"), words(""), words("-")),
+            ("-.news".into(), "-.%".into(), "-.-".into())
+        );
+        assert_eq!(words("a..b."), "-.a.%.b.%");
+        assert_eq!(words("chat:*.>"), "chat:.%2A.%3E", "nothing in a channel is a wildcard");
+        assert_eq!((words("$a"), words("$chat:a")), ("$.a".into(), "$chat:.a".into()));
+        assert_eq!((words("chat:a#1"), words("a#1")), ("chat:%.a#1".into(), "-%.a#1".into()));
+        let acme = dunlin_hub::tenant::qualify("acme", "chat:a");
+        assert_eq!(words(&acme), "%01acme%01chat:.a");
+        assert_eq!(
+            (wildcard_words("chat:a.*.>"), wildcard_words(">")),
+            ("chat:.a.*.>".into(), "-.>".into())
+        );
+        for (wildcard, channel) in
+            [("chat:>", "chat:a..é*%"), (">", "a.b"), ("*", ""), ("chat:a.*", "chat:a.:1")]
+        {
+            assert_eq!(channel_of(wildcard, &words(channel)).as_deref(), Some(channel));
+        }
+        for words in ["chat:", "chat.a", "-.a", "chat:%.a#1", "chat:.%4", "chat:.%FF", "$chat:.a"] {
+            assert_eq!(channel_of("chat:>", words), None, "{words}");
         }
     }
 

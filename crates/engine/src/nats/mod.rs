@@ -7,6 +7,9 @@
 //! | `PREFIX.k` | claims of idempotency keys by publications that are not kept |
 //! | `PREFIX.r.ID.*` | answers to one connection, and its messages to itself |
 //!
+//! `CHANNEL` is the namespace (and tenant) as one token of the subject and the tokens of the channel's own name behind it, so that a
+//! wildcard of a namespace is a wildcard of NATS, and matches nothing beside it (`message::words`).
+//!
 //! **Offsets are counted by who publishes, and checked by the server.** A message says its offset and is stored only if the
 //! channel's last message is the one that its sender continues (`Nats-Expected-Last-Subject-Sequence`). Of two nodes that publish
 //! at once, one is refused, reads the last message, and goes on behind it. One message of a channel is out at a time; what is
@@ -191,7 +194,7 @@ impl NatsEngine {
     pub fn handle_request(&mut self, now_ms: u64, request: EngineRequest) {
         match request {
             EngineRequest::Publish(request) => self.publish(now_ms, *request),
-            EngineRequest::Subscribe { token, channel, retention } => {
+            EngineRequest::Subscribe { token, channel, retention, is_wildcard } => {
                 self.last_sid += 1;
                 let sid = self.last_sid;
                 let lane = self.lane(&channel);
@@ -199,6 +202,7 @@ impl NatsEngine {
                     token,
                     retention,
                     sid,
+                    is_wildcard,
                     connection: 0,
                     synced: false,
                     heard: 0,
@@ -589,12 +593,13 @@ impl NatsEngine {
     /// Hears a channel on this connection.
     fn hear(&mut self, channel: &Arc<str>) {
         let connection = self.session.connection;
-        let subject = self.subject('p', channel);
+        let subscription = self.lanes.get(channel).and_then(|lane| lane.subscription);
+        let Some(subscription) = subscription.filter(|of| of.connection != connection) else {
+            return;
+        };
+        let subject = self.heard_subject(channel, &subscription);
         let Some(lane) = self.lanes.get_mut(channel) else { return };
         let Some(subscription) = &mut lane.subscription else { return };
-        if subscription.connection == connection {
-            return;
-        }
         encode_subscribe(&mut self.out, subject.as_bytes(), subscription.sid);
         (subscription.connection, subscription.synced) = (connection, false);
         (subscription.heard, subscription.verified) = (0, 0);
@@ -606,6 +611,14 @@ impl NatsEngine {
     }
 
     fn subject(&self, kind: char, channel: &str) -> String {
-        format!("{}.{kind}.{}", self.config.prefix, word(channel))
+        format!("{}.{kind}.{}", self.config.prefix, message::words(channel))
+    }
+
+    /// What is subscribed to in order to hear a channel, or those that a wildcard matches.
+    fn heard_subject(&self, channel: &str, subscription: &Subscription) -> String {
+        match subscription.is_wildcard {
+            true => format!("{}.p.{}", self.config.prefix, message::wildcard_words(channel)),
+            false => self.subject('p', channel),
+        }
     }
 }

@@ -172,7 +172,7 @@ impl RedisEngine {
     pub fn handle_request(&mut self, now_ms: u64, request: EngineRequest) {
         match request {
             EngineRequest::Publish(request) => self.publish(now_ms, *request),
-            EngineRequest::Subscribe { token, channel, retention } => {
+            EngineRequest::Subscribe { token, channel, retention, .. } => {
                 let partition = self.keys.partition(&channel);
                 let known = self.remembered.get(&channel);
                 let place = &mut self.partitions[partition];

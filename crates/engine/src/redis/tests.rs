@@ -87,7 +87,8 @@ impl Stage {
 
     fn subscribe(&mut self) {
         let channel: Arc<str> = "a".into();
-        let request = EngineRequest::Subscribe { token: 1, channel, retention: KEPT };
+        let request =
+            EngineRequest::Subscribe { token: 1, channel, retention: KEPT, is_wildcard: false };
         self.engine.handle_request(0, request);
     }
 }

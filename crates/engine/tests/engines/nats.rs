@@ -1,7 +1,7 @@
 //! What goes wrong with NATS: each has a name and a fix, and nothing is lost in silence.
 
 use dunlin_engine::nats::{Login, NatsConfig, StreamConfig};
-use dunlin_engine::{EngineEvent, Retention, ShardState};
+use dunlin_engine::{EngineEvent, EngineRequest, Retention, ShardState};
 use dunlin_hub::{Error, HistoryFilter, NewPublication, StreamPosition};
 
 use crate::nats_server::NatsServer;
@@ -40,6 +40,72 @@ fn recover(fleet: &mut Fleet, node: usize, since: StreamPosition) -> Result<Vec<
     let filter = HistoryFilter { since: Some(since), ..HistoryFilter::default() };
     let history = fleet.history(node, "a", filter)?;
     Ok(history.publications.iter().map(|publication| publication.offset()).collect())
+}
+
+/// Channel, offset and payload of what was heard by a wildcard.
+fn matched(node: &Node, name: &str) -> Vec<(String, u64, String)> {
+    let publication = |event: &EngineEvent| match event {
+        EngineEvent::Publication { channel: of, publication, .. } if **of == *name => {
+            let data = String::from_utf8_lossy(publication.data()).into_owned();
+            Some((publication.channel()?.to_owned(), publication.offset(), data))
+        }
+        _ => None,
+    };
+    node.events.iter().filter_map(publication).collect()
+}
+
+#[test]
+fn a_wildcard_hears_what_is_kept_and_what_is_not_in_the_order_of_each_channel() {
+    const EACH: u64 = 50;
+    let mut server = NatsServer::start(&["-js"]);
+    let mut fleet = Fleet::new(&server.config(), 2);
+    let mut tokens = Vec::new();
+    for name in ["chat:>", "chat:a.*", ">"] {
+        let channel = name.into();
+        let (retention, is_wildcard) = (UNKEPT, true);
+        let request = |token| EngineRequest::Subscribe { token, channel, retention, is_wildcard };
+        tokens.push(fleet.ask(1, request));
+        fleet.until_subscribed(1, tokens[tokens.len() - 1], 1);
+    }
+    let channels = ["chat:a.b", "chat:a..", "chat:a.b.c d", "a.b", "$chat:a.b", "chat:a.b#1", "*"];
+    for number in 0..EACH {
+        for (channel, retention) in channels.into_iter().zip([KEPT, UNKEPT].into_iter().cycle()) {
+            fleet.send(0, channel, retention, data_of(&number.to_string()));
+        }
+        fleet.turn_now();
+    }
+    fleet.send(0, "chat:end", UNKEPT, data_of("0"));
+    let heard_all = 3 * EACH as usize + 1;
+    fleet.until("heard", |nodes| {
+        matched(&nodes[1], "chat:>").len() >= heard_all
+            && matched(&nodes[1], ">").len() >= 2 * EACH as usize
+    });
+    let node = &fleet.nodes.0[1];
+    for (name, expected) in [
+        ("chat:>", &["chat:a.b", "chat:a..", "chat:a.b.c d"][..]),
+        ("chat:a.*", &["chat:a.b"][..]),
+        (">", &["a.b", "*"][..]),
+    ] {
+        let all = matched(node, name);
+        for channel in expected {
+            let of: Vec<(u64, String)> =
+                all.iter().filter(|of| of.0 == *channel).map(|of| (of.1, of.2.clone())).collect();
+            let sent: Vec<(u64, String)> = (0..EACH).map(|of| (0, of.to_string())).collect();
+            assert_eq!(of, sent, "{name} {channel}");
+        }
+        let others = all.iter().filter(|of| !expected.contains(&&*of.0) && of.0 != "chat:end");
+        assert_eq!(others.count(), 0, "{name}");
+    }
+
+    // A server that was away: it is said that something may be missing, and all goes on.
+    server.kill();
+    fleet.until("gone", |nodes| nodes.iter().all(|node| !node.engine.is_ready()));
+    server.restart();
+    fleet.until_subscribed(1, tokens[0], 2);
+    fleet.until_ready();
+    fleet.send(0, "chat:back", UNKEPT, data_of("1"));
+    let is_back = |of: &(String, u64, String)| of.0 == "chat:back";
+    fleet.until("heard again", |nodes| matched(&nodes[1], "chat:>").iter().any(is_back));
 }
 
 /// Each publishes as fast as it can into one channel: one order for all, without a hole and without a repetition.
@@ -275,7 +341,7 @@ fn what_a_server_does_not_allow_is_refused_and_the_rest_goes_on() {
     let server = NatsServer::start_with(
         &["-js"],
         "authorization { users = [{ user: u, password: p, permissions: {
-            publish: { deny: [\"dunlin.p.no\", \"dunlin.s.no\"] } } }] }",
+            publish: { deny: [\"dunlin.p.-.no\", \"dunlin.s.-.no\"] } } }] }",
     );
     let login = Login { user: Some("u".into()), password: Some("p".into()), ..Login::default() };
     let mut fleet = Fleet::new(&NatsConfig { login, ..server.config() }, 1);
@@ -355,7 +421,7 @@ fn a_stream_goes_on_when_its_publications_have_expired() {
     std::thread::sleep(std::time::Duration::from_millis(60));
     fleet.turn();
     let channel: std::sync::Arc<str> = "a".into();
-    let token = fleet.ask(0, |token| dunlin_engine::EngineRequest::History {
+    let token = fleet.ask(0, |token| EngineRequest::History {
         token,
         channel,
         retention: short,
@@ -409,8 +475,7 @@ fn positions_are_read_once_while_nothing_is_stored() {
     }
     let read = |fleet: &mut Fleet| {
         let channels = channels.clone();
-        let token =
-            fleet.ask(0, |token| dunlin_engine::EngineRequest::Positions { token, channels });
+        let token = fleet.ask(0, |token| EngineRequest::Positions { token, channels });
         let positions = fleet.answer(0, "positions", |event| match event {
             EngineEvent::Positions { token: of, result } if *of == token => {
                 Some(result.clone().unwrap())

@@ -269,7 +269,7 @@ const OFFERS_TLS: &[u8] =
     b"INFO {\"headers\":true,\"max_payload\":1048576,\"tls_required\":true,\"jetstream\":true}\r\n";
 const INJECTED: &[u8] =
     b"INFO {\"headers\":true,\"max_payload\":1048576,\"tls_required\":true,\"jetstream\":true}\r\nPONG\r\n\
-    MSG dunlin.p.a 2 1\r\nx\r\n";
+    MSG dunlin.p.-.a 2 1\r\nx\r\n";
 const FULL: &[u8] =
     b"INFO {\"headers\":true,\"tls_required\":true}\r\n-ERR 'maximum connections exceeded'\r\n";
 

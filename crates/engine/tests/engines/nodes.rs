@@ -577,7 +577,12 @@ impl Fleet {
 
     pub fn begin_subscribe(&mut self, node: usize, channel: &str, retention: Retention) -> u64 {
         let channel = channel.into();
-        self.ask(node, |token| EngineRequest::Subscribe { token, channel, retention })
+        self.ask(node, |token| EngineRequest::Subscribe {
+            token,
+            channel,
+            retention,
+            is_wildcard: false,
+        })
     }
 
     /// Positions that a node was sent when it was subscribed anew.

@@ -15,7 +15,7 @@ use crate::channel_event::ChannelEvent;
 use crate::config::Now;
 use crate::engine::{
     EngineConfig, EngineEvent, EngineId, EnginePosition, EnginePublish, EngineRequest,
-    POSITIONS_MAX, Retention,
+    NamespaceEngine, POSITIONS_MAX, Retention,
 };
 use crate::error::Error;
 use crate::event::Published;
@@ -29,14 +29,14 @@ use crate::session_id::SessionId;
 
 impl Hub {
     /// Says which engines there are, and which namespaces have their channels there; those of any other live in memory.
-    /// Subscribers of a channel that lives elsewhere from now on are unsubscribed with
+    /// Subscribers of a channel that lives elsewhere from now on, or whose names mean something else, are unsubscribed with
     /// [`UNSUBSCRIBE_INSUFFICIENT_STATE`](crate::code::UNSUBSCRIBE_INSUFFICIENT_STATE): they come back and recover what
     /// there is. What an engine that is gone has not answered fails.
     pub fn set_engines(
         &mut self,
         now: Now,
         configs: &[EngineConfig],
-        namespaces: impl IntoIterator<Item = (Arc<str>, EngineId)>,
+        namespaces: impl IntoIterator<Item = (Arc<str>, NamespaceEngine)>,
     ) {
         self.now = now;
         let mut kept = std::mem::take(&mut self.engines.configs);
@@ -183,6 +183,7 @@ impl Hub {
                 info: publish.info.clone(),
                 tags: publish.tags.clone(),
                 key: publish.key.clone(),
+                channel: None,
                 time_ms,
             };
             Box::new((Arc::clone(&channel), publication))
@@ -284,6 +285,10 @@ impl Hub {
 
     pub(super) fn agent_subscribe(&mut self, engine: EngineId, from: u8, asked: SubscribeRequest) {
         let (options, owner) = (&asked.options, asked.owner);
+        if let Some(error) = self.wildcard_error(engine, &asked) {
+            self.reply(from, asked.request, ReplyContent::Failed(error));
+            return;
+        }
         let Some(at) = self.home_channel(&asked.channel, options, owner, EvictableFor::Empty)
         else {
             self.reply(from, asked.request, ReplyContent::Failed(Error::LimitExceeded));
@@ -309,6 +314,24 @@ impl Hub {
         }
     }
 
+    /// Why a subscription cannot be made: one wildcard too many, or a worker that does not have the same settings yet.
+    fn wildcard_error(&self, engine: EngineId, asked: &SubscribeRequest) -> Option<Error> {
+        let is_wildcard = asked.options.wildcard;
+        let known = self.homes.find(&self.names, &asked.channel);
+        if let Some(agent) = known.and_then(|at| self.engines.agents.get(&at)) {
+            return (agent.is_wildcard != is_wildcard).then_some(Error::EngineUnavailable);
+        }
+        if !is_wildcard {
+            return None;
+        }
+        let of = self.engines.namespaces.get(&asked.options.namespace);
+        if !of.is_some_and(|of| of.wildcards) {
+            return Some(Error::EngineUnavailable);
+        }
+        let has_room = self.engines.get(engine).is_some_and(Engine::takes_wildcard);
+        (!has_room).then_some(Error::LimitExceeded)
+    }
+
     /// Asks the engine to subscribe to a channel.
     pub(super) fn join(&mut self, at: u32) {
         let (channel, incarnation) = (Arc::clone(&self.homes[at].name), self.homes[at].incarnation);
@@ -321,11 +344,12 @@ impl Hub {
             self.end_agent(at, Error::Overloaded);
             return self.remove_if_empty(at);
         };
-        if let Some(agent) = self.engines.agents.get_mut(&at) {
-            agent.joining = Some(key);
-        }
+        let Some(agent) = self.engines.agents.get_mut(&at) else { return };
+        agent.joining = Some(key);
         let token = subscription_token(at, incarnation);
-        self.engines.send(engine, EngineRequest::Subscribe { token, channel, retention });
+        let is_wildcard = agent.is_wildcard;
+        let request = EngineRequest::Subscribe { token, channel, retention, is_wildcard };
+        self.engines.send(engine, request);
     }
 
     fn agent_subscribed(

@@ -326,6 +326,8 @@ fn label<'a>(policy: OverflowPolicy, name: &'a Arc<str>, publication: &Publicati
         OverflowPolicy::DropOldest => FrameKind::DropOldest,
         OverflowPolicy::KeepLatest => FrameKind::KeepLatest,
     };
-    let key = publication.key().map_or(0, |key| FixedState::with_seed(0).hash_one(key) as u32 | 1);
+    let of = (publication.channel(), publication.key());
+    let is_one = of == (None, None);
+    let key = if is_one { 0 } else { FixedState::with_seed(0).hash_one(of) as u32 | 1 };
     Label { kind, key, channel: Some(name) }
 }

@@ -211,6 +211,7 @@ impl Hub {
             info: publish.info,
             tags: publish.tags,
             key: publish.key,
+            channel: None,
             time_ms: self.now.unix_ms,
         });
         if self.channel_event_filter.publications {

@@ -28,6 +28,8 @@ impl Hub {
         let bytes_max = options.publication_bytes_max as usize;
         let checked = if bytes_max > 0 && publish.data.len() > bytes_max {
             Err(Error::PublicationTooLarge)
+        } else if options.wildcard {
+            Err(Error::Wildcard)
         } else {
             self.check_name(channel)
         };
@@ -66,8 +68,11 @@ impl Hub {
         owner: Owner,
     ) {
         self.now = now;
-        let checked =
-            if options.keeps_history() { self.check_name(channel) } else { Err(Error::HistoryOff) };
+        let checked = match options.keeps_history() {
+            _ if options.wildcard => Err(Error::Wildcard),
+            true => self.check_name(channel),
+            false => Err(Error::HistoryOff),
+        };
         let sent = checked.and_then(|()| {
             let (home, channel) = self.home_of(channel);
             let options = Arc::clone(options);
@@ -95,7 +100,9 @@ impl Hub {
         ChannelRef { name: channel, options }: ChannelRef<'_>,
     ) {
         self.now = now;
-        let sent = self.check_name(channel).and_then(|()| {
+        let checked =
+            if options.wildcard { Err(Error::Wildcard) } else { self.check_name(channel) };
+        let sent = checked.and_then(|()| {
             let (home, channel) = self.home_of(channel);
             let namespace = Arc::clone(&options.namespace);
             self.request(home, Waiter::HistoryRemove { token, home }, |request| {
@@ -145,6 +152,9 @@ impl Hub {
         options: &ChannelOptions,
         bytes_max: Option<usize>,
     ) -> Result<(), Error> {
+        if options.wildcard {
+            return Err(Error::Wildcard);
+        }
         if !options.presence {
             return Err(Error::PresenceOff);
         }

@@ -112,6 +112,9 @@ impl Hub {
         if self.sessions[slot].subscriptions >= self.config.subscriptions_per_session_max {
             return Err(Error::LimitExceeded);
         }
+        if options.wildcard {
+            subscribe.follow_nothing();
+        }
         let since = Since { recover: subscribe.recover, rejects: subscribe.reject_unrecovered };
         let recover = since.recover;
         let filter_bytes = subscribe.filter.as_ref().map_or(0, TagFilter::bytes);

@@ -132,8 +132,16 @@ fn who_comes_back_before_the_node_has_subscribed_anew_recovers_by_what_a_read_ha
     let (channel, epoch): (Arc<str>, _) = ("news".into(), Epoch::from_u64(77));
     assert_ne!(at.epoch, epoch);
     let NewPublication { data, format, delta, info, tags, key, .. } = publish("two");
-    let publication =
-        PublicationParts { offset: 2, data, format, delta, info, tags, key, time_ms: 0 };
+    let publication = PublicationParts {
+        offset: 2,
+        data,
+        format,
+        delta,
+        info,
+        tags,
+        key,
+        ..PublicationParts::default()
+    };
     let hub = fleet.nodes[0].hub(0);
     for event in [
         EngineEvent::Publication {
@@ -538,4 +546,36 @@ fn who_joins_and_leaves_is_said_to_servers_of_another_kind_and_heard_of_them() {
     fleet.nodes[0].hub(0).close_session(now, ada);
     fleet.settle();
     assert_eq!(fleet.nodes[1].read(watcher), "leave room ada\n");
+}
+
+#[test]
+fn a_wildcard_follows_nothing_and_is_one_of_so_many() {
+    let mut fleet = Fleet::new(1, 1);
+    let options = Arc::new(with_history().of_wildcard());
+    let reader = fleet.nodes[0].open(0, "");
+    let asked = SubscribeOptions {
+        recoverable: true,
+        positioned: true,
+        ..recover(StreamPosition::default())
+    };
+    let subscribed = fleet.subscribe(0, reader, "a.*", &options, asked).unwrap();
+    assert!(subscribed.was_recovering && !subscribed.recovered);
+    assert!(!subscribed.recoverable && !subscribed.positioned);
+    assert_eq!(subscribed.position, StreamPosition::default());
+    // The model's engine has room for two.
+    let others = [fleet.nodes[0].open(0, ""), fleet.nodes[0].open(0, "")];
+    assert!(fleet.subscribe(0, others[0], "a.*", &options, FRESH()).is_ok());
+    assert!(fleet.subscribe(0, others[0], "b.*", &options, FRESH()).is_ok());
+    let refused = fleet.subscribe(0, others[1], "c.*", &options, FRESH());
+    assert_eq!(refused.map(|of| of.position), Err(Error::LimitExceeded));
+    assert!(fleet.subscribe(0, others[1], "c", &with_history(), FRESH()).is_ok());
+    let refused = fleet.publish(0, "a.*", &options, publish("1"));
+    assert_eq!(refused.map(|of| of.position), Err(Error::Wildcard));
+    // One that nobody listens to any more makes room.
+    let world = &mut fleet.nodes[0];
+    world.hubs[0].handle_unsubscribe(world.now, others[0], "b.*", None);
+    for _ in 0..3 {
+        fleet.pass(CONFIG.position_check_ms);
+    }
+    assert!(fleet.subscribe(0, others[1], "c.*", &options, FRESH()).is_ok());
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use dunlin_hub::engine::{
-    EngineConfig, EngineEvent, EngineId, EnginePosition, EngineRequest, Retention,
+    EngineConfig, EngineEvent, EngineId, EnginePosition, EngineRequest, NamespaceEngine, Retention,
 };
 use dunlin_hub::{
     ChannelOptions, ChannelRef, Epoch, Error, Event, History, NewPublication, Publication,
@@ -22,6 +22,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
     position_check_ms: 5_000,
     held_bytes_max: 1 << 20,
     shares_members: false,
+    wildcards_max: 2,
 };
 
 #[derive(Default)]
@@ -86,7 +87,11 @@ impl Fleet {
     pub fn use_engine(&mut self, node: usize, config: &EngineConfig) {
         let world = &mut self.nodes[node];
         for hub in &mut world.hubs {
-            hub.set_engines(world.now, &[*config], [("".into(), config.id)]);
+            hub.set_engines(
+                world.now,
+                &[*config],
+                [("".into(), NamespaceEngine { id: config.id, wildcards: true })],
+            );
         }
         self.settle();
     }
@@ -154,7 +159,7 @@ impl Fleet {
         let link = self.links.get_mut(&at).expect("a link");
         if !link.up {
             match request {
-                EngineRequest::Subscribe { token, channel, retention } => {
+                EngineRequest::Subscribe { token, channel, retention, .. } => {
                     link.heard.insert(channel, (token, retention));
                 }
                 EngineRequest::Unsubscribe { channel } => {
@@ -192,7 +197,7 @@ impl Fleet {
                 let result = Ok(Published { position, suppressed: false });
                 EngineEvent::Published { token: publish.token, result }
             }
-            EngineRequest::Subscribe { token, channel, retention } => {
+            EngineRequest::Subscribe { token, channel, retention, .. } => {
                 link.heard.insert(Arc::clone(&channel), (token, retention));
                 let position = self.position(&channel, retention);
                 let result = Ok(EnginePosition { position, ..Default::default() });
@@ -291,7 +296,8 @@ impl Fleet {
             link.up = true;
             let (heard, requests) = (link.heard.clone(), std::mem::take(&mut link.requests));
             for (channel, (token, retention)) in heard {
-                let request = EngineRequest::Subscribe { token, channel, retention };
+                let request =
+                    EngineRequest::Subscribe { token, channel, retention, is_wildcard: false };
                 self.carry_out(at.0, at.1, request);
             }
             for request in requests {

@@ -4,6 +4,7 @@
 //! ones it is a message of its own.
 
 use dunlin_hub::Outgoing;
+use dunlin_hub::tenant::bare;
 
 use super::reply::{
     ConnectResult, write_client_info, write_epoch, write_publication_as_text,
@@ -24,6 +25,9 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
             out.extend_from_slice(b",\"pub\":");
             let mut object = Object::begin(out);
             write_publication_members(&mut object, publication);
+            if let Some(of) = publication.channel() {
+                object.string("channel", bare(of));
+            }
             object.end();
             out.push(b'}');
         }

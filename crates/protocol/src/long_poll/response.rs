@@ -1,6 +1,6 @@
 //! The response: publications, the next cursor, and gaps.
 
-use dunlin_hub::{Outgoing, Publication, StreamPosition};
+use dunlin_hub::{Outgoing, Publication, StreamPosition, tenant};
 
 use super::cursor::Cursor;
 use crate::centrifuge::{write_epoch, write_publication_members};
@@ -91,7 +91,10 @@ pub fn write_response(out: &mut Vec<u8>, items: &[u8], channels: &[ResponseChann
 pub fn write_publication_item(out: &mut Vec<u8>, channel: &str, publication: &Publication) {
     out.push(b',');
     let mut item = Object::begin(out);
-    item.string("channel", channel);
+    match publication.channel() {
+        Some(of) => item.string("channel", tenant::bare(of)).string("wildcard", channel),
+        None => item.string("channel", channel),
+    };
     write_publication_members(&mut item, publication);
     item.end();
 }

@@ -134,7 +134,7 @@ impl From<dunlin_hub::Error> for ApiError {
     fn from(error: dunlin_hub::Error) -> Self {
         use dunlin_hub::Error as Hub;
         match error {
-            Hub::ChannelName | Hub::PublicationTooLarge | Hub::NoSession => {
+            Hub::ChannelName | Hub::PublicationTooLarge | Hub::NoSession | Hub::Wildcard => {
                 ApiErrorCode::BadRequest.with_reason(error)
             }
             Hub::BadRequest => ApiErrorCode::BadRequest.into(),

@@ -262,8 +262,11 @@ impl OptionsOverride {
         *self == OptionsOverride::default()
     }
 
-    /// The channel's options with what is different.
+    /// The channel's options with what is different. There is nothing to differ in of a wildcard.
     pub fn apply(&self, options: &ChannelOptions) -> ChannelOptions {
+        if options.wildcard {
+            return options.clone();
+        }
         ChannelOptions {
             presence: self.presence.unwrap_or(options.presence),
             join_leave: self.join_leave.unwrap_or(options.join_leave),

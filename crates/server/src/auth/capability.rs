@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use dunlin_hub::wildcard;
 use regex::Regex;
 use serde::{Deserialize, Deserializer};
 
@@ -121,6 +122,24 @@ impl Capabilities {
     }
 }
 
+impl Capabilities {
+    /// What a client may do in all channels that a wildcard matches. What is granted for some of them grants nothing of it:
+    /// an entry names the wildcard as it is, or is a text with one `*` at its end that all of them begin with.
+    pub(crate) fn in_wildcard(&self, name: &str) -> Allow {
+        let prefix = wildcard::literal_prefix(name);
+        let granting = self.0.iter().filter(|capability| {
+            capability.channels.iter().any(|of| match capability.by {
+                Match::Exact => **of == *name,
+                Match::Wildcard => of
+                    .strip_suffix('*')
+                    .is_some_and(|text| !text.contains('*') && prefix.starts_with(text)),
+                Match::Regex => false,
+            })
+        });
+        granting.fold(Allow::NONE, |allow, capability| allow.union(capability.allow))
+    }
+}
+
 /// Expressions of capabilities that were compiled, so that sessions hold their texts alone.
 #[derive(Debug, Default)]
 pub(crate) struct Regexes(HashMap<Box<str>, Option<Regex>>);
@@ -182,6 +201,33 @@ mod tests {
         assert_eq!(of("posts_7"), Allow::SUBSCRIBE);
         for nowhere in ["News", "chat", "posts_", "xposts_7", "(", ""] {
             assert_eq!(of(nowhere), Allow::NONE, "{nowhere}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_is_granted_by_what_covers_all_of_it() {
+        let of = |channels: Value, by: &str, name: &str| {
+            let caps = json!([{"channels": channels, "match": by, "allow": ["sub"]}]);
+            let caps: Capabilities = serde_json::from_value(caps).unwrap();
+            caps.in_wildcard(name) == Allow::SUBSCRIBE
+        };
+        assert!(of(json!(["chat:a.*"]), "", "chat:a.*"), "it names it");
+        assert!(
+            !of(json!(["chat:a.*"]), "", "chat:a.>") && !of(json!(["chat:a.b"]), "", "chat:a.*")
+        );
+        for covering in ["*", "chat:*", "chat:a*", "chat:a.*"] {
+            assert!(of(json!([covering]), "wildcard", "chat:a.*"), "{covering}");
+            assert!(of(json!([covering]), "wildcard", "chat:a.b.>"), "{covering}");
+        }
+        // Each of them matches the text of the wildcard, and not all that it stands for.
+        for some in
+            ["chat:a.*.b", "chat:a.*1", "*.*", "chat:a.*x*", "chat:a.b*", "chat:a.>", "chat:a.*>"]
+        {
+            assert!(!of(json!([some]), "wildcard", "chat:a.*"), "{some}");
+            assert!(!of(json!([some]), "wildcard", "chat:a.>"), "{some}");
+        }
+        for some in ["^chat:a\\.[^b]$", ".*", "^chat:a\\.\\*$", "^chat:"] {
+            assert!(!of(json!([some]), "regex", "chat:a.*"), "{some}");
         }
     }
 

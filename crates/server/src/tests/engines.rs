@@ -2,6 +2,8 @@
 
 #[path = "engines/nats.rs"]
 mod nats;
+#[path = "engines/wildcards.rs"]
+mod wildcards;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

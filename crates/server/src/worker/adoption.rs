@@ -8,14 +8,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use dunlin_config::{Config, OnFailure, TENANT_BYTES_MAX};
-use dunlin_hub::tenant::{MARK, bare};
+use dunlin_hub::tenant::MARK;
 use dunlin_hub::{HubConfig, Permitted, SessionId, Withdrawal};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::Worker;
 use super::link::{Link, Role};
-use super::permission::{Permission, Subject, is_expressed, permits, permits_by_keys};
+use super::permission::{Permission, Subject, granted_in, is_expressed, permits, permits_by_keys};
 use crate::auth::Allow;
 use crate::bus_message::BusMessage;
 use crate::crash;
@@ -175,7 +175,7 @@ impl Worker<'_> {
                 // A new token may have taken the capability away, when the rules let it go on.
                 grant: !grants.is_by_capability(session, channel)
                     || capabilities.get(&session).is_some_and(|of| {
-                        let allowed = of.in_channel(bare(channel), &mut regexes.borrow_mut());
+                        let allowed = granted_in(&settings, of, channel, regexes);
                         allowed.contains(Allow::SUBSCRIBE)
                     }),
             }

@@ -14,7 +14,8 @@ use dunlin_engine::{
     EngineConfig, EngineEvent, EngineId, EngineRequest, LinkFull, Links, Server, ServerRole,
     ShardId,
 };
-use dunlin_hub::Now;
+use dunlin_hub::engine::NamespaceEngine;
+use dunlin_hub::{Now, wildcard};
 use dunlin_net::redis::{Client, ClientConfig, Received};
 use dunlin_net::{ConnId, ConnectConfig, Context, Limits, ServerAddr, TimerId, Tls};
 
@@ -393,12 +394,17 @@ impl Worker<'_> {
         }
         let now = self.now(cx);
         self.engines.update(cx, now, self.index, &settings.config.engines, &self.state.engines);
-        let configs: Vec<EngineConfig> =
-            self.engines.running.iter().map(|of| engine_config(of.id, &of.config)).collect();
+        let configs: Vec<EngineConfig> = self
+            .engines
+            .running
+            .iter()
+            .map(|of| engine_config(of.id, &of.config, self.state.workers()))
+            .collect();
         let named = settings.engines.iter_shared();
-        let namespaces: Vec<(Arc<str>, EngineId)> = named
-            .filter_map(|(namespace, engine)| {
-                Some((Arc::clone(namespace), self.engines.id_of(engine)?))
+        let namespaces: Vec<(Arc<str>, NamespaceEngine)> = named
+            .filter_map(|(namespace, of)| {
+                let (id, wildcards) = (self.engines.id_of(&of.name)?, of.wildcards);
+                Some((Arc::clone(namespace), NamespaceEngine { id, wildcards }))
             })
             .collect();
         self.hub.set_engines(now, &configs, namespaces);
@@ -503,12 +509,27 @@ impl Worker<'_> {
         for _ in 0..EVENTS_PER_TURN {
             let Some((id, event)) = self.engines.poll_event() else { return };
             let now = self.now(cx);
-            self.hub.handle_engine(now, id, event);
+            if self.is_of_namespace(&event) {
+                self.hub.handle_engine(now, id, event);
+            }
             self.drain_events(cx);
             if self.hub.wants_flush() {
                 self.flush_outboxes(cx);
             }
         }
+    }
+
+    /// Whether a publication that was heard by a wildcard is of a channel that this may match. What else is said always is.
+    fn is_of_namespace(&self, event: &EngineEvent) -> bool {
+        let EngineEvent::Publication { channel: name, publication, .. } = event else {
+            return true;
+        };
+        let Some(channel) = publication.channel() else { return true };
+        let namespace = |name| self.settings.namespace(name).map(|of| &of.options);
+        wildcard::may_match(channel)
+            && namespace(name).zip(namespace(channel)).is_some_and(|(of, matched)| {
+                of.wildcard && !matched.wildcard && of.namespace == matched.namespace
+            })
     }
 
     /// Hands engines what the hub asks of them, and sends it.
@@ -550,13 +571,14 @@ fn place(server: &Server) -> ServerAddr {
     ServerAddr::Network { host: server.host.clone(), port: server.port }
 }
 
-fn engine_config(id: EngineId, config: &dunlin_config::Engine) -> EngineConfig {
+fn engine_config(id: EngineId, config: &dunlin_config::Engine, workers: usize) -> EngineConfig {
     EngineConfig {
         id,
         timeout_ms: config.timeout_ms,
         position_check_ms: config.position_check_ms,
         held_bytes_max: config.held_bytes_max,
         shares_members: config.layout == EngineLayout::Centrifugo,
+        wildcards_max: (config.wildcards_max as usize).div_ceil(workers),
     }
 }
 

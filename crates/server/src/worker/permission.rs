@@ -1,5 +1,6 @@
 //! Who may do what in a channel, by the rules of its namespace.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use dunlin_config::{ChannelOptions as Rules, PRIVATE_PREFIX};
@@ -9,9 +10,9 @@ use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::Worker;
-use crate::auth::{Allow, Capabilities};
+use crate::auth::{Allow, Capabilities, Regexes};
 use crate::expression::{Asked, Expression};
-use crate::settings::Namespace;
+use crate::settings::{Namespace, Settings};
 
 /// What a client needs the permission for in a channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,7 +117,7 @@ impl Worker<'_> {
 
     /// What these capabilities let a client do in a channel.
     pub(super) fn granted(&self, capabilities: &Capabilities, channel: &str) -> Allow {
-        capabilities.in_channel(bare(channel), &mut self.regexes.borrow_mut())
+        granted_in(&self.settings, capabilities, channel, &self.regexes)
     }
 
     /// The namespace of a channel.
@@ -143,6 +144,13 @@ impl Worker<'_> {
         let namespace = self.namespace_of(channel)?;
         // What a channel has not, nobody is refused for want of a permission.
         match permission {
+            Permission::History | Permission::Presence if namespace.options.wildcard => {
+                let why = dunlin_hub::Error::Wildcard;
+                return Err(ErrorCode::NotAvailable.with_reason(why));
+            }
+            Permission::Publish if namespace.options.wildcard => {
+                return Err(dunlin_hub::Error::Wildcard.into());
+            }
             Permission::History if !namespace.options.keeps_history() => {
                 return Err(dunlin_hub::Error::HistoryOff.into());
             }
@@ -175,6 +183,10 @@ impl Worker<'_> {
         }
         if let Some(key) = expression(namespace, channel, permission).map(|_| permission.key()) {
             let why = format_args!("{key} does not let this client in");
+            return Err(ErrorCode::PermissionDenied.with_reason(why));
+        }
+        if namespace.options.wildcard && namespace.rules.subscribe_cel.is_some() {
+            let why = "subscribe_cel looks at the channel: it lets nobody subscribe to a wildcard";
             return Err(ErrorCode::PermissionDenied.with_reason(why));
         }
         let key = match permission {
@@ -246,6 +258,21 @@ impl Worker<'_> {
     }
 }
 
+/// What capabilities let a client do in a channel, or in all that a wildcard matches.
+pub(super) fn granted_in(
+    settings: &Settings,
+    capabilities: &Capabilities,
+    channel: &str,
+    regexes: &RefCell<Regexes>,
+) -> Allow {
+    let is_wildcard = channel.contains(['*', '>'])
+        && settings.namespace(channel).is_some_and(|of| of.options.wildcard);
+    match is_wildcard {
+        true => capabilities.in_wildcard(bare(channel)),
+        false => capabilities.in_channel(bare(channel), &mut regexes.borrow_mut()),
+    }
+}
+
 /// The expression that lets people do this in a channel, beside its rules. Who may come is listed in the names of some channels.
 fn expression<'n>(
     namespace: &'n Namespace,
@@ -255,7 +282,11 @@ fn expression<'n>(
     let expressions = namespace.expressions.as_ref()?;
     match permission {
         Permission::Subscribe if is_user_limited(&namespace.rules, channel) => None,
-        Permission::Subscribe => expressions.subscribe.as_ref(),
+        // What it says of one name says nothing of all that this one stands for.
+        Permission::Subscribe => {
+            let is_wildcard = namespace.options.wildcard;
+            expressions.subscribe.as_ref().filter(|of| !(is_wildcard && of.looks_at_channel))
+        }
         Permission::Publish => expressions.publish.as_ref(),
         Permission::History => expressions.history.as_ref(),
         Permission::Presence => expressions.presence.as_ref(),

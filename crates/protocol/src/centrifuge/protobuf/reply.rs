@@ -117,6 +117,7 @@ pub(super) fn write_difference(
         });
     }
     w.bool(8, patch.is_some());
+    w.string(10, tenant::bare(publication.channel().unwrap_or_default()));
     w.string(11, publication.key().unwrap_or_default());
 }
 

@@ -13,14 +13,14 @@ use super::super::{Cluster, Listener, TIMEOUT};
 use super::{crosses, node_on, publish, recovering, survives, until};
 
 /// A NATS that ends with the test, or by `kill -9` before.
-struct Nats {
+pub(super) struct Nats {
     addr: SocketAddr,
     child: Child,
     directory: TempDir,
 }
 
 impl Nats {
-    fn start() -> Nats {
+    pub(super) fn start() -> Nats {
         Nats::start_with("")
     }
 
@@ -32,7 +32,7 @@ impl Nats {
         Nats { addr, child, directory }
     }
 
-    fn engine(&self) -> Engine {
+    pub(super) fn engine(&self) -> Engine {
         let addresses = [self.addr.to_string()].into();
         Engine { kind: EngineKind::Nats, addresses, ..Engine::default() }
     }
