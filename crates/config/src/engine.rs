@@ -116,6 +116,19 @@ pub struct Engine {
     /// to one more is refused (error 106, limit exceeded).
     #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
     pub wildcards_max: u32,
+    /// Channels are subjects of NATS as they are, and payloads what any program publishes there: other programs hear clients, and
+    /// clients other programs. Publications are payloads alone: nothing is kept, and there are no tags, no differences, no
+    /// publisher, no presence, joins or leaves.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub raw: bool,
+    /// With `raw`: what the subjects of its channels begin with, `app.` with the dot at its end. Empty: they begin with the
+    /// namespace. No client reaches a subject beyond it, nor those that begin with `$`, `_` or `prefix`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub raw_prefix: Arc<str>,
+    /// With `raw`: what stands in subjects in place of the `:` behind the namespace; `:` or `.`. With `.` the channel `chat:a.b` is the
+    /// subject `chat.a.b`, and the wildcard `chat:*` stands for `chat.*`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub raw_separator: Arc<str>,
     /// JetStream keeps the histories. If not, namespaces there keep none, and publications with an idempotency key are refused.
     #[schemars(extend("x-applies" = LIVE))]
     pub jetstream: bool,
@@ -173,6 +186,9 @@ impl Default for Engine {
             tls_client_cert: None,
             tls_client_key: None,
             wildcards_max: 10_000,
+            raw: false,
+            raw_prefix: Arc::default(),
+            raw_separator: ":".into(),
             jetstream: true,
             stream_replicas: 1,
             stream_in_memory: false,
@@ -329,6 +345,9 @@ impl Engine {
                 ("tls_handshake_first", self.tls_handshake_first),
                 ("tls_client_cert", self.tls_client_cert.is_some()),
                 ("tls_client_key", self.tls_client_key.is_some()),
+                ("raw", self.raw),
+                ("raw_prefix", self.raw_prefix != default.raw_prefix),
+                ("raw_separator", self.raw_separator != default.raw_separator),
             ] {
                 if is_set {
                     add(
@@ -370,10 +389,39 @@ impl Engine {
             add(path.join(other), &message, "set one of them");
         }
         self.validate_nats_tls(path, add);
+        self.validate_raw(path, add);
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         if !self.prefix.bytes().all(is_plain) {
             let fix = "write letters, digits, `_` and `-`";
             add(path.join("prefix"), "a stream of NATS cannot be called so", fix);
+        }
+    }
+
+    fn validate_raw(&self, path: &Path, add: &mut impl FnMut(Path, &str, &str)) {
+        let is_token = |token: &str| {
+            let mut bytes = token.bytes();
+            bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+                && !token.is_empty()
+        };
+        let is_prefix = self.raw_prefix.is_empty()
+            || self.raw_prefix.len() <= PREFIX_BYTES_MAX
+                && !self.raw_prefix.starts_with('_')
+                && self.raw_prefix.strip_suffix('.').is_some_and(|of| of.split('.').all(is_token));
+        if !is_prefix {
+            let fix =
+                "write letters, digits, `_` and `-` between dots, and a dot at the end: \"app.\"";
+            add(path.join("raw_prefix"), "subjects of channels cannot begin so", fix);
+        }
+        if !matches!(&*self.raw_separator, ":" | ".") {
+            add(path.join("raw_separator"), "it is neither `:` nor `.`", "write one of them");
+        }
+        for (key, is_set) in [
+            ("raw_prefix", !self.raw_prefix.is_empty()),
+            ("raw_separator", &*self.raw_separator != ":"),
+        ] {
+            if is_set && !self.raw {
+                add(path.join(key), "the engine is not raw", "set `raw = true`, or remove it");
+            }
         }
     }
 
@@ -419,6 +467,24 @@ impl Engine {
         options: &ChannelOptions,
         errors: &mut ConfigErrors,
     ) {
+        if self.kind == EngineKind::Nats && self.raw {
+            for (key, is_set) in [
+                ("history_size", options.history_size > 0),
+                ("recover", options.recover),
+                ("positioned", options.positioned),
+                ("presence", options.presence),
+                ("join_leave", options.join_leave),
+                ("allowed_delta_types", !options.allowed_delta_types.is_empty()),
+                ("delta_publish", options.delta_publish),
+                ("allow_tags_filter", options.allow_tags_filter),
+            ] {
+                if is_set {
+                    let fix = "remove it, or name an engine that is not raw";
+                    errors.add(path.join(key), "its engine is raw and carries payloads alone", fix);
+                }
+            }
+            return;
+        }
         if self.kind != EngineKind::Nats || !options.has_history() {
             return;
         }

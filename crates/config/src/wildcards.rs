@@ -1,4 +1,4 @@
-//! Namespaces with wildcards.
+//! Namespaces whose names have a meaning in NATS: with wildcards, or as subjects.
 
 use crate::error::ConfigErrors;
 use crate::path::Path;
@@ -7,6 +7,7 @@ use crate::{ChannelOptions, Config, EngineKind, Map};
 /// Namespaces with wildcards live in NATS, and are those of no app of the Pusher protocol: its channels say in their own names
 /// who they are for.
 pub(crate) fn references(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
+    raw(config, errors);
     let check = |path: &dyn Fn() -> Path, options: &ChannelOptions, errors: &mut ConfigErrors| {
         if !options.wildcards {
             return;
@@ -33,6 +34,52 @@ pub(crate) fn references(config: &Config, valid: &Config, errors: &mut ConfigErr
                 format!("{:?} has wildcards, which would match private channels", app.namespace);
             let path = Path::of("pusher.apps").join(name).join("namespace");
             errors.add(path, message, "name a namespace without `wildcards`");
+        }
+    }
+}
+
+/// Channels of raw engines stay apart from everything else that is in NATS.
+fn raw(config: &Config, errors: &mut ConfigErrors) {
+    let nats = || config.engines.iter().filter(|(_, engine)| engine.kind == EngineKind::Nats);
+    if nats().all(|(_, engine)| !engine.raw) {
+        return;
+    }
+    let owner = |token: &str| nats().find(|(_, engine)| *engine.prefix == *token);
+    for (name, engine) in nats().filter(|(_, engine)| engine.raw) {
+        let first = engine.raw_prefix.split('.').next().unwrap_or_default();
+        if let Some((other, _)) = owner(first).filter(|_| !first.is_empty()) {
+            let message =
+                format!("it is the `prefix` of the engine {other:?}, whose subjects are its own");
+            let path = Path::of("engines").join(name).join("raw_prefix");
+            errors.add(path, message, "write another, or change that `prefix`");
+        }
+    }
+    let raw_engine = |options: &ChannelOptions| {
+        let engine = options.engine.as_ref().and_then(|name| config.engines.get(name));
+        engine.filter(|engine| engine.kind == EngineKind::Nats && engine.raw)
+    };
+    if let Some(engine) = raw_engine(&config.channel.without_namespace) {
+        let path = Path::of("channel.without_namespace").join("engine");
+        if engine.raw_prefix.is_empty() {
+            let fix = "set its `raw_prefix`, or name another";
+            errors.add(path, "channels without a namespace would reach every subject", fix);
+        } else if &*engine.raw_separator == "." {
+            let fix = "set its `raw_separator` to \":\", or name another";
+            errors.add(path, "channels without a namespace would be those of namespaces, too", fix);
+        }
+    }
+    for (name, options) in config.channel.namespaces.iter() {
+        let Some(engine) = raw_engine(options) else { continue };
+        let is_token = !name.is_empty()
+            && !name.contains(['.', '*', '>'])
+            && name.bytes().all(|byte| byte > b' ' && byte != 0x7f);
+        let is_ours = engine.raw_prefix.is_empty()
+            && (name.starts_with(['_', '$'])
+                || &*engine.raw_separator == "." && owner(name).is_some());
+        if !is_token || is_ours {
+            let path = Path::of("channel.namespaces").join(name).join("engine");
+            let message = "subjects of the raw engine cannot begin with the namespace's name";
+            errors.add(path, message, "set `raw_prefix` of the engine, or rename the namespace");
         }
     }
 }

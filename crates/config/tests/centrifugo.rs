@@ -489,8 +489,29 @@ fn a_broker_on_nats_becomes_an_engine() {
     assert_eq!(engine.token.as_ref().unwrap().reveal(), "token");
     assert!(engine.tls && !engine.jetstream);
 
+    let raw = json!({"enabled": true, "prefix": "app.", "channel_replacements": {}});
+    let imported = taken(&nats(json!({"url": "nats://10.0.0.7:4222", "raw_mode": raw})));
+    let engine = imported.config.engines.get("main").expect("an engine");
+    assert!(engine.raw && (&*engine.raw_prefix, &*engine.raw_separator) == ("app.", ":"));
+    assert_eq!(imported.config.channel.without_namespace.engine.as_deref(), Some("main"));
+    assert_eq!(mapping(&imported, "broker.nats.raw_mode"), Mapping::Changed);
+    let raw = json!({"enabled": true, "channel_replacements": {":": "."}});
+    let imported = taken(&nats(json!({"url": "nats://10.0.0.7:4222", "raw_mode": raw})));
+    assert_eq!(&*imported.config.engines["main"].raw_separator, ".");
+    assert_eq!(
+        imported.config.channel.without_namespace.engine, None,
+        "it would reach all subjects"
+    );
+    for (name, options) in imported.config.channel.namespaces.iter() {
+        assert_eq!((options.engine.as_deref(), options.history_size), (Some("main"), 0), "{name}");
+    }
+
     // What cannot be the same is not made.
-    for other in [json!({"url": "ws://10.0.0.7"}), json!({"raw_mode": {"enabled": true}})] {
+    for other in [
+        json!({"url": "ws://10.0.0.7"}),
+        json!({"raw_mode": {"enabled": true, "prefix": "app"}}),
+        json!({"raw_mode": {"enabled": true, "channel_replacements": {"-": "."}}}),
+    ] {
         let imported = taken(&nats(other));
         assert!(imported.config.engines.is_empty());
         assert!(imported.rows.iter().any(|row| row.key.starts_with("broker.nats")));

@@ -31,6 +31,9 @@ pub enum Error {
     /// The name is a [wildcard](crate::wildcard), and this is done with one channel.
     #[error("a wildcard stands for many channels and is only subscribed to; name one of them")]
     Wildcard,
+    /// The channel's engine carries payloads alone, and the publication has more.
+    #[error("the channel carries payloads alone: no tags, key, idempotency key, version or delta")]
+    PayloadAlone,
     /// The epoch is not the stream's. Carries the stream's position.
     #[error("unrecoverable position")]
     UnrecoverablePosition(crate::position::StreamPosition),

@@ -26,6 +26,8 @@ pub struct ChannelOptions {
     pub namespace: Arc<str>,
     /// The name is a [wildcard](crate::wildcard): it is subscribed to, and nothing else. It keeps nothing.
     pub wildcard: bool,
+    /// Its engine carries payloads alone, for other programs.
+    pub raw: bool,
     /// Publications kept; 0: no history, no offsets.
     pub history_size: u32,
     /// Milliseconds the history is kept after the last publication; 0: no history.
@@ -72,6 +74,7 @@ impl Default for ChannelOptions {
         Self {
             namespace: Arc::default(),
             wildcard: false,
+            raw: false,
             history_size: 0,
             history_ttl_ms: 0,
             history_meta_ttl_ms: 0,

@@ -256,6 +256,16 @@ pub struct NewPublication {
 }
 
 impl NewPublication {
+    /// Whether it says what a payload alone does not. Who published it is left out.
+    pub(crate) fn is_more_than_payload(&self) -> bool {
+        !self.tags.is_empty()
+            || self.key.is_some()
+            || self.idempotency_key.is_some()
+            || self.version > 0
+            || self.delta
+            || self.except.is_some()
+    }
+
     pub(crate) fn cost(&self) -> usize {
         publication_cost(self.data.len(), &self.tags, self.key.as_deref())
             + self.idempotency_key.as_deref().map_or(0, str::len)

@@ -7,6 +7,7 @@ use dunlin_config::{
     ApiKey, Config, DeltaType, Map, MapChange, Overflow, Pacing, RecoveryMode, Serves, Snapshot,
     split_channel,
 };
+use dunlin_engine::nats::RawSubjects;
 use dunlin_hub::wildcard::NameKind;
 use dunlin_hub::{ChannelOptions, glob, tenant};
 use regex::Regex;
@@ -37,11 +38,24 @@ pub(crate) struct Namespace {
     pub(crate) options: Arc<ChannelOptions>,
     /// Where it is that of an app of the Pusher protocol: what it is for channels whose names say more.
     variants: Option<Arc<[Namespace; Kinds::VARIANTS]>>,
+    /// Where its engine is raw: what its channels are there.
+    subjects: Option<Arc<RawSubjects>>,
     /// Where it has wildcards: what it is for them.
     wildcard: Option<Arc<Namespace>>,
 }
 
 impl Namespace {
+    /// What it is for a name that has a meaning in NATS; `None`: there is no such channel.
+    fn of_nats(&self, name: &str) -> Option<&Namespace> {
+        let wildcard = match (&self.wildcard, NameKind::of(name)) {
+            (_, NameKind::Channel) | (None, NameKind::Wildcard) => None,
+            (Some(wildcard), NameKind::Wildcard) => Some(&**wildcard),
+            (_, NameKind::Invalid) => return None,
+        };
+        let is_subject = |of: &RawSubjects| of.of(name, wildcard.is_some()).is_some();
+        self.subjects.as_deref().is_none_or(is_subject).then_some(wildcard.unwrap_or(self))
+    }
+
     /// Whether an expression of it looks at the `meta` of connections.
     pub(crate) fn looks_at_meta(&self) -> bool {
         self.expressions.as_ref().is_some_and(|all| all.look_at_meta())
@@ -161,7 +175,8 @@ impl Settings {
             true => Arc::clone(&self.tenants),
             false => Arc::new(self.tenants.next(old, new)),
         };
-        let namespaces = if limits(old) == limits(new) && same_apps {
+        let same_engines = old.engines.is_same(&new.engines);
+        let namespaces = if limits(old) == limits(new) && same_apps && same_engines {
             with_namespaces(&self.namespaces, new, &changed)
         } else {
             all_namespaces(new)
@@ -170,6 +185,7 @@ impl Settings {
         let same_channels = old.channel == new.channel;
         let engines = if same_channels { self.engines.clone() } else { engines(new) };
         let without_namespace = if limits(old) == limits(new)
+            && same_engines
             && old.channel.without_namespace == new.channel.without_namespace
         {
             Arc::clone(&self.without_namespace)
@@ -336,12 +352,8 @@ pub(crate) fn find_namespace<'n>(
     let pattern = namespace.rules.name_pattern.as_ref();
     let admits = pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name))
         && namespace.regex.as_ref().is_none_or(|NameRegex(regex)| regex.is_match(name));
-    if let Some(wildcard) = &namespace.wildcard {
-        match NameKind::of(channel) {
-            NameKind::Channel => {}
-            NameKind::Wildcard => return admits.then_some(wildcard),
-            NameKind::Invalid => return None,
-        }
+    if namespace.wildcard.is_some() || namespace.subjects.is_some() {
+        return namespace.of_nats(channel).filter(|_| admits);
     }
     let variants = namespace.variants.as_ref().filter(|_| admits);
     let variant = variants.and_then(|of| Some(&of[Kinds::variant(name)?]));
@@ -492,6 +504,7 @@ pub(crate) fn namespace(
                 regex: None,
                 options: Arc::new(options),
                 variants: None,
+                subjects: None,
                 wildcard: None,
             }
         };
@@ -506,16 +519,32 @@ pub(crate) fn namespace(
             regex: None,
             options: Arc::new(options.of_wildcard()),
             variants: None,
+            subjects: None,
             wildcard: None,
         })
     });
-    Namespace { rules, expressions, regex, options: Arc::new(options), variants, wildcard }
+    let engine = rules.engine.as_ref().and_then(|name| config.engines.get(name));
+    let subjects = engine.and_then(raw_subjects).map(Arc::new);
+    let options = Arc::new(options);
+    Namespace { rules, expressions, regex, options, variants, subjects, wildcard }
+}
+
+/// What channels are in an engine that is raw.
+pub(crate) fn raw_subjects(engine: &dunlin_config::Engine) -> Option<RawSubjects> {
+    engine.raw.then(|| RawSubjects {
+        prefix: engine.raw_prefix.to_string(),
+        separator: engine.raw_separator.chars().next().unwrap_or(':'),
+        reserved: engine.prefix.to_string(),
+    })
 }
 
 fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions {
     ChannelOptions {
         namespace: name.into(),
         wildcard: false,
+        raw: (rules.engine.as_ref())
+            .and_then(|engine| config.engines.get(engine))
+            .is_some_and(|engine| engine.raw),
         history_size: rules.history_size,
         history_ttl_ms: rules.history_ttl_ms,
         history_meta_ttl_ms: rules.history_meta_ttl_ms,

@@ -1,8 +1,9 @@
-// Channels in a NATS: wildcards, as centrifuge-js subscribes to them.
+// Channels in a NATS: wildcards, as centrifuge-js subscribes to them, and subjects that any program publishes to.
 
 import { spawn } from "node:child_process";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { once } from "node:events";
+import net from "node:net";
 import os from "node:os";
 import path from "node:path";
 
@@ -86,4 +87,38 @@ await scenario("nats: a publication that was heard by a wildcard says in `pub.ch
   await servers[0].publish("chat:a.b", { n: 1 });
   await until(() => pushes.length === 1, "the push");
   assert.deepEqual(pushes[0], { channel: "chat:a.*", pub: { data: { n: 1 }, channel: "chat:a.b" } });
+});
+
+const RAW = `raw = true
+raw_separator = "."
+[channel.namespaces.chat]
+engine = "main"
+wildcards = true
+allow_subscribe_for_anonymous = true
+allow_publish_for_anonymous = true
+`;
+
+await scenario("nats: what any program publishes to raw subjects clients hear as it is, and the other way round", async (t) => {
+  const { port, servers } = await fleet(t, RAW);
+  const program = net.connect(port, "127.0.0.1");
+  t.after(() => program.destroy());
+  let told = "";
+  program.on("data", (text) => (told += text));
+  program.write('CONNECT {"verbose":false}\r\nSUB chat.out 1\r\nPING\r\n');
+  await until(() => told.includes("PONG"), "NATS to take the subscription");
+  const client = await t.client(servers[0]);
+  const exact = await watch(client, "chat:a.b");
+  const wide = await watch(client, "chat:>");
+  for (const n of range(1, 20)) program.write(`PUB chat.a.b ${JSON.stringify({ n }).length}\r\n${JSON.stringify({ n })}\r\n`);
+  program.write("PUB chat.bad 9\r\nnot JSON{\r\nPUB other.a 2\r\n99\r\nPUB chat.end 3\r\n\"e\"\r\n");
+  await wide.received(22);
+  assert.deepEqual(exact.publications.map(({ data }) => data.n), range(1, 20));
+  assert.deepEqual(wide.publications.map(({ data }) => data && (data.n ?? data)), [...range(1, 20), null, "e"]);
+  await client.publish("chat:out", { from: "js" });
+  await until(() => told.includes('MSG chat.out 1 13\r\n{"from":"js"}\r\n'), () => `the payload alone: ${told}`);
+  for (const channel of ["$SYS:a", "_INBOX:a", "dunlin:r.1", "chat:a b", "chat:>.a"]) {
+    const refused = await watch(client, channel);
+    assert.equal(refused.subscribed.length, 0, channel);
+    refused.subscription.unsubscribe();
+  }
 });

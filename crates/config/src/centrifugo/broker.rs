@@ -16,12 +16,10 @@ pub(super) fn broker(source: &mut Source) {
     if !is_nats || !source.peek("broker.enabled").is_some_and(switch) {
         return;
     }
-    // Others publish to the subjects that it has then, and nobody here listens to them.
-    if source.peek("broker.nats.raw_mode.enabled").is_some_and(switch) {
-        let note = "there is no raw mode: subjects and messages of the engine are Dunlin's own";
-        source.row("broker.nats.raw_mode", Mapping::Absent, note);
-        return;
-    }
+    let Ok(raw) = Raw::of(source) else {
+        let note = "its subjects cannot be the same: a prefix ends with a dot, and `:` alone is replaced, by `.`";
+        return source.row("broker.nats.raw_mode", Mapping::Absent, note);
+    };
     let url = source.peek("broker.nats.url").cloned().unwrap_or(json!("nats://localhost:4222"));
     let Some(servers) = url.as_str().and_then(Servers::of) else {
         let note = "it cannot be read: write `engines` by hand, with `type = \"nats\"`";
@@ -71,19 +69,41 @@ pub(super) fn broker(source: &mut Source) {
         source.row("broker.nats.allow_wildcards", mapping, note);
     }
     // Its broker keeps nothing, and so needs no JetStream.
-    engine["jetstream"] = name_engine(source, has_wildcards).into();
+    engine["jetstream"] = name_engine(source, has_wildcards, raw.as_ref()).into();
+    if let Some(raw) = raw {
+        source.take("broker.nats.raw_mode");
+        engine["raw"] = true.into();
+        engine["raw_prefix"] = raw.prefix.into();
+        engine["raw_separator"] = raw.separator.into();
+        let note =
+            "`engines.main.raw`; of what its namespaces keep nothing is left, as in Centrifugo";
+        source.row("broker.nats.raw_mode", Mapping::Changed, note);
+    }
     source.set(&Path::of("engines").join(NAME), engine);
 }
 
 /// Every namespace lives there. Whether any has history.
-fn name_engine(source: &mut Source, has_wildcards: bool) -> bool {
+fn name_engine(source: &mut Source, has_wildcards: bool, raw: Option<&Raw>) -> bool {
     let namespaces = source.out.pointer("/channel/namespaces").and_then(Value::as_object);
     let names: Vec<String> = namespaces.into_iter().flat_map(|all| all.keys().cloned()).collect();
-    let mut paths = vec![Path::of("channel.without_namespace")];
+    let without = Path::of("channel.without_namespace");
+    let mut paths = Vec::new();
+    if raw.is_some_and(|raw| raw.prefix.is_empty() || raw.separator == ".") {
+        let note = "without `raw_prefix`, or with `.` for `:`, they would reach subjects of all: they stay in memory";
+        source.row("channel.without_namespace", Mapping::Closed, note);
+    } else {
+        paths.push(without);
+    }
     paths.extend(names.iter().map(|name| Path::of("channel.namespaces").join(name)));
     let mut keeps = false;
     for path in paths {
         source.set(&path.join("engine"), NAME);
+        if raw.is_some()
+            && let Some(options) =
+                source.out.pointer_mut(&path.pointer()).and_then(Value::as_object_mut)
+        {
+            options.retain(|key, _| !NOT_RAW.contains(&key.as_str()));
+        }
         if has_wildcards {
             source.set(&path.join("wildcards"), true);
         }
@@ -91,6 +111,50 @@ fn name_engine(source: &mut Source, has_wildcards: bool) -> bool {
         keeps |= size.and_then(Value::as_u64).is_some_and(|size| size > 0);
     }
     keeps
+}
+
+/// What channels of a raw engine have not.
+const NOT_RAW: [&str; 9] = [
+    "history_size",
+    "history_ttl_ms",
+    "recover",
+    "positioned",
+    "presence",
+    "join_leave",
+    "allowed_delta_types",
+    "delta_publish",
+    "allow_tags_filter",
+];
+
+/// Which subjects the channels are.
+struct Raw {
+    prefix: String,
+    separator: &'static str,
+}
+
+impl Raw {
+    /// `None`: it is off. An error: the subjects cannot be the same here.
+    fn of(source: &Source) -> Result<Option<Raw>, ()> {
+        let Some(mode) = source.peek("broker.nats.raw_mode").filter(|of| switch(&of["enabled"]))
+        else {
+            return Ok(None);
+        };
+        let prefix = mode["prefix"].as_str().unwrap_or_default().to_owned();
+        let replaced = mode["channel_replacements"].as_object();
+        let separator = match replaced.map(|all| (all.len(), all.get(":").and_then(Value::as_str)))
+        {
+            None | Some((0, _)) => ":",
+            Some((1, Some("."))) => ".",
+            Some(_) => return Err(()),
+        };
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        let is_token = |token: &str| !token.is_empty() && token.bytes().all(is_plain);
+        let fits = prefix.is_empty()
+            || prefix.len() <= 64
+                && !prefix.starts_with('_')
+                && prefix.strip_suffix('.').is_some_and(|of| of.split('.').all(is_token));
+        if fits { Ok(Some(Raw { prefix, separator })) } else { Err(()) }
+    }
 }
 
 fn tls(source: &mut Source, engine: &mut Value) {

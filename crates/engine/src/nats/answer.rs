@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_hub::engine::{EngineEvent, EnginePosition};
-use dunlin_hub::{Epoch, Error, PublicationParts, Published, StreamPosition};
+use dunlin_hub::{Epoch, Error, PayloadFormat, PublicationParts, Published, StreamPosition};
 use dunlin_wire::nats::{Headers, NatsMessage};
 use serde::Deserialize;
 
@@ -498,6 +498,9 @@ impl NatsEngine {
     pub(super) fn handle_message(&mut self, message: &NatsMessage<'_>) {
         let Some(channel) = self.sids.get(&message.sid).cloned() else { return };
         self.stats.messages += 1;
+        if self.config.raw.is_some() {
+            return self.handle_raw(&channel, message);
+        }
         let parsed = State::parse(message.payload).ok();
         let parsed = parsed.and_then(|(state, rest)| Some((state, Frame::parse(rest).ok()?)));
         let sequence = message.headers.get("Nats-Sequence").and_then(|text| text.parse().ok());
@@ -540,6 +543,30 @@ impl NatsEngine {
             FrameKind::EpochChanged => {}
             FrameKind::Unknown => self.stats.unreadable += 1,
         }
+    }
+
+    /// What anybody has published.
+    fn handle_raw(&mut self, name: &Arc<str>, message: &NatsMessage<'_>) {
+        let lane = self.lanes.get(name).and_then(|lane| lane.subscription);
+        let (Some(raw), Some(subscription)) = (&self.config.raw, lane) else { return };
+        let channel = match subscription.is_wildcard {
+            false => None,
+            true => match raw.channel_of(name, message.subject) {
+                Some(channel) => Some(channel.into()),
+                None => return self.stats.unreadable += 1,
+            },
+        };
+        let (data, format) = (message.payload.into(), format_of(message.payload));
+        let parts = PublicationParts { data, format, channel, ..PublicationParts::default() };
+        let (epoch, publication) = (Epoch::NONE, parts.into());
+        let event =
+            EngineEvent::Publication { channel: name.clone(), epoch, publication, except: None };
+        self.events.push_back(event);
+    }
+
+    /// Counts a message that was not taken.
+    pub fn count_unreadable(&mut self) {
+        self.stats.unreadable += 1;
     }
 
     /// A message of a channel that a wildcard matches.
@@ -592,7 +619,7 @@ impl NatsEngine {
         self.finish_each(&tokens, Error::EngineRefused);
         let heard = self.sids.values().find(|channel| {
             let of = self.lanes.get(*channel).and_then(|lane| lane.subscription.as_ref());
-            of.is_some_and(|of| self.heard_subject(channel, of) == subject)
+            of.and_then(|of| self.heard_subject(channel, of)).is_some_and(|of| of == subject)
         });
         if let Some(channel) = heard.cloned() {
             self.subscribed(&channel, Err(Error::EngineRefused));
@@ -604,6 +631,15 @@ impl NatsEngine {
             self.finish_publish(&[token], Err(error));
         }
     }
+}
+
+/// What a payload of somebody else is.
+fn format_of(payload: &[u8]) -> PayloadFormat {
+    let is_line = !payload.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
+    let is_json = is_line
+        && str::from_utf8(payload)
+            .is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok());
+    if is_json { PayloadFormat::Json } else { PayloadFormat::Binary }
 }
 
 impl Pending {

@@ -1,6 +1,7 @@
 //! How an engine reaches NATS.
 
 use super::credentials::Credentials;
+use super::raw::RawSubjects;
 use crate::links::Server;
 
 /// How an engine reaches NATS, and what it does there.
@@ -17,6 +18,8 @@ pub struct NatsConfig {
     pub prefix: String,
     /// Whether the connection is made by TLS, and how that begins.
     pub tls: TlsMode,
+    /// Channels are subjects as they are, and payloads what is published there by anybody. Without `stream`.
+    pub raw: Option<Box<RawSubjects>>,
     /// Where histories are kept; none: channels keep nothing.
     pub stream: Option<StreamConfig>,
     /// Milliseconds that requests wait for a connection before they fail.
@@ -104,6 +107,7 @@ impl NatsConfig {
             name: "dunlin".to_owned(),
             prefix: "dunlin".to_owned(),
             tls: TlsMode::Off,
+            raw: None,
             stream: Some(StreamConfig::default()),
             hold_ms: 1000,
             answer_ms: 2000,

@@ -30,6 +30,7 @@ mod credentials;
 mod greeting;
 mod lane;
 mod message;
+mod raw;
 mod read;
 mod refusals;
 mod session;
@@ -56,6 +57,7 @@ pub use config::{Login, NatsConfig, StreamConfig, TlsMode};
 pub use credentials::{Credentials, CredentialsError};
 pub use greeting::{ServerInfo, greeting};
 pub use message::word;
+pub use raw::RawSubjects;
 pub use refusals::{of_code as refusal_of_code, of_text as refusal_of_text};
 
 /// A connection for bytes, as the engine is lent it. Of one at a time.
@@ -284,8 +286,17 @@ impl NatsEngine {
             self.session.detail = "there is no stream: jetstream = false".to_owned();
             return self.finish_publish(&[token], Err(Error::EngineRefused));
         }
+        if let Some(raw) = &self.config.raw
+            && (keeps || publish.idempotency_key.is_some() || raw.of(&channel, false).is_none())
+        {
+            self.session.detail = format!("{channel:?} is no channel of raw subjects");
+            return self.finish_publish(&[token], Err(Error::EngineRefused));
+        }
         let mut encoded = Vec::with_capacity(publish.data.len() + 32);
-        frame::encode(&mut encoded, &publish, time_ms);
+        match &self.config.raw {
+            Some(_) => encoded.extend_from_slice(&publish.data),
+            None => frame::encode(&mut encoded, &publish, time_ms),
+        }
         if encoded.len() + 1024 > self.session.max_payload {
             let bytes = encoded.len();
             self.session.detail = format!("a publication of {bytes} bytes is above max_payload");
@@ -597,7 +608,9 @@ impl NatsEngine {
         let Some(subscription) = subscription.filter(|of| of.connection != connection) else {
             return;
         };
-        let subject = self.heard_subject(channel, &subscription);
+        let Some(subject) = self.heard_subject(channel, &subscription) else {
+            return self.subscribed(channel, Err(Error::EngineRefused));
+        };
         let Some(lane) = self.lanes.get_mut(channel) else { return };
         let Some(subscription) = &mut lane.subscription else { return };
         encode_subscribe(&mut self.out, subject.as_bytes(), subscription.sid);
@@ -615,10 +628,13 @@ impl NatsEngine {
     }
 
     /// What is subscribed to in order to hear a channel, or those that a wildcard matches.
-    fn heard_subject(&self, channel: &str, subscription: &Subscription) -> String {
-        match subscription.is_wildcard {
-            true => format!("{}.p.{}", self.config.prefix, message::wildcard_words(channel)),
-            false => self.subject('p', channel),
+    fn heard_subject(&self, channel: &str, subscription: &Subscription) -> Option<String> {
+        match (&self.config.raw, subscription.is_wildcard) {
+            (Some(raw), is_wildcard) => raw.of(channel, is_wildcard),
+            (None, true) => {
+                Some(format!("{}.p.{}", self.config.prefix, message::wildcard_words(channel)))
+            }
+            (None, false) => Some(self.subject('p', channel)),
         }
     }
 }

@@ -237,8 +237,10 @@ impl NatsEngine {
 
     pub(super) fn send_plain(&mut self, channel: &str, token: u64, encoded: &[u8]) {
         self.queue_bytes = self.queue_bytes.saturating_sub(encoded.len());
-        let subject = self.subject('p', channel);
-        encode_publish(&mut self.out, subject.as_bytes(), None, &[], &[b"1p:0:", encoded]);
+        let raw = self.config.raw.as_ref().and_then(|raw| raw.of(channel, false));
+        let head: &[u8] = if raw.is_some() { b"" } else { b"1p:0:" };
+        let subject = raw.unwrap_or_else(|| self.subject('p', channel));
+        encode_publish(&mut self.out, subject.as_bytes(), None, &[], &[head, encoded]);
         self.unconfirmed.push(Confirmation::Published { token, subject });
     }
 

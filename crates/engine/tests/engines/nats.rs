@@ -1,8 +1,11 @@
 //! What goes wrong with NATS: each has a name and a fix, and nothing is lost in silence.
 
-use dunlin_engine::nats::{Login, NatsConfig, StreamConfig};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use dunlin_engine::nats::{Login, NatsConfig, RawSubjects, StreamConfig};
 use dunlin_engine::{EngineEvent, EngineRequest, Retention, ShardState};
-use dunlin_hub::{Error, HistoryFilter, NewPublication, StreamPosition};
+use dunlin_hub::{Error, HistoryFilter, NewPublication, PayloadFormat, StreamPosition};
 
 use crate::nats_server::NatsServer;
 use crate::nodes::{Fleet, KEPT, Node, UNKEPT, data_of, heard};
@@ -516,4 +519,90 @@ fn a_subscriber_that_is_cut_for_being_slow_finds_what_it_missed() {
     assert_eq!(offsets, (701..=800).collect::<Vec<_>>(), "and can be read");
     other.publish(0, "a", "next");
     slow.until("heard", |nodes| heard(&nodes[0], "a").iter().any(|(offset, _)| *offset == 801));
+}
+
+/// A client of NATS, line by line.
+struct Plain(BufReader<TcpStream>);
+
+impl Plain {
+    fn connect(config: &NatsConfig) -> Plain {
+        let server = &config.servers[0];
+        let stream = TcpStream::connect((server.host.as_str(), server.port)).unwrap();
+        let mut plain = Plain(BufReader::new(stream));
+        plain.line();
+        plain.say("CONNECT {\"verbose\":false}\r\nPING\r\n");
+        assert_eq!(plain.line(), "PONG");
+        plain
+    }
+
+    fn say(&mut self, text: impl AsRef<[u8]>) {
+        self.0.get_mut().write_all(text.as_ref()).unwrap();
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+#[test]
+fn a_raw_engine_and_any_program_of_nats_hear_each_other() {
+    let server = NatsServer::start(&[]);
+    let raw = RawSubjects { prefix: String::new(), separator: '.', reserved: "dunlin".to_owned() };
+    let mut fleet =
+        Fleet::new(&NatsConfig { raw: Some(raw.into()), stream: None, ..server.config() }, 2);
+    let mut plain = Plain::connect(&server.config());
+    for (name, is_wildcard) in [("chat:a.b", false), ("chat:>", true)] {
+        let channel = name.into();
+        let request =
+            |token| EngineRequest::Subscribe { token, channel, retention: UNKEPT, is_wildcard };
+        let token = fleet.ask(0, request);
+        fleet.until_subscribed(0, token, 1);
+    }
+    plain.say("SUB chat.> 1\r\nPING\r\n");
+    assert_eq!(plain.line(), "PONG");
+    // One that both hear, and others that only the wildcard hears.
+    plain.say(
+        b"PUB chat.a.b 7\r\n{\"a\":1}\r\nPUB chat.x 3\r\n[\n]\r\nPUB chat.x 2\r\n\xff\xfe\r\n",
+    );
+    plain.say(b"PUB chat.x 2\r\n\xff{\r\nPUB other.x 1\r\n1\r\nPUB chat.end 2\r\n{}\r\n");
+    fleet.until("heard", |nodes| matched(&nodes[0], "chat:>").iter().any(|of| of.0 == "chat:end"));
+    let node = &fleet.nodes.0[0];
+    let formats = |name: &str| {
+        let publication = |event: &EngineEvent| match event {
+            EngineEvent::Publication { channel, publication, .. } if **channel == *name => {
+                assert_eq!(publication.offset(), 0);
+                let of = publication.channel().unwrap_or(name).to_owned();
+                Some((of, publication.data().to_vec(), publication.format()))
+            }
+            _ => None,
+        };
+        node.events.iter().filter_map(publication).collect::<Vec<_>>()
+    };
+    let first = ("chat:a.b".to_owned(), b"{\"a\":1}".to_vec(), PayloadFormat::Json);
+    assert_eq!(formats("chat:a.b"), std::slice::from_ref(&first));
+    let all = formats("chat:>");
+    assert_eq!((&all[0], all.len()), (&first, 5));
+    assert!(
+        all[1..4].iter().all(|of| of.0 == "chat:x" && of.2 == PayloadFormat::Binary),
+        "{all:?}"
+    );
+
+    // What a node publishes is its payload alone.
+    let mut plain = Plain::connect(&server.config());
+    plain.say("SUB chat.out 1\r\nPING\r\n");
+    assert_eq!(plain.line(), "PONG");
+    let token = fleet.send(1, "chat:out", UNKEPT, data_of("{\"n\":1}"));
+    fleet.published(1, token).expect("published");
+    assert_eq!(
+        (plain.line(), plain.line()),
+        ("MSG chat.out 1 7".to_owned(), "{\"n\":1}".to_owned())
+    );
+
+    // What clients must not reach is refused before the server is asked.
+    for name in ["$SYS:a", "_INBOX:a", "dunlin:r.1.1", "chat:*", "chat:a b", "chat:a\r\nPUB x 0"] {
+        let token = fleet.send(1, name, UNKEPT, data_of("1"));
+        assert_eq!(fleet.published(1, token), Err(Error::EngineRefused), "{name}");
+    }
 }

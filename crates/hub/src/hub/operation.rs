@@ -30,6 +30,8 @@ impl Hub {
             Err(Error::PublicationTooLarge)
         } else if options.wildcard {
             Err(Error::Wildcard)
+        } else if options.raw && publish.is_more_than_payload() {
+            Err(Error::PayloadAlone)
         } else {
             self.check_name(channel)
         };

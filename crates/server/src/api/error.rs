@@ -134,9 +134,11 @@ impl From<dunlin_hub::Error> for ApiError {
     fn from(error: dunlin_hub::Error) -> Self {
         use dunlin_hub::Error as Hub;
         match error {
-            Hub::ChannelName | Hub::PublicationTooLarge | Hub::NoSession | Hub::Wildcard => {
-                ApiErrorCode::BadRequest.with_reason(error)
-            }
+            Hub::ChannelName
+            | Hub::PublicationTooLarge
+            | Hub::NoSession
+            | Hub::Wildcard
+            | Hub::PayloadAlone => ApiErrorCode::BadRequest.with_reason(error),
             Hub::BadRequest => ApiErrorCode::BadRequest.into(),
             Hub::HistoryOff | Hub::PresenceOff => ApiErrorCode::NotAvailable.with_reason(error),
             Hub::LimitExceeded => ApiErrorCode::LimitExceeded.into(),

@@ -2,6 +2,8 @@
 
 #[path = "engines/nats.rs"]
 mod nats;
+#[path = "engines/raw.rs"]
+mod raw;
 #[path = "engines/wildcards.rs"]
 mod wildcards;
 

@@ -15,7 +15,7 @@ use dunlin_engine::{
     ShardId,
 };
 use dunlin_hub::engine::NamespaceEngine;
-use dunlin_hub::{Now, wildcard};
+use dunlin_hub::{ChannelOptions, Now, wildcard};
 use dunlin_net::redis::{Client, ClientConfig, Received};
 use dunlin_net::{ConnId, ConnectConfig, Context, Limits, ServerAddr, TimerId, Tls};
 
@@ -200,6 +200,19 @@ impl Engines {
             }
         }
         self.said.pop_front()
+    }
+
+    /// Whether anybody may publish to its channels.
+    fn is_raw(&self, id: EngineId) -> bool {
+        self.running.iter().any(|running| running.id == id && running.config.raw)
+    }
+
+    /// A message was not for any channel.
+    fn count_unreadable(&mut self, id: EngineId) {
+        let running = self.running.iter_mut().find(|running| running.id == id);
+        if let Some(Machine::Nats(engine, _)) = running.map(|running| &mut running.machine) {
+            engine.count_unreadable();
+        }
     }
 
     fn flush(&mut self, cx: &mut Context<Link>) {
@@ -509,8 +522,10 @@ impl Worker<'_> {
         for _ in 0..EVENTS_PER_TURN {
             let Some((id, event)) = self.engines.poll_event() else { return };
             let now = self.now(cx);
-            if self.is_of_namespace(&event) {
+            if self.takes(id, &event) {
                 self.hub.handle_engine(now, id, event);
+            } else {
+                self.engines.count_unreadable(id);
             }
             self.drain_events(cx);
             if self.hub.wants_flush() {
@@ -519,14 +534,22 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether a publication that was heard by a wildcard is of a channel that this may match. What else is said always is.
-    fn is_of_namespace(&self, event: &EngineEvent) -> bool {
+    /// Whether a publication is one for the channel: that a wildcard matches, and no larger than any if another program made it. What
+    /// else is said always is.
+    fn takes(&self, id: EngineId, event: &EngineEvent) -> bool {
         let EngineEvent::Publication { channel: name, publication, .. } = event else {
             return true;
         };
-        let Some(channel) = publication.channel() else { return true };
         let namespace = |name| self.settings.namespace(name).map(|of| &of.options);
+        let bytes = publication.data().len();
+        let fits = |of: &Arc<ChannelOptions>| {
+            let bytes_max = of.publication_bytes_max as usize;
+            bytes_max == 0 || bytes <= bytes_max
+        };
+        let is_small = || !self.engines.is_raw(id) || namespace(name).is_some_and(fits);
+        let Some(channel) = publication.channel() else { return is_small() };
         wildcard::may_match(channel)
+            && is_small()
             && namespace(name).zip(namespace(channel)).is_some_and(|(of, matched)| {
                 of.wildcard && !matched.wildcard && of.namespace == matched.namespace
             })

@@ -13,6 +13,7 @@ use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Tls};
 use super::engine_servers::{servers, tls_of};
 use super::link::Link;
 use crate::engine_login::{credentials, is_in_file};
+use crate::settings::raw_subjects;
 
 /// The connection, and how the next is made.
 pub(super) struct Wire {
@@ -132,7 +133,8 @@ pub(crate) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
             (true, false) => TlsMode::Upgrade,
             (true, true) => TlsMode::HandshakeFirst,
         },
-        stream: config.jetstream.then_some(stream),
+        raw: raw_subjects(config).map(Box::new),
+        stream: (config.jetstream && !config.raw).then_some(stream),
         // What waits for a connection is refused before the hub gives up on it: then nothing was stored for sure.
         hold_ms: config.timeout_ms / 2,
         answer_ms: config.timeout_ms,

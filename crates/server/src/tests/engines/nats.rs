@@ -14,7 +14,7 @@ use super::{crosses, node_on, publish, recovering, survives, until};
 
 /// A NATS that ends with the test, or by `kill -9` before.
 pub(super) struct Nats {
-    addr: SocketAddr,
+    pub(super) addr: SocketAddr,
     child: Child,
     directory: TempDir,
 }
