@@ -1,4 +1,4 @@
-//! Several nodes and a real Redis: calls, presence and revocations hold on all of them, whatever ends in between.
+//! Several nodes and a real Redis, or a real NATS: calls, presence and revocations hold on all of them, whatever ends in between.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
 mod kit;
@@ -10,11 +10,22 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use kit::cluster::{Cluster, Node, SECRET, until};
+use kit::cluster::{Cluster, Kind, Meeting, Node, SECRET, until};
 use kit::held::Way;
-use kit::redis::Redis;
 use kit::{Served, TIMEOUT};
 use serde_json::{Value, json};
+
+kit::cluster::wherever_they_meet! {
+    calls_presence_and_joins_hold_on_all_nodes
+    connections_of_all_nodes_come_in_pages_and_those_of_a_tenant_to_its_keys_alone
+    a_killed_node_is_swept_and_its_leaves_are_sent_once_and_one_that_was_away_learns_who_is_blocked
+    one_admin_port_shows_every_node_and_names_those_that_do_not_answer
+    what_a_lost_connection_or_a_killed_node_has_under_way_brings_nobody_back
+    without_a_store_each_node_serves_says_so_and_comes_back_when_it_does
+    two_nodes_that_want_one_number_and_two_clusters_with_one_prefix_are_named
+    two_nodes_of_one_name_are_named_until_one_has_another
+    what_is_used_of_a_budget_at_one_node_is_used_at_all
+}
 
 /// A client of a node, subscribed to one channel.
 struct Client {
@@ -98,9 +109,16 @@ fn signed_by(head: &Value, secret: &str, claims: &Value) -> String {
     format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
 }
 
-#[test]
-fn calls_presence_and_joins_hold_on_all_nodes() {
-    let cluster = Cluster::start(3);
+/// The uid of a node's process.
+fn uid(node: &Node) -> String {
+    let status = node.status();
+    let own = |of: &&Value| of["node"] == status["node"];
+    let own = status["nodes"].as_array().unwrap().iter().find(own).unwrap();
+    own["uid"].as_str().unwrap().to_owned()
+}
+
+fn calls_presence_and_joins_hold_on_all_nodes(kind: Kind) {
+    let cluster = Cluster::start(kind, 3);
     let [a, b, c] = &cluster.nodes[..] else { panic!("three were started") };
     let numbers: std::collections::HashSet<_> =
         cluster.nodes.iter().map(|node| node.status()["node"].as_u64().unwrap()).collect();
@@ -164,88 +182,16 @@ fn calls_presence_and_joins_hold_on_all_nodes() {
     assert_eq!(shown.lines().filter(|line| line.contains("alive")).count(), 3, "{shown}");
 }
 
-#[test]
-fn connections_of_all_nodes_come_in_pages_and_those_of_a_tenant_to_its_keys_alone() {
-    const ACME: &str = "a secret of acme, and only of acme";
-    let mut cluster = Cluster::start(3);
-    for node in &cluster.nodes {
-        let acme = json!({ "api_keys": { "backend": ACME }, "token_keys": { "acme": ACME } });
-        let settings = json!({ "tenants": { "acme": acme } });
-        let kind = "application/merge-patch+json";
-        let answer = node.served.call_as("PATCH", "/config", kind, &settings.to_string()).unwrap();
-        assert_eq!(answer.0, 200, "{answer:?}");
-    }
-    let [a, b, c] = &cluster.nodes[..] else { panic!("three were started") };
-    let users =
-        [(a, "ann"), (a, "eve"), (b, "bob"), (b, "eve"), (c, "eve"), (c, "tom"), (c, "tim")];
-    let clients = users.map(|(node, user)| Client::connect(node, user, "room"));
-    let head = json!({ "alg": "HS256", "kid": "acme" });
-    let of_acme = signed_by(&head, ACME, &json!({ "sub": "ann" }));
-    let of_acme = Client::with_token(b, &of_acme, "room").unwrap();
-
-    let ids = |answer: &Value| {
-        let found = answer["result"]["connections"].as_object();
-        found.unwrap_or_else(|| panic!("{answer}")).keys().cloned().collect::<Vec<_>>()
-    };
-    // Page by page, through any node.
-    let all = |limit: usize| {
-        let (mut found, mut cursor, mut from) =
-            (Vec::new(), String::new(), [a, b, c].into_iter().cycle());
-        loop {
-            let request = json!({ "limit": limit, "cursor": cursor });
-            let answer = from.next().unwrap().api("connections", request);
-            assert_eq!(answer["result"]["unreachable"], Value::Null, "{answer}");
-            let page = ids(&answer);
-            assert!(page.len() <= limit, "{answer}");
-            found.extend(page);
-            match answer["result"]["cursor"].as_str() {
-                Some(next) => cursor = next.to_owned(),
-                None => break,
-            }
-        }
-        found.sort();
-        found
-    };
-    let mut expected: Vec<_> = clients.iter().map(|client| client.id.clone()).collect();
-    expected.sort();
-    for limit in [1, 2, 3, 5, 100] {
-        assert_eq!(all(limit), expected, "{limit} a page");
-    }
-    let of_eve = a.api("connections", json!({ "user": "eve", "channel": "room" }));
-    assert_eq!(ids(&of_eve).len(), 3, "{of_eve}");
-    let shown = &of_eve["result"]["connections"][&clients[4].id];
-    assert_eq!((&shown["user"], &shown["channels"]), (&json!("eve"), &json!({ "room": {} })));
-    let one = json!({ "client": clients[2].id });
-    assert_eq!(ids(&c.api("connections", one.clone())), [&*clients[2].id]);
-    assert_eq!(c.api("connections", json!({ "client": "x" }))["result"]["connections"], json!({}));
-    for wrong in [json!({ "cursor": "0.0" }), json!({ "address": "here" })] {
-        assert_eq!(c.api("connections", wrong)["error"]["code"], 107);
-    }
-    let shown = c.api_as(ACME, "connections", json!({}));
-    assert_eq!(ids(&shown), [&*of_acme.id], "of the tenant's: {shown}");
-    assert_eq!(shown["result"]["connections"][&of_acme.id]["user"], "ann");
-    assert_eq!(ids(&a.api_as(ACME, "connections", one)), [""; 0]);
-
-    let name = c.status()["nodes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find_map(|of| (of["node"] == c.status()["node"]).then(|| of["name"].clone()));
-    cluster.nodes[2].kill();
-    let answer = cluster.nodes[0].api("connections", json!({}));
-    assert_eq!(answer["result"]["unreachable"], json!([name.unwrap()]));
-    assert_eq!(ids(&answer).len(), 4, "{answer}");
-}
-
-#[test]
-fn a_killed_node_is_swept_and_its_leaves_are_sent_once_and_one_that_was_away_learns_who_is_blocked()
-{
-    let mut cluster = Cluster::start(3);
+fn a_killed_node_is_swept_and_its_leaves_are_sent_once_and_one_that_was_away_learns_who_is_blocked(
+    kind: Kind,
+) {
+    let mut cluster = Cluster::start(kind, 3);
     let mut bob = Client::connect(&cluster.nodes[0], "bob", "room");
     let _dan = Client::connect(&cluster.nodes[2], "dan", "room");
     let _eve = Client::connect(&cluster.nodes[2], "eve", "room");
     let _fay = Client::connect(&cluster.nodes[1], "fay", "room");
     cluster.nodes[1].until_present("room", &["bob", "dan", "eve", "fay"]);
+    let dead = uid(&cluster.nodes[2]);
     cluster.nodes[2].kill();
     let mut left = Vec::new();
     while left.len() < 2 {
@@ -256,8 +202,7 @@ fn a_killed_node_is_swept_and_its_leaves_are_sent_once_and_one_that_was_away_lea
     left.sort();
     assert_eq!(left, ["dan", "eve"]);
     cluster.nodes[1].until_present("room", &["bob", "fay"]);
-    let keys = cluster.redis.cli(&["KEYS", "dunlin:cluster:channels:*"]);
-    assert_eq!(keys.lines().count(), 2, "nothing is left of the dead node: {keys}");
+    until("nothing is left of the dead node", || !cluster.meeting.records().contains(&dead));
 
     // The next that bob is sent is that gus has come: no leave comes twice.
     // The node that has not swept may wait for the dead one for a moment more, and say so.
@@ -279,9 +224,8 @@ fn a_killed_node_is_swept_and_its_leaves_are_sent_once_and_one_that_was_away_lea
     }
 }
 
-#[test]
-fn one_admin_port_shows_every_node_and_names_those_that_do_not_answer() {
-    let cluster = Cluster::start(2);
+fn one_admin_port_shows_every_node_and_names_those_that_do_not_answer(kind: Kind) {
+    let cluster = Cluster::start(kind, 2);
     let [node, other] = &cluster.nodes[..] else { panic!("two were started") };
     let ask = |page: &str| {
         let (status, body) = node.served.call("GET", page, "").expect("an answer");
@@ -359,13 +303,13 @@ fn one_admin_port_shows_every_node_and_names_those_that_do_not_answer() {
 /// Two nodes let in each what one may.
 #[test]
 fn connections_of_a_user_are_bounded_over_all_nodes_and_those_of_a_dead_node_end_with_its_lease() {
-    let mut cluster = Cluster::start(2);
+    let mut cluster = Cluster::start(Kind::Redis, 2);
     let bound = |node: &Node, max: u32| {
         let path = "/config/limits/connections_per_user_max";
         assert_eq!(node.served.call("PUT", path, &max.to_string()).unwrap().0, 200);
     };
     cluster.nodes.iter().for_each(|node| bound(node, 2));
-    let keys = |cluster: &Cluster| cluster.redis.cli(&["KEYS", "dunlin:cluster:users:*"]);
+    let keys = |cluster: &Cluster| cluster.meeting.redis().cli(&["KEYS", "dunlin:cluster:users:*"]);
     // The agent has seen the bound, once a count of its node is there.
     let mut of_others = cluster.nodes.iter().zip(["bob", "tom"]);
     let _others: Vec<_> =
@@ -377,7 +321,7 @@ fn connections_of_a_user_are_bounded_over_all_nodes_and_those_of_a_dead_node_end
     // Known on both nodes, however fast the second came.
     let counted = |count: usize| {
         let keys = keys(&cluster);
-        let of = keys.lines().map(|key| cluster.redis.cli(&["HGET", key, "ann"]));
+        let of = keys.lines().map(|key| cluster.meeting.redis().cli(&["HGET", key, "ann"]));
         of.filter(|of| of.trim() == "1 1").count() == count
     };
     until("both are counted", || counted(2));
@@ -407,11 +351,10 @@ fn connections_of_a_user_are_bounded_over_all_nodes_and_those_of_a_dead_node_end
 }
 
 /// On N nodes a key had N budgets.
-#[test]
-fn what_is_used_of_a_budget_at_one_node_is_used_at_all() {
+fn what_is_used_of_a_budget_at_one_node_is_used_at_all(kind: Kind) {
     const SLOW: &str = "a key with a budget";
     const OTHER: &str = "another with the same";
-    let cluster = Cluster::start(2);
+    let cluster = Cluster::start(kind, 2);
     let budget = json!({ "budget": { "bytes_per_s": 1_000, "burst_ms": 100 } });
     let api = json!({ "api": {
         "without_key": false,
@@ -449,18 +392,17 @@ fn has(node: &Node, client: &Client) -> bool {
 
 /// Whether a node has counted two connections of ann.
 fn two_of_ann(cluster: &Cluster) -> bool {
-    let keys = cluster.redis.cli(&["KEYS", "dunlin:cluster:users:*"]);
-    keys.lines().any(|key| cluster.redis.cli(&["HGET", key, "ann"]).trim() == "1 2")
+    let keys = cluster.meeting.redis().cli(&["KEYS", "dunlin:cluster:users:*"]);
+    keys.lines().any(|key| cluster.meeting.redis().cli(&["HGET", key, "ann"]).trim() == "1 2")
 }
 
-/// Entries that Redis was sent by a connection which the node had given up, or by a node that was killed, were written when all who
+/// Entries that were sent by a connection which the node had given up, or by a node that was killed, were written when all who
 /// compare and sweep had done so: for good.
-#[test]
-fn what_a_lost_connection_or_a_killed_node_has_under_way_brings_nobody_back() {
-    let redis = Redis::start();
-    let way = Way::to(redis.at);
-    let ways = [way.at, redis.at];
-    let mut cluster = Cluster::start_by(redis, &ways);
+fn what_a_lost_connection_or_a_killed_node_has_under_way_brings_nobody_back(kind: Kind) {
+    let meeting = Meeting::start(kind);
+    let way = Way::to(meeting.at());
+    let ways = [way.at, meeting.at()];
+    let mut cluster = Cluster::start_by(meeting, &ways);
     let [node, other] = &cluster.nodes[..] else { panic!("two were started") };
     let _bob = Client::connect(node, "bob", "room");
     other.until_present("room", &["bob"]);
@@ -477,33 +419,25 @@ fn what_a_lost_connection_or_a_killed_node_has_under_way_brings_nobody_back() {
     way.release();
     cluster.until_empty("aside");
 
-    let status = node.status();
-    let own = |of: &&Value| of["node"] == status["node"];
-    let own = status["nodes"].as_array().unwrap().iter().find(own).unwrap();
-    let uid = own["uid"].as_str().unwrap().to_owned();
+    let uid = uid(node);
     way.hold();
     let _fay = Client::connect(node, "fay", "aside");
     until("fay is under way", || way.holds("fay"));
     cluster.nodes[0].kill();
-    let remains = || {
-        let uids = cluster.redis.cli(&["SMEMBERS", "dunlin:cluster:uids"]);
-        uids + &cluster.redis.cli(&["KEYS", "dunlin:cluster:channels:*"])
-    };
-    until("it is swept", || !remains().contains(&uid));
+    until("it is swept", || !cluster.meeting.records().contains(&uid));
     cluster.nodes[1].until_present("room", &[]);
     way.release();
     cluster.until_empty("aside");
-    until("nothing is left of it", || !remains().contains(&uid));
+    until("nothing is left of it", || !cluster.meeting.records().contains(&uid));
 }
 
-#[test]
-fn without_redis_each_node_serves_says_so_and_comes_back_when_it_does() {
-    let mut cluster = Cluster::start(2);
+fn without_a_store_each_node_serves_says_so_and_comes_back_when_it_does(kind: Kind) {
+    let mut cluster = Cluster::start(kind, 2);
     let _ann = Client::connect(&cluster.nodes[0], "ann", "room");
     let mut bob = Client::connect(&cluster.nodes[1], "bob", "room");
     cluster.nodes[0].until_present("room", &["ann", "bob"]);
 
-    cluster.redis.signal("STOP");
+    cluster.meeting.signal("STOP");
     let silent = cluster.nodes[0].api("disconnect", json!({ "user": "bob" }));
     let message = silent["error"]["message"].as_str().unwrap_or_default();
     assert!(message.contains("no answer from"), "{silent}");
@@ -515,12 +449,12 @@ fn without_redis_each_node_serves_says_so_and_comes_back_when_it_does() {
     }
     let health = cluster.nodes[0].served.call("GET", "/health", "").unwrap();
     assert_eq!(health.0, 200, "clients are served: {health:?}");
-    cluster.redis.signal("CONT");
+    cluster.meeting.signal("CONT");
     cluster.settle();
     cluster.nodes[1].until_present("room", &["ann", "bob", "cat"]);
 
-    // A Redis that has lost all gets to know again who is there.
-    cluster.redis.restart();
+    // A store that has lost all gets to know again who is there.
+    cluster.meeting.lose_all();
     cluster.settle();
     cluster.nodes[1].until_present("room", &["ann", "bob", "cat"]);
     assert_eq!(
@@ -530,9 +464,8 @@ fn without_redis_each_node_serves_says_so_and_comes_back_when_it_does() {
     assert_eq!(bob.until_disconnected(), 3503);
 }
 
-#[test]
-fn two_nodes_that_want_one_number_and_two_clusters_with_one_prefix_are_named() {
-    let cluster = Cluster::start(2);
+fn two_nodes_that_want_one_number_and_two_clusters_with_one_prefix_are_named(kind: Kind) {
+    let cluster = Cluster::start(kind, 2);
     for node in &cluster.nodes {
         let (status, body) = node.served.call("PUT", "/config/server/node", "7").unwrap();
         assert_eq!(status, 200, "{body}");
@@ -559,9 +492,8 @@ fn two_nodes_that_want_one_number_and_two_clusters_with_one_prefix_are_named() {
 }
 
 /// What is said of one by its name was said of both.
-#[test]
-fn two_nodes_of_one_name_are_named_until_one_has_another() {
-    let mut cluster = Cluster::start(2);
+fn two_nodes_of_one_name_are_named_until_one_has_another(kind: Kind) {
+    let mut cluster = Cluster::start(kind, 2);
     for node in &cluster.nodes {
         let (status, body) = node.served.call("PUT", "/config/server/name", "\"web\"").unwrap();
         assert_eq!(status, 200, "{body}");
@@ -612,14 +544,14 @@ fn shift_leases(cluster: &Cluster, by_ms: i64) {
         end
         return 'shifted'";
     let by = by_ms.to_string();
-    let said = cluster.redis.cli(&["EVAL", SHIFT, "1", "dunlin:cluster:nodes", &by]);
+    let said = cluster.meeting.redis().cli(&["EVAL", SHIFT, "1", "dunlin:cluster:nodes", &by]);
     assert!(said.contains("shifted"), "{said}");
 }
 
 /// Set back, it kept a node that was dead alive for an hour, with everybody who had been there.
 #[test]
 fn a_clock_that_jumps_ends_no_membership_and_prolongs_none() {
-    let mut cluster = Cluster::start(2);
+    let mut cluster = Cluster::start(Kind::Redis, 2);
     let _ann = Client::connect(&cluster.nodes[0], "ann", "room");
     let _bob = Client::connect(&cluster.nodes[1], "bob", "room");
     cluster.nodes[0].until_present("room", &["ann", "bob"]);
@@ -629,4 +561,128 @@ fn a_clock_that_jumps_ends_no_membership_and_prolongs_none() {
     cluster.nodes[1].kill();
     shift_leases(&cluster, 3_600_000);
     cluster.nodes[0].until_present("room", &["ann"]);
+}
+
+/// What it has stored is there when it is back, and nothing is announced again; a stream that somebody has deleted is made anew.
+#[test]
+fn a_nats_that_is_back_with_its_data_has_everybody_and_one_whose_stream_is_deleted_has_again() {
+    let mut cluster = Cluster::start(Kind::Nats, 2);
+    let mut ann = Client::connect(&cluster.nodes[0], "ann", "room");
+    let _bob = Client::connect(&cluster.nodes[1], "bob", "room");
+    ann.until_notified("join", "bob");
+    cluster.nodes[0].until_present("room", &["ann", "bob"]);
+    let before = cluster.nodes.iter().map(Node::resyncs).collect::<Vec<_>>();
+    cluster.meeting.nats().restart(true);
+    until("both have a connection again", || {
+        cluster.nodes.iter().zip(&before).all(|(node, before)| node.resyncs() > *before)
+    });
+    cluster.settle();
+    cluster.nodes[1].until_present("room", &["ann", "bob"]);
+    let _cat = Client::connect(&cluster.nodes[1], "cat", "room");
+    assert_eq!(ann.next()["join"]["info"]["user"], "cat");
+
+    let deleted = cluster.meeting.nats().ask("STREAM.DELETE.dunlin-cluster", &json!({}));
+    assert_eq!(deleted["success"], true, "{deleted}");
+    for node in &cluster.nodes {
+        let status = node.until("of what was lost", |of| of["condition"] == "record_lost");
+        assert!(status["fix"].as_str().unwrap().contains("stream_replicas"), "{status}");
+    }
+    cluster.nodes[1].until_present("room", &["ann", "bob", "cat"]);
+}
+
+fn connections_of_all_nodes_come_in_pages_and_those_of_a_tenant_to_its_keys_alone(kind: Kind) {
+    const ACME: &str = "a secret of acme, and only of acme";
+    let mut cluster = Cluster::start(kind, 3);
+    for node in &cluster.nodes {
+        let acme = json!({ "api_keys": { "backend": ACME }, "token_keys": { "acme": ACME } });
+        let settings = json!({ "tenants": { "acme": acme } });
+        let kind = "application/merge-patch+json";
+        let answer = node.served.call_as("PATCH", "/config", kind, &settings.to_string()).unwrap();
+        assert_eq!(answer.0, 200, "{answer:?}");
+    }
+    let [a, b, c] = &cluster.nodes[..] else { panic!("three were started") };
+    let users =
+        [(a, "ann"), (a, "eve"), (b, "bob"), (b, "eve"), (c, "eve"), (c, "tom"), (c, "tim")];
+    let clients = users.map(|(node, user)| Client::connect(node, user, "room"));
+    let head = json!({ "alg": "HS256", "kid": "acme" });
+    let of_acme = signed_by(&head, ACME, &json!({ "sub": "ann" }));
+    let of_acme = Client::with_token(b, &of_acme, "room").unwrap();
+
+    let ids = |answer: &Value| {
+        let found = answer["result"]["connections"].as_object();
+        found.unwrap_or_else(|| panic!("{answer}")).keys().cloned().collect::<Vec<_>>()
+    };
+    // Page by page, through any node.
+    let all = |limit: usize| {
+        let (mut found, mut cursor, mut from) =
+            (Vec::new(), String::new(), [a, b, c].into_iter().cycle());
+        loop {
+            let request = json!({ "limit": limit, "cursor": cursor });
+            let answer = from.next().unwrap().api("connections", request);
+            assert_eq!(answer["result"]["unreachable"], Value::Null, "{answer}");
+            let page = ids(&answer);
+            assert!(page.len() <= limit, "{answer}");
+            found.extend(page);
+            match answer["result"]["cursor"].as_str() {
+                Some(next) => cursor = next.to_owned(),
+                None => break,
+            }
+        }
+        found.sort();
+        found
+    };
+    let mut expected: Vec<_> = clients.iter().map(|client| client.id.clone()).collect();
+    expected.sort();
+    for limit in [1, 2, 3, 5, 100] {
+        assert_eq!(all(limit), expected, "{limit} a page");
+    }
+    let of_eve = a.api("connections", json!({ "user": "eve", "channel": "room" }));
+    assert_eq!(ids(&of_eve).len(), 3, "{of_eve}");
+    let shown = &of_eve["result"]["connections"][&clients[4].id];
+    assert_eq!((&shown["user"], &shown["channels"]), (&json!("eve"), &json!({ "room": {} })));
+    let one = json!({ "client": clients[2].id });
+    assert_eq!(ids(&c.api("connections", one.clone())), [&*clients[2].id]);
+    assert_eq!(c.api("connections", json!({ "client": "x" }))["result"]["connections"], json!({}));
+    for wrong in [json!({ "cursor": "0.0" }), json!({ "address": "here" })] {
+        assert_eq!(c.api("connections", wrong)["error"]["code"], 107);
+    }
+    let shown = c.api_as(ACME, "connections", json!({}));
+    assert_eq!(ids(&shown), [&*of_acme.id], "of the tenant's: {shown}");
+    assert_eq!(shown["result"]["connections"][&of_acme.id]["user"], "ann");
+    assert_eq!(ids(&a.api_as(ACME, "connections", one)), [""; 0]);
+
+    let name = c.status()["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find_map(|of| (of["node"] == c.status()["node"]).then(|| of["name"].clone()));
+    cluster.nodes[2].kill();
+    let answer = cluster.nodes[0].api("connections", json!({}));
+    assert_eq!(answer["result"]["unreachable"], json!([name.unwrap()]));
+    assert_eq!(ids(&answer).len(), 4, "{answer}");
+}
+
+#[test]
+fn what_a_nats_refuses_is_named_with_its_fix() {
+    let mut cluster = Cluster::start(Kind::Nats, 1);
+    let store = format!("jetstream {{ store_dir: {:?} }}", cluster.meeting.nats().store_dir());
+    let user = "user: u, password: p";
+    let narrow = "permissions: { publish: \"dunlin.>\", subscribe: \"dunlin.>\" }";
+    for (condition, fix, configuration) in [
+        ("no_jetstream", "-js", String::new()),
+        ("wrong_password", "nkey", format!("{store}\nauthorization {{ {user} }}")),
+        (
+            "not_permitted",
+            "$JS.API.>",
+            format!(
+                "{store}\nauthorization {{ users: [ {{ {user}, {narrow} }} ] }}\nno_auth_user: u"
+            ),
+        ),
+    ] {
+        cluster.meeting.nats().restart_as(&configuration);
+        let status = cluster.nodes[0].until(condition, |of| of["condition"] == condition);
+        assert!(status["fix"].as_str().unwrap().contains(fix), "{status}");
+    }
+    cluster.meeting.nats().restart(true);
+    cluster.settle();
 }

@@ -1,4 +1,4 @@
-//! Changes of settings that are said to all nodes, with several nodes and a real Redis.
+//! Changes of settings that are said to all nodes, with several nodes and a real Redis, or a real NATS.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
 mod kit;
@@ -6,10 +6,16 @@ mod kit;
 use std::time::Instant;
 
 use kit::TIMEOUT;
-use kit::cluster::{Cluster, Node, until};
+use kit::cluster::{Cluster, Kind, Node, until};
 use serde_json::{Value, json};
 
 const LIMIT: &str = "/config/limits/connections_max";
+
+kit::cluster::wherever_they_meet! {
+    a_change_of_all_runs_on_all_and_one_that_the_first_refuses_on_none
+    a_node_that_was_away_catches_up_and_one_that_restarts_keeps_what_it_has
+    of_changes_at_once_on_several_nodes_each_is_made_everywhere_or_nowhere
+}
 
 /// Status and body of a call of the admin port.
 fn call(node: &Node, method: &str, target: &str, body: &Value) -> (u16, Value) {
@@ -58,9 +64,8 @@ fn change_all(cluster: &Cluster, target: &str, body: &Value) -> Value {
     }
 }
 
-#[test]
-fn a_change_of_all_runs_on_all_and_one_that_the_first_refuses_on_none() {
-    let cluster = Cluster::start(3);
+fn a_change_of_all_runs_on_all_and_one_that_the_first_refuses_on_none(kind: Kind) {
+    let cluster = Cluster::start(kind, 3);
     let [a, b, c] = &cluster.nodes[..] else { panic!("three were started") };
     let answer = change_all(&cluster, LIMIT, &json!(12_345));
     assert!(answer["cluster_revision"].as_u64().unwrap() >= 1, "{answer}");
@@ -99,10 +104,10 @@ fn a_change_of_all_runs_on_all_and_one_that_the_first_refuses_on_none() {
     assert_eq!(value(c, LIMIT), json!(45_678));
     c.until("a member again", |status| status["condition"] == "member");
 
-    // Secrets reach the nodes, and nobody who reads Redis.
+    // Secrets reach the nodes, and nobody who reads the log.
     let secret = "what-only-the-nodes-are-to-know";
     change_all(&cluster, "/config/client/token/hmac_secret_previous", &json!(secret));
-    let kept = cluster.redis.cli(&["HGETALL", "dunlin:cluster:settings"]);
+    let kept = cluster.meeting.settings_log();
     assert!(kept.contains("revision") && !kept.contains(secret), "{kept}");
     let of_c = value(c, "/config/client/token/hmac_secret_previous?secrets=1");
     assert_eq!(of_c, json!(secret));
@@ -118,9 +123,8 @@ fn a_change_of_all_runs_on_all_and_one_that_the_first_refuses_on_none() {
     });
 }
 
-#[test]
-fn a_node_that_was_away_catches_up_and_one_that_restarts_keeps_what_it_has() {
-    let mut cluster = Cluster::start(3);
+fn a_node_that_was_away_catches_up_and_one_that_restarts_keeps_what_it_has(kind: Kind) {
+    let mut cluster = Cluster::start(kind, 3);
     change_all(&cluster, LIMIT, &json!(10_001));
     // One that is stopped.
     let signal = |node: &Node, signal: &str| {
@@ -160,8 +164,8 @@ fn a_node_that_was_away_catches_up_and_one_that_restarts_keeps_what_it_has() {
     cluster.nodes[0].until("all there", follows);
     assert_eq!(value(&cluster.nodes[1], LIMIT), json!(555));
 
-    // A Redis that has lost the log goes on from where the nodes are.
-    cluster.redis.restart();
+    // A store that has lost the log goes on from where the nodes are.
+    cluster.meeting.lose_all();
     cluster.settle();
     let answer = change_all(&cluster, LIMIT, &json!(10_004));
     assert!(answer["cluster_revision"].as_u64().unwrap() > newest, "{answer}");
@@ -170,19 +174,17 @@ fn a_node_that_was_away_catches_up_and_one_that_restarts_keeps_what_it_has() {
     }
 }
 
-#[test]
-fn of_changes_at_once_on_several_nodes_each_is_made_everywhere_or_nowhere() {
-    let cluster = Cluster::start(3);
+fn of_changes_at_once_on_several_nodes_each_is_made_everywhere_or_nowhere(kind: Kind) {
+    let cluster = Cluster::start(kind, 3);
     let newest = change_all(&cluster, LIMIT, &json!(100))["cluster_revision"].clone();
-    let claim = "dunlin:cluster:settings:claim";
-    cluster.redis.cli(&["SET", claim, "another", "PX", "60000"]);
+    cluster.meeting.set_claim(true);
     let target = format!("{LIMIT}?scope=cluster");
     let (status, answer) = call(&cluster.nodes[1], "PUT", &target, &json!(101));
     assert_eq!(status, 409, "{answer}");
     assert_eq!(answer["type"], "/problems/cluster-change-under-way");
     assert_eq!(answer["cluster_revision"], newest);
     assert_eq!(value(&cluster.nodes[1], LIMIT), json!(100));
-    cluster.redis.cli(&["DEL", claim]);
+    cluster.meeting.set_claim(false);
 
     let made: Vec<(u64, u64)> = std::thread::scope(|scope| {
         let threads = cluster.nodes.iter().zip(1..).map(|(node, at)| {
@@ -226,7 +228,7 @@ fn a_node_that_is_alone_is_all_there_are_and_without_a_secret_no_other_gets_a_ch
     let (status, body) = alone.call("GET", "/config?scope=cluster", "").unwrap();
     assert_eq!(status, 400, "{body}");
 
-    let cluster = Cluster::start(1);
+    let cluster = Cluster::start(Kind::Redis, 1);
     let node = &cluster.nodes[0];
     assert_eq!(call(node, "DELETE", "/config/cluster/secret", &Value::Null).0, 200);
     let (status, answer) = call(node, "PUT", &target, &json!(1));

@@ -9,7 +9,7 @@ use crate::{LIVE, Secret};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cluster {
-    /// The engine in which the nodes meet; a name of `engines`. Of several servers it is the first. Not set: this node
+    /// The engine in which the nodes meet; a name of `engines`. Of several servers of Redis it is the first; of NATS it has `jetstream`. Not set: this node
     /// is alone.
     #[schemars(extend("x-applies" = LIVE))]
     pub engine: Option<Arc<str>>,
@@ -25,7 +25,7 @@ pub struct Cluster {
     /// used. Off: they hold for each node.
     #[schemars(extend("x-applies" = LIVE))]
     pub budgets_shared: bool,
-    /// Seals the changes of settings for all nodes (`?scope=cluster`), so that who reads Redis learns no
+    /// Seals the changes of settings for all nodes (`?scope=cluster`), so that who reads them where the nodes meet learns no
     /// secret of theirs, and who writes to it changes nothing. At least 16 bytes, the same on every node. Not set: such
     /// changes are refused.
     #[schemars(extend("x-applies" = LIVE))]

@@ -190,9 +190,13 @@ fn kept_by_engines(config: &Config, errors: &mut ConfigErrors) {
         return;
     }
     let met = config.cluster.engine.as_ref().and_then(|name| config.engines.get(name));
-    if met.is_some_and(|engine| engine.kind == EngineKind::Nats) {
-        let fix = "name one of type \"redis\"; channels may live in the other all the same";
-        errors.add(Path::of("cluster.engine"), "nodes do not meet in NATS", fix);
+    if met.is_some_and(|engine| engine.kind == EngineKind::Nats && !engine.jetstream) {
+        let fix = "set `jetstream = true` of it, or name another";
+        errors.add(Path::of("cluster.engine"), "nodes meet in JetStream, which it has not", fix);
+    }
+    if met.is_some_and(|engine| engine.raw) {
+        let fix = "name an engine without `raw`; it may have the same addresses";
+        errors.add(Path::of("cluster.engine"), "nodes meet in subjects of their own", fix);
     }
     let mut check = |path: Path, options: &ChannelOptions| {
         let engine = options.engine.as_ref().and_then(|name| config.engines.get(name));

@@ -177,12 +177,9 @@ fn an_engine_on_nats_keeps_what_its_stream_keeps() {
     config.channel.without_namespace.history_size = 1_001;
     let small = dunlin_config::Engine { stream_max_age_ms: 59_999, ..engine.clone() };
     config.engines.insert("main", small);
-    config.cluster.engine = Some("main".into());
     assert_eq!(
         reported(&config),
         [
-            "cluster.engine: nodes do not meet in NATS; name one of type \"redis\"; channels may \
-             live in the other all the same",
             "channel.without_namespace.history_size: its engine keeps 1000 messages of a channel; \
              raise `stream_channel_messages_max` of the engine, or keep less",
             "channel.without_namespace.history_ttl_ms: its engine keeps messages for 59999 ms; \
@@ -193,10 +190,15 @@ fn an_engine_on_nats_keeps_what_its_stream_keeps() {
     config.channel.without_namespace.history_size = 10;
     let without = dunlin_config::Engine { jetstream: false, ..engine.clone() };
     config.engines.insert("main", without);
+    config.cluster.engine = Some("main".into());
     assert_eq!(
         reported(&config),
-        ["channel.without_namespace.history_size: its engine keeps no histories; set \
-             `jetstream = true` of the engine, or keep nothing"]
+        [
+            "cluster.engine: nodes meet in JetStream, which it has not; set `jetstream = true` of it, \
+             or name another",
+            "channel.without_namespace.history_size: its engine keeps no histories; set \
+             `jetstream = true` of the engine, or keep nothing"
+        ]
     );
     let wrong = dunlin_config::Engine {
         addresses: dunlin_config::Engine::default().addresses,

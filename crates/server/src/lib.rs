@@ -30,6 +30,7 @@ mod control_bus;
 mod crash;
 mod derived_keys;
 mod engine_login;
+mod engine_servers;
 mod engine_stats;
 mod error;
 mod expression;

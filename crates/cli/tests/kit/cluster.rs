@@ -1,4 +1,4 @@
-//! Nodes that meet in a real Redis.
+//! Nodes that meet in a real Redis or a real NATS.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,36 +8,168 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::nats::Nats;
 use super::redis::Redis;
 use super::{Addresses, Served, TIMEOUT};
 
 pub const SECRET: &str = "a secret that all nodes have";
 
+/// Tests that hold wherever the nodes meet.
+#[allow(unused_macros, reason = "each test uses a part of this")]
+macro_rules! wherever_they_meet {
+    ($($test:ident)*) => {
+        mod in_redis {
+            $(#[test] fn $test() { super::$test(super::Kind::Redis); })*
+        }
+        mod in_nats {
+            $(#[test] fn $test() { super::$test(super::Kind::Nats); })*
+        }
+    };
+}
+#[allow(unused_imports, reason = "each test uses a part of this")]
+pub(crate) use wherever_they_meet;
+
+/// What nodes meet in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Redis,
+    Nats,
+}
+
+/// Where they meet.
+pub enum Meeting {
+    Redis(Redis),
+    Nats(Nats),
+}
+
+impl Meeting {
+    pub fn start(kind: Kind) -> Meeting {
+        match kind {
+            Kind::Redis => Meeting::Redis(Redis::start()),
+            Kind::Nats => Meeting::Nats(Nats::start()),
+        }
+    }
+
+    pub fn at(&self) -> SocketAddr {
+        match self {
+            Meeting::Redis(redis) => redis.at,
+            Meeting::Nats(nats) => nats.at,
+        }
+    }
+
+    /// The engine of those who reach it at this address.
+    fn engine(&self, way: SocketAddr) -> Value {
+        let kind = match self {
+            Meeting::Redis(_) => "redis",
+            Meeting::Nats(_) => "nats",
+        };
+        json!({ "type": kind, "addresses": [way.to_string()] })
+    }
+
+    /// A signal of `kill`: STOP, CONT.
+    pub fn signal(&self, signal: &str) {
+        let pid = match self {
+            Meeting::Redis(redis) => redis.pid(),
+            Meeting::Nats(nats) => nats.pid(),
+        };
+        let pid = pid.to_string();
+        let status = Command::new("kill").args([&format!("-{signal}"), &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Begins again, with nothing in it.
+    pub fn lose_all(&mut self) {
+        match self {
+            Meeting::Redis(redis) => redis.restart(),
+            Meeting::Nats(nats) => nats.restart(false),
+        }
+    }
+
+    /// The names of all that is kept, a line each, and the uids of processes that are known.
+    pub fn records(&self) -> String {
+        match self {
+            Meeting::Redis(redis) => {
+                let uids = redis.cli(&["SMEMBERS", "dunlin:cluster:uids"]);
+                format!("{}\n{uids}\n", redis.cli(&["KEYS", "dunlin:cluster:*"]))
+            }
+            Meeting::Nats(nats) => nats.records(),
+        }
+    }
+
+    /// What is kept of changes of all nodes' settings.
+    pub fn settings_log(&self) -> String {
+        match self {
+            Meeting::Redis(redis) => redis.cli(&["HGETALL", "dunlin:cluster:settings"]),
+            Meeting::Nats(nats) => {
+                let records = nats.records();
+                let of_it =
+                    |record: &&str| record.contains(".log.") || record.contains("state.settings");
+                let all = records.lines().filter(of_it).flat_map(|subject| nats.record(subject));
+                String::from_utf8_lossy(&all.collect::<Vec<u8>>()).into_owned()
+            }
+        }
+    }
+
+    /// Another node has, or has not any more, the right to change the settings of all.
+    pub fn set_claim(&self, is_held: bool) {
+        match self {
+            Meeting::Redis(redis) => {
+                let key = "dunlin:cluster:settings:claim";
+                let (held, free) = (["SET", key, "another", "PX", "60000"], ["DEL", key]);
+                redis.cli(if is_held { &held } else { &free });
+            }
+            Meeting::Nats(nats) => {
+                let subject = "dunlin.cluster.state.settings";
+                let mut head: Value = serde_json::from_slice(&nats.record(subject)).unwrap();
+                head["claim"] = match is_held {
+                    true => json!({ "uid": "another", "hold_ms": 60_000 }),
+                    false => Value::Null,
+                };
+                nats.store(subject, &head);
+            }
+        }
+    }
+
+    pub fn redis(&self) -> &Redis {
+        match self {
+            Meeting::Redis(redis) => redis,
+            Meeting::Nats(_) => panic!("it is NATS"),
+        }
+    }
+
+    pub fn nats(&mut self) -> &mut Nats {
+        match self {
+            Meeting::Nats(nats) => nats,
+            Meeting::Redis(_) => panic!("it is Redis"),
+        }
+    }
+}
+
 /// A node and its state directory, which outlives its processes.
 pub struct Node {
     pub served: Served,
     pub state: PathBuf,
-    redis: String,
+    engine: Value,
 }
 
 /// A cluster whose nodes know each other.
 pub struct Cluster {
-    pub redis: Redis,
+    pub meeting: Meeting,
     pub nodes: Vec<Node>,
     _scratch: tempfile::TempDir,
 }
 
 impl Node {
-    pub fn start(state: PathBuf, redis: &str) -> Node {
+    pub fn start(state: PathBuf, engine: Value) -> Node {
         let served = Served::begin(&state, Addresses::new(), "", &[]).expect("it starts");
-        let node = Node { served, state, redis: redis.to_owned() };
+        let node = Node { served, state, engine };
         node.configure(&json!({}));
         node
     }
 
     pub fn configure(&self, cluster: &Value) {
         let mut settings = json!({
-            "engines": { "main": { "addresses": [self.redis] } },
+            "engines": { "main": self.engine },
             "cluster": { "engine": "main", "lease_ms": 5_000, "secret": SECRET },
             "client": { "token": { "hmac_secret": SECRET } },
             "channel": { "without_namespace": {
@@ -54,7 +186,7 @@ impl Node {
 
     /// The same again, of what it has left on its disk.
     pub fn restarted(&self) -> Node {
-        Node::start(self.state.clone(), &self.redis)
+        Node::start(self.state.clone(), self.engine.clone())
     }
 
     pub fn kill(&mut self) {
@@ -82,7 +214,7 @@ impl Node {
         }
     }
 
-    /// How often it has compared its members with what Redis has.
+    /// How often it has compared its members with what is stored.
     pub fn resyncs(&self) -> u64 {
         let metrics = self.served.call("GET", "/metrics", "").expect("an answer").1;
         let mut lines = metrics.lines();
@@ -136,29 +268,33 @@ impl Node {
 }
 
 impl Cluster {
-    pub fn start(nodes: usize) -> Cluster {
-        let redis = Redis::start();
-        let ways = vec![redis.at; nodes];
-        Cluster::start_by(redis, &ways)
+    pub fn start(kind: Kind, nodes: usize) -> Cluster {
+        let meeting = Meeting::start(kind);
+        let ways = vec![meeting.at(); nodes];
+        Cluster::start_by(meeting, &ways)
     }
 
-    /// Of nodes that reach Redis each in its way.
-    pub fn start_by(redis: Redis, ways: &[SocketAddr]) -> Cluster {
+    /// Of nodes that reach where they meet each in its way.
+    pub fn start_by(meeting: Meeting, ways: &[SocketAddr]) -> Cluster {
         let scratch = tempfile::tempdir().unwrap();
-        let nodes = ways
-            .iter()
-            .zip(0..)
-            .map(|(way, at)| Node::start(scratch.path().join(format!("{at}")), &way.to_string()));
-        let cluster = Cluster { nodes: nodes.collect(), redis, _scratch: scratch };
+        let nodes = ways.iter().zip(0..).map(|(way, at)| {
+            Node::start(scratch.path().join(format!("{at}")), meeting.engine(*way))
+        });
+        let cluster = Cluster { nodes: nodes.collect(), meeting, _scratch: scratch };
         cluster.settle();
         cluster
     }
 
-    /// Waits until Redis has no members of a channel.
+    /// Waits until a channel has no members, and nothing is stored of any. Who reads it removes what came late.
     pub fn until_empty(&self, channel: &str) {
-        let key = format!("dunlin:cluster:members:{channel}");
-        let members = || self.redis.cli(&["HGETALL", &key]);
-        until("nobody is left", || members().is_empty());
+        let is_of_it = |record: &str| {
+            record.contains(&format!("members:{channel}"))
+                || record.contains(&format!("members.{channel}."))
+        };
+        until("nobody is left", || {
+            let node = self.nodes.last().expect("a node");
+            node.present(channel).is_empty() && !self.meeting.records().lines().any(is_of_it)
+        });
     }
 
     /// Waits until all know all.

@@ -4,6 +4,7 @@
 
 pub mod cluster;
 pub mod held;
+pub mod nats;
 pub mod redis;
 
 use std::io::{BufRead, BufReader, Read, Write};

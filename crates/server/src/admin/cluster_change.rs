@@ -1,7 +1,7 @@
 //! `?scope=cluster` on a change: it holds on all nodes.
 //!
 //! The node that is asked makes it first, and says no as it would for itself. Then the control thread appends it to the
-//! cluster's log in Redis and tells the other nodes, each of which runs what it finds there, in order. Nobody else may append
+//! cluster's log and tells the other nodes, each of which runs what it finds there, in order. Nobody else may append
 //! from before the first node's try until the change is in the log. How far a node has followed the log stands in its own
 //! revisions ([`ClusterPosition`]): it is kept, and rolled back, with the settings.
 

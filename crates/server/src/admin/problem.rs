@@ -90,7 +90,7 @@ kinds! {
     CLUSTER_UNREACHABLE, 503, "cluster-unreachable", "This node is not in touch with its cluster",
         "Nothing was changed. `GET /cluster` says what is wrong; without `scope` the change holds on this node alone.";
     CLUSTER_UNCERTAIN, 504, "cluster-uncertain", "This node runs the change; whether the others will is not known",
-        "Redis did not confirm that it has kept the change. `dunlin cluster status` shows which nodes have it; send it again, or \
+        "Redis or NATS did not confirm that it has kept the change. `dunlin cluster status` shows which nodes have it; send it again, or \
          restore the revision before `revision` on this node.";
     OVERLOADED, 503, "overloaded", "Too many changes wait already",
         "Try again after `Retry-After` seconds.";

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use dunlin_config::{Engine, EngineKind};
 use tokio::sync::mpsc;
 
-use super::redis;
 use super::store::{Payload, Store, StoreError};
+use super::{nats, redis};
 
 /// The servers in which a cluster's nodes meet.
 #[derive(Clone)]
 pub(super) enum Address {
     Redis(redis::Address),
+    Nats(nats::Address),
 }
 
 impl Address {
     pub(super) fn new(engine: &Arc<Engine>) -> Address {
         match engine.kind {
-            EngineKind::Redis | EngineKind::Nats => Address::Redis(redis::Address::new(engine)),
+            EngineKind::Redis => Address::Redis(redis::Address::new(engine)),
+            EngineKind::Nats => Address::Nats(nats::Address::new(engine)),
         }
     }
 
@@ -31,6 +33,9 @@ impl Address {
             Address::Redis(address) => {
                 Ok(Arc::new(redis::RedisStore::open(address, uid, messages).await?))
             }
+            Address::Nats(address) => {
+                Ok(Arc::new(nats::NatsStore::open(address, uid, messages).await?))
+            }
         }
     }
 
@@ -38,6 +43,14 @@ impl Address {
     pub(super) fn prefix(&self) -> &Arc<str> {
         match self {
             Address::Redis(address) => &address.prefix,
+            Address::Nats(address) => &address.prefix,
+        }
+    }
+
+    pub(super) fn kind(&self) -> EngineKind {
+        match self {
+            Address::Redis(_) => EngineKind::Redis,
+            Address::Nats(_) => EngineKind::Nats,
         }
     }
 
@@ -45,6 +58,7 @@ impl Address {
     pub(super) fn server(&self) -> &'static str {
         match self {
             Address::Redis(_) => "Redis",
+            Address::Nats(_) => "NATS",
         }
     }
 
@@ -52,6 +66,7 @@ impl Address {
     pub(super) fn place(&self) -> String {
         match self {
             Address::Redis(address) => address.place(),
+            Address::Nats(address) => address.place(),
         }
     }
 }

@@ -140,7 +140,7 @@ impl Agent {
         let lease_ms = settings.lease_ms;
         let lease = Lease { uid, number, lease_ms, is_wanted: wanted != 0 };
         let name = settings.engine.clone().unwrap_or_default();
-        state.cluster.set_place(name, (address.prefix(), address.place()), lease_ms);
+        state.cluster.set_place(name, (&address, address.place()), lease_ms);
         let agent = Agent {
             state: Arc::clone(state),
             to_workers,
@@ -511,7 +511,7 @@ impl Agent {
         if !self.state.cluster.set_condition(condition, detail) {
             return;
         }
-        let (name, fix) = (condition.name(), condition.fix());
+        let (name, fix) = (condition.name(), condition.fix(self.address.kind()));
         match condition {
             Condition::Member | Condition::Joining => {
                 tracing::info!(condition = name, "this node in its cluster");

@@ -1,5 +1,7 @@
 //! What is wrong between this node and its cluster: named states, each with its fix.
 
+use dunlin_config::EngineKind;
+
 use crate::cluster_message::SettingsFault;
 
 /// Where a node stands in its cluster. The worst of what holds is shown.
@@ -19,11 +21,11 @@ pub(crate) enum Condition {
     NameTaken,
     /// A node of this prefix verifies other tokens.
     OtherCluster,
-    /// Redis does not answer.
+    /// Nobody answers where the nodes meet.
     Unreachable,
-    /// Redis refuses the password or the user.
+    /// User and password, or what stands for them, are refused.
     WrongPassword,
-    /// The user may not run a command that is needed.
+    /// The user may not do what is needed.
     NotPermitted,
     /// It is a replica, which takes no writes.
     ReadOnly,
@@ -35,7 +37,21 @@ pub(crate) enum Condition {
     CannotSave,
     /// A key of the prefix is of another type: somebody else's.
     ForeignKey,
-    /// What Redis holds of this node was gone: evicted, flushed, or lost by a restart.
+    /// NATS: the key by which the node logs in cannot be used, or not any more.
+    BadCredentials,
+    /// NATS: TLS does not come about.
+    TlsFailed,
+    /// NATS: there is no JetStream.
+    NoJetstream,
+    /// NATS: JetStream has no leader.
+    JetstreamUnavailable,
+    /// NATS: JetStream has no room left.
+    StorageFull,
+    /// NATS: the stream cannot be as the settings have it.
+    StreamConfig,
+    /// NATS: a message is larger than the servers take.
+    MaxPayload,
+    /// What is stored of this node was gone: evicted, flushed, deleted, or lost by a restart.
     RecordLost,
     /// This node has refused a change of all nodes' settings.
     SettingsRefused,
@@ -46,7 +62,7 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    pub(crate) const ALL: [Condition; 18] = [
+    pub(crate) const ALL: [Condition; 25] = [
         Condition::Alone,
         Condition::Member,
         Condition::Joining,
@@ -61,6 +77,13 @@ impl Condition {
         Condition::OutOfMemory,
         Condition::CannotSave,
         Condition::ForeignKey,
+        Condition::BadCredentials,
+        Condition::TlsFailed,
+        Condition::NoJetstream,
+        Condition::JetstreamUnavailable,
+        Condition::StorageFull,
+        Condition::StreamConfig,
+        Condition::MaxPayload,
         Condition::RecordLost,
         Condition::SettingsRefused,
         Condition::SettingsMissed,
@@ -84,6 +107,13 @@ impl Condition {
             Condition::OutOfMemory => "out_of_memory",
             Condition::CannotSave => "cannot_save",
             Condition::ForeignKey => "foreign_key",
+            Condition::BadCredentials => "bad_credentials",
+            Condition::TlsFailed => "tls_failed",
+            Condition::NoJetstream => "no_jetstream",
+            Condition::JetstreamUnavailable => "jetstream_unavailable",
+            Condition::StorageFull => "storage_full",
+            Condition::StreamConfig => "stream_config",
+            Condition::MaxPayload => "max_payload",
             Condition::RecordLost => "record_lost",
             Condition::SettingsRefused => "settings_refused",
             Condition::SettingsMissed => "settings_missed",
@@ -91,9 +121,41 @@ impl Condition {
         }
     }
 
-    /// What to do about it. Empty where nothing is wrong.
-    pub(crate) fn fix(self) -> &'static str {
+    /// What to do about it where the nodes meet in an engine of this kind. Empty where nothing is wrong.
+    pub(crate) fn fix(self, kind: EngineKind) -> &'static str {
         match self {
+            Condition::Unreachable if kind == EngineKind::Nats => {
+                "start nats-server, or correct the addresses of the cluster's engine"
+            }
+            Condition::WrongPassword if kind == EngineKind::Nats => {
+                "correct user and password of the cluster's engine, its token, nkey or credentials"
+            }
+            Condition::NotPermitted if kind == EngineKind::Nats => {
+                "permit the user to publish and subscribe to PREFIX.>, and to publish to $JS.API.>"
+            }
+            Condition::RecordLost if kind == EngineKind::Nats => {
+                "leave the stream PREFIX-cluster alone, and keep it: stream_in_memory = false, stream_replicas = 3 of several servers; it was written again"
+            }
+            Condition::Failed if kind == EngineKind::Nats => "see the log of nats-server",
+            Condition::BadCredentials => {
+                "see the detail; issue new credentials, as `nsc generate creds` does, or correct the file"
+            }
+            Condition::TlsFailed => {
+                "see the detail; compare `tls`, `ca`, `tls_handshake_first` and `tls_client_cert` of the engine with the `tls` block of nats-server"
+            }
+            Condition::NoJetstream => {
+                "start nats-server with JetStream (`-js`), and allow it to the account"
+            }
+            Condition::JetstreamUnavailable => {
+                "see the logs of nats-server: a majority of the servers has to be there"
+            }
+            Condition::StorageFull => {
+                "give JetStream more storage, or keep less there: `stream_bytes_max` of engines"
+            }
+            Condition::StreamConfig => {
+                "compare `stream_replicas` and `stream_in_memory` of the engine with `nats stream info PREFIX-cluster`; delete that stream to have it made anew"
+            }
+            Condition::MaxPayload => "raise max_payload of nats-server",
             Condition::Alone | Condition::Member | Condition::Joining => "",
             Condition::NumberTaken => {
                 "set server.node to 0, so that a free number is leased, or to a number that no other node has"
@@ -148,6 +210,10 @@ mod tests {
 
     #[test]
     fn names_differ() {
+        for kind in [EngineKind::Redis, EngineKind::Nats] {
+            let fixes = Condition::ALL.iter().filter(|of| !of.fix(kind).is_empty());
+            assert_eq!(fixes.count(), Condition::ALL.len() - 3, "{kind:?}");
+        }
         let names: std::collections::HashSet<_> = Condition::ALL.iter().map(|c| c.name()).collect();
         assert_eq!(names.len(), Condition::ALL.len());
     }

@@ -135,7 +135,7 @@ impl ClusterHandle {
         let _ = self.to_workers.send((worker, answer));
     }
 
-    /// Leaves the cluster: what is left of this node there is taken out, as far as Redis answers in time.
+    /// Leaves the cluster: what is left of this node there is taken out, as far as there is an answer in time.
     pub(crate) async fn leave(&mut self, bound: Duration) {
         let Some(running) = self.running.take() else { return };
         let left = timeout(bound, async {
@@ -143,7 +143,7 @@ impl ClusterHandle {
             running.task.await
         });
         if left.await.is_err() {
-            tracing::warn!("Redis does not answer; the other nodes will see this one's lease end");
+            tracing::warn!("there is no answer; the other nodes will see this one's lease end");
         }
     }
 }

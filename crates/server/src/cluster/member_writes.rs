@@ -1,10 +1,10 @@
-//! Changes of members on their way to Redis, in order.
+//! Changes of members on their way to the store, in order.
 
 use std::collections::VecDeque;
 
 use super::members::EdgedChange;
 
-/// Changes that wait or are out, beside those that were listed for a comparison. Beyond it they are compared with what Redis has,
+/// Changes that wait or are out, beside those that were listed for a comparison. Beyond it they are compared with what it has,
 /// once it answers.
 const PENDING_MAX: usize = 1 << 18;
 /// Changes that are out.

@@ -1,8 +1,8 @@
 //! The nodes of a cluster: who is one, calls that hold on all of them, and presence over all of them.
 //!
 //! A task of the control thread ([`Agent`](agent)) is this node's part in it. It holds one connection to where the nodes meet
-//! ([`store`]): to Redis ([`redis`]). Workers reach it over the bus by [`crate::cluster_message`]; without `cluster.engine` there
-//! is no such task, and workers ask nobody.
+//! ([`store`]): to Redis ([`redis`]) or to NATS ([`nats`]). Workers reach it over the bus by [`crate::cluster_message`]; without
+//! `cluster.engine` there is no such task, and workers ask nobody.
 
 mod address;
 mod agent;
@@ -21,6 +21,7 @@ mod member_writes;
 mod members;
 mod message;
 mod names;
+mod nats;
 mod online;
 mod presence;
 mod redis;

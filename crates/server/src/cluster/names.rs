@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::lease::Node;
 
-/// A lease that ends so much later than it did was prolonged, whatever two clocks and two ways to Redis make of its end.
+/// A lease that ends so much later than it did was prolonged, whatever two clocks and two ways to the store make of its end.
 const PROLONGED: Duration = Duration::from_millis(1_000);
 
 /// Another node that bears this node's name. It is one once it has prolonged its lease: before, it may be what this node was before it

@@ -54,7 +54,7 @@ impl Agent {
         }
     }
 
-    /// What waits is not written any more: all members are compared with what Redis has.
+    /// What waits is not written any more: all members are compared with what the store has.
     pub(super) fn lose_members(&mut self) {
         self.members_lost = true;
         self.member_writes.clear();

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use dunlin_config::EngineKind;
 use dunlin_config::store::ClusterPosition;
 use dunlin_metrics::{Collector, DescriptorEncoder, Family, Kind, metrics};
 use serde_json::{Value, json};
 
+use super::address::Address;
 use super::condition::Condition;
 use super::lease::Node;
 use crate::cluster_message::SettingsFault;
@@ -23,16 +25,16 @@ metrics! {
     Nodes, Gauge, "cluster_nodes", "Nodes of the cluster whose leases hold, this one included; 0: this node is alone.";
     Number, Gauge, "cluster_node_number", "The number of this node in session ids; 0: alone.";
     Lag, Gauge, "cluster_redis_round_trip_microseconds", "How long the last write of the lease took, there and back.";
-    MembersPending, Gauge, "cluster_members_pending", "Members that came or went and are not in Redis yet.";
+    MembersPending, Gauge, "cluster_members_pending", "Members that came or went and are not stored yet.";
     Calls, Counter, "cluster_calls_total", "Calls of the server API that were asked of other nodes.";
     CallsIncomplete, Counter, "cluster_calls_incomplete_total", "Calls that not all nodes have answered.";
     CallsServed, Counter, "cluster_calls_served_total", "Calls that were carried out for other nodes.";
-    Reconnects, Counter, "cluster_redis_reconnects_total", "Times the connection to Redis was opened again.";
+    Reconnects, Counter, "cluster_redis_reconnects_total", "Times the connection to where the nodes meet was opened again.";
     LeasesLost, Counter, "cluster_leases_lost_total", "Times the lease of this node had ended, or its record was gone.";
     Swept, Counter, "cluster_members_swept_total", "Members of dead nodes that this node has removed from presence.";
     SettingsRevision, Gauge, "cluster_settings_revision", "The newest change of all nodes' settings that this node runs.";
     BudgetsForgotten, Counter, "cluster_budget_charges_forgotten_total", "Charges of shared budgets that were not announced to other nodes: more than 65,536 budgets were used at once.";
-    Resyncs, Counter, "cluster_member_resyncs_total", "Times all members of this node were compared with what Redis has.";
+    Resyncs, Counter, "cluster_member_resyncs_total", "Times all members of this node were compared with what is stored.";
 }
 
 /// The cluster as the control thread sees it, for everybody else.
@@ -40,7 +42,7 @@ metrics! {
 pub(crate) struct ClusterState {
     number: AtomicU16,
     pub(crate) counters: ClusterCounters,
-    /// Milliseconds of uptime at the last write that Redis confirmed; 0: none.
+    /// Milliseconds of uptime at the last write that was confirmed; 0: none.
     written_ms: AtomicU64,
     /// What a worker has said of its members was dropped on its way to the agent.
     members_dropped: AtomicBool,
@@ -55,6 +57,7 @@ struct View {
     /// What exactly is wrong.
     detail: String,
     engine: Arc<str>,
+    kind: EngineKind,
     prefix: Arc<str>,
     servers: String,
     lease_ms: u64,
@@ -127,12 +130,12 @@ impl ClusterState {
     pub(super) fn set_place(
         &self,
         engine: Arc<str>,
-        (prefix, servers): (&Arc<str>, String),
+        (address, servers): (&Address, String),
         lease_ms: u64,
     ) {
         let mut view = self.lock();
-        let prefix = Arc::clone(prefix);
-        *view = View { engine, prefix, servers, lease_ms, ..View::default() };
+        let (kind, prefix) = (address.kind(), Arc::clone(address.prefix()));
+        *view = View { engine, kind, prefix, servers, lease_ms, ..View::default() };
         view.condition = Condition::Joining;
         self.written_ms.store(0, Ordering::Release);
     }
@@ -201,7 +204,7 @@ impl ClusterState {
         json!({
             "condition": view.condition.name(),
             "detail": view.detail,
-            "fix": view.condition.fix(),
+            "fix": view.condition.fix(view.kind),
             "engine": view.engine,
             "servers": view.servers,
             "prefix": view.prefix,

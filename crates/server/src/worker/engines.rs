@@ -20,9 +20,10 @@ use dunlin_net::redis::{Client, ClientConfig, Received};
 use dunlin_net::{ConnId, ConnectConfig, Context, Limits, ServerAddr, TimerId, Tls};
 
 use super::Worker;
-use super::engine_servers::{servers, tls_of};
+
 use super::link::{Link, Role};
-use super::nats::{Wire, nats_config};
+use super::nats::Wire;
+use crate::engine_servers::{nats_config, servers, tls_of};
 use crate::engine_stats::{EngineSample, EngineStats, EnginesStats};
 use crate::settings::Settings;
 

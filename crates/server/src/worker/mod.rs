@@ -30,7 +30,6 @@ mod connect;
 mod connections;
 mod deadlines;
 mod drain;
-mod engine_servers;
 mod engines;
 mod fanout;
 mod flush;

@@ -4,16 +4,13 @@ use std::io;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use dunlin_engine::nats::{
-    Credentials, CredentialsError, Login, NatsConfig, NatsEngine, Pipe, StreamConfig, TlsMode,
-};
-use dunlin_engine::{LinkFull, Server, ServerRole};
+use dunlin_engine::nats::{Credentials, CredentialsError, NatsEngine, Pipe};
+use dunlin_engine::{LinkFull, Server};
 use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Tls};
 
-use super::engine_servers::{servers, tls_of};
 use super::link::Link;
 use crate::engine_login::{credentials, is_in_file};
-use crate::settings::raw_subjects;
+use crate::engine_servers::tls_of;
 
 /// The connection, and how the next is made.
 pub(super) struct Wire {
@@ -104,41 +101,5 @@ impl Pipe for WireOnLoop<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<(), LinkFull> {
         let conn = self.wire.conn.ok_or(LinkFull)?;
         self.cx.write(conn, bytes).map_err(|_| LinkFull)
-    }
-}
-
-pub(crate) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
-    let reveal = |secret: &Option<dunlin_config::Secret>| {
-        secret.as_ref().map(|secret| secret.reveal().to_owned())
-    };
-    let stream = StreamConfig {
-        replicas: config.stream_replicas,
-        in_memory: config.stream_in_memory,
-        max_age_ms: config.stream_max_age_ms,
-        bytes_max: config.stream_bytes_max,
-        channel_messages_max: config.stream_channel_messages_max,
-        idempotency_ms: config.stream_idempotency_ms,
-    };
-    NatsConfig {
-        login: Login {
-            user: config.user.as_deref().map(str::to_owned),
-            password: reveal(&config.password),
-            token: reveal(&config.token),
-            // One that is no seed was refused when it was set.
-            credentials: credentials(config).and_then(|(_, read)| read.ok()),
-        },
-        prefix: config.prefix.to_string(),
-        tls: match (config.tls, config.tls_handshake_first) {
-            (false, _) => TlsMode::Off,
-            (true, false) => TlsMode::Upgrade,
-            (true, true) => TlsMode::HandshakeFirst,
-        },
-        raw: raw_subjects(config).map(Box::new),
-        stream: (config.jetstream && !config.raw).then_some(stream),
-        // What waits for a connection is refused before the hub gives up on it: then nothing was stored for sure.
-        hold_ms: config.timeout_ms / 2,
-        answer_ms: config.timeout_ms,
-        queue_bytes_max: config.queue_bytes_max,
-        ..NatsConfig::new(servers(config, ServerRole::Data))
     }
 }

@@ -221,7 +221,7 @@ mod tests {
         ] {
             let condition = refused(text.into()).condition();
             assert_eq!(condition.name(), name, "{text}");
-            assert!(!condition.fix().is_empty());
+            assert!(!condition.fix(dunlin_config::EngineKind::Redis).is_empty());
         }
     }
 }

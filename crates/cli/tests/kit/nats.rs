@@ -1,0 +1,127 @@
+//! A real NATS for a test, at an address of its own.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+
+use super::{Addresses, TIMEOUT};
+
+pub struct Nats {
+    child: Child,
+    pub at: SocketAddr,
+    directory: tempfile::TempDir,
+}
+
+impl Nats {
+    pub fn start() -> Nats {
+        let at = SocketAddr::new(Addresses::new().client.ip(), 4222);
+        let directory = tempfile::tempdir().unwrap();
+        let child = Nats::begin(at, directory.path());
+        Nats { child, at, directory }
+    }
+
+    /// Begins again, with what was stored or with nothing.
+    pub fn restart(&mut self, keeps_data: bool) {
+        self.kill();
+        if !keeps_data {
+            std::fs::remove_dir_all(self.directory.path().join("jetstream")).unwrap();
+        }
+        self.child = Nats::begin(self.at, self.directory.path());
+    }
+
+    /// Begins again with a configuration in its own language, and what was stored.
+    pub fn restart_as(&mut self, configuration: &str) {
+        self.kill();
+        let file = self.directory.path().join("nats.conf");
+        std::fs::write(&file, configuration).unwrap();
+        self.child = Nats::run(self.at, &["-c", file.to_str().unwrap()]);
+    }
+
+    /// Where JetStream keeps what is stored.
+    pub fn store_dir(&self) -> String {
+        self.directory.path().display().to_string()
+    }
+
+    fn begin(at: SocketAddr, directory: &std::path::Path) -> Child {
+        Nats::run(at, &["-js", "-sd", directory.to_str().unwrap()])
+    }
+
+    fn run(at: SocketAddr, arguments: &[&str]) -> Child {
+        let child = Command::new("nats-server")
+            .args(["-a", &at.ip().to_string(), "-p", &at.port().to_string()])
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("nats-server: {error}; scripts/packages installs it"));
+        let deadline = Instant::now() + TIMEOUT;
+        while TcpStream::connect(at).is_err() {
+            assert!(Instant::now() < deadline, "nats-server does not start");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        child
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What the API of JetStream answers.
+    pub fn ask(&self, what: &str, body: &Value) -> Value {
+        self.request(&format!("$JS.API.{what}"), body)
+    }
+
+    fn request(&self, subject: &str, body: &Value) -> Value {
+        let mut stream = TcpStream::connect(self.at).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let body = body.to_string();
+        let hello = r#"CONNECT {"verbose":false,"headers":true,"no_responders":true}"#;
+        let length = body.len();
+        write!(stream, "{hello}\r\nSUB answer 1\r\nPUB {subject} answer {length}\r\n{body}\r\n")
+            .unwrap();
+        let mut lines = BufReader::new(stream);
+        loop {
+            let mut line = String::new();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "it has closed");
+            if let Ok(answer @ Value::Object(_)) = serde_json::from_str(&line) {
+                return answer;
+            }
+        }
+    }
+
+    /// The subjects of which the stream of a cluster has a message, a line each.
+    pub fn records(&self) -> String {
+        let answer = self
+            .ask("STREAM.INFO.dunlin-cluster", &json!({ "subjects_filter": "dunlin.cluster.>" }));
+        let subjects = answer["state"]["subjects"].as_object().cloned().unwrap_or_default();
+        subjects.keys().map(|subject| format!("{subject}\n")).collect()
+    }
+
+    /// What is stored under a subject.
+    pub fn record(&self, subject: &str) -> Vec<u8> {
+        let answer = self.ask("STREAM.MSG.GET.dunlin-cluster", &json!({ "last_by_subj": subject }));
+        BASE64_STANDARD.decode(answer["message"]["data"].as_str().unwrap_or_default()).unwrap()
+    }
+
+    /// Stores something under a subject.
+    pub fn store(&self, subject: &str, record: &Value) {
+        let answer = self.request(subject, record);
+        assert!(answer["seq"].is_u64(), "{answer}");
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

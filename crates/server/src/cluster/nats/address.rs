@@ -1,0 +1,177 @@
+//! Where NATS is, and as whom to speak to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dunlin_config::Engine;
+use dunlin_engine::Server;
+use dunlin_engine::nats::{NatsConfig, ServerInfo, TlsMode, greeting, refusal_of_text};
+use dunlin_net::Tls;
+use dunlin_wire::nats::{Limits, Operation, encode_connect, parse};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::link::{NatsLink, refusal};
+use super::{condition_of, refused};
+use crate::cluster::condition::Condition;
+use crate::cluster::store::{Payload, StoreError};
+use crate::engine_login::{credentials, is_in_file};
+use crate::engine_servers::{nats_config, tls_of};
+
+/// Bytes that a server may greet with.
+const GREETING_BYTES_MAX: usize = 64 << 10;
+
+/// A connection, by TLS or not.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// The servers of an engine.
+#[derive(Clone)]
+pub(in crate::cluster) struct Address {
+    pub(super) engine: Arc<Engine>,
+    config: Arc<NatsConfig>,
+    tls: Option<Tls>,
+    /// What the subjects of the cluster begin with.
+    pub(in crate::cluster) prefix: Arc<str>,
+}
+
+impl Address {
+    pub(in crate::cluster) fn new(engine: &Arc<Engine>) -> Address {
+        let config = NatsConfig { name: "dunlin-cluster".to_owned(), ..nats_config(engine) };
+        let prefix = format!("{}.cluster", engine.prefix).into();
+        Address { engine: Arc::clone(engine), config: config.into(), tls: tls_of(engine), prefix }
+    }
+
+    /// The stream of JetStream that keeps what the nodes know of each other.
+    pub(super) fn stream(&self) -> String {
+        format!("{}-cluster", self.engine.prefix)
+    }
+
+    /// Opens a connection to the first server that takes one, and hears `subjects` there.
+    pub(super) async fn open(
+        &self,
+        subjects: [String; 2],
+        messages: &mpsc::UnboundedSender<Payload>,
+    ) -> Result<NatsLink, StoreError> {
+        let mut config = NatsConfig::clone(&self.config);
+        if is_in_file(&self.engine) {
+            // It may have been replaced: a JWT is over in time.
+            match credentials(&self.engine) {
+                Some((_, Ok(read))) => config.login.credentials = Some(read),
+                Some((_, Err(error))) => {
+                    return Err(refused(Condition::BadCredentials, &error.to_string()));
+                }
+                None => {}
+            }
+        }
+        let bound = Duration::from_millis(self.engine.connect_timeout_ms);
+        let mut last = StoreError::Closed("there is no server".into());
+        for server in &config.servers {
+            let opened =
+                timeout(bound, self.open_at(server, &config, subjects.clone(), messages.clone()));
+            let name = format!("{}:{}", server.host, server.port);
+            last = match opened.await {
+                Ok(Ok(link)) => return Ok(link),
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let why = format!("{name} does not answer within {bound:?}");
+                    StoreError::Closed(why.into())
+                }
+            };
+        }
+        Err(last)
+    }
+
+    async fn open_at(
+        &self,
+        server: &Server,
+        config: &NatsConfig,
+        subjects: [String; 2],
+        messages: mpsc::UnboundedSender<Payload>,
+    ) -> Result<NatsLink, StoreError> {
+        let stream = TcpStream::connect((server.host.as_str(), server.port)).await;
+        let stream = stream.map_err(|error| StoreError::Closed(error.to_string().into()))?;
+        let _ = stream.set_nodelay(true);
+        let mut stream: Box<dyn Stream> = match config.tls {
+            TlsMode::HandshakeFirst => self.secured(server, stream).await?,
+            _ => Box::new(stream),
+        };
+        let info = read_info(&mut *stream).await?;
+        if !info.headers {
+            return Err(refused(Condition::Failed, "nats-server 2.9 or later is needed"));
+        }
+        match config.tls {
+            TlsMode::Off if info.tls_required => {
+                let why = "the server asks for TLS; set `tls = true` of the engine";
+                return Err(refused(Condition::TlsFailed, why));
+            }
+            TlsMode::Upgrade if info.tls_required || info.tls_available => {
+                stream = self.secured(server, stream).await?;
+            }
+            TlsMode::Upgrade => {
+                return Err(refused(Condition::TlsFailed, "the server does not offer TLS"));
+            }
+            TlsMode::Off | TlsMode::HandshakeFirst => {}
+        }
+        let Some(connect) = greeting(config, &info.nonce) else {
+            return Err(refused(Condition::BadCredentials, "the server gave nothing to sign"));
+        };
+        let mut hello = Vec::new();
+        encode_connect(&mut hello, &connect);
+        let mut random = [0; 8];
+        let _ = getrandom::fill(&mut random);
+        let inbox = format!("{}.r.{:x}.", self.engine.prefix, u64::from_ne_bytes(random));
+        NatsLink::start(stream, &info, hello, (inbox, subjects), messages).await
+    }
+
+    async fn secured(
+        &self,
+        server: &Server,
+        stream: impl Stream + 'static,
+    ) -> Result<Box<dyn Stream>, StoreError> {
+        let failed =
+            |error: &dyn std::fmt::Display| refused(Condition::TlsFailed, &error.to_string());
+        let Some(tls) = &self.tls else {
+            return Err(failed(&"the settings of TLS cannot be used"));
+        };
+        let name = rustls::pki_types::ServerName::try_from(server.host.clone());
+        let name = name.map_err(|error| failed(&error))?;
+        let connector = TlsConnector::from(Arc::clone(tls.config()));
+        let secured = connector.connect(name, stream).await.map_err(|error| failed(&error))?;
+        Ok(Box::new(secured))
+    }
+
+    /// The servers, for people.
+    pub(in crate::cluster) fn place(&self) -> String {
+        self.engine.addresses.join(", ")
+    }
+}
+
+/// What a server says first. Nothing behind it is read: where TLS begins, that comes from anybody.
+async fn read_info(stream: &mut dyn Stream) -> Result<ServerInfo, StoreError> {
+    let closed = |why: String| StoreError::Closed(why.into());
+    let mut bytes = Vec::new();
+    while bytes.last() != Some(&b'\n') {
+        if bytes.len() > GREETING_BYTES_MAX {
+            return Err(closed("what answers is not NATS".to_owned()));
+        }
+        let byte = stream.read_u8().await;
+        bytes.push(byte.map_err(|error| closed(format!("no greeting came: {error}")))?);
+    }
+    match parse(&bytes, &Limits::default()) {
+        Ok(Some((Operation::Info(json), _))) => {
+            serde_json::from_slice(json).map_err(|error| closed(error.to_string()))
+        }
+        Ok(Some((Operation::Error(text), _))) => {
+            Err(match condition_of(refusal_of_text(text).name) {
+                Condition::Failed => refused(Condition::Failed, text),
+                _ => refusal(text),
+            })
+        }
+        _ => Err(closed("what answers is not NATS".to_owned())),
+    }
+}

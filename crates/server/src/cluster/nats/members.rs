@@ -1,0 +1,280 @@
+//! Members in NATS: a record for each, by channel, process and session.
+//!
+//! What comes late changes nothing: a record names the connection that has written it, and one of an earlier connection counts only if
+//! it is before the word by which the newest one took over (`ProcessRecord`); all records share one order. A removal names the
+//! message that it removes. Behind a sweep there is no record of the process, and its members count for nothing; whoever reads them
+//! in a channel removes them.
+//!
+//! A sweep does not remove: it marks each entry as left where it is as it was read, announces those that it has marked, and then removes
+//! them. So each is announced once, by the one that has marked it; and by the next that sweeps, if this one ends in between.
+
+use std::sync::Arc;
+
+use dunlin_engine::nats::word;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::lease::ProcessRecord;
+use super::stream::{Put, Record};
+use super::{ATTEMPTS_MAX, NatsStore, VERSION, contended};
+use crate::cluster::members::Listed;
+use crate::cluster::message::MemberChange;
+use crate::cluster::store::{ChannelMembers, StoreError};
+
+/// Late entries that one reader of a channel removes.
+const LATE_REMOVED_MAX: usize = 256;
+
+/// A member as it is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    v: u8,
+    /// The connection of its process that has written it.
+    link: u64,
+    /// It has gone: it is swept, and removed once that is announced.
+    #[serde(default)]
+    left: bool,
+    #[serde(flatten)]
+    change: MemberChange,
+}
+
+impl Entry {
+    fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// It came behind the word of a later connection.
+    fn is_late(&self, seq: u64, process: Option<&(u64, ProcessRecord)>) -> bool {
+        process.is_some_and(|(at, of)| self.link < of.link && seq > of.fence(*at))
+    }
+}
+
+impl NatsStore {
+    fn member_subject(&self, change: &MemberChange) -> String {
+        let (channel, uid) = (word(&change.channel), &change.member.node);
+        self.subject(&format!("members.{channel}.{uid}.{}", change.client))
+    }
+
+    async fn members_of(&self, uid: &str) -> Result<Vec<(u64, Entry)>, StoreError> {
+        let records = self.0.stream.read(&self.subject(&format!("members.*.{uid}.*"))).await?;
+        Ok(entries(&records))
+    }
+}
+
+/// Malformed ones are skipped.
+fn entries(records: &[Record]) -> Vec<(u64, Entry)> {
+    records.iter().filter_map(|record| Some((record.seq, record.read()?))).collect()
+}
+
+/// What is done next for a change.
+enum Step {
+    /// Reads the record.
+    Get,
+    /// Writes it behind this message, which has changed something or not.
+    Put(u64, bool),
+    Remove(u64, bool),
+    Done(bool),
+}
+
+pub(super) async fn write(
+    store: &NatsStore,
+    changes: Vec<MemberChange>,
+) -> Result<Vec<bool>, StoreError> {
+    let mut written = Vec::with_capacity(changes.len());
+    let mut rest = &changes[..];
+    while !rest.is_empty() {
+        // A member that comes and goes in one report does so in that order.
+        let mut keys = std::collections::HashSet::new();
+        let differs = |of: &&MemberChange| keys.insert((Arc::clone(&of.channel), of.client));
+        let (step, others) = rest.split_at(rest.iter().take_while(differs).count());
+        written.extend(write_apart(store, step).await?);
+        rest = others;
+    }
+    Ok(written)
+}
+
+/// Writes changes of different members.
+async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<bool>, StoreError> {
+    let (stream, link) = (&store.0.stream, store.0.number);
+    let own = store.known().processes.get(&store.0.uid).cloned();
+    let first = |change: &MemberChange| if change.joined { Step::Put(0, true) } else { Step::Get };
+    let mut steps: Vec<Step> = changes.iter().map(first).collect();
+    for _ in 0..ATTEMPTS_MAX {
+        let (mut puts, mut gets, mut removals) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut of_puts, mut of_gets, mut of_removals) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, (step, change)) in steps.iter().zip(changes).enumerate() {
+            match *step {
+                Step::Put(after, has_changed) => {
+                    let change = change.clone();
+                    let subject = store.member_subject(&change);
+                    let payload = Entry { v: VERSION, link, left: false, change }.encode();
+                    puts.push(Put { subject, after, payload });
+                    of_puts.push((at, has_changed));
+                }
+                Step::Get => {
+                    gets.push(store.member_subject(change));
+                    of_gets.push(at);
+                }
+                Step::Remove(seq, has_changed) => {
+                    removals.push(seq);
+                    of_removals.push((at, has_changed));
+                }
+                Step::Done(_) => {}
+            }
+        }
+        if puts.is_empty() && gets.is_empty() && removals.is_empty() {
+            break;
+        }
+        for ((at, has_changed), written) in of_puts.into_iter().zip(stream.put_all(&puts).await?) {
+            steps[at] = if written.is_some() { Step::Done(has_changed) } else { Step::Get };
+        }
+        let removed = stream.remove_all(&removals).await?;
+        for ((at, has_changed), was_there) in of_removals.into_iter().zip(removed) {
+            steps[at] = if was_there { Step::Done(has_changed) } else { Step::Get };
+        }
+        for (at, record) in of_gets.into_iter().zip(stream.get_all(&gets).await?) {
+            let joined = changes[at].joined;
+            steps[at] = match record {
+                None if joined => Step::Put(0, true),
+                None => Step::Done(false),
+                Some(record) => {
+                    // One that has gone, or came late, is nobody's; so is one that cannot be read.
+                    let entry = record.read::<Entry>();
+                    let counts =
+                        entry.is_some_and(|of| !of.left && !of.is_late(record.seq, own.as_ref()));
+                    match joined {
+                        true => Step::Put(record.seq, !counts),
+                        false => Step::Remove(record.seq, counts),
+                    }
+                }
+            };
+        }
+    }
+    let done = |step: &Step| match step {
+        Step::Done(has_changed) => Ok(*has_changed),
+        _ => Err(contended()),
+    };
+    steps.iter().map(done).collect()
+}
+
+/// Removes on the way what counts for nothing.
+pub(super) async fn own(store: &NatsStore) -> Result<Listed, StoreError> {
+    let process = store.known().processes.get(&store.0.uid).cloned();
+    let (mut listed, mut late) = (Listed::new(), Vec::new());
+    for (seq, entry) in store.members_of(&store.0.uid).await? {
+        if entry.left || entry.is_late(seq, process.as_ref()) {
+            late.push(seq);
+            continue;
+        }
+        let MemberChange { channel, client, member, .. } = entry.change;
+        listed.insert((channel, client), member);
+    }
+    store.0.stream.remove_all(&late).await?;
+    Ok(listed)
+}
+
+pub(super) async fn of_channel(
+    store: &NatsStore,
+    channel: &str,
+) -> Result<ChannelMembers, StoreError> {
+    let filter = store.subject(&format!("members.{}.>", word(channel)));
+    let records = store.0.stream.read(&filter).await?;
+    let (mut members, mut late, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
+    {
+        let known = store.known();
+        for (seq, entry) in entries(&records) {
+            let process = known.processes.get(&entry.change.member.node);
+            if entry.is_late(seq, process) {
+                late.push(seq);
+            } else if process.is_none() {
+                unknown.push((seq, Arc::clone(&entry.change.member.node)));
+            }
+            if !entry.left && !entry.is_late(seq, process) {
+                members.push((entry.change.client, entry.change.member));
+            }
+        }
+    }
+    unknown.truncate(LATE_REMOVED_MAX);
+    late.truncate(LATE_REMOVED_MAX);
+    if !unknown.is_empty() || !late.is_empty() {
+        let store = store.clone();
+        // What is left over, the next reader removes.
+        tokio::spawn(async move { remove_late(&store, late, unknown).await });
+    }
+    Ok(ChannelMembers { members, foreign: Vec::new() })
+}
+
+/// Removes what came late, and what processes have written that were swept; one that is new has a record.
+async fn remove_late(
+    store: &NatsStore,
+    mut late: Vec<u64>,
+    unknown: Vec<(u64, Arc<str>)>,
+) -> Result<(), StoreError> {
+    let subjects: Vec<String> = unknown.iter().map(|(_, uid)| store.process_subject(uid)).collect();
+    let processes = store.0.stream.get_all(&subjects).await?;
+    let gone = unknown.into_iter().zip(processes).filter(|(_, process)| process.is_none());
+    late.extend(gone.map(|((seq, _), _)| seq));
+    store.0.stream.remove_all(&late).await.map(drop)
+}
+
+pub(super) async fn sweep(
+    store: &NatsStore,
+    dead: &Arc<str>,
+    claim_ms: u64,
+) -> Result<Option<Vec<MemberChange>>, StoreError> {
+    let stream = &store.0.stream;
+    let subject = store.process_subject(dead);
+    let Some(record) = stream.get(&subject).await? else { return Ok(None) };
+    let Some(process) = record.read::<ProcessRecord>() else { return Ok(None) };
+    if process.swept_by.is_some() && !has_lapsed(store, dead, record.seq, claim_ms) {
+        return Ok(None);
+    }
+    let fence = process.fence(record.seq);
+    let swept_by = Some(Arc::clone(&store.0.uid));
+    let claim = ProcessRecord { swept_by, fence, ..process };
+    let payload = serde_json::to_vec(&claim).unwrap_or_default();
+    let Some(seq) = stream.put(subject, record.seq, payload).await? else { return Ok(None) };
+    let claim = (seq, claim);
+    let (mut gone, mut puts, mut marked) = (Vec::new(), Vec::new(), Vec::new());
+    for (seq, mut entry) in store.members_of(dead).await? {
+        if entry.is_late(seq, Some(&claim)) {
+            continue;
+        }
+        let is_marked = std::mem::replace(&mut entry.left, true);
+        entry.change.joined = false;
+        if is_marked {
+            gone.push(entry.change);
+            continue;
+        }
+        let (subject, payload) = (store.member_subject(&entry.change), entry.encode());
+        puts.push(Put { subject, after: seq, payload });
+        marked.push(entry.change);
+    }
+    // One that is another by now was written by the process, which lives.
+    let written = stream.put_all(&puts).await?;
+    gone.extend(marked.into_iter().zip(written).filter_map(|(of, is)| is.map(|_| of)));
+    Ok(Some(gone))
+}
+
+/// Whether a claim on sweeping after a process was seen for as long as it holds.
+fn has_lapsed(store: &NatsStore, dead: &Arc<str>, seq: u64, claim_ms: u64) -> bool {
+    let mut known = store.known();
+    let claim = known.claims.entry(Arc::clone(dead)).or_insert_with(|| (seq, Instant::now()));
+    if claim.0 != seq {
+        *claim = (seq, Instant::now());
+    }
+    claim.1.elapsed().as_millis() > u128::from(claim_ms)
+}
+
+pub(super) async fn forget(store: &NatsStore, dead: &str) -> Result<(), StoreError> {
+    let stream = &store.0.stream;
+    let Some(record) = stream.get(&store.process_subject(dead)).await? else { return Ok(()) };
+    let process = record.read::<ProcessRecord>();
+    if process.is_none_or(|of| of.swept_by.as_ref() != Some(&store.0.uid)) {
+        // It lives again, or another sweeps.
+        return Ok(());
+    }
+    // What came meanwhile was announced by nobody.
+    let left: Vec<u64> = store.members_of(dead).await?.into_iter().map(|(seq, _)| seq).collect();
+    stream.remove_all(&left).await?;
+    stream.remove(record.seq).await.map(drop)
+}

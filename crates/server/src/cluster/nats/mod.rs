@@ -1,0 +1,244 @@
+//! A cluster's nodes that meet in NATS.
+//!
+//! One stream of JetStream, `PREFIX-cluster`, has the last message of each subject ([`stream`]); what nodes say to each other goes by
+//! subjects that no stream keeps. Each subject behind the engine's `prefix` and `.cluster`:
+//!
+//! | subject | what |
+//! |---|---|
+//! | `.state.nodes.NUMBER` | the node that has the number: its uid, its facts ([`lease`]) |
+//! | `.state.processes.UID` | a process that may have left members behind, and the connection that writes them |
+//! | `.state.budgets` | the key that names of shared budgets are hashed by |
+//! | `.state.settings` | where the log of all nodes' settings is, and who appends to it ([`settings_log`]) |
+//! | `.members.CHANNEL.UID.SESSION` | a member of a channel ([`members`]) |
+//! | `.kept.NAME` | a call that revokes something, for nodes that were away |
+//! | `.log.NUMBER` | a change of all nodes' settings, sealed |
+//! | `.calls`, `.calls.UID` | to all nodes, to one; not kept |
+
+mod address;
+mod kept;
+mod lease;
+mod link;
+mod members;
+mod settings_log;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot};
+
+pub(super) use address::Address;
+use lease::Known;
+use stream::Stream;
+
+use super::condition::Condition;
+use super::lease::{Beat, Facts, Lease};
+use super::log_position::LogPosition;
+use super::members::{EdgedChange, Listed};
+use super::message::MemberChange;
+use super::store::{
+    Begun, ChannelMembers, KeptCalls, LogClaim, LogEntry, LogPart, Payload, Store, StoreError, To,
+};
+
+/// The version of all records. A reader skips those of another.
+const VERSION: u8 = 1;
+/// How often something that others write, too, is tried again before it is given up.
+const ATTEMPTS_MAX: usize = 16;
+
+/// A connection of one process to NATS.
+#[derive(Clone)]
+pub(super) struct NatsStore(Arc<Inner>);
+
+struct Inner {
+    stream: Stream,
+    /// Of this connection; each has a greater one than those before.
+    number: u64,
+    /// Of all subjects.
+    prefix: Arc<str>,
+    /// Of this process.
+    uid: Arc<str>,
+    known: Mutex<Known>,
+    /// The end of the newest operation that has to be carried out before the next of its kind begins.
+    last: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl NatsStore {
+    pub(super) async fn open(
+        address: &Address,
+        uid: Arc<str>,
+        messages: mpsc::UnboundedSender<Payload>,
+    ) -> Result<NatsStore, StoreError> {
+        static OPENED: AtomicU64 = AtomicU64::new(0);
+        let prefix = Arc::clone(&address.prefix);
+        let heard = [format!("{prefix}.calls"), format!("{prefix}.calls.{uid}")];
+        let link = address.open(heard, &messages).await?;
+        let name = address.stream();
+        let kept = ["state", "members", "kept", "log"].map(|kind| format!("{prefix}.{kind}.>"));
+        let config = json!({
+            "name": name,
+            "subjects": kept,
+            "retention": "limits",
+            "discard": "old",
+            "max_msgs_per_subject": 1,
+            "num_replicas": address.engine.stream_replicas,
+            "storage": if address.engine.stream_in_memory { "memory" } else { "file" },
+        });
+        let stream = Stream { link, name, config };
+        stream.create().await?;
+        let number = OPENED.fetch_add(1, Ordering::Relaxed) + 1;
+        let (known, last) = (Mutex::default(), Mutex::default());
+        Ok(NatsStore(Arc::new(Inner { stream, number, prefix, uid, known, last })))
+    }
+
+    /// Waits until what was begun before has ended; the next waits until what is given is dropped.
+    fn turn(&self) -> impl Future<Output = oneshot::Sender<()>> + Send + use<> {
+        let (done, next) = oneshot::channel();
+        let before = self.0.last.lock().unwrap_or_else(PoisonError::into_inner).replace(next);
+        async move {
+            if let Some(before) = before {
+                // It says nothing: it is dropped.
+                let _ = before.await;
+            }
+            done
+        }
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn subject(&self, name: &str) -> String {
+        format!("{}.{name}", self.0.prefix)
+    }
+}
+
+impl Store for NatsStore {
+    fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    fn send(&self, messages: Vec<(To, Vec<u8>)>) -> Begun<()> {
+        let said = messages.into_iter().try_for_each(|(to, message)| {
+            let subject = match to {
+                To::All => self.subject("calls"),
+                To::Node(uid) => self.subject(&format!("calls.{uid}")),
+            };
+            self.0.stream.link.publish(&subject, &message)
+        });
+        Box::pin(std::future::ready(said))
+    }
+
+    fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> Begun<Beat> {
+        let store = self.clone();
+        Box::pin(async move {
+            let own = store.subject(&format!("calls.{}", store.0.uid));
+            store.0.stream.link.publish(&own, &probe)?;
+            lease::write(&store, &lease, &facts).await
+        })
+    }
+
+    fn leave(&self, lease: Lease) -> Begun<()> {
+        let store = self.clone();
+        Box::pin(async move { lease::leave(&store, &lease).await })
+    }
+
+    fn write_members(&self, changes: &[EdgedChange]) -> Begun<Vec<bool>> {
+        let (store, turn) = (self.clone(), self.turn());
+        let changes: Vec<MemberChange> = changes.iter().map(|(change, _)| change.clone()).collect();
+        Box::pin(async move {
+            let _turn = turn.await;
+            members::write(&store, changes).await
+        })
+    }
+
+    fn own_members(&self) -> Begun<Listed> {
+        let store = self.clone();
+        Box::pin(async move { members::own(&store).await })
+    }
+
+    fn members_in(&self, channel: &str) -> Begun<ChannelMembers> {
+        let (store, channel) = (self.clone(), channel.to_owned());
+        Box::pin(async move { members::of_channel(&store, &channel).await })
+    }
+
+    fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> Begun<Option<Vec<MemberChange>>> {
+        let store = self.clone();
+        Box::pin(async move { members::sweep(&store, &dead, claim_ms).await })
+    }
+
+    fn forget(&self, dead: Arc<str>) -> Begun<()> {
+        let store = self.clone();
+        Box::pin(async move { members::forget(&store, &dead).await })
+    }
+
+    fn budgets_key(&self, made: [u8; 16]) -> Begun<Option<[u8; 16]>> {
+        let store = self.clone();
+        Box::pin(async move { kept::budgets_key(&store, made).await.map(Some) })
+    }
+
+    fn keep(&self, name: &str, call: Vec<u8>) -> Begun<()> {
+        let (store, turn, name) = (self.clone(), self.turn(), name.to_owned());
+        Box::pin(async move {
+            let _turn = turn.await;
+            kept::keep(&store, &name, &call).await
+        })
+    }
+
+    fn kept(&self) -> Begun<KeptCalls> {
+        let store = self.clone();
+        Box::pin(async move { kept::read(&store).await })
+    }
+
+    fn drop_kept(&self, names: Vec<Box<str>>) -> Begun<()> {
+        let store = self.clone();
+        Box::pin(async move { kept::remove(&store, &names).await })
+    }
+
+    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> Begun<LogClaim> {
+        let store = self.clone();
+        Box::pin(async move { settings_log::claim(&store, hold_ms, read).await })
+    }
+
+    fn release_log(&self) -> Begun<()> {
+        let store = self.clone();
+        Box::pin(async move { settings_log::release(&store).await })
+    }
+
+    fn append_log(&self, entry: LogEntry) -> Begun<bool> {
+        let store = self.clone();
+        Box::pin(async move { settings_log::append(&store, &entry).await })
+    }
+
+    fn read_log(&self, known: LogPosition) -> Begun<LogPart> {
+        let store = self.clone();
+        Box::pin(async move { settings_log::read(&store, known).await })
+    }
+}
+
+fn refused(condition: Condition, text: &str) -> StoreError {
+    StoreError::Refused(condition, text.into())
+}
+
+/// Others write the same so often that this node does not come to it.
+fn contended() -> StoreError {
+    StoreError::Passed("others have written the same record meanwhile, again and again".into())
+}
+
+/// What a refusal of an engine of NATS is called here.
+fn condition_of(refusal: &str) -> Condition {
+    match refusal {
+        "wrong_password" => Condition::WrongPassword,
+        "credentials_expired" | "credentials_revoked" => Condition::BadCredentials,
+        "no_permission" => Condition::NotPermitted,
+        "no_jetstream" => Condition::NoJetstream,
+        "jetstream_unavailable" => Condition::JetstreamUnavailable,
+        "storage_full" => Condition::StorageFull,
+        "stream_config" => Condition::StreamConfig,
+        "max_payload" => Condition::MaxPayload,
+        "tls_required" => Condition::TlsFailed,
+        _ => Condition::Failed,
+    }
+}

@@ -1,0 +1,359 @@
+//! The stream of JetStream that has the last message of each subject of the cluster, and what is asked of it.
+//!
+//! Each subject is a record. It is written where its last message is the one that is known (`Nats-Expected-Last-Subject-Sequence`), and
+//! removed by the number of its message, so that of several who write or remove it at once one does, and nothing stays of what is
+//! removed. All records share one order: a later number was written later.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use dunlin_engine::nats::refusal_of_code;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::link::{Answer, Answers, NatsLink};
+use super::{condition_of, refused};
+use crate::cluster::condition::Condition;
+use crate::cluster::store::StoreError;
+
+/// The record's last message is another than was expected. Later servers have a code for where they do not say which.
+const WRONG_LAST_SEQUENCE: [u32; 2] = [10_071, 10_164];
+const NO_MESSAGE: u32 = 10_037;
+const NO_STREAM: u32 = 10_059;
+/// There is a stream of the name, and it is another.
+const STREAM_DIFFERS: u32 = 10_058;
+const SEQUENCE_NOT_FOUND: u32 = 10_043;
+const DELETE_FAILED: u32 = 10_057;
+/// Requests that are out at once: servers drop all that wait for JetStream when they are too many.
+const IN_FLIGHT_MAX: usize = 256;
+/// A server removes what a reader that has gone has left behind.
+const READER_IDLE: Duration = Duration::from_secs(30);
+/// Messages that are asked for at once.
+const BATCH_MAX: u64 = 4_096;
+/// How long they are waited for when there are fewer than were counted, and how often in a row.
+const BATCH_EXPIRES: Duration = Duration::from_millis(250);
+const SILENT_MAX: u32 = 16;
+
+/// A record as the stream has it.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) seq: u64,
+    /// By the clock of the stream's server, in milliseconds of Unix time.
+    pub(super) time_ms: i64,
+    pub(super) subject: Box<str>,
+    pub(super) payload: Box<[u8]>,
+}
+
+impl Record {
+    pub(super) fn read<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
+        serde_json::from_slice(&self.payload).ok()
+    }
+
+    /// The last word of its subject.
+    pub(super) fn name(&self) -> &str {
+        self.subject.rsplit('.').next().unwrap_or_default()
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Response {
+    error: Option<ErrorBody>,
+    seq: u64,
+    name: String,
+    num_pending: u64,
+    message: Option<StoredMessage>,
+}
+
+#[derive(Deserialize)]
+struct ErrorBody {
+    #[serde(default)]
+    err_code: u32,
+    #[serde(default)]
+    description: String,
+}
+
+#[derive(Deserialize)]
+struct StoredMessage {
+    subject: Box<str>,
+    seq: u64,
+    #[serde(default)]
+    data: String,
+    time: String,
+}
+
+impl ErrorBody {
+    fn error(&self) -> StoreError {
+        match self.err_code {
+            NO_STREAM => stream_gone(),
+            code => refused(condition_of(refusal_of_code(code).name), &self.description),
+        }
+    }
+}
+
+fn stream_gone() -> StoreError {
+    refused(Condition::RecordLost, "the stream of the cluster is gone from JetStream")
+}
+
+/// What a subject is made to be: a record, or nothing.
+#[derive(Clone, Debug)]
+pub(super) struct Put {
+    pub(super) subject: String,
+    /// The number of its last message; 0: there is none.
+    pub(super) after: u64,
+    pub(super) payload: Vec<u8>,
+}
+
+/// The stream, on a connection.
+pub(super) struct Stream {
+    pub(super) link: NatsLink,
+    pub(super) name: String,
+    /// As it is created, JSON.
+    pub(super) config: Value,
+}
+
+impl Stream {
+    /// Creates it unless it is there.
+    pub(super) async fn create(&self) -> Result<(), StoreError> {
+        let config = self.config.to_string();
+        for verb in ["CREATE", "UPDATE"] {
+            let subject = format!("$JS.API.STREAM.{verb}.{}", self.name);
+            let mut asked = self.link.request(&subject, &[], config.as_bytes());
+            let answer = asked.next().await?;
+            if answer.status == Some(503) {
+                let why = "nobody answers for JetStream";
+                return Err(refused(Condition::NoJetstream, why));
+            }
+            match response(&answer)?.error {
+                None => return Ok(()),
+                Some(error) if verb == "CREATE" && error.err_code == STREAM_DIFFERS => {}
+                Some(error) => return Err(error.error()),
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&self, what: &str, body: &Value) -> Answers {
+        let subject = format!("$JS.API.{what}.{}", self.name);
+        self.link.request(&subject, &[], body.to_string().as_bytes())
+    }
+
+    fn begin_put(&self, put: &Put) -> Answers {
+        let after = put.after.to_string();
+        let headers = [
+            ("Nats-Expected-Stream", self.name.as_str()),
+            ("Nats-Expected-Last-Subject-Sequence", after.as_str()),
+        ];
+        self.link.request(&put.subject, &headers, &put.payload)
+    }
+
+    /// Writes a record if its last message is the one that is expected: its number. `None`: it is another.
+    pub(super) async fn put(
+        &self,
+        subject: String,
+        after: u64,
+        payload: Vec<u8>,
+    ) -> Result<Option<u64>, StoreError> {
+        written(&self.begin_put(&Put { subject, after, payload }).next().await?)
+    }
+
+    pub(super) async fn put_all(&self, puts: &[Put]) -> Result<Vec<Option<u64>>, StoreError> {
+        self.all(puts, |put| self.begin_put(put), written).await
+    }
+
+    fn begin_get(&self, subject: &str) -> Answers {
+        self.ask("STREAM.MSG.GET", &json!({ "last_by_subj": subject }))
+    }
+
+    /// A record.
+    pub(super) async fn get(&self, subject: &str) -> Result<Option<Record>, StoreError> {
+        record(&self.begin_get(subject).next().await?)
+    }
+
+    pub(super) async fn get_all(
+        &self,
+        subjects: &[String],
+    ) -> Result<Vec<Option<Record>>, StoreError> {
+        self.all(subjects, |subject| self.begin_get(subject), record).await
+    }
+
+    fn begin_remove(&self, seq: u64) -> Answers {
+        self.ask("STREAM.MSG.DELETE", &json!({ "seq": seq, "no_erase": true }))
+    }
+
+    /// Removes records by their numbers. Says of each whether it was there.
+    pub(super) async fn remove_all(&self, seqs: &[u64]) -> Result<Vec<bool>, StoreError> {
+        self.all(seqs, |seq| self.begin_remove(*seq), removed).await
+    }
+
+    pub(super) async fn remove(&self, seq: u64) -> Result<bool, StoreError> {
+        removed(&self.begin_remove(seq).next().await?)
+    }
+
+    /// Asks for each, some at once, and gives the answers in order.
+    async fn all<A, T>(
+        &self,
+        asked: &[A],
+        begin: impl Fn(&A) -> Answers,
+        read: impl Fn(&Answer) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut answers = Vec::with_capacity(asked.len());
+        for step in asked.chunks(IN_FLIGHT_MAX) {
+            let begun: Vec<Answers> = step.iter().map(&begin).collect();
+            for mut of in begun {
+                answers.push(read(&of.next().await?)?);
+            }
+        }
+        Ok(answers)
+    }
+
+    /// All records whose subjects match a filter, in the order of their numbers.
+    pub(super) async fn read(&self, filter: &str) -> Result<Vec<Record>, StoreError> {
+        let config = json!({
+            "stream_name": self.name,
+            "config": {
+                "deliver_policy": "last_per_subject",
+                "ack_policy": "none",
+                "replay_policy": "instant",
+                "filter_subject": filter,
+                "inactive_threshold": READER_IDLE.as_nanos() as u64,
+                "mem_storage": true,
+                "num_replicas": 1,
+            },
+        });
+        let answer = self.ask("CONSUMER.CREATE", &config).next().await?;
+        let created = expected(&answer)?;
+        if created.num_pending == 0 {
+            self.drop_reader(&created.name);
+            return Ok(Vec::new());
+        }
+        let next = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", self.name, created.name);
+        let mut records = Vec::new();
+        let (mut pending, mut silent) = (created.num_pending, 0);
+        while pending > 0 {
+            let batch = pending.min(BATCH_MAX);
+            let body = json!({ "batch": batch, "expires": BATCH_EXPIRES.as_nanos() as u64 });
+            let mut messages = self.link.request_messages(&next, body.to_string().as_bytes());
+            for _ in 0..batch {
+                let answer = messages.next().await?;
+                match (answer.status, answer.reply.as_deref().and_then(delivered)) {
+                    (None, Some((seq, time_ms, left))) => {
+                        let (subject, payload) = (answer.subject, answer.payload);
+                        records.push(Record { seq, time_ms, subject, payload });
+                        (pending, silent) = (left, 0);
+                        if left == 0 {
+                            break;
+                        }
+                    }
+                    (Some(503), _) => return Err(stream_gone()),
+                    // What was counted is not there any more: it was written again or removed meanwhile.
+                    _ => {
+                        pending = self.pending(&created.name).await?;
+                        silent += 1;
+                        break;
+                    }
+                }
+            }
+            if silent > SILENT_MAX {
+                return Err(StoreError::Closed("the stream delivers nothing".into()));
+            }
+        }
+        self.drop_reader(&created.name);
+        records.sort_unstable_by_key(|record| record.seq);
+        Ok(records)
+    }
+
+    /// How many messages a reader has still to be delivered.
+    async fn pending(&self, reader: &str) -> Result<u64, StoreError> {
+        let subject = format!("$JS.API.CONSUMER.INFO.{}.{reader}", self.name);
+        let answer = self.link.request(&subject, &[], b"").next().await?;
+        Ok(expected(&answer)?.num_pending)
+    }
+
+    /// Whether it is gone is nobody's concern: the server removes it later by itself.
+    fn drop_reader(&self, name: &str) {
+        let subject = format!("$JS.API.CONSUMER.DELETE.{}.{name}", self.name);
+        drop(self.link.request(&subject, &[], b""));
+    }
+
+    /// Removes all records whose subjects match a filter.
+    pub(super) async fn purge(&self, filter: &str) -> Result<(), StoreError> {
+        expected(&self.ask("STREAM.PURGE", &json!({ "filter": filter })).next().await?).map(drop)
+    }
+}
+
+fn response(answer: &Answer) -> Result<Response, StoreError> {
+    match answer.status {
+        Some(_) => Err(stream_gone()),
+        None => serde_json::from_slice(&answer.payload)
+            .map_err(|_| refused(Condition::ForeignKey, "what JetStream answers is no answer")),
+    }
+}
+
+/// An answer that is no error.
+fn expected(answer: &Answer) -> Result<Response, StoreError> {
+    let response = response(answer)?;
+    match &response.error {
+        Some(error) => Err(error.error()),
+        None => Ok(response),
+    }
+}
+
+fn written(answer: &Answer) -> Result<Option<u64>, StoreError> {
+    let response = response(answer)?;
+    match &response.error {
+        Some(error) if WRONG_LAST_SEQUENCE.contains(&error.err_code) => Ok(None),
+        Some(error) => Err(error.error()),
+        None => Ok(Some(response.seq)),
+    }
+}
+
+fn record(answer: &Answer) -> Result<Option<Record>, StoreError> {
+    let response = response(answer)?;
+    match (response.error, response.message) {
+        (Some(ErrorBody { err_code: NO_MESSAGE, .. }), _) | (None, None) => Ok(None),
+        (Some(error), _) => Err(error.error()),
+        (None, Some(StoredMessage { subject, seq, data, time })) => {
+            let time = time.parse::<jiff::Timestamp>().map_or(0, |time| time.as_millisecond());
+            let payload = BASE64_STANDARD.decode(data).unwrap_or_default().into();
+            Ok(Some(Record { seq, time_ms: time, subject, payload }))
+        }
+    }
+}
+
+fn removed(answer: &Answer) -> Result<bool, StoreError> {
+    let Some(error) = response(answer)?.error else { return Ok(true) };
+    let is_gone = match error.err_code {
+        SEQUENCE_NOT_FOUND | NO_MESSAGE => true,
+        DELETE_FAILED => {
+            ["not found", "no message", "deleted"].iter().any(|of| error.description.contains(of))
+        }
+        _ => false,
+    };
+    if is_gone { Ok(false) } else { Err(error.error()) }
+}
+
+/// Number, time in milliseconds and how many follow, of a message that a reader was delivered. Of a server with domains two words stand
+/// before the stream's name.
+fn delivered(reply: &str) -> Option<(u64, i64, u64)> {
+    let words: Vec<&str> = reply.split('.').collect();
+    let at = if words.len() > 10 { 7 } else { 5 };
+    let number = |at: usize| words.get(at)?.parse::<u64>().ok();
+    let time_ms = i64::try_from(number(at + 2)? / 1_000_000).ok()?;
+    Some((number(at)?, time_ms, number(at + 3)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_reader_is_delivered_says_where_it_stands() {
+        let reply = "$JS.ACK.dunlin-cluster.abc.1.7.2.1700000000123456789.3";
+        assert_eq!(delivered(reply), Some((7, 1_700_000_000_123, 3)));
+        let reply = "$JS.ACK.hub.ACC.dunlin-cluster.abc.1.7.2.1700000000123456789.3.r";
+        assert_eq!(delivered(reply), Some((7, 1_700_000_000_123, 3)));
+        assert_eq!(delivered("_INBOX.1"), None);
+    }
+}

@@ -1,0 +1,256 @@
+//! What a store in a real NATS holds, whatever ends in between.
+#![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use dunlin_config::{Engine, EngineKind};
+use dunlin_hub::{ClientInfo, SessionId};
+
+use super::*;
+use crate::cluster::lease::LeaseWrite;
+use crate::cluster::message::StoredMember;
+
+struct Nats {
+    child: Child,
+    address: Address,
+    _directory: tempfile::TempDir,
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Nats {
+    fn start() -> Nats {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = Command::new("nats-server")
+            .args(["-a", "127.0.0.1", "-p", "-1", "-js", "-sd"])
+            .arg(directory.path())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("nats-server: {error}; scripts/packages installs it"));
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let listening = "Listening for client connections on ";
+        let at = said.by_ref().find_map(|line| Some(line.split_once(listening)?.1.to_owned()));
+        assert!(said.by_ref().any(|line| line.contains("Server is ready")));
+        // It goes on talking, and must not wait for a reader.
+        std::thread::spawn(move || said.for_each(drop));
+        let engine =
+            Engine { kind: EngineKind::Nats, addresses: [at.unwrap()].into(), ..Engine::default() };
+        Nats { child, address: Address::new(&Arc::new(engine)), _directory: directory }
+    }
+
+    /// A connection of the process `uid`.
+    async fn store(&self, uid: &str) -> NatsStore {
+        let messages = mpsc::unbounded_channel().0;
+        NatsStore::open(&self.address, uid.into(), messages).await.unwrap()
+    }
+}
+
+async fn beat(store: &NatsStore) -> Result<LeaseWrite, StoreError> {
+    let facts = Facts {
+        v: Facts::VERSION,
+        name: "".into(),
+        version: "".into(),
+        client_addr: "".into(),
+        admin_addr: "".into(),
+        started_unix_s: 0,
+        revision: 0,
+        sessions: 0,
+        lag_us: 0,
+        tokens: 0,
+        settings_log: 0,
+        settings_revision: 0,
+        lease_ms: 60_000,
+    };
+    let number = store.0.uid.bytes().map(u16::from).sum();
+    let uid = Arc::clone(&store.0.uid);
+    let lease = Lease { uid, number, lease_ms: 60_000, is_wanted: false };
+    Ok(store.write_lease(lease, facts, Vec::new()).await?.written)
+}
+
+/// Writes `+1`: session 1 has come; `-1`: it has gone. Says of each whether it has changed anything.
+async fn write(store: &NatsStore, changes: &[&str]) -> Vec<bool> {
+    let changes = changes.iter().map(|change| {
+        let info = ClientInfo {
+            foreign_client: None,
+            client: SessionId::from_u64(0).unwrap(),
+            user: "".into(),
+            conn_info: None,
+            chan_info: None,
+        };
+        let member = StoredMember {
+            presence: true,
+            join_leave: true,
+            ..StoredMember::new(&store.0.uid, &info)
+        };
+        let (joined, client) = (change.starts_with('+'), change[1..].parse().unwrap());
+        (MemberChange { channel: "a room.*".into(), client, joined, member }, false)
+    });
+    store.write_members(&changes.collect::<Vec<_>>()).await.unwrap()
+}
+
+async fn swept(store: &NatsStore, dead: &str) -> Option<Vec<u64>> {
+    let gone = store.sweep(dead.into(), 60_000).await.unwrap()?;
+    Some(gone.iter().map(|change| change.client).collect())
+}
+
+async fn listed(store: &NatsStore) -> Vec<u64> {
+    store.own_members().await.unwrap().keys().map(|(_, client)| *client).collect()
+}
+
+async fn present(store: &NatsStore) -> Vec<u64> {
+    let found = store.members_in("a room.*").await.unwrap().members;
+    found.into_iter().map(|(client, _)| client).collect()
+}
+
+async fn records(store: &NatsStore, filter: &str) -> usize {
+    store.0.stream.read(&store.subject(filter)).await.unwrap().len()
+}
+
+#[tokio::test]
+async fn a_write_says_whether_it_has_changed_anything_and_nothing_stays_of_who_has_gone() {
+    let nats = Nats::start();
+    let store = nats.store("a").await;
+    assert_eq!(beat(&store).await, Ok(LeaseWrite::Created));
+    assert_eq!(
+        write(&store, &["+1", "+2", "-2", "+2", "-3"]).await,
+        [true, true, true, true, false]
+    );
+    assert_eq!(write(&store, &["+1"]).await, [false], "it was there");
+    assert_eq!((listed(&store).await, present(&store).await), (vec![1, 2], vec![2, 1]));
+    assert_eq!(write(&store, &["-1", "-2"]).await, [true, true]);
+    assert_eq!(records(&store, "members.>").await, 0);
+    let many: Vec<String> = (1..=5_000).map(|client| format!("+{client}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(write(&store, &many).await.into_iter().all(|has_changed| has_changed));
+    assert_eq!(present(&store).await.len(), 5_000);
+}
+
+/// What a connection has under way that was given up is stored, and counts for nothing.
+#[tokio::test]
+async fn what_an_earlier_connection_writes_counts_for_nothing() {
+    let nats = Nats::start();
+    let (former, store) = (nats.store("a").await, nats.store("a").await);
+    beat(&former).await.unwrap();
+    write(&former, &["+1", "+4"]).await;
+    assert_eq!(beat(&store).await, Ok(LeaseWrite::Renewed));
+    // As a comparison does: what is there is written by this connection.
+    assert_eq!(write(&store, &["+1", "+4"]).await, [false, false]);
+    write(&former, &["+2"]).await;
+    assert!(beat(&former).await.is_err(), "late, and it changes nothing");
+    write(&store, &["+3"]).await;
+    assert_eq!(present(&store).await, [1, 4, 3]);
+    assert_eq!(write(&store, &["+2"]).await, [true], "what came late is nobody's");
+    assert_eq!(listed(&store).await, [1, 2, 3, 4]);
+}
+
+#[tokio::test]
+async fn nothing_counts_that_comes_after_a_sweep_and_who_lives_finds_out() {
+    let nats = Nats::start();
+    let (store, other) = (nats.store("a").await, nats.store("b").await);
+    beat(&store).await.unwrap();
+    write(&store, &["+1", "+2"]).await;
+    beat(&other).await.unwrap();
+    assert_eq!(swept(&other, "a").await.unwrap(), [1, 2]);
+    assert_eq!(present(&other).await, [0; 0], "what is being swept does not count");
+    other.forget("a".into()).await.unwrap();
+    assert_eq!(records(&other, "members.>").await, 0);
+    assert_eq!(records(&other, "state.processes.*").await, 1);
+    write(&store, &["+3"]).await;
+    beat(&other).await.unwrap();
+    // Of a process that nobody knows: who reads it removes it.
+    present(&other).await;
+    while records(&other, "members.>").await > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(beat(&store).await, Ok(LeaseWrite::Revived));
+    assert_eq!(write(&store, &["+3"]).await, [true]);
+    assert_eq!(listed(&store).await, [3]);
+}
+
+/// A process that lives again while it is swept keeps what it has written since.
+#[tokio::test]
+async fn leaves_that_a_sweep_did_not_announce_are_announced_by_the_next_unless_the_process_lives() {
+    let nats = Nats::start();
+    let (store, other, third) =
+        (nats.store("a").await, nats.store("b").await, nats.store("c").await);
+    beat(&store).await.unwrap();
+    write(&store, &["+1", "+2"]).await;
+    assert_eq!(swept(&other, "a").await.unwrap(), [1, 2]);
+    drop(other);
+    assert_eq!(swept(&third, "a").await, None, "the claim holds for a while");
+    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    assert_eq!(third.sweep("a".into(), 0).await.unwrap().map(|gone| gone.len()), Some(2));
+    assert_eq!(beat(&store).await, Ok(LeaseWrite::Revived));
+    assert_eq!(write(&store, &["+1"]).await, [true], "it was announced as gone");
+    third.forget("a".into()).await.unwrap();
+    assert_eq!(listed(&store).await, [1]);
+    assert_eq!(swept(&third, "nobody").await, None);
+}
+
+#[tokio::test]
+async fn of_two_that_want_one_number_one_has_it() {
+    let nats = Nats::start();
+    let stores = [nats.store("ab").await, nats.store("ba").await];
+    let [one, other] = stores.each_ref().map(beat);
+    let (one, other) = tokio::join!(one, other);
+    let mut written = [one.unwrap(), other.unwrap()];
+    written.sort_by_key(|written| *written == LeaseWrite::Taken);
+    assert_eq!(written, [LeaseWrite::Created, LeaseWrite::Taken]);
+}
+
+#[tokio::test]
+async fn a_call_takes_the_place_of_the_one_before_and_is_removed_by_its_name() {
+    let nats = Nats::start();
+    let store = nats.store("a").await;
+    for call in [r#""blocked""#, r#""unblocked""#] {
+        store.keep("user ü. *", call.into()).await.unwrap();
+    }
+    store.keep("user b", b"1".to_vec()).await.unwrap();
+    let kept = store.kept().await.unwrap();
+    let of_u = ("user ü. *".into(), br#""unblocked""#.to_vec());
+    assert_eq!(kept, [of_u.clone(), ("user b".into(), b"1".to_vec())]);
+    store.drop_kept(vec!["user b".into(), "user c".into()]).await.unwrap();
+    assert_eq!(store.kept().await.unwrap(), [of_u]);
+}
+
+#[tokio::test]
+async fn the_log_of_settings_has_one_writer_at_a_time_and_a_bounded_number_of_changes() {
+    let nats = Nats::start();
+    let (store, other) = (nats.store("a").await, nats.store("b").await);
+    let none = LogPosition::default();
+    beat(&other).await.unwrap();
+    assert_eq!(store.claim_log(60_000, none).await, Ok(LogClaim::Claimed(none)));
+    assert_eq!(other.claim_log(60_000, none).await, Ok(LogClaim::UnderWay(none)));
+    let entry = |revision: u64, bytes: usize| {
+        let at = LogPosition { id: 7, revision };
+        LogEntry { at, sealed: vec![revision as u8; bytes], message: b"{}".to_vec() }
+    };
+    assert_eq!(other.append_log(entry(1, 10)).await, Ok(false));
+    assert_eq!(store.append_log(entry(1, 10)).await, Ok(true));
+    assert_eq!(store.append_log(entry(2, 10)).await, Ok(false), "the right is used up");
+    let first = LogPosition { id: 7, revision: 1 };
+    assert_eq!(other.claim_log(60_000, none).await, Ok(LogClaim::Behind(first)));
+    assert_eq!(other.claim_log(60_000, first).await, Ok(LogClaim::Claimed(first)));
+    other.release_log().await.unwrap();
+    for revision in 2..=12 {
+        let read = LogPosition { id: 7, revision: revision - 1 };
+        assert_eq!(store.claim_log(60_000, read).await, Ok(LogClaim::Claimed(read)));
+        assert_eq!(store.append_log(entry(revision, 900_000)).await, Ok(true));
+    }
+    let part = other.read_log(none).await.unwrap();
+    assert_eq!((part.log.revision, part.since, part.changes.len()), (12, 3, 9));
+    assert_eq!(records(&store, "log.>").await, 9);
+    let newest = other.read_log(LogPosition { id: 7, revision: 11 }).await.unwrap();
+    assert_eq!(newest.changes, [(12, vec![12; 900_000])]);
+    // A log that was lost goes on from where the nodes are.
+    assert!(matches!(store.claim_log(60_000, part.log).await, Ok(LogClaim::Claimed(_))));
+    assert_eq!(store.append_log(entry(20, 10)).await, Ok(true));
+    let part = other.read_log(part.log).await.unwrap();
+    assert_eq!((part.since, part.changes.len()), (19, 1));
+}
