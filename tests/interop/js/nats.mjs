@@ -102,10 +102,10 @@ await scenario("nats: what any program publishes to raw subjects clients hear as
   const { port, servers } = await fleet(t, RAW);
   const program = net.connect(port, "127.0.0.1");
   t.after(() => program.destroy());
-  let told = "";
-  program.on("data", (text) => (told += text));
+  let heard = "";
+  program.on("data", (text) => (heard += text));
   program.write('CONNECT {"verbose":false}\r\nSUB chat.out 1\r\nPING\r\n');
-  await until(() => told.includes("PONG"), "NATS to take the subscription");
+  await until(() => heard.includes("PONG"), "NATS to take the subscription");
   const client = await t.client(servers[0]);
   const exact = await watch(client, "chat:a.b");
   const wide = await watch(client, "chat:>");
@@ -115,7 +115,7 @@ await scenario("nats: what any program publishes to raw subjects clients hear as
   assert.deepEqual(exact.publications.map(({ data }) => data.n), range(1, 20));
   assert.deepEqual(wide.publications.map(({ data }) => data && (data.n ?? data)), [...range(1, 20), null, "e"]);
   await client.publish("chat:out", { from: "js" });
-  await until(() => told.includes('MSG chat.out 1 13\r\n{"from":"js"}\r\n'), () => `the payload alone: ${told}`);
+  await until(() => heard.includes('MSG chat.out 1 13\r\n{"from":"js"}\r\n'), () => `the payload alone: ${heard}`);
   for (const channel of ["$SYS:a", "_INBOX:a", "dunlin:r.1", "chat:a b", "chat:>.a"]) {
     const refused = await watch(client, channel);
     assert.equal(refused.subscribed.length, 0, channel);

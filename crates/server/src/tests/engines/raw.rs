@@ -159,7 +159,7 @@ fn no_client_reaches_a_subject_beyond_its_namespaces() {
         let (_, connect) = subscribe(&node, &[name]);
         assert_eq!(connect["connect"]["subs"].get(name).is_none(), private, "{connect}");
         publish(&node, name, 1);
-        let told = loop {
+        let heard = loop {
             let line = program.line();
             if line.starts_with("MSG ") && !line.contains(".r.") {
                 break line;
@@ -168,7 +168,7 @@ fn no_client_reaches_a_subject_beyond_its_namespaces() {
                 break line;
             }
         };
-        assert_eq!(told, format!("MSG app.{name} 1 1"));
+        assert_eq!(heard, format!("MSG app.{name} 1 1"));
     }
     // What is heard by the widest wildcard is behind the prefix, and of no other namespace, and private to nobody.
     let (mut widest, connect) = subscribe(&node, &["x.>", ">"]);
