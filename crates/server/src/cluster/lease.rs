@@ -43,6 +43,26 @@ pub(crate) struct Facts {
 
 impl Facts {
     pub(super) const VERSION: u8 = FACTS_VERSION;
+
+    /// Of a node of which nothing but its name matters.
+    #[cfg(test)]
+    pub(super) fn named(name: &str) -> Facts {
+        Facts {
+            v: Facts::VERSION,
+            name: name.into(),
+            version: "1".into(),
+            client_addr: "10.0.0.7:8000".into(),
+            admin_addr: "127.0.0.1:8001".into(),
+            started_unix_s: 0,
+            revision: 0,
+            sessions: 0,
+            lag_us: 0,
+            tokens: 0,
+            settings_log: 0,
+            settings_revision: 0,
+            lease_ms: 9_000,
+        }
+    }
 }
 
 /// A node of the cluster.

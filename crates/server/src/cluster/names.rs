@@ -54,21 +54,7 @@ mod tests {
     use crate::cluster::lease::Facts;
 
     fn node(uid: &str, name: &str, left_ms: i64) -> Node {
-        let facts = Facts {
-            v: Facts::VERSION,
-            name: name.into(),
-            version: "1".into(),
-            client_addr: "10.0.0.7:8000".into(),
-            admin_addr: "127.0.0.1:8001".into(),
-            started_unix_s: 0,
-            revision: 0,
-            sessions: 0,
-            lag_us: 0,
-            tokens: 0,
-            settings_log: 0,
-            settings_revision: 0,
-            lease_ms: 9_000,
-        };
+        let facts = Facts::named(name);
         Node { number: 7, uid: uid.into(), left_ms, facts }
     }
 

@@ -361,21 +361,7 @@ mod tests {
     use super::*;
 
     fn record(number: u16, uid: &str, seq: u64, time_ms: i64) -> Record {
-        let facts = Facts {
-            v: Facts::VERSION,
-            name: "".into(),
-            version: "".into(),
-            client_addr: "".into(),
-            admin_addr: "".into(),
-            started_unix_s: 0,
-            revision: 0,
-            sessions: 0,
-            lag_us: 0,
-            tokens: 0,
-            settings_log: 0,
-            settings_revision: 0,
-            lease_ms: 9_000,
-        };
+        let facts = Facts::named("");
         let uid = uid.into();
         let node = NodeRecord { v: VERSION, uid, lease_ms: 9_000, ended: false, facts };
         let subject = format!("p.cluster.state.nodes.{number}").into();

@@ -52,21 +52,7 @@ impl Nats {
 }
 
 async fn beat(store: &NatsStore) -> Result<LeaseWrite, StoreError> {
-    let facts = Facts {
-        v: Facts::VERSION,
-        name: "".into(),
-        version: "".into(),
-        client_addr: "".into(),
-        admin_addr: "".into(),
-        started_unix_s: 0,
-        revision: 0,
-        sessions: 0,
-        lag_us: 0,
-        tokens: 0,
-        settings_log: 0,
-        settings_revision: 0,
-        lease_ms: 60_000,
-    };
+    let facts = Facts::named("");
     let number = store.0.uid.bytes().map(u16::from).sum();
     let uid = Arc::clone(&store.0.uid);
     let lease = Lease { uid, number, lease_ms: 60_000, is_wanted: false };
