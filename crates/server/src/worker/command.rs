@@ -285,13 +285,8 @@ impl Worker<'_> {
             if basis != Basis::Rules && is_new {
                 self.grants.insert(session, channel, Grant { token: None, data: None });
             }
-            self.hub.handle_subscribe(
-                now,
-                token,
-                session,
-                ChannelRef::new(channel, &options),
-                subscribe,
-            );
+            let channel = ChannelRef::new(channel, &options);
+            self.hub.handle_subscribe(now, token, session, channel, subscribe);
         }
         Ok(())
     }

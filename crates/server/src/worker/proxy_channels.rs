@@ -161,13 +161,8 @@ impl Worker<'_> {
                 let token = GrantToken { facts, key: None, allow: Allow::NONE };
                 self.grants.insert(session, channel, Grant { token: Some(token), data });
             }
-            self.hub.handle_subscribe(
-                now,
-                token,
-                session,
-                ChannelRef::new(channel, &options),
-                subscribe,
-            );
+            let channel = ChannelRef::new(channel, &options);
+            self.hub.handle_subscribe(now, token, session, channel, subscribe);
         }
         Ok(())
     }

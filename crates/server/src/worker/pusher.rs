@@ -350,13 +350,8 @@ impl Worker<'_> {
         };
         let now = self.now(cx);
         if let Some(token) = self.token(cx, Pending::Pusher { session }) {
-            self.hub.handle_subscribe(
-                now,
-                token,
-                session,
-                ChannelRef::new(channel, &options),
-                subscribe,
-            );
+            let channel = ChannelRef::new(channel, &options);
+            self.hub.handle_subscribe(now, token, session, channel, subscribe);
             return Ok(());
         }
         Err(SubscriptionError::new("Overloaded", 503, "too much is under way; try again"))

@@ -52,13 +52,8 @@ impl Worker<'_> {
         let now = self.now(cx);
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
             self.grants.insert(session, channel, grant);
-            self.hub.handle_subscribe(
-                now,
-                token,
-                session,
-                ChannelRef::new(channel, &options),
-                subscribe,
-            );
+            let channel = ChannelRef::new(channel, &options);
+            self.hub.handle_subscribe(now, token, session, channel, subscribe);
         }
         Ok(())
     }
