@@ -9,8 +9,8 @@ use std::sync::Arc;
 use dunlin_hub::SessionId;
 
 use crate::cluster_message::{
-    ChangeAsk, ChangeNews, ClusterAnswer, ClusterAsk, ClusterCommand, ClusterStatus, MembersReport,
-    RemoteMember, StatusPage,
+    ClusterCommand, ClusterReply, ClusterRequest, ClusterStatus, MembersReport, RemoteMember,
+    SharedChangeEvent, SharedChangeRequest, StatusPage,
 };
 use crate::connections::ConnectionSearch;
 use crate::push_message::{PushReply, PushRequest};
@@ -122,14 +122,14 @@ pub(crate) enum BusMessage {
     KeysFetched,
 
     /// Worker to control: ask all nodes of the cluster. `token` comes back with the answer.
-    ClusterAsk {
+    ClusterRequest {
         token: u64,
-        ask: Box<ClusterAsk>,
+        request: Box<ClusterRequest>,
     },
     /// Control to worker.
-    ClusterAnswer {
+    ClusterReply {
         token: u64,
-        answer: Box<ClusterAnswer>,
+        reply: Box<ClusterReply>,
     },
     /// Control to a worker: carry out a command for a node of the cluster.
     ClusterCommand(Box<ClusterCommand>),
@@ -141,10 +141,10 @@ pub(crate) enum BusMessage {
     /// Control to admin: what they have said.
     ClusterStatus(Box<ClusterStatus>),
     /// Admin to control, and control to admin: a change of settings for all nodes.
-    ChangeAsk(ChangeAsk),
-    ChangeNews(Box<ChangeNews>),
+    SharedChangeRequest(SharedChangeRequest),
+    SharedChangeEvent(Box<SharedChangeEvent>),
     /// Worker or admin to control: the response to a command or a query of another node.
-    ClusterReply {
+    NodeReply {
         request_id: u64,
         response: Box<[u8]>,
     },

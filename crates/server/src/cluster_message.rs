@@ -1,4 +1,4 @@
-//! What workers, the admin thread and the control thread say to each other about the cluster.
+//! Messages between workers, the admin thread and the control thread about the cluster.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use crate::api::{ApiError, Method};
 
-/// What a worker asks of all nodes.
+/// A request of a worker to the nodes of the cluster.
 #[derive(Debug)]
-pub(crate) enum ClusterAsk {
+pub(crate) enum ClusterRequest {
     /// Carry out a command of the server API on each node that it concerns, this one among them.
     Command {
         method: Method,
         /// The body of the command.
         request: Arc<[u8]>,
-        to: Recipients,
+        to: TargetNodes,
     },
     /// Who is in a channel; at most so many bytes of them.
     Presence { channel: Arc<str>, bytes_max: usize },
@@ -27,7 +27,7 @@ pub(crate) enum ClusterAsk {
 
 /// Which nodes carry a command out.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Recipients {
+pub(crate) enum TargetNodes {
     All,
     /// The one that has the only session which the command is about, by its number.
     Holder(u16),
@@ -35,9 +35,9 @@ pub(crate) enum Recipients {
     Nodes(Vec<u16>),
 }
 
-/// What became of it.
+/// The reply to a [`ClusterRequest`]: what the nodes have answered together.
 #[derive(Debug)]
-pub(crate) enum ClusterAnswer {
+pub(crate) enum ClusterReply {
     /// The value of `result`, JSON.
     Command(Result<Box<[u8]>, ApiError>),
     Presence(Result<Vec<Arc<ClientInfo>>, ApiError>),
@@ -128,18 +128,18 @@ pub(crate) struct SharedChange {
     pub(crate) origin: Origin,
 }
 
-/// Why a node does not run all that its cluster's log of changes has, in words.
+/// Why a node's settings are behind its cluster's log of changes, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum SettingsFault {
+pub(crate) enum OutOfSync {
     /// It has refused a change.
     Refused(String),
     /// It has missed changes that are not kept any more, or that it cannot read.
     Missed(String),
 }
 
-/// What the admin thread wants for a change of all nodes.
+/// A request of the admin thread that is part of a change of all nodes.
 #[derive(Debug)]
-pub(crate) enum ChangeAsk {
+pub(crate) enum SharedChangeRequest {
     /// The right to make one: nobody else has it meanwhile, for so long at most.
     Claim { hold_ms: u64 },
     /// Gives the right back: nothing was changed.
@@ -148,38 +148,38 @@ pub(crate) enum ChangeAsk {
     Append(Box<SharedChange>),
 }
 
-/// What the control thread says of changes of all nodes.
+/// The control thread's side of changes of all nodes.
 #[derive(Debug)]
-pub(crate) enum ChangeNews {
+pub(crate) enum SharedChangeEvent {
     Claimed,
-    /// The right to make one is not to be had.
-    Refused(ChangeRefusal),
+    /// The claim was denied.
+    Refused(ClaimError),
     /// The change is kept under this number of a log.
     Kept {
         log: u64,
         revision: u64,
     },
-    /// It is not, or that is not known.
+    /// The change is not kept, or whether it is kept is not known.
     Unkept(String),
     /// The change was announced; what the others have answered.
     Answered(ClusterStatus),
     /// Changes that other nodes have made.
-    Offer(ChangeOffer),
+    Offer(SharedChangeBatch),
 }
 
-/// Why a node may not make a change for all.
+/// Why a claim is denied: this node may not make a change for all nodes now.
 #[derive(Debug)]
-pub(crate) enum ChangeRefusal {
-    /// Another node makes one; the number of the newest so far.
+pub(crate) enum ClaimError {
+    /// Another node makes a change; the number of the newest change so far.
     UnderWay(u64),
-    /// There is a newer one than this node has met.
+    /// There is a newer change than this node has read.
     Behind(u64),
     Unreachable(String),
 }
 
 /// Changes from the cluster's log, to be run in order.
 #[derive(Debug)]
-pub(crate) struct ChangeOffer {
+pub(crate) struct SharedChangeBatch {
     /// Goes back with the outcome of the newest.
     pub(crate) request_id: u64,
     pub(crate) log: u64,

@@ -17,7 +17,8 @@ use super::problem::{self, ProblemDetails};
 use super::{Admin, Cx, answer_json, respond};
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{
-    ChangeAsk, ChangeNews, ChangeOffer, ChangeRefusal, ClusterStatus, SettingsFault, SharedChange,
+    ClaimError, ClusterStatus, OutOfSync, SharedChange, SharedChangeBatch, SharedChangeEvent,
+    SharedChangeRequest,
 };
 
 /// How long nobody else may make a change while this node runs one, beside its canary's time.
@@ -33,12 +34,12 @@ pub(super) struct ClusterChanges {
     /// The newest that was looked at; those from the position on were refused.
     offered: u64,
     own: Option<OwnChange>,
-    offers: VecDeque<ChangeOffer>,
+    offers: VecDeque<SharedChangeBatch>,
     /// A change of the first offer is being run.
     following: Option<(u64, SharedChange)>,
     /// What became of the newest, as it is reported to another node.
     newest: Value,
-    fault: Option<SettingsFault>,
+    fault: Option<OutOfSync>,
     ended: VecDeque<Ended>,
 }
 
@@ -104,7 +105,7 @@ impl ClusterChanges {
     }
 
     /// Puts aside a change of another node that is not run: the node goes on with the next.
-    fn skip(&mut self, number: u64, outcome: Value, fault: SettingsFault) {
+    fn skip(&mut self, number: u64, outcome: Value, fault: OutOfSync) {
         self.offered = number;
         self.newest = outcome;
         tracing::error!(number, ?fault, "this node does not run a change for all nodes");
@@ -115,7 +116,7 @@ impl ClusterChanges {
         self.position.revision = number;
         self.offered = self.offered.max(number);
         self.newest = outcome;
-        if matches!(self.fault, Some(SettingsFault::Refused(_))) {
+        if matches!(self.fault, Some(OutOfSync::Refused(_))) {
             self.fault = None;
         }
     }
@@ -183,7 +184,7 @@ impl Admin {
                         .with("limit", CHANGE_BYTES_MAX));
                 }
                 let shared = SharedChange { id, change, origin: submitted.origin.clone() };
-                self.ask_changes(ChangeAsk::Claim { hold_ms });
+                self.send_change_request(SharedChangeRequest::Claim { hold_ms });
                 Phase::Claiming(Box::new((submitted, shared)))
             }
         };
@@ -199,52 +200,54 @@ impl Admin {
             .header("Retry-After", &1)
     }
 
-    fn ask_changes(&mut self, ask: ChangeAsk) {
+    fn send_change_request(&mut self, request: SharedChangeRequest) {
         // If the ring is full, the change is overdue some time.
-        let _ = self.endpoint.send(self.state.control_endpoint(), BusMessage::ChangeAsk(ask));
+        let _ = self
+            .endpoint
+            .send(self.state.control_endpoint(), BusMessage::SharedChangeRequest(request));
     }
 
     /// What the control thread says.
-    pub(super) fn handle_change_news(&mut self, cx: &mut Cx, news: ChangeNews) {
-        match news {
-            ChangeNews::Offer(offer) => {
+    pub(super) fn handle_change_event(&mut self, cx: &mut Cx, event: SharedChangeEvent) {
+        match event {
+            SharedChangeEvent::Offer(offer) => {
                 let changes = &mut self.cluster_changes;
                 if changes.offers.len() < OFFERS_MAX {
                     changes.offers.push_back(offer);
                 }
                 self.follow_offers(cx);
             }
-            news => self.handle_own_news(cx, news),
+            event => self.handle_own_event(cx, event),
         }
     }
 
-    fn handle_own_news(&mut self, cx: &mut Cx, news: ChangeNews) {
+    fn handle_own_event(&mut self, cx: &mut Cx, event: SharedChangeEvent) {
         let Some(mut own) = self.cluster_changes.own.take() else { return };
         let conn = own.conn;
-        match (news, own.phase) {
-            (ChangeNews::Claimed, Phase::Claiming(change)) => {
+        match (event, own.phase) {
+            (SharedChangeEvent::Claimed, Phase::Claiming(change)) => {
                 let (submitted, shared) = *change;
                 own.phase = Phase::Running(Some(Box::new(shared)));
                 self.cluster_changes.own = Some(own);
                 self.submit(cx, submitted);
             }
-            (ChangeNews::Refused(refusal), Phase::Claiming(_)) => {
+            (SharedChangeEvent::Refused(refusal), Phase::Claiming(_)) => {
                 self.refused_change(refusal).answer(cx, conn);
             }
-            (ChangeNews::Kept { log, revision }, Phase::Keeping) => {
+            (SharedChangeEvent::Kept { log, revision }, Phase::Keeping) => {
                 self.cluster_changes.position = ClusterPosition { log, revision, tried: 0 };
                 self.cluster_changes.offered = revision;
                 own.phase = Phase::Announced(revision);
                 self.cluster_changes.own = Some(own);
                 self.show_settings_position();
             }
-            (ChangeNews::Unkept(why), Phase::Keeping) => {
+            (SharedChangeEvent::Unkept(why), Phase::Keeping) => {
                 ProblemDetails::new(&problem::CLUSTER_UNCERTAIN, why)
                     .with("revision", own.outcome["revision"].clone())
                     .with("cluster_revision", self.cluster_changes.position.revision)
                     .answer(cx, conn);
             }
-            (ChangeNews::Answered(status), Phase::Announced(number)) => {
+            (SharedChangeEvent::Answered(status), Phase::Announced(number)) => {
                 self.answer_change(cx, conn, Some(number), own.outcome, &status);
             }
             // Of a change that was given up.
@@ -255,13 +258,11 @@ impl Admin {
         }
     }
 
-    fn refused_change(&self, refusal: ChangeRefusal) -> ProblemDetails {
+    fn refused_change(&self, refusal: ClaimError) -> ProblemDetails {
         let (why, current) = match refusal {
-            ChangeRefusal::UnderWay(current) => ("another node makes one", current),
-            ChangeRefusal::Behind(current) => {
-                ("this node does not run the newest one yet", current)
-            }
-            ChangeRefusal::Unreachable(why) => {
+            ClaimError::UnderWay(current) => ("another node makes one", current),
+            ClaimError::Behind(current) => ("this node does not run the newest one yet", current),
+            ClaimError::Unreachable(why) => {
                 return ProblemDetails::new(&problem::CLUSTER_UNREACHABLE, why)
                     .header("Retry-After", &1);
             }
@@ -293,7 +294,7 @@ impl Admin {
         let Phase::Running(shared) = own.phase else { return };
         if status >= 300 {
             if shared.is_some() {
-                self.ask_changes(ChangeAsk::Release);
+                self.send_change_request(SharedChangeRequest::Release);
             }
             let headers =
                 [("Content-Type", "application/problem+json"), ("Cache-Control", "no-store")];
@@ -305,7 +306,7 @@ impl Admin {
             return self.answer_change(cx, own.conn, None, own.outcome, &nobody);
         };
         self.cluster_changes.position.tried = own.id;
-        self.ask_changes(ChangeAsk::Append(shared));
+        self.send_change_request(SharedChangeRequest::Append(shared));
         own.phase = Phase::Keeping;
         self.cluster_changes.own = Some(own);
     }
@@ -397,7 +398,7 @@ impl Admin {
             }
             if changes.offered < offer.since {
                 changes.offered = offer.since;
-                changes.fault = Some(SettingsFault::Missed(format!(
+                changes.fault = Some(OutOfSync::Missed(format!(
                     "changes {} to {} of all nodes' settings are not kept any more",
                     changes.position.revision + 1,
                     offer.since
@@ -407,7 +408,7 @@ impl Admin {
                 let (request_id, newest) = (offer.request_id, changes.newest.to_string());
                 changes.offers.pop_front();
                 let response = newest.into_bytes().into();
-                let reply = BusMessage::ClusterReply { request_id, response };
+                let reply = BusMessage::NodeReply { request_id, response };
                 // If the ring is full, that node names this one as one that has not answered.
                 let _ = self.endpoint.send(self.state.control_endpoint(), reply);
                 self.show_settings_position();
@@ -422,7 +423,7 @@ impl Admin {
                         "change {number} cannot be read: it was sealed with another `cluster.secret`"
                     );
                     let outcome = refused_outcome("refused", &json!({ "detail": why }));
-                    changes.skip(number, outcome, SettingsFault::Missed(why));
+                    changes.skip(number, outcome, OutOfSync::Missed(why));
                 }
                 Some(change) if change.id == changes.position.tried => {
                     changes.position.tried = 0;
@@ -455,9 +456,8 @@ impl Admin {
                     Err(errors) => first_of(&errors),
                 };
                 let outcome = refused_outcome("refused", &json!({ "detail": why }));
-                let fault = SettingsFault::Refused(format!(
-                    "change {number} of all nodes' settings: {why}"
-                ));
+                let fault =
+                    OutOfSync::Refused(format!("change {number} of all nodes' settings: {why}"));
                 self.cluster_changes.skip(number, outcome, fault);
             }
         }
@@ -492,7 +492,7 @@ impl Admin {
                     reason.unwrap_or("it cannot be run")
                 );
                 let outcome = refused_outcome(kind, &said);
-                changes.skip(number, outcome, SettingsFault::Refused(why));
+                changes.skip(number, outcome, OutOfSync::Refused(why));
             }
         }
         self.show_settings_position();

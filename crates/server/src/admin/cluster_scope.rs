@@ -125,7 +125,7 @@ impl Admin {
         }
         let response = response.into_bytes().into();
         // If the ring is full, that node names this one as silent.
-        let reply = BusMessage::ClusterReply { request_id, response };
+        let reply = BusMessage::NodeReply { request_id, response };
         let _ = self.endpoint.send(self.state.control_endpoint(), reply);
     }
 }

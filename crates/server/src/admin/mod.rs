@@ -606,7 +606,7 @@ impl Handler for Admin {
                     self.serve_status(request_id, page);
                 }
                 BusMessage::ClusterStatus(status) => self.handle_cluster_status(cx, *status),
-                BusMessage::ChangeNews(news) => self.handle_change_news(cx, *news),
+                BusMessage::SharedChangeEvent(event) => self.handle_change_event(cx, *event),
                 // Everything else only wakes the thread.
                 _ => {}
             }

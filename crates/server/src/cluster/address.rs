@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dunlin_config::{Engine, EngineKind};
 use tokio::sync::mpsc;
 
-use super::store::{Payload, Store, StoreError};
+use super::store::{RawMessage, Store, StoreError};
 use super::{nats, redis};
 
 /// The servers in which a cluster's nodes meet.
@@ -27,7 +27,7 @@ impl Address {
     pub(super) async fn open(
         &self,
         uid: Arc<str>,
-        messages: mpsc::UnboundedSender<Payload>,
+        messages: mpsc::UnboundedSender<RawMessage>,
     ) -> Result<Arc<dyn Store>, StoreError> {
         match self {
             Address::Redis(address) => {

@@ -22,19 +22,19 @@ use super::changes::{self, Changes, ChangesDone};
 use super::condition::Condition;
 use super::facts::tokens_of;
 use super::kept::KeptCall;
-use super::lease::{Beat, Lease, LeaseWrite, Node};
+use super::lease::{Lease, LeaseReply, LeaseWrite, Node};
 use super::member_writes::MemberWrites;
-use super::members::{Comparison, EdgedChange, Listed};
+use super::members::{MembersByChannel, Reconciliation, TrackedChange};
 use super::message::{MemberChange, NodeMessage, VERSION};
-use super::names::Namesake;
-use super::online::{self, OnlineQueries};
+use super::name_conflict::NameConflict;
+use super::online::{self, ClusterOnlineQueries};
 use super::state::ClusterMetric;
 use super::status::{self, StatusQueries};
-use super::store::{Payload, Store, StoreError, To, UserWrite};
+use super::store::{Destination, RawMessage, Store, StoreError, UserCountsWrite};
 use super::user_counts::UserCounts;
 use crate::api::{ApiErrorCode, Method};
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterAnswer, ClusterAsk};
+use crate::cluster_message::{ClusterReply, ClusterRequest};
 use crate::state::ServerState;
 use crate::user_connections::UserCount;
 
@@ -55,9 +55,9 @@ pub(super) enum Input {
 
 /// How something ended that ran beside the agent.
 pub(super) enum TaskResult {
-    Connected(Result<(Arc<dyn Store>, mpsc::UnboundedReceiver<Payload>), StoreError>),
+    Connected(Result<(Arc<dyn Store>, mpsc::UnboundedReceiver<RawMessage>), StoreError>),
     /// The lease was written on this connection.
-    Wrote(u64, Result<Beat, StoreError>, Duration),
+    Wrote(u64, Result<LeaseReply, StoreError>, Duration),
     /// A call was sent, and kept where it is one to keep.
     Sent(u64),
     /// A call could not be sent to these nodes.
@@ -65,12 +65,12 @@ pub(super) enum TaskResult {
     /// Calls that nodes were sent while this one was away.
     Missed(Result<Vec<KeptCall>, StoreError>),
     /// Changes of members are written; of each whether it has changed anything.
-    MembersWritten(Vec<EdgedChange>, Result<Vec<bool>, StoreError>),
+    MembersWritten(Vec<TrackedChange>, Result<Vec<bool>, StoreError>),
     /// What the store has of this node's members.
-    MembersRead(Result<Listed, StoreError>),
+    MembersRead(Result<MembersByChannel, StoreError>),
     /// A dead node, and its members that this one has removed; `None`: another does.
     Swept(Arc<str>, Result<Option<Vec<MemberChange>>, StoreError>),
-    Present(CallOrigin, ClusterAnswer),
+    Present(CallOrigin, ClusterReply),
     Changes(ChangesDone),
     /// Counts of users' connections are written; of each how many the other nodes have.
     UsersWritten(Vec<UserCount>, Result<Vec<u64>, StoreError>),
@@ -94,7 +94,7 @@ pub(super) struct Agent {
     pub(super) lag: Duration,
     /// The connection.
     pub(super) store: Option<Arc<dyn Store>>,
-    messages: Option<mpsc::UnboundedReceiver<Payload>>,
+    messages: Option<mpsc::UnboundedReceiver<RawMessage>>,
     is_connecting: bool,
     /// Attempts to reach the store since a lease was written.
     attempts: u32,
@@ -108,19 +108,19 @@ pub(super) struct Agent {
     /// Commands that a worker of this node carries out: for whom.
     pub(super) serving: HashMap<u64, (Arc<str>, u64, Instant)>,
     pub(super) served: u64,
-    pub(super) online: OnlineQueries,
+    pub(super) online: ClusterOnlineQueries,
     pub(super) status: StatusQueries,
     pub(super) changes: Changes,
     pub(super) member_writes: MemberWrites,
     /// Some of them did not arrive, or this node was taken for dead: compare them with what the store has.
     pub(super) members_lost: bool,
-    pub(super) comparison: Option<Comparison>,
+    pub(super) reconciliation: Option<Reconciliation>,
     pub(super) hooks: FilterCache,
     pub(super) user_counts: UserCounts,
     pub(super) budgets: BudgetsShared,
     /// What is wrong since when, though the last write went well.
     passed: Option<(Condition, String, Instant)>,
-    namesake: Namesake,
+    name_conflict: NameConflict,
 }
 
 impl Agent {
@@ -163,17 +163,17 @@ impl Agent {
             calls: Calls::default(),
             serving: HashMap::new(),
             served: 0,
-            online: OnlineQueries::default(),
+            online: ClusterOnlineQueries::default(),
             status: StatusQueries::default(),
             changes: Changes::default(),
             member_writes: MemberWrites::default(),
             members_lost: true,
-            comparison: None,
+            reconciliation: None,
             hooks: FilterCache::default(),
             user_counts: UserCounts::default(),
             budgets: BudgetsShared::default(),
             passed: None,
-            namesake: Namesake::default(),
+            name_conflict: NameConflict::default(),
         };
         agent.say_number();
         agent
@@ -217,7 +217,8 @@ impl Agent {
             self.answer(answered);
         }
         if let Some(store) = &self.store {
-            let uncounted = store.count_users(UserWrite { is_all: true, ..UserWrite::default() });
+            let uncounted =
+                store.count_users(UserCountsWrite { is_all: true, ..UserCountsWrite::default() });
             let uncounted = uncounted.await.map(drop);
             if let Err(error) = uncounted.and(store.leave(self.lease.clone()).await) {
                 tracing::warn!(%error, "the cluster was left without a word to the others");
@@ -249,7 +250,7 @@ impl Agent {
         self.user_counts.lose();
         self.budgets.lose_key();
         self.state.budgets.share(false);
-        self.comparison = None;
+        self.reconciliation = None;
         self.changes = Changes::default();
         self.attempts = self.attempts.saturating_add(1);
         let delay_ms = RECONNECT.jittered_ms(self.attempts, &mut self.jitter);
@@ -269,7 +270,7 @@ impl Agent {
     }
 
     /// Says these to other nodes.
-    pub(super) fn say(&mut self, messages: Vec<(To, Vec<u8>)>) {
+    pub(super) fn say(&mut self, messages: Vec<(Destination, Vec<u8>)>) {
         if let Some(store) = self.store.as_ref().filter(|_| !messages.is_empty()) {
             let sent = store.send(messages);
             self.spawn(sent);
@@ -288,8 +289,8 @@ impl Agent {
         let written = store.write_lease(self.lease.clone(), self.facts(), probe);
         self.jobs.spawn(async move {
             let begun = Instant::now();
-            let beat = written.await;
-            TaskResult::Wrote(store.number(), beat, begun.elapsed())
+            let lease_reply = written.await;
+            TaskResult::Wrote(store.number(), lease_reply, begun.elapsed())
         });
     }
 
@@ -313,7 +314,7 @@ impl Agent {
                 if self.store.as_ref().is_none_or(|store| store.number() != number) => {}
             TaskResult::Wrote(_, Err(error @ StoreError::Closed(_)), _) => self.lose_store(&error),
             TaskResult::Wrote(_, Err(error), _) => self.handle_failure(&error),
-            TaskResult::Wrote(_, Ok(beat), lag) => self.handle_beat(beat, lag),
+            TaskResult::Wrote(_, Ok(lease_reply), lag) => self.handle_lease_reply(lease_reply, lag),
             TaskResult::Sent(id) => self.handle_sent(id),
             TaskResult::Unsent(id, uids) => {
                 for uid in uids {
@@ -349,7 +350,7 @@ impl Agent {
             }
             TaskResult::MembersRead(Ok(stale)) => {
                 let waiting = (0..self.state.workers()).collect();
-                self.comparison = Some(Comparison { stale, waiting });
+                self.reconciliation = Some(Reconciliation { stale, waiting });
                 self.tell_workers(|| BusMessage::ListMembers);
             }
             TaskResult::MembersRead(Err(error)) => {
@@ -383,17 +384,17 @@ impl Agent {
                 let place = self.address.place();
                 self.set_condition(error.condition(), &format!("{place}: {error}"));
             }
-            // What was not written is found by the comparison that is due.
+            // What was not written is found by the reconciliation that is due.
             StoreError::Passed(_) | StoreError::Closed(_) => {}
         }
     }
 
-    fn handle_beat(&mut self, mut beat: Beat, lag: Duration) {
+    fn handle_lease_reply(&mut self, mut lease_reply: LeaseReply, lag: Duration) {
         (self.lag, self.attempts) = (lag, 0);
         let counters = &self.state.cluster.counters;
         counters.set(ClusterMetric::Lag, lag.as_micros() as u64);
-        match beat.written {
-            LeaseWrite::Taken => return self.handle_taken(&beat),
+        match lease_reply.written {
+            LeaseWrite::Taken => return self.handle_taken(&lease_reply),
             LeaseWrite::Renewed => {}
             LeaseWrite::Created | LeaseWrite::Revived if !self.has_joined => {
                 tracing::info!(node = self.lease.number, prefix = %self.address.prefix(), "joined the cluster");
@@ -407,32 +408,32 @@ impl Agent {
                 tracing::warn!("the lease of this node had ended: the others took it for dead");
             }
         }
-        if beat.written != LeaseWrite::Renewed || self.state.cluster.take_members_dropped() {
+        if lease_reply.written != LeaseWrite::Renewed || self.state.cluster.take_members_dropped() {
             self.members_lost = true;
         }
         self.has_joined = true;
         self.expire_served();
-        for dead in std::mem::take(&mut beat.dead) {
+        for dead in std::mem::take(&mut lease_reply.dead) {
             self.sweep(dead);
         }
         if std::mem::take(&mut self.members_lost) {
             self.compare_members();
         }
-        if beat.written != LeaseWrite::Renewed {
+        if lease_reply.written != LeaseWrite::Renewed {
             self.user_counts.lose();
             self.budgets.lose_key();
         }
-        self.follow_changes(beat.log);
+        self.follow_changes(lease_reply.log);
         let tokens = tokens_of(&self.state);
-        let other = beat.nodes.values().find(|node| {
+        let other = lease_reply.nodes.values().find(|node| {
             node.is_alive() && node.facts.tokens != tokens && node.uid != self.lease.uid
         });
         let other = other.map(|node| {
             format!("{} at {} verifies other tokens", node.facts.name, node.facts.client_addr)
         });
-        std::mem::swap(&mut self.nodes, &mut beat.nodes);
+        std::mem::swap(&mut self.nodes, &mut lease_reply.nodes);
         self.state.cluster.set_nodes(self.nodes.clone(), self.state.uptime_ms());
-        for node in beat.nodes.values() {
+        for node in lease_reply.nodes.values() {
             let lives = self.nodes.values().any(|of| of.uid == node.uid && of.is_alive());
             if !lives {
                 self.give_up_on(node);
@@ -440,7 +441,7 @@ impl Agent {
         }
         self.write_users();
         self.follow_budgets();
-        let namesake = self.namesake.find(
+        let name_conflict = self.name_conflict.find(
             Instant::now(),
             &self.lease.uid,
             self.state.settings.load().node_name(),
@@ -458,7 +459,7 @@ impl Agent {
                         let (condition, why) = Condition::of_settings(&fault);
                         self.set_condition(condition, why);
                     }
-                    None => match namesake {
+                    None => match name_conflict {
                         Some(why) => self.set_condition(Condition::NameTaken, &why),
                         None => self.set_condition(Condition::Member, ""),
                     },
@@ -478,9 +479,9 @@ impl Agent {
     }
 
     /// Another node has the number: this one takes a free one.
-    fn handle_taken(&mut self, beat: &Beat) {
+    fn handle_taken(&mut self, lease_reply: &LeaseReply) {
         if self.lease.is_wanted
-            && let Some(holder) = beat.nodes.get(&self.lease.number)
+            && let Some(holder) = lease_reply.nodes.get(&self.lease.number)
         {
             let why = format!(
                 "{} at {} holds node number {}; this node takes a free one",
@@ -491,7 +492,7 @@ impl Agent {
                 Some((Condition::NumberTaken, why, Instant::now() + 1_000 * PASSED_SHOWN));
         }
         self.lease.is_wanted = false;
-        let taken: HashSet<u16> = beat.nodes.keys().copied().collect();
+        let taken: HashSet<u16> = lease_reply.nodes.keys().copied().collect();
         // 4,095 numbers, of which a day's starts have taken some.
         self.lease.number = std::iter::repeat_with(random_number)
             .take(1_000)
@@ -557,29 +558,29 @@ impl Agent {
 
     fn handle_bus(&mut self, worker: usize, message: BusMessage) {
         match message {
-            BusMessage::ClusterAsk { token, ask } => {
+            BusMessage::ClusterRequest { token, request } => {
                 let origin = CallOrigin { worker, token };
-                match *ask {
-                    ClusterAsk::Command { method, request, to } => {
+                match *request {
+                    ClusterRequest::Command { method, request, to } => {
                         self.ask_nodes(origin, method, request, &to);
                     }
-                    ClusterAsk::Presence { channel, bytes_max } => {
+                    ClusterRequest::Presence { channel, bytes_max } => {
                         self.read_presence(origin, &channel, Some(bytes_max));
                     }
-                    ClusterAsk::PresenceStats { channel } => {
+                    ClusterRequest::PresenceStats { channel } => {
                         self.read_presence(origin, &channel, None);
                     }
                 }
             }
             BusMessage::OnlineQuery { request_id, users } => self.ask_online(request_id, &users),
             BusMessage::StatusQuery { request_id, page } => self.ask_status(request_id, page),
-            BusMessage::ChangeAsk(ask) => self.handle_change_ask(ask),
+            BusMessage::SharedChangeRequest(request) => self.handle_change_request(request),
             BusMessage::OnlineReply { request_id, online } => {
                 self.handle_worker_online(request_id, online);
             }
             BusMessage::Members(report) => self.handle_members(worker, *report),
             BusMessage::UsersChanged => self.write_users(),
-            BusMessage::ClusterReply { request_id, response } => {
+            BusMessage::NodeReply { request_id, response } => {
                 self.handle_served(request_id, &response);
             }
             _ => {}
@@ -644,7 +645,9 @@ impl Agent {
     }
 }
 
-async fn next_message(messages: &mut Option<mpsc::UnboundedReceiver<Payload>>) -> Option<Payload> {
+async fn next_message(
+    messages: &mut Option<mpsc::UnboundedReceiver<RawMessage>>,
+) -> Option<RawMessage> {
     match messages {
         Some(messages) => messages.recv().await,
         None => std::future::pending().await,

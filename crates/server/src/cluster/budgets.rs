@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::agent::{Agent, TaskResult};
 use super::message::{BudgetsUsed, NodeMessage};
 use super::state::ClusterMetric;
-use super::store::{StoreError, To};
+use super::store::{Destination, StoreError};
 
 /// Between two announcements of a node.
 const EVERY: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ impl Agent {
         let budgets = BudgetsUsed { check: self.state.budgets.key_check(), used: of.used };
         let message = NodeMessage { budgets: Some(budgets), ..NodeMessage::from(&self.lease.uid) };
         let message = message.encode();
-        self.say(vec![(To::All, message)]);
+        self.say(vec![(Destination::All, message)]);
     }
 
     /// Another node has used something.

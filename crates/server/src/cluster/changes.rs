@@ -23,7 +23,9 @@ use super::log_position::LogPosition;
 use super::message::{NodeMessage, VERSION};
 use super::store::{LogClaim, LogEntry, LogPart, StoreError};
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ChangeAsk, ChangeNews, ChangeOffer, ChangeRefusal, SharedChange};
+use crate::cluster_message::{
+    ClaimError, SharedChange, SharedChangeBatch, SharedChangeEvent, SharedChangeRequest,
+};
 
 /// The name of the call between nodes: there is a new change in the log.
 pub(super) const CALL: &str = "settings";
@@ -56,34 +58,34 @@ pub(super) enum ChangesDone {
 
 impl Agent {
     /// What the admin thread wants for a change of all nodes.
-    pub(super) fn handle_change_ask(&mut self, ask: ChangeAsk) {
-        match ask {
-            ChangeAsk::Claim { hold_ms } => self.claim(hold_ms),
-            ChangeAsk::Release => {
+    pub(super) fn handle_change_request(&mut self, request: SharedChangeRequest) {
+        match request {
+            SharedChangeRequest::Claim { hold_ms } => self.claim(hold_ms),
+            SharedChangeRequest::Release => {
                 self.changes.claimed = None;
                 if let Some(store) = &self.store {
                     let released = store.release_log();
                     self.spawn(released);
                 }
             }
-            ChangeAsk::Append(change) => {
+            SharedChangeRequest::Append(change) => {
                 if let Err(why) = self.append(&change) {
-                    self.tell_admin(ChangeNews::Unkept(why.to_owned()));
+                    self.tell_admin(SharedChangeEvent::Unkept(why.to_owned()));
                 }
             }
         }
     }
 
-    fn tell_admin(&self, news: ChangeNews) {
-        let news = BusMessage::ChangeNews(Box::new(news));
-        let _ = self.to_workers.send((self.state.admin_endpoint(), news));
+    fn tell_admin(&self, event: SharedChangeEvent) {
+        let event = BusMessage::SharedChangeEvent(Box::new(event));
+        let _ = self.to_workers.send((self.state.admin_endpoint(), event));
     }
 
     fn claim(&mut self, hold_ms: u64) {
         let (Some(store), true) = (&self.store, self.has_joined) else {
             let server = self.address.server();
             let why = format!("{server} does not answer, or this node has not joined yet");
-            return self.tell_admin(ChangeNews::Refused(ChangeRefusal::Unreachable(why)));
+            return self.tell_admin(SharedChangeEvent::Refused(ClaimError::Unreachable(why)));
         };
         let claimed = store.claim_log(hold_ms, self.changes.read.unwrap_or_default());
         self.jobs.spawn(async move { TaskResult::Changes(ChangesDone::Claimed(claimed.await)) });
@@ -152,13 +154,13 @@ impl Agent {
             ChangesDone::Claimed(Ok(claim)) => self.handle_claimed(&claim),
             ChangesDone::Claimed(Err(error)) => {
                 let why = format!("{}: {error}", self.address.server());
-                self.tell_admin(ChangeNews::Refused(ChangeRefusal::Unreachable(why)));
+                self.tell_admin(SharedChangeEvent::Refused(ClaimError::Unreachable(why)));
                 self.handle_failure(&error);
             }
             ChangesDone::Appended(id, at, Ok(true)) => {
                 self.changes.read = Some(at);
                 self.state.cluster.set_log_revision(at.revision);
-                self.tell_admin(ChangeNews::Kept { log: at.id, revision: at.revision });
+                self.tell_admin(SharedChangeEvent::Kept { log: at.id, revision: at.revision });
                 self.handle_announced(id, true);
             }
             ChangesDone::Appended(id, _, appended) => {
@@ -170,7 +172,7 @@ impl Agent {
                     }
                     Ok(_) => "it took so long that another node may have made one".to_owned(),
                 };
-                self.tell_admin(ChangeNews::Unkept(why));
+                self.tell_admin(SharedChangeEvent::Unkept(why));
                 if let Err(error) = appended {
                     self.handle_failure(&error);
                 }
@@ -184,18 +186,20 @@ impl Agent {
     }
 
     fn handle_claimed(&mut self, claim: &LogClaim) {
-        let news = match *claim {
+        let event = match *claim {
             LogClaim::Claimed(log) => {
                 self.changes.claimed = Some(self.next_position(log));
-                ChangeNews::Claimed
+                SharedChangeEvent::Claimed
             }
-            LogClaim::UnderWay(log) => ChangeNews::Refused(ChangeRefusal::UnderWay(log.revision)),
+            LogClaim::UnderWay(log) => {
+                SharedChangeEvent::Refused(ClaimError::UnderWay(log.revision))
+            }
             LogClaim::Behind(log) => {
                 self.read_changes(None);
-                ChangeNews::Refused(ChangeRefusal::Behind(log.revision))
+                SharedChangeEvent::Refused(ClaimError::Behind(log.revision))
             }
         };
-        self.tell_admin(news);
+        self.tell_admin(event);
     }
 
     fn offer_changes(&mut self, for_whom: Option<(Arc<str>, u64)>, again: bool, part: LogPart) {
@@ -216,8 +220,8 @@ impl Agent {
         if let Some((uid, id)) = for_whom {
             self.serving.insert(request_id, (uid, id, Instant::now()));
         }
-        let offer = ChangeOffer { request_id, log: log.id, changes, since, again };
-        self.tell_admin(ChangeNews::Offer(offer));
+        let offer = SharedChangeBatch { request_id, log: log.id, changes, since, again };
+        self.tell_admin(SharedChangeEvent::Offer(offer));
     }
 
     fn seal(&self) -> Option<Seal> {

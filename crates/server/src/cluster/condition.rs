@@ -2,7 +2,7 @@
 
 use dunlin_config::EngineKind;
 
-use crate::cluster_message::SettingsFault;
+use crate::cluster_message::OutOfSync;
 
 /// Where a node stands in its cluster. The worst of what holds is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,10 +196,10 @@ impl Condition {
     }
 
     /// Of a node that does not run all that is in the cluster's log.
-    pub(super) fn of_settings(fault: &SettingsFault) -> (Condition, &str) {
+    pub(super) fn of_settings(fault: &OutOfSync) -> (Condition, &str) {
         match fault {
-            SettingsFault::Refused(why) => (Condition::SettingsRefused, why),
-            SettingsFault::Missed(why) => (Condition::SettingsMissed, why),
+            OutOfSync::Refused(why) => (Condition::SettingsRefused, why),
+            OutOfSync::Missed(why) => (Condition::SettingsMissed, why),
         }
     }
 }

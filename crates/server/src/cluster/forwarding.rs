@@ -11,10 +11,10 @@ use super::calls::{CallOrigin, CompletedCall};
 use super::kept;
 use super::message::NodeMessage;
 use super::state::ClusterMetric;
-use super::store::To;
+use super::store::Destination;
 use crate::api::Method;
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterAnswer, ClusterCommand, Recipients};
+use crate::cluster_message::{ClusterCommand, ClusterReply, TargetNodes};
 
 /// Stands for the store among the nodes that a call waits for: it keeps the call for those that are away.
 const KEPT: &str = "kept";
@@ -28,7 +28,7 @@ impl Agent {
         origin: CallOrigin,
         method: Method,
         request: Arc<[u8]>,
-        to: &Recipients,
+        to: &TargetNodes,
     ) {
         let own = &self.lease.uid;
         let living = || self.nodes.values().filter(|node| node.is_alive() && node.uid != *own);
@@ -36,9 +36,9 @@ impl Agent {
             |number| number == self.lease.number || living().any(|node| node.number == number);
         let only = match to {
             // Whose number is not known may be a node that has had another.
-            Recipients::Holder(number) if is_known(*number) => Some(std::slice::from_ref(number)),
-            Recipients::All | Recipients::Holder(_) => None,
-            Recipients::Nodes(numbers) => Some(&**numbers),
+            TargetNodes::Holder(number) if is_known(*number) => Some(std::slice::from_ref(number)),
+            TargetNodes::All | TargetNodes::Holder(_) => None,
+            TargetNodes::Nodes(numbers) => Some(&**numbers),
         };
         let is_asked = |number| only.is_none_or(|only| only.contains(&number));
         let (to_all, is_elsewhere) = (only.is_none(), !is_asked(self.lease.number));
@@ -86,7 +86,9 @@ impl Agent {
             };
             let message = message.encode();
             let others = asked.iter().filter(|uid| &***uid != KEPT);
-            let to = others.map(|uid| if to_all { To::All } else { To::Node(Arc::clone(uid)) });
+            let to = others.map(|uid| {
+                if to_all { Destination::All } else { Destination::Node(Arc::clone(uid)) }
+            });
             let messages = to.take(if to_all { 1 } else { usize::MAX });
             let sent = store.send(messages.map(|to| (to, message.clone())).collect());
             let kept = kept_as.zip(kept::stored(method, &request));
@@ -158,7 +160,7 @@ impl Agent {
         let Ok(response) = serde_json::from_slice(response) else { return };
         let message =
             NodeMessage { id, response: Some(response), ..NodeMessage::from(&self.lease.uid) };
-        self.say(vec![(To::Node(uid.into()), message.encode())]);
+        self.say(vec![(Destination::Node(uid.into()), message.encode())]);
     }
 
     /// A call has its answer.
@@ -166,16 +168,16 @@ impl Agent {
         if !answered.is_complete {
             self.state.cluster.counters.count(ClusterMetric::CallsIncomplete);
         }
-        self.answer_worker(answered.origin, ClusterAnswer::Command(answered.result));
+        self.answer_worker(answered.origin, ClusterReply::Command(answered.result));
     }
 
     pub(super) fn answer_worker(
         &self,
         CallOrigin { worker, token }: CallOrigin,
-        answer: ClusterAnswer,
+        reply: ClusterReply,
     ) {
-        let answer = BusMessage::ClusterAnswer { token, answer: Box::new(answer) };
-        let _ = self.to_workers.send((worker, answer));
+        let message = BusMessage::ClusterReply { token, reply: Box::new(reply) };
+        let _ = self.to_workers.send((worker, message));
     }
 
     /// Reads what was revoked while this node was not there, and carries it out.

@@ -12,7 +12,7 @@ use super::agent::{Agent, Input};
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{
-    ChangeAsk, ChangeNews, ChangeRefusal, ClusterAnswer, ClusterAsk, ClusterStatus,
+    ClaimError, ClusterReply, ClusterRequest, ClusterStatus, SharedChangeEvent, SharedChangeRequest,
 };
 use crate::state::ServerState;
 
@@ -100,15 +100,15 @@ impl ClusterHandle {
             None => Input::Bus(worker, message),
         };
         let answer = match refused {
-            Input::Bus(_, BusMessage::ClusterAsk { token, ask }) => {
+            Input::Bus(_, BusMessage::ClusterRequest { token, request }) => {
                 let why = "this node is not in touch with its cluster; try again";
                 let error = ApiErrorCode::Internal.with_reason(why);
-                let answer = match *ask {
-                    ClusterAsk::Command { .. } => ClusterAnswer::Command(Err(error)),
-                    ClusterAsk::Presence { .. } => ClusterAnswer::Presence(Err(error)),
-                    ClusterAsk::PresenceStats { .. } => ClusterAnswer::PresenceStats(Err(error)),
+                let reply = match *request {
+                    ClusterRequest::Command { .. } => ClusterReply::Command(Err(error)),
+                    ClusterRequest::Presence { .. } => ClusterReply::Presence(Err(error)),
+                    ClusterRequest::PresenceStats { .. } => ClusterReply::PresenceStats(Err(error)),
                 };
-                BusMessage::ClusterAnswer { token, answer: Box::new(answer) }
+                BusMessage::ClusterReply { token, reply: Box::new(reply) }
             }
             Input::Bus(_, BusMessage::OnlineQuery { request_id, .. }) => {
                 BusMessage::OnlineReply { request_id, online: Vec::new() }
@@ -120,13 +120,13 @@ impl ClusterHandle {
                 }
                 BusMessage::ClusterStatus(Box::new(status))
             }
-            Input::Bus(_, BusMessage::ChangeAsk(ChangeAsk::Append(_))) => {
+            Input::Bus(_, BusMessage::SharedChangeRequest(SharedChangeRequest::Append(_))) => {
                 let why = "this node is not in touch with its cluster".to_owned();
-                BusMessage::ChangeNews(Box::new(ChangeNews::Unkept(why)))
+                BusMessage::SharedChangeEvent(Box::new(SharedChangeEvent::Unkept(why)))
             }
-            Input::Bus(_, BusMessage::ChangeAsk(ChangeAsk::Claim { .. })) => {
-                let refusal = ChangeRefusal::Unreachable("it has not joined it yet".to_owned());
-                BusMessage::ChangeNews(Box::new(ChangeNews::Refused(refusal)))
+            Input::Bus(_, BusMessage::SharedChangeRequest(SharedChangeRequest::Claim { .. })) => {
+                let refusal = ClaimError::Unreachable("it has not joined it yet".to_owned());
+                BusMessage::SharedChangeEvent(Box::new(SharedChangeEvent::Refused(refusal)))
             }
             Input::Bus(_, BusMessage::Members(_)) => return self.state.cluster.drop_members(),
             _ => return,

@@ -97,7 +97,7 @@ pub(super) enum LeaseWrite {
 
 /// The answer to a write.
 #[derive(Debug)]
-pub(super) struct Beat {
+pub(super) struct LeaseReply {
     pub(super) written: LeaseWrite,
     /// All nodes whose entries are there, by number; this one too.
     pub(super) nodes: BTreeMap<u16, Node>,

@@ -2,26 +2,26 @@
 
 use std::collections::VecDeque;
 
-use super::members::EdgedChange;
+use super::members::TrackedChange;
 
-/// Changes that wait or are out, beside those that were listed for a comparison. Beyond it they are compared with what it has,
+/// Changes that wait or are out, beside those that were listed for a reconciliation. Beyond it they are compared with what it has,
 /// once it answers.
 const PENDING_MAX: usize = 1 << 18;
 /// Changes that are out.
 const IN_FLIGHT_MAX: usize = 1 << 15;
 
-/// Changes that wait, and how many are out. However many a comparison lists, they leave a part after the other.
+/// Changes that wait, and how many are out. However many a reconciliation lists, they leave a part after the other.
 #[derive(Default)]
 pub(super) struct MemberWrites {
-    due: VecDeque<EdgedChange>,
+    due: VecDeque<TrackedChange>,
     in_flight: usize,
-    /// How many were listed for comparisons since nothing waited.
+    /// How many were listed for reconciliations since nothing waited.
     listed: usize,
 }
 
 impl MemberWrites {
     /// Changes that workers report. False: there are too many, and none of those that wait is written.
-    pub(super) fn add(&mut self, changes: Vec<EdgedChange>) -> bool {
+    pub(super) fn add(&mut self, changes: Vec<TrackedChange>) -> bool {
         if self.count() + changes.len() > PENDING_MAX + self.listed {
             self.clear();
             return false;
@@ -30,14 +30,14 @@ impl MemberWrites {
         true
     }
 
-    /// What a comparison lists, as many as there are.
-    pub(super) fn add_listed(&mut self, changes: Vec<EdgedChange>) {
+    /// What a reconciliation lists, as many as there are.
+    pub(super) fn add_listed(&mut self, changes: Vec<TrackedChange>) {
         self.listed += changes.len();
         self.due.extend(changes);
     }
 
     /// The changes that may leave now.
-    pub(super) fn take(&mut self) -> Vec<EdgedChange> {
+    pub(super) fn take(&mut self) -> Vec<TrackedChange> {
         let room = IN_FLIGHT_MAX - self.in_flight.min(IN_FLIGHT_MAX);
         let taken: Vec<_> = self.due.drain(..room.min(self.due.len())).collect();
         self.in_flight += taken.len();
@@ -52,7 +52,7 @@ impl MemberWrites {
         }
     }
 
-    /// Forgets what waits: a comparison is due.
+    /// Forgets what waits: a reconciliation is due.
     pub(super) fn clear(&mut self) {
         self.due.clear();
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use dunlin_hub::{ClientInfo, SessionId};
 
-    fn changes(count: usize) -> Vec<EdgedChange> {
+    fn changes(count: usize) -> Vec<TrackedChange> {
         let info = ClientInfo {
             foreign_client: None,
             client: SessionId::from_u64(0).expect("an id"),
@@ -87,7 +87,7 @@ mod tests {
 
     /// A worker with more members than may be out at once was never repaired: its list was dropped, and asked for again.
     #[test]
-    fn a_comparison_writes_however_many_there_are_and_what_comes_meanwhile_behind_them() {
+    fn a_reconciliation_writes_however_many_there_are_and_what_comes_meanwhile_behind_them() {
         let mut writes = MemberWrites::default();
         writes.add_listed(changes(PENDING_MAX + 5));
         assert!(writes.add(changes(7)), "what is listed takes nothing of the bound");

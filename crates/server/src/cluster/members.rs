@@ -16,16 +16,16 @@ use super::message::{MemberChange, StoredMember};
 use crate::api::{ApiError, ApiErrorCode};
 
 /// Members as they are stored, by channel and session.
-pub(super) type Listed = BTreeMap<(Arc<str>, u64), StoredMember>;
+pub(super) type MembersByChannel = BTreeMap<(Arc<str>, u64), StoredMember>;
 
 /// What an entry takes in an answer beside its texts.
 const ENTRY_BYTES: usize = 128;
 
 /// A change, and whether it is the first that came, or the last that went, of the channel's members in this process.
-pub(super) type EdgedChange = (MemberChange, bool);
+pub(super) type TrackedChange = (MemberChange, bool);
 
 /// A change of the process `uid` that a worker has reported.
-pub(super) fn change(uid: &Arc<str>, event: &MemberEvent) -> EdgedChange {
+pub(super) fn change(uid: &Arc<str>, event: &MemberEvent) -> TrackedChange {
     let change = MemberChange {
         channel: Arc::clone(&event.channel),
         client: event.info.client.to_u64(),
@@ -40,29 +40,29 @@ pub(super) fn change(uid: &Arc<str>, event: &MemberEvent) -> EdgedChange {
 }
 
 /// All of these have gone.
-pub(super) fn all_gone(listed: Listed) -> Vec<EdgedChange> {
+pub(super) fn all_gone(listed: MembersByChannel) -> Vec<TrackedChange> {
     let gone = |((channel, client), member)| {
         (MemberChange { channel, client, joined: false, member }, false)
     };
     listed.into_iter().map(gone).collect()
 }
 
-/// The comparison of this node's members with what the store has of them.
+/// The reconciliation of the members that this node has with those that the store has of it.
 #[derive(Default)]
-pub(super) struct Comparison {
+pub(super) struct Reconciliation {
     /// Stored, and not listed by any worker so far.
-    pub(super) stale: Listed,
+    pub(super) stale: MembersByChannel,
     /// Workers that have not listed their members.
     pub(super) waiting: HashSet<usize>,
 }
 
-impl Comparison {
+impl Reconciliation {
     /// A worker has listed its members. Gives what is to be removed, once all have.
     pub(super) fn handle_list(
         &mut self,
         worker: usize,
-        listed: &[EdgedChange],
-    ) -> Option<Vec<EdgedChange>> {
+        listed: &[TrackedChange],
+    ) -> Option<Vec<TrackedChange>> {
         for (change, _) in listed {
             self.stale.remove(&(Arc::clone(&change.channel), change.client));
         }

@@ -20,7 +20,7 @@ mod log_position;
 mod member_writes;
 mod members;
 mod message;
-mod names;
+mod name_conflict;
 mod nats;
 mod online;
 mod presence;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::agent::Agent;
 use super::message::NodeMessage;
-use super::store::To;
+use super::store::Destination;
 use crate::bus_message::BusMessage;
 
 /// The name of the call between nodes; it is no method of the server API.
@@ -28,7 +28,7 @@ struct Places {
 
 /// Questions under way, by their ids.
 #[derive(Default)]
-pub(super) struct OnlineQueries {
+pub(super) struct ClusterOnlineQueries {
     /// Questions that this node's workers were asked.
     begun: u64,
     /// Of this node's push thread.
@@ -53,7 +53,7 @@ struct ServedQuery {
     online: BTreeSet<u32>,
 }
 
-impl OnlineQueries {
+impl ClusterOnlineQueries {
     /// When the first that this node has asked has waited long enough.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.asked.values().map(|asked| asked.deadline).min()
@@ -104,7 +104,7 @@ impl Agent {
             request: Some(&request),
             ..NodeMessage::from(&self.lease.uid)
         };
-        self.say(vec![(To::All, message.encode())]);
+        self.say(vec![(Destination::All, message.encode())]);
     }
 
     /// A node has answered. False: it was another call's answer.
@@ -177,7 +177,7 @@ mod tests {
     /// number, for the two were counted apart; and the question waited for its deadline.
     #[test]
     fn an_answer_belongs_to_the_question_with_its_id_whatever_it_says() {
-        let mut queries = OnlineQueries::default();
+        let mut queries = ClusterOnlineQueries::default();
         let waiting = ["a", "b"].map(Arc::from).into();
         let asked = AskedQuery {
             request_id: 9,

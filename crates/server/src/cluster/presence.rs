@@ -12,10 +12,10 @@ use super::calls::CallOrigin;
 use super::members::{self, bounded, counted};
 use super::message::{MemberChange, NodeMessage, unix_ms};
 use super::state::ClusterMetric;
-use super::store::{ChannelMembers, To};
+use super::store::{ChannelMembers, Destination};
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterAnswer, MembersReport, RemoteMember};
+use crate::cluster_message::{ClusterReply, MembersReport, RemoteMember};
 
 /// Members whose coming and going is announced in one message.
 const MEMBERS_A_MESSAGE: usize = 256;
@@ -25,7 +25,7 @@ impl Agent {
         match report {
             MembersReport::Changed(events) => {
                 let uid = &self.lease.uid;
-                // Without a connection, or before the lease is written on it, they are found by the comparison that is due.
+                // Without a connection, or before the lease is written on it, they are found by the reconciliation that is due.
                 if self.members_lost {
                     return;
                 }
@@ -39,13 +39,14 @@ impl Agent {
                 let uid = &self.lease.uid;
                 let listed: Vec<_> =
                     events.iter().map(|event| members::change(uid, event)).collect();
-                let stale = self.comparison.as_mut().and_then(|of| of.handle_list(worker, &listed));
+                let stale =
+                    self.reconciliation.as_mut().and_then(|of| of.handle_list(worker, &listed));
                 if self.members_lost {
                     return;
                 }
                 self.member_writes.add_listed(listed);
                 if let Some(stale) = stale {
-                    self.comparison = None;
+                    self.reconciliation = None;
                     self.member_writes.add_listed(stale);
                 }
                 self.write_due_members();
@@ -131,10 +132,13 @@ impl Agent {
         self.say(self.announcements(changes));
     }
 
-    fn announcements(&self, changes: &[MemberChange]) -> Vec<(To, Vec<u8>)> {
+    fn announcements(&self, changes: &[MemberChange]) -> Vec<(Destination, Vec<u8>)> {
         let message = |members: &[MemberChange]| {
             let members = members.to_vec();
-            (To::All, NodeMessage { members, ..NodeMessage::from(&self.lease.uid) }.encode())
+            (
+                Destination::All,
+                NodeMessage { members, ..NodeMessage::from(&self.lease.uid) }.encode(),
+            )
         };
         changes.chunks(MEMBERS_A_MESSAGE).map(message).collect()
     }
@@ -161,8 +165,8 @@ impl Agent {
         bytes_max: Option<usize>,
     ) {
         let answer = move |present: Result<_, _>| match bytes_max {
-            Some(max) => ClusterAnswer::Presence(present.and_then(|all| bounded(all, max))),
-            None => ClusterAnswer::PresenceStats(present.map(|all| counted(&all))),
+            Some(max) => ClusterReply::Presence(present.and_then(|all| bounded(all, max))),
+            None => ClusterReply::PresenceStats(present.map(|all| counted(&all))),
         };
         let unknown = |why: &dyn std::fmt::Display| {
             let why = format_args!("presence on other nodes is unknown: {why}");

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::address::Address;
 use super::condition::Condition;
 use super::lease::Node;
-use crate::cluster_message::SettingsFault;
+use crate::cluster_message::OutOfSync;
 
 /// No number: this node is alone, and `server.node` is its number.
 const NO_NUMBER: u16 = u16::MAX;
@@ -48,7 +48,7 @@ pub(crate) struct ClusterState {
     members_dropped: AtomicBool,
     view: Mutex<View>,
     /// Written by the admin thread alone.
-    settings: Mutex<(ClusterPosition, Option<SettingsFault>)>,
+    settings: Mutex<(ClusterPosition, Option<OutOfSync>)>,
 }
 
 #[derive(Debug, Default)]
@@ -80,12 +80,12 @@ impl Default for ClusterState {
 
 impl ClusterState {
     /// How far this node has followed the changes of all nodes' settings, and why not further.
-    pub(crate) fn set_settings(&self, position: ClusterPosition, fault: Option<SettingsFault>) {
+    pub(crate) fn set_settings(&self, position: ClusterPosition, fault: Option<OutOfSync>) {
         self.counters.set(ClusterMetric::SettingsRevision, position.revision);
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = (position, fault);
     }
 
-    pub(super) fn settings(&self) -> (ClusterPosition, Option<SettingsFault>) {
+    pub(super) fn settings(&self) -> (ClusterPosition, Option<OutOfSync>) {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::agent::Agent;
 use super::message::NodeMessage;
-use super::store::To;
+use super::store::Destination;
 use crate::api::ApiErrorCode;
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ChangeNews, ClusterStatus, NodeStatus, StatusPage};
+use crate::cluster_message::{ClusterStatus, NodeStatus, SharedChangeEvent, StatusPage};
 
 /// The name of the call between nodes; it is no method of the server API.
 pub(super) const CALL: &str = "status";
@@ -63,7 +63,7 @@ impl Agent {
             ..NodeMessage::from(&self.lease.uid)
         };
         let payload = message.encode();
-        let to = query.waiting.keys().map(|uid| To::Node(Arc::clone(uid)));
+        let to = query.waiting.keys().map(|uid| Destination::Node(Arc::clone(uid)));
         let messages = to.map(|to| (to, payload.clone())).collect();
         self.status.0.insert(id, query);
         self.say(messages);
@@ -132,7 +132,7 @@ impl Agent {
             status.unreachable.push("nodes that are not known yet".into());
         }
         let answer = match is_change {
-            true => BusMessage::ChangeNews(Box::new(ChangeNews::Answered(status))),
+            true => BusMessage::SharedChangeEvent(Box::new(SharedChangeEvent::Answered(status))),
             false => BusMessage::ClusterStatus(Box::new(status)),
         };
         let _ = self.to_workers.send((self.state.admin_endpoint(), answer));

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use dunlin_hub::ClientInfo;
 
 use super::condition::Condition;
-use super::lease::{Beat, Facts, Lease};
+use super::lease::{Facts, Lease, LeaseReply};
 use super::log_position::LogPosition;
-use super::members::{EdgedChange, Listed};
+use super::members::{MembersByChannel, TrackedChange};
 use super::message::{MemberChange, StoredMember};
 
 /// What comes of an operation.
-pub(super) type Begun<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+pub(super) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 /// Why an operation was not carried out, or is not known to have been.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,14 +47,14 @@ impl StoreError {
 
 /// Whom a message is for.
 #[derive(Clone, Debug)]
-pub(super) enum To {
+pub(super) enum Destination {
     All,
     /// One process, by its uid.
     Node(Arc<str>),
 }
 
 /// What a node was sent.
-pub(super) type Payload = Box<[u8]>;
+pub(super) type RawMessage = Box<[u8]>;
 
 /// Calls that are kept, each with its name.
 pub(super) type KeptCalls = Vec<(Box<str>, Vec<u8>)>;
@@ -98,7 +98,7 @@ pub(super) struct LogPart {
 
 /// Counts of users' connections that a process writes.
 #[derive(Default)]
-pub(super) struct UserWrite {
+pub(super) struct UserCountsWrite {
     /// Users and their connections here; 0: none.
     pub(super) users: Vec<(Box<str>, u32)>,
     /// What is not among them is removed.
@@ -113,62 +113,62 @@ pub(super) trait Store: Send + Sync {
     fn number(&self) -> u64;
 
     /// Says these to other nodes, in order.
-    fn send(&self, messages: Vec<(To, Vec<u8>)>) -> Begun<()>;
+    fn send(&self, messages: Vec<(Destination, Vec<u8>)>) -> StoreFuture<()>;
 
     /// Takes the number or prolongs the lease on it, and reads who else is there. From now on this connection alone writes members
     /// and keeps calls for its process. `probe` is said to the process itself once.
-    fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> Begun<Beat>;
+    fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> StoreFuture<LeaseReply>;
 
     /// Ends the lease: the node has left. Its number is given to nobody for a day; what it has left behind the others sweep.
-    fn leave(&self, lease: Lease) -> Begun<()>;
+    fn leave(&self, lease: Lease) -> StoreFuture<()>;
 
     /// Writes what has changed on this node. Says of each whether it has changed anything in the store.
-    fn write_members(&self, changes: &[EdgedChange]) -> Begun<Vec<bool>>;
+    fn write_members(&self, changes: &[TrackedChange]) -> StoreFuture<Vec<bool>>;
 
     /// All members of this process.
-    fn own_members(&self) -> Begun<Listed>;
+    fn own_members(&self) -> StoreFuture<MembersByChannel>;
 
     /// Who is in a channel, those of dead processes among them.
-    fn members_in(&self, channel: &str) -> Begun<ChannelMembers>;
+    fn members_in(&self, channel: &str) -> StoreFuture<ChannelMembers>;
 
     /// Removes what a dead process has left, if no other node does; a claim on that holds for `claim_ms`. Gives the members that were
     /// removed and are to be announced, those among them that an earlier sweep has not come to announce; then
     /// [`Store::forget`] ends the sweep.
-    fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> Begun<Option<Vec<MemberChange>>>;
+    fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> StoreFuture<Option<Vec<MemberChange>>>;
 
     /// Forgets a dead process whose members were announced, unless it lives again.
-    fn forget(&self, dead: Arc<str>) -> Begun<()>;
+    fn forget(&self, dead: Arc<str>) -> StoreFuture<()>;
 
     /// Writes how many connections of users this process has. Gives for each user how many the others have; nothing, if the store does
     /// not count them.
-    fn count_users(&self, _: UserWrite) -> Begun<Vec<u64>> {
+    fn count_users(&self, _: UserCountsWrite) -> StoreFuture<Vec<u64>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
     /// The key of all nodes that names of budgets are hashed by: `made`, if there was none. `None`: the store has no place for one, and
     /// budgets are each node's own.
-    fn budgets_key(&self, _made: [u8; 16]) -> Begun<Option<[u8; 16]>> {
+    fn budgets_key(&self, _made: [u8; 16]) -> StoreFuture<Option<[u8; 16]>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
     /// Keeps a call for nodes that are away, in place of an earlier one under the same name.
-    fn keep(&self, name: &str, call: Vec<u8>) -> Begun<()>;
+    fn keep(&self, name: &str, call: Vec<u8>) -> StoreFuture<()>;
 
     /// The calls that are kept, by their names.
-    fn kept(&self) -> Begun<KeptCalls>;
+    fn kept(&self) -> StoreFuture<KeptCalls>;
 
     /// Removes calls that are over.
-    fn drop_kept(&self, names: Vec<Box<str>>) -> Begun<()>;
+    fn drop_kept(&self, names: Vec<Box<str>>) -> StoreFuture<()>;
 
     /// Asks for the right to append to the log of settings, for so long at most, as one who has read up to `read`.
-    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> Begun<LogClaim>;
+    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> StoreFuture<LogClaim>;
 
     /// Gives the right back.
-    fn release_log(&self) -> Begun<()>;
+    fn release_log(&self) -> StoreFuture<()>;
 
     /// Appends a change. False: the right to do so had ended.
-    fn append_log(&self, entry: LogEntry) -> Begun<bool>;
+    fn append_log(&self, entry: LogEntry) -> StoreFuture<bool>;
 
     /// What the log has behind what is known of it.
-    fn read_log(&self, known: LogPosition) -> Begun<LogPart>;
+    fn read_log(&self, known: LogPosition) -> StoreFuture<LogPart>;
 }

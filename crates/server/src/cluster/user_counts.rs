@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::agent::{Agent, TaskResult};
-use super::store::{StoreError, UserWrite};
+use super::store::{StoreError, UserCountsWrite};
 use crate::bus_message::BusMessage;
 use crate::user_connections::{UserConnections, UserCount};
 
@@ -65,7 +65,7 @@ impl Agent {
         let others = living.filter(|node| node.uid != self.lease.uid);
         let others = others.map(|node| Arc::clone(&node.uid)).collect();
         let written = users.iter().map(|of| (of.user.clone(), of.connections)).collect();
-        let counted = store.count_users(UserWrite { users: written, is_all, others });
+        let counted = store.count_users(UserCountsWrite { users: written, is_all, others });
         self.jobs.spawn(async move { TaskResult::UsersWritten(users, counted.await) });
     }
 

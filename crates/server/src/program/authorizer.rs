@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dunlin_hub::SessionId;
 use dunlin_protocol::Payload;
 
-use super::inbox::{Inbox, Letter};
+use super::inbox::{Inbox, InboxMessage};
 use crate::proxy::{
     AnyDecision, ConnectResult, Denial, Outcome, PublishResult, Question, RefreshResult, Requester,
     RpcResult, SubscribeResult,
@@ -122,7 +122,7 @@ impl<T: Outcome> DecisionSender<T> {
 
     fn post(&mut self, decided: Option<AnyDecision>) {
         if let Some((inbox, number)) = self.letter.take() {
-            inbox.send(Letter::Decided { number, decided });
+            inbox.send(InboxMessage::Decided { number, decided });
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
-use super::inbox::{Inbox, Letter};
+use super::inbox::{Inbox, InboxMessage};
 use crate::api::Method;
 
 /// Calls that one worker has not taken yet, before further ones are refused.
@@ -64,7 +64,7 @@ impl Handle {
             return Err(CallError::Overloaded);
         }
         let params = params.to_string().into_bytes().into();
-        inbox.send(Letter::Call { method, params, then: Box::new(then) });
+        inbox.send(InboxMessage::Call { method, params, then: Box::new(then) });
         Ok(())
     }
 

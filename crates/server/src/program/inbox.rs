@@ -16,7 +16,7 @@ use crate::proxy::AnyDecision;
 pub(crate) type OnResponse = Box<dyn FnOnce(&[u8]) + Send>;
 
 /// One thing sent.
-pub(crate) enum Letter {
+pub(crate) enum InboxMessage {
     /// A decision that was to come later; `None`: there will be none.
     Decided { number: u64, decided: Option<AnyDecision> },
     /// The response to a request of a route.
@@ -25,20 +25,20 @@ pub(crate) enum Letter {
     Call { method: crate::api::Method, params: Box<[u8]>, then: OnResponse },
 }
 
-impl fmt::Debug for Letter {
+impl fmt::Debug for InboxMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Letter::Decided { .. } => "Decided",
-            Letter::Responded { .. } => "Responded",
-            Letter::Call { .. } => "Call",
+            InboxMessage::Decided { .. } => "Decided",
+            InboxMessage::Responded { .. } => "Responded",
+            InboxMessage::Call { .. } => "Call",
         })
     }
 }
 
-/// The letters of one worker. Its doorbell is made before the workers take descriptor tables of their own.
+/// The messages of one worker. Its doorbell is made before the workers take descriptor tables of their own.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    letters: Mutex<VecDeque<Letter>>,
+    messages: Mutex<VecDeque<InboxMessage>>,
     /// The doorbell was rung, and the worker has not looked yet.
     rung: AtomicBool,
     doorbell: OwnedFd,
@@ -49,11 +49,11 @@ impl Inbox {
     /// Those of `eventfd`.
     pub(crate) fn new() -> io::Result<Inbox> {
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Inbox { letters: Mutex::default(), rung: AtomicBool::new(false), doorbell })
+        Ok(Inbox { messages: Mutex::default(), rung: AtomicBool::new(false), doorbell })
     }
 
-    pub(crate) fn send(&self, letter: Letter) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push_back(letter);
+    pub(crate) fn send(&self, message: InboxMessage) {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push_back(message);
         if !self.rung.swap(true, Ordering::AcqRel) {
             self.ring();
         }
@@ -66,7 +66,7 @@ impl Inbox {
 
     /// How many the worker has not taken yet.
     pub(crate) fn len(&self) -> usize {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Registered for its edges: it need not be read.
@@ -75,13 +75,13 @@ impl Inbox {
     }
 
     /// The oldest that have come, at most so many: for the others it rings again.
-    pub(crate) fn take(&self, max: usize) -> Vec<Letter> {
+    pub(crate) fn take(&self, max: usize) -> Vec<InboxMessage> {
         // Before the list is emptied: who sends between rings again.
         self.rung.store(false, Ordering::Release);
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = letters.len().min(max);
-        let taken = letters.drain(..taken).collect();
-        if !letters.is_empty() && !self.rung.swap(true, Ordering::AcqRel) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = messages.len().min(max);
+        let taken = messages.drain(..taken).collect();
+        if !messages.is_empty() && !self.rung.swap(true, Ordering::AcqRel) {
             self.ring();
         }
         taken

@@ -18,7 +18,7 @@ pub use self::authorizer::{
 };
 pub(crate) use self::authorizer::{AuthorizerReply, Deferral, ask};
 pub use self::handle::{CallError, Handle};
-pub(crate) use self::inbox::{Inbox, Letter, OnResponse};
+pub(crate) use self::inbox::{Inbox, InboxMessage, OnResponse};
 pub(crate) use self::route::Routes;
 pub use self::route::{HttpRequest, HttpResponse, Reply, Responder};
 

@@ -8,7 +8,7 @@ use dunlin_net::{ConnId, http};
 use matchit::{Params, Router};
 use serde_json::Value;
 
-use super::inbox::{Inbox, Letter};
+use super::inbox::{Inbox, InboxMessage};
 
 type Route = Box<dyn Fn(&HttpRequest<'_>) -> Reply + Send + Sync>;
 
@@ -80,7 +80,7 @@ impl Responder {
 
     fn post(&mut self, response: HttpResponse) {
         if let Some((inbox, incarnation, conn)) = self.place.take() {
-            inbox.send(Letter::Responded { conn: conn.to_u64(), incarnation, response });
+            inbox.send(InboxMessage::Responded { conn: conn.to_u64(), incarnation, response });
         }
     }
 }

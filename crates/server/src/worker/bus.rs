@@ -50,12 +50,12 @@ impl Worker<'_> {
             | BusMessage::Unblock { .. }
             | BusMessage::WantKeys
             | BusMessage::UsersChanged
-            | BusMessage::ClusterAsk { .. }
-            | BusMessage::ClusterReply { .. }
+            | BusMessage::ClusterRequest { .. }
+            | BusMessage::NodeReply { .. }
             | BusMessage::StatusQuery { .. }
             | BusMessage::ClusterStatus(_)
-            | BusMessage::ChangeAsk(_)
-            | BusMessage::ChangeNews(_)
+            | BusMessage::SharedChangeRequest(_)
+            | BusMessage::SharedChangeEvent(_)
             | BusMessage::Members(_)
             | BusMessage::HookEvent(_) => {}
             #[cfg(test)]
@@ -66,8 +66,8 @@ impl Worker<'_> {
             BusMessage::RevokeReply { token, result } => {
                 self.handle_revoke_reply(cx, token, result);
             }
-            BusMessage::ClusterAnswer { token, answer } => {
-                self.cluster_answered(cx, token, *answer);
+            BusMessage::ClusterReply { token, reply } => {
+                self.handle_cluster_reply(cx, token, *reply);
             }
             BusMessage::UserOverLimit(user) => self.end_last_of_user(cx, &user),
             BusMessage::ClusterCommand(command) => self.serve_cluster(cx, &command),

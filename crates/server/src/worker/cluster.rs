@@ -9,7 +9,7 @@ use super::parts::{CallForm, CommandPlace, NewCall, Pending};
 use crate::api::{ApiError, Outcome, Request};
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{
-    ClusterAnswer, ClusterAsk, ClusterCommand, MembersReport, Recipients,
+    ClusterCommand, ClusterReply, ClusterRequest, MembersReport, TargetNodes,
 };
 use crate::metrics::Metric;
 
@@ -83,12 +83,12 @@ impl Worker<'_> {
         }
         self.report_members();
         let channel = channel.into();
-        let ask = match bytes_max {
-            Some(bytes_max) => ClusterAsk::Presence { channel, bytes_max },
-            None => ClusterAsk::PresenceStats { channel },
+        let request = match bytes_max {
+            Some(bytes_max) => ClusterRequest::Presence { channel, bytes_max },
+            None => ClusterRequest::PresenceStats { channel },
         };
-        let ask = BusMessage::ClusterAsk { token, ask: Box::new(ask) };
-        if self.endpoint.send(self.state.control_endpoint(), ask).is_err() {
+        let message = BusMessage::ClusterRequest { token, request: Box::new(request) };
+        if self.endpoint.send(self.state.control_endpoint(), message).is_err() {
             self.count(Metric::BusRefused);
             if let Some(pending) = self.pending.take(token) {
                 self.fail(cx, &pending, Error::Overloaded);
@@ -117,17 +117,17 @@ impl Worker<'_> {
         let Some((body, node)) = request.for_cluster(now.unix_ms / 1000) else { return Ok(false) };
         let (method, request) = (request.method(), body.into());
         let to = match (search, node) {
-            (Some((_, nodes)), _) => Recipients::Nodes(nodes),
-            (None, node) => node.map_or(Recipients::All, Recipients::Holder),
+            (Some((_, nodes)), _) => TargetNodes::Nodes(nodes),
+            (None, node) => node.map_or(TargetNodes::All, TargetNodes::Holder),
         };
         let token = self.api_token(cx, place)?;
-        self.send_to_cluster(token, ClusterAsk::Command { method, request, to })?;
+        self.send_to_cluster(token, ClusterRequest::Command { method, request, to })?;
         Ok(true)
     }
 
-    fn send_to_cluster(&mut self, token: u64, ask: ClusterAsk) -> Result<(), ApiError> {
-        let ask = BusMessage::ClusterAsk { token, ask: Box::new(ask) };
-        if self.endpoint.send(self.state.control_endpoint(), ask).is_err() {
+    fn send_to_cluster(&mut self, token: u64, request: ClusterRequest) -> Result<(), ApiError> {
+        let message = BusMessage::ClusterRequest { token, request: Box::new(request) };
+        if self.endpoint.send(self.state.control_endpoint(), message).is_err() {
             self.count(Metric::BusRefused);
             self.pending.take(token);
             return Err(Error::Overloaded.into());
@@ -136,29 +136,29 @@ impl Worker<'_> {
     }
 
     /// The nodes have answered.
-    pub(super) fn cluster_answered(
+    pub(super) fn handle_cluster_reply(
         &mut self,
         cx: &mut Context<Link>,
         token: u64,
-        answer: ClusterAnswer,
+        reply: ClusterReply,
     ) {
         // Whoever asked may have been answered with a timeout.
         let Some(pending) = self.pending.take(token) else { return };
         let place = match pending {
             Pending::Api(place) => place,
-            pending => return self.client_answered(cx, pending, token, answer),
+            pending => return self.client_answered(cx, pending, token, reply),
         };
-        let answer = match answer {
-            ClusterAnswer::Command(result) => {
+        let result = match reply {
+            ClusterReply::Command(result) => {
                 result.map(|json| match self.api_calls.is_of_pusher(place.call) {
                     true => channels(&json).unwrap_or(Outcome::Json(json)),
                     false => Outcome::Json(json),
                 })
             }
-            ClusterAnswer::Presence(result) => result.map(Outcome::Presence),
-            ClusterAnswer::PresenceStats(result) => result.map(Outcome::PresenceStats),
+            ClusterReply::Presence(result) => result.map(Outcome::Presence),
+            ClusterReply::PresenceStats(result) => result.map(Outcome::PresenceStats),
         };
-        self.api_answered(cx, place, answer);
+        self.api_answered(cx, place, result);
     }
 
     /// The answer to a command of a client.
@@ -167,11 +167,11 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         pending: Pending,
         token: u64,
-        answer: ClusterAnswer,
+        reply: ClusterReply,
     ) {
-        let event = match answer {
-            ClusterAnswer::Presence(Ok(present)) => Event::Presence { token, result: Ok(present) },
-            ClusterAnswer::PresenceStats(Ok(stats)) => {
+        let event = match reply {
+            ClusterReply::Presence(Ok(present)) => Event::Presence { token, result: Ok(present) },
+            ClusterReply::PresenceStats(Ok(stats)) => {
                 Event::PresenceStats { token, result: Ok(stats) }
             }
             _ => return self.fail(cx, &pending, Error::Timeout),
@@ -192,7 +192,7 @@ impl Worker<'_> {
     /// A command for a node of the cluster is carried out. If the ring is full, that node names this one as silent.
     pub(super) fn respond_to_cluster(&mut self, request_id: u64, response: Vec<u8>) {
         let response = response.into();
-        let reply = BusMessage::ClusterReply { request_id, response };
+        let reply = BusMessage::NodeReply { request_id, response };
         let _ = self.endpoint.send(self.state.control_endpoint(), reply);
     }
 }

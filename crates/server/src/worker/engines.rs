@@ -22,7 +22,7 @@ use dunlin_net::{ConnId, ConnectConfig, Context, Limits, ServerAddr, TimerId, Tl
 use super::Worker;
 
 use super::link::{Link, Role};
-use super::nats::Wire;
+use super::nats::NatsConnection;
 use crate::engine_servers::{nats_config, servers, tls_of};
 use crate::engine_stats::{EngineSample, EngineStats, EnginesStats};
 use crate::settings::Settings;
@@ -58,8 +58,8 @@ struct RunningEngine {
 
 /// An engine of any kind, and its connections.
 enum Machine {
-    Redis(Box<RedisEngine>, Wires),
-    Nats(Box<NatsEngine>, Box<Wire>),
+    Redis(Box<RedisEngine>, RedisConnections),
+    Nats(Box<NatsEngine>, Box<NatsConnection>),
 }
 
 /// Of whichever engine it is.
@@ -78,34 +78,34 @@ impl Machine {
         match config.kind {
             EngineKind::Redis => Machine::Redis(
                 Box::new(RedisEngine::new(redis_config(config), seed, now.ms)),
-                Wires::new(Arc::clone(config)),
+                RedisConnections::new(Arc::clone(config)),
             ),
             EngineKind::Nats => Machine::Nats(
                 Box::new(NatsEngine::new(nats_config(config), seed, now.ms, now.unix_ms)),
-                Box::new(Wire::new(config)),
+                Box::new(NatsConnection::new(config)),
             ),
         }
     }
 
     fn close(&mut self, cx: &mut Context<Link>) {
         match self {
-            Machine::Redis(_, wires) => {
-                for client in wires.clients.iter_mut().flatten() {
+            Machine::Redis(_, connections) => {
+                for client in connections.clients.iter_mut().flatten() {
                     client.close(cx);
                 }
             }
-            Machine::Nats(_, wire) => wire.close(cx),
+            Machine::Nats(_, connection) => connection.close(cx),
         }
     }
 
     /// The number of the connection, if it is one of its own.
     fn shard_of(&self, conn: ConnId) -> Option<ShardId> {
         match self {
-            Machine::Redis(_, wires) => {
+            Machine::Redis(_, connections) => {
                 let owns = |it: &Option<Client>| it.as_ref().is_some_and(|it| it.owns(conn));
-                wires.clients.iter().position(owns).map(|at| ShardId(at as u16))
+                connections.clients.iter().position(owns).map(|at| ShardId(at as u16))
             }
-            Machine::Nats(_, wire) => wire.owns(conn).then_some(ShardId(0)),
+            Machine::Nats(_, connection) => connection.owns(conn).then_some(ShardId(0)),
         }
     }
 
@@ -115,7 +115,7 @@ impl Machine {
 }
 
 /// Connections by their number.
-struct Wires {
+struct RedisConnections {
     config: Arc<dunlin_config::Engine>,
     tls: Option<Tls>,
     clients: Vec<Option<Client>>,
@@ -124,8 +124,8 @@ struct Wires {
 }
 
 /// Connections, while there is a loop to use them on.
-struct WiresOnLoop<'a> {
-    wires: &'a mut Wires,
+struct RedisConnectionsOnLoop<'a> {
+    connections: &'a mut RedisConnections,
     cx: &'a mut Context<Link>,
 }
 
@@ -223,13 +223,13 @@ impl Engines {
                 any!(&mut *machine, engine => engine.handle_timeout(now_ms));
             }
             match machine {
-                Machine::Redis(engine, wires) => {
-                    engine.flush(now_ms, &mut WiresOnLoop { wires, cx });
-                    for (shard, token, sent) in std::mem::take(&mut wires.lost) {
+                Machine::Redis(engine, connections) => {
+                    engine.flush(now_ms, &mut RedisConnectionsOnLoop { connections, cx });
+                    for (shard, token, sent) in std::mem::take(&mut connections.lost) {
                         engine.handle_lost(now_ms, shard, token, sent);
                     }
                 }
-                Machine::Nats(engine, wire) => wire.flush(cx, now_ms, engine),
+                Machine::Nats(engine, connection) => connection.flush(cx, now_ms, engine),
             }
             // What came of it without a server's answer is the next turn's.
             self.said.extend(std::iter::from_fn(|| machine.poll_event()).map(|event| (*id, event)));
@@ -247,11 +247,11 @@ impl Engines {
         let Some((at, shard)) = self.owner(conn) else { return };
         let now_ms = cx.now_ms();
         let RunningEngine { machine, made, .. } = &mut self.running[at];
-        let (engine, wires) = match machine {
-            Machine::Redis(engine, wires) => (engine, wires),
+        let (engine, connections) = match machine {
+            Machine::Redis(engine, connections) => (engine, connections),
             Machine::Nats(engine, _) => return engine.handle_data(now_ms, bytes),
         };
-        let Some(client) = &mut wires.clients[usize::from(shard.0)] else { return };
+        let Some(client) = &mut connections.clients[usize::from(shard.0)] else { return };
         client.handle_data(cx, conn, bytes, |_, _, received| match received {
             Received::Ready => {
                 *made += 1;
@@ -274,10 +274,10 @@ impl Engines {
     ) {
         let Some((at, shard)) = self.owner(conn) else { return };
         let now_ms = cx.now_ms();
-        let (engine, wires) = match &mut self.running[at].machine {
-            Machine::Redis(engine, wires) => (engine, wires),
-            Machine::Nats(engine, wire) => {
-                wire.lost();
+        let (engine, connections) = match &mut self.running[at].machine {
+            Machine::Redis(engine, connections) => (engine, connections),
+            Machine::Nats(engine, connection) => {
+                connection.lost();
                 let reason = error.map_or_else(String::new, ToString::to_string);
                 // As the loop reports what fails in TLS.
                 let is_tls =
@@ -288,7 +288,7 @@ impl Engines {
                 };
             }
         };
-        let Some(client) = &mut wires.clients[usize::from(shard.0)] else { return };
+        let Some(client) = &mut connections.clients[usize::from(shard.0)] else { return };
         match error {
             Some(error) => client.handle_connect_failed(cx, conn, error),
             None => client.handle_close(cx, conn),
@@ -300,10 +300,10 @@ impl Engines {
     }
 }
 
-impl Wires {
-    fn new(config: Arc<dunlin_config::Engine>) -> Wires {
+impl RedisConnections {
+    fn new(config: Arc<dunlin_config::Engine>) -> RedisConnections {
         let tls = tls_of(&config);
-        Wires { config, tls, clients: Vec::new(), lost: Vec::new() }
+        RedisConnections { config, tls, clients: Vec::new(), lost: Vec::new() }
     }
 
     fn client_config(&self, server: &Server) -> ClientConfig {
@@ -338,46 +338,48 @@ impl Wires {
     }
 }
 
-impl Links for WiresOnLoop<'_> {
+impl Links for RedisConnectionsOnLoop<'_> {
     fn open(&mut self, shard: ShardId, server: &Server) {
         let at = usize::from(shard.0);
-        if self.wires.clients.len() <= at {
-            self.wires.clients.resize_with(at + 1, || None);
+        if self.connections.clients.len() <= at {
+            self.connections.clients.resize_with(at + 1, || None);
         }
-        let config = self.wires.client_config(server);
-        if let Some(client) = &mut self.wires.clients[at] {
+        let config = self.connections.client_config(server);
+        if let Some(client) = &mut self.connections.clients[at] {
             return client.move_to(self.cx, config.server, config.connect);
         }
         let mut client = Client::new(config);
         client.connect(self.cx);
-        self.wires.clients[at] = Some(client);
+        self.connections.clients[at] = Some(client);
     }
 
     fn reconnect(&mut self, shard: ShardId) {
-        if let Some(Some(client)) = self.wires.clients.get_mut(usize::from(shard.0)) {
+        if let Some(Some(client)) = self.connections.clients.get_mut(usize::from(shard.0)) {
             client.reconnect(self.cx);
         }
     }
 
     fn close(&mut self, shard: ShardId) {
-        let client = self.wires.clients.get_mut(usize::from(shard.0));
+        let client = self.connections.clients.get_mut(usize::from(shard.0));
         if let Some(mut client) = client.and_then(Option::take) {
             client.close(self.cx);
             while let Some(lost) = client.poll_lost() {
-                self.wires.lost.push((shard, lost.token, lost.sent));
+                self.connections.lost.push((shard, lost.token, lost.sent));
             }
         }
     }
 
     fn command(&mut self, shard: ShardId, token: u64, arguments: &[&[u8]]) -> Result<(), LinkFull> {
-        let Some(Some(client)) = self.wires.clients.get_mut(usize::from(shard.0)) else {
+        let Some(Some(client)) = self.connections.clients.get_mut(usize::from(shard.0)) else {
             return Err(LinkFull);
         };
         client.command(self.cx, token, arguments).map_err(|_| LinkFull)
     }
 
     fn subscribe(&mut self, shard: ShardId, channel: &[u8], sharded: bool) {
-        let Some(Some(client)) = self.wires.clients.get_mut(usize::from(shard.0)) else { return };
+        let Some(Some(client)) = self.connections.clients.get_mut(usize::from(shard.0)) else {
+            return;
+        };
         match sharded {
             true => client.subscribe_sharded(self.cx, channel),
             false => client.subscribe(self.cx, channel),
@@ -385,7 +387,9 @@ impl Links for WiresOnLoop<'_> {
     }
 
     fn unsubscribe(&mut self, shard: ShardId, channel: &[u8], sharded: bool) {
-        let Some(Some(client)) = self.wires.clients.get_mut(usize::from(shard.0)) else { return };
+        let Some(Some(client)) = self.connections.clients.get_mut(usize::from(shard.0)) else {
+            return;
+        };
         match sharded {
             true => client.unsubscribe_sharded(self.cx, channel),
             false => client.unsubscribe(self.cx, channel),
@@ -439,8 +443,8 @@ impl Worker<'_> {
         self.backend_connections += 1;
         let RunningEngine { machine, made, .. } = &mut self.engines.running[at];
         match machine {
-            Machine::Redis(_, wires) => {
-                if let Some(client) = &mut wires.clients[usize::from(shard.0)] {
+            Machine::Redis(_, connections) => {
+                if let Some(client) = &mut connections.clients[usize::from(shard.0)] {
                     client.handle_connect(cx, conn);
                 }
             }
@@ -468,8 +472,8 @@ impl Worker<'_> {
         error: &std::io::Error,
     ) {
         let Some((at, _)) = self.engines.owner(conn) else { return };
-        if let Machine::Nats(engine, wire) = &mut self.engines.running[at].machine {
-            wire.lost();
+        if let Machine::Nats(engine, connection) = &mut self.engines.running[at].machine {
+            connection.lost();
             engine.handle_tls_failed(cx.now_ms(), &error.to_string());
         }
     }
@@ -495,8 +499,8 @@ impl Worker<'_> {
     pub(super) fn engine_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some((at, shard)) = self.engines.owner(conn) else { return };
         // To NATS the end of the turn sends what waits.
-        if let Machine::Redis(_, wires) = &mut self.engines.running[at].machine
-            && let Some(client) = &mut wires.clients[usize::from(shard.0)]
+        if let Machine::Redis(_, connections) = &mut self.engines.running[at].machine
+            && let Some(client) = &mut connections.clients[usize::from(shard.0)]
         {
             client.handle_writable(cx, conn);
         }
@@ -510,8 +514,8 @@ impl Worker<'_> {
     /// A timer has fired, perhaps one of a connection that is to be made again.
     pub(super) fn engine_timer(&mut self, cx: &mut Context<Link>, timer: TimerId) {
         for running in &mut self.engines.running {
-            if let Machine::Redis(_, wires) = &mut running.machine {
-                for client in wires.clients.iter_mut().flatten() {
+            if let Machine::Redis(_, connections) = &mut running.machine {
+                for client in connections.clients.iter_mut().flatten() {
                     client.handle_timer(cx, timer);
                 }
             }
@@ -578,8 +582,8 @@ impl Worker<'_> {
         let now_ms = cx.now_ms();
         for RunningEngine { machine, made, stats, .. } in &self.engines.running {
             let outstanding = match machine {
-                Machine::Redis(_, wires) => {
-                    wires.clients.iter().flatten().map(Client::outstanding).sum()
+                Machine::Redis(_, connections) => {
+                    connections.clients.iter().flatten().map(Client::outstanding).sum()
                 }
                 Machine::Nats(engine, _) => engine.outstanding(),
             };

@@ -13,7 +13,7 @@ use crate::engine_login::{credentials, is_in_file};
 use crate::engine_servers::tls_of;
 
 /// The connection, and how the next is made.
-pub(super) struct Wire {
+pub(super) struct NatsConnection {
     connect: ConnectConfig,
     tls: Option<Tls>,
     conn: Option<ConnId>,
@@ -26,18 +26,18 @@ pub(super) struct Wire {
 }
 
 /// The connection, while there is a loop to use it on.
-struct WireOnLoop<'a> {
-    wire: &'a mut Wire,
+struct NatsConnectionOnLoop<'a> {
+    connection: &'a mut NatsConnection,
     cx: &'a mut Context<Link>,
 }
 
-impl Wire {
-    pub(super) fn new(config: &Arc<dunlin_config::Engine>) -> Wire {
+impl NatsConnection {
+    pub(super) fn new(config: &Arc<dunlin_config::Engine>) -> NatsConnection {
         let limits = Limits { output_bytes_max: config.queue_bytes_max, ..Limits::default() };
         let timeout_ms = NonZeroU64::new(config.connect_timeout_ms);
         let connect = ConnectConfig { limits, timeout_ms, ..ConnectConfig::default() };
         let file = is_in_file(config).then(|| Arc::clone(config));
-        Wire { connect, tls: tls_of(config), conn: None, failed: None, file, read: None }
+        NatsConnection { connect, tls: tls_of(config), conn: None, failed: None, file, read: None }
     }
 
     pub(super) fn owns(&self, conn: ConnId) -> bool {
@@ -57,7 +57,7 @@ impl Wire {
 
     /// Sends what the engine has to say.
     pub(super) fn flush(&mut self, cx: &mut Context<Link>, now_ms: u64, engine: &mut NatsEngine) {
-        engine.flush(now_ms, &mut WireOnLoop { wire: self, cx });
+        engine.flush(now_ms, &mut NatsConnectionOnLoop { connection: self, cx });
         if let Some(read) = self.read.take() {
             engine.handle_credentials(now_ms, read);
         }
@@ -67,10 +67,10 @@ impl Wire {
     }
 }
 
-impl Pipe for WireOnLoop<'_> {
+impl Pipe for NatsConnectionOnLoop<'_> {
     fn open(&mut self, server: &Server, tls_first: bool) {
         self.close();
-        let Wire { connect, tls, conn, failed, file, read } = &mut *self.wire;
+        let NatsConnection { connect, tls, conn, failed, file, read } = &mut *self.connection;
         // A name that no certificate can bear was refused when it was set.
         let tls = tls.as_ref().filter(|_| tls_first);
         connect.tls = tls.and_then(|tls| tls.client(&server.host).ok());
@@ -83,23 +83,23 @@ impl Pipe for WireOnLoop<'_> {
     }
 
     fn begin_tls(&mut self, server: &Server, unread: &[u8]) -> Result<(), String> {
-        let tls = self.wire.tls.as_ref().and_then(|tls| tls.client(&server.host).ok());
-        let (Some(tls), Some(conn)) = (tls, self.wire.conn) else {
+        let tls = self.connection.tls.as_ref().and_then(|tls| tls.client(&server.host).ok());
+        let (Some(tls), Some(conn)) = (tls, self.connection.conn) else {
             return Err("the settings of TLS cannot be used".to_owned());
         };
-        let timeout_ms = self.wire.connect.timeout_ms;
+        let timeout_ms = self.connection.connect.timeout_ms;
         let begun = self.cx.begin_tls(conn, &tls, unread, timeout_ms);
         begun.map_err(|error| error.to_string())
     }
 
     fn close(&mut self) {
-        if let Some(conn) = self.wire.conn.take() {
+        if let Some(conn) = self.connection.conn.take() {
             self.cx.abort(conn);
         }
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), LinkFull> {
-        let conn = self.wire.conn.ok_or(LinkFull)?;
+        let conn = self.connection.conn.ok_or(LinkFull)?;
         self.cx.write(conn, bytes).map_err(|_| LinkFull)
     }
 }

@@ -20,14 +20,14 @@ use crate::api;
 use crate::auth::SubscribeOptions;
 use crate::log_gate::LogGate;
 use crate::program::{
-    Authorizer, AuthorizerReply, Deferral, HttpResponse, Inbox, Letter, Reply, ask,
+    Authorizer, AuthorizerReply, Deferral, HttpResponse, Inbox, InboxMessage, Reply, ask,
 };
 use crate::proxy::{Decision, Event, ProxyError, ProxyReply, Question, Requester, SubscribeResult};
 
 /// The inbox's doorbell among the loop's foreign descriptors.
 pub(super) const INBOX: u64 = 1;
 /// Letters taken in one turn.
-const LETTERS_PER_TURN: usize = 256;
+const MESSAGES_PER_TURN: usize = 256;
 /// How long a decision may take.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -225,9 +225,9 @@ impl Worker<'_> {
     pub(super) fn receive_letters(&mut self, cx: &mut Context<Link>) {
         let Some(program) = &self.program else { return };
         let incarnation = program.incarnation;
-        for letter in program.inbox.take(LETTERS_PER_TURN) {
-            match letter {
-                Letter::Decided { number, decided } => {
+        for message in program.inbox.take(MESSAGES_PER_TURN) {
+            match message {
+                InboxMessage::Decided { number, decided } => {
                     let none =
                         || ProxyError::Unreachable("the program has dropped the question".into());
                     let answer = decided.map(ProxyReply::Decided).ok_or_else(none);
@@ -236,12 +236,14 @@ impl Worker<'_> {
                         self.answered(cx, &call, answer);
                     }
                 }
-                Letter::Responded { conn, incarnation: of, response } if of == incarnation => {
+                InboxMessage::Responded { conn, incarnation: of, response }
+                    if of == incarnation =>
+                {
                     self.respond_by_route(cx, ConnId::from_u64(conn), &response);
                 }
                 // Its connection ended with the worker before this one.
-                Letter::Responded { .. } => {}
-                Letter::Call { method, params, then } => {
+                InboxMessage::Responded { .. } => {}
+                InboxMessage::Call { method, params, then } => {
                     let call = NewCall::without_connection(CallForm::Single, method);
                     self.serve_call(cx, NewCall { then: Some(then), ..call }, method, &params);
                 }

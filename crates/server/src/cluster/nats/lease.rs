@@ -21,7 +21,7 @@ use super::settings_log::LogHead;
 use super::stream::Record;
 use super::{ATTEMPTS_MAX, NatsStore, VERSION, contended};
 use crate::cluster::condition::Condition;
-use crate::cluster::lease::{Beat, Facts, Lease, LeaseWrite, Node};
+use crate::cluster::lease::{Facts, Lease, LeaseReply, LeaseWrite, Node};
 use crate::cluster::log_position::LogPosition;
 use crate::cluster::store::StoreError;
 
@@ -74,7 +74,7 @@ struct Seen {
 
 /// What this connection knows.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct LeaseTable {
     nodes: BTreeMap<u16, (u64, NodeRecord)>,
     pub(super) processes: HashMap<Arc<str>, (u64, ProcessRecord)>,
     seen: HashMap<u16, Seen>,
@@ -91,7 +91,7 @@ pub(super) struct Known {
     over: Vec<u64>,
 }
 
-impl Known {
+impl LeaseTable {
     /// The time of the stream's server, by its own last word.
     pub(super) fn server_ms(&self, now: Instant) -> Option<i64> {
         let (ms, at) = self.clock?;
@@ -168,7 +168,7 @@ impl Known {
         self.claims.retain(|uid, _| processes.contains_key(uid));
     }
 
-    fn beat(&self, now: Instant, lease: &Lease, facts: &Facts, written: LeaseWrite) -> Beat {
+    fn beat(&self, now: Instant, lease: &Lease, facts: &Facts, written: LeaseWrite) -> LeaseReply {
         let others = self.nodes.iter().filter(|(_, (_, record))| record.uid != lease.uid);
         let mut nodes: BTreeMap<u16, Node> = others
             .map(|(&number, (_, record))| {
@@ -183,7 +183,7 @@ impl Known {
             nodes.insert(lease.number, lease.node(facts.clone()));
         }
         let dead = self.processes.keys().filter(|uid| **uid != lease.uid && self.is_dead(uid, now));
-        Beat { written, nodes, dead: dead.cloned().collect(), log: self.head }
+        LeaseReply { written, nodes, dead: dead.cloned().collect(), log: self.head }
     }
 }
 
@@ -211,7 +211,7 @@ pub(super) async fn write(
     store: &NatsStore,
     lease: &Lease,
     facts: &Facts,
-) -> Result<Beat, StoreError> {
+) -> Result<LeaseReply, StoreError> {
     for _ in 0..ATTEMPTS_MAX {
         let is_fresh = store.known().is_fresh;
         let written = match is_fresh {
@@ -241,7 +241,7 @@ async fn write_once(
     store: &NatsStore,
     lease: &Lease,
     facts: &Facts,
-) -> Result<Option<Beat>, StoreError> {
+) -> Result<Option<LeaseReply>, StoreError> {
     let (stream, number) = (&store.0.stream, lease.number);
     let own = store.known().nodes.get(&number).cloned();
     let before_ms = store.known().clock.map(|(ms, _)| ms);
@@ -286,7 +286,7 @@ async fn write_once(
     match write_process(store, lease).await? {
         ProcessWrite::Contended => return Ok(None),
         ProcessWrite::Swept => written = revived(written),
-        ProcessWrite::Known | ProcessWrite::New => {}
+        ProcessWrite::LeaseTable | ProcessWrite::New => {}
     }
     let (beat, over) = {
         let known = store.known();
@@ -309,7 +309,7 @@ fn revived(written: LeaseWrite) -> LeaseWrite {
 
 enum ProcessWrite {
     /// It is as it was.
-    Known,
+    LeaseTable,
     New,
     /// It was forgotten, or is being swept.
     Swept,
@@ -321,7 +321,7 @@ async fn write_process(store: &NatsStore, lease: &Lease) -> Result<ProcessWrite,
     let former = store.known().processes.get(&lease.uid).cloned();
     let (after, outcome) = match former {
         Some((_, ProcessRecord { link, swept_by: None, .. })) if link == store.0.number => {
-            return Ok(ProcessWrite::Known);
+            return Ok(ProcessWrite::LeaseTable);
         }
         Some((_, ProcessRecord { link, .. })) if link > store.0.number => {
             return Err(StoreError::Passed("a later connection writes the lease".into()));
@@ -380,7 +380,7 @@ mod tests {
 
     /// What one who reads this after `at_s` makes of the other: whether it lives, and whether it may be swept after.
     fn look(
-        known: &mut Known,
+        known: &mut LeaseTable,
         (start, at_s): (Instant, u64),
         ms: i64,
         other: (u64, i64),
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_node_is_dead_when_its_record_was_seen_for_the_time_of_its_lease() {
-        let (mut known, start) = (Known::default(), Instant::now());
+        let (mut known, start) = (LeaseTable::default(), Instant::now());
         assert_eq!(look(&mut known, (start, 0), 1_000_000, (5, 999_000)), [true, false]);
         assert_eq!(look(&mut known, (start, 3), 1_003_000, (6, 1_002_000)), [true, false]);
         // The server's clock jumps by an hour, there and back: nobody dies, nobody lives on.
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn who_is_met_as_dead_is_swept_once_that_was_seen_for_the_time_of_a_lease() {
-        let (mut known, start) = (Known::default(), Instant::now());
+        let (mut known, start) = (LeaseTable::default(), Instant::now());
         assert_eq!(look(&mut known, (start, 0), 1_000_000, (5, 900_000)), [false, false]);
         assert_eq!(look(&mut known, (start, 8), 1_008_000, (5, 900_000)), [false, false]);
         assert_eq!(look(&mut known, (start, 10), 1_010_000, (5, 900_000)), [false, true]);

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::{condition_of, refused};
 use crate::cluster::condition::Condition;
-use crate::cluster::store::{Payload, StoreError};
+use crate::cluster::store::{RawMessage, StoreError};
 
 /// How long an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,32 +39,32 @@ const WHOLE_BYTES_MAX: usize = 16 << 20;
 const HEAD_BYTES_MAX: usize = 4_096;
 
 /// A message that was asked for.
-pub(super) struct Answer {
+pub(super) struct NatsReply {
     pub(super) subject: Box<str>,
     /// What it tells of itself where the server delivers what it has stored.
     pub(super) reply: Option<Box<str>>,
     /// What a server says in place of a message.
     pub(super) status: Option<u16>,
-    pub(super) payload: Payload,
+    pub(super) payload: RawMessage,
 }
 
 /// Who waits for messages, by the number in their subjects, and why the connection answers no more.
 #[derive(Default)]
 struct Waiters {
-    open: HashMap<u64, mpsc::UnboundedSender<Answer>>,
+    open: HashMap<u64, mpsc::UnboundedSender<NatsReply>>,
     ended: Option<StoreError>,
 }
 
 /// The answers to a request.
-pub(super) struct Answers {
+pub(super) struct NatsReplies {
     token: u64,
     waiters: Arc<Mutex<Waiters>>,
-    answers: Result<mpsc::UnboundedReceiver<Answer>, StoreError>,
+    answers: Result<mpsc::UnboundedReceiver<NatsReply>, StoreError>,
     /// What ends the subscription.
     unsubscribe: Option<mpsc::UnboundedSender<Vec<u8>>>,
 }
 
-impl Drop for Answers {
+impl Drop for NatsReplies {
     fn drop(&mut self) {
         lock(&self.waiters).open.remove(&self.token);
         if let Some(output) = &self.unsubscribe {
@@ -75,12 +75,12 @@ impl Drop for Answers {
     }
 }
 
-impl Answers {
+impl NatsReplies {
     /// The next.
     ///
     /// # Errors
     /// What NATS says, or that it says nothing.
-    pub(super) async fn next(&mut self) -> Result<Answer, StoreError> {
+    pub(super) async fn next(&mut self) -> Result<NatsReply, StoreError> {
         let answers = self.answers.as_mut().map_err(|error| error.clone())?;
         match timeout(ANSWER_TIMEOUT, answers.recv()).await {
             Ok(Some(answer)) => Ok(answer),
@@ -126,7 +126,7 @@ impl NatsLink {
         info: &ServerInfo,
         greeting: Vec<u8>,
         (inbox, subjects): (String, [String; 2]),
-        messages: mpsc::UnboundedSender<Payload>,
+        messages: mpsc::UnboundedSender<RawMessage>,
     ) -> Result<NatsLink, StoreError> {
         let mut hello = greeting;
         encode_subscribe(&mut hello, format!("{inbox}*").as_bytes(), ANSWERS);
@@ -226,7 +226,7 @@ impl NatsLink {
         subject: &str,
         headers: &[(&str, &str)],
         payload: &[u8],
-    ) -> Answers {
+    ) -> NatsReplies {
         let (mut answers, token) = self.wait();
         if answers.answers.is_ok() {
             let reply = format!("{}{token:x}", self.inbox);
@@ -238,7 +238,7 @@ impl NatsLink {
     }
 
     /// Asks for messages out of a stream.
-    pub(super) fn request_messages(&self, subject: &str, payload: &[u8]) -> Answers {
+    pub(super) fn request_messages(&self, subject: &str, payload: &[u8]) -> NatsReplies {
         let (mut answers, token) = self.wait();
         if answers.answers.is_ok() {
             let reply = format!("{}{token:x}.m", self.inbox);
@@ -254,7 +254,7 @@ impl NatsLink {
         answers
     }
 
-    fn wait(&self) -> (Answers, u64) {
+    fn wait(&self) -> (NatsReplies, u64) {
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let (sender, answers) = mpsc::unbounded_channel();
         let mut waiters = lock(&self.waiters);
@@ -267,7 +267,7 @@ impl NatsLink {
         };
         drop(waiters);
         let waiters = Arc::clone(&self.waiters);
-        (Answers { token, waiters, answers, unsubscribe: None }, token)
+        (NatsReplies { token, waiters, answers, unsubscribe: None }, token)
     }
 }
 
@@ -302,7 +302,7 @@ async fn write(
 struct Reader<'a> {
     waiters: &'a Mutex<Waiters>,
     output: &'a mpsc::UnboundedSender<Vec<u8>>,
-    messages: &'a mpsc::UnboundedSender<Payload>,
+    messages: &'a mpsc::UnboundedSender<RawMessage>,
     /// Where the number stands in the subject of an answer.
     at: usize,
     /// Messages of which parts are missing, and how many are there.
@@ -352,7 +352,7 @@ impl Reader<'_> {
                 // Who has asked may have given up.
                 let waiter = waiters.open.get(&token)?;
                 let text = |bytes: &[u8]| str::from_utf8(bytes).ok().map(Box::from);
-                let _ = waiter.send(Answer {
+                let _ = waiter.send(NatsReply {
                     subject: text(message.subject).unwrap_or_default(),
                     reply: message.reply.and_then(text),
                     status: message.headers.status(),
@@ -379,7 +379,7 @@ impl Reader<'_> {
         None
     }
     /// The whole, once its last part is there. The parts of one come in order.
-    fn assemble(&mut self, part: &str, payload: &[u8]) -> Option<Payload> {
+    fn assemble(&mut self, part: &str, payload: &[u8]) -> Option<RawMessage> {
         let mut words = part.split(' ');
         let (name, at, left) = (words.next()?, words.next()?.parse::<u32>().ok()?, words.next()?);
         if at == 0 {

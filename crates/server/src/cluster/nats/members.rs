@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::lease::ProcessRecord;
-use super::stream::{Put, Record};
+use super::stream::{Record, RecordWrite};
 use super::{ATTEMPTS_MAX, NatsStore, VERSION, contended};
-use crate::cluster::members::Listed;
+use crate::cluster::members::MembersByChannel;
 use crate::cluster::message::MemberChange;
 use crate::cluster::store::{ChannelMembers, StoreError};
 
@@ -70,7 +70,7 @@ enum Step {
     /// Reads the record.
     Get,
     /// Writes it behind this message, which has changed something or not.
-    Put(u64, bool),
+    Write(u64, bool),
     Remove(u64, bool),
     Done(bool),
 }
@@ -96,18 +96,19 @@ pub(super) async fn write(
 async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<bool>, StoreError> {
     let (stream, link) = (&store.0.stream, store.0.number);
     let own = store.known().processes.get(&store.0.uid).cloned();
-    let first = |change: &MemberChange| if change.joined { Step::Put(0, true) } else { Step::Get };
+    let first =
+        |change: &MemberChange| if change.joined { Step::Write(0, true) } else { Step::Get };
     let mut steps: Vec<Step> = changes.iter().map(first).collect();
     for _ in 0..ATTEMPTS_MAX {
         let (mut puts, mut gets, mut removals) = (Vec::new(), Vec::new(), Vec::new());
         let (mut of_puts, mut of_gets, mut of_removals) = (Vec::new(), Vec::new(), Vec::new());
         for (at, (step, change)) in steps.iter().zip(changes).enumerate() {
             match *step {
-                Step::Put(after, has_changed) => {
+                Step::Write(after, has_changed) => {
                     let change = change.clone();
                     let subject = store.member_subject(&change);
                     let payload = Entry { v: VERSION, link, left: false, change }.encode();
-                    puts.push(Put { subject, after, payload });
+                    puts.push(RecordWrite { subject, after, payload });
                     of_puts.push((at, has_changed));
                 }
                 Step::Get => {
@@ -134,7 +135,7 @@ async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<
         for (at, record) in of_gets.into_iter().zip(stream.get_all(&gets).await?) {
             let joined = changes[at].joined;
             steps[at] = match record {
-                None if joined => Step::Put(0, true),
+                None if joined => Step::Write(0, true),
                 None => Step::Done(false),
                 Some(record) => {
                     // One that has gone, or came late, is nobody's; so is one that cannot be read.
@@ -142,7 +143,7 @@ async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<
                     let counts =
                         entry.is_some_and(|of| !of.left && !of.is_late(record.seq, own.as_ref()));
                     match joined {
-                        true => Step::Put(record.seq, !counts),
+                        true => Step::Write(record.seq, !counts),
                         false => Step::Remove(record.seq, counts),
                     }
                 }
@@ -157,9 +158,9 @@ async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<
 }
 
 /// Removes on the way what counts for nothing.
-pub(super) async fn own(store: &NatsStore) -> Result<Listed, StoreError> {
+pub(super) async fn own(store: &NatsStore) -> Result<MembersByChannel, StoreError> {
     let process = store.known().processes.get(&store.0.uid).cloned();
-    let (mut listed, mut late) = (Listed::new(), Vec::new());
+    let (mut listed, mut late) = (MembersByChannel::new(), Vec::new());
     for (seq, entry) in store.members_of(&store.0.uid).await? {
         if entry.left || entry.is_late(seq, process.as_ref()) {
             late.push(seq);
@@ -246,7 +247,7 @@ pub(super) async fn sweep(
             continue;
         }
         let (subject, payload) = (store.member_subject(&entry.change), entry.encode());
-        puts.push(Put { subject, after: seq, payload });
+        puts.push(RecordWrite { subject, after: seq, payload });
         marked.push(entry.change);
     }
     // One that is another by now was written by the process, which lives.

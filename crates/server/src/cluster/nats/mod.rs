@@ -31,16 +31,17 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 pub(super) use address::Address;
-use lease::Known;
-use stream::Stream;
+use lease::LeaseTable;
+use stream::RecordStream;
 
 use super::condition::Condition;
-use super::lease::{Beat, Facts, Lease};
+use super::lease::{Facts, Lease, LeaseReply};
 use super::log_position::LogPosition;
-use super::members::{EdgedChange, Listed};
+use super::members::{MembersByChannel, TrackedChange};
 use super::message::MemberChange;
 use super::store::{
-    Begun, ChannelMembers, KeptCalls, LogClaim, LogEntry, LogPart, Payload, Store, StoreError, To,
+    ChannelMembers, Destination, KeptCalls, LogClaim, LogEntry, LogPart, RawMessage, Store,
+    StoreError, StoreFuture,
 };
 
 /// The version of all records. A reader skips those of another.
@@ -53,14 +54,14 @@ const ATTEMPTS_MAX: usize = 16;
 pub(super) struct NatsStore(Arc<Inner>);
 
 struct Inner {
-    stream: Stream,
+    stream: RecordStream,
     /// Of this connection; each has a greater one than those before.
     number: u64,
     /// Of all subjects.
     prefix: Arc<str>,
     /// Of this process.
     uid: Arc<str>,
-    known: Mutex<Known>,
+    known: Mutex<LeaseTable>,
     /// The end of the newest operation that has to be carried out before the next of its kind begins.
     last: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -69,7 +70,7 @@ impl NatsStore {
     pub(super) async fn open(
         address: &Address,
         uid: Arc<str>,
-        messages: mpsc::UnboundedSender<Payload>,
+        messages: mpsc::UnboundedSender<RawMessage>,
     ) -> Result<NatsStore, StoreError> {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let prefix = Arc::clone(&address.prefix);
@@ -86,7 +87,7 @@ impl NatsStore {
             "num_replicas": address.engine.stream_replicas,
             "storage": if address.engine.stream_in_memory { "memory" } else { "file" },
         });
-        let stream = Stream { link, name, config };
+        let stream = RecordStream { link, name, config };
         stream.create().await?;
         let number = OPENED.fetch_add(1, Ordering::Relaxed) + 1;
         let (known, last) = (Mutex::default(), Mutex::default());
@@ -106,7 +107,7 @@ impl NatsStore {
         }
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn known(&self) -> std::sync::MutexGuard<'_, LeaseTable> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,18 +121,18 @@ impl Store for NatsStore {
         self.0.number
     }
 
-    fn send(&self, messages: Vec<(To, Vec<u8>)>) -> Begun<()> {
+    fn send(&self, messages: Vec<(Destination, Vec<u8>)>) -> StoreFuture<()> {
         let said = messages.into_iter().try_for_each(|(to, message)| {
             let subject = match to {
-                To::All => self.subject("calls"),
-                To::Node(uid) => self.subject(&format!("calls.{uid}")),
+                Destination::All => self.subject("calls"),
+                Destination::Node(uid) => self.subject(&format!("calls.{uid}")),
             };
             self.0.stream.link.publish(&subject, &message)
         });
         Box::pin(std::future::ready(said))
     }
 
-    fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> Begun<Beat> {
+    fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> StoreFuture<LeaseReply> {
         let store = self.clone();
         Box::pin(async move {
             let own = store.subject(&format!("calls.{}", store.0.uid));
@@ -140,12 +141,12 @@ impl Store for NatsStore {
         })
     }
 
-    fn leave(&self, lease: Lease) -> Begun<()> {
+    fn leave(&self, lease: Lease) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move { lease::leave(&store, &lease).await })
     }
 
-    fn write_members(&self, changes: &[EdgedChange]) -> Begun<Vec<bool>> {
+    fn write_members(&self, changes: &[TrackedChange]) -> StoreFuture<Vec<bool>> {
         let (store, turn) = (self.clone(), self.turn());
         let changes: Vec<MemberChange> = changes.iter().map(|(change, _)| change.clone()).collect();
         Box::pin(async move {
@@ -154,32 +155,32 @@ impl Store for NatsStore {
         })
     }
 
-    fn own_members(&self) -> Begun<Listed> {
+    fn own_members(&self) -> StoreFuture<MembersByChannel> {
         let store = self.clone();
         Box::pin(async move { members::own(&store).await })
     }
 
-    fn members_in(&self, channel: &str) -> Begun<ChannelMembers> {
+    fn members_in(&self, channel: &str) -> StoreFuture<ChannelMembers> {
         let (store, channel) = (self.clone(), channel.to_owned());
         Box::pin(async move { members::of_channel(&store, &channel).await })
     }
 
-    fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> Begun<Option<Vec<MemberChange>>> {
+    fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> StoreFuture<Option<Vec<MemberChange>>> {
         let store = self.clone();
         Box::pin(async move { members::sweep(&store, &dead, claim_ms).await })
     }
 
-    fn forget(&self, dead: Arc<str>) -> Begun<()> {
+    fn forget(&self, dead: Arc<str>) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move { members::forget(&store, &dead).await })
     }
 
-    fn budgets_key(&self, made: [u8; 16]) -> Begun<Option<[u8; 16]>> {
+    fn budgets_key(&self, made: [u8; 16]) -> StoreFuture<Option<[u8; 16]>> {
         let store = self.clone();
         Box::pin(async move { kept::budgets_key(&store, made).await.map(Some) })
     }
 
-    fn keep(&self, name: &str, call: Vec<u8>) -> Begun<()> {
+    fn keep(&self, name: &str, call: Vec<u8>) -> StoreFuture<()> {
         let (store, turn, name) = (self.clone(), self.turn(), name.to_owned());
         Box::pin(async move {
             let _turn = turn.await;
@@ -187,32 +188,32 @@ impl Store for NatsStore {
         })
     }
 
-    fn kept(&self) -> Begun<KeptCalls> {
+    fn kept(&self) -> StoreFuture<KeptCalls> {
         let store = self.clone();
         Box::pin(async move { kept::read(&store).await })
     }
 
-    fn drop_kept(&self, names: Vec<Box<str>>) -> Begun<()> {
+    fn drop_kept(&self, names: Vec<Box<str>>) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move { kept::remove(&store, &names).await })
     }
 
-    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> Begun<LogClaim> {
+    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> StoreFuture<LogClaim> {
         let store = self.clone();
         Box::pin(async move { settings_log::claim(&store, hold_ms, read).await })
     }
 
-    fn release_log(&self) -> Begun<()> {
+    fn release_log(&self) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move { settings_log::release(&store).await })
     }
 
-    fn append_log(&self, entry: LogEntry) -> Begun<bool> {
+    fn append_log(&self, entry: LogEntry) -> StoreFuture<bool> {
         let store = self.clone();
         Box::pin(async move { settings_log::append(&store, &entry).await })
     }
 
-    fn read_log(&self, known: LogPosition) -> Begun<LogPart> {
+    fn read_log(&self, known: LogPosition) -> StoreFuture<LogPart> {
         let store = self.clone();
         Box::pin(async move { settings_log::read(&store, known).await })
     }

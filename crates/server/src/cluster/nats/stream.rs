@@ -12,7 +12,7 @@ use dunlin_engine::nats::refusal_of_code;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::link::{Answer, Answers, NatsLink};
+use super::link::{NatsLink, NatsReplies, NatsReply};
 use super::{condition_of, refused};
 use crate::cluster::condition::Condition;
 use crate::cluster::store::StoreError;
@@ -98,7 +98,7 @@ fn stream_gone() -> StoreError {
 
 /// What a subject is made to be: a record, or nothing.
 #[derive(Clone, Debug)]
-pub(super) struct Put {
+pub(super) struct RecordWrite {
     pub(super) subject: String,
     /// The number of its last message; 0: there is none.
     pub(super) after: u64,
@@ -106,14 +106,14 @@ pub(super) struct Put {
 }
 
 /// The stream, on a connection.
-pub(super) struct Stream {
+pub(super) struct RecordStream {
     pub(super) link: NatsLink,
     pub(super) name: String,
     /// As it is created, JSON.
     pub(super) config: Value,
 }
 
-impl Stream {
+impl RecordStream {
     /// Creates it unless it is there.
     pub(super) async fn create(&self) -> Result<(), StoreError> {
         let config = self.config.to_string();
@@ -134,12 +134,12 @@ impl Stream {
         Ok(())
     }
 
-    fn ask(&self, what: &str, body: &Value) -> Answers {
+    fn ask(&self, what: &str, body: &Value) -> NatsReplies {
         let subject = format!("$JS.API.{what}.{}", self.name);
         self.link.request(&subject, &[], body.to_string().as_bytes())
     }
 
-    fn begin_put(&self, put: &Put) -> Answers {
+    fn begin_put(&self, put: &RecordWrite) -> NatsReplies {
         let after = put.after.to_string();
         let headers = [
             ("Nats-Expected-Stream", self.name.as_str()),
@@ -155,14 +155,17 @@ impl Stream {
         after: u64,
         payload: Vec<u8>,
     ) -> Result<Option<u64>, StoreError> {
-        written(&self.begin_put(&Put { subject, after, payload }).next().await?)
+        written(&self.begin_put(&RecordWrite { subject, after, payload }).next().await?)
     }
 
-    pub(super) async fn put_all(&self, puts: &[Put]) -> Result<Vec<Option<u64>>, StoreError> {
+    pub(super) async fn put_all(
+        &self,
+        puts: &[RecordWrite],
+    ) -> Result<Vec<Option<u64>>, StoreError> {
         self.all(puts, |put| self.begin_put(put), written).await
     }
 
-    fn begin_get(&self, subject: &str) -> Answers {
+    fn begin_get(&self, subject: &str) -> NatsReplies {
         self.ask("STREAM.MSG.GET", &json!({ "last_by_subj": subject }))
     }
 
@@ -178,7 +181,7 @@ impl Stream {
         self.all(subjects, |subject| self.begin_get(subject), record).await
     }
 
-    fn begin_remove(&self, seq: u64) -> Answers {
+    fn begin_remove(&self, seq: u64) -> NatsReplies {
         self.ask("STREAM.MSG.DELETE", &json!({ "seq": seq, "no_erase": true }))
     }
 
@@ -195,12 +198,12 @@ impl Stream {
     async fn all<A, T>(
         &self,
         asked: &[A],
-        begin: impl Fn(&A) -> Answers,
-        read: impl Fn(&Answer) -> Result<T, StoreError>,
+        begin: impl Fn(&A) -> NatsReplies,
+        read: impl Fn(&NatsReply) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
         let mut answers = Vec::with_capacity(asked.len());
         for step in asked.chunks(IN_FLIGHT_MAX) {
-            let begun: Vec<Answers> = step.iter().map(&begin).collect();
+            let begun: Vec<NatsReplies> = step.iter().map(&begin).collect();
             for mut of in begun {
                 answers.push(read(&of.next().await?)?);
             }
@@ -283,7 +286,7 @@ impl Stream {
     }
 }
 
-fn response(answer: &Answer) -> Result<Response, StoreError> {
+fn response(answer: &NatsReply) -> Result<Response, StoreError> {
     match answer.status {
         Some(_) => Err(stream_gone()),
         None => serde_json::from_slice(&answer.payload)
@@ -292,7 +295,7 @@ fn response(answer: &Answer) -> Result<Response, StoreError> {
 }
 
 /// An answer that is no error.
-fn expected(answer: &Answer) -> Result<Response, StoreError> {
+fn expected(answer: &NatsReply) -> Result<Response, StoreError> {
     let response = response(answer)?;
     match &response.error {
         Some(error) => Err(error.error()),
@@ -300,7 +303,7 @@ fn expected(answer: &Answer) -> Result<Response, StoreError> {
     }
 }
 
-fn written(answer: &Answer) -> Result<Option<u64>, StoreError> {
+fn written(answer: &NatsReply) -> Result<Option<u64>, StoreError> {
     let response = response(answer)?;
     match &response.error {
         Some(error) if WRONG_LAST_SEQUENCE.contains(&error.err_code) => Ok(None),
@@ -309,7 +312,7 @@ fn written(answer: &Answer) -> Result<Option<u64>, StoreError> {
     }
 }
 
-fn record(answer: &Answer) -> Result<Option<Record>, StoreError> {
+fn record(answer: &NatsReply) -> Result<Option<Record>, StoreError> {
     let response = response(answer)?;
     match (response.error, response.message) {
         (Some(ErrorBody { err_code: NO_MESSAGE, .. }), _) | (None, None) => Ok(None),
@@ -322,7 +325,7 @@ fn record(answer: &Answer) -> Result<Option<Record>, StoreError> {
     }
 }
 
-fn removed(answer: &Answer) -> Result<bool, StoreError> {
+fn removed(answer: &NatsReply) -> Result<bool, StoreError> {
     let Some(error) = response(answer)?.error else { return Ok(true) };
     let is_gone = match error.err_code {
         SEQUENCE_NOT_FOUND | NO_MESSAGE => true,

@@ -51,7 +51,7 @@ impl Nats {
     }
 }
 
-async fn beat(store: &NatsStore) -> Result<LeaseWrite, StoreError> {
+async fn renew(store: &NatsStore) -> Result<LeaseWrite, StoreError> {
     let facts = Facts::named("");
     let number = store.0.uid.bytes().map(u16::from).sum();
     let uid = Arc::clone(&store.0.uid);
@@ -102,7 +102,7 @@ async fn records(store: &NatsStore, filter: &str) -> usize {
 async fn a_write_says_whether_it_has_changed_anything_and_nothing_stays_of_who_has_gone() {
     let nats = Nats::start();
     let store = nats.store("a").await;
-    assert_eq!(beat(&store).await, Ok(LeaseWrite::Created));
+    assert_eq!(renew(&store).await, Ok(LeaseWrite::Created));
     assert_eq!(
         write(&store, &["+1", "+2", "-2", "+2", "-3"]).await,
         [true, true, true, true, false]
@@ -122,13 +122,13 @@ async fn a_write_says_whether_it_has_changed_anything_and_nothing_stays_of_who_h
 async fn what_an_earlier_connection_writes_counts_for_nothing() {
     let nats = Nats::start();
     let (former, store) = (nats.store("a").await, nats.store("a").await);
-    beat(&former).await.unwrap();
+    renew(&former).await.unwrap();
     write(&former, &["+1", "+4"]).await;
-    assert_eq!(beat(&store).await, Ok(LeaseWrite::Renewed));
-    // As a comparison does: what is there is written by this connection.
+    assert_eq!(renew(&store).await, Ok(LeaseWrite::Renewed));
+    // As a reconciliation does: what is there is written by this connection.
     assert_eq!(write(&store, &["+1", "+4"]).await, [false, false]);
     write(&former, &["+2"]).await;
-    assert!(beat(&former).await.is_err(), "late, and it changes nothing");
+    assert!(renew(&former).await.is_err(), "late, and it changes nothing");
     write(&store, &["+3"]).await;
     assert_eq!(present(&store).await, [1, 4, 3]);
     assert_eq!(write(&store, &["+2"]).await, [true], "what came late is nobody's");
@@ -139,22 +139,22 @@ async fn what_an_earlier_connection_writes_counts_for_nothing() {
 async fn nothing_counts_that_comes_after_a_sweep_and_who_lives_finds_out() {
     let nats = Nats::start();
     let (store, other) = (nats.store("a").await, nats.store("b").await);
-    beat(&store).await.unwrap();
+    renew(&store).await.unwrap();
     write(&store, &["+1", "+2"]).await;
-    beat(&other).await.unwrap();
+    renew(&other).await.unwrap();
     assert_eq!(swept(&other, "a").await.unwrap(), [1, 2]);
     assert_eq!(present(&other).await, [0; 0], "what is being swept does not count");
     other.forget("a".into()).await.unwrap();
     assert_eq!(records(&other, "members.>").await, 0);
     assert_eq!(records(&other, "state.processes.*").await, 1);
     write(&store, &["+3"]).await;
-    beat(&other).await.unwrap();
+    renew(&other).await.unwrap();
     // Of a process that nobody knows: who reads it removes it.
     present(&other).await;
     while records(&other, "members.>").await > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    assert_eq!(beat(&store).await, Ok(LeaseWrite::Revived));
+    assert_eq!(renew(&store).await, Ok(LeaseWrite::Revived));
     assert_eq!(write(&store, &["+3"]).await, [true]);
     assert_eq!(listed(&store).await, [3]);
 }
@@ -165,14 +165,14 @@ async fn leaves_that_a_sweep_did_not_announce_are_announced_by_the_next_unless_t
     let nats = Nats::start();
     let (store, other, third) =
         (nats.store("a").await, nats.store("b").await, nats.store("c").await);
-    beat(&store).await.unwrap();
+    renew(&store).await.unwrap();
     write(&store, &["+1", "+2"]).await;
     assert_eq!(swept(&other, "a").await.unwrap(), [1, 2]);
     drop(other);
     assert_eq!(swept(&third, "a").await, None, "the claim holds for a while");
     tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     assert_eq!(third.sweep("a".into(), 0).await.unwrap().map(|gone| gone.len()), Some(2));
-    assert_eq!(beat(&store).await, Ok(LeaseWrite::Revived));
+    assert_eq!(renew(&store).await, Ok(LeaseWrite::Revived));
     assert_eq!(write(&store, &["+1"]).await, [true], "it was announced as gone");
     third.forget("a".into()).await.unwrap();
     assert_eq!(listed(&store).await, [1]);
@@ -183,7 +183,7 @@ async fn leaves_that_a_sweep_did_not_announce_are_announced_by_the_next_unless_t
 async fn of_two_that_want_one_number_one_has_it() {
     let nats = Nats::start();
     let stores = [nats.store("ab").await, nats.store("ba").await];
-    let [one, other] = stores.each_ref().map(beat);
+    let [one, other] = stores.each_ref().map(renew);
     let (one, other) = tokio::join!(one, other);
     let mut written = [one.unwrap(), other.unwrap()];
     written.sort_by_key(|written| *written == LeaseWrite::Taken);
@@ -210,7 +210,7 @@ async fn the_log_of_settings_has_one_writer_at_a_time_and_a_bounded_number_of_ch
     let nats = Nats::start();
     let (store, other) = (nats.store("a").await, nats.store("b").await);
     let none = LogPosition::default();
-    beat(&other).await.unwrap();
+    renew(&other).await.unwrap();
     assert_eq!(store.claim_log(60_000, none).await, Ok(LogClaim::Claimed(none)));
     assert_eq!(other.claim_log(60_000, none).await, Ok(LogClaim::UnderWay(none)));
     let entry = |revision: u64, bytes: usize| {

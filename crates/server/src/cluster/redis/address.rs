@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::link::{Commands, RedisLink, Reply};
+use super::link::{Commands, RedisLink, RedisReply};
 use super::refused;
-use crate::cluster::store::{Payload, StoreError};
+use crate::cluster::store::{RawMessage, StoreError};
 
 /// How long a Redis Cluster may send this node from one of its nodes to the next.
 const REDIRECTIONS_MAX: usize = 4;
@@ -68,7 +68,7 @@ impl Address {
     /// Opens a connection to the server that takes writes. What subscribed channels are sent goes to `messages`.
     pub(super) async fn open(
         &self,
-        messages: mpsc::UnboundedSender<Payload>,
+        messages: mpsc::UnboundedSender<RawMessage>,
     ) -> Result<RedisLink, StoreError> {
         let mut last = StoreError::Closed("there is no server".into());
         let is_servers = self.engine.topology == EngineTopology::Servers;
@@ -92,7 +92,7 @@ impl Address {
     async fn open_primary(
         &self,
         sentinel: &str,
-        messages: &mpsc::UnboundedSender<Payload>,
+        messages: &mpsc::UnboundedSender<RawMessage>,
     ) -> Result<RedisLink, StoreError> {
         let Engine { sentinel_user: user, sentinel_password: password, .. } = &*self.engine;
         let greeting = greeting(user.as_deref(), password.as_ref(), 0);
@@ -101,7 +101,7 @@ impl Address {
         let name = self.engine.sentinel_primaries.first().map_or("", String::as_str);
         let ask: &[&[u8]] = &[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name.as_bytes()];
         let replies = link.call(&[ask]).await?;
-        let found = replies.first().map(Reply::list).and_then(|found| match found {
+        let found = replies.first().map(RedisReply::list).and_then(|found| match found {
             [host, port] => Some((host.text()?, port.text()?)),
             _ => None,
         });
@@ -118,7 +118,7 @@ impl Address {
     async fn open_slot(
         &self,
         node: &str,
-        messages: &mpsc::UnboundedSender<Payload>,
+        messages: &mpsc::UnboundedSender<RawMessage>,
     ) -> Result<RedisLink, StoreError> {
         let key = format!("{}:nodes", self.prefix);
         let mut node = node.to_owned();
@@ -138,7 +138,7 @@ impl Address {
     async fn open_at(
         &self,
         server: &str,
-        messages: mpsc::UnboundedSender<Payload>,
+        messages: mpsc::UnboundedSender<RawMessage>,
     ) -> Result<RedisLink, StoreError> {
         let Engine { user, password, database, .. } = &*self.engine;
         self.greet(server, greeting(user.as_deref(), password.as_ref(), *database), messages).await
@@ -148,7 +148,7 @@ impl Address {
         &self,
         server: &str,
         greeting: Commands,
-        messages: mpsc::UnboundedSender<Payload>,
+        messages: mpsc::UnboundedSender<RawMessage>,
     ) -> Result<RedisLink, StoreError> {
         let bound = Duration::from_millis(self.engine.connect_timeout_ms);
         let opened = timeout(bound, async {

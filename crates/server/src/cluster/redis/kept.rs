@@ -1,7 +1,7 @@
 //! Calls that are kept in Redis for nodes which are away.
 
 use super::RedisStore;
-use super::link::{Commands, Reply};
+use super::link::{Commands, RedisReply};
 use crate::cluster::store::{KeptCalls, StoreError};
 
 /// KEYS: links, calls. ARGV: uid, connection, field, call. What a connection that was given up has sent may be carried out after a
@@ -44,8 +44,8 @@ pub(super) fn read(
     let read = store.link.begin(commands);
     async move {
         let replies = read.await?;
-        let entries = replies.first().map_or(&[][..], Reply::list).chunks(2);
-        let entry = |entry: &[Reply]| {
+        let entries = replies.first().map_or(&[][..], RedisReply::list).chunks(2);
+        let entry = |entry: &[RedisReply]| {
             let [field, call] = entry else { return None };
             Some((field.text()?.into(), call.bytes()?.to_vec()))
         };

@@ -6,11 +6,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use super::link::{Reply, Script};
+use super::link::{RedisReply, Script};
 use super::{RedisStore, refused};
-use crate::cluster::lease::{Beat, Facts, Lease, LeaseWrite, Node};
+use crate::cluster::lease::{Facts, Lease, LeaseReply, LeaseWrite, Node};
 use crate::cluster::log_position::LogPosition;
-use crate::cluster::store::{StoreError, To};
+use crate::cluster::store::{Destination, StoreError};
 
 /// KEYS: nodes, uids, links, settings. ARGV: uid, number, milliseconds, facts, whether to take over a number whose lease has ended, channel
 /// of this node's own pub/sub probe, the probe, number of the connection.
@@ -86,7 +86,7 @@ pub(super) async fn write(
     lease: &Lease,
     facts: &Facts,
     probe: &[u8],
-) -> Result<Beat, StoreError> {
+) -> Result<LeaseReply, StoreError> {
     let (number, lease_ms) = (lease.number.to_string(), lease.lease_ms.to_string());
     let text = serde_json::to_string(facts).unwrap_or_default();
     let link_number = store.link.number.to_string();
@@ -97,7 +97,7 @@ pub(super) async fn write(
         lease_ms.as_bytes(),
         text.as_bytes(),
         take_over,
-        store.channel(&To::Node(Arc::clone(&lease.uid))).as_bytes(),
+        store.channel(&Destination::Node(Arc::clone(&lease.uid))).as_bytes(),
         probe,
         link_number.as_bytes(),
     ]
@@ -107,11 +107,11 @@ pub(super) async fn write(
     let keys = keys.each_ref().map(|key| key.as_bytes());
     let reply = store.link.script(&WRITE_SCRIPT, &keys, &arguments).await?;
     let malformed = || refused("ERR the lease holds something that another program wrote".into());
-    let mut beat = read(&reply).ok_or_else(malformed)?;
-    if beat.written != LeaseWrite::Taken {
-        beat.nodes.insert(lease.number, lease.node(facts.clone()));
+    let mut lease_reply = read(&reply).ok_or_else(malformed)?;
+    if lease_reply.written != LeaseWrite::Taken {
+        lease_reply.nodes.insert(lease.number, lease.node(facts.clone()));
     }
-    Ok(beat)
+    Ok(lease_reply)
 }
 
 pub(super) async fn leave(store: &RedisStore, lease: &Lease) -> Result<(), StoreError> {
@@ -120,7 +120,7 @@ pub(super) async fn leave(store: &RedisStore, lease: &Lease) -> Result<(), Store
     store.link.script(&LEAVE_SCRIPT, &[keys.as_bytes()], &arguments).await.map(drop)
 }
 
-fn read(reply: &Reply) -> Option<Beat> {
+fn read(reply: &RedisReply) -> Option<LeaseReply> {
     let [written, nodes, dead, log] = reply.list() else { return None };
     let written = match written.text()? {
         "renewed" => LeaseWrite::Renewed,
@@ -129,23 +129,23 @@ fn read(reply: &Reply) -> Option<Beat> {
         "taken" => LeaseWrite::Taken,
         _ => return None,
     };
-    let node = |reply: &Reply| {
+    let node = |reply: &RedisReply| {
         let [number, uid, left_ms, facts] = reply.list() else { return None };
         let number = number.text()?.parse().ok()?;
         let facts = serde_json::from_str(facts.text()?).ok()?;
         Some((number, Node { number, uid: uid.text()?.into(), left_ms: left_ms.integer()?, facts }))
     };
-    Some(Beat {
+    Some(LeaseReply {
         written,
         // What is no entry of ours is nobody's.
         nodes: nodes.list().iter().filter_map(node).collect(),
-        dead: dead.list().iter().filter_map(Reply::text).map(Arc::from).collect(),
+        dead: dead.list().iter().filter_map(RedisReply::text).map(Arc::from).collect(),
         log: position(log)?,
     })
 }
 
 /// Where a log is, from a reply that begins with it.
-pub(super) fn position(reply: &Reply) -> Option<LogPosition> {
+pub(super) fn position(reply: &RedisReply) -> Option<LogPosition> {
     let [id, revision, ..] = reply.list() else { return None };
     Some(LogPosition { id: id.text()?.parse().ok()?, revision: revision.text()?.parse().ok()? })
 }

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::refused;
-use crate::cluster::store::{Payload, StoreError};
+use crate::cluster::store::{RawMessage, StoreError};
 
 /// How long a reply may take: Redis is said to be stopped then, though its connection is open.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,12 +25,12 @@ const READ_BYTES: usize = 64 << 10;
 
 /// A reply that owns its bytes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Reply {
+pub(super) enum RedisReply {
     Null,
     Integer(i64),
     Bytes(Box<[u8]>),
     /// An array, a set, or a map with its keys and values in turn.
-    List(Vec<Reply>),
+    List(Vec<RedisReply>),
     Error(Box<str>),
 }
 
@@ -55,13 +55,13 @@ impl Commands {
 
 struct Request {
     commands: Commands,
-    answer: oneshot::Sender<Vec<Reply>>,
+    answer: oneshot::Sender<Vec<RedisReply>>,
 }
 
 struct Waiter {
     missing: usize,
-    replies: Vec<Reply>,
-    answer: oneshot::Sender<Vec<Reply>>,
+    replies: Vec<RedisReply>,
+    answer: oneshot::Sender<Vec<RedisReply>>,
 }
 
 type Waiters = Arc<Mutex<VecDeque<Waiter>>>;
@@ -85,7 +85,7 @@ impl RedisLink {
     /// does.
     pub(super) fn start(
         transport: impl AsyncRead + AsyncWrite + Send + 'static,
-        messages: mpsc::UnboundedSender<Payload>,
+        messages: mpsc::UnboundedSender<RawMessage>,
     ) -> RedisLink {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let number = OPENED.fetch_add(1, Ordering::Relaxed) + 1;
@@ -111,7 +111,7 @@ impl RedisLink {
     ///
     /// # Errors
     /// What Redis says, or that it says nothing.
-    pub(super) async fn call(&self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, StoreError> {
+    pub(super) async fn call(&self, commands: &[&[&[u8]]]) -> Result<Vec<RedisReply>, StoreError> {
         let mut all = Commands::default();
         for command in commands {
             all.push(command);
@@ -120,7 +120,7 @@ impl RedisLink {
     }
 
     /// As [`RedisLink::call`].
-    pub(super) async fn send(&self, commands: Commands) -> Result<Vec<Reply>, StoreError> {
+    pub(super) async fn send(&self, commands: Commands) -> Result<Vec<RedisReply>, StoreError> {
         self.begin(commands).await
     }
 
@@ -128,7 +128,7 @@ impl RedisLink {
     pub(super) fn begin(
         &self,
         commands: Commands,
-    ) -> impl Future<Output = Result<Vec<Reply>, StoreError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Vec<RedisReply>, StoreError>> + Send + use<> {
         let ended = || StoreError::Closed("the connection has ended".into());
         let asked = (!commands.is_empty()).then(|| {
             let (answer, answered) = oneshot::channel();
@@ -149,7 +149,7 @@ impl RedisLink {
         script: &Script,
         keys: &[&[u8]],
         arguments: &[&[u8]],
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<RedisReply, StoreError> {
         let count = keys.len().to_string();
         let mut line: Vec<&[u8]> = vec![b"EVALSHA", script.sha1(), count.as_bytes()];
         line.extend_from_slice(keys);
@@ -162,14 +162,14 @@ impl RedisLink {
             }
             replies => replies,
         };
-        Ok(replies?.pop().unwrap_or(Reply::Null))
+        Ok(replies?.pop().unwrap_or(RedisReply::Null))
     }
 }
 
 /// The replies, unless one is an error.
-fn unless_refused(replies: Vec<Reply>) -> Result<Vec<Reply>, StoreError> {
+fn unless_refused(replies: Vec<RedisReply>) -> Result<Vec<RedisReply>, StoreError> {
     match replies.iter().find_map(|reply| match reply {
-        Reply::Error(error) => Some(error.clone()),
+        RedisReply::Error(error) => Some(error.clone()),
         _ => None,
     }) {
         Some(error) => Err(refused(error)),
@@ -212,7 +212,7 @@ async fn write(
 async fn read(
     mut from: impl AsyncRead + Unpin,
     waiters: &Waiters,
-    messages: &mpsc::UnboundedSender<Payload>,
+    messages: &mpsc::UnboundedSender<RawMessage>,
 ) -> io::Result<()> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "this is not RESP");
     let mut scanner = Scanner::new(&Limits::default());
@@ -231,7 +231,7 @@ async fn read(
                         // Nobody listens while the connection is being closed.
                         let _ = messages.send(payload.into());
                     } else if said.first().and_then(Value::bytes) == Some(b"subscribe") {
-                        answer(waiters, Reply::Null);
+                        answer(waiters, RedisReply::Null);
                     }
                 }
                 value => answer(waiters, owned(&value)),
@@ -246,7 +246,7 @@ async fn read(
 }
 
 /// Gives a reply to the oldest command without one.
-fn answer(waiters: &Waiters, reply: Reply) {
+fn answer(waiters: &Waiters, reply: RedisReply) {
     let mut waiters = waiters.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(waiter) = waiters.front_mut() else { return };
     waiter.replies.push(reply);
@@ -259,27 +259,27 @@ fn answer(waiters: &Waiters, reply: Reply) {
     }
 }
 
-fn owned(value: &Value<'_>) -> Reply {
+fn owned(value: &Value<'_>) -> RedisReply {
     match value {
-        Value::Integer(number) => Reply::Integer(*number),
-        Value::Boolean(yes) => Reply::Integer(i64::from(*yes)),
-        Value::Error(error) => Reply::Error((*error).into()),
-        Value::Map(pairs) => {
-            Reply::List(pairs.iter().flat_map(|(key, value)| [owned(key), owned(value)]).collect())
-        }
+        Value::Integer(number) => RedisReply::Integer(*number),
+        Value::Boolean(yes) => RedisReply::Integer(i64::from(*yes)),
+        Value::Error(error) => RedisReply::Error((*error).into()),
+        Value::Map(pairs) => RedisReply::List(
+            pairs.iter().flat_map(|(key, value)| [owned(key), owned(value)]).collect(),
+        ),
         Value::Attributed(_, value) => owned(value),
         value => match (value.bytes(), value.elements()) {
-            (Some(bytes), _) => Reply::Bytes(bytes.into()),
-            (_, Some(values)) => Reply::List(values.iter().map(owned).collect()),
-            _ => Reply::Null,
+            (Some(bytes), _) => RedisReply::Bytes(bytes.into()),
+            (_, Some(values)) => RedisReply::List(values.iter().map(owned).collect()),
+            _ => RedisReply::Null,
         },
     }
 }
 
-impl Reply {
+impl RedisReply {
     pub(super) fn bytes(&self) -> Option<&[u8]> {
         match self {
-            Reply::Bytes(bytes) => Some(bytes),
+            RedisReply::Bytes(bytes) => Some(bytes),
             _ => None,
         }
     }
@@ -290,14 +290,14 @@ impl Reply {
 
     pub(super) fn integer(&self) -> Option<i64> {
         match self {
-            Reply::Integer(number) => Some(*number),
+            RedisReply::Integer(number) => Some(*number),
             _ => None,
         }
     }
 
-    pub(super) fn list(&self) -> &[Reply] {
+    pub(super) fn list(&self) -> &[RedisReply] {
         match self {
-            Reply::List(list) => list,
+            RedisReply::List(list) => list,
             _ => &[],
         }
     }

@@ -10,8 +10,8 @@ use dunlin_engine::redis::centrifugo_client;
 use dunlin_hub::ClientInfo;
 
 use super::RedisStore;
-use super::link::{Commands, RedisLink, Reply, Script};
-use crate::cluster::members::{EdgedChange, Listed, all_gone};
+use super::link::{Commands, RedisLink, RedisReply, Script};
+use crate::cluster::members::{MembersByChannel, TrackedChange, all_gone};
 use crate::cluster::message::{MemberChange, StoredMember, unix_ms};
 use crate::cluster::store::{ChannelMembers, StoreError};
 
@@ -94,14 +94,14 @@ impl RedisStore {
 
 pub(super) fn write(
     store: &RedisStore,
-    changes: &[EdgedChange],
+    changes: &[TrackedChange],
 ) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send + use<> {
     let written = store.link.begin(commands(store, changes));
     let link = Arc::clone(&store.link);
     async move {
         match written.await {
             Ok(replies) => {
-                let replies = replies.iter().flat_map(Reply::list);
+                let replies = replies.iter().flat_map(RedisReply::list);
                 Ok(replies.map(|reply| reply.integer() == Some(1)).collect())
             }
             // Its scripts were flushed.
@@ -115,7 +115,7 @@ pub(super) fn write(
 }
 
 /// What writes changes of this process's members, each reply a list.
-fn commands(store: &RedisStore, changes: &[EdgedChange]) -> Commands {
+fn commands(store: &RedisStore, changes: &[TrackedChange]) -> Commands {
     let (links, index) = (store.links_key(), store.channels_key(&store.uid));
     let link = store.link.number.to_string();
     let mut commands = Commands::default();
@@ -141,12 +141,19 @@ fn commands(store: &RedisStore, changes: &[EdgedChange]) -> Commands {
 }
 
 /// The members of a process.
-pub(super) async fn of_process(store: &RedisStore, uid: &str) -> Result<Listed, StoreError> {
+pub(super) async fn of_process(
+    store: &RedisStore,
+    uid: &str,
+) -> Result<MembersByChannel, StoreError> {
     let index = store.channels_key(uid);
     let replies = store.link.call(&[&[b"SMEMBERS", &index]]).await?;
-    let channels: Vec<Arc<str>> =
-        replies.iter().flat_map(Reply::list).filter_map(Reply::text).map(Arc::from).collect();
-    let mut listed = Listed::new();
+    let channels: Vec<Arc<str>> = replies
+        .iter()
+        .flat_map(RedisReply::list)
+        .filter_map(RedisReply::text)
+        .map(Arc::from)
+        .collect();
+    let mut listed = MembersByChannel::new();
     for channels in channels.chunks(CHANNELS_A_STEP) {
         let mut commands = Commands::default();
         for channel in channels {
@@ -194,7 +201,7 @@ pub(super) async fn sweep(
     let set: [&[u8]; 6] =
         [b"SET", claim.as_bytes(), store.uid.as_bytes(), b"NX", b"PX", claim_ms.as_bytes()];
     let replies = link.call(&[&set]).await?;
-    if replies.first() == Some(&Reply::Null) {
+    if replies.first() == Some(&RedisReply::Null) {
         return Ok(None);
     }
     // Nothing that it has sent is taken from now on.
@@ -212,12 +219,12 @@ pub(super) async fn sweep(
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
         // 0: it lives, and will find out what was taken from it.
-        if link.script(&SWEEP_SCRIPT, &keys, &arguments).await? != Reply::Integer(1) {
+        if link.script(&SWEEP_SCRIPT, &keys, &arguments).await? != RedisReply::Integer(1) {
             break;
         }
     }
     let replies = link.call(&[&[b"LRANGE", removed.as_bytes(), b"0", b"-1"]]).await?;
-    let gone = replies.iter().flat_map(Reply::list).filter_map(Reply::bytes);
+    let gone = replies.iter().flat_map(RedisReply::list).filter_map(RedisReply::bytes);
     Ok(Some(gone.filter_map(|change| serde_json::from_slice(change).ok()).collect()))
 }
 
@@ -243,7 +250,7 @@ pub(super) fn forget(
 }
 
 /// The entries of a hash of members. Malformed ones are skipped.
-fn entries(reply: &Reply) -> impl Iterator<Item = (u64, StoredMember)> {
+fn entries(reply: &RedisReply) -> impl Iterator<Item = (u64, StoredMember)> {
     reply.list().chunks(2).filter_map(|entry| {
         let [client, member] = entry else { return None };
         let member = serde_json::from_slice(member.bytes()?).ok()?;
@@ -252,12 +259,12 @@ fn entries(reply: &Reply) -> impl Iterator<Item = (u64, StoredMember)> {
 }
 
 /// Members at nodes of Centrifugo: those of its hash whose time is not over.
-fn foreign_entries(replies: &[Reply]) -> impl Iterator<Item = ClientInfo> {
+fn foreign_entries(replies: &[RedisReply]) -> impl Iterator<Item = ClientInfo> {
     let (data, over) = match replies {
         [data, over] => (data.list(), over.list()),
         _ => (&[][..], &[][..]),
     };
-    let over: HashSet<&[u8]> = over.iter().filter_map(Reply::bytes).collect();
+    let over: HashSet<&[u8]> = over.iter().filter_map(RedisReply::bytes).collect();
     data.chunks(2).filter_map(move |entry| {
         let [client, info] = entry else { return None };
         let is_there = !over.contains(client.bytes()?);
@@ -316,7 +323,7 @@ mod tests {
         }
     }
 
-    async fn beat(store: &RedisStore) -> Result<LeaseWrite, StoreError> {
+    async fn renew(store: &RedisStore) -> Result<LeaseWrite, StoreError> {
         let facts = Facts::named("");
         let number = store.uid.bytes().map(u16::from).sum();
         let uid = Arc::clone(&store.uid);
@@ -364,20 +371,20 @@ mod tests {
     }
 
     /// The last change of a channel decided whether the node had members of it: whoever came first was forgotten when the
-    /// second had come and gone in one report, and was found neither by a sweep nor by a comparison.
+    /// second had come and gone in one report, and was found neither by a sweep nor by a reconciliation.
     #[tokio::test]
     async fn a_channel_is_listed_while_anybody_is_there() {
         let directory = tempfile::tempdir().unwrap();
         let redis = Redis::start(directory.path());
         let node = redis.store("a").await;
-        beat(&node).await.unwrap();
+        renew(&node).await.unwrap();
         assert_eq!(write(&node, &["+1!", "+2", "-2"]).await, Ok(3));
         assert_eq!(listed(&node).await, [1]);
         assert_eq!(write(&node, &["+1", "-1!", "+3!"]).await, Ok(2), "one was there");
         assert_eq!(listed(&node).await, [3]);
         write(&node, &["-3!"]).await.unwrap();
         let left = node.link.call(&[&[b"EXISTS", b"test:channels:a", b"test:members:room"]]).await;
-        assert_eq!(left, Ok(vec![Reply::Integer(0)]));
+        assert_eq!(left, Ok(vec![RedisReply::Integer(0)]));
     }
 
     #[tokio::test]
@@ -386,11 +393,11 @@ mod tests {
         let redis = Redis::start(directory.path());
         let (former, node) = (redis.store("a").await, redis.store("a").await);
         assert!(is_fenced(&write(&former, &["+1!"]).await), "there is no lease");
-        assert_eq!(beat(&former).await, Ok(LeaseWrite::Created));
+        assert_eq!(renew(&former).await, Ok(LeaseWrite::Created));
         assert_eq!(write(&former, &["+1!"]).await, Ok(1));
-        assert_eq!(beat(&node).await, Ok(LeaseWrite::Renewed));
+        assert_eq!(renew(&node).await, Ok(LeaseWrite::Renewed));
         assert!(is_fenced(&write(&former, &["+2"]).await));
-        assert!(beat(&former).await.is_err(), "late, and it changes nothing");
+        assert!(renew(&former).await.is_err(), "late, and it changes nothing");
         assert_eq!(write(&node, &["+3"]).await, Ok(1));
         assert_eq!(listed(&node).await, [1, 3]);
     }
@@ -400,17 +407,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let redis = Redis::start(directory.path());
         let (node, other) = (redis.store("a").await, redis.store("b").await);
-        beat(&node).await.unwrap();
+        renew(&node).await.unwrap();
         write(&node, &["+1!", "+2"]).await.unwrap();
-        beat(&other).await.unwrap();
+        renew(&other).await.unwrap();
         let gone = swept(&other, "a").await.unwrap();
         assert_eq!(gone, [1, 2]);
         other.forget("a".into()).await.unwrap();
         assert!(is_fenced(&write(&node, &["+3!"]).await));
         let uids = other.link.call(&[&[b"SMEMBERS", b"test:uids"]]).await.unwrap();
-        assert_eq!(uids, [Reply::List(vec![Reply::Bytes((*b"b").into())])]);
+        assert_eq!(uids, [RedisReply::List(vec![RedisReply::Bytes((*b"b").into())])]);
 
-        assert_eq!(beat(&node).await, Ok(LeaseWrite::Revived));
+        assert_eq!(renew(&node).await, Ok(LeaseWrite::Revived));
         assert_eq!(write(&node, &["+3!"]).await, Ok(1));
         assert_eq!(listed(&node).await, [3]);
     }
@@ -421,7 +428,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let redis = Redis::start(directory.path());
         let (node, other) = (redis.store("a").await, redis.store("b").await);
-        beat(&node).await.unwrap();
+        renew(&node).await.unwrap();
         write(&node, &["+1!", "+2"]).await.unwrap();
         assert_eq!(swept(&other, "a").await.unwrap(), [1, 2]);
         drop(other);
@@ -439,9 +446,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let redis = Redis::start(directory.path());
         let (former, node) = (redis.store("a").await, redis.store("a").await);
-        beat(&former).await.unwrap();
+        renew(&former).await.unwrap();
         assert!(former.keep("user u", b"blocked".to_vec()).await.is_ok());
-        beat(&node).await.unwrap();
+        renew(&node).await.unwrap();
         assert!(node.keep("user u", b"unblocked".to_vec()).await.is_ok());
         assert!(is_fenced(&former.keep("user u", b"blocked".to_vec()).await));
         let kept = node.kept().await.unwrap();

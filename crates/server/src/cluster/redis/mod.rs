@@ -35,13 +35,13 @@ pub(super) use address::Address;
 use link::{Commands, RedisLink};
 
 use super::condition::Condition;
-use super::lease::{Beat, Facts, Lease};
+use super::lease::{Facts, Lease, LeaseReply};
 use super::log_position::LogPosition;
-use super::members::{EdgedChange, Listed};
+use super::members::{MembersByChannel, TrackedChange};
 use super::message::MemberChange;
 use super::store::{
-    Begun, ChannelMembers, KeptCalls, LogClaim, LogEntry, LogPart, Payload, Store, StoreError, To,
-    UserWrite,
+    ChannelMembers, Destination, KeptCalls, LogClaim, LogEntry, LogPart, RawMessage, Store,
+    StoreError, StoreFuture, UserCountsWrite,
 };
 
 /// A connection of one process to Redis.
@@ -60,22 +60,22 @@ impl RedisStore {
     pub(super) async fn open(
         address: &Address,
         uid: Arc<str>,
-        messages: mpsc::UnboundedSender<Payload>,
+        messages: mpsc::UnboundedSender<RawMessage>,
     ) -> Result<RedisStore, StoreError> {
         let link = Arc::new(address.open(messages).await?);
         let foreign_presence = address.foreign_presence().map(Box::from);
         let store = RedisStore { link, prefix: Arc::clone(&address.prefix), uid, foreign_presence };
-        for to in [To::All, To::Node(Arc::clone(&store.uid))] {
+        for to in [Destination::All, Destination::Node(Arc::clone(&store.uid))] {
             store.link.call(&[&[b"SUBSCRIBE", store.channel(&to).as_bytes()]]).await?;
         }
         members::load_script(&store.link).await?;
         Ok(store)
     }
 
-    fn channel(&self, to: &To) -> String {
+    fn channel(&self, to: &Destination) -> String {
         match to {
-            To::All => format!("{}:calls", self.prefix),
-            To::Node(uid) => format!("{}:calls:{uid}", self.prefix),
+            Destination::All => format!("{}:calls", self.prefix),
+            Destination::Node(uid) => format!("{}:calls:{uid}", self.prefix),
         }
     }
 
@@ -89,7 +89,7 @@ impl Store for RedisStore {
         self.link.number
     }
 
-    fn send(&self, messages: Vec<(To, Vec<u8>)>) -> Begun<()> {
+    fn send(&self, messages: Vec<(Destination, Vec<u8>)>) -> StoreFuture<()> {
         let mut commands = Commands::default();
         for (to, message) in messages {
             commands.push(&[b"PUBLISH", self.channel(&to).as_bytes(), &message]);
@@ -98,76 +98,76 @@ impl Store for RedisStore {
         Box::pin(async move { sent.await.map(drop) })
     }
 
-    fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> Begun<Beat> {
+    fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> StoreFuture<LeaseReply> {
         let store = self.clone();
         Box::pin(async move { lease::write(&store, &lease, &facts, &probe).await })
     }
 
-    fn leave(&self, lease: Lease) -> Begun<()> {
+    fn leave(&self, lease: Lease) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move { lease::leave(&store, &lease).await })
     }
 
-    fn write_members(&self, changes: &[EdgedChange]) -> Begun<Vec<bool>> {
+    fn write_members(&self, changes: &[TrackedChange]) -> StoreFuture<Vec<bool>> {
         Box::pin(members::write(self, changes))
     }
 
-    fn own_members(&self) -> Begun<Listed> {
+    fn own_members(&self) -> StoreFuture<MembersByChannel> {
         let store = self.clone();
         Box::pin(async move { members::of_process(&store, &store.uid).await })
     }
 
-    fn members_in(&self, channel: &str) -> Begun<ChannelMembers> {
+    fn members_in(&self, channel: &str) -> StoreFuture<ChannelMembers> {
         Box::pin(members::of_channel(self, channel))
     }
 
-    fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> Begun<Option<Vec<MemberChange>>> {
+    fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> StoreFuture<Option<Vec<MemberChange>>> {
         let store = self.clone();
         Box::pin(async move { members::sweep(&store, &dead, claim_ms).await })
     }
 
-    fn forget(&self, dead: Arc<str>) -> Begun<()> {
+    fn forget(&self, dead: Arc<str>) -> StoreFuture<()> {
         Box::pin(members::forget(self, &dead))
     }
 
-    fn count_users(&self, write: UserWrite) -> Begun<Vec<u64>> {
+    fn count_users(&self, write: UserCountsWrite) -> StoreFuture<Vec<u64>> {
         let store = self.clone();
         Box::pin(async move { user_counts::write(&store, &write).await })
     }
 
-    fn budgets_key(&self, made: [u8; 16]) -> Begun<Option<[u8; 16]>> {
+    fn budgets_key(&self, made: [u8; 16]) -> StoreFuture<Option<[u8; 16]>> {
         let store = self.clone();
         Box::pin(async move { budgets_key::read(&store, made).await.map(Some) })
     }
 
-    fn keep(&self, name: &str, call: Vec<u8>) -> Begun<()> {
+    fn keep(&self, name: &str, call: Vec<u8>) -> StoreFuture<()> {
         Box::pin(kept::keep(self, name, &call))
     }
 
-    fn kept(&self) -> Begun<KeptCalls> {
+    fn kept(&self) -> StoreFuture<KeptCalls> {
         Box::pin(kept::read(self))
     }
 
-    fn drop_kept(&self, names: Vec<Box<str>>) -> Begun<()> {
+    fn drop_kept(&self, names: Vec<Box<str>>) -> StoreFuture<()> {
         Box::pin(kept::remove(self, &names))
     }
 
-    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> Begun<LogClaim> {
+    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> StoreFuture<LogClaim> {
         let store = self.clone();
         Box::pin(async move { settings_log::claim(&store, hold_ms, read).await })
     }
 
-    fn release_log(&self) -> Begun<()> {
+    fn release_log(&self) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move { settings_log::release(&store).await })
     }
 
-    fn append_log(&self, entry: LogEntry) -> Begun<bool> {
+    fn append_log(&self, entry: LogEntry) -> StoreFuture<bool> {
         let store = self.clone();
         Box::pin(async move { settings_log::append(&store, &entry).await })
     }
 
-    fn read_log(&self, known: LogPosition) -> Begun<LogPart> {
+    fn read_log(&self, known: LogPosition) -> StoreFuture<LogPart> {
         let store = self.clone();
         Box::pin(async move { settings_log::read(&store, known).await })
     }

@@ -4,10 +4,10 @@
 use std::sync::LazyLock;
 
 use super::lease::position;
-use super::link::{Reply, Script};
+use super::link::{RedisReply, Script};
 use super::{RedisStore, refused};
 use crate::cluster::log_position::{BYTES_MAX, CHANGES_MAX, LogPosition};
-use crate::cluster::store::{LogClaim, LogEntry, LogPart, StoreError, To};
+use crate::cluster::store::{Destination, LogClaim, LogEntry, LogPart, StoreError};
 
 /// KEYS: log, claim. ARGV: uid, milliseconds, id of the log and newest change in it that the node has read.
 const CLAIM: &str = r"
@@ -87,7 +87,7 @@ pub(super) async fn claim(
     let reply = run(store, &CLAIM_SCRIPT, &[LOG, CLAIM_KEY], &arguments).await?;
     let claim = match reply.list() {
         [decision, id, revision] => {
-            let log = position(&Reply::List(vec![id.clone(), revision.clone()]));
+            let log = position(&RedisReply::List(vec![id.clone(), revision.clone()]));
             match (decision.text(), log.unwrap_or_default()) {
                 (Some("claimed"), log) => Some(LogClaim::Claimed(log)),
                 (Some("under_way"), log) => Some(LogClaim::UnderWay(log)),
@@ -108,7 +108,7 @@ pub(super) async fn append(store: &RedisStore, entry: &LogEntry) -> Result<bool,
     let LogEntry { at, sealed, message } = entry;
     let (id, revision) = (at.id.to_string(), at.revision.to_string());
     let (changes_max, bytes_max) = (CHANGES_MAX.to_string(), BYTES_MAX.to_string());
-    let to_all = store.channel(&To::All);
+    let to_all = store.channel(&Destination::All);
     let arguments = [
         store.uid.as_bytes(),
         id.as_bytes(),
@@ -131,7 +131,7 @@ pub(super) async fn read(store: &RedisStore, known: LogPosition) -> Result<LogPa
         return Ok(LogPart::default());
     };
     let since = since.text().and_then(|since| since.parse().ok()).unwrap_or(0);
-    let change = |change: &Reply| {
+    let change = |change: &RedisReply| {
         let [number, sealed] = change.list() else { return None };
         Some((u64::try_from(number.integer()?).ok()?, sealed.bytes()?.to_vec()))
     };
@@ -143,7 +143,7 @@ async fn run(
     script: &Script,
     keys: &[&str],
     arguments: &[&[u8]],
-) -> Result<Reply, StoreError> {
+) -> Result<RedisReply, StoreError> {
     let keys: Vec<String> = keys.iter().map(|name| store.key(name)).collect();
     let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
     store.link.script(script, &keys, arguments).await

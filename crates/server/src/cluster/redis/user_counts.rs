@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use super::RedisStore;
 use super::link::Script;
-use crate::cluster::store::{StoreError, UserWrite};
+use crate::cluster::store::{StoreError, UserCountsWrite};
 
 /// Users that one script writes: others wait for so long.
 const USERS_A_STEP: usize = 128;
@@ -53,7 +53,7 @@ impl RedisStore {
 /// Writes counts of this process, and reads those of others.
 pub(super) async fn write(
     store: &RedisStore,
-    UserWrite { users, is_all, others }: &UserWrite,
+    UserCountsWrite { users, is_all, others }: &UserCountsWrite,
 ) -> Result<Vec<u64>, StoreError> {
     let (links, number) = (store.links_key(), store.link.number.to_string());
     let of_processes = std::iter::once(&store.uid).chain(others);

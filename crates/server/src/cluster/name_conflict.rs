@@ -10,17 +10,17 @@ use super::lease::Node;
 /// A lease that ends so much later than it did was prolonged, whatever two clocks and two ways to the store make of its end.
 const PROLONGED: Duration = Duration::from_millis(1_000);
 
-/// Another node that bears this node's name. It is one once it has prolonged its lease: before, it may be what this node was before it
-/// was killed and started again.
+/// Another node with this node's name. It counts as a conflict once that node has prolonged its lease: until then it may be an earlier
+/// run of this node, which was killed and started again.
 #[derive(Debug, Default)]
-pub(super) struct Namesake {
+pub(super) struct NameConflict {
     /// Its uid, and when its lease was to end when it was seen first.
     seen: Option<(Arc<str>, Instant)>,
     is_living: bool,
 }
 
-impl Namesake {
-    /// Looks for one among all nodes, of which `own` is the uid of this one. What is wrong, if there is one.
+impl NameConflict {
+    /// Looks for such a node among all nodes; `own` is the uid of this one. Returns a sentence about it.
     pub(super) fn find<'a>(
         &mut self,
         now: Instant,
@@ -31,7 +31,7 @@ impl Namesake {
         let Some(node) =
             nodes.find(|node| node.is_alive() && *node.uid != *own && *node.facts.name == *name)
         else {
-            *self = Namesake::default();
+            *self = NameConflict::default();
             return None;
         };
         let ends = now + Duration::from_millis(node.left_ms.unsigned_abs());
@@ -63,9 +63,9 @@ mod tests {
     fn only_a_node_that_prolongs_its_lease_takes_the_name() {
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        let mut namesake = Namesake::default();
+        let mut name_conflict = NameConflict::default();
         let mut look =
-            |ms: u64, node: Node| namesake.find(at(ms), "own", "web-1:8000", [node].iter());
+            |ms: u64, node: Node| name_conflict.find(at(ms), "own", "web-1:8000", [node].iter());
         assert_eq!(look(0, node("own", "web-1:8000", 9_000)), None);
         assert_eq!(look(0, node("other", "web-2:8000", 9_000)), None);
         // What this node was before: its lease ends when it was to end.
