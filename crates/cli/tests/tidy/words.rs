@@ -16,7 +16,6 @@ const DENIED: &[(&str, &str)] = &[
     ("census", "scatter-gather"),
     ("change ask", "shared change request"),
     ("change news", "shared change event"),
-    ("cluster ask", "cluster request"),
     ("contest", "comparison"),
     ("courier", "threaded client"),
     ("dialect", "protocol"),
