@@ -17,7 +17,7 @@ bench: ## Measure and write docs/BENCHMARKS.md; parts as in ARGS="idle fanout"
 abuse: ## Attack a server, and say what its ordinary clients notice; writes docs/BENCHMARKS.md
 	@scripts/bench/run abuse
 
-chaos: ## Let nodes, Redis and links fail while clients move between nodes; as in ARGS="--duration 10m --seed 7"
+chaos: ## Let nodes, servers and links fail while clients move between nodes; as in ARGS="--layout nats --duration 10m"
 	@scripts/chaos $(ARGS)
 
 lint: ## Format, clippy and rustdoc without a warning

@@ -1,4 +1,4 @@
-//! `dunlin bench chaos` against this very build, in small: nodes, Redis and links fail while clients move between the nodes, and each
+//! `dunlin bench chaos` against this very build, in small: nodes, servers and links fail while clients move between the nodes, and each
 //! message reaches each of them once and in order, or they are notified.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
@@ -43,4 +43,16 @@ fn nobody_misses_anything_while_slots_move() {
 #[test]
 fn nodes_are_restarted_in_turn_with_other_settings_and_everybody_recovers() {
     run(&["--duration", "1s", "--only", "nodes-rolled"]);
+}
+
+#[test]
+fn whatever_fails_over_nats_each_message_arrives_once_and_in_order_or_the_client_is_notified() {
+    run(&["--layout", "nats", "--duration", "8s"]);
+}
+
+/// Nobody is answered `recovered: false`: a majority of the servers has what was acknowledged.
+#[test]
+fn nobody_misses_anything_when_the_leader_of_three_servers_of_nats_fails() {
+    let faults = ["--only", "leader-killed", "--only", "leader-split"];
+    run(&[&["--layout", "nats-cluster", "--duration", "5s"], &faults[..]].concat());
 }

@@ -2,7 +2,7 @@
 
 use crate::error::ConfigErrors;
 use crate::path::Path;
-use crate::{ChannelOptions, Config, EngineKind, Map};
+use crate::{ChannelOptions, Config, Engine, EngineKind, Map};
 
 /// Namespaces with wildcards live in NATS, and are those of no app of the Pusher protocol: its channels say in their own names
 /// who they are for.
@@ -38,6 +38,20 @@ pub(crate) fn references(config: &Config, valid: &Config, errors: &mut ConfigErr
     }
 }
 
+/// Whether subjects of one raw engine may be those of another: at the same servers, by the same login, for another may be of
+/// another account.
+fn reach_same_subjects(one: &Engine, other: &Engine) -> bool {
+    let login = |of: &Engine| {
+        let of = of.clone();
+        let seeds = (of.nkey_seed, of.nkey_seed_file, of.credentials, of.credentials_file);
+        (of.user, of.token, of.tls_client_cert, seeds)
+    };
+    one.addresses.iter().any(|address| other.addresses.contains(address))
+        && (one.raw_prefix.starts_with(&*other.raw_prefix)
+            || other.raw_prefix.starts_with(&*one.raw_prefix))
+        && login(one) == login(other)
+}
+
 /// Channels of raw engines stay apart from everything else that is in NATS.
 fn raw(config: &Config, errors: &mut ConfigErrors) {
     let nats = || config.engines.iter().filter(|(_, engine)| engine.kind == EngineKind::Nats);
@@ -52,6 +66,14 @@ fn raw(config: &Config, errors: &mut ConfigErrors) {
                 format!("it is the `prefix` of the engine {other:?}, whose subjects are its own");
             let path = Path::of("engines").join(name).join("raw_prefix");
             errors.add(path, message, "write another, or change that `prefix`");
+        }
+        // Each pair once, at the later name.
+        let before = nats().take_while(|(other, _)| *other != name).filter(|(_, of)| of.raw);
+        for (other, _) in before.filter(|(_, of)| reach_same_subjects(engine, of)) {
+            let message =
+                format!("subjects of {name:?} would be those of the engine {other:?}, too");
+            let fix = "write prefixes of which none begins with the other, or have one engine";
+            errors.add(Path::of("engines").join(name).join("raw_prefix"), message, fix);
         }
     }
     let raw_engine = |options: &ChannelOptions| {

@@ -1,6 +1,6 @@
 //! Which namespaces may have wildcards, and which raw subjects.
 
-use dunlin_config::{ChannelOptions, Config, Engine, EngineKind};
+use dunlin_config::{ChannelOptions, Config, Engine, EngineKind, Secret};
 
 #[test]
 fn names_have_a_meaning_in_nats_alone_and_raw_subjects_stay_apart() {
@@ -74,4 +74,46 @@ fn names_have_a_meaning_in_nats_alone_and_raw_subjects_stay_apart() {
         namespace("dunlin", Some("raw"), |_| {})(config);
     });
     assert_eq!(owned, ["channel.namespaces.dunlin.engine"]);
+}
+
+#[test]
+fn raw_engines_at_the_same_servers_have_subjects_of_their_own() {
+    let faults = |prefixes: [&str; 2], change: &dyn Fn(&mut Engine)| {
+        let mut config = Config::default();
+        for (name, prefix) in ["a", "b"].into_iter().zip(prefixes) {
+            let mut engine = Engine {
+                kind: EngineKind::Nats,
+                addresses: ["127.0.0.1:4222".to_owned(), "127.0.0.2:4222".to_owned()].into(),
+                prefix: format!("own-{name}").into(),
+                raw: true,
+                raw_prefix: prefix.into(),
+                ..Engine::default()
+            };
+            if name == "b" {
+                change(&mut engine);
+            }
+            config.engines.insert(name, engine);
+        }
+        let errors = config.validate().err().unwrap_or_default();
+        errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for prefixes in [["", ""], ["", "app."], ["app.", ""], ["app.", "app.x."], ["app.", "app."]] {
+        let errors = faults(prefixes, &|_| {});
+        assert_eq!(errors.len(), 1, "{prefixes:?}: {errors:?}");
+        let error = &errors[0];
+        assert!(error.contains("engines.b.raw_prefix") && error.contains("\"a\""), "{error}");
+        let one = |of: &mut Engine| of.addresses = ["127.0.0.2:4222".to_owned()].into();
+        assert_eq!(faults(prefixes, &one).len(), 1, "one server is enough");
+    }
+    let apart = Vec::<String>::new();
+    assert_eq!(faults(["app.", "apple."], &|_| {}), apart);
+    assert_eq!(faults(["app.x.", "app.y."], &|_| {}), apart);
+    let elsewhere = |of: &mut Engine| of.addresses = ["127.0.0.3:4222".to_owned()].into();
+    assert_eq!(faults(["", ""], &elsewhere), apart);
+    assert_eq!(
+        faults(["", ""], &|of| of.token = Some(Secret::new("other"))),
+        apart,
+        "another account"
+    );
+    assert_eq!(faults(["", ""], &|of| of.raw = false).len(), 0);
 }

@@ -1,391 +1,79 @@
-//! The servers of Redis that the nodes share, alone or in company, each behind a proxy at the address that all others know.
+//! The servers that the nodes share, each behind a proxy.
 
-use std::cell::Cell;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
-
-use super::proxy::{OTHERS, Peer, Proxy, user};
-use crate::fleet::{Redis, address};
-use dunlin_load::{Error, say};
-use dunlin_wire::backoff::Jitter;
+use super::faults::{Chance, Fault};
+use super::nats::NatsServers;
+use super::proxy::{Peer, Proxy};
+use super::redis::RedisServers;
+use dunlin_load::Error;
 
 /// Until servers have found each other, or one has taken the place of another.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// An order that Sentinels have taken may come to nothing on a machine with much to do.
-const ORDERED_AGAIN: Duration = Duration::from_secs(15);
 const TURN: Duration = Duration::from_millis(50);
-const PORT: u16 = 6379;
-/// Behind the proxy.
-const PORT_BEHIND: u16 = 6380;
-const SENTINEL_PORT: u16 = 26_379;
-/// Of the connections between the servers of a cluster.
-const BUS_PORT: u16 = 16_380;
-const SLOTS: usize = 16_384;
-/// Primaries of a cluster.
-const SHARDS: usize = 3;
-const SENTINELS: usize = 3;
-/// Slots that move one after the other, keys of them that move at once, and how long the next wait at most.
-const SLOTS_MOVED: usize = 12;
-const KEYS_MOVED: &str = "10";
-const KEYS_PAUSE_MS: u64 = 20;
-const APPEND: &str = "appendonly yes\nappendfsync always\n";
 
 /// How the servers stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Layout {
-    /// One server
+    /// One server of Redis
     Single,
-    /// A primary, two replicas, and three Sentinels
+    /// A primary of Redis, two replicas, and three Sentinels
     Sentinel,
     /// A Redis Cluster of three primaries and three replicas
     Cluster,
+    /// One server of NATS with JetStream
+    Nats,
+    /// Three servers of NATS, each with all streams of JetStream
+    NatsCluster,
 }
 
-struct Server {
-    redis: Redis,
-    /// Where it is known to be: its proxy's.
-    address: SocketAddr,
-    proxy: Proxy,
+impl Layout {
+    pub(super) fn is_nats(self) -> bool {
+        matches!(self, Layout::Nats | Layout::NatsCluster)
+    }
+
+    /// Whether another server can take the place of one.
+    pub(super) fn has_others(self) -> bool {
+        !matches!(self, Layout::Single | Layout::Nats)
+    }
 }
 
 /// The servers.
-pub(super) struct Deployment {
-    pub(super) layout: Layout,
-    servers: Vec<Server>,
-    sentinels: Vec<Redis>,
+pub(super) trait Deployment {
+    /// The settings of an engine that reaches them, for a node.
+    fn engine(&self, node: Peer) -> String;
+
+    /// The ways of all nodes to them.
+    fn proxies(&self) -> Box<dyn Iterator<Item = &Proxy> + '_>;
+
+    /// Does harm to one of them, and waits until all are back in their places.
+    fn harm(&mut self, fault: Fault, chance: &mut Chance) -> Result<(), Error>;
 }
 
-impl Deployment {
-    /// Starts them, for so many nodes.
-    pub(super) fn start(layout: Layout, nodes: u8, scratch: &Path) -> Result<Self, Error> {
-        let count = match layout {
-            Layout::Single => 1,
-            Layout::Sentinel => 3,
-            Layout::Cluster => 2 * SHARDS,
-        };
-        let mut deployment = Deployment { layout, servers: Vec::new(), sentinels: Vec::new() };
-        for number in 0..count as u8 {
-            deployment.start_server(number, nodes, scratch)?;
+/// Starts them, for so many nodes.
+pub(super) fn start(
+    layout: Layout,
+    nodes: u8,
+    scratch: &Path,
+) -> Result<Box<dyn Deployment>, Error> {
+    Ok(match layout.is_nats() {
+        true => Box::new(NatsServers::start(layout, nodes, scratch)?),
+        false => Box::new(RedisServers::start(layout, nodes, scratch)?),
+    })
+}
+
+/// Waits until it is so.
+pub(super) fn until(what: &str, holds: impl Fn() -> bool) -> Result<(), Error> {
+    let since = Instant::now();
+    while !holds() {
+        if since.elapsed() > TIMEOUT {
+            return Err(Error::new(format!(
+                "after {TIMEOUT:?} it does not come about that {what}"
+            )));
         }
-        match layout {
-            Layout::Single => {}
-            Layout::Sentinel => deployment.start_sentinels(scratch)?,
-            Layout::Cluster => deployment.form_cluster()?,
-        }
-        deployment.until("the servers find each other", Self::is_whole)?;
-        Ok(deployment)
+        std::thread::sleep(TURN);
     }
-
-    fn start_server(&mut self, number: u8, nodes: u8, scratch: &Path) -> Result<(), Error> {
-        let (behind, known) = (address(200 + number, PORT_BEHIND), address(200 + number, PORT));
-        let ip = known.ip();
-        let mut settings = format!("{APPEND}repl-diskless-sync-delay 0\n");
-        for node in 1..=usize::from(nodes) {
-            let user = user(node);
-            settings += &format!("user {user} on >{user} ~* &* +@all\n");
-        }
-        settings += &format!("replica-announce-ip {ip}\nreplica-announce-port {PORT}\n");
-        if self.layout == Layout::Sentinel
-            && let Some(primary) = self.servers.first()
-        {
-            settings += &format!("replicaof {} {PORT}\n", primary.address.ip());
-        }
-        if self.layout == Layout::Cluster {
-            settings += &format!(
-                "cluster-enabled yes\ncluster-node-timeout 2000\ncluster-port {BUS_PORT}\n\
-                 cluster-announce-ip {ip}\ncluster-announce-port {PORT}\ncluster-announce-bus-port {BUS_PORT}\n"
-            );
-        }
-        let proxy = Proxy::start(known, behind)?;
-        let directory = scratch.join(format!("redis{number}"));
-        let redis = Redis::start(behind, directory, &[], &settings)?;
-        self.servers.push(Server { redis, address: known, proxy });
-        Ok(())
-    }
-
-    fn start_sentinels(&mut self, scratch: &Path) -> Result<(), Error> {
-        let primary = self.servers[0].address.ip();
-        for number in 0..SENTINELS {
-            let address = address(220 + number as u8, SENTINEL_PORT);
-            let settings = format!(
-                "sentinel announce-ip {}\nsentinel announce-port {SENTINEL_PORT}\n\
-                 sentinel monitor main {primary} {PORT} 2\nsentinel down-after-milliseconds main 1000\n\
-                 sentinel failover-timeout main 3000\n",
-                address.ip()
-            );
-            let directory = scratch.join(format!("sentinel{number}"));
-            self.sentinels.push(Redis::sentinel(address, directory, &settings)?);
-        }
-        Ok(())
-    }
-
-    fn form_cluster(&mut self) -> Result<(), Error> {
-        let (port, bus) = (PORT.to_string(), BUS_PORT.to_string());
-        let first = self.servers[0].address.ip().to_string();
-        for (at, server) in self.servers.iter().enumerate() {
-            let epoch = (at + 1).to_string();
-            server.redis.call(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch])?;
-            if at > 0 {
-                server.redis.call(&["CLUSTER", "MEET", &first, &port, &bus])?;
-            }
-            if at < SHARDS {
-                let from = (at * SLOTS / SHARDS).to_string();
-                let to = ((at + 1) * SLOTS / SHARDS - 1).to_string();
-                server.redis.call(&["CLUSTER", "ADDSLOTSRANGE", &from, &to])?;
-            }
-        }
-        for at in SHARDS..self.servers.len() {
-            let primary = self.servers[at - SHARDS].redis.call(&["CLUSTER", "MYID"])?;
-            let replica = &self.servers[at].redis;
-            // It is refused until the primary is known.
-            self.until("a replica knows its primary", |_| {
-                replica.call(&["CLUSTER", "REPLICATE", &primary]).is_ok()
-            })?;
-        }
-        Ok(())
-    }
-
-    /// The settings of an engine that reaches them, for a node.
-    pub(super) fn engine(&self, node: Peer) -> String {
-        let (topology, more, known): (_, _, Vec<_>) = match self.layout {
-            Layout::Single => ("servers", "", self.addresses().collect()),
-            Layout::Sentinel => (
-                "sentinel",
-                "sentinel_primaries = [\"main\"]\n",
-                self.sentinels.iter().map(|sentinel| sentinel.address).collect(),
-            ),
-            Layout::Cluster => ("cluster", "", self.addresses().collect()),
-        };
-        let known: Vec<String> = known.iter().map(|address| format!("\"{address}\"")).collect();
-        let user = user(node);
-        format!(
-            "[engines.main]\ntopology = \"{topology}\"\naddresses = [{}]\n{more}user = \"{user}\"\npassword = \"{user}\"\n",
-            known.join(", ")
-        )
-    }
-
-    fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.servers.iter().map(|server| server.address)
-    }
-
-    /// The ways of a node to all of them.
-    pub(super) fn proxies(&self) -> impl Iterator<Item = &Proxy> + '_ {
-        self.servers.iter().map(|server| &server.proxy)
-    }
-
-    /// Any server that is a primary.
-    pub(super) fn any_primary(&self, random: &mut Jitter) -> Result<usize, Error> {
-        let primaries = self.primaries();
-        match primaries.len() {
-            0 => Err(Error::new("no server of Redis is a primary")),
-            count => Ok(primaries[random.below(count as u64) as usize]),
-        }
-    }
-
-    fn primaries(&self) -> Vec<usize> {
-        (0..self.servers.len()).filter(|&at| self.is_primary(at)).collect()
-    }
-
-    fn is_primary(&self, at: usize) -> bool {
-        self.replication(at).contains("role:master")
-    }
-
-    fn replication(&self, at: usize) -> String {
-        self.servers[at].redis.call(&["INFO", "replication"]).unwrap_or_default()
-    }
-
-    fn primaries_wanted(&self) -> usize {
-        match self.layout {
-            Layout::Single | Layout::Sentinel => 1,
-            Layout::Cluster => SHARDS,
-        }
-    }
-
-    /// Whether there are as many primaries as there should be, with all their replicas, and everybody knows that.
-    fn is_whole(&self) -> bool {
-        let primaries = self.primaries();
-        let replicas = self.servers.len() / self.primaries_wanted() - 1;
-        primaries.len() == self.primaries_wanted()
-            && (0..self.servers.len()).all(|at| match primaries.contains(&at) {
-                true => self.replication(at).matches("state=online").count() == replicas,
-                false => self.replication(at).contains("master_link_status:up"),
-            })
-            && match self.layout {
-                Layout::Single => true,
-                Layout::Sentinel => {
-                    let ip = self.servers[primaries[0]].address.ip();
-                    let known = format!("{ip}\n{PORT}");
-                    self.sentinels.iter().all(|sentinel| self.knows(sentinel, &known))
-                }
-                Layout::Cluster => self.servers.iter().all(|server| {
-                    let ask = |what| server.redis.call(&["CLUSTER", what]).unwrap_or_default();
-                    ask("INFO").contains("cluster_state:ok")
-                        && !ask("NODES").contains("fail")
-                        && ask("NODES").lines().count() == self.servers.len()
-                }),
-            }
-    }
-
-    /// Whether a Sentinel takes this for the primary, and has found the others.
-    fn knows(&self, sentinel: &Redis, primary: &str) -> bool {
-        let found = sentinel.call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]);
-        let quorum = sentinel.call(&["SENTINEL", "CKQUORUM", "main"]);
-        let info = sentinel.call(&["INFO", "sentinel"]).unwrap_or_default();
-        let others = format!("slaves={},sentinels={SENTINELS}", self.servers.len() - 1);
-        found.is_ok_and(|found| found == primary)
-            && quorum.is_ok()
-            && info.contains("status=ok")
-            && info.contains(&others)
-    }
-
-    /// Waits until all is as it should be.
-    pub(super) fn settle(&self) -> Result<(), Error> {
-        self.until("all servers are back in their places", Self::is_whole)
-    }
-
-    fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), Error> {
-        let since = Instant::now();
-        while !holds(self) {
-            if since.elapsed() > TIMEOUT {
-                for at in 0..self.servers.len() {
-                    say(format!(
-                        "chaos: server {at}: {}",
-                        self.replication(at).replace("\r\n", " ")
-                    ));
-                }
-                return Err(Error::new(format!(
-                    "after {TIMEOUT:?} it does not come about that {what}"
-                )));
-            }
-            std::thread::sleep(TURN);
-        }
-        Ok(())
-    }
-
-    pub(super) fn kill(&mut self, at: usize, keep: bool) -> Result<(), Error> {
-        self.servers[at].redis.kill(keep)
-    }
-
-    pub(super) fn begin(&mut self, at: usize) -> Result<(), Error> {
-        self.servers[at].redis.begin()
-    }
-
-    pub(super) fn signal(&self, at: usize, signal: Signal) {
-        if let Some(process) = self.servers[at].redis.process() {
-            process.signal(signal);
-        }
-    }
-
-    pub(super) fn call(&self, at: usize, command: &[&str]) -> Result<String, Error> {
-        self.servers[at].redis.call(command)
-    }
-
-    /// Waits until another server has taken the place of this one, which is dead to the others.
-    pub(super) fn replaced(&self, at: usize) -> Result<(), Error> {
-        self.until("a replica becomes primary", |all| {
-            let others = (0..all.servers.len()).filter(|&other| other != at);
-            others.filter(|&other| all.is_primary(other)).count() == all.primaries_wanted()
-        })
-    }
-
-    /// An operator has a replica take the place of a primary.
-    pub(super) fn fail_over(&self, at: usize, random: &mut Jitter) -> Result<(), Error> {
-        let sentinel = random.below(SENTINELS as u64) as usize;
-        let order = |all: &Self| -> Result<(), Error> {
-            match all.layout {
-                Layout::Single => return Ok(()),
-                // For some seconds after another failover it is refused.
-                Layout::Sentinel => {
-                    all.sentinels[sentinel].call(&["SENTINEL", "FAILOVER", "main"])?
-                }
-                Layout::Cluster => all.call(all.replica(at)?, &["CLUSTER", "FAILOVER"])?,
-            };
-            Ok(())
-        };
-        if self.layout == Layout::Single {
-            return Ok(());
-        }
-        // One that was taken is given up where it takes too long; an operator orders it again.
-        let last = Cell::new(None);
-        self.until("a replica becomes primary", |all| {
-            if !all.is_primary(at) {
-                return true;
-            }
-            if last.get().is_none_or(|at: Instant| at.elapsed() > ORDERED_AGAIN)
-                && order(all).is_ok()
-            {
-                last.set(Some(Instant::now()));
-            }
-            false
-        })
-    }
-
-    /// The replica of a primary of a cluster.
-    fn replica(&self, at: usize) -> Result<usize, Error> {
-        let replicas = self.replication(at);
-        let found = self
-            .addresses()
-            .position(|address| replicas.contains(&format!(":ip={},port={PORT},", address.ip())));
-        found.ok_or_else(|| Error::new(format!("a primary has no replica: {replicas:?}")))
-    }
-
-    /// A primary loses its replicas and the Sentinels, and not the nodes, which go on writing to it. Then a replica takes its place
-    /// that has nothing of that.
-    pub(super) fn split(&self, at: usize, meanwhile: impl FnOnce()) -> Result<(), Error> {
-        let proxy = &self.servers[at].proxy;
-        let replica = match self.layout {
-            Layout::Cluster => Some(self.replica(at)?),
-            _ => None,
-        };
-        proxy.close(OTHERS, true);
-        meanwhile();
-        let replaced = match replica {
-            // Its servers have other ways to each other, by which they would find nothing wrong.
-            Some(replica) => self.call(replica, &["CLUSTER", "FAILOVER", "TAKEOVER"]).map(drop),
-            None => self.replaced(at),
-        };
-        proxy.close(OTHERS, false);
-        replaced
-    }
-
-    /// Moves slots that have keys from one primary of a cluster to another, some keys after the other.
-    pub(super) fn move_slots(&self, from: usize, random: &mut Jitter) -> Result<(), Error> {
-        let others: Vec<usize> = self.primaries().into_iter().filter(|&at| at != from).collect();
-        let to = others[random.below(others.len() as u64) as usize];
-        let id = |at: usize| self.call(at, &["CLUSTER", "MYID"]);
-        let (from_id, to_id) = (id(from)?, id(to)?);
-        let keys = self.call(from, &["KEYS", "*"])?;
-        // Keys with one tag are in one slot.
-        let mut tags: Vec<&str> = keys.lines().filter_map(|key| key.split('}').next()).collect();
-        tags.sort_unstable();
-        tags.dedup();
-        for at in (1..tags.len()).rev() {
-            tags.swap(at, random.below(at as u64 + 1) as usize);
-        }
-        for tag in tags.into_iter().take(SLOTS_MOVED) {
-            let slot = &self.call(from, &["CLUSTER", "KEYSLOT", &format!("{tag}}}")])?;
-            self.call(to, &["CLUSTER", "SETSLOT", slot, "IMPORTING", &from_id])?;
-            self.call(from, &["CLUSTER", "SETSLOT", slot, "MIGRATING", &to_id])?;
-            loop {
-                let keys = self.call(from, &["CLUSTER", "GETKEYSINSLOT", slot, KEYS_MOVED])?;
-                if keys.is_empty() {
-                    break;
-                }
-                let host = self.servers[to].redis.address.ip().to_string();
-                let port = PORT_BEHIND.to_string();
-                let mut migrate = vec!["MIGRATE", &host, &port, "", "0", "5000", "KEYS"];
-                migrate.extend(keys.lines());
-                self.call(from, &migrate)?;
-                std::thread::sleep(Duration::from_millis(random.below(KEYS_PAUSE_MS)));
-            }
-            for at in [to, from] {
-                self.call(at, &["CLUSTER", "SETSLOT", slot, "NODE", &to_id])?;
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }

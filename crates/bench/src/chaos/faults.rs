@@ -33,11 +33,17 @@ pub(super) enum Fault {
     RedisKilled,
     /// A server of Redis is killed, and starts again with nothing
     RedisWiped,
-    /// A node's connections to Redis end
+    /// A server of NATS hangs for a while
+    NatsStopped,
+    /// A server of NATS is killed, and starts again with all it had
+    NatsKilled,
+    /// A server of NATS is killed, and starts again with nothing
+    NatsWiped,
+    /// A node's connections to the servers end
     LinkCut,
-    /// A node does not reach Redis for a while
+    /// A node does not reach the servers for a while
     LinkClosed,
-    /// A node's connections to Redis carry nothing for a while
+    /// A node's connections to the servers carry nothing for a while
     LinkSilent,
     /// A server of Redis ends the connections that hear publications
     PubsubKilled,
@@ -53,6 +59,14 @@ pub(super) enum Fault {
     PrimarySplit,
     /// Slots of a cluster move to another primary, some keys after the other
     SlotsMoved,
+    /// An operator has another server of NATS lead a stream
+    LeaderMoved,
+    /// The leader of a stream is killed, and starts again when another one leads
+    LeaderKilled,
+    /// The leader of a stream hangs until another one leads
+    LeaderStopped,
+    /// The leader of a stream reaches no other server, and nodes reach it, until another one leads
+    LeaderSplit,
 }
 
 /// What of the acknowledged publications faults may lose; of several the last counts.
@@ -67,20 +81,39 @@ pub(super) enum Loss {
 }
 
 impl Fault {
+    /// What happens to nodes, and to the ways between them and the servers.
+    fn is_of_nodes(self) -> bool {
+        matches!(
+            self,
+            Fault::NodeKilled
+                | Fault::NodeRestarted
+                | Fault::NodesRolled
+                | Fault::NodeStopped
+                | Fault::LinkCut
+                | Fault::LinkClosed
+                | Fault::LinkSilent
+        )
+    }
+
     pub(super) fn is_possible(self, layout: Layout) -> bool {
         match self {
+            Fault::NatsStopped | Fault::NatsKilled | Fault::NatsWiped => layout.is_nats(),
+            Fault::LeaderMoved
+            | Fault::LeaderKilled
+            | Fault::LeaderStopped
+            | Fault::LeaderSplit => layout == Layout::NatsCluster,
             Fault::FailoverOrdered
             | Fault::PrimaryKilled
             | Fault::PrimaryStopped
-            | Fault::PrimarySplit => layout != Layout::Single,
+            | Fault::PrimarySplit => layout.has_others() && !layout.is_nats(),
             Fault::SlotsMoved => layout == Layout::Cluster,
-            _ => true,
+            _ => self.is_of_nodes() || !layout.is_nats(),
         }
     }
 
     pub(super) fn loss(self, layout: Layout) -> Loss {
         match self {
-            Fault::RedisWiped if layout == Layout::Single => Loss::All,
+            Fault::RedisWiped | Fault::NatsWiped if !layout.has_others() => Loss::All,
             Fault::RedisStopped | Fault::RedisKilled if layout == Layout::Single => Loss::Nothing,
             // Slow enough, they end in a failover.
             Fault::RedisWiped
@@ -90,8 +123,27 @@ impl Fault {
             | Fault::PrimaryKilled
             | Fault::PrimaryStopped
             | Fault::PrimarySplit => Loss::Tail,
+            // Of NATS, a majority has what was answered.
             _ => Loss::Nothing,
         }
+    }
+}
+
+/// What is left to chance, by the seed.
+pub(super) struct Chance {
+    pub(super) random: Jitter,
+    pub(super) pause_max: Duration,
+}
+
+impl Chance {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        self.random.below(bound as u64) as usize
+    }
+
+    /// Waits for so many pauses at most.
+    pub(super) fn pause(&mut self, count: u32) {
+        let max_ms = (self.pause_max * count).as_millis() as u64;
+        std::thread::sleep(Duration::from_millis(self.random.below(max_ms + 1)));
     }
 }
 
@@ -100,61 +152,33 @@ pub(super) struct Stage {
     pub(super) nodes: Vec<Node>,
     /// Another version of the program, for each node that it has not now.
     pub(super) versions: Vec<String>,
-    pub(super) deployment: Deployment,
-    pub(super) random: Jitter,
+    pub(super) deployment: Box<dyn Deployment>,
+    pub(super) chance: Chance,
     pub(super) counts: BTreeMap<Fault, u64>,
 }
 
 impl Stage {
-    /// Does harm until then, in the ways that are `chosen`, with so long between two of them at most.
-    pub(super) fn torture(
-        &mut self,
-        chosen: &[Fault],
-        until: Instant,
-        pause_max: Duration,
-    ) -> Result<(), Error> {
+    /// Does harm until then, in the ways that are `chosen`.
+    pub(super) fn torture(&mut self, chosen: &[Fault], until: Instant) -> Result<(), Error> {
         while Instant::now() < until {
-            let fault = chosen[self.random.below(chosen.len() as u64) as usize];
+            let fault = chosen[self.chance.below(chosen.len())];
             *self.counts.entry(fault).or_default() += 1;
-            self.carry_out(fault, pause_max)?;
-            self.pause(pause_max);
+            match fault.is_of_nodes() {
+                true => self.harm_node(fault)?,
+                false => self.deployment.harm(fault, &mut self.chance)?,
+            }
+            self.chance.pause(1);
         }
         Ok(())
     }
 
-    fn pause(&mut self, max: Duration) {
-        let ms = self.random.below(max.as_millis() as u64 + 1);
-        std::thread::sleep(Duration::from_millis(ms));
-    }
-
-    fn carry_out(&mut self, fault: Fault, pause_max: Duration) -> Result<(), Error> {
-        let at = self.random.below(self.nodes.len() as u64) as usize;
-        match fault {
-            Fault::NodeKilled
-            | Fault::NodeRestarted
-            | Fault::NodesRolled
-            | Fault::NodeStopped
-            | Fault::LinkCut
-            | Fault::LinkClosed
-            | Fault::LinkSilent => {
-                say(format!("chaos: {fault:?}, node {}", at + 1));
-                self.harm_node(fault, at, pause_max)
-            }
-            _ => {
-                let at = self.deployment.any_primary(&mut self.random)?;
-                say(format!("chaos: {fault:?}, server {at}"));
-                self.harm_server(fault, at, pause_max)?;
-                // Two servers that fail at once are more than a replica is there for.
-                self.deployment.settle()
-            }
-        }
-    }
-
-    fn harm_node(&mut self, fault: Fault, at: usize, pause_max: Duration) -> Result<(), Error> {
+    fn harm_node(&mut self, fault: Fault) -> Result<(), Error> {
+        let at = self.chance.below(self.nodes.len());
+        say(format!("chaos: {fault:?}, node {}", at + 1));
         match fault {
             Fault::NodeKilled => {
                 self.nodes[at].kill();
-                self.pause(pause_max);
+                self.chance.pause(1);
                 self.nodes[at].begin()?;
             }
             Fault::NodeRestarted => {
@@ -164,70 +188,29 @@ impl Stage {
             Fault::NodesRolled => {
                 for at in 0..self.nodes.len() {
                     self.nodes[at].stop();
-                    self.nodes[at].workers = 1 + self.random.below(WORKERS_MAX) as u8;
+                    self.nodes[at].workers = 1 + self.chance.random.below(WORKERS_MAX) as u8;
                     std::mem::swap(&mut self.nodes[at].program, &mut self.versions[at]);
                     self.nodes[at].begin()?;
                     self.nodes[at].ready()?;
-                    self.pause(pause_max);
+                    self.chance.pause(1);
                 }
             }
             Fault::NodeStopped => {
                 self.signal_node(at, Signal::STOP);
-                self.pause(2 * pause_max);
+                self.chance.pause(2);
                 self.signal_node(at, Signal::CONT);
             }
-            Fault::LinkClosed => self.while_so(pause_max, |proxy, on| proxy.close(at + 1, on)),
-            Fault::LinkSilent => self.while_so(pause_max, |proxy, on| proxy.silence(at + 1, on)),
+            Fault::LinkClosed => self.while_so(|proxy, on| proxy.close(at + 1, on)),
+            Fault::LinkSilent => self.while_so(|proxy, on| proxy.silence(at + 1, on)),
             _ => self.deployment.proxies().for_each(|proxy| proxy.cut(at + 1)),
         }
         Ok(())
     }
 
-    fn while_so(&mut self, pause_max: Duration, set: impl Fn(&Proxy, bool)) {
+    fn while_so(&mut self, set: impl Fn(&Proxy, bool)) {
         self.deployment.proxies().for_each(|proxy| set(proxy, true));
-        self.pause(2 * pause_max);
+        self.chance.pause(2);
         self.deployment.proxies().for_each(|proxy| set(proxy, false));
-    }
-
-    fn harm_server(&mut self, fault: Fault, at: usize, pause_max: Duration) -> Result<(), Error> {
-        match fault {
-            Fault::RedisStopped => {
-                self.deployment.signal(at, Signal::STOP);
-                self.pause(2 * pause_max);
-                self.deployment.signal(at, Signal::CONT);
-            }
-            Fault::RedisKilled | Fault::RedisWiped => {
-                self.deployment.kill(at, fault == Fault::RedisKilled)?;
-                self.pause(pause_max);
-                self.deployment.begin(at)?;
-            }
-            Fault::PubsubKilled => {
-                self.deployment.call(at, &["CLIENT", "KILL", "TYPE", "pubsub"])?;
-            }
-            Fault::ScriptsFlushed => {
-                self.deployment.call(at, &["SCRIPT", "FLUSH"])?;
-            }
-            Fault::FailoverOrdered => self.deployment.fail_over(at, &mut self.random)?,
-            Fault::PrimaryKilled => {
-                self.deployment.kill(at, true)?;
-                self.deployment.replaced(at)?;
-                self.pause(pause_max);
-                self.deployment.begin(at)?;
-            }
-            Fault::PrimaryStopped => {
-                self.deployment.signal(at, Signal::STOP);
-                let replaced = self.deployment.replaced(at);
-                self.deployment.signal(at, Signal::CONT);
-                replaced?;
-            }
-            Fault::PrimarySplit => {
-                let ms = self.random.below(pause_max.as_millis() as u64 + 1);
-                let pause = || std::thread::sleep(Duration::from_millis(ms));
-                self.deployment.split(at, pause)?;
-            }
-            _ => self.deployment.move_slots(at, &mut self.random)?,
-        }
-        Ok(())
     }
 
     fn signal_node(&self, at: usize, signal: Signal) {

@@ -1,12 +1,14 @@
-//! The counting run: clients that move between the nodes of a cluster, while nodes, Redis and the way between them fail, and
-//! a ledger that says whether each message that was acknowledged reached each of them once and in order.
+//! The counting run: clients that move between the nodes of a cluster, while nodes, Redis or NATS, and the way between them
+//! fail, and a ledger that says whether each message that was acknowledged reached each of them once and in order.
 
 mod clients;
 mod deployment;
 mod faults;
 mod ledger;
+mod nats;
 mod proxy;
 mod publisher;
+mod redis;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +19,8 @@ use clap::ValueEnum as _;
 use serde_json::{Value, json};
 
 use self::clients::{Phase, Progress, Shared};
-use self::deployment::{Deployment, Layout};
-use self::faults::{Fault, Loss, Stage};
+use self::deployment::Layout;
+use self::faults::{Chance, Fault, Loss, Stage};
 use self::ledger::Ledger;
 use crate::fleet::{Node, SETTINGS};
 use dunlin_load::client::Client;
@@ -42,7 +44,7 @@ pub struct Chaos {
     /// Another version of it: nodes that are rolled go from one to the other and back
     #[arg(long, value_name = "PROGRAM")]
     upgrade: Option<String>,
-    /// How the servers of Redis stand
+    /// How the servers of Redis or NATS stand
     #[arg(long, value_enum, default_value_t = Layout::Single)]
     layout: Layout,
     /// Nodes
@@ -117,7 +119,7 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
         // What fails before there is anything to lose, and before some clients are away, costs nothing.
         wait(|| missing(&progress));
         std::thread::sleep(2 * options.stay);
-        let tortured = stage.torture(&chosen, Instant::now() + options.duration, options.pause);
+        let tortured = stage.torture(&chosen, Instant::now() + options.duration);
         say("chaos: over; waiting until all have what there is");
         over.store(true, Ordering::Release);
         for publisher in publishers {
@@ -152,10 +154,10 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
     Ok(if result.disagreements == 0 { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// The servers of Redis, and the nodes.
+/// The servers of Redis or NATS, and the nodes.
 fn stage(options: &Chaos, scratch: &Scratch) -> Result<Stage, Error> {
     let path = scratch.path();
-    let deployment = Deployment::start(options.layout, options.nodes, path)?;
+    let deployment = deployment::start(options.layout, options.nodes, path)?;
     let mut nodes = Vec::new();
     for number in 1..=options.nodes {
         let settings = format!(
@@ -168,10 +170,10 @@ fn stage(options: &Chaos, scratch: &Scratch) -> Result<Stage, Error> {
     for node in &nodes {
         node.ready()?;
     }
-    let random = Jitter::new(options.seed);
+    let chance = Chance { random: Jitter::new(options.seed), pause_max: options.pause };
     let version = options.upgrade.as_ref().unwrap_or(&options.program);
     let versions = vec![version.clone(); nodes.len()];
-    Ok(Stage { nodes, versions, deployment, random, counts: BTreeMap::new() })
+    Ok(Stage { nodes, versions, deployment, chance, counts: BTreeMap::new() })
 }
 
 /// Lets all come to rest, publishes one last message to each channel, and waits until all have had it.

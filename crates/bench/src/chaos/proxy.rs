@@ -1,4 +1,4 @@
-//! A proxy before a server of Redis, which can cut off each of those that connect to it.
+//! A proxy before a server of Redis or NATS, which can cut off each of those that connect to it.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -12,7 +12,7 @@ use dunlin_load::{Context, Error};
 /// How often a direction that is held up looks whether it still is.
 const HELD: Duration = Duration::from_millis(20);
 
-/// Who connects: a node by its number, or others by 0, which are replicas and Sentinels.
+/// Who connects: a node by its number, or others by 0, which are replicas and Sentinels. Between servers of NATS, the other one.
 pub(super) type Peer = usize;
 /// The others.
 pub(super) const OTHERS: Peer = 0;
@@ -47,10 +47,28 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
+    /// One for all, where clients speak first and say who they are.
     pub(super) fn start(listen: SocketAddr, to: SocketAddr) -> Result<Self, Error> {
+        let proxy = Self { state: Arc::default() };
+        proxy.listen(listen, to, None)?;
+        Ok(proxy)
+    }
+
+    /// One where the server speaks first: each peer has an address of its own.
+    pub(super) fn with_ways(
+        ways: impl Iterator<Item = (Peer, SocketAddr)>,
+        to: SocketAddr,
+    ) -> Result<Self, Error> {
+        let proxy = Self { state: Arc::default() };
+        for (peer, listen) in ways {
+            proxy.listen(listen, to, Some(peer))?;
+        }
+        Ok(proxy)
+    }
+
+    fn listen(&self, listen: SocketAddr, to: SocketAddr, peer: Option<Peer>) -> Result<(), Error> {
         let listener = TcpListener::bind(listen).context(format!("cannot listen on {listen}"))?;
-        let state = Arc::new(State::default());
-        let shared = Arc::clone(&state);
+        let shared = Arc::clone(&self.state);
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 if shared.over.load(Ordering::Acquire) {
@@ -58,10 +76,10 @@ impl Proxy {
                 }
                 let state = Arc::clone(&shared);
                 // A connection that fails is one that ends.
-                std::thread::spawn(move || carry(&state, client, to).ok());
+                std::thread::spawn(move || carry(&state, client, to, peer).ok());
             }
         });
-        Ok(Self { state })
+        Ok(())
     }
 
     /// Ends all connections of a peer.
@@ -108,12 +126,17 @@ fn peer(greeting: &[u8]) -> Peer {
     (1..PEERS).find(is_of).unwrap_or(OTHERS)
 }
 
-/// Carries a connection until it ends. The client speaks first, and says who it is.
-fn carry(state: &Arc<State>, mut client: TcpStream, to: SocketAddr) -> std::io::Result<()> {
+/// Carries a connection until it ends, of somebody who is known or says it.
+fn carry(
+    state: &Arc<State>,
+    mut client: TcpStream,
+    to: SocketAddr,
+    known: Option<Peer>,
+) -> std::io::Result<()> {
     client.set_nodelay(true)?;
     let mut greeting = [0; 4 << 10];
-    let length = client.read(&mut greeting)?;
-    let peer = peer(&greeting[..length]);
+    let length = if known.is_none() { client.read(&mut greeting)? } else { 0 };
+    let peer = known.unwrap_or_else(|| peer(&greeting[..length]));
     let server = TcpStream::connect(to)?;
     server.set_nodelay(true)?;
     let number = state.made.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,6 @@
 //! Nodes that meet in a real Redis or a real NATS.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -224,26 +223,15 @@ impl Node {
     }
 
     /// The answer of the server API.
+    #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
     pub fn api(&self, method: &str, body: Value) -> Value {
-        self.api_as("", method, body)
+        self.served.api("", method, &body)
     }
 
     /// The same with an API key.
     #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
     pub fn api_as(&self, key: &str, method: &str, body: Value) -> Value {
-        let mut stream = TcpStream::connect(self.served.at.client).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        let body = body.to_string();
-        write!(
-            stream,
-            "POST /api/{method} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nX-API-Key: {key}\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-        serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}"))
+        self.served.api(key, method, &body)
     }
 
     /// The users in a channel, sorted.

@@ -14,6 +14,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// Longer than anything here takes.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -118,6 +120,23 @@ impl Served {
             name.eq_ignore_ascii_case("Content-Length").then(|| value.parse::<usize>().ok())?
         });
         (length? == body.len()).then(|| (status, body.to_owned()))
+    }
+
+    /// The answer of the server API, to who shows this key.
+    pub fn api(&self, key: &str, method: &str, body: &Value) -> Value {
+        let mut stream = TcpStream::connect(self.at.client).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let body = body.to_string();
+        write!(
+            stream,
+            "POST /api/{method} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nX-API-Key: {key}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}"))
     }
 
     pub fn kill(&mut self) {
