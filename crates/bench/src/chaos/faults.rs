@@ -123,7 +123,8 @@ impl Fault {
             | Fault::PrimaryKilled
             | Fault::PrimaryStopped
             | Fault::PrimarySplit => Loss::Tail,
-            // Of NATS, a majority has what was answered.
+            // Of NATS, a majority has what was answered. Who asks a leader that is cut off may be taken for one who knows too much.
+            Fault::LeaderSplit => Loss::All,
             _ => Loss::Nothing,
         }
     }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::lane::{Batch, KnownTail, Plain, Work};
 use super::message::State;
+use super::stored::{Message, Stored, StoredReply};
 use super::{Confirmation, NatsEngine, StreamPhase, message, refusals};
 use crate::frame::{Frame, FrameKind};
 use crate::status::ShardState;
@@ -61,9 +62,9 @@ struct ApiResponse {
 }
 
 #[derive(Deserialize)]
-struct ErrorBody {
+pub(super) struct ErrorBody {
     #[serde(default)]
-    err_code: u32,
+    pub(super) err_code: u32,
     #[serde(default)]
     description: String,
 }
@@ -72,39 +73,6 @@ struct ErrorBody {
 #[serde(default)]
 struct StreamState {
     last_seq: u64,
-}
-
-/// A message of the stream.
-pub(super) struct Stored<'a> {
-    pub(super) sequence: u64,
-    pub(super) state: State,
-    pub(super) frame: Frame<'a>,
-}
-
-/// What came of asking for a message.
-enum StoredReply<'a> {
-    Stored(Stored<'a>),
-    Nothing,
-    /// Another program wrote it.
-    Unreadable,
-    /// Nobody can be asked.
-    Unavailable,
-}
-
-fn found<'a>(headers: Headers<'a>, payload: &'a [u8]) -> StoredReply<'a> {
-    match headers.status() {
-        Some(404) => return StoredReply::Nothing,
-        Some(_) => return StoredReply::Unavailable,
-        None => {}
-    }
-    let sequence = headers.get("Nats-Sequence").and_then(|text| text.parse().ok());
-    match (sequence, State::parse(payload)) {
-        (Some(sequence), Ok((Some(state), rest))) => match Frame::parse(rest) {
-            Ok(frame) => StoredReply::Stored(Stored { sequence, state, frame }),
-            Err(_) => StoredReply::Unreadable,
-        },
-        _ => StoredReply::Unreadable,
-    }
 }
 
 impl NatsEngine {
@@ -119,17 +87,21 @@ impl NatsEngine {
         while self.due.front().is_some_and(|(_, token)| !self.pending.contains_key(token)) {
             self.due.pop_front();
         }
+        let message = match self.asks_leader() && pending.is_of_message() {
+            true => Message::of_leader(headers, payload),
+            false => Message::of_replica(headers, payload),
+        };
         match pending {
             Pending::Last(channel) => {
                 self.free(&channel);
-                match found(headers, payload) {
+                match message.read() {
                     StoredReply::Stored(stored) => self.settle(now_ms, &channel, Some(stored)),
                     StoredReply::Nothing => self.settle(now_ms, &channel, None),
                     StoredReply::Unreadable => self.unreadable(&channel),
                     StoredReply::Unavailable => self.stream_gone(now_ms),
                 }
             }
-            Pending::Successor(channel, batch) => match found(headers, payload) {
+            Pending::Successor(channel, batch) => match message.read() {
                 StoredReply::Stored(stored) => self.successor(&channel, batch, &stored),
                 _ => {
                     self.lane(&channel).is_fresh = false;
@@ -137,7 +109,7 @@ impl NatsEngine {
                 }
             },
             Pending::Duplicate(channel, batch) => {
-                let (position, suppressed) = match found(headers, payload) {
+                let (position, suppressed) = match message.read() {
                     StoredReply::Stored(stored) => {
                         (stored.frame.position, stored.state.nonce != batch.nonce)
                     }
@@ -146,12 +118,14 @@ impl NatsEngine {
                 self.finish_batch(&batch, Ok(Published { position, suppressed }));
                 self.free(&channel);
             }
-            Pending::Fetch(reader, sequence) => {
-                let status = headers.status();
-                self.fetched(now_ms, reader, sequence, status.is_none().then_some(payload));
-            }
+            Pending::Fetch(reader, sequence) => match message.status {
+                None => self.fetched(now_ms, reader, sequence, Some(&message.payload)),
+                Some(404) => self.fetched(now_ms, reader, sequence, None),
+                // Whether it is there nobody says.
+                Some(_) => self.read_failed(reader),
+            },
             Pending::Peek(gathering, index, channel) => {
-                let position = match found(headers, payload) {
+                let position = match message.read() {
                     StoredReply::Stored(stored) => Ok(stored.frame.position),
                     StoredReply::Nothing => Ok(StreamPosition::default()),
                     StoredReply::Unreadable => Err(Error::EngineRefused),
@@ -191,10 +165,8 @@ impl NatsEngine {
                     self.opened(now_ms, &channel);
                 }
                 Pending::Publish(channel, batch, _) if duplicate => {
-                    let subject = format!("$JS.API.DIRECT.GET.{}", self.config.prefix);
                     let token = self.expect(now_ms, Pending::Duplicate(channel, batch));
-                    let asked = format!("{{\"seq\":{seq}}}");
-                    self.request(&subject, token, &[], &[asked.as_bytes()]);
+                    self.ask_message(token, &serde_json::json!({ "seq": seq }));
                 }
                 Pending::Publish(channel, batch, mut known) => {
                     self.stats.publish_commands += 1;
@@ -643,6 +615,18 @@ fn format_of(payload: &[u8]) -> PayloadFormat {
 }
 
 impl Pending {
+    /// What is answered is a message of the stream.
+    fn is_of_message(&self) -> bool {
+        matches!(
+            self,
+            Pending::Last(_)
+                | Pending::Successor(..)
+                | Pending::Duplicate(..)
+                | Pending::Fetch(..)
+                | Pending::Peek(..)
+        )
+    }
+
     /// The channel to which something was sent.
     fn channel(&self) -> Option<&Arc<str>> {
         match self {

@@ -34,6 +34,7 @@ mod raw;
 mod read;
 mod refusals;
 mod session;
+mod stored;
 mod write;
 
 use std::collections::{HashMap, VecDeque};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use dunlin_hub::engine::{EngineEvent, Lineage};
 use dunlin_hub::{Error, StreamPosition};
+use serde_json::json;
 
 use super::NatsEngine;
 use super::answer::Pending;
@@ -92,11 +93,9 @@ impl NatsEngine {
         let wanted = (newest + 2).saturating_sub(reader.lowest).max(1) as usize;
         let sequences = &sequences[..sequences.len().min(wanted)];
         reader.out += sequences.len();
-        let subject = format!("$JS.API.DIRECT.GET.{}", self.config.prefix);
         for sequence in sequences {
             let token = self.expect(now_ms, Pending::Fetch(id, *sequence));
-            let asked = format!("{{\"seq\":{sequence}}}");
-            self.request(&subject, token, &[], &[asked.as_bytes()]);
+            self.ask_message(token, &json!({ "seq": sequence }));
         }
     }
 
@@ -230,11 +229,9 @@ impl NatsEngine {
             return self.gathered(id);
         }
         for (index, channel) in asked {
-            let subject = self.subject('s', &channel);
+            let wanted = json!({ "last_by_subj": self.subject('s', &channel) });
             let token = self.expect(now_ms, Pending::Peek(id, index, channel));
-            let prefix = &self.config.prefix;
-            let subject = format!("$JS.API.DIRECT.GET.{prefix}.{subject}");
-            self.request(&subject, token, &[], &[]);
+            self.ask_message(token, &wanted);
         }
     }
 

@@ -94,11 +94,9 @@ impl NatsEngine {
                 known
             }
             _ => {
-                let subject = self.subject('s', channel);
+                let wanted = json!({ "last_by_subj": self.subject('s', channel) });
                 let token = self.expect(now_ms, Pending::Last(channel.clone()));
-                let prefix = &self.config.prefix;
-                let subject = format!("$JS.API.DIRECT.GET.{prefix}.{subject}");
-                return self.request(&subject, token, &[], &[]);
+                return self.ask_message(token, &wanted);
             }
         };
         match lane.work.pop_front() {
@@ -164,12 +162,23 @@ impl NatsEngine {
         }
     }
 
+    /// Asks for a message of the stream. Any server that has it answers at once, and may lag behind; of several replicas the leader is
+    /// asked, for what is not there must not be taken for lost.
+    pub(super) fn ask_message(&mut self, token: u64, wanted: &serde_json::Value) {
+        let kind = if self.asks_leader() { "STREAM.MSG" } else { "DIRECT" };
+        let subject = format!("$JS.API.{kind}.GET.{}", self.config.prefix);
+        self.request(&subject, token, &[], &[wanted.to_string().as_bytes()]);
+    }
+
+    pub(super) fn asks_leader(&self) -> bool {
+        self.config.stream.is_some_and(|stream| stream.replicas > 1)
+    }
+
     /// Looks whether a message that was not answered is in the stream.
     fn look_for(&mut self, now_ms: u64, channel: &Arc<str>, batch: Box<Batch>, after: u64) {
         let next = json!({ "seq": after + 1, "next_by_subj": self.subject('s', channel) });
         let token = self.expect(now_ms, Pending::Successor(channel.clone(), batch));
-        let subject = format!("$JS.API.DIRECT.GET.{}", self.config.prefix);
-        self.request(&subject, token, &[], &[next.to_string().as_bytes()]);
+        self.ask_message(token, &next);
         self.stats.retried += 1;
     }
 

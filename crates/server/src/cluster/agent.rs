@@ -64,8 +64,8 @@ pub(super) enum TaskResult {
     Unsent(u64, Vec<Arc<str>>),
     /// Calls that nodes were sent while this one was away.
     Missed(Result<Vec<KeptCall>, StoreError>),
-    /// Changes of members are written; of each whether it has changed anything.
-    MembersWritten(Vec<TrackedChange>, Result<Vec<bool>, StoreError>),
+    /// Changes of members are written by this connection; of each whether it has changed anything.
+    MembersWritten(u64, Vec<TrackedChange>, Result<Vec<bool>, StoreError>),
     /// What the store has of this node's members.
     MembersRead(Result<MembersByChannel, StoreError>),
     /// A dead node, and its members that this one has removed; `None`: another does.
@@ -330,7 +330,7 @@ impl Agent {
                 }
             }
             TaskResult::Missed(Err(error)) => self.handle_failure(&error),
-            TaskResult::MembersWritten(changes, written) => {
+            TaskResult::MembersWritten(number, changes, written) => {
                 self.member_writes.handle_done(changes.len());
                 match written {
                     Ok(written) => {
@@ -340,6 +340,12 @@ impl Agent {
                         });
                         let announced: Vec<_> = announced.map(|((of, _), _)| of).collect();
                         self.announce(&announced);
+                    }
+                    // What had no answer may be stored later; on the next connection it counts for nothing.
+                    Err(error @ StoreError::Closed(_))
+                        if self.store.as_ref().is_some_and(|store| store.number() == number) =>
+                    {
+                        self.lose_store(&error);
                     }
                     Err(error) => {
                         self.lose_members();

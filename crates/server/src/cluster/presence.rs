@@ -67,7 +67,9 @@ impl Agent {
             let changes = self.member_writes.take();
             if !changes.is_empty() {
                 let written = store.write_members(&changes);
-                self.jobs.spawn(async move { TaskResult::MembersWritten(changes, written.await) });
+                self.jobs.spawn(async move {
+                    TaskResult::MembersWritten(store.number(), changes, written.await)
+                });
             }
         }
         let counters = &self.state.cluster.counters;
