@@ -25,6 +25,29 @@ impl Nats {
         Nats { child, at, directory }
     }
 
+    /// Three that have all streams together.
+    pub fn cluster() -> [Nats; 3] {
+        let ats = [(); 3].map(|()| SocketAddr::new(Addresses::new().client.ip(), 4222));
+        let routes = ats.map(|at| format!("\"nats-route://{}:6222\"", at.ip())).join(", ");
+        ats.map(|at| {
+            let (ip, directory) = (at.ip(), tempfile::tempdir().unwrap());
+            let text = format!(
+                "server_name: \"{ip}\"\njetstream {{ store_dir: {:?} }}\n\
+                 cluster {{ name: c, listen: \"{ip}:6222\", routes: [{routes}] }}",
+                directory.path()
+            );
+            std::fs::write(directory.path().join("nats.conf"), text).unwrap();
+            let child = Nats::configured(at, directory.path());
+            Nats { child, at, directory }
+        })
+    }
+
+    /// Begins again as one of several.
+    pub fn rejoin(&mut self) {
+        self.kill();
+        self.child = Nats::configured(self.at, self.directory.path());
+    }
+
     /// Begins again, with what was stored or with nothing.
     pub fn restart(&mut self, keeps_data: bool) {
         self.kill();
@@ -37,9 +60,12 @@ impl Nats {
     /// Begins again with a configuration in its own language, and what was stored.
     pub fn restart_as(&mut self, configuration: &str) {
         self.kill();
-        let file = self.directory.path().join("nats.conf");
-        std::fs::write(&file, configuration).unwrap();
-        self.child = Nats::run(self.at, &["-c", file.to_str().unwrap()]);
+        std::fs::write(self.directory.path().join("nats.conf"), configuration).unwrap();
+        self.child = Nats::configured(self.at, self.directory.path());
+    }
+
+    fn configured(at: SocketAddr, directory: &std::path::Path) -> Child {
+        Nats::run(at, &["-c", directory.join("nats.conf").to_str().unwrap()])
     }
 
     /// Where JetStream keeps what is stored.
