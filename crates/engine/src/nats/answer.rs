@@ -17,8 +17,9 @@ use crate::status::ShardState;
 /// Milliseconds until JetStream is asked again that was not able to answer.
 const RETRY_MS: u64 = 250;
 
-/// The channel's last message is another than was expected.
-const WRONG_LAST_SEQUENCE: u32 = 10_071;
+/// The channel's last message is another than was expected. Servers from 2.12 have a code of its own for where they do not
+/// say which it is: while others of a stream with replicas are being stored.
+const WRONG_LAST_SEQUENCE: [u32; 2] = [10_071, 10_164];
 
 /// There is a stream of the name, and it is another.
 const STREAM_DIFFERS: u32 = 10_058;
@@ -212,7 +213,7 @@ impl NatsEngine {
                 self.session.enter(now_ms, ShardState::Refused(refusal));
             }
             pending @ (Pending::Begin(..) | Pending::Publish(..) | Pending::Remove(..))
-                if err_code == WRONG_LAST_SEQUENCE =>
+                if WRONG_LAST_SEQUENCE.contains(&err_code) =>
             {
                 if let Some(channel) = pending.channel() {
                     self.lane(&channel.clone()).is_fresh = false;
@@ -320,12 +321,16 @@ impl NatsEngine {
         self.free(channel);
     }
 
-    /// JetStream does not do it, and nothing was stored.
+    /// JetStream does not do it, and nothing was stored, unless it was sent before without an answer.
     fn refused(&mut self, pending: Pending) {
         match pending {
             Pending::Publish(channel, batch, _) => {
                 self.lane(&channel).is_fresh = false;
-                self.finish_batch(&batch, Err(Error::EngineRefused));
+                let error = match batch.is_sought {
+                    true => Error::EngineUncertain,
+                    false => Error::EngineRefused,
+                };
+                self.finish_batch(&batch, Err(error));
                 self.free(&channel);
             }
             Pending::Remove(channel, token, _) => {

@@ -23,12 +23,95 @@ pub(super) struct Reader {
     inherits: Lineage,
     /// The lowest offset that is wanted.
     lowest: u64,
-    /// Messages by sequence.
-    messages: BTreeMap<u64, Vec<u8>>,
+    /// The highest.
+    highest: u64,
+    /// Messages by sequence, as many as the answer has room for.
+    messages: BTreeMap<u64, StreamMessage>,
+    /// Of the publications of the newest message.
+    newest_ms: u64,
     /// Requests out.
     out: usize,
     /// Messages up to this one are not there any more.
     gone: u64,
+}
+
+/// A message of a history.
+#[derive(Debug)]
+struct StreamMessage {
+    frame: Vec<u8>,
+    kind: FrameKind,
+    /// Those before it, by sequence, the newest first.
+    before: Vec<u64>,
+    /// The offset of its first publication; of one without any, what the next begins with.
+    first_offset: u64,
+    /// The offset that it reaches.
+    offset: u64,
+    time_ms: u64,
+}
+
+impl StreamMessage {
+    /// Fails on what this version cannot read.
+    fn parse(message: &[u8]) -> Option<Self> {
+        let (state, rest) = State::parse(message).ok()?;
+        let frame = Frame::parse(rest).ok()?;
+        let publications = match frame.kind {
+            FrameKind::Publications => frame.publications().ok()?,
+            _ => Vec::new(),
+        };
+        let (kind, offset) = (frame.kind, frame.position.offset);
+        Some(Self {
+            frame: rest.to_vec(),
+            kind,
+            before: state?.before,
+            first_offset: publications.first().map_or(offset + 1, |(first, _)| first.offset),
+            offset,
+            time_ms: publications.last().map_or(0, |(last, _)| last.time_ms),
+        })
+    }
+}
+
+impl Reader {
+    /// Drops what does not belong to the answer or has no room in it. Whether the answer wants what is older still.
+    fn trim(&mut self) -> bool {
+        let counts = |message: &StreamMessage| message.kind == FrameKind::Publications;
+        let removal = |message: &StreamMessage| message.kind == FrameKind::Cleared;
+        if let Some(newest) = self.messages.values().rev().find(|message| counts(message)) {
+            self.newest_ms = self.newest_ms.max(newest.time_ms);
+        }
+        let oldest_kept = self.messages.iter().rev().find(|(_, message)| removal(message));
+        if let Some((&sequence, _)) = oldest_kept {
+            self.messages = self.messages.split_off(&sequence);
+        }
+        let Some((&oldest, first)) = self.messages.first_key_value() else { return false };
+        let goes_on = !removal(first) && first.first_offset > self.lowest && self.gone < oldest;
+        let Some(room) = self.read.filter.bytes_max else { return goes_on };
+        let wanted = self.lowest..=self.highest;
+        // The oldest says where those before it are.
+        self.messages.retain(|&sequence, message| {
+            sequence == oldest || message.first_offset <= *wanted.end()
+        });
+        let has = |message: &&StreamMessage| {
+            counts(message)
+                && message.first_offset <= *wanted.end()
+                && message.offset >= *wanted.start()
+        };
+        let of_answer = self.messages.values().filter(has);
+        let mut bytes: usize = of_answer.map(|message| message.frame.len()).sum();
+        if self.read.filter.reverse {
+            return goes_on && bytes < room.max(1);
+        }
+        while let Some(newest) = self.messages.last_entry()
+            && *newest.key() != oldest
+        {
+            let left = bytes - if has(&newest.get()) { newest.get().frame.len() } else { 0 };
+            if left < room {
+                break;
+            }
+            newest.remove();
+            bytes = left;
+        }
+        goes_on
+    }
 }
 
 /// A request for positions under way.
@@ -73,7 +156,9 @@ impl NatsEngine {
                 position: known.position,
                 inherits: known.state.lineage(),
                 lowest,
+                highest,
                 messages: BTreeMap::new(),
+                newest_ms: 0,
                 out: 0,
                 gone: 0,
                 read,
@@ -103,39 +188,26 @@ impl NatsEngine {
     pub(super) fn fetched(&mut self, now_ms: u64, id: u64, sequence: u64, message: Option<&[u8]>) {
         let Some(reader) = self.readers.get_mut(&id) else { return };
         reader.out -= 1;
-        match message {
-            Some(message) => _ = reader.messages.insert(sequence, message.to_vec()),
+        match message.map(StreamMessage::parse) {
+            Some(Some(message)) => _ = reader.messages.insert(sequence, message),
+            Some(None) => return self.read_failed(id),
             None => reader.gone = reader.gone.max(sequence),
         }
         if reader.out > 0 {
             return;
         }
-        let (lowest, gone) = (reader.lowest, reader.gone);
-        let Some((&oldest, message)) = reader.messages.first_key_value() else {
+        let goes_on = reader.trim();
+        let Some(oldest) = reader.messages.first_entry().filter(|_| goes_on) else {
             return self.finish_read(now_ms, id);
         };
-        let parsed = State::parse(message).ok();
-        let parsed = parsed.and_then(|(state, rest)| Some((state?, Frame::parse(rest).ok()?)));
-        let Some((state, frame)) = parsed else { return self.read_failed(id) };
         // All that is known of the offsets is that each message behind this one has one at least.
-        let reached = frame.position.offset;
+        let (reached, gone) = (oldest.get().offset, reader.gone);
         let before: Vec<u64> =
-            state.before.iter().copied().filter(|&before| before > gone).collect();
-        let goes_on = gone < oldest && frame.kind != FrameKind::Cleared && !before.is_empty();
-        match goes_on && self.first_offset(id, oldest) > lowest {
-            true => self.fetch(now_ms, id, &before, reached),
-            false => self.finish_read(now_ms, id),
+            oldest.get().before.iter().copied().filter(|&before| before > gone).collect();
+        match before.is_empty() {
+            true => self.finish_read(now_ms, id),
+            false => self.fetch(now_ms, id, &before, reached),
         }
-    }
-
-    /// The offset of the first publication in a message; of one without any, what the next begins with.
-    fn first_offset(&self, id: u64, sequence: u64) -> u64 {
-        let message = self.readers.get(&id).and_then(|reader| reader.messages.get(&sequence));
-        let frame = message.and_then(|message| State::parse(message).ok());
-        let frame = frame.and_then(|(_, rest)| Frame::parse(rest).ok());
-        let Some(frame) = frame else { return 0 };
-        let publications = frame.publications().unwrap_or_default();
-        publications.first().map_or(frame.position.offset + 1, |(first, _)| first.offset)
     }
 
     pub(super) fn read_failed(&mut self, id: u64) {
@@ -148,26 +220,13 @@ impl NatsEngine {
     fn finish_read(&mut self, now_ms: u64, id: u64) {
         let Some(mut reader) = self.readers.remove(&id) else { return };
         let StreamRead { token, retention, filter, .. } = reader.read;
-        let mut messages = reader.messages.split_off(&(reader.gone + 1));
-        let mut newest_ms = 0;
-        let mut frames = Vec::new();
-        for message in messages.values_mut() {
-            let Ok((_, rest)) = State::parse(message) else { continue };
-            let rest = rest.to_vec();
-            match Frame::parse(&rest) {
-                Ok(frame) if frame.kind == FrameKind::Cleared => frames.clear(),
-                Ok(frame) if frame.kind == FrameKind::Publications => {
-                    if let Ok(publications) = frame.publications()
-                        && let Some((last, _)) = publications.last()
-                    {
-                        newest_ms = last.time_ms;
-                    }
-                    frames.push(rest);
-                }
-                _ => {}
-            }
-        }
-        if newest_ms.saturating_add(retention.ttl_ms) < self.unix_ms + now_ms {
+        let messages = reader.messages.split_off(&(reader.gone + 1));
+        let mut frames: Vec<_> = messages
+            .into_values()
+            .filter(|message| message.kind == FrameKind::Publications)
+            .map(|message| message.frame)
+            .collect();
+        if reader.newest_ms.saturating_add(retention.ttl_ms) < self.unix_ms + now_ms {
             frames.clear();
         }
         let frames = frames.iter().map(Vec::as_slice);

@@ -186,6 +186,22 @@ fn history_reads_as_that_of_memory_does() {
             assert_eq!(fleet.history(1, channel, filter), Err(Error::BadRequest));
             let filter = HistoryFilter { bytes_max: Some(1), ..HistoryFilter::default() };
             assert_eq!(fleet.history(1, channel, filter).unwrap().publications.len(), 1);
+            // In pages of so many bytes, there and back.
+            for reverse in [false, true] {
+                let (mut since, mut offsets) = (None, Vec::new());
+                loop {
+                    let filter =
+                        HistoryFilter { since, reverse, bytes_max: Some(1_000), limit: None };
+                    let page = fleet.history(1, channel, filter).unwrap().publications;
+                    let Some(last) = page.last() else { break };
+                    since = Some(StreamPosition { offset: last.offset(), ..top });
+                    offsets.extend(page.iter().map(|of| of.offset()));
+                }
+                if reverse {
+                    offsets.reverse();
+                }
+                assert_eq!(offsets, (151..=250).collect::<Vec<_>>());
+            }
         }
     });
 }
