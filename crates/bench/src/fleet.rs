@@ -243,6 +243,11 @@ impl Node {
         self.process.as_ref()
     }
 
+    /// What serves, if it was not ended.
+    pub(crate) fn into_process(self) -> Option<Process> {
+        self.process
+    }
+
     pub(crate) fn admin_client(&self) -> Result<Client, Error> {
         Ok(Client::connect(self.admin)?.with_token(ADMIN_TOKEN))
     }

@@ -1,16 +1,19 @@
 // A node of the library of which Centrifugo is made, with its engine on Redis and as much of Centrifugo's server API as the
-// stories call. Every channel has a history, is recovered, has presence, and tells who joins and leaves; those of `plain:` keep
-// nothing. Prints its port.
+// stories and `dunlin bench cluster` call. Every channel has a history, is recovered, has presence, and tells who joins and leaves,
+// unless flags say otherwise; those of `plain:` keep nothing. Prints its port.
 package main
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -21,6 +24,15 @@ const (
 	historySize = 100
 	historyTTL  = 5 * time.Minute
 	metaTTL     = time.Hour
+	// Centrifugo's default.
+	presenceInterval = 27 * time.Second
+)
+
+// What channels have.
+var (
+	history   = flag.Bool("history", true, "channels keep a history and are recovered")
+	presence  = flag.Bool("presence", true, "channels know who is in them")
+	joinLeave = flag.Bool("join-leave", true, "channels tell who joins and leaves")
 )
 
 type request struct {
@@ -36,6 +48,24 @@ type request struct {
 		Offset uint64 `json:"offset"`
 		Epoch  string `json:"epoch"`
 	} `json:"since"`
+	Commands []struct {
+		Publish *request `json:"publish"`
+	} `json:"commands"`
+}
+
+type published struct {
+	Offset uint64 `json:"offset,omitempty"`
+	Epoch  string `json:"epoch,omitempty"`
+}
+
+type failure struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+type reply struct {
+	Error   *failure   `json:"error,omitempty"`
+	Publish *published `json:"publish,omitempty"`
 }
 
 type object = map[string]any
@@ -45,13 +75,21 @@ func main() {
 	cluster := flag.Bool("cluster", false, "they are nodes of a Redis Cluster")
 	partitions := flag.Int("partitions", 0, "partitions of sharded publish/subscribe")
 	prefix := flag.String("prefix", "centrifugo", "prefix of keys and channels")
+	listen := flag.String("listen", "127.0.0.1:0", "address of clients and of the server API")
+	positionCheck := flag.Duration("position-check", time.Second, "how often a client's position is compared with its channel's")
+	version := flag.Bool("version", false, "print the library's version")
 	flag.Parse()
+	if *version {
+		fmt.Println(libraryVersion())
+		return
+	}
 
 	node, err := centrifuge.New(centrifuge.Config{
 		LogLevel:                        centrifuge.LogLevelInfo,
 		LogHandler:                      func(entry centrifuge.LogEntry) { log.Println(entry.Message, entry.Fields) },
 		HistoryMetaTTL:                  metaTTL,
-		ClientChannelPositionCheckDelay: time.Second,
+		ClientChannelPositionCheckDelay: *positionCheck,
+		ClientPresenceUpdateInterval:    presenceInterval,
 	})
 	check(err)
 	configs := []centrifuge.RedisShardConfig{}
@@ -71,9 +109,9 @@ func main() {
 	broker, err := centrifuge.NewRedisBroker(node, centrifuge.RedisBrokerConfig{Prefix: *prefix, Shards: shards, NumShardedPubSubPartitions: *partitions})
 	check(err)
 	node.SetBroker(broker)
-	presence, err := centrifuge.NewRedisPresenceManager(node, centrifuge.RedisPresenceManagerConfig{Prefix: *prefix, Shards: shards})
+	members, err := centrifuge.NewRedisPresenceManager(node, centrifuge.RedisPresenceManagerConfig{Prefix: *prefix, Shards: shards})
 	check(err)
-	node.SetPresenceManager(presence)
+	node.SetPresenceManager(members)
 	handleClients(node)
 	check(node.Run())
 
@@ -81,40 +119,64 @@ func main() {
 	mux.Handle("/connection/websocket", centrifuge.NewWebsocketHandler(node, centrifuge.WebsocketConfig{CheckOrigin: func(*http.Request) bool { return true }}))
 	mux.HandleFunc("POST /api/{method}", func(w http.ResponseWriter, r *http.Request) {
 		var asked request
-		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = json.Unmarshal(body, &asked)
+		}
+		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		result, err := serve(node, r.PathValue("method"), asked)
-		answer := object{"result": result}
-		if err != nil {
-			answer = object{"error": object{"code": 100, "message": err.Error()}}
-		}
-		check(json.NewEncoder(w).Encode(answer))
+		w.Header().Set("Content-Type", "application/json")
+		answer, err := json.Marshal(serve(node, r.PathValue("method"), asked))
+		check(err)
+		_, _ = w.Write(answer)
 	})
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", *listen)
 	check(err)
 	fmt.Println(listener.Addr().(*net.TCPAddr).Port)
 	check(http.Serve(listener, mux))
 }
 
-// handleClients lets everybody do everything; the user is what the client says in the data of its connect.
+func libraryVersion() string {
+	info, _ := debug.ReadBuildInfo()
+	for _, module := range info.Deps {
+		if module.Path == "github.com/centrifugal/centrifuge" {
+			return module.Version
+		}
+	}
+	return "unknown"
+}
+
+// handleClients lets everybody do everything; the user is what the client says in the data of its connect, or in a token, whose
+// channels it is subscribed to. Nobody looks at the token's signature.
 func handleClients(node *centrifuge.Node) {
 	node.OnConnecting(func(_ context.Context, event centrifuge.ConnectEvent) (centrifuge.ConnectReply, error) {
 		var data struct {
 			User string `json:"user"`
 		}
 		_ = json.Unmarshal(event.Data, &data)
-		return centrifuge.ConnectReply{Credentials: &centrifuge.Credentials{UserID: data.User}}, nil
+		reply := centrifuge.ConnectReply{Credentials: &centrifuge.Credentials{UserID: data.User}}
+		if parts := strings.Split(event.Token, "."); len(parts) == 3 {
+			var claims struct {
+				Sub      string   `json:"sub"`
+				Channels []string `json:"channels"`
+			}
+			payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+			if err != nil || json.Unmarshal(payload, &claims) != nil {
+				return reply, centrifuge.DisconnectInvalidToken
+			}
+			reply.Credentials.UserID = claims.Sub
+			reply.Subscriptions = map[string]centrifuge.SubscribeOptions{}
+			for _, channel := range claims.Channels {
+				reply.Subscriptions[channel] = options(channel)
+			}
+		}
+		return reply, nil
 	})
 	node.OnConnect(func(client *centrifuge.Client) {
 		client.OnSubscribe(func(event centrifuge.SubscribeEvent, callback centrifuge.SubscribeCallback) {
-			keeps := keeps(event.Channel)
-			callback(centrifuge.SubscribeReply{Options: centrifuge.SubscribeOptions{
-				EmitPresence: true, EmitJoinLeave: true, PushJoinLeave: true,
-				EnableRecovery: keeps, EnablePositioning: keeps,
-				AllowedDeltaTypes: []centrifuge.DeltaType{centrifuge.DeltaTypeFossil},
-			}}, nil)
+			callback(centrifuge.SubscribeReply{Options: options(event.Channel)}, nil)
 		})
 		client.OnPublish(func(event centrifuge.PublishEvent, callback centrifuge.PublishCallback) {
 			options := centrifuge.PublishOptions{ClientInfo: event.ClientInfo}
@@ -132,18 +194,64 @@ func handleClients(node *centrifuge.Node) {
 	})
 }
 
-func serve(node *centrifuge.Node, method string, asked request) (any, error) {
+func options(channel string) centrifuge.SubscribeOptions {
+	keeps := keeps(channel)
+	return centrifuge.SubscribeOptions{
+		EmitPresence: *presence, EmitJoinLeave: *joinLeave, PushJoinLeave: *joinLeave,
+		EnableRecovery: keeps, EnablePositioning: keeps,
+		AllowedDeltaTypes: []centrifuge.DeltaType{centrifuge.DeltaTypeFossil},
+	}
+}
+
+// serve has the answer to a request. What a batch has is done one by one, as Centrifugo does it.
+func serve(node *centrifuge.Node, method string, asked request) any {
+	if method == "batch" {
+		replies := make([]reply, len(asked.Commands))
+		for i, command := range asked.Commands {
+			if command.Publish == nil {
+				replies[i].Error = &failure{Code: 104, Message: "only publishes"}
+				continue
+			}
+			replies[i].Publish, replies[i].Error = publish(node, command.Publish)
+		}
+		return struct {
+			Replies []reply `json:"replies"`
+		}{replies}
+	}
+	answer := struct {
+		Error  *failure `json:"error,omitempty"`
+		Result any      `json:"result,omitempty"`
+	}{}
+	if method == "publish" {
+		answer.Result, answer.Error = publish(node, &asked)
+		return answer
+	}
+	result, err := read(node, method, asked)
+	answer.Result, answer.Error = result, failed(err)
+	return answer
+}
+
+func failed(err error) *failure {
+	if err == nil {
+		return nil
+	}
+	return &failure{Code: 100, Message: err.Error()}
+}
+
+func publish(node *centrifuge.Node, asked *request) (*published, *failure) {
+	options := []centrifuge.PublishOption{centrifuge.WithIdempotencyKey(asked.IdempotencyKey), centrifuge.WithTags(asked.Tags), centrifuge.WithDelta(asked.Delta)}
+	if keeps(asked.Channel) {
+		options = append(options, centrifuge.WithHistory(historySize, historyTTL))
+	}
+	if asked.Version > 0 {
+		options = append(options, centrifuge.WithVersion(asked.Version, ""))
+	}
+	result, err := node.Publish(asked.Channel, asked.Data, options...)
+	return &published{result.StreamPosition.Offset, result.StreamPosition.Epoch}, failed(err)
+}
+
+func read(node *centrifuge.Node, method string, asked request) (any, error) {
 	switch method {
-	case "publish":
-		options := []centrifuge.PublishOption{centrifuge.WithIdempotencyKey(asked.IdempotencyKey), centrifuge.WithTags(asked.Tags), centrifuge.WithDelta(asked.Delta)}
-		if keeps(asked.Channel) {
-			options = append(options, centrifuge.WithHistory(historySize, historyTTL))
-		}
-		if asked.Version > 0 {
-			options = append(options, centrifuge.WithVersion(asked.Version, ""))
-		}
-		result, err := node.Publish(asked.Channel, asked.Data, options...)
-		return position(result.StreamPosition), err
 	case "history":
 		filter := centrifuge.HistoryFilter{Limit: asked.Limit, Reverse: asked.Reverse}
 		if asked.Since != nil {
@@ -164,9 +272,7 @@ func serve(node *centrifuge.Node, method string, asked request) (any, error) {
 			}
 			publications = append(publications, entry)
 		}
-		answer := position(result.StreamPosition)
-		answer["publications"] = publications
-		return answer, nil
+		return object{"offset": result.StreamPosition.Offset, "epoch": result.StreamPosition.Epoch, "publications": publications}, nil
 	case "history_remove":
 		return object{}, node.RemoveHistory(asked.Channel)
 	case "presence":
@@ -180,16 +286,8 @@ func serve(node *centrifuge.Node, method string, asked request) (any, error) {
 	return nil, fmt.Errorf("no such method: %s", method)
 }
 
-func position(at centrifuge.StreamPosition) object {
-	answer := object{}
-	if at.Offset > 0 || at.Epoch != "" {
-		answer["offset"], answer["epoch"] = at.Offset, at.Epoch
-	}
-	return answer
-}
-
 func keeps(channel string) bool {
-	return !strings.HasPrefix(channel, "plain:")
+	return *history && !strings.HasPrefix(channel, "plain:")
 }
 
 func check(err error) {

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{ClusterBench, Fleet, FleetPlan, HISTORY, Round};
+use super::fleet::{Channel, Fleet, FleetPlan, Server};
+use super::{ClusterBench, Round};
 use crate::swarm::{Counts, Ping, Plan, Swarm};
 use dunlin_load::client::Client;
 use dunlin_load::{Clock, Error, Progress};
@@ -33,7 +34,7 @@ const SOURCES: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 1, 0, 0), Ipv4Addr::new(127, 
 
 /// Half of the clients at either node, all in one channel.
 pub(super) fn held(options: &ClusterBench) -> Result<Round, Error> {
-    let fleet = start(options, 2, HISTORY)?;
+    let fleet = start(options, 2, Channel::History)?;
     let memory_before = memory(&fleet);
     let began = Instant::now();
     let names = ["c".to_owned(), "c".to_owned()];
@@ -88,7 +89,7 @@ pub(super) fn held(options: &ClusterBench) -> Result<Round, Error> {
 /// A message of 100 bytes for each client, in a channel of its own, as fast as they are taken. The channels are in Redis, with half
 /// of the clients at either of two nodes, or in the memory of one node.
 pub(super) fn each(options: &ClusterBench, nodes: u8) -> Result<Round, Error> {
-    let fleet = start(options, nodes, "")?;
+    let fleet = start(options, nodes, Channel::Plain)?;
     let prefix = if nodes == 1 { "local:" } else { "" };
     let names: Vec<String> = (0..nodes).map(|node| format!("{prefix}n{node}c{{n}}")).collect();
     let clients = Clients::connect(options, &fleet, &names, Ping::Answer)?;
@@ -115,7 +116,7 @@ pub(super) fn each(options: &ClusterBench, nodes: u8) -> Result<Round, Error> {
 }
 
 /// Nodes with workers enough.
-fn start(options: &ClusterBench, nodes: u8, channel: &str) -> Result<Fleet, Error> {
+fn start(options: &ClusterBench, nodes: u8, channel: Channel) -> Result<Fleet, Error> {
     let workers = options.clients.div_ceil(nodes.into()).div_ceil(CLIENTS_PER_WORKER);
     let workers = u8::try_from(workers).map_err(|_| Error::new("too many clients for a node"))?;
     Fleet::with(
@@ -125,15 +126,13 @@ fn start(options: &ClusterBench, nodes: u8, channel: &str) -> Result<Fleet, Erro
             workers,
             client: &format!("ping_interval_ms = {}\n", PING_INTERVAL.as_millis()),
             channel,
-            more: "",
         },
     )
 }
 
 /// Private memory of all nodes.
 fn memory(fleet: &Fleet) -> u64 {
-    let processes = fleet.nodes.iter().filter_map(|node| node.process());
-    processes.map(|process| process.sample().pss_bytes).sum()
+    fleet.nodes.iter().map(|node| node.process.sample().pss_bytes).sum()
 }
 
 /// The clients of all nodes.
@@ -152,7 +151,7 @@ impl Clients {
     ) -> Result<Clients, Error> {
         let clock = Clock::new();
         let count = options.clients / fleet.nodes.len();
-        let start = |((node, channel), sources): ((&crate::fleet::Node, &String), Ipv4Addr)| {
+        let start = |((node, channel), sources): ((&Server, &String), Ipv4Addr)| {
             let plan = options.plan(node.client, Some(channel), count);
             Swarm::start(&Plan { sources: Some(sources), ping, clock, ..plan })
         };

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{ClusterBench, Fleet, HISTORY, Round, connected};
+use super::{ClusterBench, Fleet, Round, connected};
 use crate::publisher::{Publishing, Template};
 use crate::schedule::{Schedule, Subscribers};
 use dunlin_load::Error;
@@ -15,27 +15,28 @@ const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 const RATE: u32 = 1_000;
 
 /// To one channel after the other; nobody is there.
-pub(super) fn publish(options: &ClusterBench, channel: &str) -> Result<Round, Error> {
-    let fleet = Fleet::start(options, 1, channel, "")?;
+pub(super) fn publish(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
     let (path, body, requests) = request(options, 1, false);
-    measured(options, &fleet, path, &body, requests, 1)
+    measured(options, fleet, path, &body, requests, 1)
 }
 
 /// A hundred in a request, to any channels or all to one.
-pub(super) fn batch(options: &ClusterBench, one_channel: bool) -> Result<Round, Error> {
-    let fleet = Fleet::start(options, 1, HISTORY, "")?;
+pub(super) fn batch(
+    options: &ClusterBench,
+    fleet: &Fleet,
+    one_channel: bool,
+) -> Result<Round, Error> {
     let (path, body, requests) = request(options, BATCH, one_channel);
-    measured(options, &fleet, path, &body, requests, BATCH)
+    measured(options, fleet, path, &body, requests, BATCH)
 }
 
 /// Each channel has a client at the other node.
-pub(super) fn across(options: &ClusterBench, batch: usize) -> Result<Round, Error> {
-    let fleet = Fleet::start(options, 2, HISTORY, "")?;
+pub(super) fn across(options: &ClusterBench, fleet: &Fleet, batch: usize) -> Result<Round, Error> {
     let plan = options.plan(fleet.nodes[1].client, Some("c{n}"), options.channels);
     let (swarm, failed) = connected(&plan)?;
     let (path, body, requests) = request(options, batch, false);
     let cpu = fleet.cpu();
-    let took = options.requests(&fleet.nodes[0], path, &body, requests)?;
+    let took = options.requests(fleet.nodes[0].client, path, &body, requests)?;
     let published = requests * batch;
     let counts = swarm.wait_publications(published as u64, DELIVERY_TIMEOUT, |_| {});
     let mut round =
@@ -48,10 +49,9 @@ pub(super) fn across(options: &ClusterBench, batch: usize) -> Result<Round, Erro
     Ok(round)
 }
 
-/// The client is at the last of so many nodes, the publisher at the first.
-pub(super) fn latency(options: &ClusterBench, nodes: u8) -> Result<Round, Error> {
-    let fleet = Fleet::start(options, nodes, HISTORY, "")?;
-    let (first, last) = (&fleet.nodes[0], &fleet.nodes[usize::from(nodes) - 1]);
+/// The client is at the last of the nodes, the publisher at the first.
+pub(super) fn latency(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
+    let (first, last) = (&fleet.nodes[0], &fleet.nodes[fleet.nodes.len() - 1]);
     let publishing = Publishing {
         address: first.client,
         template: Template::Http {
@@ -114,7 +114,7 @@ fn measured(
     batch: usize,
 ) -> Result<Round, Error> {
     let cpu = fleet.cpu();
-    let took = options.requests(&fleet.nodes[0], path, body, requests)?;
+    let took = options.requests(fleet.nodes[0].client, path, body, requests)?;
     let published = requests * batch;
     let mut round =
         Round { per_s: Some(published as f64 / took.as_secs_f64()), ..Round::default() };

@@ -1,27 +1,27 @@
 //! What it costs that several nodes share their channels by Redis: publishes, messages from one node to another, what is asked of
-//! Redis while nothing happens, and connections that Redis ends.
+//! Redis while nothing happens, and connections that Redis ends. Nodes of a peer take turns with those of Dunlin.
 
+mod fleet;
 mod held;
 mod messages;
+mod report;
 mod rest;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::fleet::{Node, Redis, SETTINGS, address};
+use self::fleet::{Channel, Fleet};
+use self::report::{Peer, Round, Turn, row};
 use crate::protocol::{Protocol, ProtocolName};
 use crate::swarm::{Ping, Plan, Swarm};
-use dunlin_load::figures::median;
-use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Process, Progress, Scratch, say};
+use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Progress, say};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Kept of each channel, where anything is.
-const HISTORY: &str =
-    "history_size = 100\nhistory_ttl_ms = 300_000\nrecover = true\npositioned = true\n";
 
 /// Options of `dunlin bench cluster`.
 #[derive(Debug, clap::Args)]
@@ -32,6 +32,9 @@ pub struct ClusterBench {
     /// Workers of each node
     #[arg(long, default_value_t = 1)]
     workers: u8,
+    /// A peer that takes turns with it: tests/interop/centrifuge, built
+    #[arg(long, value_name = "PROGRAM")]
+    peer: Option<PathBuf>,
     /// Only these measurements; without it all but those of `--clients`
     #[arg(long, value_enum, value_name = "NAME")]
     only: Vec<Measurement>,
@@ -39,11 +42,14 @@ pub struct ClusterBench {
     #[arg(long, default_value_t = 10_000)]
     channels: usize,
     /// Publishes of a measurement
-    #[arg(long, default_value_t = 200_000)]
+    #[arg(long, default_value_t = 150_000)]
     publishes: usize,
     /// Seconds of a measurement by time
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 10)]
     seconds: u32,
+    /// Seconds at rest: a peer writes every 27 s who is present
+    #[arg(long, default_value_t = 27)]
+    rest_s: u32,
     /// Channels that are heard when Redis ends the connections
     #[arg(long, default_value_t = 100_000)]
     heard: usize,
@@ -53,7 +59,7 @@ pub struct ClusterBench {
     /// Seconds that clients are held
     #[arg(long, default_value_t = 60)]
     hold_s: u32,
-    /// Rounds of each measurement; the median counts
+    /// Rounds of each measurement but those at rest, which have one; the median counts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Cores of the nodes, e.g. 0 or 0,1
@@ -106,39 +112,29 @@ impl Measurement {
         let all = <Measurement as clap::ValueEnum>::value_variants().iter().copied();
         all.filter(|one| !matches!(one, Self::Each | Self::EachAlone | Self::Held)).collect()
     }
+
+    /// What a peer is measured by, too.
+    fn has_peer(self) -> bool {
+        use Measurement::*;
+        matches!(
+            self,
+            Publish
+                | PublishHistory
+                | Batch
+                | Across
+                | AcrossBatch
+                | LatencyAcross
+                | PresenceAtRest
+                | Killed
+        )
+    }
 }
 
-/// What a round has shown.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
-struct Round {
-    /// Publications a second.
-    per_s: Option<f64>,
-    /// CPU for each: of the node that is published to, of the other one, of Redis.
-    node_us: Option<f64>,
-    other_us: Option<f64>,
-    redis_us: Option<f64>,
-    /// From the time in the schedule to the arrival.
-    p50_us: Option<f64>,
-    p99_us: Option<f64>,
-    /// Asked of Redis, by all nodes, without what scripts call; and the part of a core that it takes.
-    commands_per_s: Option<f64>,
-    redis_share: Option<f64>,
-    /// Until all channels were heard again.
-    heard_again_ms: Option<f64>,
-    /// From a publish while nothing was heard to its arrival, the latest.
-    late_ms: Option<f64>,
-    /// Clients that came in, how long that took all of them, and what one takes of the nodes' memory.
-    connected: Option<u64>,
-    connect_s: Option<f64>,
-    bytes_each: Option<f64>,
-    /// From the first request to the last arrival.
-    seconds: Option<f64>,
-    /// Cores that nodes and Redis took together.
-    cores: Option<f64>,
-    /// Clients that were disconnected.
-    thrown_out: u64,
-    /// Messages that did not arrive, arrived twice or out of order, and clients that did not come in.
-    lost: u64,
+/// Whose nodes are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Ours,
+    Peer,
 }
 
 pub(crate) fn run(options: &ClusterBench) -> Result<ExitStatus, Error> {
@@ -148,162 +144,91 @@ pub(crate) fn run(options: &ClusterBench) -> Result<ExitStatus, Error> {
         [] => Measurement::small(),
         only => only.to_vec(),
     };
-    let turns = chosen.len() as u64 * u64::from(options.rounds);
-    let mut progress = Progress::new("cluster: turns", turns);
+    let mut peer = options.peer.as_deref().map(Peer::find).transpose()?;
+    if peer.is_none() && chosen.iter().any(|one| one.has_peer()) {
+        say("cluster: without --peer, Dunlin is measured alone");
+    }
+    let turns = chosen.iter().map(|one| u64::from(options.rounds_of(*one))).sum();
+    let mut progress = Progress::new("cluster: rounds", turns);
     let (mut rows, mut wrong, mut done) = (serde_json::Map::new(), 0, 0);
     for measurement in chosen {
         let name = json!(measurement).as_str().unwrap_or_default().to_owned();
-        let mut rounds = Vec::new();
-        for _ in 0..options.rounds {
-            let round = measure(options, measurement)
-                .map_err(|error| Error::new(format!("{name}: {error}")))?;
-            wrong += round.lost + round.thrown_out;
-            rounds.push(round);
+        let mut turns = Vec::new();
+        for number in 0..options.rounds_of(measurement) {
+            let measure = |side| {
+                measure(options, side, measurement)
+                    .map_err(|error| Error::new(format!("{name}, {side:?}: {error}")))
+            };
+            let with_peer = peer.is_some() && measurement.has_peer();
+            let turn = match (with_peer, number % 2) {
+                (false, _) => Turn { ours: measure(Side::Ours)?, peer: None },
+                (true, 0) => Turn { ours: measure(Side::Ours)?, peer: Some(measure(Side::Peer)?) },
+                (true, _) => {
+                    let peer = Some(measure(Side::Peer)?);
+                    Turn { ours: measure(Side::Ours)?, peer }
+                }
+            };
+            wrong += turn.ours.lost + turn.ours.thrown_out;
+            turns.push(turn);
             done += 1;
             progress.set(done);
         }
-        let row = row(&rounds);
+        let row = row(turns.iter().map(|turn| &turn.ours));
         say(format!("{name}: {row}"));
+        if let Some(peer) = &mut peer {
+            peer.add(&name, &turns);
+        }
         rows.insert(name, row);
     }
     drop(progress);
-    options.output.report(
-        "cluster",
-        &json!({
-            "channels": options.channels,
-            "heard": options.heard,
-            "clients": options.clients,
-            "hold_s": options.hold_s,
-            "rounds": options.rounds,
-            "workers": options.workers,
-            "redis": dunlin_load::installed::find("redis-server", &[])
-                .and_then(|program| dunlin_load::installed::version(&program, "--version")),
-            "rows": rows,
-        }),
-    )?;
+    let mut report = json!({
+        "channels": options.channels,
+        "publishes": options.publishes,
+        "rest_s": options.rest_s,
+        "heard": options.heard,
+        "clients": options.clients,
+        "hold_s": options.hold_s,
+        "rounds": options.rounds,
+        "workers": options.workers,
+        "redis": dunlin_load::installed::find("redis-server", &[])
+            .and_then(|program| dunlin_load::installed::version(&program, "--version")),
+        "rows": rows,
+    });
+    if let Some(peer) = peer.filter(Peer::has_rows) {
+        report["peer"] = json!(peer);
+    }
+    options.output.report("cluster", &report)?;
     Ok(if wrong == 0 { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-fn measure(options: &ClusterBench, measurement: Measurement) -> Result<Round, Error> {
+fn measure(options: &ClusterBench, side: Side, measurement: Measurement) -> Result<Round, Error> {
     use Measurement::*;
+    let fleet = |nodes, channel| Fleet::start(options, side, nodes, channel);
     match measurement {
-        Publish => messages::publish(options, ""),
-        PublishHistory => messages::publish(options, HISTORY),
-        Batch => messages::batch(options, false),
-        Burst => messages::batch(options, true),
-        Across => messages::across(options, 1),
-        AcrossBatch => messages::across(options, 100),
-        LatencyAcross => messages::latency(options, 2),
-        LatencyAlone => messages::latency(options, 1),
-        PresenceAtRest => rest::presence(options),
-        RecoveryAtRest => rest::recovery(options),
-        Killed => rest::killed(options),
+        Publish => messages::publish(options, &fleet(1, Channel::Plain)?),
+        PublishHistory => messages::publish(options, &fleet(1, Channel::History)?),
+        Batch => messages::batch(options, &fleet(1, Channel::History)?, false),
+        Burst => messages::batch(options, &fleet(1, Channel::History)?, true),
+        Across => messages::across(options, &fleet(2, Channel::History)?, 1),
+        AcrossBatch => messages::across(options, &fleet(2, Channel::History)?, 100),
+        LatencyAcross => messages::latency(options, &fleet(2, Channel::History)?),
+        LatencyAlone => messages::latency(options, &fleet(1, Channel::History)?),
+        PresenceAtRest => rest::at_rest(options, &fleet(2, Channel::Presence)?),
+        RecoveryAtRest => rest::at_rest(options, &fleet(2, Channel::History)?),
+        Killed => rest::killed(options, &fleet(2, Channel::History)?),
         Each => held::each(options, 2),
         EachAlone => held::each(options, 1),
         Held => held::held(options),
     }
 }
 
-/// The median of each figure.
-fn row(rounds: &[Round]) -> Value {
-    let of = |figure: fn(&Round) -> Option<f64>| {
-        median(&rounds.iter().filter_map(figure).collect::<Vec<_>>())
-    };
-    json!({
-        "per_s": of(|round| round.per_s),
-        "node_us": of(|round| round.node_us),
-        "other_us": of(|round| round.other_us),
-        "redis_us": of(|round| round.redis_us),
-        "p50_us": of(|round| round.p50_us),
-        "p99_us": of(|round| round.p99_us),
-        "commands_per_s": of(|round| round.commands_per_s),
-        "redis_share": of(|round| round.redis_share),
-        "heard_again_ms": of(|round| round.heard_again_ms),
-        "late_ms": of(|round| round.late_ms),
-        "connected": of(|round| round.connected.map(|count| count as f64)),
-        "connect_s": of(|round| round.connect_s),
-        "bytes_each": of(|round| round.bytes_each),
-        "seconds": of(|round| round.seconds),
-        "cores": of(|round| round.cores),
-        "thrown_out": rounds.iter().map(|round| round.thrown_out).sum::<u64>(),
-        "lost": rounds.iter().map(|round| round.lost).sum::<u64>(),
-    })
-}
-
-/// Nodes and their Redis, for one measurement.
-struct Fleet {
-    nodes: Vec<Node>,
-    redis: Redis,
-    _scratch: Scratch,
-}
-
-/// What nodes to start.
-struct FleetPlan<'a> {
-    nodes: u8,
-    workers: u8,
-    /// Settings of clients, of a channel, and tables of their own.
-    client: &'a str,
-    channel: &'a str,
-    more: &'a str,
-}
-
-/// CPU that nodes and Redis have taken.
-struct Cpu {
-    nodes: Vec<u64>,
-    redis: u64,
-}
-
-impl Fleet {
-    /// So many nodes; `channel` are the settings of a channel.
-    fn start(options: &ClusterBench, nodes: u8, channel: &str, more: &str) -> Result<Self, Error> {
-        let workers = options.workers;
-        Self::with(options, &FleetPlan { nodes, workers, client: "", channel, more })
-    }
-
-    fn with(options: &ClusterBench, plan: &FleetPlan<'_>) -> Result<Self, Error> {
-        let scratch = Scratch::temporary("cluster")?;
-        let directory = scratch.path().join("redis");
-        let redis = Redis::start(address(200, 6379), directory, &options.core, "appendonly no")?;
-        let FleetPlan { client, channel, more, .. } = plan;
-        let settings = SETTINGS.replacen("[client]\n", &format!("[client]\n{client}"), 1);
-        let settings = format!(
-            "{settings}{channel}[engines.main]\naddresses = [\"{}\"]\n[cluster]\nengine = \"main\"\n{more}",
-            redis.address
-        );
-        let start = |number| {
-            let (path, cores) = (scratch.path(), &options.server_core);
-            Node::start(&options.program, number, plan.workers, path, cores, &settings)
-        };
-        let nodes = (1..=plan.nodes).map(start).collect::<Result<Vec<_>, _>>()?;
-        for node in &nodes {
-            node.ready()?;
-        }
-        Ok(Self { nodes, redis, _scratch: scratch })
-    }
-
-    fn cpu(&self) -> Cpu {
-        let of = |process: Option<&Process>| process.map_or(0, Process::cpu_ns);
-        let nodes = self.nodes.iter().map(|node| of(node.process())).collect();
-        Cpu { nodes, redis: of(self.redis.process()) }
-    }
-
-    /// Cores that all of them took since then.
-    fn cores(&self, since: &Cpu, time: Duration) -> f64 {
-        let sum = |cpu: &Cpu| cpu.nodes.iter().sum::<u64>() + cpu.redis;
-        (sum(&self.cpu()) - sum(since)) as f64 / time.as_nanos() as f64
-    }
-
-    /// Adds the CPU for each of so many since then to a round.
-    fn cost(&self, since: &Cpu, count: usize, round: &mut Round) {
-        let now = self.cpu();
-        let each = |now: u64, then: u64| Some((now - then) as f64 / 1e3 / count.max(1) as f64);
-        round.node_us = each(now.nodes[0], since.nodes[0]);
-        round.other_us = now.nodes.get(1).and_then(|&other| each(other, since.nodes[1]));
-        round.redis_us = each(now.redis, since.redis);
-    }
-}
-
 impl ClusterBench {
+    /// What is counted at rest does not depend on the machine.
+    fn rounds_of(&self, measurement: Measurement) -> u32 {
+        use Measurement::*;
+        if matches!(measurement, PresenceAtRest | RecoveryAtRest) { 1 } else { self.rounds }
+    }
+
     /// Clients of this node, each of a channel of that name.
     fn plan(&self, node: SocketAddr, channel: Option<&str>, clients: usize) -> Plan {
         Plan {
@@ -334,13 +259,13 @@ impl ClusterBench {
     /// Sends so many requests by this program's own load generator, on 64 connections, and waits for their answers.
     fn requests(
         &self,
-        node: &Node,
+        node: SocketAddr,
         path: &str,
         body: &str,
         requests: usize,
     ) -> Result<Duration, Error> {
         let mut command = Command::new(&self.program);
-        let (url, count) = (format!("http://{}{path}", node.client), requests.to_string());
+        let (url, count) = (format!("http://{node}{path}"), requests.to_string());
         command.args(["bench", "http", &url, "--body", body, "-c", "64", "-n", &count, "--json"]);
         command.args(["-H", "Content-Type: application/json"]);
         if !self.core.is_empty() {

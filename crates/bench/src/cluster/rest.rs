@@ -4,42 +4,32 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{ClusterBench, Fleet, HISTORY, Round, connected};
-use crate::token::{SECRET, hs256};
+use super::{ClusterBench, Fleet, Round, connected};
+use crate::token::hs256;
 use dunlin_load::{Error, Process};
 
 /// After the last connect: what is asked of Redis because of it.
 const SETTLED_AFTER: Duration = Duration::from_secs(6);
-const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
+const HEARD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Without an arrival for so long, what has not arrived is lost.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Channels of a client, where there are more channels than a machine has room for clients.
 const CHANNELS_EACH: usize = 100;
 /// Messages that are published while nothing is heard.
 const MISSED: usize = 100;
 
-pub(super) fn presence(options: &ClusterBench) -> Result<Round, Error> {
-    let fleet = Fleet::start(options, 2, "presence = true\n", "")?;
-    at_rest(options, &fleet)
-}
-
-pub(super) fn recovery(options: &ClusterBench) -> Result<Round, Error> {
-    let fleet = Fleet::start(options, 2, HISTORY, "")?;
-    at_rest(options, &fleet)
-}
-
 /// A client in each channel, at one node.
-fn at_rest(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
+pub(super) fn at_rest(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
     let plan = options.plan(fleet.nodes[1].client, Some("c{n}"), options.channels);
     let (swarm, lost) = connected(&plan)?;
     std::thread::sleep(SETTLED_AFTER);
     let cpu = || fleet.redis.process().map_or(0, Process::cpu_ns);
-    let time = Duration::from_secs(options.seconds.into());
+    let time = Duration::from_secs(options.rest_s.into());
     let (began, cpu_before) = (Instant::now(), cpu());
-    std::thread::sleep(time);
-    let (seconds, cpu_ns) = (began.elapsed().as_secs_f64(), cpu() - cpu_before);
-    // Afterwards: it costs Redis something.
     let commands = fleet.redis.commands(time)?;
+    let (seconds, cpu_ns) = (began.elapsed().as_secs_f64(), cpu() - cpu_before);
     Ok(Round {
-        commands_per_s: Some(commands as f64 / time.as_secs_f64()),
+        commands_per_s: Some(commands as f64 / seconds),
         redis_share: Some(cpu_ns as f64 / 1e9 / seconds),
         thrown_out: swarm.counts().closed,
         lost,
@@ -47,9 +37,7 @@ fn at_rest(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
     })
 }
 
-pub(super) fn killed(options: &ClusterBench) -> Result<Round, Error> {
-    let secret = format!("[client.token]\nhmac_secret = \"{SECRET}\"\n");
-    let fleet = Fleet::start(options, 2, HISTORY, &secret)?;
+pub(super) fn killed(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
     let clients = options.heard.div_ceil(CHANNELS_EACH);
     let channels = clients * CHANNELS_EACH;
     let mut plan = options.plan(fleet.nodes[1].client, None, clients);
@@ -67,7 +55,7 @@ pub(super) fn killed(options: &ClusterBench) -> Result<Round, Error> {
         let count = stats.lines().find_map(|line| line.strip_prefix("pubsub_channels:"));
         Ok(count.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
     };
-    let until = Instant::now() + DELIVERY_TIMEOUT;
+    let until = Instant::now() + HEARD_TIMEOUT;
     while heard()? < channels && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -88,25 +76,26 @@ pub(super) fn killed(options: &ClusterBench) -> Result<Round, Error> {
     let body = json!({ "commands": commands }).to_string();
     publisher.call("POST", "/api/batch", "application/json", body.as_bytes())?;
     let refused = memchr::memmem::find_iter(publisher.body(), b"\"error\"").count();
-    while heard()? < before && began.elapsed() < DELIVERY_TIMEOUT {
+    while heard()? < before && began.elapsed() < HEARD_TIMEOUT {
         std::thread::sleep(Duration::from_millis(1));
     }
     let heard_again_ms = began.elapsed().as_secs_f64() * 1e3;
     let counts = swarm.wait_publications(MISSED as u64, DELIVERY_TIMEOUT, |_| {});
     let late_ms = counts.last_publication_ns.saturating_sub(began_ns) as f64 / 1e6;
-    let lost = (MISSED as u64).abs_diff(counts.publications) + refused as u64;
+    let missed = (MISSED as u64).saturating_sub(counts.publications);
 
     // Whoever is unsubscribed from any channel misses one of these.
     let (path, count) = ("/api/publish", channels);
     let body = format!("{{\"channel\":\"c{{n%{channels}}}\",\"data\":{{}}}}");
-    options.requests(&fleet.nodes[0], path, &body, count)?;
+    options.requests(fleet.nodes[0].client, path, &body, count)?;
     let all = (MISSED + channels) as u64;
     let counts = swarm.wait_publications(all, DELIVERY_TIMEOUT, |_| {});
     Ok(Round {
         heard_again_ms: Some(heard_again_ms),
-        late_ms: Some(late_ms),
+        late_ms: (missed < MISSED as u64).then_some(late_ms),
+        missed: Some(missed),
         thrown_out: counts.closed,
-        lost: failed + lost + all.abs_diff(counts.publications),
+        lost: failed + refused as u64 + all.abs_diff(counts.publications),
         ..Round::default()
     })
 }

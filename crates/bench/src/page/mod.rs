@@ -77,6 +77,35 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_of_the_same_run_stands_beside_dunlin_and_is_what_is_asked() {
+        let host = serde_json::json!({"cpu": "C", "cores": 2, "memory_gib": 24, "kernel": "Linux 6", "day": "2026-01-02",
+            "command": "dunlin bench cluster --json", "commit": "abc"});
+        let of = |per_s: f64| {
+            serde_json::json!({"publish": {"per_s": per_s, "node_us": 5.0, "redis_us": 1.0, "lost": 0},
+                "publish_history": {"redis_us": 4.0}, "burst": {"redis_us": 0.5}})
+        };
+        let mut cluster =
+            serde_json::json!({"host": host, "channels": 100, "rounds": 3, "rows": of(90_000.0)});
+        let page = |cluster: &serde_json::Value| {
+            let results = serde_json::json!({ "cluster": cluster });
+            layout::lay_out(&render::render(TEMPLATE, &results).unwrap(), "benchmarks").text
+        };
+        let alone = page(&cluster);
+        assert!(alone.contains("| ≥ 50,400/s | 90,000/s | met |"), "{alone}");
+        assert!(alone.contains("No peer took part in this run"), "{alone}");
+
+        cluster["peer"] = serde_json::json!({"name": "centrifuge", "version": "1.2.3", "rows": of(45_000.0),
+            "ratios": {"publish": {"per_s": 2.0}}});
+        let beside = page(&cluster);
+        assert!(
+            beside.contains("beside centrifuge 1.2.3 | ≥ 3 × | 2.0 × | **missed** |"),
+            "{beside}"
+        );
+        assert!(beside.contains("a second | 90,000 | 45,000 | 2.0 × | 16,800 |"), "{beside}");
+        assert!(!beside.contains("50,400"), "{beside}");
+    }
+
+    #[test]
     fn the_page_of_this_repository_is_what_its_results_say() {
         let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let results = results::read(&docs.join("benchmarks")).unwrap();
