@@ -25,7 +25,7 @@ struct Named<'a> {
 }
 
 impl Node {
-    fn start(nats: &Nats, engine: Value) -> Node {
+    fn start(nats: &Nats, engine: &Value) -> Node {
         let scratch = tempfile::tempdir().unwrap();
         let log = scratch.path().join("log");
         let redirected = format!("exec 2>{};", log.display());
@@ -49,7 +49,7 @@ impl Node {
         assert_eq!(answer.0, 200, "{answer:?}");
     }
 
-    fn engine(&self, change: Value) {
+    fn engine(&self, change: &Value) {
         self.patch(&json!({ "engines": { "main": change } }));
     }
 
@@ -120,7 +120,7 @@ fn jetstream(nats: &Nats, more: &str) -> String {
 fn a_full_storage() {
     let mut nats = Nats::start();
     nats.restart_as(&jetstream(&nats, ", max_file_store: 1000000"));
-    let node = Node::start(&nats, json!({}));
+    let node = Node::start(&nats, &json!({}));
     node.until_well();
     let refused =
         (0..100).map(|_| node.publish(&"x".repeat(20_000))).find(|of| of["error"].is_object());
@@ -141,7 +141,7 @@ fn a_full_storage() {
 #[test]
 fn a_jetstream_without_a_leader() {
     let mut nats = Nats::start();
-    let node = Node::start(&nats, json!({}));
+    let node = Node::start(&nats, &json!({}));
     node.until_well();
     let ip = nats.at.ip();
     let routes = format!("\"nats-route://{ip}:6223\", \"nats-route://{ip}:6224\"");
@@ -166,7 +166,7 @@ fn streams_that_are_others() {
         let made = nats.ask(&format!("STREAM.CREATE.{name}"), &config);
         assert!(made["error"].is_null(), "{made}");
     }
-    let node = Node::start(&nats, json!({}));
+    let node = Node::start(&nats, &json!({}));
     node.until_named(&Named {
         engine: ("stream_config", "stream_"),
         cluster: ("stream_config", "delete that stream"),
@@ -198,10 +198,10 @@ fn a_certificate_of_somebody_else() {
     let (chain, key) = (file("chain.pem", &chain), file("key.pem", &key.serialize_pem()));
     let tls = format!("tls {{ cert_file: {chain:?}, key_file: {key:?} }}");
     nats.restart_as(&format!("{}\n{tls}", jetstream(&nats, "")));
-    let node = Node::start(&nats, json!({ "tls": true, "ca": wrong.pem() }));
+    let node = Node::start(&nats, &json!({ "tls": true, "ca": wrong.pem() }));
     node.until_named(&Named { engine: ("tls_failed", "`ca`"), cluster: ("tls_failed", "`ca`") });
     assert_eq!(node.ready(), 0);
-    node.engine(json!({ "ca": right.pem() }));
+    node.engine(&json!({ "ca": right.pem() }));
     node.until_well();
 }
 
@@ -214,19 +214,19 @@ fn a_password_that_is_wrong_and_a_seed_that_cannot_be_read() {
     let users = format!("users: [ {{ user: u, password: p }}, {{ nkey: {PUBLIC} }} ]");
     let configuration = format!("{}\nauthorization {{ {users} }}", jetstream(&nats, ""));
     nats.restart_as(&configuration);
-    let node = Node::start(&nats, json!({ "user": "u", "password": "other" }));
+    let node = Node::start(&nats, &json!({ "user": "u", "password": "other" }));
     node.until_named(&Named {
         engine: ("wrong_password", "password"),
         cluster: ("wrong_password", "password"),
     });
     assert_eq!(node.ready(), 0);
-    node.engine(json!({ "password": "p" }));
+    node.engine(&json!({ "password": "p" }));
     node.until_well();
 
     // One that is good when it is set, and not any more when it is read again.
     let seed = PathBuf::from(nats.store_dir()).join("seed");
     std::fs::write(&seed, SEED).unwrap();
-    node.engine(json!({ "user": null, "password": null, "nkey_seed_file": seed }));
+    node.engine(&json!({ "user": null, "password": null, "nkey_seed_file": seed }));
     node.until_well();
     std::fs::write(&seed, "SU...\n").unwrap();
     nats.restart_as(&configuration);
