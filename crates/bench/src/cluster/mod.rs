@@ -159,15 +159,19 @@ pub(crate) fn run(options: &ClusterBench) -> Result<ExitStatus, Error> {
                 measure(options, side, measurement)
                     .map_err(|error| Error::new(format!("{name}, {side:?}: {error}")))
             };
-            let with_peer = peer.is_some() && measurement.has_peer();
-            let turn = match (with_peer, number % 2) {
-                (false, _) => Turn { ours: measure(Side::Ours)?, peer: None },
-                (true, 0) => Turn { ours: measure(Side::Ours)?, peer: Some(measure(Side::Peer)?) },
-                (true, _) => {
-                    let peer = Some(measure(Side::Peer)?);
-                    Turn { ours: measure(Side::Ours)?, peer }
+            // What a peer cannot do is said, and Dunlin is measured all the same.
+            let measure_peer = || match measure(Side::Peer) {
+                Ok(round) => Some(round),
+                Err(error) => {
+                    say(format!("cluster: {error}"));
+                    None
                 }
             };
+            let with_peer = peer.is_some() && measurement.has_peer();
+            let first = if with_peer && number % 2 == 1 { measure_peer() } else { None };
+            let ours = measure(Side::Ours)?;
+            let last = if with_peer && number % 2 == 0 { measure_peer() } else { None };
+            let turn = Turn { ours, peer: first.or(last) };
             wrong += turn.ours.lost + turn.ours.thrown_out;
             turns.push(turn);
             done += 1;

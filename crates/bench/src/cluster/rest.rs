@@ -10,7 +10,7 @@ use dunlin_load::{Error, Process};
 
 /// After the last connect: what is asked of Redis because of it.
 const SETTLED_AFTER: Duration = Duration::from_secs(6);
-const HEARD_TIMEOUT: Duration = Duration::from_secs(30);
+const HEARD_TIMEOUT: Duration = Duration::from_secs(120);
 /// Without an arrival for so long, what has not arrived is lost.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Channels of a client, where there are more channels than a machine has room for clients.
