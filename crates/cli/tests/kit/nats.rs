@@ -42,12 +42,6 @@ impl Nats {
         })
     }
 
-    /// Begins again as one of several.
-    pub fn rejoin(&mut self) {
-        self.kill();
-        self.child = Nats::configured(self.at, self.directory.path());
-    }
-
     /// Begins again, with what was stored or with nothing.
     pub fn restart(&mut self, keeps_data: bool) {
         self.kill();
@@ -102,22 +96,25 @@ impl Nats {
         self.request(&format!("$JS.API.{what}"), body)
     }
 
+    /// The same of a server that may have nobody to answer: `None` after a while.
+    pub fn try_ask(&self, what: &str, body: &Value) -> Option<Value> {
+        self.request_within(&format!("$JS.API.{what}"), body, Duration::from_secs(1))
+    }
+
     fn request(&self, subject: &str, body: &Value) -> Value {
+        self.request_within(subject, body, TIMEOUT).expect("an answer")
+    }
+
+    fn request_within(&self, subject: &str, body: &Value, time: Duration) -> Option<Value> {
         let mut stream = TcpStream::connect(self.at).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(time)).unwrap();
         let body = body.to_string();
         let hello = r#"CONNECT {"verbose":false,"headers":true,"no_responders":true}"#;
         let length = body.len();
         write!(stream, "{hello}\r\nSUB answer 1\r\nPUB {subject} answer {length}\r\n{body}\r\n")
             .unwrap();
-        let mut lines = BufReader::new(stream);
-        loop {
-            let mut line = String::new();
-            assert!(lines.read_line(&mut line).unwrap() > 0, "it has closed");
-            if let Ok(answer @ Value::Object(_)) = serde_json::from_str(&line) {
-                return answer;
-            }
-        }
+        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+        lines.filter_map(|line| serde_json::from_str(&line).ok()).find(Value::is_object)
     }
 
     /// The subjects of which the stream of a cluster has a message, a line each.
