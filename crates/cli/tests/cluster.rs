@@ -447,6 +447,9 @@ fn without_a_store_each_node_serves_says_so_and_comes_back_when_it_does(kind: Ki
     for node in &cluster.nodes {
         node.until("unreachable", |status| status["condition"] == "unreachable");
     }
+    let unkept = cluster.nodes[0].api("block_user", json!({ "user": "hal" }));
+    let message = unkept["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains(", which keeps it for nodes that are away;"), "{unkept}");
     let health = cluster.nodes[0].served.call("GET", "/health", "").unwrap();
     assert_eq!(health.0, 200, "clients are served: {health:?}");
     cluster.meeting.signal("CONT");

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::admin::{AdminParams, AdminThread};
@@ -17,6 +16,7 @@ use crate::control_bus;
 use crate::error::ServeError;
 use crate::push::PushThread;
 use crate::state::{Lifecycle, ServerState};
+use crate::to_workers::{ToWorkers, to_workers};
 use crate::webhooks::{FINISH_TIMEOUT, WebhooksThread};
 use crate::worker::thread::Workers;
 
@@ -67,7 +67,7 @@ impl Control {
         let webhooks =
             WebhooksThread::start(Arc::clone(&state), webhooks).map_err(ServeError::Control)?;
         let mut running = ServingState { state, endpoint, workers, listeners };
-        let (to_workers, mut outbox) = mpsc::unbounded_channel();
+        let (to_workers, mut outbox) = to_workers();
         let mut cluster = ClusterHandle::new(&running.state, to_workers.clone());
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Control)?;
@@ -154,7 +154,7 @@ impl ServingState {
 async fn drain(
     state: &ServerState,
     listeners: &[TcpListener],
-    to_workers: &mpsc::UnboundedSender<(usize, BusMessage)>,
+    to_workers: &ToWorkers,
     terminate: &mut tokio::signal::unix::Signal,
     interrupt: &mut tokio::signal::unix::Signal,
 ) {

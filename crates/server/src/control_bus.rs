@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_bus::Endpoint;
-use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::bus_message::BusMessage;
 use crate::cluster::ClusterHandle;
 use crate::key_fetcher::KeyFetcher;
 use crate::state::ServerState;
+use crate::to_workers::{ForWorkers, bytes_of};
 
 /// How often the settings are looked at for what has changed.
 const LOOK_MS: u64 = 1_000;
@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_millis(5);
 pub(crate) async fn run(
     state: &Arc<ServerState>,
     endpoint: &mut Endpoint<BusMessage>,
-    to_workers: &mut mpsc::UnboundedReceiver<(usize, BusMessage)>,
+    to_workers: &mut ForWorkers,
     cluster: &mut ClusterHandle,
 ) {
     let doorbell = match endpoint.async_doorbell() {
@@ -73,9 +73,9 @@ pub(crate) async fn run(
 fn send(
     endpoint: &mut Endpoint<BusMessage>,
     refused: &mut VecDeque<(usize, BusMessage)>,
-    to_workers: &mut mpsc::UnboundedReceiver<(usize, BusMessage)>,
+    to_workers: &mut ForWorkers,
 ) {
-    while let Ok(message) = to_workers.try_recv() {
+    while let Some(message) = to_workers.try_recv() {
         refused.push_back(message);
     }
     let mut full = 0_u128;
@@ -84,11 +84,15 @@ fn send(
         let bit = 1 << worker;
         if full & bit != 0 {
             refused.push_back((worker, message));
-        } else if let Err(error) = endpoint.send(worker, message)
-            && error.is_full()
-        {
-            full |= bit;
-            refused.push_back((worker, error.into_value()));
+            continue;
+        }
+        let bytes = bytes_of(&message);
+        match endpoint.send(worker, message) {
+            Err(error) if error.is_full() => {
+                full |= bit;
+                refused.push_back((worker, error.into_value()));
+            }
+            _ => to_workers.has_left(bytes),
         }
     }
     endpoint.flush();

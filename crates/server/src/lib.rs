@@ -64,6 +64,7 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod to_workers;
 mod trace_parent;
 mod user_connections;
 mod validation;

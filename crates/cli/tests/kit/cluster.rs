@@ -148,7 +148,7 @@ impl Meeting {
 pub struct Node {
     pub served: Served,
     pub state: PathBuf,
-    engine: Value,
+    pub engine: Value,
 }
 
 /// A cluster whose nodes know each other.

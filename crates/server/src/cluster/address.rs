@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use dunlin_config::{Engine, EngineKind};
-use tokio::sync::mpsc;
 
-use super::store::{RawMessage, Store, StoreError};
+use super::inbox::Inbox;
+use super::store::{Store, StoreError};
 use super::{nats, redis};
 
 /// The servers in which a cluster's nodes meet.
@@ -27,7 +27,7 @@ impl Address {
     pub(super) async fn open(
         &self,
         uid: Arc<str>,
-        messages: mpsc::UnboundedSender<RawMessage>,
+        messages: Inbox,
     ) -> Result<Arc<dyn Store>, StoreError> {
         match self {
             Address::Redis(address) => {

@@ -21,21 +21,25 @@ use super::calls::{CallOrigin, Calls};
 use super::changes::{self, Changes, ChangesDone};
 use super::condition::Condition;
 use super::facts::tokens_of;
-use super::kept::KeptCall;
+use super::forwarding::name_in;
+use super::inbox::{InboxReader, inbox};
+use super::kept::{KeptRead, KnownCalls};
 use super::lease::{Lease, LeaseReply, LeaseWrite, Node};
 use super::member_writes::MemberWrites;
-use super::members::{MembersByChannel, Reconciliation, TrackedChange};
+use super::members::{Gathered, MembersByChannel, Reconciliation, TrackedChange};
 use super::message::{MemberChange, NodeMessage, VERSION};
 use super::name_conflict::NameConflict;
 use super::online::{self, ClusterOnlineQueries};
+use super::presence_reads::{PresenceReads, PresenceRequest};
 use super::state::ClusterMetric;
 use super::status::{self, StatusQueries};
 use super::store::{Destination, RawMessage, Store, StoreError, UserCountsWrite};
 use super::user_counts::UserCounts;
 use crate::api::{ApiErrorCode, Method};
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterReply, ClusterRequest};
+use crate::cluster_message::ClusterRequest;
 use crate::state::ServerState;
+use crate::to_workers::ToWorkers;
 use crate::user_connections::UserCount;
 
 /// Between two attempts to reach the store: other nodes hear nothing of this one meanwhile.
@@ -55,7 +59,7 @@ pub(super) enum Input {
 
 /// How something ended that ran beside the agent.
 pub(super) enum TaskResult {
-    Connected(Result<(Arc<dyn Store>, mpsc::UnboundedReceiver<RawMessage>), StoreError>),
+    Connected(Result<(Arc<dyn Store>, InboxReader), StoreError>),
     /// The lease was written on this connection.
     Wrote(u64, Result<LeaseReply, StoreError>, Duration),
     /// A call was sent, and kept where it is one to keep.
@@ -63,14 +67,17 @@ pub(super) enum TaskResult {
     /// A call could not be sent to these nodes.
     Unsent(u64, Vec<Arc<str>>),
     /// Calls that nodes were sent while this one was away.
-    Missed(Result<Vec<KeptCall>, StoreError>),
+    Missed(Result<KeptRead, StoreError>),
+    /// So many calls are kept again that were lost.
+    KeptAgain(usize, Result<(), StoreError>),
     /// Changes of members are written by this connection; of each whether it has changed anything.
     MembersWritten(u64, Vec<TrackedChange>, Result<Vec<bool>, StoreError>),
     /// What the store has of this node's members.
     MembersRead(Result<MembersByChannel, StoreError>),
     /// A dead node, and its members that this one has removed; `None`: another does.
     Swept(Arc<str>, Result<Option<Vec<MemberChange>>, StoreError>),
-    Present(CallOrigin, ClusterReply),
+    /// A channel was read for those who had asked.
+    Present(Arc<str>, Vec<PresenceRequest>, Result<Gathered, StoreError>),
     Changes(ChangesDone),
     /// Counts of users' connections are written; of each how many the other nodes have.
     UsersWritten(Vec<UserCount>, Result<Vec<u64>, StoreError>),
@@ -82,7 +89,7 @@ pub(super) enum TaskResult {
 
 pub(super) struct Agent {
     pub(super) state: Arc<ServerState>,
-    pub(super) to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
+    pub(super) to_workers: ToWorkers,
     pub(super) address: Address,
     pub(super) call_timeout: Duration,
     every: Duration,
@@ -94,7 +101,7 @@ pub(super) struct Agent {
     pub(super) lag: Duration,
     /// The connection.
     pub(super) store: Option<Arc<dyn Store>>,
-    messages: Option<mpsc::UnboundedReceiver<RawMessage>>,
+    pub(super) messages: Option<InboxReader>,
     is_connecting: bool,
     /// Attempts to reach the store since a lease was written.
     attempts: u32,
@@ -105,6 +112,9 @@ pub(super) struct Agent {
     pub(super) jobs: JoinSet<TaskResult>,
     pub(super) nodes: BTreeMap<u16, Node>,
     pub(super) calls: Calls,
+    pub(super) known_calls: KnownCalls,
+    /// What is kept is to be read with the next sign of life: it was not, or lacks what this node knows.
+    pub(super) is_missed_due: bool,
     /// Commands that a worker of this node carries out: for whom.
     pub(super) serving: HashMap<u64, (Arc<str>, u64, Instant)>,
     pub(super) served: u64,
@@ -115,6 +125,7 @@ pub(super) struct Agent {
     /// Some of them did not arrive, or this node was taken for dead: compare them with what the store has.
     pub(super) members_lost: bool,
     pub(super) reconciliation: Option<Reconciliation>,
+    pub(super) presence_reads: PresenceReads,
     pub(super) hooks: FilterCache,
     pub(super) user_counts: UserCounts,
     pub(super) budgets: BudgetsShared,
@@ -129,7 +140,7 @@ impl Agent {
         settings: &Cluster,
         engine: &Arc<Engine>,
         (wanted, former): (u16, Option<u16>),
-        to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
+        to_workers: ToWorkers,
     ) -> Agent {
         let address = Address::new(engine);
         let uid: Arc<str> = state.uid.as_str().into();
@@ -161,6 +172,8 @@ impl Agent {
             jobs: JoinSet::new(),
             nodes: BTreeMap::new(),
             calls: Calls::default(),
+            known_calls: KnownCalls::default(),
+            is_missed_due: false,
             serving: HashMap::new(),
             served: 0,
             online: ClusterOnlineQueries::default(),
@@ -169,6 +182,7 @@ impl Agent {
             member_writes: MemberWrites::default(),
             members_lost: true,
             reconciliation: None,
+            presence_reads: PresenceReads::default(),
             hooks: FilterCache::default(),
             user_counts: UserCounts::default(),
             budgets: BudgetsShared::default(),
@@ -211,11 +225,11 @@ impl Agent {
     }
 
     async fn leave(&mut self) {
-        for answered in
-            self.calls.expire(Instant::now() + self.call_timeout * 2, name_in(&self.nodes))
-        {
+        let late = Instant::now() + self.call_timeout * 2;
+        for answered in self.calls.expire(late, name_in(&self.nodes, self.address.server())) {
             self.answer(answered);
         }
+        self.lose_presence(&StoreError::Closed("this node leaves its cluster".into()));
         if let Some(store) = &self.store {
             let uncounted =
                 store.count_users(UserCountsWrite { is_all: true, ..UserCountsWrite::default() });
@@ -237,7 +251,7 @@ impl Agent {
         }
         let (address, uid) = (self.address.clone(), Arc::clone(&self.lease.uid));
         self.jobs.spawn(async move {
-            let (sender, messages) = mpsc::unbounded_channel();
+            let (sender, messages) = inbox();
             let opened = address.open(uid, sender).await;
             TaskResult::Connected(opened.map(|store| (store, messages)))
         });
@@ -245,8 +259,10 @@ impl Agent {
 
     fn lose_store(&mut self, error: &StoreError) {
         self.store = None;
+        self.count_dropped();
         self.messages = None;
         self.lose_members();
+        self.lose_presence(error);
         self.user_counts.lose();
         self.budgets.lose_key();
         self.state.budgets.share(false);
@@ -279,6 +295,7 @@ impl Agent {
 
     fn write_lease(&mut self) {
         self.next = Instant::now() + self.every;
+        self.count_dropped();
         let Some(store) = self.store.clone() else { return };
         if self.probes >= WRITES_A_LEASE {
             let why = "its channels are silent: what is published does not arrive";
@@ -318,18 +335,14 @@ impl Agent {
             TaskResult::Sent(id) => self.handle_sent(id),
             TaskResult::Unsent(id, uids) => {
                 for uid in uids {
-                    let name = name_in(&self.nodes)(&uid);
+                    let name = name_in(&self.nodes, self.address.server())(&uid);
                     if let Some(answered) = self.calls.handle_missing(id, &uid, &name) {
                         self.answer(answered);
                     }
                 }
             }
-            TaskResult::Missed(Ok(calls)) => {
-                for (method, request) in calls {
-                    self.carry_out(method, request, None);
-                }
-            }
-            TaskResult::Missed(Err(error)) => self.handle_failure(&error),
+            TaskResult::Missed(read) => self.handle_missed(read),
+            TaskResult::KeptAgain(count, kept) => self.handle_kept_again(count, kept),
             TaskResult::MembersWritten(number, changes, written) => {
                 self.member_writes.handle_done(changes.len());
                 match written {
@@ -371,7 +384,9 @@ impl Agent {
             TaskResult::UsersWritten(users, elsewhere) => {
                 self.handle_users_written(users, elsewhere);
             }
-            TaskResult::Present(origin, answer) => self.answer_worker(origin, answer),
+            TaskResult::Present(channel, asked, read) => {
+                self.handle_present(&channel, &asked, read);
+            }
             TaskResult::Nothing => {}
         }
     }
@@ -407,6 +422,7 @@ impl Agent {
             }
             LeaseWrite::Created => {
                 counters.count(ClusterMetric::LeasesLost);
+                self.is_missed_due = true;
                 self.show(Condition::RecordLost, "the record of this node was gone");
             }
             LeaseWrite::Revived => {
@@ -418,6 +434,9 @@ impl Agent {
             self.members_lost = true;
         }
         self.has_joined = true;
+        if std::mem::take(&mut self.is_missed_due) {
+            self.read_missed();
+        }
         self.expire_served();
         for dead in std::mem::take(&mut lease_reply.dead) {
             self.sweep(dead);
@@ -529,7 +548,7 @@ impl Agent {
 
     fn handle_timeout(&mut self) {
         let now = Instant::now();
-        for answered in self.calls.expire(now, name_in(&self.nodes)) {
+        for answered in self.calls.expire(now, name_in(&self.nodes, self.address.server())) {
             self.answer(answered);
         }
         self.expire_online(now);
@@ -557,8 +576,9 @@ impl Agent {
 
     pub(super) fn tell_workers(&self, message: impl Fn() -> BusMessage) {
         for worker in 0..self.state.workers() {
-            // The control thread has the other end for as long as there are workers.
-            let _ = self.to_workers.send((worker, message()));
+            if !self.to_workers.send((worker, message())) {
+                self.state.cluster.counters.count(ClusterMetric::AnnouncementsDropped);
+            }
         }
     }
 
@@ -571,10 +591,10 @@ impl Agent {
                         self.ask_nodes(origin, method, request, &to);
                     }
                     ClusterRequest::Presence { channel, bytes_max } => {
-                        self.read_presence(origin, &channel, Some(bytes_max));
+                        self.ask_presence(origin, &channel, Some(bytes_max));
                     }
                     ClusterRequest::PresenceStats { channel } => {
-                        self.read_presence(origin, &channel, None);
+                        self.ask_presence(origin, &channel, None);
                     }
                 }
             }
@@ -651,20 +671,10 @@ impl Agent {
     }
 }
 
-async fn next_message(
-    messages: &mut Option<mpsc::UnboundedReceiver<RawMessage>>,
-) -> Option<RawMessage> {
+async fn next_message(messages: &mut Option<InboxReader>) -> Option<RawMessage> {
     match messages {
-        Some(messages) => messages.recv().await,
+        Some(messages) => messages.next().await,
         None => std::future::pending().await,
-    }
-}
-
-/// The name of a node, by its uid.
-pub(super) fn name_in(nodes: &BTreeMap<u16, Node>) -> impl Fn(&Arc<str>) -> Arc<str> + '_ {
-    |uid| {
-        let node = nodes.values().find(|node| node.uid == *uid);
-        node.map_or_else(|| Arc::clone(uid), |node| Arc::clone(&node.facts.name))
     }
 }
 

@@ -37,6 +37,10 @@ pub(crate) enum Condition {
     CannotSave,
     /// A key of the prefix is of another type: somebody else's.
     ForeignKey,
+    /// Redis Cluster: the slot of the cluster's keys is between two nodes.
+    SlotMoving,
+    /// Redis Cluster: it serves nothing, for slots have no node.
+    ClusterDown,
     /// NATS: the key by which the node logs in cannot be used, or not any more.
     BadCredentials,
     /// NATS: TLS does not come about.
@@ -62,7 +66,7 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    pub(crate) const ALL: [Condition; 25] = [
+    pub(crate) const ALL: [Condition; 27] = [
         Condition::Alone,
         Condition::Member,
         Condition::Joining,
@@ -77,6 +81,8 @@ impl Condition {
         Condition::OutOfMemory,
         Condition::CannotSave,
         Condition::ForeignKey,
+        Condition::SlotMoving,
+        Condition::ClusterDown,
         Condition::BadCredentials,
         Condition::TlsFailed,
         Condition::NoJetstream,
@@ -107,6 +113,8 @@ impl Condition {
             Condition::OutOfMemory => "out_of_memory",
             Condition::CannotSave => "cannot_save",
             Condition::ForeignKey => "foreign_key",
+            Condition::SlotMoving => "slot_moving",
+            Condition::ClusterDown => "cluster_down",
             Condition::BadCredentials => "bad_credentials",
             Condition::TlsFailed => "tls_failed",
             Condition::NoJetstream => "no_jetstream",
@@ -181,6 +189,12 @@ impl Condition {
                 "raise maxmemory in Redis, and set maxmemory-policy to noeviction"
             }
             Condition::CannotSave => "mend Redis's disk, which its log names",
+            Condition::SlotMoving => {
+                "wait until the slot has moved; if nobody moves it, end it: redis-cli --cluster fix, or CLUSTER SETSLOT"
+            }
+            Condition::ClusterDown => {
+                "bring back the nodes of Redis that are down: redis-cli --cluster check"
+            }
             Condition::ForeignKey => "give the cluster's engine another prefix, or remove the key",
             Condition::RecordLost => {
                 "set maxmemory-policy to noeviction and appendonly to yes in Redis; it was written again"

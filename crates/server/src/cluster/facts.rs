@@ -25,6 +25,7 @@ impl Agent {
             settings_log: position.log,
             settings_revision: position.revision,
             lease_ms: self.lease.lease_ms,
+            left: false,
         }
     }
 }

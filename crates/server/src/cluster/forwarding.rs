@@ -1,18 +1,19 @@
 //! The agent's part for calls: those of this node go to the nodes that they concern, those of others to a worker here.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::agent::{Agent, TaskResult, name_in};
+use super::agent::{Agent, TaskResult};
 use super::calls::{CallOrigin, CompletedCall};
-use super::kept;
+use super::kept::{self, KeptRead};
+use super::lease::Node;
 use super::message::NodeMessage;
 use super::state::ClusterMetric;
-use super::store::Destination;
-use crate::api::Method;
+use super::store::{Destination, StoreError};
+use crate::api::{ApiErrorCode, Method};
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{ClusterCommand, ClusterReply, TargetNodes};
 
@@ -20,6 +21,11 @@ use crate::cluster_message::{ClusterCommand, ClusterReply, TargetNodes};
 const KEPT: &str = "kept";
 /// How long a worker may take to carry a command out; then the node that asked has given up long ago.
 const SERVED_MAX: Duration = Duration::from_secs(60);
+
+/// Whether a command changes sessions and is kept for nobody: a node that is not asked goes on with its own.
+fn concerns_sessions(method: Method) -> bool {
+    matches!(method, Method::Disconnect | Method::Subscribe | Method::Unsubscribe | Method::Refresh)
+}
 
 impl Agent {
     /// Has a command carried out by every node that it concerns.
@@ -60,10 +66,13 @@ impl Agent {
                 None => format!("node {number}").into(),
             })
             .collect();
+        if to_all && concerns_sessions(method) {
+            missing.extend(self.cut_off());
+        }
         if self.store.is_none() {
             missing.extend(asked.drain(..).map(|uid| {
                 waiting.remove(&uid);
-                name_in(&self.nodes)(&uid)
+                name_in(&self.nodes, self.address.server())(&uid)
             }));
             if !self.has_joined {
                 missing.push("nodes that are not known yet".into());
@@ -92,7 +101,7 @@ impl Agent {
             let messages = to.take(if to_all { 1 } else { usize::MAX });
             let sent = store.send(messages.map(|to| (to, message.clone())).collect());
             let kept = kept_as.zip(kept::stored(method, &request));
-            let kept = kept.map(|(name, call)| store.keep(&name, call));
+            let kept = kept.map(|(name, (call, _))| store.keep(&name, call));
             self.jobs.spawn(async move {
                 let sent = async {
                     sent.await?;
@@ -112,6 +121,16 @@ impl Agent {
         }
     }
 
+    /// Names of nodes that may serve their clients though their leases have ended. One that is back under its name is none of them.
+    fn cut_off(&self) -> Vec<Arc<str>> {
+        let is_back = |node: &Node| {
+            let mut living = self.nodes.values().filter(|of| of.is_alive());
+            living.any(|of| of.uid == node.uid || of.facts.name == node.facts.name)
+        };
+        let of_them = self.nodes.values().filter(|node| node.may_be_cut_off() && !is_back(node));
+        of_them.map(|node| Arc::clone(&node.facts.name)).collect()
+    }
+
     /// Has a worker of this node carry a command out, for another node or for this one.
     pub(super) fn carry_out(
         &mut self,
@@ -119,11 +138,19 @@ impl Agent {
         request: Arc<[u8]>,
         for_whom: Option<(Arc<str>, u64)>,
     ) {
+        let revocations_max = self.state.settings.load().config.client.token.revocations_max;
+        // With those that are taken back.
+        self.known_calls.add(method, &request, 2 * revocations_max as usize);
         self.served += 1;
         let request_id = self.served;
         if let Some(for_whom) = for_whom {
             let (uid, id) = for_whom;
             self.serving.insert(request_id, (uid, id, Instant::now()));
+            if self.to_workers.is_full() {
+                let why = "too much waits for the workers of this node; repeat the call";
+                let (_, body) = ApiErrorCode::Internal.with_reason(why).response(false);
+                return self.handle_served(request_id, &body);
+            }
         }
         let worker = (request_id % self.state.workers() as u64) as usize;
         let command = Box::new(ClusterCommand { request_id, method, request });
@@ -184,5 +211,51 @@ impl Agent {
     pub(super) fn read_missed(&mut self) {
         let Some(store) = self.store.clone() else { return };
         self.jobs.spawn(async move { TaskResult::Missed(kept::read(&*store).await) });
+    }
+
+    /// They were read. What this node knows to be kept, and is not, the store has lost: it is kept again.
+    pub(super) fn handle_missed(&mut self, read: Result<KeptRead, StoreError>) {
+        let KeptRead { names, calls } = match read {
+            Ok(read) => read,
+            Err(error) => {
+                self.is_missed_due = true;
+                return self.handle_failure(&error);
+            }
+        };
+        let absent = self.known_calls.absent(&names);
+        for (method, request) in calls {
+            self.carry_out(method, request, None);
+        }
+        let Some(store) = self.store.as_ref().filter(|_| !absent.is_empty()) else { return };
+        let count = absent.len();
+        let kept = store.keep_absent(absent);
+        self.jobs.spawn(async move { TaskResult::KeptAgain(count, kept.await) });
+    }
+
+    pub(super) fn handle_kept_again(&mut self, count: usize, kept: Result<(), StoreError>) {
+        let server = self.address.server();
+        match kept {
+            Ok(()) => tracing::warn!(count, "{server} has lost revocations; they were kept again"),
+            Err(error) => {
+                // The lease may not be written on this connection yet.
+                tracing::debug!(%error, count, "{server} has lost revocations, and does not take them");
+                self.is_missed_due = true;
+            }
+        }
+    }
+}
+
+/// What stands in an error for one who has not answered a call: the name of a node, by its uid; or what the store, `server`,
+/// was to do.
+pub(super) fn name_in<'a>(
+    nodes: &'a BTreeMap<u16, Node>,
+    server: &'a str,
+) -> impl Fn(&Arc<str>) -> Arc<str> + 'a {
+    move |uid| {
+        if **uid == *KEPT {
+            return format!("{server}, which keeps it for nodes that are away").into();
+        }
+        let node = nodes.values().find(|node| node.uid == *uid);
+        node.map_or_else(|| Arc::clone(uid), |node| Arc::clone(&node.facts.name))
     }
 }

@@ -15,6 +15,7 @@ use crate::cluster_message::{
     ClaimError, ClusterReply, ClusterRequest, ClusterStatus, SharedChangeEvent, SharedChangeRequest,
 };
 use crate::state::ServerState;
+use crate::to_workers::ToWorkers;
 
 /// What workers have asked and the agent has not looked at. More is refused.
 const INPUTS_MAX: usize = 65_536;
@@ -22,7 +23,7 @@ const INPUTS_MAX: usize = 65_536;
 /// The agent, if there is a cluster.
 pub(crate) struct ClusterHandle {
     state: Arc<ServerState>,
-    to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
+    to_workers: ToWorkers,
     running: Option<RunningAgent>,
 }
 
@@ -43,10 +44,7 @@ struct RunningAgent {
 
 impl ClusterHandle {
     /// `to_workers` takes what the agent sends them.
-    pub(crate) fn new(
-        state: &Arc<ServerState>,
-        to_workers: mpsc::UnboundedSender<(usize, BusMessage)>,
-    ) -> ClusterHandle {
+    pub(crate) fn new(state: &Arc<ServerState>, to_workers: ToWorkers) -> ClusterHandle {
         ClusterHandle { state: Arc::clone(state), to_workers, running: None }
     }
 

@@ -15,6 +15,9 @@ use super::log_position::LogPosition;
 /// The version of [`Facts`]; a reader takes those it knows, and ignores members that are new to it.
 const FACTS_VERSION: u8 = 1;
 
+/// How long a node whose lease has ended is named by calls that change something, unless it has left.
+const CUT_OFF_NAMED_MS: i64 = 300_000;
+
 /// What a node says of itself with each write.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Facts {
@@ -39,6 +42,14 @@ pub(crate) struct Facts {
     /// How long its writes hold, by which a lease is known that a clock which was set back has prolonged.
     #[serde(default)]
     pub(crate) lease_ms: u64,
+    /// Its last word: it has left, and serves nobody any more.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) left: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_false(left: &bool) -> bool {
+    !left
 }
 
 impl Facts {
@@ -61,6 +72,7 @@ impl Facts {
             settings_log: 0,
             settings_revision: 0,
             lease_ms: 9_000,
+            left: false,
         }
     }
 }
@@ -79,6 +91,11 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn is_alive(&self) -> bool {
         self.left_ms >= 0
+    }
+
+    /// Its lease ended a while ago at most, and it has not left: cut off, it may serve its clients yet.
+    pub(super) fn may_be_cut_off(&self) -> bool {
+        (-CUT_OFF_NAMED_MS..0).contains(&self.left_ms) && !self.facts.left && *self.uid != *"-"
     }
 }
 

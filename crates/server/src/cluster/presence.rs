@@ -9,11 +9,13 @@ use dunlin_webhooks::{HookEvent, HookEventBody};
 
 use super::agent::{Agent, TaskResult};
 use super::calls::CallOrigin;
-use super::members::{self, bounded, counted};
+use super::inbox::InboxReader;
+use super::members::{self, Gathered};
 use super::message::{MemberChange, NodeMessage, unix_ms};
+use super::presence_reads::{PresenceRequest, WAITING_MAX};
 use super::state::ClusterMetric;
-use super::store::{ChannelMembers, Destination};
-use crate::api::ApiErrorCode;
+use super::store::{Destination, StoreError};
+use crate::api::{ApiError, ApiErrorCode};
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{ClusterReply, MembersReport, RemoteMember};
 
@@ -145,6 +147,14 @@ impl Agent {
         changes.chunks(MEMBERS_A_MESSAGE).map(message).collect()
     }
 
+    /// Counts joins and leaves of other nodes that were dropped on their way to this agent.
+    pub(super) fn count_dropped(&self) {
+        let dropped = self.messages.as_ref().map_or(0, InboxReader::take_dropped);
+        let (counters, metric) =
+            (&self.state.cluster.counters, ClusterMetric::AnnouncementsDropped);
+        counters.set(metric, counters.get(metric) + dropped);
+    }
+
     /// Tells the subscribers on this node.
     pub(super) fn announce_here(&self, change: &MemberChange) {
         let Some(client) = SessionId::from_u64(change.client) else { return };
@@ -159,40 +169,73 @@ impl Agent {
         });
     }
 
-    /// Reads who is in a channel; without a bound, how many.
-    pub(super) fn read_presence(
+    /// Somebody wants to know who is in a channel; without a bound, how many.
+    pub(super) fn ask_presence(
         &mut self,
         origin: CallOrigin,
-        channel: &str,
+        channel: &Arc<str>,
         bytes_max: Option<usize>,
     ) {
-        let answer = move |present: Result<_, _>| match bytes_max {
-            Some(max) => ClusterReply::Presence(present.and_then(|all| bounded(all, max))),
-            None => ClusterReply::PresenceStats(present.map(|all| counted(&all))),
-        };
-        let unknown = |why: &dyn std::fmt::Display| {
-            let why = format_args!("presence on other nodes is unknown: {why}");
-            ApiErrorCode::Internal.with_reason(why)
-        };
-        let Some(store) = &self.store else {
+        let request = PresenceRequest { origin, bytes_max };
+        if self.store.is_none() {
             let server = self.address.server();
-            let why = unknown(&format_args!("there is no connection to the cluster's {server}"));
-            return self.answer_worker(origin, answer(Err(why)));
-        };
-        let living = self.nodes.values().filter(|node| node.is_alive());
-        let mut living: HashSet<Arc<str>> = living.map(|node| Arc::clone(&node.uid)).collect();
-        living.insert(Arc::clone(&self.lease.uid));
-        let read = store.members_in(channel);
-        self.jobs.spawn(async move {
-            let present = |ChannelMembers { members, foreign }| {
-                let counts = members.into_iter().filter_map(|(client, member)| {
-                    let counts = member.presence && living.contains(&member.node);
-                    counts.then(|| SessionId::from_u64(client).map(|id| member.info(id))).flatten()
-                });
-                counts.chain(foreign).collect()
-            };
-            let read = read.await.map(present).map_err(|error| unknown(&error));
-            TaskResult::Present(origin, answer(read))
-        });
+            let why = format_args!("there is no connection to the cluster's {server}");
+            return self.answer_presence(&request, Err(unknown(&why)));
+        }
+        if !self.presence_reads.add(channel, request) {
+            self.state.cluster.counters.count(ClusterMetric::PresenceRefused);
+            let why = format_args!("{WAITING_MAX} requests for presence wait; ask again later");
+            let refused = ApiErrorCode::LimitExceeded.with_reason(why);
+            return self.answer_presence(&request, Err(refused));
+        }
+        self.read_presence();
     }
+
+    /// Reads what is due, as much as may be read at once.
+    fn read_presence(&mut self) {
+        let Some(store) = self.store.clone() else { return };
+        while let Some((channel, asked)) = self.presence_reads.begin() {
+            self.state.cluster.counters.count(ClusterMetric::PresenceReads);
+            let living = self.nodes.values().filter(|node| node.is_alive());
+            let mut living: HashSet<Arc<str>> = living.map(|node| Arc::clone(&node.uid)).collect();
+            living.insert(Arc::clone(&self.lease.uid));
+            let bytes_max = asked.iter().filter_map(|request| request.bytes_max).max();
+            let is_counted = asked.iter().any(|request| request.bytes_max.is_none());
+            let read = store.members_in(&channel, Gathered::new(living, bytes_max, is_counted));
+            self.jobs.spawn(async move { TaskResult::Present(channel, asked, read.await) });
+        }
+    }
+
+    pub(super) fn handle_present(
+        &mut self,
+        channel: &Arc<str>,
+        asked: &[PresenceRequest],
+        gathered: Result<Gathered, StoreError>,
+    ) {
+        let gathered = gathered.map_err(|error| unknown(&error));
+        for request in asked {
+            self.answer_presence(request, gathered.as_ref().map_err(ApiError::clone));
+        }
+        self.presence_reads.end(channel);
+        self.read_presence();
+    }
+
+    /// Nobody who waits is answered by this connection any more.
+    pub(super) fn lose_presence(&mut self, error: &StoreError) {
+        for request in self.presence_reads.take_waiting() {
+            self.answer_presence(&request, Err(unknown(error)));
+        }
+    }
+
+    fn answer_presence(&self, request: &PresenceRequest, gathered: Result<&Gathered, ApiError>) {
+        let answer = match request.bytes_max {
+            Some(max) => ClusterReply::Presence(gathered.and_then(|all| all.list(max))),
+            None => ClusterReply::PresenceStats(gathered.map(Gathered::stats)),
+        };
+        self.answer_worker(request.origin, answer);
+    }
+}
+
+fn unknown(why: &dyn std::fmt::Display) -> ApiError {
+    ApiErrorCode::Internal.with_reason(format_args!("presence on other nodes is unknown: {why}"))
 }

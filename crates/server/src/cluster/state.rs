@@ -34,6 +34,9 @@ metrics! {
     Swept, Counter, "cluster_members_swept_total", "Members of dead nodes that this node has removed from presence.";
     SettingsRevision, Gauge, "cluster_settings_revision", "The newest change of all nodes' settings that this node runs.";
     BudgetsForgotten, Counter, "cluster_budget_charges_forgotten_total", "Charges of shared budgets that were not announced to other nodes: more than 65,536 budgets were used at once.";
+    AnnouncementsDropped, Counter, "cluster_joins_leaves_dropped_total", "Messages with joins and leaves of other nodes that were dropped: 32 MiB waited for this node, or for its workers.";
+    PresenceReads, Counter, "cluster_presence_reads_total", "Reads of who is in a channel, each for all who had asked.";
+    PresenceRefused, Counter, "cluster_presence_refused_total", "Requests for presence that were refused: 16,384 others waited.";
     Resyncs, Counter, "cluster_member_resyncs_total", "Times all members of this node were compared with what is stored.";
 }
 

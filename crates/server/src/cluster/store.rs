@@ -6,13 +6,11 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use dunlin_hub::ClientInfo;
-
 use super::condition::Condition;
 use super::lease::{Facts, Lease, LeaseReply};
 use super::log_position::LogPosition;
-use super::members::{MembersByChannel, TrackedChange};
-use super::message::{MemberChange, StoredMember};
+use super::members::{Gathered, MembersByChannel, TrackedChange};
+use super::message::MemberChange;
 
 /// What comes of an operation.
 pub(super) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
@@ -58,14 +56,6 @@ pub(super) type RawMessage = Box<[u8]>;
 
 /// Calls that are kept, each with its name.
 pub(super) type KeptCalls = Vec<(Box<str>, Vec<u8>)>;
-
-/// The members of a channel.
-#[derive(Default)]
-pub(super) struct ChannelMembers {
-    pub(super) members: Vec<(u64, StoredMember)>,
-    /// At nodes of Centrifugo that share the channel.
-    pub(super) foreign: Vec<ClientInfo>,
-}
 
 /// What came of asking for the right to append to the log of settings.
 #[derive(Debug, PartialEq, Eq)]
@@ -128,8 +118,8 @@ pub(super) trait Store: Send + Sync {
     /// All members of this process.
     fn own_members(&self) -> StoreFuture<MembersByChannel>;
 
-    /// Who is in a channel, those of dead processes among them.
-    fn members_in(&self, channel: &str) -> StoreFuture<ChannelMembers>;
+    /// Gathers who is in a channel, what this process has written before among it, until no more is wanted.
+    fn members_in(&self, channel: &str, gathered: Gathered) -> StoreFuture<Gathered>;
 
     /// Removes what a dead process has left, if no other node does; a claim on that holds for `claim_ms`. Gives the members that were
     /// removed and are to be announced, those among them that an earlier sweep has not come to announce; then
@@ -153,6 +143,9 @@ pub(super) trait Store: Send + Sync {
 
     /// Keeps a call for nodes that are away, in place of an earlier one under the same name.
     fn keep(&self, name: &str, call: Vec<u8>) -> StoreFuture<()>;
+
+    /// Keeps those of which none is kept under the same name.
+    fn keep_absent(&self, calls: KeptCalls) -> StoreFuture<()>;
 
     /// The calls that are kept, by their names.
     fn kept(&self) -> StoreFuture<KeptCalls>;

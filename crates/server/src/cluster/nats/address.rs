@@ -10,14 +10,14 @@ use dunlin_net::Tls;
 use dunlin_wire::nats::{Limits, Operation, encode_connect, parse};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::link::{NatsLink, refusal};
 use super::{condition_of, refused};
 use crate::cluster::condition::Condition;
-use crate::cluster::store::{RawMessage, StoreError};
+use crate::cluster::inbox::Inbox;
+use crate::cluster::store::StoreError;
 use crate::engine_login::{credentials, is_in_file};
 use crate::engine_servers::{nats_config, tls_of};
 
@@ -55,7 +55,7 @@ impl Address {
     pub(super) async fn open(
         &self,
         subjects: [String; 2],
-        messages: &mpsc::UnboundedSender<RawMessage>,
+        messages: &Inbox,
     ) -> Result<NatsLink, StoreError> {
         let mut config = NatsConfig::clone(&self.config);
         if is_in_file(&self.engine) {
@@ -91,7 +91,7 @@ impl Address {
         server: &Server,
         config: &NatsConfig,
         subjects: [String; 2],
-        messages: mpsc::UnboundedSender<RawMessage>,
+        messages: Inbox,
     ) -> Result<NatsLink, StoreError> {
         let stream = TcpStream::connect((server.host.as_str(), server.port)).await;
         let stream = stream.map_err(|error| StoreError::Closed(error.to_string().into()))?;

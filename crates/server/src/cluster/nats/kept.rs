@@ -9,6 +9,7 @@ use dunlin_engine::nats::word;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::stream::RecordWrite;
 use super::{ATTEMPTS_MAX, NatsStore, VERSION, contended};
 use crate::cluster::store::{KeptCalls, StoreError};
 
@@ -22,10 +23,24 @@ struct KeptRecord<'a> {
     call: &'a RawValue,
 }
 
+/// What a call is stored as; `None`: it is no JSON.
+fn encoded(name: &str, call: &[u8]) -> Option<Vec<u8>> {
+    let call = serde_json::from_slice(call).ok()?;
+    serde_json::to_vec(&KeptRecord { v: VERSION, name: name.into(), call }).ok()
+}
+
+/// Keeps those of which there is no record.
+pub(super) async fn keep_absent(store: &NatsStore, calls: &KeptCalls) -> Result<(), StoreError> {
+    let put = |(name, call): &(Box<str>, Vec<u8>)| {
+        let subject = store.subject(&format!("kept.{}", word(name)));
+        Some(RecordWrite { subject, after: 0, payload: encoded(name, call)? })
+    };
+    let puts: Vec<RecordWrite> = calls.iter().filter_map(put).collect();
+    store.0.stream.put_all(&puts).await.map(drop)
+}
+
 pub(super) async fn keep(store: &NatsStore, name: &str, call: &[u8]) -> Result<(), StoreError> {
-    let Ok(call) = serde_json::from_slice(call) else { return Ok(()) };
-    let record = KeptRecord { v: VERSION, name: name.into(), call };
-    let payload = serde_json::to_vec(&record).unwrap_or_default();
+    let Some(payload) = encoded(name, call) else { return Ok(()) };
     let subject = store.subject(&format!("kept.{}", word(name)));
     for _ in 0..ATTEMPTS_MAX {
         let after = store.0.stream.get(&subject).await?.map_or(0, |record| record.seq);

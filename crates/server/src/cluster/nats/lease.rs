@@ -348,7 +348,8 @@ pub(super) async fn leave(store: &NatsStore, lease: &Lease) -> Result<(), StoreE
         let Some(node) = record.read::<NodeRecord>().filter(|node| node.uid == lease.uid) else {
             return Ok(());
         };
-        let node = NodeRecord { ended: true, ..node };
+        let facts = Facts { left: true, ..node.facts };
+        let node = NodeRecord { ended: true, facts, ..node };
         if store.0.stream.put(subject.clone(), record.seq, encoded(&node)).await?.is_some() {
             return Ok(());
         }

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use super::{condition_of, refused};
 use crate::cluster::condition::Condition;
+use crate::cluster::inbox::{Inbox, OVERRUN};
 use crate::cluster::store::{RawMessage, StoreError};
 
 /// How long an answer may take.
@@ -126,7 +127,7 @@ impl NatsLink {
         info: &ServerInfo,
         greeting: Vec<u8>,
         (inbox, subjects): (String, [String; 2]),
-        messages: mpsc::UnboundedSender<RawMessage>,
+        messages: Inbox,
     ) -> Result<NatsLink, StoreError> {
         let mut hello = greeting;
         encode_subscribe(&mut hello, format!("{inbox}*").as_bytes(), ANSWERS);
@@ -302,7 +303,7 @@ async fn write(
 struct Reader<'a> {
     waiters: &'a Mutex<Waiters>,
     output: &'a mpsc::UnboundedSender<Vec<u8>>,
-    messages: &'a mpsc::UnboundedSender<RawMessage>,
+    messages: &'a Inbox,
     /// Where the number stands in the subject of an answer.
     at: usize,
     /// Messages of which parts are missing, and how many are there.
@@ -365,8 +366,10 @@ impl Reader<'_> {
                     None => Some(message.payload.into()),
                 };
                 if let Some(whole) = whole {
-                    // Nobody listens while the connection is being closed.
-                    let _ = self.messages.send(whole);
+                    let is_taken = self.messages.put(whole);
+                    if !is_taken {
+                        return Some(StoreError::Closed(OVERRUN.into()));
+                    }
                 }
             }
             Operation::Ping => {
@@ -404,11 +407,12 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::inbox::inbox;
 
     #[test]
     fn parts_of_messages_are_put_together_in_their_order() {
         let (waiters, (output, _), (messages, _)) =
-            (Mutex::default(), mpsc::unbounded_channel(), mpsc::unbounded_channel());
+            (Mutex::default(), mpsc::unbounded_channel(), inbox());
         let (at, parts) = (0, HashMap::new());
         let mut reader =
             Reader { waiters: &waiters, output: &output, messages: &messages, at, parts };

@@ -17,9 +17,9 @@ use tokio::time::Instant;
 use super::lease::ProcessRecord;
 use super::stream::{Record, RecordWrite};
 use super::{ATTEMPTS_MAX, NatsStore, VERSION, contended};
-use crate::cluster::members::MembersByChannel;
+use crate::cluster::members::{Gathered, MembersByChannel};
 use crate::cluster::message::MemberChange;
-use crate::cluster::store::{ChannelMembers, StoreError};
+use crate::cluster::store::StoreError;
 
 /// Late entries that one reader of a channel removes.
 const LATE_REMOVED_MAX: usize = 256;
@@ -176,10 +176,11 @@ pub(super) async fn own(store: &NatsStore) -> Result<MembersByChannel, StoreErro
 pub(super) async fn of_channel(
     store: &NatsStore,
     channel: &str,
-) -> Result<ChannelMembers, StoreError> {
+    mut gathered: Gathered,
+) -> Result<Gathered, StoreError> {
     let filter = store.subject(&format!("members.{}.>", word(channel)));
     let records = store.0.stream.read(&filter).await?;
-    let (mut members, mut late, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut late, mut unknown) = (Vec::new(), Vec::new());
     {
         let known = store.known();
         for (seq, entry) in entries(&records) {
@@ -190,7 +191,7 @@ pub(super) async fn of_channel(
                 unknown.push((seq, Arc::clone(&entry.change.member.node)));
             }
             if !entry.left && !entry.is_late(seq, process) {
-                members.push((entry.change.client, entry.change.member));
+                gathered.add(entry.change.client, &entry.change.member);
             }
         }
     }
@@ -201,7 +202,7 @@ pub(super) async fn of_channel(
         // What is left over, the next reader removes.
         tokio::spawn(async move { remove_late(&store, late, unknown).await });
     }
-    Ok(ChannelMembers { members, foreign: Vec::new() })
+    Ok(gathered)
 }
 
 /// Removes what came late, and what processes have written that were swept; one that is new has a record.

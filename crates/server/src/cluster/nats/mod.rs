@@ -28,20 +28,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 pub(super) use address::Address;
 use lease::LeaseTable;
 use stream::RecordStream;
 
 use super::condition::Condition;
+use super::inbox::Inbox;
 use super::lease::{Facts, Lease, LeaseReply};
 use super::log_position::LogPosition;
-use super::members::{MembersByChannel, TrackedChange};
+use super::members::{Gathered, MembersByChannel, TrackedChange};
 use super::message::MemberChange;
 use super::store::{
-    ChannelMembers, Destination, KeptCalls, LogClaim, LogEntry, LogPart, RawMessage, Store,
-    StoreError, StoreFuture,
+    Destination, KeptCalls, LogClaim, LogEntry, LogPart, Store, StoreError, StoreFuture,
 };
 
 /// The version of all records. A reader skips those of another.
@@ -70,7 +70,7 @@ impl NatsStore {
     pub(super) async fn open(
         address: &Address,
         uid: Arc<str>,
-        messages: mpsc::UnboundedSender<RawMessage>,
+        messages: Inbox,
     ) -> Result<NatsStore, StoreError> {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let prefix = Arc::clone(&address.prefix);
@@ -160,9 +160,9 @@ impl Store for NatsStore {
         Box::pin(async move { members::own(&store).await })
     }
 
-    fn members_in(&self, channel: &str) -> StoreFuture<ChannelMembers> {
+    fn members_in(&self, channel: &str, gathered: Gathered) -> StoreFuture<Gathered> {
         let (store, channel) = (self.clone(), channel.to_owned());
-        Box::pin(async move { members::of_channel(&store, &channel).await })
+        Box::pin(async move { members::of_channel(&store, &channel, gathered).await })
     }
 
     fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> StoreFuture<Option<Vec<MemberChange>>> {
@@ -186,6 +186,11 @@ impl Store for NatsStore {
             let _turn = turn.await;
             kept::keep(&store, &name, &call).await
         })
+    }
+
+    fn keep_absent(&self, calls: KeptCalls) -> StoreFuture<()> {
+        let store = self.clone();
+        Box::pin(async move { kept::keep_absent(&store, &calls).await })
     }
 
     fn kept(&self) -> StoreFuture<KeptCalls> {

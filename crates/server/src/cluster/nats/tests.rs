@@ -46,7 +46,7 @@ impl Nats {
 
     /// A connection of the process `uid`.
     async fn store(&self, uid: &str) -> NatsStore {
-        let messages = mpsc::unbounded_channel().0;
+        let messages = Inbox::of_nobody();
         NatsStore::open(&self.address, uid.into(), messages).await.unwrap()
     }
 }
@@ -90,8 +90,10 @@ async fn listed(store: &NatsStore) -> Vec<u64> {
 }
 
 async fn present(store: &NatsStore) -> Vec<u64> {
-    let found = store.members_in("a room.*").await.unwrap().members;
-    found.into_iter().map(|(client, _)| client).collect()
+    let living = ["a", "b"].map(Arc::from).into();
+    let wanted = Gathered::new(living, Some(usize::MAX), false);
+    let found = store.members_in("a room.*", wanted).await.unwrap().list(usize::MAX);
+    found.unwrap().iter().map(|info| info.client.to_u64()).collect()
 }
 
 async fn records(store: &NatsStore, filter: &str) -> usize {
@@ -202,7 +204,10 @@ async fn a_call_takes_the_place_of_the_one_before_and_is_removed_by_its_name() {
     let of_u = ("user ü. *".into(), br#""unblocked""#.to_vec());
     assert_eq!(kept, [of_u.clone(), ("user b".into(), b"1".to_vec())]);
     store.drop_kept(vec!["user b".into(), "user c".into()]).await.unwrap();
-    assert_eq!(store.kept().await.unwrap(), [of_u]);
+    let absent = [("user ü. *", "3"), ("user b", "4")];
+    let absent = absent.map(|(name, call)| (name.into(), call.into()));
+    store.keep_absent(absent.into()).await.unwrap();
+    assert_eq!(store.kept().await.unwrap(), [of_u, ("user b".into(), b"4".to_vec())]);
 }
 
 #[tokio::test]

@@ -8,13 +8,13 @@ use dunlin_config::{Engine, EngineLayout, EngineTopology, Secret};
 use dunlin_net::Tls;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::link::{Commands, RedisLink, RedisReply};
 use super::refused;
-use crate::cluster::store::{RawMessage, StoreError};
+use crate::cluster::inbox::Inbox;
+use crate::cluster::store::StoreError;
 
 /// How long a Redis Cluster may send this node from one of its nodes to the next.
 const REDIRECTIONS_MAX: usize = 4;
@@ -66,10 +66,7 @@ impl Address {
     }
 
     /// Opens a connection to the server that takes writes. What subscribed channels are sent goes to `messages`.
-    pub(super) async fn open(
-        &self,
-        messages: mpsc::UnboundedSender<RawMessage>,
-    ) -> Result<RedisLink, StoreError> {
+    pub(super) async fn open(&self, messages: Inbox) -> Result<RedisLink, StoreError> {
         let mut last = StoreError::Closed("there is no server".into());
         let is_servers = self.engine.topology == EngineTopology::Servers;
         // Of several servers the first has the cluster's keys; of Sentinels and nodes any will do.
@@ -92,11 +89,11 @@ impl Address {
     async fn open_primary(
         &self,
         sentinel: &str,
-        messages: &mpsc::UnboundedSender<RawMessage>,
+        messages: &Inbox,
     ) -> Result<RedisLink, StoreError> {
         let Engine { sentinel_user: user, sentinel_password: password, .. } = &*self.engine;
         let greeting = greeting(user.as_deref(), password.as_ref(), 0);
-        let (nobody, _) = mpsc::unbounded_channel();
+        let nobody = Inbox::of_nobody();
         let link = self.greet(sentinel, greeting, nobody).await?;
         let name = self.engine.sentinel_primaries.first().map_or("", String::as_str);
         let ask: &[&[u8]] = &[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name.as_bytes()];
@@ -115,11 +112,7 @@ impl Address {
     }
 
     /// Follows a node of a Redis Cluster to the one that has the cluster's slot.
-    async fn open_slot(
-        &self,
-        node: &str,
-        messages: &mpsc::UnboundedSender<RawMessage>,
-    ) -> Result<RedisLink, StoreError> {
+    async fn open_slot(&self, node: &str, messages: &Inbox) -> Result<RedisLink, StoreError> {
         let key = format!("{}:nodes", self.prefix);
         let mut node = node.to_owned();
         for _ in 0..REDIRECTIONS_MAX {
@@ -135,11 +128,7 @@ impl Address {
         Err(refused("ERR the nodes of Redis send each other's clients in a circle".into()))
     }
 
-    async fn open_at(
-        &self,
-        server: &str,
-        messages: mpsc::UnboundedSender<RawMessage>,
-    ) -> Result<RedisLink, StoreError> {
+    async fn open_at(&self, server: &str, messages: Inbox) -> Result<RedisLink, StoreError> {
         let Engine { user, password, database, .. } = &*self.engine;
         self.greet(server, greeting(user.as_deref(), password.as_ref(), *database), messages).await
     }
@@ -148,7 +137,7 @@ impl Address {
         &self,
         server: &str,
         greeting: Commands,
-        messages: mpsc::UnboundedSender<RawMessage>,
+        messages: Inbox,
     ) -> Result<RedisLink, StoreError> {
         let bound = Duration::from_millis(self.engine.connect_timeout_ms);
         let opened = timeout(bound, async {

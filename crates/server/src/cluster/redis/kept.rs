@@ -4,16 +4,18 @@ use super::RedisStore;
 use super::link::{Commands, RedisReply};
 use crate::cluster::store::{KeptCalls, StoreError};
 
-/// KEYS: links, calls. ARGV: uid, connection, field, call. What a connection that was given up has sent may be carried out after a
+/// KEYS: links, calls. ARGV: uid, connection, `HSET` or `HSETNX`, field, call. What a connection that was given up has sent may be carried out after a
 /// later call of the same field, which it must not undo.
 const KEEP: &str = r"
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then
   return redis.error_reply('FENCED calls are kept by another connection')
 end
-return redis.call('HSET', KEYS[2], ARGV[3], ARGV[4])
+return redis.call(ARGV[3], KEYS[2], ARGV[4], ARGV[5])
 ";
 
 const HASH: &str = "revocations";
+/// Calls that leave together.
+const CALLS_A_STEP: usize = 256;
 
 pub(super) fn keep(
     store: &RedisStore,
@@ -21,6 +23,24 @@ pub(super) fn keep(
     call: &[u8],
 ) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
     let mut commands = Commands::default();
+    push(&mut commands, store, b"HSET", (field, call));
+    let kept = store.link.begin(commands);
+    async move { kept.await.map(drop) }
+}
+
+/// Keeps those of which there is none of the same field.
+pub(super) async fn keep_absent(store: &RedisStore, calls: &KeptCalls) -> Result<(), StoreError> {
+    for step in calls.chunks(CALLS_A_STEP) {
+        let mut commands = Commands::default();
+        for (field, call) in step {
+            push(&mut commands, store, b"HSETNX", (field, call));
+        }
+        store.link.send(commands).await?;
+    }
+    Ok(())
+}
+
+fn push(commands: &mut Commands, store: &RedisStore, set: &[u8], (field, call): (&str, &[u8])) {
     commands.push(&[
         b"EVAL",
         KEEP.as_bytes(),
@@ -29,28 +49,24 @@ pub(super) fn keep(
         store.key(HASH).as_bytes(),
         store.uid.as_bytes(),
         store.link.number.to_string().as_bytes(),
+        set,
         field.as_bytes(),
         call,
     ]);
-    let kept = store.link.begin(commands);
-    async move { kept.await.map(drop) }
 }
 
-pub(super) fn read(
-    store: &RedisStore,
-) -> impl Future<Output = Result<KeptCalls, StoreError>> + Send + use<> {
-    let mut commands = Commands::default();
-    commands.push(&[b"HGETALL", store.key(HASH).as_bytes()]);
-    let read = store.link.begin(commands);
-    async move {
-        let replies = read.await?;
-        let entries = replies.first().map_or(&[][..], RedisReply::list).chunks(2);
-        let entry = |entry: &[RedisReply]| {
-            let [field, call] = entry else { return None };
-            Some((field.text()?.into(), call.bytes()?.to_vec()))
-        };
-        Ok(entries.filter_map(entry).collect())
-    }
+pub(super) async fn read(store: &RedisStore) -> Result<KeptCalls, StoreError> {
+    let mut calls = KeptCalls::new();
+    let take = |entry: &[RedisReply]| {
+        if let [field, call] = entry
+            && let (Some(field), Some(call)) = (field.text(), call.bytes())
+        {
+            calls.push((field.into(), call.to_vec()));
+        }
+        true
+    };
+    store.reads.scan("HSCAN", store.key(HASH).as_bytes(), take).await?;
+    Ok(calls)
 }
 
 pub(super) fn remove(

@@ -68,15 +68,18 @@ return {written, reply, dead, {log[1] or '0', log[2] or '0'}}
 
 /// KEYS: nodes. ARGV: uid, number. The entry stays, ended, so that its number is given to nobody for a day; what the node has
 /// left behind the others sweep.
-const LEAVE: &str = r"
+const LEAVE: &str = r#"
 local time = redis.call('TIME')
 local entry = redis.call('HGET', KEYS[1], ARGV[2])
 if entry then
   local uid, facts = string.match(entry, '^(%S+) %d+ (.*)$')
-  if uid == ARGV[1] then redis.call('HSET', KEYS[1], ARGV[2], uid .. ' ' .. time[1] .. '000 ' .. facts) end
+  if uid == ARGV[1] then
+    if not string.find(facts, '"left":true', 1, true) then facts = string.sub(facts, 1, -2) .. ',"left":true}' end
+    redis.call('HSET', KEYS[1], ARGV[2], uid .. ' ' .. time[1] .. '000 ' .. facts)
+  end
 end
 return 1
-";
+"#;
 
 static WRITE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(WRITE));
 static LEAVE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(LEAVE));

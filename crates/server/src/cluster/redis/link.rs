@@ -17,7 +17,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::refused;
-use crate::cluster::store::{RawMessage, StoreError};
+use crate::cluster::inbox::{Inbox, OVERRUN};
+use crate::cluster::store::StoreError;
 
 /// How long a reply may take: Redis is said to be stopped then, though its connection is open.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -85,7 +86,7 @@ impl RedisLink {
     /// does.
     pub(super) fn start(
         transport: impl AsyncRead + AsyncWrite + Send + 'static,
-        messages: mpsc::UnboundedSender<RawMessage>,
+        messages: Inbox,
     ) -> RedisLink {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let number = OPENED.fetch_add(1, Ordering::Relaxed) + 1;
@@ -105,6 +106,11 @@ impl RedisLink {
             let _ = write(writing, &waiters, asked).await;
         });
         RedisLink { number, requests, tasks: [reader, writer] }
+    }
+
+    /// Whether what is asked from now on is answered no more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.tasks.iter().any(JoinHandle::is_finished)
     }
 
     /// The replies to commands, in order; the first error that Redis answers with takes the place of all.
@@ -212,7 +218,7 @@ async fn write(
 async fn read(
     mut from: impl AsyncRead + Unpin,
     waiters: &Waiters,
-    messages: &mpsc::UnboundedSender<RawMessage>,
+    messages: &Inbox,
 ) -> io::Result<()> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "this is not RESP");
     let mut scanner = Scanner::new(&Limits::default());
@@ -228,8 +234,9 @@ async fn read(
                         && kind.bytes() == Some(b"message")
                         && let Some(payload) = payload.bytes()
                     {
-                        // Nobody listens while the connection is being closed.
-                        let _ = messages.send(payload.into());
+                        if !messages.put(payload.into()) {
+                            return Err(io::Error::other(OVERRUN));
+                        }
                     } else if said.first().and_then(Value::bytes) == Some(b"subscribe") {
                         answer(waiters, RedisReply::Null);
                     }

@@ -3,20 +3,22 @@
 //! Each write names its connection, and is refused unless that is the one which the process's lease was written on last
 //! ([`super::lease`]); of a dead process none is, so nothing comes after the sweep.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, LazyLock};
 
 use dunlin_engine::redis::centrifugo_client;
-use dunlin_hub::ClientInfo;
 
 use super::RedisStore;
 use super::link::{Commands, RedisLink, RedisReply, Script};
-use crate::cluster::members::{MembersByChannel, TrackedChange, all_gone};
+use super::reads::{CURSOR_0, ELEMENTS_A_STEP, page};
+use crate::cluster::members::{Gathered, MembersByChannel, TrackedChange, all_gone};
 use crate::cluster::message::{MemberChange, StoredMember, unix_ms};
-use crate::cluster::store::{ChannelMembers, StoreError};
+use crate::cluster::store::StoreError;
 
 /// Channels that are looked at together.
 const CHANNELS_A_STEP: usize = 128;
+/// Announcements of what was removed that are read together.
+const REMOVED_A_STEP: usize = 1_024;
 /// Changes that one script makes: others wait for so long.
 const CHANGES_A_STEP: usize = 128;
 
@@ -38,6 +40,20 @@ for at = 3, #KEYS do
   end
 end
 return changed
+";
+
+/// KEYS: the members of a channel. ARGV: where the scan stands, how many it looks at, how an entry of the process has it. Gives where the
+/// next begins, and the entries of the process alone: those of others in the channel may be many.
+const OWN: &str = r"
+local page = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
+local own = {}
+for at = 1, #page[2], 2 do
+  if string.find(page[2][at + 1], ARGV[3], 1, true) then
+    table.insert(own, page[2][at])
+    table.insert(own, page[2][at + 1])
+  end
+end
+return {page[1], own}
 ";
 
 /// KEYS: links, what was removed, then the members of a channel for each that is to be removed. ARGV: uid, then for each the session
@@ -145,50 +161,69 @@ pub(super) async fn of_process(
     store: &RedisStore,
     uid: &str,
 ) -> Result<MembersByChannel, StoreError> {
-    let index = store.channels_key(uid);
-    let replies = store.link.call(&[&[b"SMEMBERS", &index]]).await?;
-    let channels: Vec<Arc<str>> = replies
-        .iter()
-        .flat_map(RedisReply::list)
-        .filter_map(RedisReply::text)
-        .map(Arc::from)
-        .collect();
+    let mut due: VecDeque<(Arc<str>, Box<[u8]>)> = VecDeque::new();
+    let take = |channel: &[RedisReply]| {
+        due.extend(channel[0].text().map(|channel| (channel.into(), CURSOR_0.into())));
+        true
+    };
+    store.reads.scan("SSCAN", &store.channels_key(uid), take).await?;
+    let is_own = format!("\"node\":{}", serde_json::Value::from(uid));
     let mut listed = MembersByChannel::new();
-    for channels in channels.chunks(CHANNELS_A_STEP) {
+    while !due.is_empty() {
+        let step: Vec<_> = due.drain(..due.len().min(CHANNELS_A_STEP)).collect();
         let mut commands = Commands::default();
-        for channel in channels {
-            commands.push(&[b"HGETALL", &store.members_key(channel)]);
+        for (channel, cursor) in &step {
+            let key = store.members_key(channel);
+            let count = ELEMENTS_A_STEP;
+            commands.push(&[b"EVAL", OWN.as_bytes(), b"1", &key, cursor, count, is_own.as_bytes()]);
         }
-        for (channel, reply) in channels.iter().zip(store.link.send(commands).await?) {
-            let of_it = entries(&reply).filter(|(_, member)| *member.node == *uid);
-            listed.extend(of_it.map(|(client, member)| ((Arc::clone(channel), client), member)));
+        for ((channel, _), reply) in step.into_iter().zip(store.reads.send(commands).await?) {
+            let (next, own) = page(Some(&reply))?;
+            let of_it = entries(own).filter(|(_, member)| *member.node == *uid);
+            listed.extend(of_it.map(|(client, member)| ((Arc::clone(&channel), client), member)));
+            if next != CURSOR_0 {
+                due.push_back((channel, next.into()));
+            }
         }
     }
     Ok(listed)
 }
 
-pub(super) fn of_channel(
+/// Gathers the members of a channel, as far as they are wanted.
+pub(super) async fn of_channel(
     store: &RedisStore,
     channel: &str,
-) -> impl Future<Output = Result<ChannelMembers, StoreError>> + Send + use<> {
-    let mut commands = Commands::default();
-    commands.push(&[b"HGETALL", &store.members_key(channel)]);
-    if let Some(prefix) = &store.foreign_presence {
+    mut gathered: Gathered,
+) -> Result<Gathered, StoreError> {
+    let take = |entry: &[RedisReply]| {
+        entries(entry).for_each(|(client, member)| gathered.add(client, &member));
+        gathered.wants_more()
+    };
+    store.reads.scan("HSCAN", &store.members_key(channel), take).await?;
+    if let Some(prefix) = store.foreign_presence.as_ref().filter(|_| gathered.wants_more()) {
         let key = |kind: &str| format!("{prefix}.presence.{kind}.{channel}").into_bytes();
         let now_s = (unix_ms() / 1000).to_string();
-        commands.push(&[b"HGETALL", &key("data")]);
+        let mut commands = Commands::default();
         // Of those that have a time, whose is over; without times Redis removes them itself.
         commands.push(&[b"ZRANGEBYSCORE", &key("expire"), b"0", now_s.as_bytes()]);
+        let over = store.reads.send(commands).await?;
+        let over =
+            over.first().map_or(&[][..], RedisReply::list).iter().filter_map(RedisReply::bytes);
+        let over: HashSet<&[u8]> = over.collect();
+        let take = |entry: &[RedisReply]| {
+            if let [client, info] = entry
+                && client.bytes().is_some_and(|client| !over.contains(client))
+            {
+                info.bytes()
+                    .and_then(centrifugo_client)
+                    .into_iter()
+                    .for_each(|of| gathered.take(of));
+            }
+            gathered.wants_more()
+        };
+        store.reads.scan("HSCAN", &key("data"), take).await?;
     }
-    let read = store.link.begin(commands);
-    async move {
-        let replies = read.await?;
-        let [members, others @ ..] = &replies[..] else { return Ok(ChannelMembers::default()) };
-        Ok(ChannelMembers {
-            members: entries(members).collect(),
-            foreign: foreign_entries(others).collect(),
-        })
-    }
+    Ok(gathered)
 }
 
 pub(super) async fn sweep(
@@ -223,9 +258,20 @@ pub(super) async fn sweep(
             break;
         }
     }
-    let replies = link.call(&[&[b"LRANGE", removed.as_bytes(), b"0", b"-1"]]).await?;
-    let gone = replies.iter().flat_map(RedisReply::list).filter_map(RedisReply::bytes);
-    Ok(Some(gone.filter_map(|change| serde_json::from_slice(change).ok()).collect()))
+    let (mut gone, mut from) = (Vec::new(), 0);
+    loop {
+        let (first, last) = (from.to_string(), (from + REMOVED_A_STEP - 1).to_string());
+        let mut commands = Commands::default();
+        commands.push(&[b"LRANGE", removed.as_bytes(), first.as_bytes(), last.as_bytes()]);
+        let replies = store.reads.send(commands).await?;
+        let step = replies.first().map_or(&[][..], RedisReply::list);
+        let changes = step.iter().filter_map(RedisReply::bytes);
+        gone.extend(changes.filter_map(|change| serde_json::from_slice(change).ok()));
+        if step.len() < REMOVED_A_STEP {
+            return Ok(Some(gone));
+        }
+        from += REMOVED_A_STEP;
+    }
 }
 
 pub(super) fn forget(
@@ -250,25 +296,11 @@ pub(super) fn forget(
 }
 
 /// The entries of a hash of members. Malformed ones are skipped.
-fn entries(reply: &RedisReply) -> impl Iterator<Item = (u64, StoredMember)> {
-    reply.list().chunks(2).filter_map(|entry| {
+fn entries(hash: &[RedisReply]) -> impl Iterator<Item = (u64, StoredMember)> {
+    hash.chunks(2).filter_map(|entry| {
         let [client, member] = entry else { return None };
         let member = serde_json::from_slice(member.bytes()?).ok()?;
         Some((client.text()?.parse().ok()?, member))
-    })
-}
-
-/// Members at nodes of Centrifugo: those of its hash whose time is not over.
-fn foreign_entries(replies: &[RedisReply]) -> impl Iterator<Item = ClientInfo> {
-    let (data, over) = match replies {
-        [data, over] => (data.list(), over.list()),
-        _ => (&[][..], &[][..]),
-    };
-    let over: HashSet<&[u8]> = over.iter().filter_map(RedisReply::bytes).collect();
-    data.chunks(2).filter_map(move |entry| {
-        let [client, info] = entry else { return None };
-        let is_there = !over.contains(client.bytes()?);
-        is_there.then(|| centrifugo_client(info.bytes()?)).flatten()
     })
 }
 
@@ -278,10 +310,13 @@ mod tests {
     use std::path::Path;
     use std::process::{Child, Command, Stdio};
 
+    use dunlin_hub::ClientInfo;
     use tokio::net::UnixStream;
-    use tokio::sync::mpsc;
 
+    use super::super::address::Address;
+    use super::super::reads::ReadLink;
     use super::*;
+    use crate::cluster::inbox::Inbox;
     use crate::cluster::lease::{Facts, Lease, LeaseWrite};
     use crate::cluster::store::Store;
 
@@ -308,6 +343,15 @@ mod tests {
 
         /// A connection of the process `uid`.
         async fn store(&self, uid: &str) -> RedisStore {
+            let link = self.link().await;
+            load_script(&link).await.unwrap();
+            let (link, prefix) = (Arc::new(link), "test".into());
+            let nowhere = Address::new(&Arc::default());
+            let reads = Arc::new(ReadLink::new(&nowhere, Some(self.link().await)));
+            RedisStore { link, reads, prefix, uid: uid.into(), foreign_presence: None }
+        }
+
+        async fn link(&self) -> RedisLink {
             let at = self.1.join("socket");
             let stream = loop {
                 match UnixStream::connect(&at).await {
@@ -315,11 +359,9 @@ mod tests {
                     Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
                 }
             };
-            let link = RedisLink::start(stream, mpsc::unbounded_channel().0);
+            let link = RedisLink::start(stream, Inbox::of_nobody());
             link.call(&[&[b"HELLO", b"3"]]).await.unwrap();
-            load_script(&link).await.unwrap();
-            let (link, prefix) = (Arc::new(link), "test".into());
-            RedisStore { link, prefix, uid: uid.into(), foreign_presence: None }
+            link
         }
     }
 
@@ -438,6 +480,82 @@ mod tests {
         assert_eq!(swept(&third, "a").await.unwrap(), [1, 2]);
         third.forget("a".into()).await.unwrap();
         assert_eq!(swept(&third, "a").await.unwrap(), [0; 0]);
+    }
+
+    /// The members of many channels came in one reply, those of other nodes among them: more than Redis lets wait for a connection that
+    /// subscribes, which it ended, again and again.
+    #[tokio::test]
+    async fn what_a_large_fleet_has_is_read_beside_the_connection_that_subscribes() {
+        const CHANNELS: usize = 20;
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let (node, other) = (redis.store("a").await, redis.store("b").await);
+        renew(&node).await.unwrap();
+        renew(&other).await.unwrap();
+        let limit = b"pubsub 256kb 256kb 1";
+        node.link
+            .call(&[&[b"CONFIG", b"SET", b"client-output-buffer-limit", limit]])
+            .await
+            .unwrap();
+        for store in [&node, &other] {
+            store.link.call(&[&[b"SUBSCRIBE", b"test:calls"]]).await.unwrap();
+        }
+        let changes = |store: &RedisStore, count: u64| {
+            let info = ClientInfo {
+                foreign_client: None,
+                client: dunlin_hub::SessionId::from_u64(0).unwrap(),
+                user: "ann".into(),
+                conn_info: Some(format!("\"{}\"", "x".repeat(200)).into_bytes().into()),
+                chan_info: None,
+            };
+            let member = StoredMember { presence: true, ..StoredMember::new(&store.uid, &info) };
+            let base = store.uid.bytes().map(u64::from).sum::<u64>() * 10_000;
+            let each = (0..CHANNELS).flat_map(|at| (1..=count).map(move |client| (at, client)));
+            let change = |(at, client): (usize, u64)| {
+                let channel: Arc<str> = format!("room{at}").into();
+                let change = MemberChange {
+                    channel,
+                    client: base + client,
+                    joined: true,
+                    member: member.clone(),
+                };
+                (change, client == 1)
+            };
+            each.map(change).collect::<Vec<_>>()
+        };
+        for (store, count) in [(&node, 3), (&other, 300)] {
+            for step in changes(store, count).chunks(4_096) {
+                store.write_members(step).await.unwrap();
+            }
+        }
+        assert_eq!(node.own_members().await.unwrap().len(), 3 * CHANNELS);
+        let living = || ["a", "b"].map(Arc::from).into();
+        let all = node.members_in("room7", Gathered::new(living(), Some(usize::MAX), true)).await;
+        let all = all.unwrap();
+        assert_eq!((all.list(usize::MAX).unwrap().len(), all.stats().clients), (303, 303));
+        assert_eq!(all.stats().users, 1);
+        let some = node.members_in("room7", Gathered::new(living(), Some(50_000), false)).await;
+        assert!(some.unwrap().list(50_000).is_err(), "it is too large");
+        assert_eq!(swept(&node, "b").await.unwrap().len(), 300 * CHANNELS);
+        assert!(renew(&node).await.is_ok() && !other.link.has_ended(), "they were not cut");
+    }
+
+    /// A revocation that a failover had lost was written by nobody again.
+    #[tokio::test]
+    async fn a_call_is_kept_again_unless_there_is_a_newer_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Redis::start(directory.path());
+        let node = redis.store("a").await;
+        let calls =
+            || vec![("user u".into(), b"old".to_vec()), ("user v".into(), b"lost".to_vec())];
+        assert!(is_fenced(&node.keep_absent(calls()).await), "there is no lease");
+        renew(&node).await.unwrap();
+        node.keep("user u", b"newer".to_vec()).await.unwrap();
+        node.keep_absent(calls()).await.unwrap();
+        let mut kept = node.kept().await.unwrap();
+        kept.sort();
+        let newer = ("user u".into(), b"newer".to_vec());
+        assert_eq!(kept, [newer, ("user v".into(), b"lost".to_vec())]);
     }
 
     /// A user was blocked by a connection that was given up, and that came after he was let in again.

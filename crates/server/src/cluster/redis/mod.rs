@@ -17,6 +17,8 @@
 //! | `:removed:UID` | list: members of a dead process that are removed and not announced yet |
 //! | `:sweep:UID` | which node sweeps after a dead one |
 //! | `:calls`, `:calls:UID` | channels: to all nodes, to one |
+//!
+//! What a process writes and hears goes by one connection, in order; what may be large is read on another ([`reads`]).
 
 mod address;
 mod budgets_key;
@@ -24,30 +26,32 @@ mod kept;
 mod lease;
 mod link;
 mod members;
+mod reads;
 mod settings_log;
 mod user_counts;
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
-
 pub(super) use address::Address;
 use link::{Commands, RedisLink};
+use reads::ReadLink;
 
 use super::condition::Condition;
+use super::inbox::Inbox;
 use super::lease::{Facts, Lease, LeaseReply};
 use super::log_position::LogPosition;
-use super::members::{MembersByChannel, TrackedChange};
+use super::members::{Gathered, MembersByChannel, TrackedChange};
 use super::message::MemberChange;
 use super::store::{
-    ChannelMembers, Destination, KeptCalls, LogClaim, LogEntry, LogPart, RawMessage, Store,
-    StoreError, StoreFuture, UserCountsWrite,
+    Destination, KeptCalls, LogClaim, LogEntry, LogPart, Store, StoreError, StoreFuture,
+    UserCountsWrite,
 };
 
 /// A connection of one process to Redis.
 #[derive(Clone)]
 pub(super) struct RedisStore {
     link: Arc<RedisLink>,
+    reads: Arc<ReadLink>,
     /// Of all names.
     prefix: Arc<str>,
     /// Of this process.
@@ -60,11 +64,12 @@ impl RedisStore {
     pub(super) async fn open(
         address: &Address,
         uid: Arc<str>,
-        messages: mpsc::UnboundedSender<RawMessage>,
+        messages: Inbox,
     ) -> Result<RedisStore, StoreError> {
         let link = Arc::new(address.open(messages).await?);
         let foreign_presence = address.foreign_presence().map(Box::from);
-        let store = RedisStore { link, prefix: Arc::clone(&address.prefix), uid, foreign_presence };
+        let (prefix, reads) = (Arc::clone(&address.prefix), Arc::new(ReadLink::new(address, None)));
+        let store = RedisStore { link, reads, prefix, uid, foreign_presence };
         for to in [Destination::All, Destination::Node(Arc::clone(&store.uid))] {
             store.link.call(&[&[b"SUBSCRIBE", store.channel(&to).as_bytes()]]).await?;
         }
@@ -77,6 +82,14 @@ impl RedisStore {
             Destination::All => format!("{}:calls", self.prefix),
             Destination::Node(uid) => format!("{}:calls:{uid}", self.prefix),
         }
+    }
+
+    /// Ends when all is carried out that was sent before; what is read then has it.
+    fn written(&self) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        let mut commands = Commands::default();
+        commands.push(&[b"PING"]);
+        let answered = self.link.begin(commands);
+        async move { answered.await.map(drop) }
     }
 
     fn key(&self, name: &str) -> String {
@@ -114,11 +127,18 @@ impl Store for RedisStore {
 
     fn own_members(&self) -> StoreFuture<MembersByChannel> {
         let store = self.clone();
-        Box::pin(async move { members::of_process(&store, &store.uid).await })
+        Box::pin(async move {
+            store.written().await?;
+            members::of_process(&store, &store.uid).await
+        })
     }
 
-    fn members_in(&self, channel: &str) -> StoreFuture<ChannelMembers> {
-        Box::pin(members::of_channel(self, channel))
+    fn members_in(&self, channel: &str, gathered: Gathered) -> StoreFuture<Gathered> {
+        let (store, channel, written) = (self.clone(), channel.to_owned(), self.written());
+        Box::pin(async move {
+            written.await?;
+            members::of_channel(&store, &channel, gathered).await
+        })
     }
 
     fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> StoreFuture<Option<Vec<MemberChange>>> {
@@ -144,8 +164,14 @@ impl Store for RedisStore {
         Box::pin(kept::keep(self, name, &call))
     }
 
+    fn keep_absent(&self, calls: KeptCalls) -> StoreFuture<()> {
+        let store = self.clone();
+        Box::pin(async move { kept::keep_absent(&store, &calls).await })
+    }
+
     fn kept(&self) -> StoreFuture<KeptCalls> {
-        Box::pin(kept::read(self))
+        let store = self.clone();
+        Box::pin(async move { kept::read(&store).await })
     }
 
     fn drop_kept(&self, names: Vec<Box<str>>) -> StoreFuture<()> {
@@ -194,6 +220,8 @@ fn condition_of(text: &str) -> Condition {
         "MISCONF" => Condition::CannotSave,
         "WRONGTYPE" => Condition::ForeignKey,
         "MASTERDOWN" => Condition::ReadOnly,
+        "TRYAGAIN" | "ASK" => Condition::SlotMoving,
+        "CLUSTERDOWN" => Condition::ClusterDown,
         "FENCED" => Condition::RecordLost,
         _ if has("AUTH") => Condition::WrongPassword,
         _ if has("WRONGTYPE") => Condition::ForeignKey,
@@ -217,6 +245,9 @@ mod tests {
             ("LOADING Redis is loading the dataset in memory", "loading"),
             ("OOM command not allowed when used memory > 'maxmemory'.", "out_of_memory"),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", "foreign_key"),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", "slot_moving"),
+            ("ASK 3999 127.0.0.1:6381", "slot_moving"),
+            ("CLUSTERDOWN Hash slot not served", "cluster_down"),
             ("ERR something new", "failed"),
         ] {
             let condition = refused(text.into()).condition();

@@ -1,0 +1,67 @@
+//! What a cluster's nodes make of it when a node, or what is kept where they meet, is gone.
+#![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
+
+mod kit;
+
+use std::process::Command;
+
+use kit::cluster::{Cluster, Kind, Node, until};
+use serde_json::{Value, json};
+
+kit::cluster::wherever_they_meet! {
+    a_node_that_may_serve_though_its_lease_has_ended_is_named
+    revocations_that_a_store_has_lost_are_kept_again
+}
+
+/// What a living node was not asked was answered as if nothing was missing.
+fn a_node_that_may_serve_though_its_lease_has_ended_is_named(kind: Kind) {
+    let mut cluster = Cluster::start(kind, 3);
+    for (node, name) in cluster.nodes.iter().zip(["\"web-0\"", "\"web-1\"", "\"web-2\""]) {
+        assert_eq!(node.served.call("PUT", "/config/server/name", name).unwrap().0, 200);
+    }
+    let is_known = |status: &Value, name: &str| {
+        status["nodes"].as_array().unwrap().iter().any(|of| of["name"] == name)
+    };
+    cluster.nodes[0].until("all names", |of| is_known(of, "web-1") && is_known(of, "web-2"));
+    let disconnect = |cluster: &Cluster| {
+        let answer = cluster.nodes[0].api("disconnect", json!({ "user": "bob" }));
+        answer["error"]["message"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(disconnect(&cluster), "");
+    // This one leaves.
+    let pid = cluster.nodes[2].served.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    cluster.nodes[2].served.child.wait().unwrap();
+    cluster.nodes[1].kill();
+    let alive = |of: &Value| {
+        of["nodes"].as_array().unwrap().iter().filter(|of| of["alive"] == true).count()
+    };
+    cluster.nodes[0].until("alone", |of| alive(of) == 1);
+    let message = disconnect(&cluster);
+    assert!(message.contains("no answer from web-1;"), "{message}");
+    cluster.nodes[1] = cluster.nodes[1].restarted();
+    cluster.nodes[0].until("together", |of| alive(of) == 2);
+    until("it is back", || disconnect(&cluster).is_empty());
+}
+
+/// What living nodes knew, nobody wrote again.
+fn revocations_that_a_store_has_lost_are_kept_again(kind: Kind) {
+    let mut cluster = Cluster::start(kind, 2);
+    let blocked = cluster.nodes[0].api("block_user", json!({ "user": "hal" }));
+    assert_eq!(blocked, json!({ "result": {} }));
+    cluster.nodes[1].kill();
+    cluster.meeting.lose_all();
+    until("it is kept again", || {
+        let records = cluster.meeting.records();
+        records.contains(":revocations") || records.contains(".kept.")
+    });
+    // One that knows nothing of it.
+    let state = tempfile::tempdir().unwrap();
+    let engine = cluster.nodes[1].engine.clone();
+    cluster.nodes[1] = Node::start(state.path().to_owned(), engine);
+    cluster.settle();
+    until("hal is blocked", || {
+        let revoked = cluster.nodes[1].served.call("GET", "/revocations", "").unwrap();
+        revoked.1.contains("hal")
+    });
+}

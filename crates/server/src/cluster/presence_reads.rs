@@ -1,0 +1,142 @@
+//! Reads of who is in a channel: of each channel one at a time, for all who have asked before it began.
+//!
+//! Who asks while the channel is read waits for the next read, which has what he knows to be stored.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::calls::CallOrigin;
+
+/// Channels that are read at one time.
+const READS_MAX: usize = 4;
+/// Requests that wait. More are refused.
+pub(super) const WAITING_MAX: usize = 16_384;
+
+/// Who has asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PresenceRequest {
+    pub(super) origin: CallOrigin,
+    /// Of the list; `None`: how many there are.
+    pub(super) bytes_max: Option<usize>,
+}
+
+#[derive(Default)]
+struct ChannelReads {
+    is_read: bool,
+    waiting: Vec<PresenceRequest>,
+}
+
+/// The reads that are under way, and who waits for one.
+#[derive(Default)]
+pub(super) struct PresenceReads {
+    channels: HashMap<Arc<str>, ChannelReads>,
+    /// Channels that somebody waits for, and that are not read.
+    due: VecDeque<Arc<str>>,
+    reads: usize,
+    waiting: usize,
+}
+
+impl PresenceReads {
+    /// Somebody asks. False: too many wait.
+    pub(super) fn add(&mut self, channel: &Arc<str>, request: PresenceRequest) -> bool {
+        if self.waiting >= WAITING_MAX {
+            return false;
+        }
+        self.waiting += 1;
+        let of_channel = self.channels.entry(Arc::clone(channel)).or_default();
+        of_channel.waiting.push(request);
+        if !of_channel.is_read && of_channel.waiting.len() == 1 {
+            self.due.push_back(Arc::clone(channel));
+        }
+        true
+    }
+
+    /// The next channel to be read, and for whom.
+    pub(super) fn begin(&mut self) -> Option<(Arc<str>, Vec<PresenceRequest>)> {
+        if self.reads >= READS_MAX {
+            return None;
+        }
+        let channel = self.due.pop_front()?;
+        let of_channel = self.channels.get_mut(&channel)?;
+        of_channel.is_read = true;
+        let asked = std::mem::take(&mut of_channel.waiting);
+        self.reads += 1;
+        self.waiting -= asked.len();
+        Some((channel, asked))
+    }
+
+    /// A read has ended.
+    pub(super) fn end(&mut self, channel: &Arc<str>) {
+        self.reads -= 1;
+        let Some(of_channel) = self.channels.get_mut(channel) else { return };
+        of_channel.is_read = false;
+        if of_channel.waiting.is_empty() {
+            self.channels.remove(channel);
+        } else {
+            self.due.push_back(Arc::clone(channel));
+        }
+    }
+
+    /// There is nothing to read from: all who wait.
+    pub(super) fn take_waiting(&mut self) -> Vec<PresenceRequest> {
+        self.due.clear();
+        self.waiting = 0;
+        let of_all = |of: &mut ChannelReads| std::mem::take(&mut of.waiting);
+        let waiting = self.channels.values_mut().flat_map(of_all).collect();
+        self.channels.retain(|_, of| of.is_read);
+        waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(token: u64) -> PresenceRequest {
+        PresenceRequest { origin: CallOrigin { worker: 0, token }, bytes_max: None }
+    }
+
+    fn begun(reads: &mut PresenceReads) -> Option<(String, Vec<u64>)> {
+        let (channel, asked) = reads.begin()?;
+        Some((channel.to_string(), asked.iter().map(|request| request.origin.token).collect()))
+    }
+
+    /// Each request was a read of its own, however many asked for one channel at once.
+    #[test]
+    fn who_asks_before_a_read_shares_it_and_who_asks_during_one_waits_for_the_next() {
+        let (mut reads, room) = (PresenceReads::default(), Arc::from("room"));
+        reads.add(&room, request(1));
+        reads.add(&room, request(2));
+        assert_eq!(begun(&mut reads), Some(("room".to_owned(), vec![1, 2])));
+        reads.add(&room, request(3));
+        reads.add(&room, request(4));
+        assert_eq!(begun(&mut reads), None, "it is being read");
+        reads.end(&room);
+        assert_eq!(begun(&mut reads), Some(("room".to_owned(), vec![3, 4])));
+        reads.end(&room);
+        assert_eq!(begun(&mut reads), None);
+        assert!(reads.channels.is_empty());
+    }
+
+    #[test]
+    fn so_many_are_read_at_a_time_and_so_many_wait() {
+        let mut reads = PresenceReads::default();
+        let channel = |at: usize| Arc::from(at.to_string());
+        for at in 0..WAITING_MAX {
+            assert!(reads.add(&channel(at), request(at as u64)));
+        }
+        assert!(!reads.add(&channel(0), request(0)));
+        for at in 0..READS_MAX {
+            assert_eq!(begun(&mut reads), Some((at.to_string(), vec![at as u64])));
+        }
+        assert_eq!(begun(&mut reads), None);
+        assert!(reads.add(&channel(0), request(7)), "those that are read wait no more");
+        reads.end(&channel(1));
+        assert_eq!(begun(&mut reads), Some((READS_MAX.to_string(), vec![READS_MAX as u64])));
+        assert_eq!(reads.take_waiting().len(), WAITING_MAX - READS_MAX);
+        for at in [0, 2, 3, 4] {
+            reads.end(&channel(at));
+        }
+        assert!(reads.begin().is_none() && reads.channels.is_empty());
+    }
+}
