@@ -2,11 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use dunlin_simulate::apns::Behaviour;
 use serde_json::{Value, json};
 
 use super::kit::{KEY, Served, credential, simulator, to, token};
+use super::process::TIMEOUT;
+use super::process::redis::Redis;
 
 #[test]
 fn a_backend_pushes_to_devices_and_is_reported_of_each_what_became_of_it() {
@@ -66,28 +70,27 @@ fn a_backend_pushes_to_devices_and_is_reported_of_each_what_became_of_it() {
     }
 }
 
-#[test]
-fn who_is_connected_need_not_be_pushed_to() {
-    let simulator = simulator(Behaviour::default());
-    let served = Served::start(None);
-    assert_eq!(served.put("push/apns/shop", &credential(&simulator, KEY)).0, 201);
-    let users = |push: &Value| -> HashMap<String, String> {
-        let answer = served.api("push", push);
-        let outcomes =
-            answer["result"]["outcomes"].as_array().unwrap_or_else(|| panic!("{answer}")).clone();
-        let word = |line: &Value| {
-            line["reason"].as_str().or(line["outcome"].as_str()).unwrap_or_default().to_owned()
-        };
-        outcomes
-            .iter()
-            .map(|line| (line["user"].as_str().unwrap().to_owned(), word(line)))
-            .collect()
+/// What became of a push to each user.
+fn outcomes(served: &Served, push: &Value) -> HashMap<String, String> {
+    let answer = served.api("push", push);
+    let outcomes =
+        answer["result"]["outcomes"].as_array().unwrap_or_else(|| panic!("{answer}")).clone();
+    let word = |line: &Value| {
+        line["reason"].as_str().or(line["outcome"].as_str()).unwrap_or_default().to_owned()
     };
+    outcomes.iter().map(|line| (line["user"].as_str().unwrap().to_owned(), word(line))).collect()
+}
+
+/// Registers a device of ada and one of bob.
+fn register(served: &Served) {
     for (user, n) in [("ada", 1), ("bob", 2)] {
         let device = json!({ "provider": "apns", "app": "shop", "token": token(n) });
         served.api("push/devices/register", &json!({ "user": user, "devices": [device] }));
     }
-    // Ada has a session; development mode takes an unsigned word for it only from a token.
+}
+
+/// Connects ada. Development mode takes an unsigned word for who she is only from a token.
+fn connect_ada(served: &Served) -> BufReader<TcpStream> {
     let secret = "a secret of this test, long enough";
     assert_eq!(served.put("client/token/hmac_secret", &json!(secret)).0, 200);
     let token = std::process::Command::new(env!("CARGO_BIN_EXE_dunlin"))
@@ -107,9 +110,57 @@ fn who_is_connected_need_not_be_pushed_to() {
         line.clear();
         assert_ne!(session.read_line(&mut line).unwrap(), 0, "she connects");
     }
-    let push = |only_offline: bool| json!({ "notification": { "title": "Hi" }, "users": ["ada", "bob"], "only_offline": only_offline });
-    let expected =
-        |ada: &str| HashMap::from([("ada".into(), ada.into()), ("bob".into(), "accepted".into())]);
-    assert_eq!(users(&push(true)), expected("online"));
-    assert_eq!(users(&push(false)), expected("accepted"));
+    session
+}
+
+fn push_to_both(only_offline: bool) -> Value {
+    json!({ "notification": { "title": "Hi" }, "users": ["ada", "bob"], "only_offline": only_offline })
+}
+
+fn expected(ada: &str) -> HashMap<String, String> {
+    HashMap::from([("ada".into(), ada.into()), ("bob".into(), "accepted".into())])
+}
+
+#[test]
+fn who_is_connected_need_not_be_pushed_to() {
+    let simulator = simulator(Behaviour::default());
+    let served = Served::start(None);
+    assert_eq!(served.put("push/apns/shop", &credential(&simulator, KEY)).0, 201);
+    register(&served);
+    let _ada = connect_ada(&served);
+    assert_eq!(outcomes(&served, &push_to_both(true)), expected("online"));
+    assert_eq!(outcomes(&served, &push_to_both(false)), expected("accepted"));
+}
+
+#[test]
+fn who_is_connected_to_another_node_need_not_be_pushed_to() {
+    let simulator = simulator(Behaviour::default());
+    let redis = Redis::start();
+    let nodes = [Served::start(None), Served::start(None)];
+    for node in &nodes {
+        let engine = json!({ "addresses": [redis.at.to_string()] });
+        let (status, answer) = node.put("engines/main", &engine);
+        assert_eq!(status, 201, "{answer}");
+        let (status, answer) = node.put("cluster/engine", &json!("main"));
+        assert_eq!(status, 200, "{answer}");
+    }
+    let [sender, other] = &nodes;
+    let living = || {
+        let (_, status) = Served::call(sender.admin, "GET", "/cluster", &Value::Null);
+        let status: Value = serde_json::from_str(&status).unwrap();
+        status["nodes"]
+            .as_array()
+            .map_or(0, |all| all.iter().filter(|of| of["alive"] == true).count())
+    };
+    let deadline = Instant::now() + TIMEOUT;
+    while living() < 2 {
+        assert!(Instant::now() < deadline, "they do not meet");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(sender.put("push/apns/shop", &credential(&simulator, KEY)).0, 201);
+    register(sender);
+    assert_eq!(outcomes(sender, &push_to_both(true)), expected("accepted"));
+    let _ada = connect_ada(other);
+    assert_eq!(outcomes(sender, &push_to_both(true)), expected("online"));
+    assert_eq!(outcomes(sender, &push_to_both(false)), expected("accepted"));
 }
