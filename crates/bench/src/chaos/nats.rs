@@ -67,15 +67,13 @@ impl Deployment for NatsServers {
     }
 
     fn harm(&mut self, fault: Fault, chance: &mut Chance) -> Result<(), Error> {
-        let streams = self.streams(0)?;
-        let stream = &streams[chance.below(streams.len())];
-        let at = match fault {
+        let (at, stream) = match fault {
             Fault::NatsStopped | Fault::NatsKilled | Fault::NatsWiped => {
-                chance.below(self.servers.len())
+                (chance.below(self.servers.len()), String::new())
             }
-            _ => self.leader(0, stream).ok_or_else(|| Error::new("a stream has no leader"))?,
+            _ => self.any_leader(chance)?,
         };
-        say(format!("chaos: {fault:?}, server {at}, stream {stream}"));
+        say(format!("chaos: {fault:?}, server {at} {stream}"));
         match fault {
             Fault::NatsStopped => {
                 self.signal(at, Signal::STOP);
@@ -138,6 +136,19 @@ impl NatsServers {
         }
         let answer = self.servers[asked].ask(&format!("STREAM.INFO.{stream}")).ok()?;
         (0..self.servers.len()).find(|&at| answer["cluster"]["leader"] == name(at))
+    }
+
+    /// A server that leads a stream, and which. It may be about to be another.
+    fn any_leader(&self, chance: &mut Chance) -> Result<(usize, String), Error> {
+        self.until("the streams have leaders", |all| {
+            all.streams(0).is_ok_and(|streams| {
+                !streams.is_empty() && streams.iter().all(|of| all.leader(0, of).is_some())
+            })
+        })?;
+        let mut streams = self.streams(0)?;
+        let stream = streams.swap_remove(chance.below(streams.len()));
+        let leader = self.leader(0, &stream);
+        Ok((leader.ok_or_else(|| Error::new("a stream has lost its leader"))?, stream))
     }
 
     /// Whether all servers have all of every stream.
