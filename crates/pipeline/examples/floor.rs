@@ -55,6 +55,17 @@ impl Handler for Generator {
         self.send(cx, conn);
     }
 
+    fn on_connect_failed(
+        &mut self,
+        _: &mut Context<()>,
+        _: ConnId,
+        (): (),
+        error: &std::io::Error,
+    ) {
+        eprintln!("no server: {error}; start one, or give its address");
+        std::process::exit(1);
+    }
+
     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
         if let Some(answer_bytes) = self.bare {
             let before = self.bytes / answer_bytes;

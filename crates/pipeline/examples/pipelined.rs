@@ -3,8 +3,8 @@ use dunlin_net::{Context, EventLoop, LoopConfig};
 use dunlin_pipeline::{
     Caller, Client, ClientConfig, Depth, HostConfig, Outcome, Request, RequestId, Requests,
 };
-
-struct Tally(usize);
+#[derive(Default)]
+struct Tally(usize, Option<String>);
 impl Caller for Tally {
     type Data = ();
 
@@ -13,12 +13,12 @@ impl Caller for Tally {
         _: &mut Context<()>,
         _: &mut Requests<'_>,
         _: RequestId,
-        tag: u64,
+        _: u64,
         end: &Outcome<'_>,
     ) {
         match end {
             Outcome::Answered(answer) if answer.status == 200 => self.0 += 1,
-            end => println!("{tag}: {end}"),
+            end => _ = self.1.get_or_insert_with(|| end.to_string()),
         }
     }
     fn on_idle(&mut self, cx: &mut Context<()>, _: &mut Requests<'_>) {
@@ -29,11 +29,12 @@ impl Caller for Tally {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::args().nth(1).unwrap_or("http://127.0.0.1:8000".to_owned());
-    let mut client = Client::new(ClientConfig::default(), Tally(0));
+    let mut client = Client::new(ClientConfig::default(), Tally::default());
     let config = HostConfig { connections: 2, depth: Depth::Fixed(50), ..HostConfig::default() };
     let mut requests = client.requests();
     let host = requests.host(&url, config)?;
     let get = requests.prepare(host, &Request::get("/"));
     (0..1000).try_for_each(|tag| requests.send(host, &get, tag).map(drop))?;
-    Ok(EventLoop::new(LoopConfig::default())?.run(&mut client)?)
+    EventLoop::new(LoopConfig::default())?.run(&mut client)?;
+    client.caller().1.take().map_or(Ok(()), |first| Err(format!("the first other: {first}").into()))
 }

@@ -13,9 +13,9 @@ mod window;
 
 pub use budget::Budget;
 pub use client::{
-    BodyMode, Call, Caller, Client, ClientConfig, Depth, Effect, ErrorKind, HostConfig, HostId,
-    Outcome, Prepared, Request, RequestError, RequestId, Requests, Response, ResponseView, Result,
-    SendError, ThreadedClient, UrlError,
+    BodyMode, Call, Caller, Client, ClientConfig, Depth, Effect, ErrorKind, HostConfig, HostError,
+    HostId, Outcome, Prepared, Request, RequestError, RequestId, Requests, Response, ResponseView,
+    Result, SendError, ThreadedClient, UrlError,
 };
 pub use connection::{Close, Connection, ConnectionLimits, Progress, ReplayDecision, Sink};
 pub use copies::Copies;
@@ -24,3 +24,6 @@ pub use in_flight::InFlight;
 pub use kind::Kind;
 pub use protocol_error::ProtocolError;
 pub use window::{Window, WindowConfig};
+
+/// The event loop that a [`Client`] is part of, in the version that it takes.
+pub use dunlin_net as net;

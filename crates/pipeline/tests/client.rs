@@ -10,8 +10,8 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 
 use dunlin_pipeline::{
-    BodyMode, ClientConfig, Depth, Effect, HostConfig, Request, SendError, ThreadedClient,
-    WindowConfig,
+    BodyMode, Client, ClientConfig, Depth, Effect, ErrorKind, HostConfig, HostError, Request,
+    SendError, ThreadedClient, WindowConfig,
 };
 use support::{Conversation, End, ask, serve, serve_many};
 
@@ -541,6 +541,41 @@ fn a_threaded_client_asks_for_other_threads_and_reports_once() {
 }
 
 #[test]
+fn a_host_of_another_client_is_refused() {
+    let mut other = Client::new(ClientConfig::default(), support::Nobody);
+    other.requests().host("http://127.0.0.1:1", one(1)).unwrap();
+    let foreign = other.requests().host("http://127.0.0.1:2", one(1)).unwrap();
+    let request = other.requests().prepare(foreign, &Request::get("/"));
+
+    let mut client = Client::new(ClientConfig::default(), support::Nobody);
+    let mut requests = client.requests();
+    requests.host("http://127.0.0.1:1", one(1)).unwrap();
+    assert_eq!(requests.send(foreign, &request, 0), Err(SendError::UnknownHost));
+    assert_eq!((requests.queued(foreign), requests.budget(foreign)), (0, None));
+    requests.remove(foreign);
+
+    let threaded = ThreadedClient::start(ClientConfig::default(), 3).unwrap();
+    let (done, ended) = std::sync::mpsc::channel();
+    threaded.send(foreign, request, move |end| done.send(end).unwrap()).unwrap();
+    let error = ended.recv_timeout(support::TIMEOUT).unwrap().unwrap_err();
+    assert!(matches!(error.kind, ErrorKind::UnknownHost), "{error}");
+}
+
+#[test]
+fn a_threaded_client_whose_thread_panicked_takes_no_host() {
+    let client = ThreadedClient::start(ClientConfig::default(), 3).unwrap();
+    let host = client.host("http://127.0.0.1:1", HostConfig { connect_attempts: 1, ..one(1) });
+    let request = client.prepare(host.unwrap(), &Request::get("/"));
+    client.send(host.unwrap(), request, |_| panic!("a fault of the caller")).unwrap();
+    // The thread ends with the request; until then it takes hosts.
+    while client.host("http://127.0.0.1:1", one(1)).is_ok() {
+        std::thread::yield_now();
+    }
+    let error = client.host("http://127.0.0.1:1", one(1)).unwrap_err();
+    assert_eq!(error, HostError::Ended);
+}
+
+#[test]
 fn a_threaded_client_that_is_dropped_ends_what_is_outstanding() {
     let addr = serve(|_, mut conversation| while conversation.hears().is_some() {});
     let client = ThreadedClient::start(ClientConfig::default(), 3).unwrap();
@@ -551,7 +586,7 @@ fn a_threaded_client_that_is_dropped_ends_what_is_outstanding() {
         let done = done.clone();
         client.send(host, request.clone(), move |delivery| done.send(delivery).unwrap()).unwrap();
     }
-    assert_eq!(client.send(host, request, |_| panic!("refused")), Err(SendError::Full));
+    assert_eq!(client.send(host, request, |_| panic!("refused")), Err(SendError::Outstanding));
     drop(client);
     let ends: Vec<_> = ended.try_iter().collect();
     assert_eq!(ends.len(), 3);
@@ -619,14 +654,29 @@ fn the_example_is_short_and_does_what_it_says() {
             }
         }
     });
-    // Cargo builds the examples of a package with its tests, beside them.
+    let output = example("pipelined", &url(addr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1000 answered with 200\n");
+    assert!(output.status.success());
+}
+
+#[test]
+fn examples_without_a_server_say_so_in_a_sentence_and_fail() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (name, argument) in [("pipelined", url(nobody)), ("floor", nobody.to_string())] {
+        let output = example(name, &argument);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{name}: {error}");
+        assert!(error.contains("refused") && error.lines().count() == 1, "{name}: {error}");
+    }
+}
+
+/// Cargo builds the examples of a package with its tests, beside them.
+fn example(name: &str, argument: &str) -> std::process::Output {
     let mut path = std::env::current_exe().unwrap();
     path.pop();
     path.pop();
-    path.extend(["examples", "pipelined"]);
-    let output =
-        std::process::Command::new(&path).arg(url(addr)).output().unwrap_or_else(|error| {
-            panic!("{}: {error}; cargo test builds it unless given --test", path.display())
-        });
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "1000 answered with 200\n");
+    path.extend(["examples", name]);
+    std::process::Command::new(&path).arg(argument).output().unwrap_or_else(|error| {
+        panic!("{}: {error}; cargo test builds it unless given --test", path.display())
+    })
 }

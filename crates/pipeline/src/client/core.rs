@@ -87,7 +87,7 @@ impl Core {
         if self.closing {
             return Err(SendError::Closing);
         }
-        let host = &mut self.hosts[host_id.0 as usize];
+        let host = self.hosts.get_mut(host_id.0 as usize).ok_or(SendError::UnknownHost)?;
         if host.removed {
             return Err(SendError::Closing);
         }
@@ -236,7 +236,8 @@ impl Core {
     }
 }
 
-/// Adds hosts and sends requests, from any method of the caller.
+/// Adds hosts and sends requests, from any method of the caller. An id that names none of the client's hosts has nothing
+/// queued and no budget, and cannot be sent to; rendering for it panics.
 #[derive(Debug)]
 pub struct Requests<'a> {
     pub(crate) core: &'a mut Core,
@@ -263,21 +264,33 @@ impl Requests<'_> {
     /// Removes a host. Its queued requests end as [`ErrorKind::Removed`], requests in flight end as usual, and its connections close
     /// after their last answer. The id becomes invalid, and another host may get it.
     pub fn remove(&mut self, host: HostId) {
-        let removed = &mut self.core.hosts[host.0 as usize].removed;
-        if !std::mem::replace(removed, true) {
+        let Some(known) = self.core.hosts.get_mut(host.0 as usize) else { return };
+        if !std::mem::replace(&mut known.removed, true) {
             self.core.end_queue(host, &ErrorKind::Removed);
             self.core.mark(host);
         }
     }
 
     /// Renders a request for a host, to be sent as often as wanted.
+    ///
+    /// # Panics
+    ///
+    /// If the client has no such host.
     pub fn prepare(&self, host: HostId, request: &Request<'_>) -> Prepared {
-        Prepared::new(&self.core.hosts[host.0 as usize].url.authority, request)
+        Prepared::new(&self.host_of(host).expect(HostId::FOREIGN).url.authority, request)
     }
 
     /// The same request for another host than the one that it was rendered for.
+    ///
+    /// # Panics
+    ///
+    /// If the client has no such host.
     pub fn prepare_again(&self, host: HostId, request: &Prepared) -> Prepared {
-        request.for_authority(&self.core.hosts[host.0 as usize].url.authority)
+        request.for_authority(&self.host_of(host).expect(HostId::FOREIGN).url.authority)
+    }
+
+    fn host_of(&self, host: HostId) -> Option<&Host> {
+        self.core.hosts.get(host.0 as usize)
     }
 
     /// Sends a request at the end of this turn, or when there is room on a connection. `tag` comes back with the
@@ -286,7 +299,7 @@ impl Requests<'_> {
     /// # Errors
     ///
     /// [`SendError::Full`] when the queue of the host is full, [`SendError::Closing`] after
-    /// [`Client::shutdown`](crate::Client::shutdown).
+    /// [`Client::shutdown`](crate::Client::shutdown), [`SendError::UnknownHost`] when the client has no such host.
     pub fn send(
         &mut self,
         host: HostId,
@@ -298,7 +311,7 @@ impl Requests<'_> {
 
     /// What a request that was not taken is to somebody who waits for an outcome.
     pub(crate) fn send_error(&self, host: HostId, error: SendError) -> RequestError {
-        let host = Arc::clone(&self.core.hosts[host.0 as usize].name);
+        let host = self.host_of(host).map_or_else(Arc::default, |host| Arc::clone(&host.name));
         RequestError { host, request: RequestId(0), kind: error.into(), effect: Effect::None }
     }
 
@@ -309,12 +322,12 @@ impl Requests<'_> {
 
     /// Requests of a host that are queued.
     pub fn queued(&self, host: HostId) -> usize {
-        self.core.hosts[host.0 as usize].queue.len()
+        self.host_of(host).map_or(0, |host| host.queue.len())
     }
 
     /// How many requests the host takes on one connection, if that is known.
     pub fn budget(&self, host: HostId) -> Option<u64> {
-        self.core.hosts[host.0 as usize].budget.limit()
+        self.host_of(host)?.budget.limit()
     }
 }
 

@@ -2,7 +2,8 @@
 
 /// Forwards to a [`Client`](crate::Client) in a field of a [`Handler`](dunlin_net::Handler) what concerns its connections,
 /// in the `impl` of that handler. The client ignores what is not its own, so both live on one loop. A handler that
-/// defines one of these methods itself names the others by hand.
+/// defines one of these methods itself names the others by hand, and forwards all of them for every connection that is
+/// not its own: [`Client::owns`](crate::Client::owns) knows a connection only once its `on_connect` was forwarded.
 ///
 /// ```
 /// use dunlin_net::http::{Request, Response};
@@ -49,76 +50,72 @@ macro_rules! forward_to_client {
     ($client:ident) => {
         fn on_connect(
             &mut self,
-            cx: &mut ::dunlin_net::Context<Self::Data>,
-            conn: ::dunlin_net::ConnId,
+            cx: &mut $crate::net::Context<Self::Data>,
+            conn: $crate::net::ConnId,
         ) {
-            ::dunlin_net::Handler::on_connect(&mut self.$client, cx, conn);
+            $crate::net::Handler::on_connect(&mut self.$client, cx, conn);
         }
 
         fn on_connect_failed(
             &mut self,
-            cx: &mut ::dunlin_net::Context<Self::Data>,
-            conn: ::dunlin_net::ConnId,
+            cx: &mut $crate::net::Context<Self::Data>,
+            conn: $crate::net::ConnId,
             data: Self::Data,
             error: &::std::io::Error,
         ) {
-            ::dunlin_net::Handler::on_connect_failed(&mut self.$client, cx, conn, data, error);
+            $crate::net::Handler::on_connect_failed(&mut self.$client, cx, conn, data, error);
         }
 
         fn on_data(
             &mut self,
-            cx: &mut ::dunlin_net::Context<Self::Data>,
-            conn: ::dunlin_net::ConnId,
+            cx: &mut $crate::net::Context<Self::Data>,
+            conn: $crate::net::ConnId,
             bytes: &[u8],
         ) {
-            ::dunlin_net::Handler::on_data(&mut self.$client, cx, conn, bytes);
+            $crate::net::Handler::on_data(&mut self.$client, cx, conn, bytes);
         }
 
-        fn on_eof(
-            &mut self,
-            cx: &mut ::dunlin_net::Context<Self::Data>,
-            conn: ::dunlin_net::ConnId,
-        ) {
-            ::dunlin_net::Handler::on_eof(&mut self.$client, cx, conn);
+        fn on_eof(&mut self, cx: &mut $crate::net::Context<Self::Data>, conn: $crate::net::ConnId) {
+            $crate::net::Handler::on_eof(&mut self.$client, cx, conn);
         }
 
         fn on_close(
             &mut self,
-            cx: &mut ::dunlin_net::Context<Self::Data>,
-            conn: ::dunlin_net::ConnId,
+            cx: &mut $crate::net::Context<Self::Data>,
+            conn: $crate::net::ConnId,
             data: Self::Data,
-            reason: ::dunlin_net::CloseReason,
+            reason: $crate::net::CloseReason,
         ) {
-            ::dunlin_net::Handler::on_close(&mut self.$client, cx, conn, data, reason);
+            $crate::net::Handler::on_close(&mut self.$client, cx, conn, data, reason);
         }
 
         fn on_writable(
             &mut self,
-            cx: &mut ::dunlin_net::Context<Self::Data>,
-            conn: ::dunlin_net::ConnId,
+            cx: &mut $crate::net::Context<Self::Data>,
+            conn: $crate::net::ConnId,
         ) {
-            ::dunlin_net::Handler::on_writable(&mut self.$client, cx, conn);
+            $crate::net::Handler::on_writable(&mut self.$client, cx, conn);
         }
 
         fn on_deadline(
             &mut self,
-            cx: &mut ::dunlin_net::Context<Self::Data>,
-            conn: ::dunlin_net::ConnId,
+            cx: &mut $crate::net::Context<Self::Data>,
+            conn: $crate::net::ConnId,
         ) {
-            ::dunlin_net::Handler::on_deadline(&mut self.$client, cx, conn);
+            $crate::net::Handler::on_deadline(&mut self.$client, cx, conn);
         }
 
         fn on_timer(
             &mut self,
-            cx: &mut ::dunlin_net::Context<Self::Data>,
-            timer: ::dunlin_net::TimerId,
+            cx: &mut $crate::net::Context<Self::Data>,
+            timer: $crate::net::TimerId,
             data: u64,
         ) {
-            ::dunlin_net::Handler::on_timer(&mut self.$client, cx, timer, data);
+            $crate::net::Handler::on_timer(&mut self.$client, cx, timer, data);
         }
 
-        fn on_tick(&mut self, cx: &mut ::dunlin_net::Context<Self::Data>) {
-            ::dunlin_net::Handler::on_tick(&mut self.$client, cx);
+        fn on_tick(&mut self, cx: &mut $crate::net::Context<Self::Data>) {
+            $crate::net::Handler::on_tick(&mut self.$client, cx);
         }
     };
 }

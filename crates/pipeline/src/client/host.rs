@@ -8,9 +8,14 @@ use dunlin_net::{ConnId, Url};
 use super::config::{Depth, HostConfig};
 use crate::{Budget, Window};
 
-/// Names a host of one client.
+/// Names a host of one client. To another client it names one of its own hosts, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostId(pub(crate) u32);
+
+impl HostId {
+    /// What an id that names no host of the client panics with.
+    pub(crate) const FOREIGN: &str = "a host of this client";
+}
 
 #[derive(Debug)]
 pub(crate) struct Host {

@@ -24,7 +24,7 @@ pub use core::Requests;
 pub use host::HostId;
 pub use outcome::{Effect, ErrorKind, Outcome, RequestError, ResponseView};
 pub use request::{BodyMode, Prepared, Request, RequestId, SendError};
-pub use threaded::{Call, Response, Result, ThreadedClient};
+pub use threaded::{Call, HostError, Response, Result, ThreadedClient};
 
 use self::core::{Core, Entry, WATCH_MS};
 use crate::{Head, Progress, ProtocolError, ReplayDecision};
@@ -141,7 +141,8 @@ impl<C: Caller> Client<C> {
         Requests { core: &mut self.core }
     }
 
-    /// Whether a connection is one of the client's.
+    /// Whether a connection is one of the client's and open. One that is being opened is not yet known by its id: its
+    /// `on_connect` and `on_connect_failed` are to be forwarded although this is false.
     pub fn owns(&self, conn: ConnId) -> bool {
         self.core.owns(conn)
     }

@@ -118,8 +118,16 @@ pub enum ErrorKind {
     #[error("no answer within answer_timeout_ms; raise it, or look why the server is slow")]
     AnswerTimeout,
     /// The queue of the host was full.
-    #[error("the host's queue is full; send less, or raise queue_max")]
+    #[error("the host's queue is full; send less, or raise queue_max or queue_bytes_max")]
     QueueFull,
+    /// As many requests as a [`ThreadedClient`](crate::ThreadedClient) takes had not ended.
+    #[error(
+        "outstanding_max requests have not ended; send it again when one has, or raise outstanding_max"
+    )]
+    Outstanding,
+    /// The client has no such host.
+    #[error("the client has no such host; take the id from the client that sends")]
+    UnknownHost,
     /// It did not leave within `queue_timeout_ms`.
     #[error("it did not leave within queue_timeout_ms; send less, or raise connections or depth")]
     QueueTimeout,
@@ -152,6 +160,8 @@ impl From<SendError> for ErrorKind {
     fn from(error: SendError) -> ErrorKind {
         match error {
             SendError::Full => ErrorKind::QueueFull,
+            SendError::Outstanding => ErrorKind::Outstanding,
+            SendError::UnknownHost => ErrorKind::UnknownHost,
             SendError::Closing => ErrorKind::Shutdown,
         }
     }

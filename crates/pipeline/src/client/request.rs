@@ -151,10 +151,18 @@ impl fmt::Display for RequestId {
 pub enum SendError {
     /// The host's queue holds `queue_max` requests or `queue_bytes_max` bytes.
     /// [`Caller::on_room`](crate::Caller::on_room) follows.
-    #[error("the host's queue is full; wait for on_room, or raise queue_max")]
+    #[error("the host's queue is full; wait for on_room, or raise queue_max or queue_bytes_max")]
     Full,
+    /// As many requests as a [`ThreadedClient`](crate::ThreadedClient) takes have not ended.
+    #[error(
+        "outstanding_max requests have not ended; send it again when one has, or raise outstanding_max"
+    )]
+    Outstanding,
+    /// The client has no such host.
+    #[error("the client has no such host; take the id from the client that sends")]
+    UnknownHost,
     /// The client is shutting down, or the host was [removed](crate::Requests::remove).
-    #[error("the client is shutting down, or the host was removed")]
+    #[error("the client is shutting down, or the host was removed; send it to another")]
     Closing,
 }
 

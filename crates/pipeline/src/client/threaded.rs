@@ -43,6 +43,18 @@ pub type Result<T> = std::result::Result<T, RequestError>;
 
 type Done = Box<dyn FnOnce(Result<Response>) + Send>;
 
+/// Why a [`ThreadedClient`] takes no host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// What is wrong with its URL.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The client's thread has ended: its event loop failed, or a `done` panicked.
+    #[error("the client's thread has ended; let no `done` panic, and start another client")]
+    Ended,
+}
+
 /// A [`Client`] in a thread of its own. A request is [sent](ThreadedClient::send) with what to do when it has ended, or
 /// [called](ThreadedClient::call) for a future. Dropping the client ends what is outstanding as [`Client::shutdown`] does.
 ///
@@ -65,7 +77,7 @@ pub struct ThreadedClient {
     /// Requests taken and not ended; the queue into the thread has no other bound.
     outstanding: Arc<AtomicUsize>,
     outstanding_max: usize,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// The caller of the thread's client: what to do with each request, by its tag.
@@ -93,11 +105,20 @@ impl ThreadedClient {
         let (remote, inbox) = dunlin_net::remote_pair()?;
         let deliveries =
             Deliveries { outstanding: Arc::clone(&outstanding), ..Deliveries::default() };
+        let (begun, begins) = mpsc::channel();
         let thread =
             std::thread::Builder::new().name("http-client".to_owned()).spawn(move || {
-                let mut event_loop = EventLoop::with_inbox(LoopConfig::default(), inbox)?;
-                event_loop.run(&mut Client::new(config, deliveries))
+                let event_loop = EventLoop::with_inbox(LoopConfig::default(), inbox);
+                let mut event_loop = match event_loop {
+                    Ok(event_loop) => event_loop,
+                    Err(error) => return drop(begun.send(Err(error))),
+                };
+                // Whoever starts it waits for this word.
+                let _ = begun.send(Ok(()));
+                // The loop ends when the client is dropped, or fails and is missed by the next who asks for it.
+                let _ = event_loop.run(&mut Client::new(config, deliveries));
             })?;
+        begins.recv().unwrap_or_else(|_| Err(io::Error::other("the client's thread panicked")))?;
         let (hosts, thread) = (Mutex::default(), Some(thread));
         Ok(ThreadedClient { remote, hosts, outstanding, outstanding_max, thread })
     }
@@ -106,33 +127,37 @@ impl ThreadedClient {
     ///
     /// # Errors
     ///
-    /// [`UrlError`].
-    pub fn host(&self, url: &str, config: HostConfig) -> std::result::Result<HostId, UrlError> {
+    /// [`HostError`].
+    pub fn host(&self, url: &str, config: HostConfig) -> std::result::Result<HostId, HostError> {
         let parsed: Url = url.parse()?;
         let (reply, added) = mpsc::channel();
         let (url, mut hosts) = (url.to_owned(), self.lock_hosts());
         let _ = self.remote.run(move |client, _| {
             let _ = reply.send(client.requests().host(&url, config));
         });
-        // The thread lives as long as this handle; one that panicked knows no host.
-        let id = added.recv().unwrap_or(Err(UrlError::Host))?;
+        let id = added.recv().map_err(|_| HostError::Ended)??;
         hosts.truncate(id.0 as usize);
         hosts.push(parsed);
         Ok(id)
     }
 
     /// Renders a request for a host, to be sent as often as wanted.
+    ///
+    /// # Panics
+    ///
+    /// If this client has no such host.
     pub fn prepare(&self, host: HostId, request: &Request<'_>) -> Prepared {
-        let hosts = self.lock_hosts();
-        Prepared::new(hosts.get(host.0 as usize).map_or("", |url| &url.authority), request)
+        let authority = self.lock_hosts().get(host.0 as usize).map(|url| url.authority.clone());
+        Prepared::new(&authority.expect(HostId::FOREIGN), request)
     }
 
     /// Sends a request. `done` is called once, in the client's thread, when it has ended; it must not block there.
     ///
     /// # Errors
     ///
-    /// [`SendError::Full`] while `outstanding_max` requests are outstanding, [`SendError::Closing`] when the thread is
-    /// gone. `done` is then not called.
+    /// [`SendError::Outstanding`] while `outstanding_max` requests are outstanding, [`SendError::Closing`] when the thread
+    /// is gone. `done` is then not called. It is called with the error if the queue of the host is full, or if this client
+    /// has no such host.
     pub fn send(
         &self,
         host: HostId,
@@ -142,7 +167,7 @@ impl ThreadedClient {
         let taken = self.outstanding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
             (taken < self.outstanding_max).then_some(taken + 1)
         });
-        taken.map_err(|_| SendError::Full)?;
+        taken.map_err(|_| SendError::Outstanding)?;
         let sent = self.remote.run(move |client, _| {
             let tag = client.caller().keep(Box::new(done));
             let mut requests = client.requests();
@@ -159,6 +184,10 @@ impl ThreadedClient {
 
     /// Sends a request and returns a future of its answer, for any runtime. A future that is dropped does not take the
     /// request back.
+    ///
+    /// # Panics
+    ///
+    /// If this client has no such host.
     pub fn call(&self, host: HostId, request: &Request<'_>) -> Call {
         let state = Arc::new(Mutex::new(CallState::Waiting(None)));
         let done = Arc::clone(&state);

@@ -41,6 +41,23 @@ impl End {
     }
 }
 
+/// Takes outcomes and does nothing.
+pub struct Nobody;
+
+impl Caller for Nobody {
+    type Data = ();
+
+    fn on_outcome(
+        &mut self,
+        _: &mut Context<()>,
+        _: &mut Requests<'_>,
+        _: RequestId,
+        _: u64,
+        _: &Outcome<'_>,
+    ) {
+    }
+}
+
 /// Writes down outcomes, and sends the rest of what it has whenever there is room.
 pub struct Notes {
     pub ends: Vec<(u64, End)>,
