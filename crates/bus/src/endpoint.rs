@@ -278,7 +278,6 @@ impl<T> Endpoint<T> {
 
     /// An endpoint whose edge was [`Full`](SendError::Full) and has room again. Reported once for
     /// any number of refusals; it wakes a sleeper like a message does. Calling it is optional.
-    ///
     #[inline]
     pub fn poll_room(&mut self) -> Option<usize> {
         self.room |= self.shared.ports[self.index].take_room();

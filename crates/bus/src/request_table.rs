@@ -52,7 +52,7 @@ impl<C> fmt::Debug for TableFull<C> {
 
 impl<C> fmt::Display for TableFull<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("as many requests as allowed await their reply")
+        f.write_str("pending_max requests await their reply; wait for one, or raise pending_max")
     }
 }
 

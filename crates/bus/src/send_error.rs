@@ -56,8 +56,11 @@ impl<T> SendError<T> {
 impl<T> fmt::Display for SendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SendError::Full { to, .. } => write!(f, "the edge to endpoint {to} is full"),
-            SendError::Closed { to, .. } => write!(f, "endpoint {to} is gone"),
+            SendError::Full { to, .. } => write!(
+                f,
+                "the edge to endpoint {to} is full; wait for poll_room, or raise ring_slots"
+            ),
+            SendError::Closed { to, .. } => write!(f, "endpoint {to} is gone; send it to another"),
             SendError::Unknown { to, .. } => write!(f, "the mesh has no endpoint {to}"),
         }
     }

@@ -1,9 +1,8 @@
 //! A WebSocket client, beside the example `websocket`: `clients [URL]`.
-
-use std::io;
+use std::{fmt, io};
 
 use dunlin_net::websocket::{Message, NewHandshake};
-use dunlin_net::{CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig};
+use dunlin_net::*;
 
 struct Clients;
 impl Handler for Clients {
@@ -11,23 +10,25 @@ impl Handler for Clients {
     fn on_websocket(&mut self, cx: &mut Context<()>, conn: ConnId, _: Option<&str>) {
         cx.ws_send_text(conn, "hello, yourself").expect("nothing was sent before");
     }
-
     fn on_message(&mut self, cx: &mut Context<()>, conn: ConnId, message: Message<'_>) {
         println!("websocket: {}", message.text().unwrap_or_default());
         cx.ws_close(conn, 1000, "").expect("it is open");
     }
-
     fn on_connect_failed(&mut self, _: &mut Context<()>, _: ConnId, (): (), error: &io::Error) {
-        eprintln!("no server: {error}; start the example `websocket` first");
-        std::process::exit(1);
+        fail(error);
     }
-
+    fn on_protocol_error(&mut self, _: &mut Context<()>, _: ConnId, error: &ProtocolError) {
+        fail(error);
+    }
     fn on_close(&mut self, cx: &mut Context<()>, _: ConnId, _: (), why: CloseReason) {
         println!("{why}");
         cx.stop();
     }
 }
-
+fn fail(error: impl fmt::Display) -> ! {
+    eprintln!("no server of WebSockets: {error}; start the example `websocket` first");
+    std::process::exit(1)
+}
 fn main() -> io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:7002".to_owned());
     let url = if addr.contains("://") { addr } else { format!("ws://{addr}") };

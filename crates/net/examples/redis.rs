@@ -1,14 +1,11 @@
 //! A Redis client on the loop: counts, subscribes, publishes to itself. Waits for a server that comes later.
 
 use dunlin_net::redis::{Client, ClientConfig, Received};
-use dunlin_net::{CloseReason, ConnId, Context, EventLoop, Handler, LoopConfig, TimerId};
+use dunlin_net::{ConnId, Context, EventLoop, Handler, LoopConfig, forward_to_redis};
 
 struct Counter(Client);
 impl Handler for Counter {
     type Data = ();
-    fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
-        self.0.handle_connect(cx, conn);
-    }
     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
         self.0.handle_data(cx, conn, bytes, |_, cx, received| match received {
             Received::Reply(token, reply) => println!("{token}: {reply:?}"),
@@ -16,17 +13,19 @@ impl Handler for Counter {
             Received::Push(_) | Received::Ready => {}
         });
     }
-    fn on_connect_failed(&mut self, cx: &mut Context<()>, conn: ConnId, _: (), e: &std::io::Error) {
-        eprintln!("no Redis ({e}); trying again");
-        self.0.handle_connect_failed(cx, conn, e);
+
+    fn on_tick(&mut self, _: &mut Context<()>) {
+        while let Some(lost) = self.0.poll_lost() {
+            println!("{}: the connection broke; it may have been carried out", lost.token);
+        }
+        if let Some(error) = self.0.last_error() {
+            eprintln!("no Redis ({error}); trying again");
+        }
     }
-    fn on_close(&mut self, cx: &mut Context<()>, conn: ConnId, _: (), _: CloseReason) {
-        self.0.handle_close(cx, conn);
-    }
-    fn on_timer(&mut self, cx: &mut Context<()>, timer: TimerId, _: u64) {
-        self.0.handle_timer(cx, timer);
-    }
+
+    forward_to_redis!(0);
 }
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:6379".to_owned());
     let mut redis = Client::new(ClientConfig::new(addr.parse()?));

@@ -18,8 +18,8 @@ pub use timeout::TimeoutMs;
 pub use core::{
     Admit, BeginTlsError, ClientTls, CloseReason, ConnId, ConnectConfig, Context, Descriptors,
     EventLoop, Exit, Handler, Inbox, Interest, Limits, ListenConfig, ListenerId, LoopConfig,
-    LoopGone, ProtocolError, Ready, Remote, ResolveError, Role, Server, ServerAddr, ServerTls,
-    Sleep, Stats, TIME_SLICE_MAX, TimerId, Tls, Url, UrlError, WorkerConfig, Workers, WriteError,
-    free_heap_bytes, open_listener, pin, remote_pair, set_time_slice, spawn_workers, start,
-    start_with, trim_heap,
+    LoopGone, ProtocolError, Ready, Remote, ResolveError, Role, Server, ServerAddr, ServerConfig,
+    ServerTls, Sleep, Stats, TIME_SLICE_MAX, TimerId, Tls, Url, UrlError, WorkerConfig, Workers,
+    WriteError, free_heap_bytes, open_listener, pin, remote_pair, set_time_slice, spawn_workers,
+    start, start_with, trim_heap,
 };

@@ -19,11 +19,7 @@ struct Example {
 
 impl Example {
     fn run(name: &str, arguments: &[&str]) -> Example {
-        // Cargo builds the examples of a package with its tests, beside them.
-        let mut path: PathBuf = std::env::current_exe().unwrap();
-        path.pop();
-        path.pop();
-        path.extend(["examples", name]);
+        let path = path(name);
         let mut command = Command::new(&path);
         let mut child =
             command.args(arguments).stdout(Stdio::piped()).spawn().unwrap_or_else(|error| {
@@ -44,6 +40,15 @@ impl Example {
     fn ends(&mut self) {
         assert!(self.child.wait().unwrap().success());
     }
+}
+
+/// Cargo builds the examples of a package with its tests, beside them.
+fn path(name: &str) -> PathBuf {
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    path.extend(["examples", name]);
+    path
 }
 
 impl Drop for Example {
@@ -133,8 +138,21 @@ fn bus() {
 #[test]
 fn clients_without_a_server_say_so_and_fail() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut clients = Example::run("clients", &[&nobody.to_string()]);
-    assert!(!clients.child.wait().unwrap().success());
+    assert!(complaint("clients", &nobody.to_string()).contains("refused"));
+}
+
+#[test]
+fn clients_of_a_server_without_websockets_say_what_it_answered_and_fail() {
+    let mut hello = Example::run("hello_http", &["127.0.0.1:0"]);
+    let text = complaint("clients", &hello.addr());
+    assert!(text.contains("200") && text.contains("start the example"), "{text}");
+}
+
+/// What an example prints as its error; it must fail.
+fn complaint(name: &str, argument: &str) -> String {
+    let output = Command::new(path(name)).arg(argument).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
 }
 
 #[test]

@@ -15,7 +15,7 @@ use dunlin_net::http::{Request, Response};
 use dunlin_net::websocket::{Message, NewHandshake, Opcode, WebSocketConfig};
 use dunlin_net::{
     ClientTls, CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, Interest,
-    ListenConfig, ListenerId, LoopConfig, Ready, ResolveError, ServerTls, Tls, start,
+    ListenConfig, ListenerId, LoopConfig, Ready, ResolveError, ServerConfig, ServerTls, Tls, start,
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use support::{Peer, TIMEOUT};
@@ -337,7 +337,10 @@ impl Handler for Worker {
 
 #[test]
 fn workers_are_started_in_one_line() {
-    let server = start(2, anywhere(), &ListenConfig::http(), Worker).unwrap();
+    let event_loop = LoopConfig { connections_max: 100, ..LoopConfig::default() };
+    let config =
+        ServerConfig { event_loop, pin: true, ..ServerConfig::new(2, ListenConfig::http()) };
+    let server = start(anywhere(), config, Worker).unwrap();
     let mut heard = std::collections::BTreeSet::new();
     let begun = Instant::now();
     while heard.len() < 2 {
@@ -347,4 +350,13 @@ fn workers_are_started_in_one_line() {
     }
     server.stop();
     server.wait().unwrap();
+}
+
+#[test]
+fn a_server_that_is_dropped_has_ended() {
+    let server = start(anywhere(), ServerConfig::new(2, ListenConfig::http()), Worker).unwrap();
+    let (addr, remote) = (server.addr(), server.remotes()[0].clone());
+    drop(server);
+    assert!(remote.run(|_, _| ()).is_err(), "its loops are gone");
+    TcpListener::bind(addr).expect("and so are its listeners");
 }

@@ -374,12 +374,12 @@ impl Handler for Flood {
 
 /// Peers on a loop that may buffer little. One takes all of it.
 #[derive(Default)]
-struct Crowd {
+struct Waiters {
     refused: Option<ConnId>,
     events: usize,
 }
 
-impl Handler for Crowd {
+impl Handler for Waiters {
     type Data = ();
 
     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
@@ -406,20 +406,20 @@ fn who_is_refused_for_what_others_wait_for_is_notified_when_there_is_room() {
     let config = LoopConfig { buffered_bytes_max: 100_000, ..LoopConfig::default() };
     let mut listen = ListenConfig::tcp();
     listen.limits.output_bytes_max = usize::MAX;
-    let server = run_with(Crowd::default(), config, listen);
+    let server = run_with(Waiters::default(), config, listen);
     let mut greedy = server.connect();
     greedy.says("fill");
     server.until(|_, cx| cx.stats().refused_writes > 0);
     let mut modest = server.connect();
     modest.says("me too");
-    server.until(|crowd, _| crowd.refused.is_some());
+    server.until(|waiters, _| waiters.refused.is_some());
     // The greedy one reads at last; it ends with the server.
     let reader = std::thread::spawn(move || {
         let mut buffer = vec![0; 1 << 16];
         while matches!(greedy.stream.read(&mut buffer), Ok(1..)) {}
     });
     modest.hears(BLOCK);
-    assert_eq!(server.ask(|crowd, _| crowd.events), 1);
+    assert_eq!(server.ask(|waiters, _| waiters.events), 1);
     drop(server);
     reader.join().unwrap();
 }

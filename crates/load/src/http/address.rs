@@ -40,9 +40,11 @@ impl Address {
         let wrong = |why: &str| {
             Error::new(format!("{url}: {why}; give a URL such as http://127.0.0.1:8500/hello"))
         };
-        let parsed: Url = url.parse().map_err(|error: UrlError| match url.contains('@') {
-            true => wrong("there must be no user name; send it with -H 'Authorization: …'"),
-            false => wrong(&error.to_string()),
+        let parsed: Url = url.parse().map_err(|error: UrlError| match error {
+            UrlError::User => {
+                wrong("there must be no user name; send it with -H 'Authorization: …'")
+            }
+            error => wrong(&error.to_string()),
         })?;
         let dunlin_net::ServerAddr::Network { host, port } = parsed.server else {
             return Err(wrong("a socket of the file system is named with --unix-socket"));

@@ -369,7 +369,9 @@ impl<D> Context<D> {
         self.timers.arm(at_ms, Some(period_ms), Action::Notify(data))
     }
 
-    /// Calls a closure once, `delay_ms` milliseconds from now or at most one later.
+    /// Calls a closure once, `delay_ms` milliseconds from now or at most one later. The loop keeps the closure, and the
+    /// loop knows its connections, not its handler: what needs the handler's state is begun by [`Context::run_after`], and
+    /// done by `on_timer`. It is `Send` because a loop may be made in one thread and run in another.
     ///
     /// ```
     /// # fn example(cx: &mut dunlin_net::Context<()>, conn: dunlin_net::ConnId) {
@@ -392,6 +394,7 @@ impl<D> Context<D> {
     }
 
     /// Calls a closure every `period_ms` (at least 1) milliseconds, as [`Context::run_every`] calls `on_timer`.
+    /// What holds for the closure of [`Context::call_after`] holds for this one.
     pub fn call_every(
         &mut self,
         period_ms: u64,

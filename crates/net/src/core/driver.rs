@@ -4,8 +4,8 @@ use super::connection::{ConnId, Protocol};
 use super::context::Context;
 use super::handler::Handler;
 
-/// The protocols of a loop, plugged in below a [`Handler`]. The core knows of a protocol the two bytes in the record of a
-/// connection, and calls this when there are bytes, an end or a time-out to be judged by it.
+/// The protocols of a loop, plugged in below a [`Handler`]. The core keeps the state of a protocol, and calls this when there
+/// are bytes, an end or a time-out to be judged by it.
 pub(crate) trait Driver: Handler {
     /// Gives input to whatever the connection speaks. Returns the bytes consumed; the first `carried` have been seen
     /// before.

@@ -7,15 +7,19 @@ use std::{fmt, io};
 #[non_exhaustive]
 pub enum WriteError {
     /// No such connection any more, or it is being closed. Its `on_close` has been or will be called.
-    #[error("the connection is closed")]
+    #[error("the connection is closed; let go of its id")]
     Stale,
     /// The bytes would exceed `output_bytes_max` of the connection or `buffered_bytes_max` of the loop.
     /// Nothing was taken; `on_writable` follows when what is buffered has left.
-    #[error("the connection's output buffer is full")]
+    #[error(
+        "the output buffer is full; wait for on_writable, or raise output_bytes_max or buffered_bytes_max"
+    )]
     Full,
     /// Not at this point of this connection's protocol: an answer without a request outstanding, a
     /// WebSocket message on what is not a WebSocket.
-    #[error("the connection's protocol does not allow this now")]
+    #[error(
+        "the connection's protocol does not allow this now; answer each request once, and send messages by a WebSocket"
+    )]
     OutOfTurn,
 }
 
@@ -24,24 +28,25 @@ pub enum WriteError {
 #[non_exhaustive]
 pub enum BeginTlsError {
     /// No such connection any more, or it is being closed. Its `on_close` has been or will be called.
-    #[error("the connection is closed")]
+    #[error("the connection is closed; let go of its id")]
     Stale,
     /// It does not speak raw TCP, or TLS has begun already.
-    #[error("the connection's protocol does not allow TLS to begin now")]
+    #[error("TLS cannot begin now; it begins once, on a connection of raw TCP")]
     OutOfTurn,
     /// The peer has said more than the word by which TLS begins. Nobody knows who it was: it must not pass for what the
     /// peer says behind the handshake. Close the connection.
-    #[error("{0} unencrypted bytes came where TLS is to begin")]
+    #[error("{0} unencrypted bytes came where TLS is to begin; close the connection")]
     Unread(usize),
     /// Bytes written before wait for the socket; begin when they have left.
-    #[error("unencrypted bytes wait to be sent")]
+    #[error("unencrypted bytes wait to be sent; begin when they have left")]
     Unsent,
     /// `rustls` refuses the configuration.
     #[error("TLS: {0}")]
     Invalid(io::Error),
 }
 
-/// Why a connection ended. Handed to `on_close`, once for every connection that had its `on_open`.
+/// Why a connection ended. Handed to `on_close`, once for every connection that had its `on_open` or
+/// `on_connect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {

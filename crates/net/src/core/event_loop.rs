@@ -1,4 +1,4 @@
-//! The loop: wait for the kernel, hand out events, send what came of them.
+//! The loop: wait for the kernel, call the handler with events, send what came of them.
 
 use std::io;
 use std::time::Duration;

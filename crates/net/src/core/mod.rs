@@ -1,5 +1,8 @@
-//! The loop and its streams: connections as records, time as a wheel, listeners, connects, TLS. Of a protocol it knows
-//! the state in a record and the trait [`driver::Driver`].
+//! The loop and its streams: connections as records, time as a wheel, listeners, connects, TLS.
+//!
+//! What bytes mean is left to the protocols, by the trait [`driver::Driver`]. The core keeps for them what they remember: of
+//! an idle connection the state in its record, of one that is cut short a place in its [`spill`], and what all connections
+//! share in the [`context`]. So it knows their types, and its [`handler`] has a method for each of their events.
 
 pub(crate) mod close;
 pub(crate) mod coalesce;
@@ -46,7 +49,7 @@ pub use heap::{free_heap_bytes, trim_heap};
 pub use listener::open_listener;
 pub use remote::{Inbox, LoopGone, Remote, remote_pair};
 pub use resolver::ResolveError;
-pub use server::{Server, start, start_with};
+pub use server::{Server, ServerConfig, start, start_with};
 pub use stats::Stats;
 pub use time_slice::{TIME_SLICE_MAX, set_time_slice};
 pub use tls::{ClientTls, ServerTls, Tls};

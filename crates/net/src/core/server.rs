@@ -13,19 +13,42 @@ use super::listener::open_listener;
 use super::remote::{Remote, remote_pair};
 use super::worker::{Exit, WorkerConfig, Workers, spawn_workers};
 
-/// Workers that serve one address, each with a loop, a listener and a handler of its own. Dropping it stops them.
+/// How a [`Server`] serves. Workers with descriptor tables of their own are started by
+/// [`spawn_workers`](crate::spawn_workers), each with a listener that [`open_listener`] opens in it.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Threads, at least 1.
+    pub workers: usize,
+    /// What is spoken, and its bounds. `reuse_port` is set.
+    pub listen: ListenConfig,
+    /// Bounds of each worker's loop: connections, buffers, ticks.
+    pub event_loop: LoopConfig,
+    /// Run each worker on a core of its own, as far as there are as many.
+    pub pin: bool,
+}
+
+impl ServerConfig {
+    /// So many workers with the default bounds.
+    pub fn new(workers: usize, listen: ListenConfig) -> ServerConfig {
+        ServerConfig { workers, listen, event_loop: LoopConfig::default(), pin: false }
+    }
+}
+
+/// Workers that serve one address, each with a loop, a listener and a handler of its own. Dropping it stops them, and
+/// waits until they have ended: a turn of each loop.
+#[must_use = "a server that is dropped stops"]
 pub struct Server<H: Handler> {
     addr: SocketAddr,
     remotes: Vec<Remote<H>>,
     workers: Workers<io::Result<()>>,
 }
 
-/// Starts `workers` threads that serve `addr`; port 0 takes a free one. `handler` makes the handler of each worker, in its
+/// Starts threads that serve `addr`; port 0 takes a free one. `handler` makes the handler of each worker, in its
 /// thread, from its index. The kernel spreads connections over them (`SO_REUSEPORT`).
 ///
 /// ```no_run
 /// use dunlin_net::http::{Request, Response};
-/// use dunlin_net::{ConnId, Context, Handler, ListenConfig};
+/// use dunlin_net::{ConnId, Context, Handler, ListenConfig, ServerConfig};
 ///
 /// struct Hello(usize);
 ///
@@ -37,7 +60,8 @@ pub struct Server<H: Handler> {
 ///     }
 /// }
 ///
-/// dunlin_net::start(4, "127.0.0.1:8080".parse().unwrap(), &ListenConfig::http(), Hello)?.wait()?;
+/// let config = ServerConfig { pin: true, ..ServerConfig::new(4, ListenConfig::http()) };
+/// dunlin_net::start("127.0.0.1:8080".parse().unwrap(), config, Hello)?.wait()?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
@@ -45,12 +69,11 @@ pub struct Server<H: Handler> {
 ///
 /// Those of [`open_listener`] and of starting threads.
 pub fn start<H: Handler + 'static>(
-    workers: usize,
     addr: SocketAddr,
-    config: &ListenConfig,
+    config: ServerConfig,
     handler: impl Fn(usize) -> H + Send + Sync + 'static,
 ) -> io::Result<Server<H>> {
-    start_with(workers, addr, config, move |_, index| Ok(handler(index)))
+    start_with(addr, config, move |_, index| Ok(handler(index)))
 }
 
 /// As [`start`], where the handler of a worker needs the worker's loop to begin: to register a descriptor, to connect.
@@ -59,28 +82,29 @@ pub fn start<H: Handler + 'static>(
 ///
 /// As [`start`]. An error of `handler` ends its worker, and [`Server::wait`] returns it.
 pub fn start_with<H: Handler + 'static>(
-    workers: usize,
     addr: SocketAddr,
-    config: &ListenConfig,
+    config: ServerConfig,
     handler: impl Fn(&mut Context<H::Data>, usize) -> io::Result<H> + Send + Sync + 'static,
 ) -> io::Result<Server<H>> {
-    let config = ListenConfig { reuse_port: true, ..config.clone() };
+    let count = config.workers.max(1);
+    let listen = ListenConfig { reuse_port: true, ..config.listen };
     let (mut addr, mut remotes, mut places) = (addr, Vec::new(), Vec::new());
-    for _ in 0..workers.max(1) {
-        let listener = open_listener(addr, &config)?;
+    for _ in 0..count {
+        let listener = open_listener(addr, &listen)?;
         addr = listener.local_addr()?;
         let (remote, inbox) = remote_pair::<H>()?;
         remotes.push(remote);
         places.push(Some((listener, inbox)));
     }
     let places = Mutex::new(places);
-    let name = WorkerConfig { name: "worker".to_owned(), ..WorkerConfig::default() };
-    let workers = spawn_workers(workers.max(1), &name, move |index| {
+    let (pin, name) = (config.pin, "worker".to_owned());
+    let worker = WorkerConfig { pin, name, ..WorkerConfig::default() };
+    let workers = spawn_workers(count, &worker, move |index| {
         let place = places.lock().unwrap_or_else(PoisonError::into_inner)[index].take();
         let (listener, inbox) = place.ok_or(io::ErrorKind::AlreadyExists)?;
-        let mut event_loop = EventLoop::with_inbox(LoopConfig::default(), inbox)?;
+        let mut event_loop = EventLoop::with_inbox(config.event_loop.clone(), inbox)?;
         let mut handler = handler(event_loop.context(), index)?;
-        event_loop.context().adopt_listener(listener, &config)?;
+        event_loop.context().adopt_listener(listener, &listen)?;
         event_loop.run(&mut handler)
     })?;
     Ok(Server { addr, remotes, workers })
@@ -129,6 +153,7 @@ impl<H: Handler> Server<H> {
 impl<H: Handler> Drop for Server<H> {
     fn drop(&mut self) {
         self.stop();
+        while self.workers.wait().is_some() {}
     }
 }
 

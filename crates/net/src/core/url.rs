@@ -51,6 +51,11 @@ pub enum UrlError {
     /// No host, or one with bytes that hosts do not have.
     #[error("the URL has no valid host; write http://name:port, http://[::1]:port")]
     Host,
+    /// A user name before the host.
+    #[error(
+        "the URL has a user name, which is sent to nobody; send an Authorization header instead"
+    )]
+    User,
     /// No number from 1 to 65535 behind the colon.
     #[error("the port of the URL is no number from 1 to 65535")]
     Port,
@@ -78,6 +83,9 @@ impl FromStr for Url {
             })
             .ok_or(UrlError::Scheme)?;
         let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        if authority.contains('@') {
+            return Err(UrlError::User);
+        }
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => rest.split_once(']').ok_or(UrlError::Host)?,
             None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
@@ -143,7 +151,8 @@ mod tests {
             ("ftp://a", UrlError::Scheme),
             ("http://", UrlError::Host),
             ("http://a b", UrlError::Host),
-            ("http://u@a", UrlError::Host),
+            ("http://u@a", UrlError::User),
+            ("http://u:secret@a:80/x", UrlError::User),
             ("http://a:0", UrlError::Port),
             ("http://a:99999", UrlError::Port),
             ("http://[::1", UrlError::Host),

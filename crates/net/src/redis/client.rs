@@ -129,7 +129,8 @@ pub struct PubSubMessage<'a> {
 
 /// A Redis client that keeps itself connected: commands in their order, pipelined; subscriptions that survive a
 /// lost connection. Part of a [`Handler`](crate::Handler), which forwards what concerns its connection: `on_connect`,
-/// `on_data`, `on_writable`, `on_close`, `on_connect_failed` and `on_timer`, each to the `handle_*` of that name.
+/// `on_data`, `on_writable`, `on_close`, `on_connect_failed` and `on_timer`, each to the `handle_*` of that name;
+/// [`forward_to_redis`](crate::forward_to_redis) does so for all but `on_data`.
 ///
 /// Each command taken ends once: its reply comes from [`handle_data`](Client::handle_data) with its token, or the
 /// token comes from [`poll_lost`](Client::poll_lost): its connection broke, and nobody knows whether it was carried out.

@@ -3,6 +3,7 @@
 
 mod client;
 mod connection;
+mod forward;
 
 pub use client::{Client, ClientConfig, CommandError, LostCommand, PubSubMessage, Received};
 pub use connection::{Connection, Event, InvalidCommand};

@@ -3,14 +3,18 @@
 //! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds.
 
 mod http;
+mod redis;
 mod websocket;
 
 /// A target by the name of its corpus.
 pub type Target = fn(&[u8]);
 
 /// All targets: `fuzz/corpus/NAME` holds the seeds of each.
-pub const TARGETS: &[(&str, Target)] =
-    &[("net_http_server", http::server), ("net_websocket", websocket::connection)];
+pub const TARGETS: &[(&str, Target)] = &[
+    ("net_http_server", http::server),
+    ("net_redis", redis::connection),
+    ("net_websocket", websocket::connection),
+];
 
 /// Numbers that follow from the first byte of the input alone.
 struct Choices(u64);
