@@ -1,34 +1,41 @@
-//! Encrypts a Web Push message: `cargo run --example web_push SUBSCRIPTION MESSAGE` prints the request that carries it.
+//! Sends a message to a browser: `cargo run --example web_push KEY CONTACT SUBSCRIPTION MESSAGE` prints how it ended. `KEY` is
+//! the private key whose public one the page subscribed with, `SUBSCRIPTION` the JSON that the page got.
+//! A proxy is taken from `HTTPS_PROXY`.
 
 use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use dunlin_push::web_push::{Options, Subscription, Urgency, Vapid, WebPushRequest};
+use dunlin_push::web_push::{Options, Push, Subscription, Urgency, Vapid, WebPush, WebPushConfig};
+use dunlin_push::{Connect, Dialer, Origin, Outcome};
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let (Some(subscription), Some(message)) = (arguments.next(), arguments.next()) else {
-        return Err("name a subscription in JSON and a message".into());
+/// Connections to a browser's push service, by the proxy if there is one.
+fn dialer(origin: &str) -> Result<Dialer, Box<dyn Error>> {
+    let mut origin = Origin::new(origin.trim_start_matches("https://"), 443);
+    origin.proxy = std::env::var("HTTPS_PROXY").ok().map(|proxy| proxy.parse()).transpose()?;
+    Ok(Dialer::new(origin)?)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [key, contact, subscription, message] = &arguments[..] else {
+        return Err("write KEY CONTACT SUBSCRIPTION MESSAGE".into());
     };
-    let subscription = Subscription::from_json(&subscription)?;
-    // A key for this example; an application keeps one for good.
-    let mut vapid = Vapid::new(&URL_SAFE_NO_PAD.encode([7; 32]), "mailto:push@example.com")?;
-    let options = Options::new(3_600, Urgency::Normal);
-    let now_s = std::time::UNIX_EPOCH.elapsed()?.as_secs();
-    let request =
-        WebPushRequest::new(&subscription, message.as_bytes(), &options, &mut vapid, now_s)?;
-    let headers = request.headers.iter().map(|(name, value)| (*name, &**value));
-    let headers: serde_json::Map<_, _> =
-        headers.map(|(name, value)| (name.to_owned(), value.into())).collect();
-    println!(
-        "{}",
-        serde_json::json!({
-            "origin": request.origin,
-            "path": request.path,
-            "headers": headers,
-            "body": URL_SAFE_NO_PAD.encode(request.body),
-        })
-    );
-    Ok(())
+    let subscription = Subscription::from_json(subscription)?;
+    let vapid = Vapid::new(key, contact)?;
+    let web = WebPush::with_dial(vapid, WebPushConfig::default(), |origin| {
+        let dialer = dialer(origin).map_err(|error| error.to_string())?;
+        Ok(Box::new(dialer) as Box<dyn Connect>)
+    });
+    let push = Push {
+        subscription: &subscription,
+        message: message.as_bytes(),
+        options: &Options::new(3_600, Urgency::Normal),
+        timeout: Duration::from_secs(5),
+    };
+    let outcome = web.send(&push).await;
+    println!("{outcome}");
+    let accepted = matches!(outcome, Outcome::Accepted(_));
+    Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

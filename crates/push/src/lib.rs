@@ -20,9 +20,10 @@ pub mod web_push;
 
 pub use connect::{Connect, ConnectError, ConnectFault, Connecting, Io, Stage, Stream};
 pub use dial::Dialer;
-pub use origin::{ClientIdentity, Origin, OriginError, Proxy};
+pub use origin::{ClientIdentity, Origin, OriginError, Proxy, ProxyKind};
 pub use outcome::{
-    Accepted, NotSent, Outcome, OutcomeCounts, OutcomeJson, OutcomeKind, Rejected, Uncertain,
+    Accepted, NotSent, Outcome, OutcomeCounts, OutcomeJson, OutcomeKind, Rejected, Timings,
+    Uncertain,
 };
 pub use request::{Class, Header, Lane, Request};
 pub use sender::concurrency::ConcurrencyLimit;
@@ -35,6 +36,8 @@ pub use service::{Attempt, Authorization, CredentialError, ResponseAction, Servi
 pub use dunlin_wire::backoff::Backoff;
 pub use dunlin_wire::http2::client::Response;
 pub use dunlin_wire::http2::hpack::Indexing;
+/// Of the version whose certificates and keys [`Origin`] and [`ClientIdentity`] hold.
+pub use rustls;
 
 /// A hash of whom a request is for.
 fn subject(text: &str) -> u64 {

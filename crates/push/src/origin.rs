@@ -93,7 +93,9 @@ impl Origin {
             .and_then(|iter| iter.collect::<Result<Vec<_>, _>>())
             .map_err(|error| OriginError(format!("roots of {shown}: {error}")))?;
         if certificates.is_empty() {
-            return Err(OriginError(format!("{shown} holds no CERTIFICATE")));
+            return Err(OriginError(format!(
+                "roots of {shown}: the file holds no -----BEGIN CERTIFICATE-----; name one of root certificates"
+            )));
         }
         self.roots.extend(certificates);
         Ok(())
@@ -107,9 +109,13 @@ impl Origin {
     pub fn add_roots_pem(&mut self, pem: &[u8]) -> Result<(), OriginError> {
         let certificates = CertificateDer::pem_slice_iter(pem)
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| OriginError(format!("this is no PEM: {error}")))?;
+            .map_err(|error| {
+                OriginError(format!("the roots are no PEM: {error}; give root certificates"))
+            })?;
         if certificates.is_empty() {
-            return Err(OriginError("it holds no -----BEGIN CERTIFICATE-----".to_owned()));
+            return Err(OriginError(
+                "the roots hold no -----BEGIN CERTIFICATE-----; give root certificates".to_owned(),
+            ));
         }
         let mut judged = rustls::RootCertStore::empty();
         for root in &certificates {

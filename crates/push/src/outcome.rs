@@ -77,6 +77,15 @@ pub struct OutcomeJson<'a> {
     pub detail: Option<Cow<'a, str>>,
 }
 
+/// What an answer took. A push that was sent more than once is counted by its last sending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// From when there was room for it to its leaving: the queue, the credential, the connections, and earlier sendings.
+    pub queue: Duration,
+    /// From its leaving to the answer: the path and the service.
+    pub service: Duration,
+}
+
 /// A push that the service took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
@@ -86,6 +95,8 @@ pub struct Accepted {
     pub unique_id: Option<String>,
     /// It was sent before without an answer, so that it may have been accepted twice.
     pub possible_duplicate: bool,
+    /// What the answer took.
+    pub timings: Timings,
 }
 
 /// A push that the service refused.
@@ -105,6 +116,8 @@ pub struct Rejected {
     pub advice: Option<String>,
     /// It was sent before without an answer, so that it may have been accepted then.
     pub possible_duplicate: bool,
+    /// What the answer took.
+    pub timings: Timings,
 }
 
 impl Rejected {
@@ -125,22 +138,19 @@ impl Rejected {
 #[non_exhaustive]
 pub enum NotSent {
     /// Its deadline passed in the queue.
-    #[error("its deadline passed in the queue")]
+    #[error("its deadline passed in the queue; give it a longer timeout, or send less at once")]
     Deadline,
     /// Its deadline passed while no connection could be made; why not.
     #[error("no connection: {0}")]
     Connect(String),
     /// Its own expiration (`apns-expiration`) passed.
-    #[error("it expired before it could be sent")]
+    #[error("it expired before it could be sent; let it expire later, or send less at once")]
     Expired,
     /// The sender was closed.
-    #[error("the sender was closed")]
+    #[error("the sender was closed; send it by another")]
     Closed,
-    /// The queue was full and the caller did not want to wait.
-    #[error("the queue is full")]
-    QueueFull,
     /// Its device has had as many as the caller's own limit allows.
-    #[error("the device has had as many as it may have")]
+    #[error("the device has had as many as it may have; send it later, or raise the limit")]
     DeviceLimit,
     /// The credential cannot be used; what is wrong with it.
     #[error("the credential cannot be used: {0}")]
@@ -155,16 +165,16 @@ pub enum NotSent {
 #[non_exhaustive]
 pub enum Uncertain {
     /// The connection ended before the answer.
-    #[error("the connection ended before the answer")]
+    #[error("the connection ended before the answer; sent again, it may arrive twice")]
     ConnectionLost,
     /// The stream was reset before the answer.
-    #[error("the stream was reset before the answer")]
+    #[error("the stream was reset before the answer; sent again, it may arrive twice")]
     Reset,
     /// Its deadline passed before the answer.
-    #[error("the deadline passed before the answer")]
+    #[error("the deadline passed before the answer; give it a longer timeout")]
     Deadline,
     /// The sender was closed before the answer.
-    #[error("the sender was closed before the answer")]
+    #[error("the sender was closed before the answer; raise `drain` to wait for it")]
     Closed,
 }
 
@@ -189,7 +199,6 @@ impl Outcome {
                 NotSent::Connect(_) => "connect",
                 NotSent::Expired => "expired",
                 NotSent::Closed => "closed",
-                NotSent::QueueFull => "queue_full",
                 NotSent::DeviceLimit => "device_limit",
                 NotSent::Credential(_) => "credential",
                 NotSent::Invalid(_) => "invalid",
@@ -343,7 +352,7 @@ mod tests {
         );
         assert_eq!(
             json(&Outcome::NotSent(NotSent::Closed)),
-            r#"{"outcome":"not_sent","reason":"closed","detail":"the sender was closed"}"#
+            r#"{"outcome":"not_sent","reason":"closed","detail":"the sender was closed; send it by another"}"#
         );
         assert_eq!(Outcome::Uncertain(Uncertain::Reset).reason(), "reset");
     }

@@ -9,7 +9,6 @@ use dunlin_push::fcm::{Fcm, Recipient, ServiceAccount};
 use dunlin_push::web_push::{Options, Push, Subscription, Urgency, Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connecting, Connections, Io, NotSent, Outcome, SenderConfig, Stage};
 use serde_json::{Map, json};
-use tokio::time::Instant;
 
 /// What a test waits for at most before it fails. No test passes by waiting.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -86,10 +85,6 @@ fn config() -> SenderConfig {
     SenderConfig { connections: Connections::Fixed(1), ..SenderConfig::default() }
 }
 
-fn soon() -> Instant {
-    Instant::now() + TIMEOUT
-}
-
 /// A token server that hands out token-1, token-2, ...
 fn token_server(asked: &Arc<Mutex<u32>>) -> Play {
     let asked = Arc::clone(asked);
@@ -145,7 +140,7 @@ fn fcm_is_sent_to_with_a_token_fetched_once_and_again_when_it_is_spent() {
         let sender = Fcm::start_with(account, fcm, token_server(&asked), config());
         let mut ends = Vec::new();
         for token in ["a", "gone", "foreign", "late", "b"] {
-            let outcome = sender.send(Recipient::Token(token), &message(), soon()).await;
+            let outcome = sender.send(Recipient::Token(token), &message(), TIMEOUT).await;
             ends.push(match outcome {
                 Outcome::Accepted(accepted) => accepted.id,
                 Outcome::Rejected(rejected) => format!("{} {}", rejected.status, rejected.reason),
@@ -161,7 +156,7 @@ fn fcm_is_sent_to_with_a_token_fetched_once_and_again_when_it_is_spent() {
         ];
         assert_eq!(ends, expected);
         assert_eq!(*asked.lock().unwrap(), 2);
-        let invalid = sender.send(Recipient::Token(""), &message(), soon()).await;
+        let invalid = sender.send(Recipient::Token(""), &message(), TIMEOUT).await;
         assert!(matches!(invalid, Outcome::NotSent(NotSent::Invalid(_))));
     });
 }
@@ -176,7 +171,7 @@ fn a_service_account_that_is_refused_ends_its_messages_with_googles_reason() {
     scenario(async {
         let account = ServiceAccount::from_json(ACCOUNT).unwrap();
         let sender = Fcm::start_with(account, fcm, tokens, config());
-        let outcome = sender.send(Recipient::Topic("news"), &message(), soon()).await;
+        let outcome = sender.send(Recipient::Topic("news"), &message(), TIMEOUT).await;
         let Outcome::NotSent(NotSent::Credential(why)) = outcome else { panic!("{outcome}") };
         assert!(why.contains("invalid_grant"), "{why}");
     });
@@ -218,7 +213,7 @@ fn each_push_service_has_connections_of_its_own_and_strangers_are_not_posted_to(
         let send = async |endpoint: &str| {
             let subscription = subscription(endpoint);
             let (message, options) = (&b"hello"[..], &options);
-            let push = Push { subscription: &subscription, message, options, deadline: soon() };
+            let push = Push { subscription: &subscription, message, options, timeout: TIMEOUT };
             match sender.send(&push).await {
                 Outcome::Accepted(accepted) => accepted.id,
                 Outcome::Rejected(rejected) => {

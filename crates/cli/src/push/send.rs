@@ -8,7 +8,6 @@ use dunlin_push::fcm::{AUTHORITY, Fcm, Recipient, ServiceAccount};
 use dunlin_push::notification::{Notification, Urgency};
 use dunlin_push::web_push::{Push, Subscription, Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connections, Dialer, Origin, Outcome, SenderConfig};
-use tokio::time::Instant;
 
 use crate::apns::{ServiceRoute, report, text_or_file};
 use crate::error::CliError;
@@ -166,8 +165,7 @@ async fn fcm(
     token_origin.address = token_address;
     let dial = Dialer::new(way.lead(Origin::new(AUTHORITY, 443))?)?;
     let fcm = Fcm::start_with(account, dial, Dialer::new(token_origin)?, config());
-    let deadline = Instant::now() + what.timeout();
-    Ok(fcm.send(to, &message, deadline).await)
+    Ok(fcm.send(to, &message, what.timeout()).await)
 }
 
 async fn web(
@@ -189,8 +187,8 @@ async fn web(
         let dialer = Dialer::new(origin).map_err(|error| error.to_string())?;
         Ok(Box::new(dialer) as Box<dyn Connect>)
     });
-    let deadline = Instant::now() + what.timeout();
-    let push = Push { subscription: &subscription, message: &message, options: &options, deadline };
+    let timeout = what.timeout();
+    let push = Push { subscription: &subscription, message: &message, options: &options, timeout };
     Ok(web.send(&push).await)
 }
 

@@ -92,6 +92,10 @@ impl Apns {
     /// # Errors
     ///
     /// What is wrong with the origin or the certificate.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a `tokio` runtime.
     pub fn start(
         mut origin: Origin,
         credential: Credential,
@@ -111,6 +115,10 @@ impl Apns {
     }
 
     /// Starts a sender whose connections are made by `dial`.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a `tokio` runtime.
     pub fn start_with(
         authority: String,
         token: Option<ProviderToken>,
@@ -231,7 +239,7 @@ impl Service for ApnsService {
             return ResponseAction::Finish(Outcome::Accepted(Accepted {
                 id,
                 unique_id,
-                possible_duplicate: false,
+                ..Accepted::default()
             }));
         }
         let answer: ErrorBody = serde_json::from_slice(&response.body).unwrap_or_default();
@@ -246,7 +254,7 @@ impl Service for ApnsService {
             retry_after,
             id,
             advice,
-            possible_duplicate: false,
+            ..Rejected::default()
         });
         let after = attempt.spread(request, attempt.wait(retry_after, RETRY));
         match (response.status, &reason) {

@@ -1,5 +1,25 @@
 //! Firebase Cloud Messaging, HTTP v1 API: who sends, what goes out, what an answer means. All but
 //! [`Fcm`] does no I/O.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use dunlin_push::fcm::{Fcm, Recipient, ServiceAccount};
+//! use dunlin_push::{Outcome, SenderConfig};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let account = ServiceAccount::from_json(&std::fs::read_to_string("account.json")?)?;
+//! let fcm = Fcm::start(account, SenderConfig::default())?;
+//! let message = serde_json::json!({ "notification": { "title": "Hello" }, "android": { "priority": "HIGH" } });
+//! let message = message.as_object().expect("an object");
+//! match fcm.send(Recipient::Token("registration token"), message, Duration::from_secs(30)).await {
+//!     Outcome::Accepted(accepted) => println!("{} within {:?}", accepted.id, accepted.timings.service),
+//!     Outcome::Rejected(rejected) if rejected.reason == "UNREGISTERED" => println!("drop the token"),
+//!     outcome => println!("{outcome}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod access_token;
 mod answer;

@@ -56,10 +56,15 @@ struct Exchange {
 }
 
 impl Fcm {
-    /// Starts a sender on the current `tokio` runtime.
+    /// Starts a sender on the current `tokio` runtime. It trusts the roots of the system and uses no proxy; who wants others
+    /// gives [`Fcm::start_with`] two [`Dialer`]s.
     ///
     /// # Errors
     /// What is wrong with the token server's address, or with the system's certificates.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a `tokio` runtime.
     pub fn start(account: ServiceAccount, config: SenderConfig) -> Result<Fcm, OriginError> {
         let (authority, _) = split(account.token_uri());
         let (host, port) = match authority.split_once(':') {
@@ -74,7 +79,13 @@ impl Fcm {
         Ok(Fcm::start_with(account, dial, token_dial, config))
     }
 
-    /// Starts a sender whose connections to FCM and to the token server are made by `dial` and `token_dial`.
+    /// Starts a sender whose connections to FCM and to the token server are made by `dial` and `token_dial`: by a
+    /// [`Dialer`] for an [`Origin`] with a proxy or roots, one for [`AUTHORITY`] and one for the host of
+    /// [`ServiceAccount::token_uri`].
+    ///
+    /// # Panics
+    ///
+    /// Outside of a `tokio` runtime.
     pub fn start_with(
         account: ServiceAccount,
         dial: impl Connect,
@@ -94,14 +105,15 @@ impl Fcm {
         Fcm { sender: Sender::start(FcmService { project_id, access }, dial, config) }
     }
 
-    /// Sends a message, given without its target: waits for room in the queue, then for the outcome.
+    /// Sends a message, given without its target: waits for room in the queue, then for the outcome. It ends within
+    /// `timeout`, one way or another.
     pub async fn send(
         &self,
         to: Recipient<'_>,
         message: &Map<String, Value>,
-        deadline: Instant,
+        timeout: Duration,
     ) -> Outcome {
-        match self.request(to, message, deadline) {
+        match self.request(to, message, timeout) {
             Ok(request) => self.sender.send(request).await,
             Err(why) => Outcome::NotSent(why),
         }
@@ -115,11 +127,11 @@ impl Fcm {
         &self,
         to: Recipient<'_>,
         message: &Map<String, Value>,
-        deadline: Instant,
+        timeout: Duration,
         tag: u64,
         results: &Results,
     ) -> Result<(), NotSent> {
-        let request = self.request(to, message, deadline)?;
+        let request = self.request(to, message, timeout)?;
         self.sender.submit(request, tag, results).await;
         Ok(())
     }
@@ -139,7 +151,7 @@ impl Fcm {
         &self,
         to: Recipient<'_>,
         message: &Map<String, Value>,
-        deadline: Instant,
+        timeout: Duration,
     ) -> Result<Request, NotSent> {
         let project_id = &self.sender.service().project_id;
         let request = FcmRequest::new(project_id, to, message, false)
@@ -156,7 +168,7 @@ impl Fcm {
             body: request.body.into(),
             class: if high { Class::High } else { Class::Normal },
             lane: Lane::Main,
-            deadline,
+            deadline: Instant::now() + timeout,
             expires: None,
             resend_uncertain: message
                 .get("android")

@@ -3,6 +3,25 @@
 //! Every call of a [`Registry`] reads or writes the disk: call it from a thread that may wait. Whoever has many changes
 //! gives them to a [`Writer`], which writes as many as wait in one go: what a change costs is mostly the disk's word that
 //! it is there, and one word does for all.
+//!
+//! ```
+//! use dunlin_push::registry::{Change, Device, InvalidToken, Platform, Registry};
+//!
+//! let registry = Registry::in_memory()?;
+//! let (app, token) = ("shop".to_owned(), "registration token".to_owned());
+//! let device = Device { platform: Platform::Fcm, app, token };
+//! registry.register("ada", &[device.clone()], 1_000)?;
+//! assert_eq!(registry.devices("ada")?, [device.clone()]);
+//!
+//! // FCM has answered that the token is over.
+//! let reason = "UNREGISTERED".to_owned();
+//! let invalid = InvalidToken { device, reason, dead_since_ms: 2_000, doubtful: false };
+//! registry.apply(&[Change::Invalidate(invalid)])?;
+//! assert!(registry.devices("ada")?.is_empty());
+//! let entry = &registry.feed(0, 100)?[0];
+//! assert!(entry.dropped && entry.user.as_deref() == Some("ada"));
+//! # Ok::<(), dunlin_push::registry::RegistryError>(())
+//! ```
 
 mod change;
 mod writer;

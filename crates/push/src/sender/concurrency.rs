@@ -59,7 +59,7 @@ const STEP_FINE: f64 = 0.1;
 const STEP_MAX: f64 = 1.0;
 /// Of the median answer, how much may be queueing.
 const DELAY_SHARE: f64 = 0.12;
-/// On paths shorter than this the queue may be longer, so that they are not starved by their own jitter.
+/// On paths shorter than this the queue may be longer, so that their own jitter does not leave them without work.
 const SHORT: Duration = Duration::from_millis(2);
 /// Of the delay allowed: below this there is none.
 const NO_DELAY: f64 = 0.7;

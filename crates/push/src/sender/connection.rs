@@ -231,6 +231,7 @@ impl<S: Service> PushConnection<S> {
                 self.stats.answered.fetch_add(1, Relaxed);
                 self.shared.stats.record_answer(now - pending.sent.sent_at());
                 let mut job = pending.job;
+                job.handle_answer(pending.sent.sent_at(), now);
                 if let Some(trace) = &job.trace {
                     trace.answered(response.status, now);
                 }

@@ -1,9 +1,10 @@
 //! A request, and where its outcome goes.
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::trace::Trace;
-use crate::outcome::{NotSent, Outcome, Uncertain};
+use crate::outcome::{NotSent, Outcome, Timings, Uncertain};
 use crate::request::Request;
 
 /// A request on its way through the sender. It ends exactly once: in [`Job::finish`], or, whatever goes
@@ -23,6 +24,9 @@ pub(crate) struct Job {
     pub(crate) possible_duplicate: bool,
     /// It is on a connection now, perhaps wholly.
     pub(crate) in_flight: bool,
+    queued_at: Instant,
+    /// Of the last answer.
+    timings: Timings,
     reply: Option<Reply>,
     /// If somebody looks at it.
     pub(crate) trace: Option<Box<Trace>>,
@@ -47,10 +51,17 @@ impl Job {
             generation: 0,
             possible_duplicate: false,
             in_flight: false,
+            queued_at: Instant::now(),
+            timings: Timings::default(),
             reply: Some(reply),
             trace: None,
             _room: room,
         })
+    }
+
+    /// An answer to what was sent at `sent_at` has come.
+    pub(crate) fn handle_answer(&mut self, sent_at: Instant, now: Instant) {
+        self.timings = Timings { queue: sent_at - self.queued_at, service: now - sent_at };
     }
 
     pub(crate) fn finish(mut self: Box<Self>, outcome: Outcome) {
@@ -76,8 +87,14 @@ impl Job {
 
     fn report(&mut self, mut outcome: Outcome) {
         match &mut outcome {
-            Outcome::Accepted(accepted) => accepted.possible_duplicate = self.possible_duplicate,
-            Outcome::Rejected(rejected) => rejected.possible_duplicate = self.possible_duplicate,
+            Outcome::Accepted(accepted) => {
+                accepted.possible_duplicate = self.possible_duplicate;
+                accepted.timings = self.timings;
+            }
+            Outcome::Rejected(rejected) => {
+                rejected.possible_duplicate = self.possible_duplicate;
+                rejected.timings = self.timings;
+            }
             Outcome::NotSent(_) | Outcome::Uncertain(_) => {}
         }
         if let Some(trace) = self.trace.take() {

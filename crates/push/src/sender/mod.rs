@@ -1,4 +1,4 @@
-//! The sender: a queue, a pool of connections, and the promise that every request ends once.
+//! The sender: a queue, a pool of connections, and one end for every request.
 
 #![allow(
     clippy::boxed_local,
@@ -45,14 +45,14 @@ pub struct SenderConfig {
     pub name: Arc<str>,
     /// How many main connections; one more for suspects is opened when there are any.
     pub connections: Connections,
-    /// Bytes of requests that are waiting or in flight. Who submits more waits, or has it back.
+    /// Bytes of requests that are waiting or in flight. Who submits more waits for room.
     pub queue_bytes_max: usize,
     /// How long an answer may take. After that a request is given up as uncertain though its deadline has not
     /// passed: it holds one of the connection's streams, of which there may be one only.
     pub answer_within: Duration,
-    /// A connection with answers due that says nothing for so long is asked by PING; if it does not answer within as
-    /// long, it is given up. So is one that takes nothing of what is written for twice as long: its peer does not read.
-    /// What had left whole is uncertain then, all else goes on another connection.
+    /// A connection that owes answers and says nothing for so long is sent a PING. It is given up if it does not answer
+    /// that within as long, or if it takes no bytes for twice as long. What had left whole is then uncertain; all else
+    /// leaves on another connection.
     pub silence: Duration,
     /// How long requests under way may take to end once the sender is closed.
     pub drain: Duration,

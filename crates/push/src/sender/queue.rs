@@ -342,7 +342,7 @@ mod tests {
     use tokio::sync::{Semaphore, mpsc};
 
     use super::*;
-    use crate::outcome::Uncertain;
+    use crate::outcome::{Accepted, Timings, Uncertain};
     use crate::request::Request;
     use crate::sender::job::Reply;
 
@@ -459,6 +459,24 @@ mod tests {
         assert_eq!(harness.ends.try_recv().ok(), Some((3, Outcome::NotSent(NotSent::Expired))));
         assert!(harness.ends.try_recv().is_err());
         assert_eq!(harness.room.available_permits(), 1 << 30, "and gives its room back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_says_what_queue_and_service_took() {
+        let mut harness = Harness::new();
+        let mut job = harness.job(1, Class::High, 0, 60);
+        // Sent, asked to come again, and sent once more.
+        for seconds in [2, 5] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            let sent_at = Instant::now();
+            tokio::time::advance(Duration::from_secs(1)).await;
+            job.handle_answer(sent_at, Instant::now());
+        }
+        job.finish(Outcome::Accepted(Accepted::default()));
+        let (queue, service) = (Duration::from_secs(8), Duration::from_secs(1));
+        let timings = Timings { queue, service };
+        let accepted = Outcome::Accepted(Accepted { timings, ..Accepted::default() });
+        assert_eq!(harness.ends.try_recv().ok(), Some((1, accepted)));
     }
 
     #[test]

@@ -1,5 +1,31 @@
 //! Web Push: messages to browsers (RFC 8030), encrypted for their eyes alone (RFC 8291), signed by the application
 //! (RFC 8292). But for [`WebPush`] nothing here does I/O: requests go out as bytes, answers come in as bytes.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use dunlin_push::web_push::{Options, Push, Subscription, Urgency, Vapid, WebPush, WebPushConfig};
+//! use dunlin_push::Outcome;
+//!
+//! # async fn example(key: &str, json: &str) -> Result<(), Box<dyn std::error::Error>> {
+//! // The key in base64url, as the `web-push` tools write it; whom a push service may write to.
+//! let web = WebPush::new(Vapid::new(key, "mailto:ops@example.com")?, WebPushConfig::default());
+//! println!("applicationServerKey: {}", web.public_key());
+//! // What `PushSubscription.toJSON` gave the page.
+//! let subscription = Subscription::from_json(json)?;
+//! let push = Push {
+//!     subscription: &subscription,
+//!     message: b"Hello",
+//!     options: &Options::new(3_600, Urgency::Normal),
+//!     timeout: Duration::from_secs(30),
+//! };
+//! match web.send(&push).await {
+//!     Outcome::Rejected(rejected) if rejected.reason == "Gone" => println!("drop the subscription"),
+//!     outcome => println!("{outcome}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod answer;
 mod encryption;

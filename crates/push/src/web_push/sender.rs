@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dunlin_wire::backoff::Backoff;
 use dunlin_wire::http2::client::Response;
@@ -36,8 +36,8 @@ pub struct Push<'a> {
     pub message: &'a [u8],
     /// How the push service treats it.
     pub options: &'a Options,
-    /// When it ends one way or another.
-    pub deadline: Instant,
+    /// How long it may take, queue and answer, before it ends one way or another.
+    pub timeout: Duration,
 }
 
 /// How Web Push is sent.
@@ -90,7 +90,9 @@ pub struct WebPushService {
 }
 
 impl WebPush {
-    /// A sender whose connections are opened when the first message asks for them, on the current `tokio` runtime.
+    /// A sender whose connections are opened when the first message asks for them, on the `tokio` runtime that it is sent
+    /// in. They trust the roots of the system and use no proxy; who wants others gives [`WebPush::with_dial`] a
+    /// [`Dialer`] for each origin.
     pub fn new(vapid: Vapid, config: WebPushConfig) -> WebPush {
         WebPush::with_dial(vapid, config, |origin| {
             let authority = origin.strip_prefix("https://").unwrap_or(origin);
@@ -123,6 +125,10 @@ impl WebPush {
 
     /// Encrypts and sends a message: waits for room in its service's queue, then for the outcome. Rejected with the
     /// reason `Gone`: the subscription is over.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a `tokio` runtime.
     pub async fn send(&self, push: &Push<'_>) -> Outcome {
         match self.request(push) {
             Ok((sender, request)) => sender.send(request).await,
@@ -134,6 +140,10 @@ impl WebPush {
     ///
     /// # Errors
     /// The message or the subscription is not valid; no outcome arrives then.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a `tokio` runtime.
     pub async fn submit(
         &self,
         push: &Push<'_>,
@@ -146,7 +156,7 @@ impl WebPush {
     }
 
     fn request(&self, push: &Push<'_>) -> Result<(Sender<WebPushService>, Request), NotSent> {
-        let &Push { subscription, message, options, deadline } = push;
+        let &Push { subscription, message, options, timeout } = push;
         let sender = self.sender(subscription.origin()).map_err(NotSent::Invalid)?;
         let request = {
             let now_s = seconds(SystemTime::now());
@@ -169,7 +179,7 @@ impl WebPush {
                 Urgency::Low | Urgency::VeryLow => Class::Low,
             },
             lane: Lane::Main,
-            deadline,
+            deadline: Instant::now() + timeout,
             expires: None,
             resend_uncertain: options.topic().is_some(),
         };

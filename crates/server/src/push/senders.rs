@@ -13,7 +13,6 @@ use dunlin_push::registry::Platform;
 use dunlin_push::web_push::{self, Options, Subscription, WebPush};
 use dunlin_push::{NotSent, Results, SenderMetrics};
 use serde_json::Value;
-use tokio::time::Instant;
 
 use super::credentials::{start_apns, start_fcm, start_vapid};
 use super::environment::Environment;
@@ -147,7 +146,6 @@ impl Credential {
     ) -> Result<(), NotSent> {
         let sender = self.sender.as_ref().map_err(|why| NotSent::Credential(why.clone()))?;
         let invalid = |error: &dyn std::fmt::Display| NotSent::Invalid(error.to_string());
-        let deadline = Instant::now() + encoded.timeout;
         // A broadcast was validated against its service when the body was read.
         let elsewhere = || NotSent::Invalid("it is no recipient of this service".to_owned());
         match (sender, to.token(), to.broadcast_target()) {
@@ -167,14 +165,18 @@ impl Credential {
                     (_, Some(BroadcastTarget::Condition(text))) => fcm::Recipient::Condition(text),
                     _ => return Err(elsewhere()),
                 };
-                fcm.submit(to, encoded.fcm(), deadline, tag, results).await
+                fcm.submit(to, encoded.fcm(), encoded.timeout, tag, results).await
             }
             (Sender::Web(web), Some(token), _) => {
                 let subscription =
                     Subscription::from_json(token).map_err(|error| invalid(&error))?;
                 let (message, options) = encoded.web();
-                let push =
-                    web_push::Push { subscription: &subscription, message, options, deadline };
+                let push = web_push::Push {
+                    subscription: &subscription,
+                    message,
+                    options,
+                    timeout: encoded.timeout,
+                };
                 web.submit(&push, tag, results).await
             }
             _ => Err(elsewhere()),

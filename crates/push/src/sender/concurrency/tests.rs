@@ -22,7 +22,7 @@ struct Model {
     /// Pushes a second that there are to send.
     asked: f64,
     /// The whole machine stands still again and again, for so long on average, and runs for as long.
-    starved_s: f64,
+    idle_s: f64,
     seconds: f64,
 }
 
@@ -33,7 +33,7 @@ const STEADY: Model = Model {
     streams: |_| 300,
     window: u32::MAX,
     asked: 1e9,
-    starved_s: 0.0,
+    idle_s: 0.0,
     seconds: 8.0,
 };
 
@@ -98,9 +98,9 @@ fn play(model: &Model, fixed: Option<u32>, seed: u64, last_s: f64) -> Played {
         let Some(Reverse((nanos, answered))) = events.pop() else { break };
         let before = now;
         now = now.max(nanos as f64 / 1e9);
-        while model.starved_s > 0.0 && now > still_from {
-            now = now.max(still_from + exponential(model.starved_s, &mut uniform));
-            still_from = now + exponential(model.starved_s, &mut uniform);
+        while model.idle_s > 0.0 && now > still_from {
+            now = now.max(still_from + exponential(model.idle_s, &mut uniform));
+            still_from = now + exponential(model.idle_s, &mut uniform);
         }
         let Some(answered) = answered else { continue };
         let (request, sent) = requests.remove(&answered).expect("it was sent");
@@ -250,7 +250,7 @@ fn a_limit_of_one_that_rises_is_followed_and_remembered() {
 }
 
 #[test]
-fn a_short_path_is_not_starved() {
+fn a_short_path_is_not_left_without_work() {
     let model = Model {
         path_s: 1e-4,
         capacity: |_| 100_000.0,
@@ -289,7 +289,7 @@ const CHANGES: [Draw; 9] = [
 fn ten_seconds_after_each_change_what_is_asked_is_sent() {
     let answer: Draw =
         |at_s, uniform| CHANGES[(at_s / 15.0) as usize % CHANGES.len()](at_s, uniform);
-    for starved_s in [0.0, 0.02] {
+    for idle_s in [0.0, 0.02] {
         for changes in 1..=CHANGES.len() {
             let model = Model {
                 path_s: 0.05,
@@ -298,11 +298,11 @@ fn ten_seconds_after_each_change_what_is_asked_is_sent() {
                 streams: |_| 1_000,
                 window: 150,
                 asked: 2_000.0,
-                starved_s,
+                idle_s,
                 seconds: 15.0 * changes as f64,
             };
             let played = play(&model, None, 1, 5.0);
-            assert!(played.rate >= 0.97 * model.asked, "{changes}, {starved_s} s: {played:?}");
+            assert!(played.rate >= 0.97 * model.asked, "{changes}, {idle_s} s: {played:?}");
         }
     }
 }
@@ -315,7 +315,7 @@ fn a_machine_that_stands_still_now_and_again_is_no_queue() {
             capacity: |_| 1e5,
             answer,
             streams: |_| 1_000,
-            starved_s: 0.05,
+            idle_s: 0.05,
             seconds: 20.0,
             ..STEADY
         };
