@@ -31,6 +31,8 @@ impl ConfigError {
     }
 }
 
+impl Error for ConfigError {}
+
 impl fmt::Display for ConfigError {
     /// `line 2: client.ping_interval: there is no such key; did you mean ...?`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

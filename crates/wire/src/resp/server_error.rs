@@ -174,6 +174,8 @@ impl ServerError {
     }
 }
 
+impl std::error::Error for ServerError {}
+
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name(), self.fix())

@@ -99,13 +99,16 @@ pub enum SendProgress {
 }
 
 /// Why no stream was opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// As many are open as the peer allows.
+    #[error("as many streams are open as the peer allows; wait for a response")]
     StreamLimit,
     /// The peer sent GOAWAY, or the connection failed.
+    #[error("the connection takes no more streams; open another")]
     Closing,
     /// All 2³⁰ identifiers are used up.
+    #[error("the connection has used up its streams; open another")]
     Exhausted,
 }
 

@@ -39,7 +39,7 @@ impl Decoder {
     ) -> Result<(), Error> {
         let mut list_bytes = 0;
         let mut fields = 0;
-        let mut hand_out = |name: &[u8], value: &[u8]| {
+        let mut emit = |name: &[u8], value: &[u8]| {
             list_bytes += name.len() + value.len() + 32;
             if list_bytes <= list_bytes_max {
                 field(name, value);
@@ -49,7 +49,7 @@ impl Decoder {
             if first & 0x80 != 0 {
                 let index = integer::decode(&mut block, 7)?;
                 let (name, value) = self.table.get(index).ok_or(Error::Index)?;
-                hand_out(name, value);
+                emit(name, value);
             } else if first & 0xe0 == 0x20 {
                 let bytes_max = integer::decode(&mut block, 5)?;
                 if fields > 0 || bytes_max > self.table_bytes_max {
@@ -69,7 +69,7 @@ impl Decoder {
                     self.name.extend_from_slice(name);
                 }
                 string(&mut block, &mut self.value)?;
-                hand_out(&self.name, &self.value);
+                emit(&self.name, &self.value);
                 if indexed {
                     self.table.insert(&self.name, &self.value);
                 }
