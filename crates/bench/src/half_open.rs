@@ -5,9 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::Serialize;
@@ -15,7 +12,7 @@ use serde::Serialize;
 use crate::dunlin::{Dunlin, OPEN};
 use crate::swarm::Swarm;
 use crate::target::Target;
-use dunlin_load::reactor::socket;
+use dunlin_load::reactor::{Events, Flags, Reactor, socket};
 use dunlin_load::system::{
     bind_source, descriptors_per_thread, own_descriptor_table, run_when_idle,
 };
@@ -26,7 +23,7 @@ const NETWORK: u32 = u32::from_be_bytes([127, 2, 0, 0]);
 /// Connections that are opened again at once, where the server has closed them.
 const EVENTS: usize = 64;
 /// How long a thread waits for closings before it looks whether it is over.
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const PAUSE_NS: u64 = 20_000_000;
 const SHARE_MIN: f64 = 0.8;
 
 /// Options of `dunlin bench half-open`.
@@ -229,11 +226,10 @@ fn hold(
         opened.fetch_add(1, Ordering::Relaxed);
         Ok(stream)
     };
-    let closings = epoll::create(CreateFlags::CLOEXEC).context("cannot watch connections")?;
+    let closings = Reactor::new()?;
     let watch = |stream: &OwnedFd, at: usize| {
-        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        epoll::add(&closings, stream, EventData::new_u64(at as u64), flags)
-            .context("cannot watch a connection")
+        let flags = Flags::IN | Flags::RDHUP | Flags::ET;
+        closings.watch(stream, at as u64, flags).context("cannot watch a connection")
     };
     let mut held = Vec::with_capacity(numbers.len());
     for number in numbers.clone() {
@@ -244,13 +240,11 @@ fn hold(
         watch(&stream, held.len())?;
         held.push(stream);
     }
-    let mut events = Vec::with_capacity(EVENTS);
+    let mut events = Events::with_capacity(EVENTS);
     while !over.load(Ordering::Relaxed) {
-        events.clear();
-        epoll::wait(&closings, spare_capacity(&mut events), Some(&PAUSE))
-            .context("cannot wait for closings")?;
-        for event in &events {
-            let at = event.data.u64() as usize;
+        closings.wait(Some(PAUSE_NS), &mut events)?;
+        for (at, _) in events.iter() {
+            let at = at as usize;
             let flags = RecvFlags::DONTWAIT;
             let is_open =
                 rustix::net::recv(&held[at], &mut [0_u8; 64][..], flags) == Err(Errno::AGAIN);

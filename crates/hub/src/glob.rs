@@ -1,4 +1,5 @@
-//! Patterns of channel names, as shells have them.
+//! Patterns of channel names, as shells have them. Each is used for one walk over names, so it is matched as it is, within
+//! bounds; the crate `globset` would compile a regular expression for that.
 
 /// Most alternatives a pattern's braces may multiply to.
 const ALTERNATIVES_MAX: usize = 256;

@@ -3,13 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use dunlin_wire::backoff::Backoff;
 use foldhash::fast::RandomState;
 
 use super::operation::{Opening, Operation, Queued};
 use crate::links::ShardId;
 
-/// Milliseconds until a channel is tried again: at first, and at most.
-const RETRY_MS: (u64, u64) = (10, 250);
+/// Until a channel is tried again.
+const RETRY: Backoff = Backoff { min_ms: 10, max_ms: 250 };
 
 /// Milliseconds without an operation that was put off after which a slot is taken not to move any more.
 pub(super) const QUIET_MS: u64 = 5_000;
@@ -51,7 +52,7 @@ pub(super) struct PutOff {
     /// The source has none of the channel's keys.
     pub(super) is_away: bool,
     pub(super) next_ms: u64,
-    pub(super) delay_ms: u64,
+    attempts: u32,
 }
 
 #[derive(Debug)]
@@ -122,11 +123,11 @@ impl Moving {
             barrier,
             is_away: false,
             next_ms: now_ms,
-            delay_ms: RETRY_MS.0,
+            attempts: 0,
         });
         if !is_away && entry.next_ms <= now_ms {
-            entry.next_ms = now_ms + entry.delay_ms;
-            entry.delay_ms = (entry.delay_ms * 2).min(RETRY_MS.1);
+            entry.attempts = entry.attempts.saturating_add(1);
+            entry.next_ms = now_ms + RETRY.delay_ms(entry.attempts);
         }
         self.due_ms = self.due_ms.min(entry.next_ms);
         entry
@@ -148,7 +149,7 @@ impl Moving {
         let entry_ms = |entry: &PutOff| {
             let expires_ms = entry.since_ms().map(|since_ms| since_ms + hold_ms);
             let waits = entry.out > 0 || answered < entry.barrier;
-            let retry_ms = (!waits).then_some(entry.next_ms.max(now_ms + RETRY_MS.0));
+            let retry_ms = (!waits).then_some(entry.next_ms.max(now_ms + RETRY.min_ms));
             expires_ms.into_iter().chain(retry_ms).min()
         };
         let due_ms = self.channels.values().filter_map(entry_ms).min();
