@@ -1,4 +1,4 @@
-"""Clients that speak the transports well and the protocol badly, crowds that say nothing, configs with mistakes."""
+"""Clients that speak the transports well and the protocol badly, many that say nothing, configs with mistakes."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ import tempfile
 
 from dunlin import beside_a_witness, frame, main, scenario, until
 
-CROWD = 15_000
+SILENT_CLIENTS = 15_000
 
 
 def connected_then(server, *messages):
@@ -105,35 +105,35 @@ def bad_connects(server):
         assert status in (204, 400, 404), (body, status)
 
 
-@scenario(f"crowds: {CROWD} connects without a byte are bounded in memory, timed out, counted")
+@scenario(f"many clients: {SILENT_CLIENTS} connects without a byte are bounded in memory, timed out, counted")
 @beside_a_witness
-def silent_crowd(server):
+def many_silent_clients(server):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    crowd = min(CROWD, hard - 500)
+    count = min(SILENT_CLIENTS, hard - 500)
     before = server.memory_bytes()
     with contextlib.ExitStack() as stack:
-        for _ in range(crowd):
+        for _ in range(count):
             connection = stack.enter_context(socket.socket())
             # Not from where the witness comes: who shares an address shares its room.
             connection.bind(("127.0.0.9", 0))
             connection.connect(("127.0.0.1", server.client_port))
         # One address has room for so many that have not said who they are: limits.unauthenticated_per_address_max. The rest is
         # turned away, unless some of the first were timed out before the last came: limits.head_timeout_ms, 10 s in development mode.
-        room = min(crowd, 8_192)
+        room = min(count, 8_192)
         refused = lambda: server.counted("dunlin_connections_refused_unauthenticated_total")
         timed_out = lambda: server.counted("dunlin_connections_timed_out_total")
-        until(lambda: timed_out() + refused() >= crowd - room, "all but an address's share to be turned away or timed out", timeout_s=30)
+        until(lambda: timed_out() + refused() >= count - room, "all but an address's share to be turned away or timed out", timeout_s=30)
         cost = server.memory_bytes() - before
-        assert cost < crowd * 400, f"{crowd} silent connections cost {cost} bytes"
+        assert cost < count * 400, f"{count} silent connections cost {cost} bytes"
         # They keep silent until the server hangs up.
-        until(lambda: timed_out() + refused() >= crowd, "the rest to be timed out", timeout_s=30)
+        until(lambda: timed_out() + refused() >= count, "the rest to be timed out", timeout_s=30)
         assert timed_out() >= room, f"an address has room for {room}, {timed_out()} of it were let in"
         cost = server.memory_bytes() - before
-        assert cost < crowd * 400, f"once they are gone, {crowd} silent connections cost {cost} bytes"
+        assert cost < count * 400, f"once they are gone, {count} silent connections cost {cost} bytes"
 
 
-@scenario("crowds: limits on connections, per address and in all, turn away at the door, and let in again", config="narrow.toml")
+@scenario("many clients: limits on connections, per address and in all, turn away at the door, and let in again", config="narrow.toml")
 def door(server):
     with contextlib.ExitStack() as stack:
         knock = lambda source: sum(enters(server, source, stack) for _ in range(30))

@@ -13,8 +13,6 @@ use repository::{Repository, report};
 const RUST_LINES_MAX: usize = 700;
 /// "How small the first example must be."
 const EXAMPLE_LINES_MAX: usize = 40;
-/// Crates whose README.md is still to be written. This list may only become shorter.
-const WITHOUT_README: [&str; 2] = ["push", "simulate"];
 /// Crates that need `unsafe`; each block of theirs has a `SAFETY` comment, which clippy checks.
 const UNSAFE_CRATES: [&str; 3] = ["bus", "load", "net"];
 
@@ -109,8 +107,39 @@ fn every_crate_follows_the_lints_says_what_it_is_and_has_a_readme() {
             }
         }
         let readme = repository.text(&format!("crates/{name}/README.md"));
-        if readme.is_empty() && !WITHOUT_README.contains(&name) {
+        if readme.is_empty() {
             complaints.push(format!("crates/{name} has no README.md"));
+        }
+    }
+    report(&complaints);
+}
+
+#[test]
+fn a_crate_that_is_published_has_what_a_registry_asks_for() {
+    let repository = Repository::read();
+    let root = repository.text("Cargo.toml");
+    let manifest = |name: &str| repository.text(&format!("crates/{name}/Cargo.toml"));
+    let is_published = |name: &str| !manifest(name).contains("\npublish = false\n");
+    let mut complaints = Vec::new();
+    for name in repository.crates() {
+        if root.contains(&format!("\ndunlin-{name} = {{ version = ")) != is_published(name) {
+            complaints.push(format!("Cargo.toml gives a version to what is published: {name}"));
+        }
+        if !is_published(name) {
+            continue;
+        }
+        for key in ["readme", "keywords", "categories"] {
+            if !manifest(name).contains(&format!("\n{key} = ")) {
+                complaints.push(format!("crates/{name}/Cargo.toml is published without {key}"));
+            }
+        }
+        let parsed: toml::Table = manifest(name).parse().expect("a manifest");
+        let imports = parsed.get("dependencies").and_then(toml::Value::as_table);
+        let imports = imports.into_iter().flat_map(toml::Table::keys);
+        for import in imports.filter_map(|import| import.strip_prefix("dunlin-")) {
+            if !is_published(import) {
+                complaints.push(format!("{name} is published and needs {import}, which is not"));
+            }
         }
     }
     report(&complaints);

@@ -1,74 +1,16 @@
 //! `dunlin apns bench`: what the sender gets out of a connection, against the simulator and other servers.
 
 mod load;
+mod options;
 mod peers;
 mod tables;
 mod timeline;
 
-use std::num::NonZeroU64;
-use std::path::PathBuf;
-use std::time::Duration;
-
-use clap::{Args, ValueHint};
 use dunlin_bench::{PushReport, PushRow as Row, PushRows, PushTable as Table};
 
-use self::peers::Peer;
+pub(crate) use self::options::Bench;
 use crate::error::CliError;
 use crate::style::{BOLD, DIM, paint, print};
-use dunlin_load::Output;
-
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Without --server each table starts the simulator in-process, on threads of its own. \
-                        CPU is that of the sender's thread alone."
-)]
-pub(crate) struct Bench {
-    /// What to measure; may be repeated. By default everything, which takes about ten minutes
-    #[arg(long = "table", value_name = "TABLE")]
-    tables: Vec<Table>,
-    /// Another HTTP/2 server to measure windows and CPU against
-    #[arg(long, value_name = "HOST:PORT", requires = "roots")]
-    server: Option<String>,
-    /// The name in that server's certificate
-    #[arg(long, value_name = "NAME", default_value = "localhost")]
-    host: String,
-    /// The certificate to trust that server by, PEM
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    roots: Option<PathBuf>,
-    /// How many devices that server knows; pushes go to them in turn. Without it each push has a device of its own
-    #[arg(long, value_name = "N", requires = "server")]
-    devices: Option<NonZeroU64>,
-    /// Bytes that its connection window lets pass in a round trip for certain: all of it if it is returned at once,
-    /// half if it is returned by halves. With it the rate is judged
-    #[arg(long, value_name = "BYTES", requires = "server")]
-    window: Option<u32>,
-    /// What to call that server
-    #[arg(long, value_name = "NAME", default_value = "server")]
-    name: String,
-    /// Another sender to measure beside ours, by its name on the page; scripts/bench/apns says what it is asked
-    #[arg(long = "peer", value_name = "NAME=PROGRAM")]
-    peers: Vec<Peer>,
-    /// The h2load to measure CPU beside
-    #[arg(long, value_name = "PROGRAM")]
-    h2load: Option<String>,
-    /// Seconds of each measurement of a window
-    #[arg(long, value_name = "SECONDS", default_value_t = 6)]
-    seconds: u64,
-    /// Pushes of the storm
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    storm: u64,
-    /// Pushes of the full queue and of the CPU measurement
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    pushes: u64,
-    /// Seconds of the table `drift`; an hour sees provider tokens renewed
-    #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
-    drift_seconds: u64,
-    /// Of the tables `windows` and `vary` only rows whose name holds this
-    #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
-    #[command(flatten)]
-    output: Output,
-}
 
 impl Bench {
     pub(crate) fn run(self) -> Result<(), CliError> {
@@ -118,15 +60,6 @@ impl Bench {
             return Ok(());
         }
         print(&text(row))
-    }
-
-    /// Whether a row of this name is not asked for.
-    fn omits(&self, what: &str) -> bool {
-        self.only.as_ref().is_some_and(|only| !what.contains(only))
-    }
-
-    fn duration(&self) -> Duration {
-        Duration::from_secs(self.seconds)
     }
 }
 

@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
+use dunlin_bench::PushRow as Row;
 use dunlin_load::figures::group;
 use dunlin_push::apns::{ProviderKey, ProviderToken};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::Deserialize;
 
-use super::Row;
 use super::load::{Target, payload};
 use super::timeline::Timeline;
 use crate::error::CliError;

@@ -13,11 +13,12 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin_bench::{PushRow as Row, PushTable as Table};
 use dunlin_push::{Connections, Outcome, SenderMetrics};
 use dunlin_simulate::apns::{Behaviour, Config, Simulator, SlowDown};
 
 use super::load::{Load, Measured, Target, payload, push, run, sender};
-use super::{Bench, Row, Table};
+use super::options::Bench;
 use crate::error::CliError;
 
 type Show<'a> = &'a dyn Fn(&Row) -> Result<(), CliError>;

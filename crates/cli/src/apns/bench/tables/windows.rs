@@ -11,7 +11,7 @@ use crate::error::CliError;
 
 const RTTS_MS: [u64; 2] = [50, 250];
 const PAYLOADS: [usize; 4] = [128, 437, 1_024, 4_096];
-/// From the start to where the promise has to be kept.
+/// How soon after the start the window has to be filled.
 const WITHIN: Duration = Duration::from_secs(2);
 /// Peers need not be watched for as long.
 const PEER: Duration = Duration::from_secs(5);
