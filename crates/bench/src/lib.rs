@@ -1,4 +1,4 @@
-//! `dunlin bench`: the load generator and its reports.
+#![doc = include_str!("../README.md")]
 //!
 //! It holds many connections from few bytes each, publishes, checks that every connection got every message
 //! once and in order, and says what that cost the server: user memory (Pss), kernel memory, CPU per message.

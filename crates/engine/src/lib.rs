@@ -1,4 +1,4 @@
-//! Engines: where channels live that several nodes share, without I/O and without a clock.
+#![doc = include_str!("../README.md")]
 //!
 //! A hub is the node's agent of a channel that has an engine. It asks by [`EngineRequest`] and learns by [`EngineEvent`].
 //! An engine is a machine between the two and its servers: each is a type with these methods.

@@ -1,12 +1,4 @@
-//! A load generator for HTTP servers, a test server and a proxy that makes a network long.
-//!
-//! - [`http`]: load, pipelined or by a schedule, with checks, and a report.
-//! - [`serve`]: a server that answers as the path asks: fast, slow, closing, or broken.
-//! - [`delay`]: a proxy that delays all bytes by half a round trip.
-//! - [`comparison`]: this generator beside others, and beside what must be true.
-//!
-//! The other modules are what every benchmark needs: processes and their memory, progress, results as JSON.
-
+#![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 
 pub mod client;

@@ -1,7 +1,4 @@
-//! Counters and histograms that one thread writes and anyone reads, exposed through [`prometheus_client`].
-//!
-//! A thread owns its set of counters and its histograms. It counts with a plain load and store: no locked instruction,
-//! no allocation. A reader sees each value on its own; two values need not be of the same instant.
+#![doc = include_str!("../README.md")]
 //!
 //! ```
 //! use dunlin_metrics::{Collector, DescriptorEncoder, Registry, metrics, text};

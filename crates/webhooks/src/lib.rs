@@ -1,4 +1,4 @@
-//! Webhook delivery: events to backends, ordered and at least once, without I/O and without a clock.
+#![doc = include_str!("../README.md")]
 //!
 //! The [`Dispatcher`] takes [`HookEvent`]s and settings, and gives out HTTP requests to be sent ([`Attempt`]). The caller
 //! sends it and hands its [`DeliveryResult`] back. Time is an argument.
