@@ -14,7 +14,7 @@ fn a_threaded_client_that_starts_has_its_event_loop() {
         let limit = rustix::process::Rlimit { current: Some(current), ..before };
         setrlimit(Resource::Nofile, limit).unwrap();
         let client = ThreadedClient::start(ClientConfig::default(), 1);
-        setrlimit(Resource::Nofile, before.clone()).unwrap();
+        setrlimit(Resource::Nofile, before).unwrap();
         match client {
             Ok(client) => {
                 client.host("http://127.0.0.1:1", HostConfig::default()).unwrap();
