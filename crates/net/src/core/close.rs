@@ -1,4 +1,4 @@
-//! How connections end: in order, by violation, by time-out, by error; and what follows.
+//! How connections end: in order, or by a protocol error, a timeout or an error of the kernel; and what follows.
 
 use std::io;
 
@@ -30,7 +30,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Nothing more is handed out or taken; the connection ends when its output has left.
+    /// Delivers and accepts nothing more. The connection ends when its output has left.
     pub(crate) fn begin_drain(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         match record.phase {
@@ -51,7 +51,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Ends a connection: its `on_close` is due.
+    /// Ends a connection; its `on_close` follows.
     pub(crate) fn finish(&mut self, conn: ConnId, reason: CloseReason) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         if matches!(record.phase, Phase::Free | Phase::Closed | Phase::Lingering) {
@@ -81,7 +81,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// TLS of an open connection has failed: no record of it can be believed any more.
+    /// TLS of an open connection has failed: its records cannot be trusted any more.
     pub(crate) fn fail_tls(&mut self, conn: ConnId, error: io::Error) {
         let phase = self.slab.get(conn).map(|record| record.phase);
         if matches!(phase, Some(Phase::Open | Phase::Draining)) {
@@ -98,7 +98,7 @@ impl<D: Default> Context<D> {
         self.ended.push_back((conn, ending));
     }
 
-    /// What follows from the peer cannot be trusted to begin anywhere: no more of it is read.
+    /// The boundaries of the peer's messages are lost: nothing more is read from it.
     pub(crate) fn distrust(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         record.end = record.end.max(End::ProtocolError);
@@ -175,7 +175,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Drops what the peer of a lingering connection still sends, and the connection at its FIN.
+    /// Drops what the peer of a lingering connection still sends. Frees the connection at its FIN.
     pub(crate) fn discard(&mut self, conn: ConnId) {
         let room = self.config.receive_bytes;
         if self.receive.len() < room {
@@ -235,7 +235,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// A peer that takes our bytes slowly takes them: its time-out begins anew.
+    /// A peer that reads slowly still reads: its timeout begins anew.
     pub(crate) fn prolong(&mut self, conn: ConnId) {
         let record = self.slab.at(conn.index());
         if record.link.deadline() == NEVER {
@@ -249,7 +249,7 @@ impl<D: Default> Context<D> {
         self.schedule_own(conn, timeout_ms);
     }
 
-    /// Starts the loop's own time-out of a connection that has just opened.
+    /// Starts the loop's own timeout of a connection that has just opened.
     pub(crate) fn start_clock(&mut self, conn: ConnId) {
         let &Conn { profile, protocol, .. } = self.slab.at(conn.index());
         let &Limits { idle_timeout_ms, head_timeout_ms, .. } = self.limits(profile);

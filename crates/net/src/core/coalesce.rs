@@ -56,9 +56,9 @@ impl Coalesced {
 }
 
 impl<D: Default> Context<D> {
-    /// What the peer sends from now on, and that there is room again to send to it, may be reported up to
-    /// [`coalesce_ms`](crate::LoopConfig::coalesce_ms) late. For a connection that has little to say, such as a subscriber.
-    /// Without effect where that is 0.
+    /// From now on the loop may report input of this connection, and room to send to it, up to
+    /// [`coalesce_ms`](crate::LoopConfig::coalesce_ms) late. Meant for connections that send little, such as subscribers.
+    /// Has no effect while `coalesce_ms` is 0.
     pub fn coalesce_input(&mut self, conn: ConnId) {
         if self.config.coalesce_ms > 0 {
             // Where no descriptor is left for another epoll, the connection stays where it is watched.
@@ -90,8 +90,8 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// How late the input of connections that are [coalesced](Context::coalesce_input) may be from now on, in milliseconds.
-    /// With 0 it is not, and no further connection is coalesced.
+    /// Sets how late the input of [coalesced](Context::coalesce_input) connections may be reported, in milliseconds. With 0 it
+    /// is reported at once, and no further connection is coalesced.
     pub fn set_coalesce_ms(&mut self, ms: u64) {
         self.config.coalesce_ms = ms;
     }

@@ -1,4 +1,4 @@
-//! Limits and time-outs of a loop, of a listener and of an outgoing connection.
+//! Limits and timeouts of a loop, of a listener and of an outgoing connection.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -10,17 +10,16 @@ use super::tls::{ClientTls, ServerTls};
 use crate::http;
 use crate::timeout::TimeoutMs;
 
-/// Limits of one event loop. All are upper bounds on what peers can make it cost.
+/// Limits of one event loop. Each bounds a resource that peers can make it use.
 #[derive(Clone, Debug)]
 pub struct LoopConfig {
-    /// Connections held at once; beyond it they are accepted and closed at once. A full loop takes no memory
-    /// for those it refuses.
+    /// Most open connections. Further ones are accepted and closed at once, without memory for them.
     pub connections_max: usize,
     /// Accepted connections at once that the handler has not vouched for by
     /// [`mark_authenticated`](crate::Context::mark_authenticated). Beyond it, and when descriptors run out, the oldest of
-    /// them are closed, so that peers who only hold connections open keep nobody out. `None`: all are alike.
+    /// them are closed, so that peers which only hold connections open keep nobody out. `None`: all connections are treated alike.
     pub unauthenticated_max: Option<usize>,
-    /// Bytes of the receive buffer every connection of the loop shares. One read takes as many at most.
+    /// Size in bytes of the receive buffer that all connections of the loop share; also the most that one read takes.
     pub receive_bytes: usize,
     /// Bytes read from one connection before the others get their turn.
     pub read_budget_bytes: usize,
@@ -31,8 +30,8 @@ pub struct LoopConfig {
     /// Bytes buffered, in and out, for all connections together. Beyond it writes are refused as full and
     /// connections that need input buffered are closed.
     pub buffered_bytes_max: usize,
-    /// How exact connection deadlines are, in milliseconds: they pass late by as much, never early, and a
-    /// sleeping loop wakes no more often than that for them. Timers have a resolution of one millisecond.
+    /// Resolution of connection deadlines in milliseconds. They fire up to this much late and never early, and a
+    /// sleeping loop wakes for them no more often. Timers have a resolution of one millisecond.
     pub deadline_tick_ms: u64,
     /// How long a closed connection may take to accept our last bytes, and to send its FIN after ours, in
     /// milliseconds each.
@@ -77,25 +76,25 @@ impl Default for LoopConfig {
     }
 }
 
-/// What is spoken on the connections of a listener.
+/// The protocol of a listener's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Bytes as they come.
     Tcp,
-    /// HTTP/1.1, and what it is upgraded to.
+    /// HTTP/1.1, and the protocols that a request upgrades to.
     Http,
 }
 
 /// Of a handshake where heads have no bound.
 const HANDSHAKE_TIMEOUT_MS: TimeoutMs = NonZeroU64::new(10_000);
 
-/// How long connections may take, and what they may cost. Shared by all connections of a listener.
+/// Timeouts and bounds of connections. All connections of a listener share them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes buffered for sending on one connection by [`write`](crate::Context::write) and what is built on
     /// it. A single answer may exceed it if the buffer was empty.
     pub output_bytes_max: usize,
-    /// Raw TCP: closed after so many milliseconds in which nothing arrived.
+    /// Raw TCP: milliseconds without input after which the connection is closed.
     pub idle_timeout_ms: TimeoutMs,
     /// HTTP server: milliseconds from accept, or from a request's first byte, to the end of its head. A peer that sent
     /// part of one is answered with status 408. A TLS handshake, and before it a proxy's header, may take as long, and ten
@@ -113,7 +112,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// How long what precedes the first request may take: nobody waits for it without end.
+    /// Bounds what precedes the first request, also where no timeout is set.
     pub(crate) fn handshake_timeout_ms(&self) -> TimeoutMs {
         self.head_timeout_ms.or(HANDSHAKE_TIMEOUT_MS)
     }
@@ -144,9 +143,9 @@ pub struct ListenConfig {
     /// Networks of proxies that begin each connection with a header of the PROXY protocol, version 1 or 2, before TLS if
     /// there is that too: `on_accept` then follows the header, with the address it names. One that is malformed, or does
     /// not come within [`head_timeout_ms`](Limits::head_timeout_ms), ends the connection, as counted in
-    /// `Stats::proxy_failed`. Whoever comes from elsewhere is served as if there were no proxies.
+    /// `Stats::proxy_failed`. Connections from other addresses are served without such a header.
     pub proxies: Arc<[IpNet]>,
-    /// Time-outs and limits of its connections.
+    /// Timeouts and limits of its connections.
     pub limits: Limits,
     /// Let several sockets listen on the address, the kernel spreading connections over them
     /// (`SO_REUSEPORT`): one a worker.
@@ -193,8 +192,8 @@ pub struct ConnectConfig {
     /// The address to connect from. With port 0 the kernel chooses one only when the destination is known,
     /// so that each source address has its 28,000 ports a destination.
     pub from: Option<SocketAddr>,
-    /// Speak TLS below the protocol: `on_connect` then follows the handshake. What fails in it, a certificate not to be
-    /// trusted most often, is reported by `on_connect_failed` with `ErrorKind::InvalidData`.
+    /// Speak TLS below the protocol: `on_connect` then follows the handshake. A handshake that fails, most often because the
+    /// certificate is not trusted, is reported by `on_connect_failed` with `ErrorKind::InvalidData`.
     pub tls: Option<ClientTls>,
 }
 

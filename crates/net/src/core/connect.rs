@@ -28,7 +28,7 @@ impl<D: Default> Context<D> {
         self.begin_connect(Some(fd), config)
     }
 
-    /// Connects to a unix socket. As [`Context::connect`] in all else.
+    /// Connects to a Unix socket; otherwise as [`Context::connect`].
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl<D: Default> Context<D> {
         Ok(conn)
     }
 
-    /// The kernel has decided about a connect.
+    /// The kernel reports how a connect ended.
     pub(crate) fn connected<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         match socket_error(record.fd()) {
@@ -83,7 +83,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// A connection is there, TLS included.
+    /// A connection is open, TLS included.
     pub(crate) fn opened<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         let is_upgraded = record.phase == Phase::Upgrading;

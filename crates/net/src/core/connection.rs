@@ -1,4 +1,4 @@
-//! A connection: its id, and the record that is all an idle one costs.
+//! A connection: its id, and its record. An idle connection costs its record alone.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,10 +9,10 @@ use super::wheel::TimerLink;
 use crate::http::ServerState;
 use crate::websocket;
 
-/// Names a connection for as long as it lives, and is recognised as stale after.
+/// Identifies a connection for as long as it lives; afterwards the id is recognised as stale.
 ///
-/// Records are reused; the generation distinguishes the tenants of one record, so an id kept too long
-/// reaches nobody instead of somebody else.
+/// Records are reused. The generation distinguishes the connections that have used one record, so that an id kept too
+/// long reaches no connection instead of another one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId {
     index: u32,
@@ -24,17 +24,17 @@ impl ConnId {
         ConnId { index, generation }
     }
 
-    /// Where the record lies: small, dense, reused. Fit for a table beside the loop's own.
+    /// The index of the record: small, dense and reused, so that it can index a table of the application's.
     pub const fn index(self) -> u32 {
         self.index
     }
 
-    /// Which tenant of the record this is.
+    /// Which of the connections that have used this record it is.
     pub const fn generation(self) -> u32 {
         self.generation
     }
 
-    /// The id as one number: generation above, index below.
+    /// The id as one number: the generation in the upper bits, the index in the lower.
     pub const fn to_u64(self) -> u64 {
         (self.generation as u64) << 32 | self.index as u64
     }
@@ -57,12 +57,12 @@ impl fmt::Display for ConnId {
     }
 }
 
-/// What a connection speaks at present, and what its machine remembers while it is idle.
+/// The protocol that a connection speaks now, and what its machine remembers while it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Tcp,
     Http(ServerState),
-    /// The answer has begun and is the caller's to write; what the peer still says is dropped.
+    /// The response has begun, and the caller writes it; further input of the peer is dropped.
     Stream,
     /// A client's request for an upgrade is out; the answer is awaited.
     WebSocketHandshake,
@@ -94,7 +94,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// Whether the handler knows the id of a connection in use.
+    /// Whether the handler knows the id of this connection.
     pub(crate) fn is_known(self) -> bool {
         !matches!(self, Phase::Announcing | Phase::Accepting | Phase::Closed | Phase::Lingering)
     }
@@ -113,9 +113,9 @@ pub(crate) enum End {
     Local,
     /// The peer began to end it.
     Peer,
-    /// The peer violated its protocol.
+    /// The peer broke the protocol.
     ProtocolError,
-    /// A request did not arrive in time, and the peer is answered so.
+    /// A request did not arrive in time, and the peer is sent status 408.
     TimedOut,
 }
 
@@ -138,7 +138,7 @@ macro_rules! flags {
     };
 }
 
-/// What is to be remembered of a connection's stream, a bit each. Nothing of a protocol.
+/// State of a connection's stream, a bit each; none of it belongs to a protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u16);
 
@@ -229,7 +229,7 @@ pub(crate) struct Conn<D> {
     pub(crate) data: D,
 }
 
-/// What the record may cost besides the handler's own data. A million connections pay it a million times.
+/// Most bytes of the record beside the handler's own data. Each connection costs as many.
 pub(crate) const CONN_BYTES: usize = 40;
 const _: () = assert!(size_of::<Conn<()>>() <= CONN_BYTES);
 const _: () = assert!(size_of::<Protocol>() == 2);
@@ -264,7 +264,7 @@ impl<D: Default> Conn<D> {
         (self.protocol, self.profile, self.phase) = (protocol, profile, phase);
     }
 
-    /// Closes the descriptor and makes every id of this tenant stale.
+    /// Closes the descriptor, and makes the id of this connection stale.
     pub(crate) fn vacate(&mut self) {
         debug_assert!(self.spill.is_none(), "buffers go back to the pool first");
         self.fd = None;

@@ -1,4 +1,4 @@
-//! The handler's side of the loop: everything an application can ask of it.
+//! The handler's side of the loop: the operations that an application has.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,11 +28,11 @@ use crate::http::Date;
 use crate::timeout::TimeoutMs;
 use crate::websocket::{Agreed, Masks, SharedCompression};
 
-/// Names a listener of one loop.
+/// Identifies a listener of one loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId(pub(crate) u32);
 
-/// Names a timer of one loop. A timer that is over is recognised.
+/// Identifies a timer of one loop. The id of a timer that has ended is recognised as stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId {
     pub(crate) index: u32,
@@ -42,8 +42,8 @@ pub struct TimerId {
 /// The loop as its handler sees it: connections, listeners, timers, and the time. `D` is the handler's
 /// [`Data`](crate::Handler::Data).
 ///
-/// No method calls the handler; what follows from a call is reported in the same turn or a later one. Methods
-/// that take a [`ConnId`] recognise a stale one.
+/// No method calls the handler: the events that a call leads to come later, in the same turn or another. Methods that take a
+/// [`ConnId`] recognise a stale one.
 #[derive(Debug)]
 pub struct Context<D> {
     pub(crate) config: LoopConfig,
@@ -83,13 +83,13 @@ pub struct Context<D> {
     pub(crate) decrypted: Vec<u8>,
     pub(crate) stats: Stats,
     start: Instant,
-    /// What the clock shows instead of the time since the start.
+    /// The time that a test has set, instead of the time since the start.
     set_ms: Option<u64>,
     pub(crate) now_ms: u64,
     stopping: bool,
 }
 
-/// What many connections have in common: a number of sixteen bits in each record.
+/// Settings that many connections share; each record has their number in sixteen bits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Profile {
     pub(crate) limits: Limits,
@@ -157,15 +157,15 @@ impl<D: Default> Context<D> {
         })
     }
 
-    /// Sends, then finishes: what is buffered leaves, then FIN, and what the peer still sends is dropped
-    /// until it finishes too, for at most [`linger_ms`](LoopConfig::linger_ms). `on_close` follows as soon as
-    /// the last byte is the kernel's. Writes are refused from now on, and nothing more is handed out. A connect
-    /// under way is given up: `on_connect_failed` follows, with `ErrorKind::ConnectionAborted`.
+    /// Closes a connection in order. Buffered output is sent first, then FIN; input is dropped until the peer has sent its
+    /// FIN, for at most [`linger_ms`](LoopConfig::linger_ms). `on_close` follows as soon as the kernel has the last byte.
+    /// From now on writes are refused and no input is delivered. A connect under way is aborted: `on_connect_failed`
+    /// follows, with `ErrorKind::ConnectionAborted`.
     pub fn close(&mut self, conn: ConnId) {
         self.begin_drain(conn);
     }
 
-    /// Cuts the connection: what is buffered is dropped and the peer is sent a reset. `on_close` follows.
+    /// Aborts the connection: drops buffered output and sends a reset. `on_close` follows.
     pub fn abort(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get(conn) else { return };
         let closing = matches!(record.phase, Phase::Open | Phase::Draining);
@@ -187,8 +187,7 @@ impl<D: Default> Context<D> {
         self.finish(conn, reason);
     }
 
-    /// Sends FIN once what is buffered has left; the peer may go on sending. Further writes are refused.
-    /// For raw TCP.
+    /// Sends FIN once buffered output has left. The peer may go on sending; further writes are refused. For raw TCP.
     pub fn shutdown_write(&mut self, conn: ConnId) {
         if let Some(record) = self.slab.get_mut(conn)
             && (record.phase == Phase::Open || record.phase.is_opening())
@@ -199,18 +198,18 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Takes no more input from a connection, so that its peer, in time, cannot send more. Of a WebSocket the next message
-    /// waits, even if it has been received already. A peer that goes away meanwhile is noticed only on writing or
-    /// resuming.
+    /// Reads no more from a connection; once the kernel's buffers are full, the peer cannot send more. A WebSocket message that
+    /// was received already waits, too. That the peer has gone is noticed only when the connection is written to or
+    /// resumed.
     pub fn pause_read(&mut self, conn: ConnId) {
         if let Some(record) = self.slab.get_mut(conn) {
             record.flags.set(Flags::READ_PAUSED);
         }
     }
 
-    /// Asks for `on_writable` once everything buffered for a connection has left. False when nothing is left
-    /// to wait for, and then none follows. How a handler that passes bytes on keeps pace with a slow reader:
-    /// it pauses reading until then.
+    /// Requests `on_writable` for when all buffered output of a connection has left. False if nothing is buffered; then no
+    /// `on_writable` follows. A handler that forwards bytes uses it to keep pace with a slow reader: it pauses reading until
+    /// then.
     pub fn want_writable(&mut self, conn: ConnId) -> bool {
         if self.output_bytes(conn) > 0 {
             self.flush(conn);
@@ -222,7 +221,7 @@ impl<D: Default> Context<D> {
         full
     }
 
-    /// Takes input again after [`Context::pause_read`].
+    /// Reads again after [`Context::pause_read`].
     pub fn resume_read(&mut self, conn: ConnId) {
         if let Some(record) = self.slab.get_mut(conn)
             && record.flags.take(Flags::READ_PAUSED)
@@ -250,27 +249,26 @@ impl<D> Context<D> {
         }
     }
 
-    /// True while the connection is open (or still connecting) and nobody has begun to close it.
+    /// True while the connection is open, or still connecting, and its close has not begun.
     pub fn is_open(&self, conn: ConnId) -> bool {
         self.slab
             .get(conn)
             .is_some_and(|record| record.phase == Phase::Open || record.phase.is_opening())
     }
 
-    /// The peer's address, asked of the kernel: it is not kept. Behind a proxy it is the proxy's; `on_accept` has been
-    /// given the client's. `None` when the id is stale or the kernel has
-    /// forgotten it, as after a reset.
+    /// The peer's address, read from the kernel. Behind a proxy it is the proxy's; `on_accept` was given the client's. `None`
+    /// when the id is stale, or the kernel has no address any more, as after a reset.
     pub fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
         rustix::net::getpeername(self.slab.get(conn)?.fd.as_ref()?).ok()??.try_into().ok()
     }
 
-    /// The local address, asked of the kernel.
+    /// The local address, read from the kernel.
     pub fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
         rustix::net::getsockname(self.slab.get(conn)?.fd.as_ref()?).ok()?.try_into().ok()
     }
 
-    /// The socket of a connection, for options this library does not know. It must stay non-blocking, and
-    /// reading or writing it is the loop's.
+    /// The socket of a connection, for options that this library does not have. It must stay non-blocking, and only the loop
+    /// may read from it or write to it.
     pub fn descriptor(&self, conn: ConnId) -> Option<BorrowedFd<'_>> {
         self.slab.get(conn)?.fd.as_ref().map(AsFd::as_fd)
     }
@@ -291,7 +289,7 @@ impl<D> Context<D> {
         self.stats.buffered_bytes
     }
 
-    /// Bounds from now on what is held for all connections together; see
+    /// Sets the bound on the bytes held for all connections together; see
     /// [`buffered_bytes_max`](crate::LoopConfig::buffered_bytes_max).
     pub fn set_buffered_bytes_max(&mut self, bytes: usize) {
         self.config.buffered_bytes_max = bytes;
@@ -302,8 +300,8 @@ impl<D> Context<D> {
         self.slab.ids().filter(|&id| self.slab.at(id.index()).phase.is_known())
     }
 
-    /// Sends bytes to every open connection whose data is as wanted. Returns how many took them; one that is full is left
-    /// out, and `on_writable` follows.
+    /// Sends bytes to every open connection whose data `wanted` accepts. Returns how many took them. One that is full is
+    /// skipped, and its `on_writable` follows.
     ///
     /// ```
     /// # fn example(cx: &mut dunlin_net::Context<bool>) {
@@ -322,7 +320,7 @@ impl<D> Context<D> {
         taken
     }
 
-    /// Calls `visit` for every connection, with the loop at its disposal: connections may be written to and closed.
+    /// Calls `visit` for every connection. It may write to connections and close them.
     pub fn for_each_connection(&mut self, mut visit: impl FnMut(&mut Context<D>, ConnId)) {
         let mut index = 0;
         while let Some(conn) = self.slab.next_from(index) {
@@ -335,9 +333,9 @@ impl<D> Context<D> {
 
     /// Sets or clears the deadline of a connection, in milliseconds of [`Context::now_ms`]'s clock;
     /// `on_deadline` is called once it has passed, at most [`deadline_tick_ms`](LoopConfig::deadline_tick_ms)
-    /// late. Costs a store when it moves away. It replaces the loop's own time-out, if one was running; the end
-    /// of an HTTP answer, [`Context::close`] and [`Context::ws_close`] replace it by the loop's own. While a
-    /// connect is under way its time-out stands.
+    /// late. Moving it further away costs one store. It replaces the loop's own timeout, if one was running; the end
+    /// of an HTTP response, [`Context::close`] and [`Context::ws_close`] replace it by the loop's own. While a
+    /// connect is under way its timeout stays.
     pub fn set_deadline(&mut self, conn: ConnId, deadline_ms: Option<u64>) {
         if let Some(record) = self.slab.get_mut(conn)
             && record.phase == Phase::Open
@@ -405,7 +403,7 @@ impl<D> Context<D> {
         self.timers.arm(at_ms, Some(period_ms), Action::Call(Some(Box::new(call))))
     }
 
-    /// Cancels a timer. False when it was over already.
+    /// Cancels a timer. False when it had ended already.
     pub fn cancel(&mut self, timer: TimerId) -> bool {
         self.timers.disarm(timer)
     }
@@ -415,7 +413,7 @@ impl<D> Context<D> {
         self.now_ms
     }
 
-    /// From now on the loop's clock shows this, until it is set again: for tests of what depends on time.
+    /// Sets the loop's clock, which then stands still until it is set again. For tests in virtual time.
     pub fn set_clock(&mut self, now_ms: u64) {
         self.set_ms = Some(now_ms);
         self.now_ms = now_ms;
@@ -425,10 +423,10 @@ impl<D> Context<D> {
         self.now_ms = self.set_ms.unwrap_or_else(|| self.start.elapsed().as_millis() as u64);
     }
 
-    /// Takes these signals as events: `on_signal` is called instead of what they would do otherwise. They
-    /// are blocked in the calling thread and in every thread it starts afterwards, so call this before
-    /// starting threads: a signal reaches the loop only if no thread of the process leaves it unblocked.
-    /// Workers of [`spawn_workers`](crate::spawn_workers) block every signal by themselves.
+    /// Delivers these signals as events: `on_signal` is called instead of their default action. They are blocked in the
+    /// calling thread and in every thread that it starts afterwards. Call this before starting threads: a signal reaches the
+    /// loop only if every thread of the process blocks it. Workers of [`spawn_workers`](crate::spawn_workers) block all
+    /// signals by themselves.
     ///
     /// # Errors
     ///
@@ -447,7 +445,7 @@ impl<D> Context<D> {
         }
     }
 
-    /// A random number of the kernel's, fetched ahead: fit for jitter and for secrets.
+    /// A random number from the kernel, for jitter and for secrets.
     pub fn random_u64(&mut self) -> u64 {
         u64::from_ne_bytes(self.masks.take())
     }
@@ -458,8 +456,8 @@ impl<D> Context<D> {
         Stats { connections: self.slab.len(), unauthenticated, ..self.stats }
     }
 
-    /// Connections that hold buffers at present: something of theirs is cut short, waits to be sent, or waits
-    /// for an answer. All others cost their record alone.
+    /// Connections that hold buffers now: part of a message has arrived, output waits to be sent, or a request waits for its
+    /// response. All others cost their record alone.
     pub fn buffers_lent(&self) -> usize {
         self.slab.ids().filter(|id| self.slab.at(id.index()).spill.is_some()).count()
     }
@@ -469,7 +467,7 @@ impl<D> Context<D> {
         &self.config
     }
 
-    /// Ends [`run`](crate::EventLoop::run) at the end of this turn. Connections stay as they are.
+    /// Ends [`run`](crate::EventLoop::run) at the end of this turn. Connections stay open.
     pub fn stop(&mut self) {
         self.stopping = true;
     }
@@ -488,8 +486,8 @@ impl<D> Context<D> {
         &self.profiles[profile as usize]
     }
 
-    /// A place for limits to be shared from. Those seen before are found again, so that a client that
-    /// connects a million times adds none.
+    /// The number under which limits are shared. Equal limits have one number, so that a client that connects a million times
+    /// adds none.
     pub(crate) fn profile(&mut self, profile: &Profile) -> io::Result<u16> {
         if let Some(known) = self.profiles.iter().rposition(|known| known == profile) {
             return Ok(known as u16);
@@ -501,13 +499,13 @@ impl<D> Context<D> {
         Ok(place)
     }
 
-    /// Writes the deadline of a connection, whoever's it is.
+    /// Writes the deadline of a connection, the handler's or the loop's.
     pub(crate) fn schedule(&mut self, conn: ConnId, deadline_ms: Option<u64>) {
         let tick = deadline_ms.map_or(NEVER, |ms| ms.div_ceil(self.config.deadline_tick_ms));
         self.wheel.schedule(&mut self.slab, conn.index(), tick);
     }
 
-    /// Has the connection closed when nothing arrives for so long; each read moves the deadline.
+    /// Closes the connection when nothing arrives for this long; each read moves the deadline.
     pub(crate) fn schedule_idle(&mut self, conn: ConnId, timeout_ms: TimeoutMs) {
         if timeout_ms.is_some() {
             self.slab.at_mut(conn.index()).flags.set(Flags::IDLE_DEADLINE);

@@ -50,8 +50,8 @@ pub(crate) struct Dials {
 
 impl<D: Default> Context<D> {
     /// Connects to a host by its name, or by an address written as one: the name is resolved, and its addresses are tried
-    /// in the order of RFC 8305, the next one after [`attempt_delay_ms`](ConnectConfig::attempt_delay_ms). As
-    /// [`Context::connect`] in all else; the time-out is that of resolving and all attempts together. A name that does not
+    /// in the order of RFC 8305, the next one after [`attempt_delay_ms`](ConnectConfig::attempt_delay_ms). Otherwise
+    /// as [`Context::connect`]; the timeout covers the resolution and all attempts together. A name that does not
     /// resolve is reported by `on_connect_failed`, see [`ResolveError`](crate::ResolveError).
     ///
     /// # Errors
@@ -95,8 +95,8 @@ impl<D: Default> Context<D> {
         self.dial(None, Some(addresses.to_vec()), config)
     }
 
-    /// Connects to where a URL leads: by name, through TLS if it says so. With [`ConnectConfig::tls`] unset the
-    /// certificates are those the system trusts.
+    /// Connects to the server of a URL: by name, and through TLS if the scheme says so. Where [`ConnectConfig::tls`] is unset,
+    /// the system's root certificates are trusted.
     ///
     /// # Errors
     ///
@@ -142,8 +142,8 @@ impl<D: Default> Context<D> {
         Ok(conn)
     }
 
-    /// Tries the next address, and has the one after it tried in a while. Without any left and under way, the connect has
-    /// failed.
+    /// Tries the next address, and schedules the one after it. When no address is left and no attempt is under way, the connect
+    /// has failed.
     pub(crate) fn attempt(&mut self, place: u32) {
         let Some(Some(dial)) = self.dials.places.get_mut(place as usize) else { return };
         let Some(race) = &mut dial.race else { return };
@@ -185,7 +185,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// The kernel has something to say about an attempt.
+    /// The kernel reports an event of an attempt.
     pub(crate) fn attempt_event<H: Driver<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -230,7 +230,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// The resolver has rung.
+    /// The resolver has results.
     pub(crate) fn take_resolved(&mut self) {
         let until_ms = self.now_ms() + self.config.name_cache_ms;
         let results = self.dials.resolver.as_mut().map(|resolver| resolver.take(until_ms));
@@ -252,7 +252,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// A connection without a socket ends before it has one.
+    /// A connection ends before it has a socket.
     pub(crate) fn cancel_dial(&mut self, conn: ConnId) {
         let places = &mut self.dials.places;
         for place in places.iter_mut() {

@@ -1,4 +1,4 @@
-//! What the loop asks of the protocols above it.
+//! The interface that the loop calls the protocols above it through.
 
 use super::connection::{ConnId, Protocol};
 use super::context::Context;
@@ -7,8 +7,7 @@ use super::handler::Handler;
 /// The protocols of a loop, plugged in below a [`Handler`]. The core keeps the state of a protocol, and calls this when there
 /// are bytes, an end or a time-out to be judged by it.
 pub(crate) trait Driver: Handler {
-    /// Gives input to whatever the connection speaks. Returns the bytes consumed; the first `carried` have been seen
-    /// before.
+    /// Gives input to the connection's protocol. Returns the bytes consumed. It has seen the first `carried` bytes before.
     fn input(
         &mut self,
         cx: &mut Context<Self::Data>,

@@ -15,15 +15,15 @@ pub enum WriteError {
         "the output buffer is full; wait for on_writable, or raise output_bytes_max or buffered_bytes_max"
     )]
     Full,
-    /// Not at this point of this connection's protocol: an answer without a request outstanding, a
-    /// WebSocket message on what is not a WebSocket.
+    /// The connection's protocol does not allow it now: a response without an outstanding request, or a WebSocket message on a
+    /// connection that is not a WebSocket.
     #[error(
         "the connection's protocol does not allow this now; answer each request once, and send messages by a WebSocket"
     )]
     OutOfTurn,
 }
 
-/// Why a connection does not begin TLS; see [`Context::begin_tls`](crate::Context::begin_tls). It is as it was.
+/// Why a connection does not begin TLS; see [`Context::begin_tls`](crate::Context::begin_tls). The connection is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BeginTlsError {
@@ -33,14 +33,14 @@ pub enum BeginTlsError {
     /// It does not speak raw TCP, or TLS has begun already.
     #[error("TLS cannot begin now; it begins once, on a connection of raw TCP")]
     OutOfTurn,
-    /// The peer has said more than the word by which TLS begins. Nobody knows who it was: it must not pass for what the
-    /// peer says behind the handshake. Close the connection.
+    /// Plain text has arrived behind the peer's request to begin TLS. It may come from an attacker and must not be taken for
+    /// input that follows the handshake. Close the connection.
     #[error("{0} unencrypted bytes came where TLS is to begin; close the connection")]
     Unread(usize),
-    /// Bytes written before wait for the socket; begin when they have left.
+    /// Bytes written before still wait for the socket. Begin when they have left.
     #[error("unencrypted bytes wait to be sent; begin when they have left")]
     Unsent,
-    /// `rustls` refuses the configuration.
+    /// `rustls` rejects the configuration.
     #[error("TLS: {0}")]
     Invalid(io::Error),
 }
@@ -50,20 +50,20 @@ pub enum BeginTlsError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// The peer finished: FIN, or a completed WebSocket closing handshake it began.
+    /// The peer closed it: by FIN, or by a WebSocket closing handshake that it began.
     Peer,
     /// The handler closed it, and everything buffered was sent.
     Local,
     /// The handler aborted it, or the loop was dropped.
     Aborted,
-    /// A deadline of the loop's own passed: no complete request in time, nothing heard for the idle time,
-    /// or no progress in sending the last bytes.
+    /// A timeout of the loop passed: a request was not complete in time, nothing arrived for the idle time, or the last bytes
+    /// could not be sent.
     TimedOut,
-    /// The peer violated its protocol; `on_protocol_error` was called before.
+    /// The peer broke the protocol; `on_protocol_error` was called before.
     ProtocolError,
-    /// The peer's unprocessed bytes would have exceeded `buffered_bytes_max` of the loop.
+    /// The peer's buffered input would have exceeded `buffered_bytes_max` of the loop.
     OutOfMemory,
-    /// Nobody had vouched for it, and it was the oldest of those when there was room for no more; see
+    /// It was not authenticated, and as the oldest of these it made room for a newer one; see
     /// [`unauthenticated_max`](crate::LoopConfig::unauthenticated_max).
     Displaced,
     /// The kernel reported an error: a reset, an unreachable peer.

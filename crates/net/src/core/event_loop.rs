@@ -1,4 +1,4 @@
-//! The loop: wait for the kernel, call the handler with events, send what came of them.
+//! The loop: wait for the kernel, call the handler, send what it has written.
 
 use std::io;
 use std::time::Duration;
@@ -60,8 +60,8 @@ impl<H: Handler> EventLoop<H> {
         EventLoop::with_inbox(config, remote_pair()?.1)
     }
 
-    /// A loop behind an inbox made before, by [`remote_pair`]: for a loop that is made in the thread it runs
-    /// in, while others hold its [`Remote`] already.
+    /// A loop with an inbox that [`remote_pair`] has made before. For a loop that is made in the thread that runs it, while other
+    /// threads hold its [`Remote`] already.
     ///
     /// # Errors
     ///
@@ -85,11 +85,11 @@ impl<H: Handler> EventLoop<H> {
         self.inbox.remote()
     }
 
-    /// Turns until [`Context::stop`].
+    /// Runs the loop until [`Context::stop`].
     ///
     /// # Errors
     ///
-    /// Those of `epoll_wait` other than interruption, which cannot happen to a sound program.
+    /// Errors of `epoll_wait` other than interruption; none of them is expected.
     pub fn run(&mut self, handler: &mut H) -> io::Result<()> {
         while !self.context.is_stopping() {
             self.turn(handler, None)?;
@@ -191,7 +191,7 @@ impl<D: Default> Context<D> {
             || self.is_stopping()
     }
 
-    /// How long nothing is due, at most `limit`.
+    /// The time until something is due, at most `limit`.
     fn time_to_deadline(&self, limit: Option<Duration>) -> Option<Duration> {
         let deadline_ms = self.wheel.next_tick().map(|tick| tick * self.config.deadline_tick_ms);
         let coalesced_ms = self.coalesced.as_ref().and_then(Coalesced::due_ms);
@@ -245,7 +245,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// What was left over from the turn before, or has come up in this one, and no event will announce.
+    /// Does the work that no event announces: what the last turn has left, and what has come up in this one.
     fn leftovers<H: Driver<Data = D>>(&mut self, handler: &mut H, unread: Vec<ConnId>) {
         if self.listeners.retry_at_ms.is_some_and(|at| at <= self.now_ms()) {
             self.listeners.retry();

@@ -12,7 +12,7 @@ use rustix::event::epoll;
 use super::context::Context;
 use super::token::Token;
 
-/// What is to be known of a foreign descriptor.
+/// The readiness to be notified of.
 ///
 /// ```
 /// use dunlin_net::Interest;
@@ -25,14 +25,14 @@ use super::token::Token;
 pub struct Interest(u8);
 
 impl Interest {
-    /// There is something to read, or the other end has closed.
+    /// It can be read from, or the other end has closed.
     pub const READABLE: Interest = Interest(1);
-    /// There is room to write.
+    /// It can be written to.
     pub const WRITABLE: Interest = Interest(2);
     const LEVEL: u8 = 4;
 
-    /// Asks for an event in every turn as long as it is so (level-triggered), instead of one when it comes to be so
-    /// (edge-triggered, the default).
+    /// Level-triggered: an event in every turn for as long as it is ready. The default is edge-triggered: one event when it
+    /// becomes ready.
     #[must_use]
     pub const fn level(self) -> Interest {
         Interest(self.0 | Interest::LEVEL)
@@ -62,9 +62,9 @@ impl BitOr for Interest {
 /// What a foreign descriptor is ready for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// There is something to read, or the other end has closed.
+    /// It can be read from, or the other end has closed.
     pub readable: bool,
-    /// There is room to write.
+    /// It can be written to.
     pub writable: bool,
 }
 
@@ -91,8 +91,8 @@ pub(crate) fn descriptor(poll: &Poll) -> BorrowedFd<'_> {
 }
 
 impl<D> Context<D> {
-    /// Watches a descriptor that is not a connection; `on_fd` is called with `token` when it is as asked. A descriptor that
-    /// is watched already changes its interest. The caller keeps it open until [`Context::deregister_fd`].
+    /// Watches a descriptor that is not a connection. `on_fd` is called with `token` when it is ready. For a descriptor that is
+    /// watched already, the interest is replaced. The caller keeps it open until [`Context::deregister_fd`].
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl<D> Context<D> {
         Ok(())
     }
 
-    /// Watches a descriptor no longer.
+    /// Stops watching a descriptor.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What an application answers to: one method an event, every one with a sensible default.
+//! The callbacks of an application: one method an event, each with a default.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,15 +10,15 @@ use super::foreign::Ready;
 use crate::http;
 use crate::websocket;
 
-/// Whether a connection just accepted is to be kept.
+/// Whether to keep a connection that was just accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
     /// Keep it; `on_open` follows.
     Accept,
     /// Close it at once, unread and unanswered. Counted in `Stats::refused`.
     Refuse,
-    /// Keep it, but accept no more from this listener until [`Context::resume_accept`]. Who comes waits
-    /// in the kernel's backlog.
+    /// Keep it, but accept no more from this listener until [`Context::resume_accept`]. Further connections wait in the kernel's
+    /// backlog.
     Pause,
 }
 
@@ -27,29 +27,29 @@ pub enum Admit {
 pub enum Sleep {
     /// Wait until something happens.
     Block,
-    /// Look at the sockets and come back at once.
+    /// Check the sockets and return at once.
     Poll,
 }
 
-/// How a peer violated its protocol.
+/// How a peer broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// Malformed, oversized or overdue HTTP; carries the status code that says so.
+    /// Malformed, oversized or late HTTP, with the status code for it.
     #[error("{0}")]
     Http(http::Error),
-    /// A WebSocket violation; carries the close code that says so.
+    /// A WebSocket protocol error, with the close code for it.
     #[error("{0}")]
     WebSocket(websocket::Error),
-    /// The answer to a client's WebSocket handshake was not one.
+    /// The response to a client's WebSocket handshake is not valid.
     #[error("{0}")]
     Handshake(websocket::ClientHandshakeError),
 }
 
-/// The application: it owns its state, the loop owns the connections.
+/// The application. It owns its state; the loop owns the connections.
 ///
-/// The loop calls one method at a time, in the order of events, and never from inside a call of the
-/// handler to [`Context`]: closing a connection in `on_data` leads to its `on_close` later in the turn.
+/// The loop calls one method at a time, in the order of events, and never from inside a method of [`Context`]: a
+/// connection that is closed in `on_data` has its `on_close` later in the turn.
 /// After `on_close` no method is called for that connection again.
 ///
 /// An accepted connection is announced by `on_open`, a connect of ours by `on_connect`; `on_close` ends both. A connect
@@ -57,13 +57,12 @@ pub enum ProtocolError {
 /// bytes (`on_data`), HTTP (`on_request`), or WebSocket (`on_message`).
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait Handler: Sized {
-    /// What the application keeps of each connection, inside the connection's record. Keep it small: it is
-    /// paid for every connection.
+    /// The application's data of each connection, kept in the connection's record. Keep it small: every connection pays for it.
     type Data: Default;
 
-    /// A connection has been accepted from `peer`, which a Unix socket has none of. Decides whether it is kept; if so, it
-    /// begins with `data` as it is left here, and `on_open` follows with its id, after the TLS handshake if there is one,
-    /// or `on_open_failed`.
+    /// A connection was accepted from `peer`, which is `None` on a Unix socket. Decides whether to keep it. A connection that is
+    /// kept begins with `data` as this method leaves it. Its `on_open` follows, after the TLS handshake if there is one, or
+    /// its `on_open_failed`.
     fn on_accept(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -116,12 +115,12 @@ pub trait Handler: Sized {
     /// encrypted.
     fn on_secure(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
 
-    /// TLS of an open connection has failed, and why: in the handshake that [`Context::begin_tls`] began (`TimedOut` if
-    /// it took too long), or behind one, as when a server that asks for a client's certificate says so by an alert. The
-    /// connection has ended; `on_close` follows and gives its data back.
+    /// TLS of an open connection has failed: in the handshake that [`Context::begin_tls`] began (`TimedOut` if it took too
+    /// long), or after a handshake, as when a server rejects the client's certificate by an alert. The connection has ended;
+    /// `on_close` follows and returns its data.
     fn on_tls_failed(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, error: &io::Error) {}
 
-    /// Bytes have arrived on a raw TCP connection. They are the handler's for the length of the call.
+    /// Bytes have arrived on a raw TCP connection. The slice is valid for the length of the call.
     fn on_data(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, bytes: &[u8]) {}
 
     /// The peer of a raw TCP connection has finished sending; it may still be reading. By default the
@@ -190,7 +189,7 @@ pub trait Handler: Sized {
         cx.answer_close_frame(conn, code);
     }
 
-    /// The peer violated its protocol. By default an HTTP server answers with the status of the error, a
+    /// The peer broke the protocol. By default an HTTP server answers with the status of the error, a
     /// WebSocket end sends a close frame with its code, and the connection is closed. A handler that
     /// overrides this must close it in the end; nothing more is read from it in any case.
     fn on_protocol_error(
@@ -202,12 +201,12 @@ pub trait Handler: Sized {
         cx.answer_protocol_error(conn, error);
     }
 
-    /// A write fell short before, and now there is room again: `try_write_slices` took less than it was
-    /// given, or a buffered write was refused as full.
+    /// There is room to write again, after `try_write_slices` took less than it was given or a buffered write was refused as
+    /// full.
     fn on_writable(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
 
-    /// A connection has ended. Its data comes back; its id is stale when this returns. Not called for
-    /// connections still open when the loop is dropped.
+    /// A connection has ended. Returns its data to the handler; the id is stale afterwards. Not called for connections that are
+    /// open when the loop is dropped.
     fn on_close(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -217,10 +216,10 @@ pub trait Handler: Sized {
     ) {
     }
 
-    /// The deadline set with [`Context::set_deadline`] has passed. It is not set any more.
+    /// The deadline set with [`Context::set_deadline`] has passed. It is cleared.
     fn on_deadline(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
 
-    /// A timer has fired. One that was to fire once is gone.
+    /// A timer has fired. One that fires once has ended.
     fn on_timer(&mut self, cx: &mut Context<Self::Data>, timer: TimerId, data: u64) {}
 
     /// A descriptor registered with [`Context::register_fd`] is ready. If it is edge-triggered, read or write until it
@@ -230,15 +229,14 @@ pub trait Handler: Sized {
     /// A signal registered with [`Context::register_signals`] has been sent to the process.
     fn on_signal(&mut self, cx: &mut Context<Self::Data>, signal: i32) {}
 
-    /// Once a turn of the loop, after its events and timers and before what they wrote leaves.
+    /// Called once a turn of the loop: after its events and timers, before output is sent.
     fn on_tick(&mut self, cx: &mut Context<Self::Data>) {}
 
-    /// The loop is about to block. [`Sleep::Poll`] keeps it from it, for there is work elsewhere.
+    /// The loop is about to block. Return [`Sleep::Poll`] to prevent it, if there is other work.
     fn on_sleep(&mut self, cx: &mut Context<Self::Data>) -> Sleep {
         Sleep::Block
     }
 
-    /// The loop comes back after `on_sleep` returned [`Sleep::Block`]. Called before any event is handed
-    /// out.
+    /// The loop has woken after `on_sleep` returned [`Sleep::Block`]. Called before any event is delivered.
     fn on_wake(&mut self, cx: &mut Context<Self::Data>) {}
 }

@@ -53,11 +53,11 @@ struct Listener {
     queued: bool,
 }
 
-/// Opens a listening socket without a loop, for one to be adopted by another thread later.
+/// Opens a listening socket without a loop; a loop of another thread adopts it later.
 ///
 /// # Errors
 ///
-/// Those of `socket`, `bind` and `listen`: the address is in use, or not ours.
+/// Those of `socket`, `bind` and `listen`: the address is in use, or is not one of this machine.
 pub fn open_listener(addr: SocketAddr, config: &ListenConfig) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(SocketProtocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -100,8 +100,8 @@ impl<D: Default> Context<D> {
         self.adopt_listener(OwnedFd::from(socket), config)
     }
 
-    /// Accepts from a socket that listens already, TCP or Unix: one opened before the threads were started, or handed
-    /// over by another process. Of `config` its role, TLS, proxies and limits apply.
+    /// Accepts from a TCP or Unix socket that listens already: it was opened before the threads were started, or another
+    /// process has handed it over. Role, TLS, proxies and limits of `config` apply.
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl<D: Default> Context<D> {
         open.map(|(place, _)| ListenerId(place as u32))
     }
 
-    /// Accepts no more from a listener. Who comes waits in the kernel's backlog.
+    /// Accepts no more from a listener. Further connections wait in the kernel's backlog.
     pub fn pause_accept(&mut self, listener: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(listener.0) {
             listener.paused = true;
@@ -169,12 +169,12 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Has connections accepted from now on live by these limits, TLS and proxies; what else is in `config` stays as it
-    /// was. Connections accepted before keep theirs.
+    /// Replaces limits, TLS and proxies for connections that are accepted from now on; the rest of `config` is ignored.
+    /// Connections that were accepted before keep theirs.
     ///
     /// # Errors
     ///
-    /// `QuotaExceeded` after 65,536 different limits on one loop; then nothing has changed.
+    /// `QuotaExceeded` after 65,536 different limits on one loop; nothing changes then.
     pub fn update_listener(
         &mut self,
         listener: ListenerId,
@@ -189,7 +189,7 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// Has the kernel queue this many connections until they are accepted (`listen(2)`).
+    /// Sets how many connections the kernel queues until they are accepted (`listen(2)`).
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Accepts until nobody waits or the budget is spent.
+    /// Accepts until no connection waits or the budget is spent.
     pub(crate) fn accept<H: Driver<Data = D>>(&mut self, handler: &mut H, place: u32) {
         if let Some(listener) = self.listeners.get_mut(place) {
             listener.queued = false;
@@ -408,7 +408,7 @@ mod tests {
     use crate::Handler;
     use crate::{EventLoop, LoopConfig};
 
-    /// Handles nothing: the loop does not run.
+    /// A driver for a loop that does not run.
     struct Nobody;
 
     impl Handler for Nobody {

@@ -1,4 +1,4 @@
-//! Connections that a proxy passes on: whose they are is said in a header before all else.
+//! Connections that a proxy forwards: a header before all other bytes names the client.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,17 +12,17 @@ use super::context::{Context, ListenerId};
 use super::driver::Driver;
 use super::tls::ServerTls;
 
-/// What is known of a connection before the handler is asked about it.
+/// State of a connection for which the handler was not called yet.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) listener: ListenerId,
     pub(crate) peer: Option<SocketAddr>,
-    /// To be spoken behind the header.
+    /// The protocol that follows the header.
     pub(crate) tls: Option<ServerTls>,
 }
 
 impl<D: Default> Context<D> {
-    /// A proxy has connected: its header has to follow in time.
+    /// A proxy has connected. Its header must arrive in time.
     pub(crate) fn await_proxy_header<H: Driver<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -37,7 +37,7 @@ impl<D: Default> Context<D> {
         self.proxy_header(handler, conn);
     }
 
-    /// Reads the header, if all of it is there, and not a byte behind it.
+    /// Reads the header if it is complete, and no byte behind it.
     pub(crate) fn proxy_header<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         if self.receive.len() < HEADER_BYTES_MAX {
             self.receive.resize(HEADER_BYTES_MAX, 0);
@@ -77,7 +77,7 @@ impl<D: Default> Context<D> {
         self.announced(handler, conn, source);
     }
 
-    /// The header is here, and names the client or nobody.
+    /// The header has arrived. It names the client, or no address.
     fn announced<H: Driver<Data = D>>(
         &mut self,
         handler: &mut H,

@@ -26,7 +26,7 @@ pub struct Inbox<H: Handler> {
     shared: Arc<Shared<H>>,
 }
 
-/// The loop does not exist any more; the call was not made.
+/// The loop has been dropped; the call was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the event loop has been dropped")]
 pub struct LoopGone;
@@ -75,13 +75,13 @@ impl<H: Handler> Remote<H> {
         Ok(())
     }
 
-    /// Wakes the loop if it sleeps; it makes a turn for nothing else.
+    /// Wakes the loop if it sleeps.
     pub fn wake(&self) {
         // Fails only when the counter is full, and then the loop is awake.
         let _ = rustix::io::write(&self.shared.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// The descriptor the loop is woken through.
+    /// The descriptor that wakes the loop.
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.shared.doorbell.as_fd()
     }

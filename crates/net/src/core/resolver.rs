@@ -1,4 +1,4 @@
-//! Names to addresses, without blocking the loop: the system's resolver blocks, so it runs in a thread of its own.
+//! Resolves names without blocking the loop: the system's resolver blocks, so it runs in a thread of its own.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,12 +16,12 @@ use rustix::event::EventfdFlags;
 pub struct ResolveError {
     /// The name.
     pub name: String,
-    /// What the resolver said.
+    /// The resolver's error.
     pub message: String,
 }
 
 impl ResolveError {
-    /// The error of the resolver that a failed connect is due to, if it is.
+    /// The resolver's error, if that is why a connect has failed.
     pub fn of(error: &io::Error) -> Option<&ResolveError> {
         error.get_ref()?.downcast_ref()
     }
@@ -35,7 +35,7 @@ impl From<ResolveError> for io::Error {
 
 /// A name and a port.
 pub(crate) type Name = (String, u16);
-/// What a name resolved to.
+/// The addresses of a name.
 pub(crate) type Resolved = (Name, Result<Vec<SocketAddr>, ResolveError>);
 
 /// A thread that resolves one name after another, and the addresses known from before.
@@ -43,7 +43,7 @@ pub(crate) type Resolved = (Name, Result<Vec<SocketAddr>, ResolveError>);
 pub(crate) struct Resolver {
     names: Sender<Name>,
     shared: Arc<Shared>,
-    /// Addresses and until when they are good, in milliseconds of the loop's clock. `None`: asked for.
+    /// Addresses and when they expire, in milliseconds of the loop's clock. `None`: being resolved.
     known: HashMap<Name, Option<(Vec<SocketAddr>, u64)>>,
 }
 
@@ -87,7 +87,7 @@ impl Resolver {
         self.shared.bell.as_raw_fd()
     }
 
-    /// The addresses of a name, if they are known. Else they are asked for, and [taken](Resolver::take) later.
+    /// The addresses of a name, if they are known. Otherwise it is resolved, and [`Resolver::take`] returns them later.
     pub(crate) fn resolve(&mut self, name: &Name, now_ms: u64) -> Option<Vec<SocketAddr>> {
         match self.known.get(name) {
             Some(Some((addresses, until_ms))) if *until_ms > now_ms => {
@@ -105,7 +105,7 @@ impl Resolver {
         None
     }
 
-    /// What has been resolved. Addresses are good until `until_ms`.
+    /// Takes what was resolved. The addresses expire at `until_ms`.
     pub(crate) fn take(&mut self, until_ms: u64) -> Vec<Resolved> {
         let results = std::mem::take(
             &mut *self.shared.results.lock().unwrap_or_else(PoisonError::into_inner),

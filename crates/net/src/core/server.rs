@@ -1,4 +1,4 @@
-//! A server in one call: as many workers as wanted on one address.
+//! A server in one call: several workers on one address.
 
 use std::fmt;
 use std::io;
@@ -76,7 +76,7 @@ pub fn start<H: Handler + 'static>(
     start_with(addr, config, move |_, index| Ok(handler(index)))
 }
 
-/// As [`start`], where the handler of a worker needs the worker's loop to begin: to register a descriptor, to connect.
+/// As [`start`], for a handler that needs its worker's loop to be made: to register a descriptor, or to connect.
 ///
 /// # Errors
 ///
@@ -133,7 +133,7 @@ impl<H: Handler> Server<H> {
     ///
     /// # Errors
     ///
-    /// The first that failed or panicked; the others are then stopped.
+    /// The error of the first worker that failed or panicked; the others are then stopped.
     pub fn wait(mut self) -> io::Result<()> {
         let mut result = Ok(());
         while let Some((index, exit)) = self.workers.wait() {

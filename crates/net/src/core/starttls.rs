@@ -1,7 +1,7 @@
-//! TLS that begins on a connection which has been spoken on in plain text, as the peer asks for it (STARTTLS).
+//! TLS that begins on a connection after plain text, at the peer's request (STARTTLS).
 //!
-//! What came before the handshake came from anybody. Protocols that took plain text for what the peer said behind the handshake
-//! could be made to believe whatever was slipped in, so nothing that was received before may be left over when it begins.
+//! Plain text that arrives before the handshake may come from an attacker. A protocol that took it for input behind the handshake
+//! would accept injected commands. So no received byte may be left over when the handshake begins.
 
 use super::connection::{ConnId, Flags, Phase, Protocol};
 use super::context::Context;
@@ -10,14 +10,14 @@ use super::tls::{ClientTls, Session};
 use crate::timeout::TimeoutMs;
 
 impl<D: Default> Context<D> {
-    /// Begins TLS, as the client, on a connection that is open and has been spoken on in plain text: what protocols call
-    /// STARTTLS. `unread` is what the handler was given behind the peer's word that TLS begins, and has to be empty.
+    /// Begins TLS as the client, on an open connection that has carried plain text: what protocols call STARTTLS. `unread` is the
+    /// input behind the peer's message that asks for TLS. It must be empty.
     ///
-    /// Nothing is handed out and nothing leaves until the handshake is done, which `on_secure` reports; what is written
-    /// meanwhile follows it, encrypted. A handshake that fails, or takes longer than `timeout_ms` (`None`: as
+    /// Until the handshake is done, no input is delivered and no output is sent; `on_secure` reports its end. What is written
+    /// meanwhile is sent then, encrypted. A handshake that fails, or takes longer than `timeout_ms` (`None`: as
     /// [`head_timeout_ms`](crate::Limits::head_timeout_ms), and ten seconds at most where that is unset), is reported by
-    /// `on_tls_failed` and ends the connection. Bytes that the loop has not handed out are taken for records of TLS, so
-    /// that plain text among them ends the connection, too. A deadline of the handler's is gone.
+    /// `on_tls_failed` and ends the connection. The loop reads bytes that it has not delivered yet as TLS records, so
+    /// plain text among them ends the connection, too. The handler's deadline is cleared.
     ///
     /// ```
     /// # use dunlin_net::{BeginTlsError, ConnId, Context, Tls};
@@ -31,7 +31,7 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// See [`BeginTlsError`]. The connection is as it was.
+    /// See [`BeginTlsError`]. The connection is unchanged.
     pub fn begin_tls(
         &mut self,
         conn: ConnId,

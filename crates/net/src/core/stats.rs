@@ -25,17 +25,17 @@ pub struct Stats {
     pub handshakes_failed: u64,
     /// Outgoing connections that opened.
     pub connected: u64,
-    /// Outgoing connections that did not.
+    /// Outgoing connections that failed to open.
     pub connect_failed: u64,
     /// Connections that ended.
     pub closed: u64,
-    /// Connections closed for a violation of their protocol.
+    /// Connections closed for a protocol error.
     pub protocol_errors: u64,
     /// Connections closed because a deadline of the loop's own passed.
     pub timed_out: u64,
-    /// Requests handed out.
+    /// Requests delivered to the handler.
     pub requests: u64,
-    /// WebSocket messages handed out.
+    /// WebSocket messages delivered to the handler.
     pub messages: u64,
     /// Calls of `recv`.
     pub reads: u64,
@@ -49,7 +49,7 @@ pub struct Stats {
     pub refused_writes: u64,
     /// Gauge: connections with a descriptor open, those lingering included.
     pub connections: usize,
-    /// Gauge: accepted connections that nobody has vouched for, if the loop keeps them apart.
+    /// Gauge: unauthenticated connections, if the loop distinguishes them.
     pub unauthenticated: usize,
     /// Gauge: bytes buffered in and out for all connections.
     pub buffered_bytes: usize,

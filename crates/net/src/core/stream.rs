@@ -1,4 +1,4 @@
-//! Bytes of a connection: read and handed out, corked and sent.
+//! Bytes of a connection: read and delivered, corked and sent.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -41,9 +41,8 @@ enum Received {
 }
 
 impl<D: Default> Context<D> {
-    /// Sends bytes, at the end of this turn together with what else is written to the connection in it.
-    /// What the socket does not take is kept, up to
-    /// [`output_bytes_max`](crate::Limits::output_bytes_max), and follows as it does.
+    /// Sends bytes at the end of this turn, together with everything else that is written to the connection in it. Bytes that the
+    /// socket does not take are buffered, up to [`output_bytes_max`](crate::Limits::output_bytes_max), and sent later.
     ///
     /// # Errors
     ///
@@ -53,9 +52,9 @@ impl<D: Default> Context<D> {
         self.write_with(conn, bytes.len(), |out| out.extend_from_slice(bytes))
     }
 
-    /// Sends slices at once and as far as the socket takes them, with one system call and no copy: `send` for
-    /// one slice, `sendmsg` for several. Returns the bytes taken. After less than all, `on_writable` follows;
-    /// so it does after 0, which is returned without a call while bytes buffered before wait for room.
+    /// Sends slices at once, as many bytes as the socket takes, with one system call and no copy: `send` for one slice, `sendmsg`
+    /// for several. Returns the number of bytes taken. If it is less than all, `on_writable` follows. While earlier bytes are
+    /// buffered it is 0, without a system call.
     ///
     /// # Errors
     ///
@@ -149,8 +148,8 @@ impl<D: Default> Context<D> {
         Ok(taken)
     }
 
-    /// As [`Context::write`], without a copy: `write` appends what is to be sent to the connection's output, `bytes` of it
-    /// or nearly so. It is not called when nothing is taken.
+    /// As [`Context::write`], without a copy: `write` appends to the connection's output, about `bytes` bytes. It is not called
+    /// when the write is refused.
     ///
     /// # Errors
     ///
@@ -165,7 +164,7 @@ impl<D: Default> Context<D> {
         self.write_within(conn, bytes, self.limits(profile).output_bytes_max, write)
     }
 
-    /// As [`Context::write_with`], with a bound of the caller's on the bytes buffered.
+    /// As [`Context::write_with`], with a bound on the buffered bytes that the caller sets.
     pub(crate) fn write_within(
         &mut self,
         conn: ConnId,

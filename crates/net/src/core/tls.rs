@@ -1,8 +1,7 @@
-//! TLS below every protocol, by `rustls`: of outgoing connections, always verified, and of listeners.
+//! TLS below every protocol, by `rustls`: of listeners, and of outgoing connections, which always verify the server.
 //!
-//! Of an accepted connection `rustls` makes the handshake; then its keys are taken over ([`Records`]), and some hundred bytes
-//! are all that it costs while it is idle. An outgoing one costs some tens of KiB; it is the kind a process has hundreds
-//! of.
+//! `rustls` makes the handshake of an accepted connection. Then [`Records`] takes its keys over, so that an idle connection costs
+//! some hundred bytes. An outgoing connection costs some tens of KiB; a process has hundreds of them at most.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -24,21 +23,21 @@ use super::driver::Driver;
 use super::error::CloseReason;
 use super::record::Records;
 
-/// Whom to trust. Cloning it copies nothing; sessions of one are resumed.
+/// Which servers to trust. Clones share one configuration and its session cache.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
 }
 
-/// How a listener proves who it is; see [`ListenConfig::tls`](crate::ListenConfig). Cloning it copies nothing.
+/// The identity of a listener; see [`ListenConfig::tls`](crate::ListenConfig). Clones share one configuration.
 #[derive(Clone)]
 pub struct ServerTls {
     config: Arc<ServerConfig>,
 }
 
 impl ServerTls {
-    /// A chain of certificates, the server's own first, and its private key, both in PEM. No protocol is agreed on (ALPN):
-    /// a client that asks for some is served what the listener speaks.
+    /// A chain of certificates, the server's own first, and its private key, both in PEM. No ALPN protocol is
+    /// negotiated: every client is served the protocol of the listener.
     ///
     /// # Errors
     ///
@@ -81,7 +80,7 @@ pub struct ClientTls {
 }
 
 impl Tls {
-    /// The roots that the system trusts, read once a process.
+    /// The system's root certificates, read once a process.
     ///
     /// # Errors
     ///
@@ -101,7 +100,7 @@ impl Tls {
         Ok(SYSTEM.get_or_init(|| Tls::trusting(roots)).clone())
     }
 
-    /// These certificates, in PEM, and no others.
+    /// Trusts these certificates, in PEM, and no others.
     ///
     /// # Errors
     ///
@@ -122,8 +121,8 @@ impl Tls {
         Tls { config: config.into() }
     }
 
-    /// The same, and a chain of certificates, the client's own first, and its private key, both in PEM: what a server is shown
-    /// that asks for them.
+    /// The same, with a client certificate for servers that ask for one: a chain, the client's own certificate first, and its
+    /// private key, both in PEM.
     ///
     /// # Errors
     ///
@@ -148,12 +147,12 @@ impl Tls {
         Tls { config: Arc::new(config) }
     }
 
-    /// What it stands for in `rustls`, for connections that are not of this loop.
+    /// The configuration of `rustls`, for connections outside this loop.
     pub fn config(&self) -> &Arc<ClientConfig> {
         &self.config
     }
 
-    /// TLS to the server of this name or address, which its certificate must bear.
+    /// TLS to the server of this name or address. Its certificate must contain it.
     ///
     /// # Errors
     ///
@@ -189,12 +188,12 @@ fn identity(
     Ok((chain, PrivateKeyDer::from_pem_slice(key).map_err(invalid)?))
 }
 
-/// What a client is answered that speaks HTTP where TLS is expected.
+/// The response to a client that speaks HTTP where TLS is expected.
 const PLAIN_HTTP: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
     Content-Length: 42\r\n\r\nThis port speaks TLS: ask with https://.\r\n";
 
-/// How everything that fails in TLS is reported: `ErrorKind::InvalidData`.
+/// The error for every failure of TLS: `ErrorKind::InvalidData`.
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
@@ -207,7 +206,7 @@ pub(crate) struct Session {
     partial: Vec<u8>,
     /// Records of the handshake that the socket has not taken.
     handshake: Vec<u8>,
-    /// What the peer said right behind its handshake.
+    /// Input that has arrived right behind the peer's handshake.
     early: Vec<u8>,
     /// The peer has said something.
     heard: bool,
@@ -221,7 +220,7 @@ enum State {
     Handshake(Box<UnbufferedServerConnection>),
     /// A server's connection behind it, of which there may be millions.
     Open(Records),
-    /// The handshake could not be made use of.
+    /// The handshake has failed.
     Over,
 }
 
@@ -270,7 +269,7 @@ impl Session {
         }
     }
 
-    /// Goes on with the handshake by what the peer has said. What is to be sent is in `handshake` then.
+    /// Continues the handshake with the peer's input. The output is in `handshake` then.
     fn advance(&mut self, records: &[u8]) -> io::Result<()> {
         if let State::Client(tls) = &mut self.state {
             let taken = receive(tls, records, &mut self.early);
@@ -397,7 +396,7 @@ impl Session {
         }
     }
 
-    /// Appends the word that nothing more follows.
+    /// Appends a `close_notify` alert: nothing more follows.
     fn close(&mut self, out: &mut Vec<u8>) {
         match &mut self.state {
             State::Client(tls) => {
@@ -591,7 +590,7 @@ impl<D: Default> Context<D> {
         result.map(|closed| (length, closed))
     }
 
-    /// Says that nothing more follows, so that the peer knows it from a cut.
+    /// Sends `close_notify`, so that the peer can tell an end from a truncation.
     pub(crate) fn tls_goodbye(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         if record.phase != Phase::Open || !record.flags.has(Flags::TLS) {
@@ -606,7 +605,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// The end of the stream without the peer's word: what came may have been cut by somebody in between.
+    /// The stream has ended without the peer's `close_notify`: an attacker may have truncated it.
     pub(crate) fn tls_cut(&mut self, conn: ConnId) {
         self.finish(conn, CloseReason::Io(io::ErrorKind::UnexpectedEof));
     }
@@ -625,7 +624,7 @@ mod tests {
         ServerTls::from_pem(chain.as_bytes(), key.as_bytes()).unwrap()
     }
 
-    /// What a client says first.
+    /// A client's first message.
     fn hello() -> Vec<u8> {
         let tls = Tls::trusting(RootCertStore::empty());
         let mut session = Session::client(&tls.client("server.example").unwrap()).unwrap();

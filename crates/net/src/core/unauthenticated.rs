@@ -1,5 +1,5 @@
-//! Accepted connections that nobody has vouched for: how many there may be, which gives way to a newer one, and how much of
-//! what they send is read in a turn.
+//! Accepted connections that are not authenticated yet: how many there may be, which of them gives way to a newer one, and how much
+//! of their input is read in a turn.
 
 use std::collections::VecDeque;
 
@@ -8,8 +8,8 @@ use super::context::Context;
 use super::driver::Driver;
 use super::error::CloseReason;
 
-/// Bytes read in one turn of those that nobody has vouched for and those that linger, all together: a fraction of a
-/// millisecond. The rest waits for the next turn, each in its order, behind what comes for everybody else.
+/// Bytes read in one turn from unauthenticated and lingering connections together: a fraction of a millisecond. The rest waits
+/// for the next turn, in order, behind the input of all other connections.
 const READ_BYTES_PER_TURN: usize = 512 << 10;
 /// What the smallest read counts as: what it leads to costs more than its bytes.
 const READ_BYTES_MIN: usize = 2 << 10;
@@ -57,13 +57,13 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Bounds from now on how many accepted connections nobody has vouched for; see
+    /// Sets the bound on unauthenticated connections; see
     /// [`unauthenticated_max`](crate::LoopConfig::unauthenticated_max).
     pub fn set_unauthenticated_max(&mut self, connections: Option<usize>) {
         self.config.unauthenticated_max = connections;
     }
 
-    /// A connection has been accepted: it is the newest of them. The oldest may have to go.
+    /// A connection was accepted and is the newest of them. The oldest may be closed for it.
     pub(crate) fn mark_unauthenticated(&mut self, conn: ConnId) {
         let Some(most) = self.config.unauthenticated_max else { return };
         self.slab.at_mut(conn.index()).flags.set(Flags::UNAUTHENTICATED);
@@ -82,14 +82,14 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Whether a connection is read from behind those that somebody has vouched for.
+    /// Whether a connection is read from after the authenticated ones.
     pub(crate) fn is_read_last(&self, conn: ConnId) -> bool {
         self.slab.get(conn).is_some_and(|record| {
             record.flags.has(Flags::UNAUTHENTICATED) || record.phase == Phase::Lingering
         })
     }
 
-    /// Has a connection that is read last wait for its turn, unless it is that now.
+    /// Queues a connection that is read last, unless it is its turn now.
     pub(crate) fn waits_to_be_read(&mut self, conn: ConnId) -> bool {
         let Unauthenticated { waiting, readable_bytes, .. } = &self.unauthenticated;
         if (waiting.is_empty() && *readable_bytes > 0) || !self.is_read_last(conn) {

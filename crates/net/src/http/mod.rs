@@ -12,13 +12,11 @@ pub use dunlin_wire::http1::{
     Version, encode_chunk, encode_chunk_with, query,
 };
 
+pub(crate) use self::server::{encode_continue, encode_error};
 pub(crate) use date::Date;
 pub use router::{Match, NoRoute, Params, RouteError, Router};
 pub(crate) use server::ServerState;
-pub use server::{
-    AfterResponse, OutOfTurn, PartialRequest, ServerConnection, ServerEvent, encode_continue,
-    encode_error,
-};
+pub use server::{AfterResponse, OutOfTurn, PartialRequest, ServerConnection, ServerEvent};
 
 /// A request as a server receives it: its head, reached through `Deref`, and its whole body.
 #[derive(Clone, Copy, Debug)]

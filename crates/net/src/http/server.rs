@@ -383,12 +383,12 @@ impl ServerConnection {
 }
 
 /// Appends the answer to an error of the peer, with which the connection ends.
-pub fn encode_error(out: &mut Vec<u8>, response: &Response<'_>, date: &str) {
+pub(crate) fn encode_error(out: &mut Vec<u8>, response: &Response<'_>, date: &str) {
     head(out, response, date).keep_alive(false, Version::Http11).body(response.body);
 }
 
 /// Appends the interim response that asks a peer for its body (RFC 9110 §10.1.1).
-pub fn encode_continue(out: &mut Vec<u8>) {
+pub(crate) fn encode_continue(out: &mut Vec<u8>) {
     out.extend_from_slice(CONTINUE);
 }
 
