@@ -146,7 +146,7 @@ impl Subscribers {
     }
 }
 
-/// An subscribers that has heard what it will hear.
+/// The subscribers, after each has received what it will receive.
 pub(crate) struct Published {
     swarm: Swarm,
     publishes: u32,

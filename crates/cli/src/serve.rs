@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueHint};
 use dunlin_config::{Config, ConfigErrors, Log, LogFormat, LogLevel};
-use dunlin_server::{Ready, Serve as ServeWhat};
+use dunlin_server::{Ready, ServeOptions};
 use tracing_subscriber::filter::dynamic_filter_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -82,7 +82,10 @@ impl Serve {
             None => "development".to_owned(),
         };
         let state = self.state;
-        Ok(dunlin_server::serve(ServeWhat { config, source, state_dir: state, on_log }, on_ready)?)
+        Ok(dunlin_server::serve(
+            ServeOptions { config, source, state_dir: state, on_log },
+            on_ready,
+        )?)
     }
 
     /// What the file says, and the flags in its place: valid, or why not, with the lines of the file.

@@ -9,7 +9,7 @@ use crate::edit::{Edit, EditError, Part};
 use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
 use crate::pointer::Pointer;
-use crate::schema::{self, Kind, Node};
+use crate::schema::{self, Kind, SchemaNode};
 use crate::snapshot::{ChangeError, Snapshot};
 use crate::{Config, Secret, check, json};
 
@@ -92,7 +92,7 @@ impl Change {
         operations.iter().any(|operation| match operation {
             Operation::Move { from: read, .. }
             | Operation::Copy { from: read, .. }
-            | Operation::Test { path: read, .. } => known(read).is_ok_and(Node::has_secrets),
+            | Operation::Test { path: read, .. } => known(read).is_ok_and(SchemaNode::has_secrets),
             Operation::Add { .. } | Operation::Remove { .. } | Operation::Replace { .. } => false,
         })
     }
@@ -285,7 +285,7 @@ fn patch(config: &mut Config, operations: &[Operation]) -> Result<(), ChangeErro
 ///
 /// # Errors
 /// Which step leads nowhere, and what was probably meant.
-pub(crate) fn known(pointer: &Pointer) -> Result<&'static Node, ConfigError> {
+pub(crate) fn known(pointer: &Pointer) -> Result<&'static SchemaNode, ConfigError> {
     let mut node = schema::root();
     for (depth, step) in pointer.steps().iter().enumerate() {
         node = match node.below(step) {
@@ -321,7 +321,7 @@ fn revealed(config: &Config, pointer: &Pointer, mut value: Value) -> Result<Valu
 fn reveal(config: &Config, pointer: &Pointer, value: &mut Value) -> Result<(), ConfigErrors> {
     fn walk(
         config: &Config,
-        node: &Node,
+        node: &SchemaNode,
         steps: &mut Vec<String>,
         value: &mut Value,
         errors: &mut ConfigErrors,

@@ -241,7 +241,7 @@ impl Default for ChannelOptions {
 
 impl ChannelOptions {
     /// Whether the channel keeps messages at all.
-    pub fn has_history(&self) -> bool {
+    pub(crate) fn has_history(&self) -> bool {
         self.history_size > 0 && self.history_ttl_ms > 0
     }
 }

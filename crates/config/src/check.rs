@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::Pattern;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
-use crate::schema::{self, Kind, Node};
+use crate::schema::{self, Kind, SchemaNode};
 
 /// Names alike enough that one was probably meant for the other.
 const LIKENESS_MIN: f64 = 0.8;
@@ -20,13 +20,13 @@ pub(crate) fn shape(document: &Value) -> ConfigErrors {
 }
 
 /// The same of one value, to stand at `path`, where the schema has `schema`.
-pub(crate) fn value(path: &Path, schema: &Node, value: &Value, errors: &mut ConfigErrors) {
+pub(crate) fn value(path: &Path, schema: &SchemaNode, value: &Value, errors: &mut ConfigErrors) {
     let rules = Rules { null_removes: false };
     rules.node(&Location::Start(path), schema, value, errors);
 }
 
 /// The same of a merge patch (RFC 7396), in which null takes a key away.
-pub(crate) fn patch(path: &Path, schema: &Node, value: &Value, errors: &mut ConfigErrors) {
+pub(crate) fn patch(path: &Path, schema: &SchemaNode, value: &Value, errors: &mut ConfigErrors) {
     let rules = Rules { null_removes: true };
     rules.node(&Location::Start(path), schema, value, errors);
 }
@@ -68,7 +68,7 @@ impl Rules {
     fn node(
         &self,
         location: &Location<'_>,
-        schema: &Node,
+        schema: &SchemaNode,
         value: &Value,
         errors: &mut ConfigErrors,
     ) {
@@ -180,7 +180,7 @@ fn likely_meant(path: &Path, expected: &Kind, value: &Value) -> Option<String> {
 
 /// A key the schema does not have, with the one that was probably meant: the most alike of its
 /// siblings, else a key of that very name in another table, else all that would be allowed.
-pub(crate) fn unknown(path: &Path, key: &str, siblings: &[(String, Node)]) -> ConfigError {
+pub(crate) fn unknown(path: &Path, key: &str, siblings: &[(String, SchemaNode)]) -> ConfigError {
     let error = ConfigError::new(path.join(key), "there is no such key");
     let likeness = |name: &str| strsim::jaro_winkler(name, key);
     let nearest = siblings.iter().max_by(|a, b| likeness(&a.0).total_cmp(&likeness(&b.0)));
@@ -195,7 +195,7 @@ pub(crate) fn unknown(path: &Path, key: &str, siblings: &[(String, Node)]) -> Co
     error.with_fix(format!("{location} there are {}", names.join(", ")))
 }
 
-fn same_name(path: &Path, schema: &Node, key: &str) -> Option<Path> {
+fn same_name(path: &Path, schema: &SchemaNode, key: &str) -> Option<Path> {
     schema.keys().iter().find_map(|(name, node)| {
         let path = path.join(name);
         if name == key { Some(path) } else { same_name(&path, node, key) }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::schema::{self, Kind, Node};
+use crate::schema::{self, Kind, SchemaNode};
 use crate::template;
 
 const HEAD: &str = "\
@@ -48,12 +48,12 @@ pub fn markdown() -> String {
 struct Page<'s> {
     out: String,
     /// Tables that stand on the page already, so that the same keys are listed once.
-    listed: Vec<(String, &'s Node)>,
+    listed: Vec<(String, &'s SchemaNode)>,
 }
 
 impl<'s> Page<'s> {
-    fn table(&mut self, path: &str, schema: &'s Node) {
-        let is_table = |node: &Node| match &node.kind {
+    fn table(&mut self, path: &str, schema: &'s SchemaNode) {
+        let is_table = |node: &SchemaNode| match &node.kind {
             Kind::Table(_) => true,
             Kind::Map(below) => matches!(below.kind, Kind::Table(_)),
             _ => false,
@@ -92,7 +92,7 @@ impl<'s> Page<'s> {
     }
 
     /// A table with keys of the operator's choice.
-    fn entries(&mut self, path: &str, map: &'s Node, below: &'s Node) {
+    fn entries(&mut self, path: &str, map: &'s SchemaNode, below: &'s SchemaNode) {
         let listed = self.listed.iter().find(|(_, listed)| same_keys(listed, below));
         let Some((other, _)) = listed else {
             // What the map says of its entries goes before what the type says of itself.
@@ -114,14 +114,14 @@ impl<'s> Page<'s> {
     }
 }
 
-fn same_keys(one: &Node, other: &Node) -> bool {
+fn same_keys(one: &SchemaNode, other: &SchemaNode) -> bool {
     let (one, other) = (one.keys(), other.keys());
     one.len() > 1
         && one.len() == other.len()
         && one.iter().zip(other).all(|((a, x), (b, y))| a == b && x.description == y.description)
 }
 
-fn what(node: &Node) -> String {
+fn what(node: &SchemaNode) -> String {
     let mut what = node.description.clone();
     match &node.kind {
         Kind::Integer { .. } => {

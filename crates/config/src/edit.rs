@@ -515,10 +515,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::schema::{self, Kind, Node};
+    use crate::schema::{self, Kind, SchemaNode};
 
     /// A value of this kind that is not the one there is.
-    fn another(node: &Node, present: Option<&Value>) -> Value {
+    fn another(node: &SchemaNode, present: Option<&Value>) -> Value {
         let values = match &node.kind {
             Kind::Boolean => vec![json!(true), json!(false)],
             Kind::Integer { min, max } => vec![json!(min), json!(max)],
@@ -542,7 +542,7 @@ mod tests {
 
     /// A table that [`table!`] does not name is one value: a merge patch of one of its keys sets the others back, and no
     /// pointer leads into it.
-    fn every_place(config: &mut Config, node: &Node, steps: &mut Vec<String>) {
+    fn every_place(config: &mut Config, node: &SchemaNode, steps: &mut Vec<String>) {
         let pointer = format!("/{}", steps.join("/"));
         if let Kind::Map(entry) = &node.kind {
             let made = match &entry.kind {

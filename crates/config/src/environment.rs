@@ -10,7 +10,7 @@ use crate::Config;
 use crate::check;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
-use crate::schema::{self, Kind, Node};
+use crate::schema::{self, Kind, SchemaNode};
 
 /// What the names of all begin with.
 pub const PREFIX: &str = "DUNLIN_";
@@ -71,7 +71,7 @@ impl Config {
 
 /// The names of all variables; `NAME` stands for a name of the operator's choice.
 pub fn names() -> Vec<String> {
-    fn below(path: &str, node: &Node, names: &mut Vec<String>) {
+    fn below(path: &str, node: &SchemaNode, names: &mut Vec<String>) {
         match &node.kind {
             Kind::Table(keys) => {
                 for (key, node) in keys {
@@ -93,10 +93,10 @@ pub fn names() -> Vec<String> {
 /// The keys that `name` may stand for, with how many bytes of it are names of the operator's choice.
 fn find<'s>(
     name: &str,
-    node: &'s Node,
+    node: &'s SchemaNode,
     path: &Path,
     chosen: usize,
-    places: &mut Vec<(Path, &'s Node, usize)>,
+    places: &mut Vec<(Path, &'s SchemaNode, usize)>,
 ) {
     match &node.kind {
         Kind::Table(keys) => {
@@ -171,7 +171,7 @@ fn unknown(variable: &str) -> Option<String> {
         return Some(format!("{variable} is no setting; did you mean {nearest}?"));
     }
     let Kind::Table(sections) = &schema::root().kind else { return None };
-    let is_of = |(section, _): &(String, Node)| {
+    let is_of = |(section, _): &(String, SchemaNode)| {
         name.strip_prefix(&section.to_uppercase()).is_some_and(|rest| rest.starts_with('_'))
     };
     sections.iter().any(is_of).then(|| format!("{variable} is no setting"))

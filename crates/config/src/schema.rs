@@ -17,17 +17,17 @@ pub fn json() -> Value {
 }
 
 /// The tree of keys, built once from the JSON Schema.
-pub fn root() -> &'static Node {
-    static ROOT: OnceLock<Node> = OnceLock::new();
+pub fn root() -> &'static SchemaNode {
+    static ROOT: OnceLock<SchemaNode> = OnceLock::new();
     ROOT.get_or_init(|| {
         let schema = json();
-        Node::read(&schema, &schema)
+        SchemaNode::read(&schema, &schema)
     })
 }
 
 /// One key, or the whole.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct SchemaNode {
     /// What it is for, in Markdown, lines joined.
     pub description: String,
     /// When a change takes effect; tables have none of their own.
@@ -44,11 +44,11 @@ pub struct Node {
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// A table with these keys, in their order.
-    Table(Vec<(String, Node)>),
+    Table(Vec<(String, SchemaNode)>),
     /// A table with keys of the operator's choice.
-    Map(Box<Node>),
+    Map(Box<SchemaNode>),
     /// An array.
-    List(Box<Node>),
+    List(Box<SchemaNode>),
     /// One of these words; each with what it means.
     Choice(Vec<(String, String)>),
     /// Any text.
@@ -124,9 +124,9 @@ impl fmt::Display for Kind {
     }
 }
 
-impl Node {
+impl SchemaNode {
     /// The keys below, when it is a table of fixed keys.
-    pub fn keys(&self) -> &[(String, Node)] {
+    pub fn keys(&self) -> &[(String, SchemaNode)] {
         match &self.kind {
             Kind::Table(keys) => keys,
             _ => &[],
@@ -134,7 +134,7 @@ impl Node {
     }
 
     /// The node of a path such as `client.token`; a map answers every key.
-    pub fn find(&self, dotted: &str) -> Option<&Node> {
+    pub fn find(&self, dotted: &str) -> Option<&SchemaNode> {
         dotted.split('.').try_fold(self, |node, step| match &node.kind {
             // An array has no keys.
             Kind::List(_) => None,
@@ -143,7 +143,7 @@ impl Node {
     }
 
     /// The node of a key or an element.
-    pub fn below(&self, step: &str) -> Option<&Node> {
+    pub fn below(&self, step: &str) -> Option<&SchemaNode> {
         match &self.kind {
             Kind::Table(keys) => keys.iter().find(|(key, _)| key == step).map(|(_, node)| node),
             Kind::Map(value) | Kind::List(value) => Some(&**value),
@@ -156,7 +156,7 @@ impl Node {
     pub(crate) fn at<'s>(
         &self,
         steps: impl IntoIterator<Item = &'s str>,
-    ) -> Option<(&Node, Applies)> {
+    ) -> Option<(&SchemaNode, Applies)> {
         let mut node = self;
         let mut applies = None;
         for step in steps {
@@ -202,7 +202,7 @@ impl Node {
 
     /// Reads what schemars makes of the types of this crate: `$ref`s into `$defs`, `type` (alone or
     /// with `null`), `enum` or `oneOf` of `const`s.
-    fn read(schema: &Value, document: &Value) -> Node {
+    fn read(schema: &Value, document: &Value) -> SchemaNode {
         let target = match schema["$ref"].as_str().and_then(|at| at.strip_prefix('#')) {
             Some(pointer) => document.pointer(pointer).unwrap_or(&Value::Null),
             None => schema,
@@ -214,7 +214,7 @@ impl Node {
             Some(RESTART) => Some(Applies::Restart),
             _ => None,
         };
-        Node {
+        SchemaNode {
             description: own("description").as_str().unwrap_or_default().replace('\n', " "),
             applies,
             default: own("default").clone(),
@@ -227,7 +227,7 @@ impl Node {
 impl Kind {
     fn read(schema: &Value, document: &Value) -> Kind {
         if let Some(properties) = schema["properties"].as_object() {
-            let keys = properties.iter().map(|(k, v)| (k.clone(), Node::read(v, document)));
+            let keys = properties.iter().map(|(k, v)| (k.clone(), SchemaNode::read(v, document)));
             return Kind::Table(keys.collect());
         }
         if let Some(words) = schema["oneOf"].as_array() {
@@ -241,9 +241,11 @@ impl Kind {
         };
         match (types, schema["format"].as_str()) {
             (Some("object"), _) => {
-                Kind::Map(Box::new(Node::read(&schema["additionalProperties"], document)))
+                Kind::Map(Box::new(SchemaNode::read(&schema["additionalProperties"], document)))
             }
-            (Some("array"), _) => Kind::List(Box::new(Node::read(&schema["items"], document))),
+            (Some("array"), _) => {
+                Kind::List(Box::new(SchemaNode::read(&schema["items"], document)))
+            }
             (Some("boolean"), _) => Kind::Boolean,
             (Some("integer"), format) => Kind::Integer {
                 min: schema["minimum"].as_i64().unwrap_or(0),
@@ -266,9 +268,10 @@ impl Kind {
 mod tests {
     use super::*;
 
-    fn each<'a>(path: &str, node: &'a Node, visit: &mut impl FnMut(&str, &'a Node)) {
+    fn each<'a>(path: &str, node: &'a SchemaNode, visit: &mut impl FnMut(&str, &'a SchemaNode)) {
         visit(path, node);
-        let mut below = |key: &str, node: &'a Node| each(&format!("{path}.{key}"), node, visit);
+        let mut below =
+            |key: &str, node: &'a SchemaNode| each(&format!("{path}.{key}"), node, visit);
         match &node.kind {
             Kind::Table(keys) => keys.iter().for_each(|(key, node)| below(key, node)),
             Kind::Map(node) => below("NAME", node),

@@ -14,7 +14,7 @@ pub struct Secret(Arc<str>);
 
 impl Secret {
     /// What stands for a secret where it is not shown. Written back it means: as it is.
-    pub const HIDDEN: &str = "***";
+    pub(crate) const HIDDEN: &str = "***";
 
     /// Wraps a secret value.
     pub fn new(value: impl Into<Arc<str>>) -> Secret {

@@ -285,7 +285,7 @@ impl PreparedChange {
     }
 
     /// The same, to be kept.
-    pub fn shared_changes(&self) -> &Arc<[ChangedKey]> {
+    pub(crate) fn shared_changes(&self) -> &Arc<[ChangedKey]> {
         &self.changes
     }
 

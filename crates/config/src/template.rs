@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::schema::{self, Kind, Node};
+use crate::schema::{self, Kind, SchemaNode};
 
 const COLUMNS: usize = 96;
 
@@ -47,9 +47,9 @@ pub(crate) fn toml() -> String {
 
 /// A table: its own keys first, then the tables below, as TOML wants it. `commented` writes it as
 /// an example, for a table that does not exist by default.
-fn table(out: &mut String, path: &str, schema: &Node, commented: bool) {
+fn table(out: &mut String, path: &str, schema: &SchemaNode, commented: bool) {
     let hash = if commented { "#" } else { "" };
-    let is_table = |node: &Node| matches!(node.kind, Kind::Table(_) | Kind::Map(_));
+    let is_table = |node: &SchemaNode| matches!(node.kind, Kind::Table(_) | Kind::Map(_));
     if schema.keys().iter().any(|(_, node)| !is_table(node)) {
         out.push('\n');
         if !commented {
@@ -94,7 +94,7 @@ fn placeholder(kind: &Kind) -> String {
 }
 
 /// Documentation, what is allowed where the value does not show it, and when a change applies.
-fn note(node: &Node) -> String {
+fn note(node: &SchemaNode) -> String {
     let mut note = node.description.clone();
     match &node.kind {
         Kind::Integer { .. } => {

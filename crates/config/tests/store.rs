@@ -7,7 +7,7 @@ mod kit;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use dunlin_config::store::{AppendError, RevisionKind, Source, Store};
+use dunlin_config::store::{AppendError, RecoverySource, RevisionKind, Store};
 use dunlin_config::{Change, ChangeError, Config, ConfigErrors, Secret};
 use kit::{Memory, begin, commit, open, open_with, origin, pointer, put};
 use serde_json::json;
@@ -20,7 +20,7 @@ fn ping(ms: u64) -> Change {
 fn what_was_confirmed_is_there_again_with_who_did_it() {
     let disk = Memory::default();
     let (mut store, recovery) = open(&disk);
-    assert_eq!((recovery.revision, recovery.from), (1, Source::File));
+    assert_eq!((recovery.revision, recovery.from), (1, RecoverySource::File));
     assert_eq!(commit(&mut store, &ping(10_000)), 2);
     assert_eq!(commit(&mut store, &put("/channel/namespaces/chat", json!({"presence": true}))), 3);
     let first = store.revision(2).expect("kept").snapshot.clone();
@@ -31,7 +31,7 @@ fn what_was_confirmed_is_there_again_with_who_did_it() {
     );
 
     let (store, recovery) = open(&disk.after_kill());
-    assert_eq!((recovery.revision, recovery.from), (5, Source::Log));
+    assert_eq!((recovery.revision, recovery.from), (5, RecoverySource::Log));
     assert_eq!(recovery.warnings, []);
     assert_eq!(store.head().config, Config::default());
     let history: Vec<_> =

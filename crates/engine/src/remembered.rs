@@ -1,4 +1,4 @@
-//! Streams that are known without being heard.
+//! Streams that are known without a subscription.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use foldhash::fast::RandomState;
 /// Streams that are remembered without a subscription: between so many and twice as many.
 const REMEMBERED_MAX: usize = 1 << 15;
 
-/// Streams published to without being subscribed to. Of those not used for long some are forgotten.
+/// Streams that were published to, without a subscription to them. Those that were not used for long are forgotten first.
 #[derive(Debug)]
-pub(crate) struct Remembered<K> {
+pub(crate) struct RecentStreams<K> {
     recent: HashMap<Arc<str>, K, RandomState>,
     before: HashMap<Arc<str>, K, RandomState>,
 }
 
-impl<K> Default for Remembered<K> {
-    fn default() -> Remembered<K> {
-        Remembered { recent: HashMap::default(), before: HashMap::default() }
+impl<K> Default for RecentStreams<K> {
+    fn default() -> RecentStreams<K> {
+        RecentStreams { recent: HashMap::default(), before: HashMap::default() }
     }
 }
 
-impl<K: Clone> Remembered<K> {
+impl<K: Clone> RecentStreams<K> {
     pub(crate) fn get(&self, channel: &str) -> Option<K> {
         self.recent.get(channel).or_else(|| self.before.get(channel)).cloned()
     }
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn what_is_used_is_remembered_and_the_rest_is_bounded() {
         let used: Arc<str> = "used".into();
-        let mut remembered = Remembered::default();
+        let mut remembered = RecentStreams::default();
         for number in 0..3 * REMEMBERED_MAX as u64 {
             remembered.set(&used, number);
             remembered.set(&number.to_string().into(), 0);

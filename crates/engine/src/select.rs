@@ -5,8 +5,8 @@ use dunlin_hub::{Error, History, HistoryFilter, Publication, PublicationParts, S
 
 use crate::frame::{Frame, FrameError};
 
-/// Where a stream is, and how much it keeps.
-pub(crate) struct Part<'a> {
+/// The position of a stream, and how much of it is kept.
+pub(crate) struct StreamSlice<'a> {
     pub(crate) position: StreamPosition,
     pub(crate) inherits: &'a Lineage,
     /// Publications that are kept.
@@ -29,16 +29,16 @@ pub(crate) fn select<'a>(
         };
         publications.into_iter().map(|(publication, _)| Ok(publication)).chain(error)
     });
-    select_publications(&Part { position, inherits, size }, &mut decoded, filter)
+    select_publications(&StreamSlice { position, inherits, size }, &mut decoded, filter)
 }
 
 /// As [`select`], from publications, oldest first.
 pub(crate) fn select_publications(
-    part: &Part<'_>,
+    part: &StreamSlice<'_>,
     decoded: &mut dyn Iterator<Item = Result<PublicationParts, FrameError>>,
     filter: &HistoryFilter,
 ) -> Result<History, Error> {
-    let &Part { position, inherits, size } = part;
+    let &StreamSlice { position, inherits, size } = part;
     let (mut first, mut last) = (position.offset.saturating_sub(u64::from(size)) + 1, u64::MAX);
     if let Some(since) = filter.since {
         if !since.epoch.is_none() && since.epoch != position.epoch && !inherits.contains(since) {

@@ -41,7 +41,7 @@ impl Range {
 
 /// Properties of a frame for overflow policies.
 #[derive(Clone, Copy)]
-pub(crate) struct Label<'a> {
+pub(crate) struct FrameLabel<'a> {
     pub(crate) kind: FrameKind,
     /// Hash of the publication's key; of a gap marker, the number of publications it counts.
     pub(crate) key: u32,
@@ -50,7 +50,7 @@ pub(crate) struct Label<'a> {
     pub(crate) channel: Option<&'a Arc<str>>,
 }
 
-impl Label<'_> {
+impl FrameLabel<'_> {
     pub(crate) const KEPT: Self = Self { kind: FrameKind::Kept, key: 0, channel: None };
     const PARTIAL: Self = Self { kind: FrameKind::Partial, ..Self::KEPT };
 }
@@ -59,7 +59,7 @@ impl Label<'_> {
 #[derive(Clone, Copy)]
 pub(crate) struct Frame<'a> {
     pub(crate) range: Range,
-    pub(crate) label: Label<'a>,
+    pub(crate) label: FrameLabel<'a>,
     /// Nothing of it has been sent.
     pub(crate) whole: bool,
 }
@@ -123,20 +123,20 @@ impl Chunk {
     }
 
     /// Records the end of a frame.
-    fn end_frame(&mut self, label: Label<'_>) {
+    fn end_frame(&mut self, label: FrameLabel<'_>) {
         let channel = label.channel.map_or(NO_CHANNEL, |channel| {
             if self.channels.last().is_none_or(|last| !Arc::ptr_eq(last, channel)) {
                 self.channels.push(Arc::clone(channel));
             }
             self.channels.len() as u32 - 1
         });
-        let Label { kind, key, .. } = label;
+        let FrameLabel { kind, key, .. } = label;
         self.records.push(FrameRecord { end: self.bytes.len() as u32, channel, key, kind });
     }
 
-    fn label(&self, record: &FrameRecord) -> Label<'_> {
+    fn label(&self, record: &FrameRecord) -> FrameLabel<'_> {
         let channel = self.channels.get(record.channel as usize);
-        Label { kind: record.kind, key: record.key, channel }
+        FrameLabel { kind: record.kind, key: record.key, channel }
     }
 
     fn clear(&mut self) {
@@ -197,7 +197,7 @@ impl FrameLog {
         &mut self,
         tail: usize,
         estimate: usize,
-        label: Label<'_>,
+        label: FrameLabel<'_>,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Option<Range> {
         let index = self.chunk_for(tail, estimate);
@@ -222,7 +222,7 @@ impl FrameLog {
         for range in ranges {
             for frame in self.frames(*range) {
                 chunk.bytes.extend_from_slice(self.bytes(frame.range));
-                chunk.end_frame(if frame.whole { frame.label } else { Label::PARTIAL });
+                chunk.end_frame(if frame.whole { frame.label } else { FrameLabel::PARTIAL });
             }
         }
         self.ranges += 1;
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     fn put(log: &mut FrameLog, tail: usize, text: &[u8]) -> Range {
-        log.append(tail, text.len(), Label::KEPT, |out| out.extend_from_slice(text))
+        log.append(tail, text.len(), FrameLabel::KEPT, |out| out.extend_from_slice(text))
             .expect("something was written")
     }
 

@@ -15,7 +15,7 @@ pub(crate) const DEFAULT_TTL_MS: u32 = 5 * 60 * 1000;
 /// Positions by channel and idempotency key. Bounded in number: of the namespace that has most of them, the key that would
 /// expire first is evicted.
 pub(crate) struct Idempotency {
-    results: HashMap<Arc<str>, Remembered, RandomState>,
+    results: HashMap<Arc<str>, IdempotencyEntry, RandomState>,
     /// Of each namespace, by its index, the keys in the order in which they expire.
     expiries: Vec<Expiries>,
     /// When the first key of each namespace expires that has one.
@@ -26,8 +26,8 @@ pub(crate) struct Idempotency {
 /// Keys, the first of which expires first.
 type Expiries = BinaryHeap<Reverse<(u64, Arc<str>)>>;
 
-/// What was published under a key, and until when that is known.
-pub(crate) struct Remembered {
+/// The publication that was made with a key, and when the key expires.
+pub(crate) struct IdempotencyEntry {
     pub(crate) position: StreamPosition,
     pub(crate) expires_ms: u64,
 }
@@ -53,7 +53,7 @@ impl Idempotency {
         namespace: u32,
         channel: &str,
         key: &str,
-        result: Remembered,
+        result: IdempotencyEntry,
         now_ms: u64,
     ) -> u64 {
         self.expire(now_ms);
@@ -130,8 +130,8 @@ mod tests {
     use super::*;
     use crate::position::Epoch;
 
-    fn until(expires_ms: u64) -> Remembered {
-        Remembered { position: StreamPosition::default(), expires_ms }
+    fn until(expires_ms: u64) -> IdempotencyEntry {
+        IdempotencyEntry { position: StreamPosition::default(), expires_ms }
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         let mut keys = Idempotency::new(10);
         let position = StreamPosition { offset: 3, epoch: Epoch::from_u64(1) };
         assert_eq!(keys.find("ab", "c", 0), None);
-        keys.remember(0, "ab", "c", Remembered { position, expires_ms: 1500 }, 1000);
+        keys.remember(0, "ab", "c", IdempotencyEntry { position, expires_ms: 1500 }, 1000);
         assert_eq!(keys.find("ab", "c", 1499), Some(position));
         assert_eq!(keys.find("a", "bc", 1200), None, "another channel");
         assert_eq!(keys.find("ab", "c", 1500), None, "expired");

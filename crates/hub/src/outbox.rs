@@ -164,7 +164,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame_log::Label;
+    use crate::frame_log::FrameLabel;
 
     #[test]
     fn an_idle_outbox_is_24_bytes() {
@@ -176,7 +176,7 @@ mod tests {
         let mut log = FrameLog::new();
         let mut outbox = Outbox::default();
         for n in 0..100u8 {
-            let range = log.append(0, 10, Label::KEPT, |out| out.extend([n; 10]));
+            let range = log.append(0, 10, FrameLabel::KEPT, |out| out.extend([n; 10]));
             let range = range.expect("written");
             if outbox.append(range) != Appended::Joined {
                 log.retain(range.chunk, 1);

@@ -8,10 +8,10 @@ use crate::worker_set::WorkerSet;
 /// A queue per other worker, first in, first out, even if its ring is full.
 ///
 /// Bounded in bytes: publications, requests and replies that carry data are admitted only while
-/// there is room ([`Transmit::has_room`]). What is always admitted is small and bounded by other
+/// there is room ([`TransmitQueues::has_room`]). What is always admitted is small and bounded by other
 /// state: an unsubscription follows an admitted subscription, a gap ends a worker's interest, a
 /// reply without data follows a request.
-pub(crate) struct Transmit {
+pub(crate) struct TransmitQueues {
     edges: Box<[Edge]>,
     /// Workers with something queued.
     waiting: WorkerSet,
@@ -28,7 +28,7 @@ struct Edge {
     bytes: usize,
 }
 
-impl Transmit {
+impl TransmitQueues {
     pub(crate) fn new(workers: u8, incarnation: u32, bytes_max: usize) -> Self {
         Self {
             edges: (0..workers).map(|_| Edge::default()).collect(),
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_refused_message_stays_first_and_does_not_hold_up_other_workers() {
-        let mut transmit = Transmit::new(3, 0, 1000);
+        let mut transmit = TransmitQueues::new(3, 0, 1000);
         for (to, incarnation) in [(1, 10), (2, 20), (1, 11)] {
             transmit.incarnation = incarnation;
             transmit.push(to, HubMessageKind::Restarted);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use dunlin_hub::{
     ChannelOptions, ChannelRef, ChannelSummary, DisconnectUser, Error, Event, Info, NewSession,
-    PayloadFormat, Permitted, PresenceStats, SendToUser, SessionId, SubscribeOptions,
-    SubscribeUser, UnsubscribeUser, Withdrawal,
+    PayloadFormat, PresenceStats, SendToUser, SessionId, SubscribeOptions, SubscribeUser,
+    SubscriberRights, UnsubscribeUser, Withdrawal,
 };
 use kit::{World, plain, with_history};
 
@@ -380,7 +380,7 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     world.hub(0).handle_subscribe(now, 77, late, ChannelRef::new(&far, &options), asked());
 
     let mut withdrawal = Withdrawal::default();
-    let permits = |channel: &str, user: &str, of: SessionId, _: u64| Permitted {
+    let permits = |channel: &str, user: &str, of: SessionId, _: u64| SubscriberRights {
         subscription: !channel.starts_with("chat:") || user == "bob",
         join_leave: true,
         grant: of != lost,
@@ -430,7 +430,7 @@ fn joins_and_leaves_end_with_the_permission_and_the_subscription_stays() {
     let now = world.now;
     world.hub(0).handle_subscribe(now, 7, late, ChannelRef::new("other", &options), asked());
     let mut withdrawal = Withdrawal::default();
-    let permits = |_: &str, user: &str, _: SessionId, _: u64| Permitted {
+    let permits = |_: &str, user: &str, _: SessionId, _: u64| SubscriberRights {
         subscription: true,
         join_leave: user == "bob",
         grant: true,

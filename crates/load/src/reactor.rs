@@ -19,7 +19,7 @@ use crate::{Context, Error};
 pub use epoll::EventFlags as Flags;
 
 /// The token of the timer; it asks for nothing but another turn.
-pub const TIMER: u64 = u64::MAX;
+pub(crate) const TIMER: u64 = u64::MAX;
 /// For the listener of a server.
 pub const LISTENER: u64 = u64::MAX - 1;
 /// For a socket that is read and written, edge-triggered: nothing is changed as its buffers fill and empty.
@@ -128,7 +128,7 @@ impl Reactor {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn sleep_exactly() -> Result<(), Error> {
+pub(crate) fn sleep_exactly() -> Result<(), Error> {
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
         .context("cannot set the timer slack")
 }
@@ -171,7 +171,7 @@ pub fn listen(address: SocketAddr, shared: bool) -> Result<OwnedFd, Error> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn address_of(listener: &OwnedFd) -> Result<SocketAddr, Error> {
+pub(crate) fn address_of(listener: &OwnedFd) -> Result<SocketAddr, Error> {
     let name = rustix::net::getsockname(listener).context("cannot read the own address")?;
     SocketAddr::try_from(name).context("cannot read the own address")
 }

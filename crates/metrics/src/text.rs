@@ -6,9 +6,10 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 /// The media type of [`openmetrics`].
-pub const OPENMETRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const OPENMETRICS_TYPE: &str =
+    "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The media type of [`prometheus`].
-pub const PROMETHEUS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const PROMETHEUS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Media type and body for an `Accept` header: OpenMetrics where it is named, as Prometheus does, otherwise the older
 /// text that everything reads.

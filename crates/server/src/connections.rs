@@ -123,7 +123,7 @@ impl fmt::Display for ClusterCursor {
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ConnectionPage {
+pub(crate) struct ConnectionPage {
     pub(crate) connections: Vec<ConnectionView>,
     /// Where the next page begins.
     pub(crate) next: Option<ConnectionCursor>,

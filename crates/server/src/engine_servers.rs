@@ -5,7 +5,7 @@ use dunlin_engine::{Server, ServerRole};
 use dunlin_net::Tls;
 
 use crate::engine_login::credentials;
-use crate::settings::raw_subjects;
+use crate::namespace::raw_subjects;
 
 /// Whom certificates have to be signed by, if the servers are spoken to by TLS. Roots that cannot be read were refused when
 /// they were set.

@@ -62,9 +62,9 @@ pub(crate) struct Expression {
     pub(crate) looks_at_channel: bool,
 }
 
-/// What an expression is asked about.
+/// The values that an expression is evaluated with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct ExpressionInput<'a> {
     pub(crate) user: &'a str,
     pub(crate) channel: &'a str,
     pub(crate) subscribed: bool,
@@ -143,7 +143,7 @@ impl Expression {
     }
 
     /// Whether it says yes. An error, of a member that is not there say, is no.
-    pub(crate) fn admits(&self, asked: &Asked<'_>) -> bool {
+    pub(crate) fn admits(&self, asked: &ExpressionInput<'_>) -> bool {
         let mut context = Context::with_env(Arc::clone(&ENV));
         context.add_variable_from_value("user", asked.user);
         context.add_variable_from_value("channel", asked.channel);
@@ -218,7 +218,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let Ok(expression) = Expression::compile(text) else { return };
     for (user, subscribed) in [("", false), ("ada", true)] {
         let meta = Some(meta.as_bytes());
-        let asked = Asked { user, channel: "room:ada", subscribed, meta };
+        let asked = ExpressionInput { user, channel: "room:ada", subscribed, meta };
         assert_eq!(expression.admits(&asked), expression.admits(&asked), "{text}");
     }
 }
@@ -229,7 +229,7 @@ mod tests {
 
     fn says(text: &str, user: &str, channel: &str, meta: &str) -> bool {
         let meta = Some(meta.as_bytes());
-        let asked = Asked { user, channel, subscribed: false, meta };
+        let asked = ExpressionInput { user, channel, subscribed: false, meta };
         Expression::compile(text).unwrap_or_else(|why| panic!("{text}: {why}")).admits(&asked)
     }
 
@@ -287,7 +287,12 @@ mod tests {
         let texts = ["'x' in [meta, meta, meta, meta, meta]"; 12].join(" || ");
         let dear = Expression::compile(&texts).unwrap();
         let meta = format!("[{}7]", "7,".repeat(META_BYTES_MAX / 2 - 2));
-        let asked = Asked { user: "", channel: "", subscribed: false, meta: Some(meta.as_bytes()) };
+        let asked = ExpressionInput {
+            user: "",
+            channel: "",
+            subscribed: false,
+            meta: Some(meta.as_bytes()),
+        };
         assert!(!dear.admits(&asked));
     }
 

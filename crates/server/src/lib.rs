@@ -1,6 +1,6 @@
 //! The push server: wires event loop, hub, protocols, bus and configuration together.
 //!
-//! The way of a publication down: `worker` takes `POST /api/publish` from `net`, [`api`] reads it, the
+//! The way of a publication down: `worker` takes `POST /api/publish` from `net`, `api` reads it, the
 //! worker's hub sends it over the bus to the channel's home worker, which numbers it and sends one `Arc` to
 //! each worker with subscribers; their hubs put it into outboxes, and `worker` writes these to the sockets
 //! at the end of the turn. The way up is the same in reverse. `control` is the thread beside them: signals,
@@ -12,7 +12,7 @@
 
 mod admin;
 mod admission;
-pub mod api;
+mod api;
 pub mod auth;
 #[cfg(test)]
 mod authority_tests;
@@ -42,7 +42,8 @@ mod labels;
 mod local_host;
 mod log_gate;
 mod loop_stats;
-pub mod metrics;
+mod metrics;
+mod namespace;
 mod node_name;
 mod operator;
 mod origin;
@@ -82,7 +83,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dunlin_bus::{Endpoint, MeshConfig, Monitor, mesh};
-use dunlin_config::store::{Directory, InitialConfig, Source, Store};
+use dunlin_config::store::{Directory, InitialConfig, RecoverySource, Store};
 use dunlin_config::{ConfigErrors, Log, PushConfig, Snapshot, Webhooks};
 
 use crate::admin::AdminParams;
@@ -111,7 +112,7 @@ pub use crate::program::{
     HttpResponse, Publish, Refresh, Reply, Responder, Rpc, SubRefresh, Subscribe,
 };
 pub use crate::proxy::{
-    ConnectResult, Denial, Outcome, PublishResult, RefreshResult, RpcResult, SubscribeResult,
+    ConnectResult, DecisionResult, Denial, PublishResult, RefreshResult, RpcResult, SubscribeResult,
 };
 pub use crate::server::Server;
 pub use crate::validation::validate;
@@ -123,7 +124,7 @@ pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - OTHER_THREADS;
 const OTHER_THREADS: usize = 4;
 
 /// What to serve.
-pub struct Serve {
+pub struct ServeOptions {
     /// The configuration of the file, flags of the command line included. Its errors do not matter if
     /// there is a valid one in `state_dir`.
     pub config: Result<Config, ConfigErrors>,
@@ -141,18 +142,18 @@ pub struct Serve {
 ///
 /// # Errors
 /// What kept the server from starting, or a worker that could not be kept alive.
-pub fn serve(what: Serve, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
+pub fn serve(what: ServeOptions, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
     serve_program(what, None, on_ready)
 }
 
 /// The same with what the program brings along.
 fn serve_program(
-    what: Serve,
+    what: ServeOptions,
     program: Option<Program>,
     on_ready: Box<dyn FnOnce(&Ready)>,
 ) -> Result<(), ServeError> {
     raise_descriptor_limit();
-    let Serve { config, source, state_dir, on_log } = what;
+    let ServeOptions { config, source, state_dir, on_log } = what;
     let (store, mut recovery) = recover(config, source, state_dir.as_deref())?;
     let operator = match &state_dir {
         Some(path) => {
@@ -307,9 +308,9 @@ fn recover(
     let mut report = Vec::new();
     if let Some(path) = state_dir {
         let from = match recovery.from {
-            Source::Log => "its log",
-            Source::Snapshot => "its snapshot",
-            Source::File => "what it was started with",
+            RecoverySource::Log => "its log",
+            RecoverySource::Snapshot => "its snapshot",
+            RecoverySource::File => "what it was started with",
         };
         let (revision, path) = (recovery.revision, path.display());
         report.push(format!("configuration revision {revision} in {path}, from {from}"));

@@ -7,7 +7,7 @@ use dunlin_config::{Config, Log};
 use dunlin_protocol::Codec;
 
 use crate::program::{Authorizer, Handle, HttpRequest, Program, Reply};
-use crate::{Ready, Serve, ServeError, serve_program};
+use crate::{Ready, ServeError, ServeOptions, serve_program};
 
 /// A server with what a program brings along: an [`Authorizer`], further routes, a protocol of its own ([`Codec`]).
 ///
@@ -21,7 +21,7 @@ use crate::{Ready, Serve, ServeError, serve_program};
 /// # }
 /// ```
 pub struct Server {
-    what: Serve,
+    what: ServeOptions,
     program: Program,
 }
 
@@ -35,7 +35,7 @@ impl Server {
     /// A server with these settings, which are validated when it runs. They change live through the admin port, as those of
     /// `dunlin serve` do.
     pub fn new(config: Config) -> Server {
-        let what = Serve {
+        let what = ServeOptions {
             config: config.validate().map(|()| config),
             source: "the program".to_owned(),
             state_dir: None,

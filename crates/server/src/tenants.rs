@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::auth::{Identity, Verifier, key_id};
 use crate::budget::Rates;
-use crate::pusher::Kinds;
-use crate::settings::{Namespace, find_namespace, namespace};
+use crate::namespace::{Namespace, find_namespace, namespace};
+use crate::pusher::ChannelVariants;
 
 /// One tenant as the data plane needs it.
 pub(crate) struct Tenant {
@@ -24,7 +24,7 @@ pub(crate) struct Tenant {
     pub(crate) config: Arc<dunlin_config::Tenant>,
     /// Verifies its tokens, of both kinds.
     pub(crate) verifier: Arc<Verifier>,
-    pub(crate) figures: Arc<Figures>,
+    pub(crate) figures: Arc<TenantUsage>,
     without_namespace: Arc<Namespace>,
     namespaces: Map<Namespace>,
     /// The end of one of the same name.
@@ -102,7 +102,7 @@ impl Tenant {
         sweeps: &[Arc<Sweep>],
     ) -> Tenant {
         let prefix: Arc<str> = tenant::qualify(name, "").into();
-        let namespace = |rules: &dunlin_config::ChannelOptions, kinds: Option<Kinds>| {
+        let namespace = |rules: &dunlin_config::ChannelOptions, kinds: Option<ChannelVariants>| {
             // One budget and one share for all of the tenant's channels.
             let rules = dunlin_config::ChannelOptions {
                 budget: config.budget,
@@ -123,7 +123,7 @@ impl Tenant {
             without_namespace: Arc::new(namespace(&config.without_namespace, None)),
             namespaces: named
                 .map(|(of, rules)| {
-                    let kinds = Kinds::of(Some(name), of, all);
+                    let kinds = ChannelVariants::of(Some(name), of, all);
                     (Arc::clone(of), namespace(rules, kinds))
                 })
                 .collect(),
@@ -184,13 +184,13 @@ impl Tenant {
     }
 }
 
-/// What a tenant has and has used, on each worker: written by that worker alone.
+/// The usage of a tenant, by worker; each part is written by its worker alone.
 #[derive(Default)]
-pub(crate) struct Figures(OnceLock<Box<[WorkerFigures]>>);
+pub(crate) struct TenantUsage(OnceLock<Box<[WorkerUsage]>>);
 
 /// The part of one worker.
 #[derive(Default)]
-pub(crate) struct WorkerFigures {
+pub(crate) struct WorkerUsage {
     pub(crate) connections: AtomicU64,
     pub(crate) users: AtomicU64,
     pub(crate) channels: AtomicU64,
@@ -201,14 +201,14 @@ pub(crate) struct WorkerFigures {
     pub(crate) delivered_bytes: AtomicU64,
 }
 
-impl Figures {
+impl TenantUsage {
     /// The part of a worker, of so many.
-    pub(crate) fn of(&self, worker: usize, workers: usize) -> &WorkerFigures {
-        let all = self.0.get_or_init(|| (0..workers).map(|_| WorkerFigures::default()).collect());
+    pub(crate) fn of(&self, worker: usize, workers: usize) -> &WorkerUsage {
+        let all = self.0.get_or_init(|| (0..workers).map(|_| WorkerUsage::default()).collect());
         &all[worker]
     }
 
-    pub(crate) fn sum(&self, figure: impl Fn(&WorkerFigures) -> &AtomicU64) -> u64 {
+    pub(crate) fn sum(&self, figure: impl Fn(&WorkerUsage) -> &AtomicU64) -> u64 {
         let all = self.0.get().into_iter().flatten();
         all.map(|of| figure(of).load(Ordering::Relaxed)).sum()
     }

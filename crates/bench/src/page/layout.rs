@@ -11,14 +11,14 @@ use super::render::NOTHING;
 
 /// What the template has become.
 #[derive(Default)]
-pub(super) struct Page {
+pub(super) struct PageText {
     pub(super) text: String,
     pub(super) plots: Vec<Plot>,
 }
 
 /// Lays out a text; `directory` is that of the plots, as seen from the page.
-pub(super) fn lay_out(text: &str, directory: &str) -> Page {
-    let mut page = Page::default();
+pub(super) fn lay_out(text: &str, directory: &str) -> PageText {
+    let mut page = PageText::default();
     let mut section = String::new();
     // Under the heads: a link to the section, and what is measured, asked, found and held.
     let mut targets = vec![String::new(), "|---|---|---|---|---|".to_owned()];
@@ -62,7 +62,7 @@ pub(super) fn lay_out(text: &str, directory: &str) -> Page {
     page
 }
 
-impl Page {
+impl PageText {
     /// One point of a plot; the first shows the plot.
     fn plot(&mut self, text: &str, directory: &str) {
         let [file, alt, title, shape, series, x, y] = parts(text);

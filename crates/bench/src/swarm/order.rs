@@ -50,12 +50,12 @@ impl Faults {
 
 /// Checks the order of what a thread's clients receive.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct OrderChecker {
     pub(crate) faults: Faults,
     missing: HashMap<u32, BTreeSet<u32>>,
 }
 
-impl Ledger {
+impl OrderChecker {
     /// Takes a run of publications whose sequences and offsets rise by one, when it is just what `expected` waits
     /// for. False: take them one by one.
     pub(crate) fn take_run(
@@ -112,7 +112,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn receive(sequences: &[u32]) -> (Faults, Expected) {
-        let mut ledger = Ledger::default();
+        let mut ledger = OrderChecker::default();
         let mut expected = Expected::FIRST;
         for &sequence in sequences {
             ledger.take(0, &mut expected, Publication { sequence, offset: 0 });
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn an_offset_that_jumps_is_seen_although_the_sequence_fits() {
-        let mut ledger = Ledger::default();
+        let mut ledger = OrderChecker::default();
         let mut expected = Expected::FIRST;
         for (sequence, offset) in [(1, 10), (2, 11), (3, 13)] {
             ledger.take(0, &mut expected, Publication { sequence, offset });

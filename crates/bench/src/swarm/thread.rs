@@ -16,7 +16,7 @@ use rustls::pki_types::ServerName;
 
 use super::client::{Client, State};
 use super::counters::Counts;
-use super::order::{Faults, Ledger};
+use super::order::{Faults, OrderChecker};
 use super::scan::{Scan, Scanner};
 use super::{Departures, Ping, Plan, Shared, Tally, new_histogram};
 use crate::protocol::{ProtocolName, WEBSOCKET_ACCEPT, websocket_frame};
@@ -69,7 +69,7 @@ pub(crate) fn run(
         swept_ns: 0,
         ping_cursor: 0,
         counts: Counts::default(),
-        ledger: Ledger::default(),
+        ledger: OrderChecker::default(),
         reasons: BTreeMap::new(),
         departures: plan.departures.clone(),
         latencies: plan.departures.is_some().then(new_histogram),
@@ -146,7 +146,7 @@ struct Thread<'a> {
     /// Pings sent so far, which is also the place in the round of pings.
     ping_cursor: u64,
     counts: Counts,
-    ledger: Ledger,
+    ledger: OrderChecker,
     reasons: BTreeMap<String, u64>,
     departures: Option<Arc<Departures>>,
     latencies: Option<Histogram<u64>>,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::load::{CHANNELS, Published};
+use super::load::{CHANNELS, PublishedCounts};
 use super::receiver::unix_ns;
 use dunlin_load::{Context, Error};
 
@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What it did, and the CPU it took.
 pub(super) struct Posted {
-    pub(super) published: Published,
+    pub(super) published: PublishedCounts,
     pub(super) cpu_s: f64,
 }
 
@@ -69,7 +69,7 @@ fn post_here(
             }
         }
     }
-    let published = Published { events: request.seq, began_ns };
+    let published = PublishedCounts { events: request.seq, began_ns };
     Ok(Posted { published, cpu_s: cpu_s() - cpu_before })
 }
 

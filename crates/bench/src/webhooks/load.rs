@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// What was published.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Published {
+pub(super) struct PublishedCounts {
     pub(super) events: u64,
     pub(super) began_ns: u64,
 }
@@ -43,7 +43,7 @@ impl Publisher {
         rate: u32,
         warm_up: Duration,
         duration: Duration,
-    ) -> Result<Published, Error> {
+    ) -> Result<PublishedCounts, Error> {
         // 50 µs of the default slack would be the generator's, not the server's.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
             .context("cannot set the timer slack")?;
@@ -63,7 +63,7 @@ impl Publisher {
             due += step;
             progress.set(self.published);
         }
-        Ok(Published { events: self.published, began_ns })
+        Ok(PublishedCounts { events: self.published, began_ns })
     }
 
     /// As many as go, while not too many are on their way.
@@ -71,7 +71,7 @@ impl Publisher {
         &mut self,
         receiver: &mut Receiver,
         duration: Duration,
-    ) -> Result<Published, Error> {
+    ) -> Result<PublishedCounts, Error> {
         let (began, began_ns) = (Instant::now(), unix_ns()?);
         while began.elapsed() < duration {
             while self.published.saturating_sub(receiver.count()?) > ON_THEIR_WAY {
@@ -81,7 +81,7 @@ impl Publisher {
                 self.publish(BATCH, unix_ns()?)?;
             }
         }
-        Ok(Published { events: self.published, began_ns })
+        Ok(PublishedCounts { events: self.published, began_ns })
     }
 
     fn publish(&mut self, count: u64, at_ns: u64) -> Result<(), Error> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use self::load::{Published, Publisher};
+use self::load::{PublishedCounts, Publisher};
 use self::receiver::{Received, Receiver};
 use crate::dunlin::{Dunlin, OPEN};
 use crate::schedule::{Arrivals, Schedule, Subscribers};
@@ -95,7 +95,7 @@ impl Row {
         self.delivered == self.published && self.twice + self.disordered + self.missed == 0
     }
 
-    fn of(what: String, published: Published, received: &Received) -> Row {
+    fn of(what: String, published: PublishedCounts, received: &Received) -> Row {
         let seconds = received.last_ns.saturating_sub(published.began_ns) as f64 / 1e9;
         Row {
             what,
@@ -210,7 +210,7 @@ fn measured(
     options: &Webhooks,
     scratch: &Scratch,
     what: String,
-    publish: impl FnOnce(&mut Publisher, &mut Receiver) -> Result<Published, Error>,
+    publish: impl FnOnce(&mut Publisher, &mut Receiver) -> Result<PublishedCounts, Error>,
 ) -> Result<Row, Error> {
     let mut receiver = receiver(options, false)?;
     let server = serve(options, scratch, true)?;
@@ -317,7 +317,7 @@ mod tests {
                 mean: 2.5,
             },
         };
-        let published = Published { events: 100, began_ns: 1_000_000_000 };
+        let published = PublishedCounts { events: 100, began_ns: 1_000_000_000 };
         Row::of("some".into(), published, &received)
     }
 

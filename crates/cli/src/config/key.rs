@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
-use dunlin_config::schema::{self, Kind, Node};
+use dunlin_config::schema::{self, Kind, SchemaNode};
 
 /// Takes any text: the server judges keys, and says which one was meant. Completion scripts list those of the schema.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ impl TypedValueParser for KeyParser {
 }
 
 /// Every table and key, dotted. What is in a table of the operator's own names is not known here.
-fn collect(node: &'static Node, path: &str, keys: &mut Vec<String>) {
+fn collect(node: &'static SchemaNode, path: &str, keys: &mut Vec<String>) {
     for (key, below) in node.keys() {
         let dotted = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         if matches!(below.kind, Kind::Table(_)) {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Mapping;
-use super::source::{Source, milliseconds, switch};
+use super::source::{ImportSource, milliseconds, switch};
 use crate::entries::wrong_address;
 use crate::path::Path;
 
@@ -11,7 +11,7 @@ use crate::path::Path;
 const NAME: &str = "main";
 
 /// Behind the namespaces, which name it.
-pub(super) fn broker(source: &mut Source) {
+pub(super) fn broker(source: &mut ImportSource) {
     let is_nats = source.peek("broker.type").and_then(Value::as_str) == Some("nats");
     if !is_nats || !source.peek("broker.enabled").is_some_and(switch) {
         return;
@@ -83,7 +83,7 @@ pub(super) fn broker(source: &mut Source) {
 }
 
 /// Every namespace lives there. Whether any has history.
-fn name_engine(source: &mut Source, has_wildcards: bool, raw: Option<&Raw>) -> bool {
+fn name_engine(source: &mut ImportSource, has_wildcards: bool, raw: Option<&Raw>) -> bool {
     let namespaces = source.out.pointer("/channel/namespaces").and_then(Value::as_object);
     let names: Vec<String> = namespaces.into_iter().flat_map(|all| all.keys().cloned()).collect();
     let without = Path::of("channel.without_namespace");
@@ -134,7 +134,7 @@ struct Raw {
 
 impl Raw {
     /// `None`: it is off. An error: the subjects cannot be the same here.
-    fn of(source: &Source) -> Result<Option<Raw>, ()> {
+    fn of(source: &ImportSource) -> Result<Option<Raw>, ()> {
         let Some(mode) = source.peek("broker.nats.raw_mode").filter(|of| switch(&of["enabled"]))
         else {
             return Ok(None);
@@ -157,7 +157,7 @@ impl Raw {
     }
 }
 
-fn tls(source: &mut Source, engine: &mut Value) {
+fn tls(source: &mut ImportSource, engine: &mut Value) {
     let Some(given) = source.take("broker.nats.tls") else { return };
     if !switch(&given["enabled"]) {
         return source.row("broker.nats.tls", Mapping::Absent, "it is not enabled");

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Mapping;
-use super::source::{Kind, Source, is_nothing, milliseconds, switch};
+use super::source::{ImportSource, Kind, is_nothing, milliseconds, switch};
 use crate::path::Path;
 
 /// Options that have a counterpart, or close what they guard.
@@ -69,7 +69,7 @@ pub(super) fn is_option(name: &str) -> bool {
     [OWN, PERMISSIONS, EXPRESSIONS, HARMLESS].iter().any(|options| options.contains(&name))
 }
 
-pub(super) fn channels(source: &mut Source) {
+pub(super) fn channels(source: &mut ImportSource) {
     source.move_as("channel.max_length", "limits.channel_bytes_max", Kind::Count);
     let meta_ttl = source.take("channel.history_meta_ttl");
     let rules = Rules {
@@ -123,7 +123,7 @@ struct Rules {
 }
 
 /// Whether a channel's namespace ends elsewhere than here.
-fn boundary(source: &mut Source) -> Option<String> {
+fn boundary(source: &mut ImportSource) -> Option<String> {
     let other = source.text("channel.namespace_boundary").filter(|boundary| boundary != ":")?;
     let note = format!(
         "namespaces end with \":\" here, not with {other:?}: clients may do nothing in any channel"
@@ -133,7 +133,7 @@ fn boundary(source: &mut Source) -> Option<String> {
 }
 
 /// Channels of another prefix, which a token opens there, have no name of their own here.
-fn close_private(source: &mut Source) {
+fn close_private(source: &mut ImportSource) {
     if let Some(prefix) = source.text("channel.private_prefix").filter(|prefix| prefix != "$") {
         let note = format!(
             "private channels begin with \"$\" here, not with {prefix:?}: those without a namespace are closed"
@@ -144,7 +144,7 @@ fn close_private(source: &mut Source) {
 }
 
 /// Whether the users behind a `#` are written as they are here.
-fn users(source: &mut Source) -> bool {
+fn users(source: &mut ImportSource) -> bool {
     let mut are_the_same = true;
     for (key, here) in [("channel.user_boundary", "#"), ("channel.user_separator", ",")] {
         if let Some(other) = source.text(key).filter(|other| other != here) {
@@ -158,7 +158,7 @@ fn users(source: &mut Source) -> bool {
     are_the_same
 }
 
-fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: Value) {
+fn namespace(source: &mut ImportSource, rules: &Rules, key: &str, to: &Path, options: Value) {
     let Value::Object(options) = options else {
         return source.row(key, Mapping::Closed, "expected an object of options");
     };
@@ -174,7 +174,7 @@ fn namespace(source: &mut Source, rules: &Rules, key: &str, to: &Path, options: 
 
 /// A namespace while its options are read.
 struct Namespace<'a> {
-    source: &'a mut Source,
+    source: &'a mut ImportSource,
     rules: &'a Rules,
     key: &'a str,
     to: &'a Path,
@@ -351,7 +351,7 @@ impl Namespace<'_> {
 }
 
 /// Takes every permission of a namespace back.
-fn revoke(source: &mut Source, to: &Path) {
+fn revoke(source: &mut ImportSource, to: &Path) {
     let mut at = &mut source.out;
     for step in to.steps() {
         match at.get_mut(step) {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde_json::{Map, Value, json};
 
-use super::source::{Kind, Source, count};
+use super::source::{ImportSource, Kind, count};
 use super::{Mapping, Row};
 use crate::entries::SECRET_BYTES_MIN;
 use crate::path::Path;
@@ -39,7 +39,7 @@ const SAME: &[(&str, &str, Kind)] = &[
     ("node.name", "server.name", Kind::Text),
 ];
 
-pub(super) fn client(source: &mut Source) {
+pub(super) fn client(source: &mut ImportSource) {
     token(source, "client.token");
     // Without keys of their own these tokens are refused, as they are where no key could be taken.
     if source.is_on("client.subscription_token.enabled") {
@@ -89,7 +89,7 @@ pub(super) fn client(source: &mut Source) {
 }
 
 /// The keys and rules of one kind of token.
-fn token(source: &mut Source, of: &str) {
+fn token(source: &mut ImportSource, of: &str) {
     let key = |name: &str| format!("{of}.{name}");
     let mut unread = None;
     for (name, to) in [
@@ -140,7 +140,7 @@ fn token(source: &mut Source, of: &str) {
 }
 
 /// Labels from claims: a list of pairs there, a table here.
-fn labels_from_claim(source: &mut Source, key: &str) {
+fn labels_from_claim(source: &mut ImportSource, key: &str) {
     let Some(list) = source.take(key) else { return };
     let pair = |of: &Value| Some((of["key"].as_str()?.to_owned(), of["value"].clone()));
     let pairs: Option<Map<String, Value>> =
@@ -151,7 +151,7 @@ fn labels_from_claim(source: &mut Source, key: &str) {
     }
 }
 
-fn origins(source: &mut Source) {
+fn origins(source: &mut ImportSource) {
     let key = "client.allowed_origins";
     let list = match source.take(key) {
         Some(Value::Array(list)) => list,
@@ -173,7 +173,7 @@ fn origins(source: &mut Source) {
 }
 
 /// The server API and the addresses.
-pub(super) fn server(source: &mut Source) {
+pub(super) fn server(source: &mut ImportSource) {
     let key = "http_api.key";
     if source.is_on("http_api.disabled") {
         source.take(key);
@@ -222,7 +222,7 @@ pub(super) fn server(source: &mut Source) {
 }
 
 /// Certificates; whether what was encrypted still is.
-fn tls(source: &mut Source) -> bool {
+fn tls(source: &mut ImportSource) -> bool {
     let Some(given) = source.take("http_server.tls") else { return true };
     let text = |key: &str| given[key].as_str().filter(|text| !text.is_empty());
     let key = "http_server.tls";
@@ -263,7 +263,7 @@ fn tls(source: &mut Source) -> bool {
 }
 
 /// What is on here whether it was on there or not, and logging.
-pub(super) fn rest(source: &mut Source) {
+pub(super) fn rest(source: &mut ImportSource) {
     if let Some(level) = source.text("log.level") {
         let (to, mapping) = match level.as_str() {
             "trace" | "debug" | "info" | "warn" | "error" => (level.as_str(), Mapping::Taken),

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use super::Mapping;
-use super::source::{Kind, Source, count, is_nothing, switch};
+use super::source::{ImportSource, Kind, count, is_nothing, switch};
 use crate::Config;
 use crate::path::Path;
 
 /// What the engine is called here.
 const NAME: &str = "main";
 
-fn is_redis(source: &Source) -> bool {
+fn is_redis(source: &ImportSource) -> bool {
     source.peek("engine.type").and_then(Value::as_str) == Some("redis")
 }
 
@@ -18,7 +18,7 @@ fn is_redis(source: &Source) -> bool {
 const ADDRESS: &str = "redis://127.0.0.1:6379";
 
 /// Takes an engine of type `redis`, and the namespaces into it. One that cannot be shared is named, and nothing of it is taken.
-pub(super) fn engine(source: &mut Source) {
+pub(super) fn engine(source: &mut ImportSource) {
     if !is_redis(source) {
         return;
     }
@@ -50,7 +50,7 @@ struct Place {
 }
 
 /// Reads where it is, or says what keeps it from being shared.
-fn place(source: &Source) -> Result<Place, Refusal> {
+fn place(source: &ImportSource) -> Result<Place, Refusal> {
     let given = |key: &str| source.peek(key).filter(|value| !is_nothing(value));
     if given("engine.redis.history_use_lists").is_some_and(switch) {
         let note = "histories in lists cannot be shared: channels live in the memory of one node. Set it to false at Centrifugo first";
@@ -127,7 +127,7 @@ fn texts(value: &Value) -> Vec<String> {
     }
 }
 
-fn take(source: &mut Source, place: Place) -> Result<(), Refusal> {
+fn take(source: &mut ImportSource, place: Place) -> Result<(), Refusal> {
     let mut settings = place.settings;
     for (key, name) in [
         ("user", "user"),
@@ -185,7 +185,7 @@ fn take(source: &mut Source, place: Place) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn tls(source: &mut Source, settings: &mut Value) {
+fn tls(source: &mut ImportSource, settings: &mut Value) {
     let key = "engine.redis.tls";
     let Some(given) = source.take(key) else { return };
     if !switch(&given["enabled"]) {

@@ -17,7 +17,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use self::source::Source;
+use self::source::ImportSource;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::{Config, Path, check};
 
@@ -103,7 +103,7 @@ pub fn import(text: &str, format: Format) -> Result<Imported, ConfigErrors> {
         return Err(ConfigError::new(Path::root(), what).into());
     };
     v5::refuse(&document)?;
-    let mut source = Source::new(document);
+    let mut source = ImportSource::new(document);
     proxy::proxies(&mut source);
     client::client(&mut source);
     client::server(&mut source);
@@ -113,7 +113,7 @@ pub fn import(text: &str, format: Format) -> Result<Imported, ConfigErrors> {
     client::rest(&mut source);
     source.absent();
     let config = valid(&mut source);
-    let Source { out, rows, .. } = source;
+    let ImportSource { out, rows, .. } = source;
     let toml = toml::to_string_pretty(&out).unwrap_or_default();
     Ok(Imported { config, toml, rows })
 }
@@ -135,7 +135,7 @@ fn parse(text: &str, format: Format) -> Result<Value, ConfigErrors> {
 }
 
 /// The configuration of what was written, less what Dunlin does not take: a default lets in nobody.
-fn valid(source: &mut Source) -> Config {
+fn valid(source: &mut ImportSource) -> Config {
     loop {
         let errors = match Config::from_json(source.out.clone()) {
             Ok(config) => match config.validate() {

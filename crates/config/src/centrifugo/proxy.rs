@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::Mapping;
-use super::source::{Source, is_nothing, milliseconds, switch};
+use super::source::{ImportSource, is_nothing, milliseconds, switch};
 use crate::path::Path;
 
 /// The proxies that have no name of their own, where they stand and what they are called here.
@@ -17,7 +17,7 @@ const UNNAMED: &[(&str, &str)] = &[
 ];
 
 /// Takes the proxies, and what is asked of them beside channels.
-pub(super) fn proxies(source: &mut Source) {
+pub(super) fn proxies(source: &mut ImportSource) {
     for (key, name) in UNNAMED {
         let enabled = format!("{key}.enabled");
         let is_on = !key.starts_with("client.") || source.is_on(&enabled);
@@ -44,7 +44,7 @@ pub(super) fn proxies(source: &mut Source) {
 }
 
 /// The proxy that an option of a namespace, or of `rpc`, names; `None`: it could not be taken.
-pub(super) fn named(source: &Source, name: Option<&Value>, default: &str) -> Option<String> {
+pub(super) fn named(source: &ImportSource, name: Option<&Value>, default: &str) -> Option<String> {
     let name = match name.and_then(Value::as_str) {
         None | Some("" | "default") => default,
         Some(name) => name,
@@ -52,8 +52,8 @@ pub(super) fn named(source: &Source, name: Option<&Value>, default: &str) -> Opt
     source.out.get("proxies").and_then(|of| of.get(name)).map(|_| name.to_owned())
 }
 
-fn rpc(source: &mut Source) {
-    let of = |source: &mut Source, key: &str, to: &Path, options: &Value| {
+fn rpc(source: &mut ImportSource) {
+    let of = |source: &mut ImportSource, key: &str, to: &Path, options: &Value| {
         if !options.get("proxy_enabled").is_some_and(switch) {
             return;
         }
@@ -85,7 +85,7 @@ fn rpc(source: &mut Source) {
 }
 
 /// Writes a proxy. False: this server cannot call it.
-fn define(source: &mut Source, key: &str, name: &str, options: &Map<String, Value>) -> bool {
+fn define(source: &mut ImportSource, key: &str, name: &str, options: &Map<String, Value>) -> bool {
     let endpoint = options.get("endpoint").and_then(Value::as_str).unwrap_or_default();
     if endpoint.is_empty() {
         return false;
@@ -120,7 +120,7 @@ fn define(source: &mut Source, key: &str, name: &str, options: &Map<String, Valu
     true
 }
 
-fn http(source: &mut Source, key: &str, to: &Path, options: &Value) {
+fn http(source: &mut ImportSource, key: &str, to: &Path, options: &Value) {
     let Value::Object(options) = options else { return };
     for (option, value) in options.iter().filter(|(_, value)| !is_nothing(value)) {
         let of = format!("{key}.{option}");

@@ -7,15 +7,15 @@ use crate::check;
 use crate::path::Path;
 
 /// What is left of a configuration of Centrifugo while it is read, and what was made of it so far.
-pub(super) struct Source {
+pub(super) struct ImportSource {
     left: Value,
     pub(super) out: Value,
     pub(super) rows: Vec<Row>,
 }
 
-impl Source {
-    pub(super) fn new(left: Value) -> Source {
-        Source { left, out: json!({}), rows: Vec::new() }
+impl ImportSource {
+    pub(super) fn new(left: Value) -> ImportSource {
+        ImportSource { left, out: json!({}), rows: Vec::new() }
     }
 
     pub(super) fn row(&mut self, key: &str, mapping: Mapping, note: impl Into<String>) {

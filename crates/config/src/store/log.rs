@@ -17,7 +17,7 @@ const ENDING_BYTES: u64 = 8 << 10;
 /// A buffer larger than this is given back after use.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
 
-pub(super) struct Log {
+pub(super) struct LogFile {
     disk: Arc<dyn Disk>,
     /// `None` until the disk takes one.
     file: Option<Arc<dyn DiskFile>>,
@@ -35,15 +35,15 @@ pub(super) struct Log {
     compacting: bool,
 }
 
-impl Log {
+impl LogFile {
     /// Begins a new pair at a revision. A disk that takes none is the log's failure, not its end.
     pub(super) fn create(
         disk: Arc<dyn Disk>,
         head: &Revision,
         start: &Started,
         pairs: Vec<u64>,
-    ) -> Log {
-        let mut log = Log::new(disk, None, 0, head.snapshot.revision, pairs);
+    ) -> LogFile {
+        let mut log = LogFile::new(disk, None, 0, head.snapshot.revision, pairs);
         if let Err(error) = log.begin_pair(head, start) {
             log.fail(&error);
         }
@@ -57,11 +57,11 @@ impl Log {
         end: u64,
         confirmed: u64,
         pairs: Vec<u64>,
-    ) -> io::Result<Log> {
+    ) -> io::Result<LogFile> {
         let file = disk.open(&snapshot_file::log_name(base))?;
         // The records of a change that was not confirmed are among what goes.
         file.truncate(end)?;
-        Ok(Log::new(disk, Some(file), end, confirmed, pairs))
+        Ok(LogFile::new(disk, Some(file), end, confirmed, pairs))
     }
 
     fn new(
@@ -70,9 +70,9 @@ impl Log {
         end: u64,
         confirmed: u64,
         pairs: Vec<u64>,
-    ) -> Log {
+    ) -> LogFile {
         let files = file.iter().cloned().collect();
-        Log {
+        LogFile {
             sync: SyncHandle::new(Arc::clone(&disk), files, confirmed),
             disk,
             file,

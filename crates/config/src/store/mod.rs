@@ -33,13 +33,13 @@ use serde::{Deserialize, Serialize};
 use crate::edit::Part;
 use crate::{ChangedKey, Config, ConfigErrors, PreparedChange, Snapshot};
 use history::History;
-use log::Log;
+use log::LogFile;
 use record::Started;
 
 pub use compaction::{Compacted, Compaction};
 pub use directory::Directory;
 pub use disk::{Disk, DiskFile};
-pub use recovery::{Recovery, RecoveryWarning, Source};
+pub use recovery::{Recovery, RecoverySource, RecoveryWarning};
 pub use sync::SyncHandle;
 
 /// What the settings begin with when there is nothing on disk yet: a file, or the development mode.
@@ -124,7 +124,7 @@ pub struct Store {
     history: History,
     /// Appended and not yet confirmed.
     pending: VecDeque<Arc<Revision>>,
-    log: Option<Log>,
+    log: Option<LogFile>,
     /// What the settings were begun with.
     start: Started,
 }
@@ -176,7 +176,7 @@ impl Store {
             Some(disk) => recovery::open(disk.into(), start, now_unix_ms),
             None => {
                 let store = Store::begin(start, now_unix_ms)?;
-                let recovery = Recovery::of(&store, Source::File, Vec::new());
+                let recovery = Recovery::of(&store, RecoverySource::File, Vec::new());
                 Ok((store, recovery))
             }
         }
@@ -302,7 +302,7 @@ impl Store {
 
     /// For the thread that waits for the disk; `None` without one.
     pub fn sync_handle(&self) -> Option<SyncHandle> {
-        self.log.as_ref().map(Log::sync_handle)
+        self.log.as_ref().map(LogFile::sync_handle)
     }
 
     /// A new pair of snapshot and log, when the log has grown large enough to be worth it. To be asked

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::disk::Disk;
 use super::history::History;
-use super::log::Log;
+use super::log::LogFile;
 use super::record::{self, ChangeRecord, HEAD_BYTES, Record, Started, Stop};
 use super::snapshot_file::{self, Contents};
 use super::{InitialConfig, OpenError, Origin, Revision, RevisionKind, Store};
@@ -26,14 +26,14 @@ pub struct Recovery {
     /// The revision it begins with.
     pub revision: u64,
     /// Where that is from.
-    pub from: Source,
+    pub from: RecoverySource,
     /// What an operator should know.
     pub warnings: Vec<RecoveryWarning>,
 }
 
 /// Where settings are from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum RecoverySource {
     /// The log on the disk.
     Log,
     /// A snapshot on the disk; nothing came after it.
@@ -64,7 +64,11 @@ impl fmt::Display for RecoveryWarning {
 }
 
 impl Recovery {
-    pub(super) fn of(store: &Store, from: Source, warnings: Vec<RecoveryWarning>) -> Recovery {
+    pub(super) fn of(
+        store: &Store,
+        from: RecoverySource,
+        warnings: Vec<RecoveryWarning>,
+    ) -> Recovery {
         Recovery { revision: store.head().revision, from, warnings }
     }
 }
@@ -180,12 +184,12 @@ fn begin(
         warnings.push(set_aside(&*disk, &snapshot_file::log_name(*log), None, why));
     }
     let mut store = Store::begin(start, now_unix_ms)?;
-    let log = Log::create(disk, store.history.head(), &store.start, Vec::new());
+    let log = LogFile::create(disk, store.history.head(), &store.start, Vec::new());
     if let Some(failure) = log.failure() {
         return Err(OpenError::Io(std::io::Error::other(failure.to_owned())));
     }
     store.log = Some(log);
-    let recovery = Recovery::of(&store, Source::File, warnings);
+    let recovery = Recovery::of(&store, RecoverySource::File, warnings);
     Ok((store, recovery))
 }
 
@@ -328,7 +332,7 @@ fn finish(
     names: &[String],
 ) -> Result<(Store, Recovery), OpenError> {
     let RecoveredLog { history, start: begun, replayed, mut warnings } = reading;
-    let source = if replayed { Source::Log } else { Source::Snapshot };
+    let source = if replayed { RecoverySource::Log } else { RecoverySource::Snapshot };
     let valid = |revision: &Arc<Revision>| {
         let snapshot = &revision.snapshot;
         Snapshot::new(snapshot.revision, snapshot.config.clone())
@@ -346,7 +350,7 @@ fn finish(
     store.log = Some(match last {
         Some((base, end)) => {
             let log =
-                Log::reopen(Arc::clone(disk), base, end, head.snapshot.revision, pairs.clone());
+                LogFile::reopen(Arc::clone(disk), base, end, head.snapshot.revision, pairs.clone());
             match log {
                 Ok(log) => log,
                 Err(error) => {
@@ -356,11 +360,11 @@ fn finish(
                         None,
                         format!("it cannot be gone on with: {error}"),
                     ));
-                    Log::create(Arc::clone(disk), &head, &store.start, pairs)
+                    LogFile::create(Arc::clone(disk), &head, &store.start, pairs)
                 }
             }
         }
-        None => Log::create(Arc::clone(disk), &head, &store.start, pairs),
+        None => LogFile::create(Arc::clone(disk), &head, &store.start, pairs),
     });
     if let Err(errors) = judged {
         // Another version of Dunlin allowed what this one refuses.

@@ -7,22 +7,16 @@ use dunlin_hub::{Epoch, Error, PayloadFormat, PublicationParts, Published, Strea
 use dunlin_wire::nats::{Headers, NatsMessage};
 use serde::Deserialize;
 
-use super::lane::{Batch, KnownTail, Plain, Work};
+use super::jetstream_error::JetStreamError;
+use super::lane::{Batch, KnownTail, UnstoredPublication, Work};
 use super::message::State;
-use super::stored::{Message, Stored, StoredReply};
+use super::stored::{Message, StoredMessage, StoredReply};
 use super::{Confirmation, NatsEngine, StreamPhase, message, refusals};
 use crate::frame::{Frame, FrameKind};
 use crate::status::ShardState;
 
 /// Milliseconds until JetStream is asked again that was not able to answer.
 const RETRY_MS: u64 = 250;
-
-/// The channel's last message is another than was expected. Servers from 2.12 have a code of its own for where they do not
-/// say which it is: while others of a stream with replicas are being stored.
-const WRONG_LAST_SEQUENCE: [u32; 2] = [10_071, 10_164];
-
-/// There is a stream of the name, and it is another.
-const STREAM_DIFFERS: u32 = 10_058;
 
 /// A request that was not answered.
 #[derive(Debug)]
@@ -48,7 +42,7 @@ pub(super) enum Pending {
     /// One of the positions asked for, by its place there.
     Peek(u64, usize, Arc<str>),
     /// An idempotency key of a publication that is not kept.
-    Claim(Box<Plain>),
+    Claim(Box<UnstoredPublication>),
     Ignored,
 }
 
@@ -58,16 +52,8 @@ pub(super) enum Pending {
 struct ApiResponse {
     seq: u64,
     duplicate: bool,
-    error: Option<ErrorBody>,
+    error: Option<JetStreamError>,
     state: StreamState,
-}
-
-#[derive(Deserialize)]
-pub(super) struct ErrorBody {
-    #[serde(default)]
-    pub(super) err_code: u32,
-    #[serde(default)]
-    description: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -152,7 +138,7 @@ impl NatsEngine {
             // Nothing was stored.
             return self.put_back(now_ms, pending);
         };
-        let Some(ErrorBody { err_code, description }) = error else {
+        let Some(error) = error else {
             match pending {
                 Pending::Stream { .. } => {
                     self.stream = StreamPhase::Ready;
@@ -203,17 +189,17 @@ impl NatsEngine {
             return;
         };
         match pending {
-            Pending::Stream { updates: false } if err_code == STREAM_DIFFERS => {
+            Pending::Stream { updates: false } if error.is_stream_name_in_use() => {
                 self.ask_stream(now_ms, "UPDATE");
             }
             Pending::Stream { .. } => {
                 self.stream = StreamPhase::Wanted { at_ms: now_ms + 4 * RETRY_MS };
-                self.session.detail = description;
-                let refusal = refusals::of_code(err_code);
+                let refusal = error.reason();
+                self.session.detail = error.description;
                 self.session.enter(now_ms, ShardState::Refused(refusal));
             }
             pending @ (Pending::Begin(..) | Pending::Publish(..) | Pending::Remove(..))
-                if WRONG_LAST_SEQUENCE.contains(&err_code) =>
+                if error.is_wrong_last_sequence() =>
             {
                 if let Some(channel) = pending.channel() {
                     self.lane(&channel.clone()).is_fresh = false;
@@ -221,8 +207,8 @@ impl NatsEngine {
                 self.put_back(now_ms, pending);
             }
             pending => {
-                let refusal = refusals::of_code(err_code);
-                self.session.detail = description;
+                let refusal = error.reason();
+                self.session.detail = error.description;
                 if refusal == refusals::UNAVAILABLE {
                     self.stream_gone(now_ms);
                     return self.put_back(now_ms, pending);
@@ -377,7 +363,7 @@ impl NatsEngine {
     }
 
     /// The last message of a channel was read: where its stream is, and in which epoch it goes on.
-    fn settle(&mut self, now_ms: u64, channel: &Arc<str>, last: Option<Stored<'_>>) {
+    fn settle(&mut self, now_ms: u64, channel: &Arc<str>, last: Option<StoredMessage<'_>>) {
         let generation = self.session.generation;
         let fresh = self.fresh_epoch();
         let Some(lane) = self.lanes.get_mut(channel) else { return };
@@ -390,7 +376,7 @@ impl NatsEngine {
                 state: State { generation, ..State::default() },
                 written: false,
             },
-            Some(Stored { sequence, mut state, frame }) => {
+            Some(StoredMessage { sequence, mut state, frame }) => {
                 let mut position = frame.position;
                 // What this epoch reached here, for whom it is one of those before.
                 let reached = |epoch| match epoch == position.epoch {
@@ -448,7 +434,7 @@ impl NatsEngine {
     }
 
     /// A batch was looked for, and this is the message where it would be.
-    fn successor(&mut self, channel: &Arc<str>, mut batch: Box<Batch>, stored: &Stored<'_>) {
+    fn successor(&mut self, channel: &Arc<str>, mut batch: Box<Batch>, stored: &StoredMessage<'_>) {
         if stored.state.nonce == batch.nonce {
             let position = stored.frame.position;
             self.finish_batch(&batch, Ok(Published { position, suppressed: false }));

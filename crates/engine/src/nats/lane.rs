@@ -123,7 +123,7 @@ pub(super) struct StreamRead {
 
 /// A publication that is not kept.
 #[derive(Debug)]
-pub(super) struct Plain {
+pub(super) struct UnstoredPublication {
     pub(super) token: u64,
     pub(super) channel: Arc<str>,
     pub(super) encoded: Vec<u8>,

@@ -28,6 +28,7 @@ mod answer;
 mod config;
 mod credentials;
 mod greeting;
+mod jetstream_error;
 mod lane;
 mod message;
 mod raw;
@@ -46,20 +47,21 @@ use dunlin_wire::nats::{PING, encode_subscribe, encode_unsubscribe};
 use foldhash::fast::RandomState;
 
 use self::answer::Pending;
-use self::lane::{Batch, KnownTail, Lane, Plain, StreamRead, Subscription, Work};
+use self::lane::{Batch, KnownTail, Lane, StreamRead, Subscription, UnstoredPublication, Work};
 use self::read::{PositionQuery, Reader};
 use self::session::{Phase, Session};
 use crate::frame;
 use crate::links::{LinkFull, Server, ShardId};
-use crate::remembered::Remembered;
+use crate::remembered::RecentStreams;
 use crate::status::{ShardStatus, Stats};
 
 pub use config::{Login, NatsConfig, StreamConfig, TlsMode};
 pub use credentials::{Credentials, CredentialsError};
 pub use greeting::{ServerInfo, greeting};
+pub use jetstream_error::JetStreamError;
 pub use message::word;
 pub use raw::RawSubjects;
-pub use refusals::{of_code as refusal_of_code, of_text as refusal_of_text};
+pub use refusals::of_text as refusal_of_text;
 
 /// A connection for bytes, as the engine is lent it. Of one at a time.
 pub trait Pipe {
@@ -113,8 +115,8 @@ pub struct NatsEngine {
     stalled: Vec<Arc<str>>,
     sids: HashMap<u64, Arc<str>, RandomState>,
     last_sid: u64,
-    remembered: Remembered<KnownTail>,
-    plain: VecDeque<Plain>,
+    remembered: RecentStreams<KnownTail>,
+    plain: VecDeque<UnstoredPublication>,
     positions: VecDeque<(u64, u64, Vec<Arc<str>>)>,
     /// Bytes of publications that wait.
     queue_bytes: usize,
@@ -171,7 +173,7 @@ impl NatsEngine {
             stalled: Vec::new(),
             sids: HashMap::default(),
             last_sid: session::ANSWERS,
-            remembered: Remembered::default(),
+            remembered: RecentStreams::default(),
             plain: VecDeque::new(),
             positions: VecDeque::new(),
             queue_bytes: 0,
@@ -307,7 +309,13 @@ impl NatsEngine {
         self.queue_bytes += encoded.len();
         let (key, since_ms) = (publish.idempotency_key, now_ms);
         if !keeps {
-            return self.plain.push_back(Plain { token, channel, encoded, key, since_ms });
+            return self.plain.push_back(UnstoredPublication {
+                token,
+                channel,
+                encoded,
+                key,
+                since_ms,
+            });
         }
         let (nonce, max_payload) = (self.random(), self.session.max_payload);
         let lane = self.lane(&channel);
@@ -365,7 +373,7 @@ impl NatsEngine {
         self.finish_publish(&batch.tokens, result);
     }
 
-    fn finish_plain(&mut self, plain: &Plain, result: Result<Published, Error>) {
+    fn finish_plain(&mut self, plain: &UnstoredPublication, result: Result<Published, Error>) {
         self.queue_bytes = self.queue_bytes.saturating_sub(plain.encoded.len());
         self.finish_publish(&[plain.token], result);
     }
@@ -477,8 +485,8 @@ impl NatsEngine {
         if !no_stream {
             return;
         }
-        let keyed = |plain: &Plain| plain.key.is_some() && is_over(plain.since_ms);
-        let (over, plain): (VecDeque<Plain>, _) =
+        let keyed = |plain: &UnstoredPublication| plain.key.is_some() && is_over(plain.since_ms);
+        let (over, plain): (VecDeque<UnstoredPublication>, _) =
             std::mem::take(&mut self.plain).into_iter().partition(keyed);
         self.plain = plain;
         for plain in over {

@@ -94,7 +94,7 @@ pub fn of_text(text: &str) -> RefusalReason {
 }
 
 /// The meaning of an error of JetStream, by its code.
-pub fn of_code(code: u32) -> RefusalReason {
+pub(crate) fn of_code(code: u32) -> RefusalReason {
     match code {
         10_023 | 10_028 | 10_047 | 10_077 => STORAGE_FULL,
         10_054 => TOO_LARGE,

@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use dunlin_wire::nats::Headers;
 use serde::Deserialize;
 
-use super::answer::ErrorBody;
+use super::jetstream_error::JetStreamError;
 use super::message::State;
 use crate::frame::Frame;
 
@@ -15,7 +15,7 @@ use crate::frame::Frame;
 const NO_MESSAGE: u32 = 10_037;
 
 /// A message of the stream.
-pub(super) struct Stored<'a> {
+pub(super) struct StoredMessage<'a> {
     pub(super) sequence: u64,
     pub(super) state: State,
     pub(super) frame: Frame<'a>,
@@ -23,7 +23,7 @@ pub(super) struct Stored<'a> {
 
 /// What came of asking for a message.
 pub(super) enum StoredReply<'a> {
-    Stored(Stored<'a>),
+    Stored(StoredMessage<'a>),
     Nothing,
     /// Another program wrote it.
     Unreadable,
@@ -43,7 +43,7 @@ pub(super) struct Message<'a> {
 #[derive(Deserialize)]
 struct LeaderResponse {
     message: Option<LeaderMessage>,
-    error: Option<ErrorBody>,
+    error: Option<JetStreamError>,
 }
 
 #[derive(Deserialize)]
@@ -84,7 +84,7 @@ impl<'a> Message<'a> {
         }
         match (self.sequence, State::parse(&self.payload)) {
             (Some(sequence), Ok((Some(state), rest))) => match Frame::parse(rest) {
-                Ok(frame) => StoredReply::Stored(Stored { sequence, state, frame }),
+                Ok(frame) => StoredReply::Stored(StoredMessage { sequence, state, frame }),
                 Err(_) => StoredReply::Unreadable,
             },
             _ => StoredReply::Unreadable,

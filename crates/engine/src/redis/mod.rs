@@ -46,12 +46,12 @@ use self::keys::Keys;
 use self::known::KnownStream;
 use self::operation::{Batch, Check, Opening, Operation, Positions, Queued};
 use self::partition::{Partition, PartitionState, ServerLink};
-use self::put_off::Attempt;
+use self::put_off::DeferredAttempt;
 use self::scripts::Scripts;
 use self::topology::Discovery;
 use crate::frame::{Frame, FrameKind};
 use crate::links::{Links, ServerRole, ShardId};
-use crate::remembered::Remembered;
+use crate::remembered::RecentStreams;
 use crate::status::{ShardState, ShardStatus, Stats};
 
 pub use centrifugo_message::centrifugo_client;
@@ -91,7 +91,7 @@ pub struct RedisEngine {
     topics: Vec<(Arc<str>, bool)>,
     /// Subscriptions that moved away from a connection.
     moved_topics: Vec<(ShardId, Arc<str>)>,
-    remembered: Remembered<KnownStream>,
+    remembered: RecentStreams<KnownStream>,
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
     gatherings: HashMap<u64, PositionQuery, RandomState>,
@@ -126,9 +126,9 @@ enum Pending {
     Generation(usize),
     Operation(usize, Queued),
     /// An operation at the node that imports the slot.
-    Asked(Attempt),
+    Asked(DeferredAttempt),
     /// An operation that was put off, at the node where the slot comes from.
-    TriedAgain(Attempt),
+    TriedAgain(DeferredAttempt),
     /// The address of a primary, by its partition.
     Primary(usize),
     /// The slots of a cluster.
@@ -155,7 +155,7 @@ impl RedisEngine {
             dirty: Vec::new(),
             topics: Vec::new(),
             moved_topics: Vec::new(),
-            remembered: Remembered::default(),
+            remembered: RecentStreams::default(),
             pending: Vec::new(),
             free: Vec::new(),
             gatherings: HashMap::default(),

@@ -25,7 +25,9 @@ use dunlin_wire::resp::{ServerError, Value};
 
 use super::operation::{Opening, Operation, Positions, Queued};
 use super::partition::PartitionState;
-use super::put_off::{Attempt, Held, Moving, PutOff, QUIET_MS};
+use super::put_off::{
+    DeferredAttempt, DeferredChannel, DeferredOperation, QUIET_MS, SlotMigration,
+};
 use super::{Pending, RedisEngine};
 use crate::links::{Links, Server, ServerRole, ShardId};
 
@@ -35,7 +37,7 @@ const PUT_OFF_SHARE: usize = 4;
 /// What is to be sent next of a channel.
 enum Next {
     Opening(Opening),
-    Operation(Held),
+    Operation(DeferredOperation),
 }
 
 impl RedisEngine {
@@ -134,8 +136,9 @@ impl RedisEngine {
             _ => None,
         };
         let importer = importer.map(|server| self.link_to(server, now_ms));
-        let moving =
-            self.partitions[partition].moving.get_or_insert_with(|| Box::new(Moving::new(now_ms)));
+        let moving = self.partitions[partition]
+            .moving
+            .get_or_insert_with(|| Box::new(SlotMigration::new(now_ms)));
         moving.importer = importer.or(moving.importer);
         moving.last_ms = now_ms;
     }
@@ -199,7 +202,7 @@ impl RedisEngine {
         let number = number.unwrap_or(moving.sequence);
         let queued = Queued { operation, ..queued };
         if let Some(entry) = moving.channels.get_mut(&channel) {
-            entry.refuse(Held { number, is_away, queued });
+            entry.refuse(DeferredOperation { number, is_away, queued });
         }
         moving.bytes += bytes;
         self.touch(partition);
@@ -224,7 +227,7 @@ impl RedisEngine {
         let answered = self.partitions[partition].answered;
         let Some(moving) = &mut self.partitions[partition].moving else { return };
         moving.channels.retain(|_, entry| !entry.is_empty());
-        let is_due = |entry: &PutOff| entry.next_ms <= now_ms && answered >= entry.barrier;
+        let is_due = |entry: &DeferredChannel| entry.next_ms <= now_ms && answered >= entry.barrier;
         let due = moving.channels.iter().filter(|(_, entry)| is_due(entry));
         let due: Vec<Arc<str>> = due.map(|(channel, _)| Arc::clone(channel)).collect();
         for channel in due {
@@ -261,14 +264,14 @@ impl RedisEngine {
         let next = if entry.opening.is_some() && can_go(entry.opening_is_away) {
             entry.opening.take().map(|opening| (entry.opening_is_away, Next::Opening(opening)))
         } else {
-            let is_away = |held: &Held| {
+            let is_away = |held: &DeferredOperation| {
                 held.is_away || entry.is_away && !held.queued.operation.has_idempotency_key()
             };
             let from_held = entry.refused.is_empty();
             if from_held && let Some(queued) = entry.held.pop_front() {
                 moving.sequence += 1;
                 let number = moving.sequence;
-                entry.refused.push_back(Held { number, is_away: false, queued });
+                entry.refused.push_back(DeferredOperation { number, is_away: false, queued });
             }
             match entry.refused.front().map(is_away) {
                 Some(is_away) if can_go(is_away) => {
@@ -290,7 +293,7 @@ impl RedisEngine {
                 (held.number, held.queued)
             }
         };
-        let attempt = Attempt { partition, number, queued };
+        let attempt = DeferredAttempt { partition, number, queued };
         match importer.filter(|_| is_away) {
             Some(importer) => self.ask(now_ms, importer, attempt, links),
             None => self.try_again(now_ms, source, attempt, links),
@@ -302,7 +305,7 @@ impl RedisEngine {
         &mut self,
         now_ms: u64,
         importer: ShardId,
-        mut attempt: Attempt,
+        mut attempt: DeferredAttempt,
         links: &mut impl Links,
     ) -> bool {
         let arguments = self.encode_asked(now_ms, attempt.partition, &mut attempt.queued.operation);
@@ -322,7 +325,7 @@ impl RedisEngine {
         &mut self,
         now_ms: u64,
         source: ShardId,
-        mut attempt: Attempt,
+        mut attempt: DeferredAttempt,
         links: &mut impl Links,
     ) -> bool {
         let partition = attempt.partition;
@@ -337,13 +340,13 @@ impl RedisEngine {
         }
     }
 
-    fn not_sent(&mut self, now_ms: u64, attempt: Attempt, is_away: bool) -> bool {
+    fn not_sent(&mut self, now_ms: u64, attempt: DeferredAttempt, is_away: bool) -> bool {
         self.attempt_ended(&attempt);
         self.refuse(now_ms, attempt.partition, Some(attempt.number), attempt.queued, is_away);
         false
     }
 
-    fn attempt_ended(&mut self, attempt: &Attempt) {
+    fn attempt_ended(&mut self, attempt: &DeferredAttempt) {
         if let Some(moving) = &mut self.partitions[attempt.partition].moving
             && let Some(channel) = attempt.queued.operation.channel()
             && let Some(entry) = moving.channels.get_mut(channel)
@@ -358,7 +361,7 @@ impl RedisEngine {
         &mut self,
         now_ms: u64,
         shard: ShardId,
-        attempt: Attempt,
+        attempt: DeferredAttempt,
         reply: &Value<'_>,
     ) {
         let partition = attempt.partition;
@@ -396,12 +399,12 @@ impl RedisEngine {
         &mut self,
         now_ms: u64,
         shard: ShardId,
-        attempt: Attempt,
+        attempt: DeferredAttempt,
         reply: &Value<'_>,
     ) {
         let partition = attempt.partition;
         self.attempt_ended(&attempt);
-        let Attempt { number, queued, .. } = attempt;
+        let DeferredAttempt { number, queued, .. } = attempt;
         let (result, published) = match reply {
             Value::Error(text) => {
                 let error = ServerError::parse(text);
@@ -434,7 +437,7 @@ impl RedisEngine {
     }
 
     /// The connection of an attempt broke. `sent`: it had left.
-    pub(super) fn attempt_lost(&mut self, now_ms: u64, mut attempt: Attempt, sent: bool) {
+    pub(super) fn attempt_lost(&mut self, now_ms: u64, mut attempt: DeferredAttempt, sent: bool) {
         self.attempt_ended(&attempt);
         if sent && !attempt.queued.operation.is_repeatable() {
             return self.fail(attempt.queued.operation, Error::EngineUncertain);
@@ -442,7 +445,7 @@ impl RedisEngine {
         if let Operation::Publish(batch) = &mut attempt.queued.operation {
             batch.uncertain |= sent;
         }
-        let Attempt { partition, number, queued } = attempt;
+        let DeferredAttempt { partition, number, queued } = attempt;
         self.refuse(now_ms, partition, Some(number), queued, false);
     }
 

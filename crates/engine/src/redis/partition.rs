@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 
 use super::Subscription;
 use super::operation::{Opening, Operation, Queued};
-use super::put_off::Moving;
+use super::put_off::SlotMigration;
 use super::replicas::Unreplicated;
 use crate::links::{Server, ShardId};
 use crate::status::{RefusalReason, ShardState};
@@ -36,7 +36,7 @@ pub(crate) struct Partition {
     /// Commands that were out and are answered, or lost.
     pub(crate) answered: u64,
     /// What is put off while the slot moves to another server.
-    pub(super) moving: Option<Box<Moving>>,
+    pub(super) moving: Option<Box<SlotMigration>>,
     /// Streams whose position is to be read.
     pub(crate) opening: Vec<Opening>,
     /// How often the positions of all channels that are heard were asked for.

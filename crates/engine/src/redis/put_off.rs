@@ -15,16 +15,16 @@ const RETRY: Backoff = Backoff { min_ms: 10, max_ms: 250 };
 /// Milliseconds without an operation that was put off after which a slot is taken not to move any more.
 pub(super) const QUIET_MS: u64 = 5_000;
 
-/// What is put off of one partition.
+/// The operations of one partition that are deferred while its slot moves.
 #[derive(Debug)]
-pub(super) struct Moving {
+pub(super) struct SlotMigration {
     /// The connection to the node that imports the slot, once the source has named it.
     pub(super) importer: Option<ShardId>,
     /// When something was put off last.
     pub(super) last_ms: u64,
     /// When something is to be done.
     pub(super) due_ms: u64,
-    pub(super) channels: HashMap<Arc<str>, PutOff, RandomState>,
+    pub(super) channels: HashMap<Arc<str>, DeferredChannel, RandomState>,
     /// Of what is put off.
     pub(super) bytes: usize,
     /// Numbers operations as they come.
@@ -35,14 +35,14 @@ pub(super) struct Moving {
     pub(super) echoes: Vec<(ShardId, Vec<u8>, Vec<u8>)>,
 }
 
-/// What is put off of one channel.
+/// The deferred operations of one channel.
 #[derive(Debug)]
-pub(super) struct PutOff {
+pub(super) struct DeferredChannel {
     pub(super) opening: Option<Opening>,
     /// The source does not have the key that the opening names.
     pub(super) opening_is_away: bool,
     /// What a node refused, by number.
-    pub(super) refused: VecDeque<Held>,
+    pub(super) refused: VecDeque<DeferredOperation>,
     /// What was not sent.
     pub(super) held: VecDeque<Queued>,
     /// Commands out.
@@ -55,31 +55,32 @@ pub(super) struct PutOff {
     attempts: u32,
 }
 
+/// An operation that one node has refused.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct DeferredOperation {
     pub(super) number: u64,
     /// The source has none of the keys that it names.
     pub(super) is_away: bool,
     pub(super) queued: Queued,
 }
 
-/// An operation of a channel that was put off, on its way to one of the two nodes.
+/// A deferred operation that is tried again: on its way to one of the two nodes.
 #[derive(Debug)]
-pub(super) struct Attempt {
+pub(super) struct DeferredAttempt {
     pub(super) partition: usize,
     pub(super) number: u64,
     pub(super) queued: Queued,
 }
 
-impl Attempt {
+impl DeferredAttempt {
     pub(super) fn operation(&self) -> &Operation {
         &self.queued.operation
     }
 }
 
-impl Moving {
-    pub(super) fn new(now_ms: u64) -> Moving {
-        Moving {
+impl SlotMigration {
+    pub(super) fn new(now_ms: u64) -> SlotMigration {
+        SlotMigration {
             importer: None,
             last_ms: now_ms,
             due_ms: now_ms + QUIET_MS,
@@ -112,9 +113,9 @@ impl Moving {
         barrier: u64,
         channel: &Arc<str>,
         is_away: bool,
-    ) -> &mut PutOff {
+    ) -> &mut DeferredChannel {
         self.last_ms = now_ms;
-        let entry = self.channels.entry(Arc::clone(channel)).or_insert_with(|| PutOff {
+        let entry = self.channels.entry(Arc::clone(channel)).or_insert_with(|| DeferredChannel {
             opening: None,
             opening_is_away: false,
             refused: VecDeque::new(),
@@ -146,7 +147,7 @@ impl Moving {
 
     /// When something is to be done next, after all that was due has been.
     pub(super) fn next_due_ms(&self, now_ms: u64, answered: u64, hold_ms: u64) -> u64 {
-        let entry_ms = |entry: &PutOff| {
+        let entry_ms = |entry: &DeferredChannel| {
             let expires_ms = entry.since_ms().map(|since_ms| since_ms + hold_ms);
             let waits = entry.out > 0 || answered < entry.barrier;
             let retry_ms = (!waits).then_some(entry.next_ms.max(now_ms + RETRY.min_ms));
@@ -157,14 +158,14 @@ impl Moving {
     }
 }
 
-impl PutOff {
+impl DeferredChannel {
     pub(super) fn open(&mut self, opening: Opening) {
         // Evidence is kept.
         let seen = self.opening.take().and_then(|before| before.seen);
         self.opening = Some(Opening { seen: opening.seen.or(seen), ..opening });
     }
 
-    pub(super) fn refuse(&mut self, held: Held) {
+    pub(super) fn refuse(&mut self, held: DeferredOperation) {
         let place = self.refused.partition_point(|other| other.number <= held.number);
         self.refused.insert(place, held);
     }

@@ -11,7 +11,7 @@ use super::operation::{Batch, Opening, Operation, Queued};
 use super::partition::{Partition, PartitionState};
 use super::{EVIDENCE_MS, Pending, RETRY_MS, RedisEngine};
 use crate::links::ShardId;
-use crate::select::{Part, select, select_publications};
+use crate::select::{StreamSlice, select, select_publications};
 use crate::status::ShardState;
 
 impl RedisEngine {
@@ -299,7 +299,8 @@ impl RedisEngine {
                         self.learn(now_ms, partition, &channel, position, None);
                         let inherits = inherited(before);
                         let entries = entries.elements().unwrap_or_default();
-                        let part = Part { position, inherits: &inherits, size: retention.size };
+                        let part =
+                            StreamSlice { position, inherits: &inherits, size: retention.size };
                         let result = self.select_part(&part, entries, &filter);
                         if filter.since.is_some() && !inherits.is_empty() {
                             let epoch = position.epoch;
@@ -335,7 +336,7 @@ impl RedisEngine {
     /// The part of a stream that was asked for, in whichever layout it is.
     fn select_part(
         &self,
-        part: &Part<'_>,
+        part: &StreamSlice<'_>,
         entries: &[Value<'_>],
         filter: &HistoryFilter,
     ) -> Result<History, Error> {

@@ -13,7 +13,7 @@ use crate::channel::{
     Channel, DELTA, EXCEPTED, FILTERED, JOIN_LEAVE, SKIPS_OWN_JOIN, SubscriptionState,
 };
 use crate::encode::{ENCODINGS_MAX, EncodingId, Outgoing};
-use crate::frame_log::{FrameKind, Label, Range};
+use crate::frame_log::{FrameKind, FrameLabel, Range};
 use crate::message::HubMessageKind;
 use crate::options::OverflowPolicy;
 use crate::outbox::Appended;
@@ -31,7 +31,7 @@ const RANGES_MAX: usize = 32;
 #[derive(Clone, Copy)]
 pub(super) struct FanOut<'a> {
     pub(super) outgoing: &'a Outgoing<'a>,
-    pub(super) label: Label<'a>,
+    pub(super) label: FrameLabel<'a>,
     pub(super) estimate_bytes: usize,
     /// Only to subscribers that of the flags in `mask` have these and no others.
     pub(super) flags: u8,
@@ -44,7 +44,7 @@ pub(super) struct FanOut<'a> {
 
 impl<'a> FanOut<'a> {
     fn unpaced(outgoing: &'a Outgoing<'a>, estimate_bytes: usize, flags: u8) -> Self {
-        let (label, mask) = (Label::KEPT, flags | EXCEPTED);
+        let (label, mask) = (FrameLabel::KEPT, flags | EXCEPTED);
         Self { outgoing, label, estimate_bytes, flags, mask, repeats: false, paced: None }
     }
 }
@@ -295,7 +295,7 @@ impl Hub {
             _ => 512,
         };
         let Self { log, encoder, .. } = self;
-        let frame = log.append(crate::frame_log::SESSION_TAIL, estimate, Label::KEPT, |out| {
+        let frame = log.append(crate::frame_log::SESSION_TAIL, estimate, FrameLabel::KEPT, |out| {
             encoder.encode(encoding, outgoing, out);
         });
         if let Some(frame) = frame {
@@ -320,14 +320,18 @@ impl Hub {
     }
 }
 
-fn label<'a>(policy: OverflowPolicy, name: &'a Arc<str>, publication: &Publication) -> Label<'a> {
+fn label<'a>(
+    policy: OverflowPolicy,
+    name: &'a Arc<str>,
+    publication: &Publication,
+) -> FrameLabel<'a> {
     let kind = match policy {
-        OverflowPolicy::Disconnect => return Label::KEPT,
+        OverflowPolicy::Disconnect => return FrameLabel::KEPT,
         OverflowPolicy::DropOldest => FrameKind::DropOldest,
         OverflowPolicy::KeepLatest => FrameKind::KeepLatest,
     };
     let of = (publication.channel(), publication.key());
     let is_one = of == (None, None);
     let key = if is_one { 0 } else { FixedState::with_seed(0).hash_one(of) as u32 | 1 };
-    Label { kind, key, channel: Some(name) }
+    FrameLabel { kind, key, channel: Some(name) }
 }

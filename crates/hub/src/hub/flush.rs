@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use super::Hub;
 use crate::command::Flush;
 use crate::encode::Outgoing;
-use crate::frame_log::{Label, SESSION_TAIL};
+use crate::frame_log::{FrameLabel, SESSION_TAIL};
 use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
 use crate::session_id::SessionId;
 
@@ -93,7 +93,7 @@ impl Hub {
     /// False, and `write` is not called, when the id is stale or the session is closing.
     pub fn push(&mut self, id: SessionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Some(slot) = self.live_slot(id) else { return false };
-        if let Some(frame) = self.log.append(SESSION_TAIL, 512, Label::KEPT, write) {
+        if let Some(frame) = self.log.append(SESSION_TAIL, 512, FrameLabel::KEPT, write) {
             self.enqueue_frame(slot, frame);
         }
         true
@@ -114,7 +114,7 @@ impl Hub {
         let Some(slot) = self.live_slot(id).filter(|&slot| self.sessions[slot].is(HELD)) else {
             return false;
         };
-        if let Some(frame) = self.log.append(SESSION_TAIL, 512, Label::KEPT, write) {
+        if let Some(frame) = self.log.append(SESSION_TAIL, 512, FrameLabel::KEPT, write) {
             self.log.retain(frame.chunk, 1);
             self.pending_bytes += u64::from(frame.len());
             self.insert_front(slot, &[frame]);

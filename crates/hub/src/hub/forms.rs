@@ -7,7 +7,7 @@ use super::Hub;
 use super::fan_out::FanOut;
 use crate::channel::{BASED, DELTA, FILTERED};
 use crate::encode::{Outgoing, Patch};
-use crate::frame_log::Label;
+use crate::frame_log::FrameLabel;
 use crate::publication::{PayloadFormat, Publication};
 use crate::tag_filter::TagFilter;
 
@@ -79,8 +79,12 @@ impl Hub {
         let incarnation = self.channels[at].incarnation;
         let channel = Arc::clone(&self.channels[at].name);
         // A difference is worth nothing without the one before it: no frame of these is ever dropped by itself.
-        let plain =
-            FanOut { label: Label::KEPT, mask: FILTERED | DELTA | BASED, repeats: true, ..*plain };
+        let plain = FanOut {
+            label: FrameLabel::KEPT,
+            mask: FILTERED | DELTA | BASED,
+            repeats: true,
+            ..*plain
+        };
         if others > 0 {
             let mut bytes = std::mem::take(&mut self.patch);
             bytes.clear();

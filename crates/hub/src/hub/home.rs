@@ -10,7 +10,7 @@ use crate::channel_event::ChannelEvent;
 use crate::error::Error;
 use crate::event::{History, Published};
 use crate::home_channel::HomeMember;
-use crate::idempotency::{DEFAULT_TTL_MS, Remembered};
+use crate::idempotency::{DEFAULT_TTL_MS, IdempotencyEntry};
 use crate::message::{
     HistoryRequest, HubMessage, HubMessageKind, HubReply, PublishRequest, ReplyContent,
     SubscribeRequest, WaiterId,
@@ -198,7 +198,7 @@ impl Hub {
         if let Some(key) = &publish.idempotency_key {
             let ttl_ms = publish.idempotency_ttl_ms.unwrap_or(DEFAULT_TTL_MS);
             let namespace = self.shares.namespace(&options.namespace);
-            let result = Remembered { position, expires_ms: self.now.ms + u64::from(ttl_ms) };
+            let result = IdempotencyEntry { position, expires_ms: self.now.ms + u64::from(ttl_ms) };
             self.stats.idempotency_evicted +=
                 self.idempotency.remember(namespace, &channel, key, result, self.now.ms);
         }

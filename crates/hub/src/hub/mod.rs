@@ -56,12 +56,12 @@ use crate::session::Session;
 use crate::session_id::{SESSIONS_MAX, WORKERS_MAX};
 use crate::shares::Shares;
 use crate::slots::{NONE, Slots};
-use crate::transmit::Transmit;
+use crate::transmit::TransmitQueues;
 use crate::user::Users;
 
 pub use subscriber_count::SubscriberCount;
 pub use tenants::TenantTraffic;
-pub use withdraw::{Permitted, Withdrawal};
+pub use withdraw::{SubscriberRights, Withdrawal};
 
 /// Sessions, subscriptions, the home channels of one worker, and what waits to be sent. Does no
 /// I/O and reads no clock.
@@ -146,7 +146,7 @@ pub struct Hub {
     overdue: HashMap<u32, u64, RandomState>,
 
     requests: PendingRequests,
-    transmit: Transmit,
+    transmit: TransmitQueues,
     /// Incarnations of the other workers, as far as known.
     peers: Box<[Option<u32>]>,
     events: VecDeque<Event>,
@@ -175,7 +175,7 @@ impl Hub {
         config.sessions_max = config.sessions_max.min(SESSIONS_MAX as u32);
         config.history_meta_ttl_ms = config.history_meta_ttl_ms.max(1);
         let mut transmit =
-            Transmit::new(config.workers, config.incarnation, config.transmit_bytes_max);
+            TransmitQueues::new(config.workers, config.incarnation, config.transmit_bytes_max);
         if config.incarnation > 0 {
             for worker in (0..config.workers).filter(|&worker| worker != config.worker) {
                 transmit.push(worker, HubMessageKind::Restarted);
@@ -423,7 +423,7 @@ impl Hub {
         worker == self.config.worker
     }
 
-    /// Sends a message that is always admitted; see [`Transmit`].
+    /// Sends a message that is always admitted; see [`TransmitQueues`].
     fn send_to(&mut self, worker: u8, kind: HubMessageKind) {
         if self.is_self(worker) {
             self.inbound.push_back((worker, kind));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 
 use super::Hub;
-use super::session::Cause;
+use super::session::DisconnectCause;
 use crate::code;
 use crate::encode::{EncodingId, Outgoing};
-use crate::frame_log::{CHUNK_BYTES, Frame, FrameKind, Label, Range, SESSION_TAIL};
+use crate::frame_log::{CHUNK_BYTES, Frame, FrameKind, FrameLabel, Range, SESSION_TAIL};
 use crate::session::{BLOCKED, DIRTY, HELD, SLOW};
 use crate::slots::NONE;
 
@@ -245,15 +245,18 @@ impl Hub {
     fn encode_gap_marker(&mut self, slot: u32, marker: &GapMarker) -> Option<Range> {
         let encoding = EncodingId(self.sessions[slot].encoding);
         let outgoing = Outgoing::Missed { channel: &marker.channel, count: marker.count.into() };
-        let label =
-            Label { kind: FrameKind::GapMarker, key: marker.count, channel: Some(&marker.channel) };
+        let label = FrameLabel {
+            kind: FrameKind::GapMarker,
+            key: marker.count,
+            channel: Some(&marker.channel),
+        };
         let encoder = &mut self.encoder;
         self.log.append(SESSION_TAIL, 256, label, |out| encoder.encode(encoding, &outgoing, out))
     }
 
     fn disconnect_slow(&mut self, slot: u32) {
         self.stats.slow_disconnects += 1;
-        self.disconnect(slot, code::DISCONNECT_SLOW, &Arc::from("slow"), Cause::Slow);
+        self.disconnect(slot, code::DISCONNECT_SLOW, &Arc::from("slow"), DisconnectCause::Slow);
     }
 
     /// Copies the outbox into a chunk of its own, which holds no other session's frames.
@@ -275,7 +278,7 @@ fn choose(frames: &[Frame<'_>], mut waiting: u64, target: u64) -> Vec<bool> {
     // Newest first, to know what came later.
     let mut seen = HashSet::new();
     for (frame, keep) in frames.iter().zip(&mut keep).rev() {
-        let Label { kind, key, channel } = frame.label;
+        let FrameLabel { kind, key, channel } = frame.label;
         if kind == FrameKind::KeepLatest && !seen.insert((channel, key)) && frame.whole {
             *keep = false;
             waiting -= u64::from(frame.range.len());
@@ -334,7 +337,7 @@ fn shorten(frames: Vec<Frame<'_>>, keep: Vec<bool>) -> TrimmedFrames {
             }
         }
         for (frame, keep) in run {
-            let Label { kind, key, channel } = frame.label;
+            let FrameLabel { kind, key, channel } = frame.label;
             let replaced = kind == FrameKind::GapMarker && frame.whole;
             let marker =
                 markers[first..].iter_mut().find(|marker| Some(&marker.channel) == channel);

@@ -16,7 +16,7 @@ use crate::broadcast::{Broadcast, BroadcastStatus, shares};
 use crate::command::Flush;
 use crate::config::Now;
 use crate::encode::{EncodingId, Outgoing};
-use crate::frame_log::{FrameKind, Label, Range, SESSION_TAIL};
+use crate::frame_log::{FrameKind, FrameLabel, Range, SESSION_TAIL};
 use crate::pacing::{Pacing, RateLimiter};
 use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
 
@@ -272,7 +272,8 @@ impl Hub {
         if let Some(place) = place {
             let encoding = EncodingId(self.sessions[slot].encoding);
             let outgoing = Outgoing::Missed { channel, count: count.into() };
-            let label = Label { kind: FrameKind::GapMarker, key: count, channel: Some(channel) };
+            let label =
+                FrameLabel { kind: FrameKind::GapMarker, key: count, channel: Some(channel) };
             let encoder = &mut self.encoder;
             let frame = self
                 .log

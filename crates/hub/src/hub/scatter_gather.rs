@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Hub;
-use super::session::Cause;
+use super::session::DisconnectCause;
 use crate::channel::Channel;
 use crate::channel_event::UnsubscribeCause;
 use crate::command::{
@@ -253,7 +253,7 @@ impl Hub {
             SessionAction::Disconnect { except, code, reason } => {
                 let is_meant = !except.contains(&self.id_of(slot));
                 if is_meant {
-                    self.disconnect(slot, *code, reason, Cause::ServerApi);
+                    self.disconnect(slot, *code, reason, DisconnectCause::ServerApi);
                 }
                 is_meant
             }

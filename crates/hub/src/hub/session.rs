@@ -28,9 +28,9 @@ fn minutes(now: Now) -> u16 {
     (now.ms / 60_000) as u16
 }
 
-/// Who disconnects a session.
+/// Why a session is disconnected.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum DisconnectCause {
     Caller,
     ServerApi,
     /// Its outbox is full: it is cleared but for the rest of a partly sent frame.
@@ -170,7 +170,7 @@ impl Hub {
     pub fn disconnect_session(&mut self, now: Now, id: SessionId, code: u32, reason: &str) {
         self.now = now;
         if let Some(slot) = self.live_slot(id) {
-            self.disconnect(slot, code, &Arc::from(reason), Cause::Caller);
+            self.disconnect(slot, code, &Arc::from(reason), DisconnectCause::Caller);
         }
         self.run();
     }
@@ -335,12 +335,18 @@ impl Hub {
     }
 
     /// Disconnects a live session.
-    pub(super) fn disconnect(&mut self, slot: u32, code: u32, reason: &Arc<str>, cause: Cause) {
+    pub(super) fn disconnect(
+        &mut self,
+        slot: u32,
+        code: u32,
+        reason: &Arc<str>,
+        cause: DisconnectCause,
+    ) {
         let session = &mut self.sessions[slot];
         debug_assert!(session.is_live());
         session.flags |= CLOSING;
         // A client that does not know yet that it is connected has no use for what comes after.
-        let discard = cause == Cause::Slow || session.is(HELD);
+        let discard = cause == DisconnectCause::Slow || session.is(HELD);
         session.flags &= !HELD;
         let tag = session.tag;
         if discard {
@@ -353,7 +359,7 @@ impl Hub {
         let reconnect = crate::code::reconnects(code);
         self.enqueue(slot, &Outgoing::Disconnect { code, reason, reconnect });
         let session = self.id_of(slot);
-        let (reason, by_server_api) = (Arc::clone(reason), cause == Cause::ServerApi);
+        let (reason, by_server_api) = (Arc::clone(reason), cause == DisconnectCause::ServerApi);
         self.events.push_back(Event::Disconnect { session, tag, code, reason, by_server_api });
     }
 

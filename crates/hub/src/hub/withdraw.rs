@@ -21,9 +21,9 @@ pub struct Withdrawal {
     next: u32,
 }
 
-/// What a subscriber may have under the rules of today.
+/// What a subscriber is allowed under the current rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Permitted {
+pub struct SubscriberRights {
     /// The subscription.
     pub subscription: bool,
     /// Notice of who joins and leaves.
@@ -45,7 +45,7 @@ impl Hub {
         withdrawal: &mut Withdrawal,
         steps: u32,
         reason: &str,
-        permits: impl Fn(&str, &str, SessionId, u64) -> Permitted,
+        permits: impl Fn(&str, &str, SessionId, u64) -> SubscriberRights,
     ) -> bool {
         self.now = now;
         let end = self.subscriptions.indices().end;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::tally::{EndCounts, Events, Tally};
+use super::tally::{EndCounts, EventCounts, Tally};
 use crate::clock::Percentiles;
 use crate::host::Host;
 
@@ -46,7 +46,7 @@ pub(crate) struct HttpReport {
     pub(crate) errors: BTreeMap<String, u64>,
     /// Some of them in full: request, host, and what to do.
     pub(crate) error_samples: Vec<String>,
-    pub(crate) connection_events: Events,
+    pub(crate) connection_events: EventCounts,
     /// From when a request first left (in an open model: should have left) to the end of its answer.
     pub(crate) latency_us: Percentiles,
     /// To the first byte of its answer.

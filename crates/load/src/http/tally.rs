@@ -33,7 +33,7 @@ pub(crate) struct EndCounts {
 
 /// What connections did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Events {
+pub(crate) struct EventCounts {
     pub(crate) opened: u64,
     pub(crate) connect_failed: u64,
     /// Closed by the server with `Connection: close`.
@@ -53,7 +53,7 @@ pub(crate) struct Events {
 #[derive(Debug)]
 pub(crate) struct Tally {
     pub(crate) ends: EndCounts,
-    pub(crate) events: Events,
+    pub(crate) events: EventCounts,
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
     /// By status code.
@@ -79,7 +79,7 @@ impl Tally {
     pub(crate) fn new() -> Self {
         Self {
             ends: EndCounts::default(),
-            events: Events::default(),
+            events: EventCounts::default(),
             read_bytes: 0,
             written_bytes: 0,
             statuses: Box::new([0; 600]),
@@ -155,7 +155,7 @@ impl Tally {
     /// Empty again, its memory kept.
     pub(crate) fn clear(&mut self) {
         self.ends = EndCounts::default();
-        self.events = Events::default();
+        self.events = EventCounts::default();
         (self.read_bytes, self.written_bytes, self.last_answer_ns) = (0, 0, 0);
         self.depth_most = 0;
         self.statuses.fill(0);

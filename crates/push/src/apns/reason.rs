@@ -127,7 +127,7 @@ impl Reason {
     }
 
     /// Whether Apple refuses the credential and not this push. (An expired token is renewed first.)
-    pub fn is_credential(&self) -> bool {
+    pub(crate) fn is_credential(&self) -> bool {
         matches!(
             self,
             Reason::BadCertificate

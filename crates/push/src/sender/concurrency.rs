@@ -182,7 +182,7 @@ pub struct SentRequest {
 
 impl SentRequest {
     /// When the request was sent.
-    pub fn sent_at(&self) -> Instant {
+    pub(crate) fn sent_at(&self) -> Instant {
         self.sent_at
     }
 }
@@ -282,7 +282,7 @@ impl ConcurrencyLimit {
 
     /// A request waits although windows and stream limit would admit it: this limit binds.
     #[inline]
-    pub fn handle_bound(&mut self) {
+    pub(crate) fn handle_bound(&mut self) {
         self.bound = true;
     }
 

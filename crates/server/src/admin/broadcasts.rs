@@ -24,7 +24,7 @@ const REPLY_TIMEOUT_MS: u64 = 2_000;
 const REQUESTS_MAX: usize = 256;
 
 /// A request that waits for the workers' replies.
-pub(super) struct BroadcastRequest {
+pub(super) struct BroadcastQuery {
     conn: ConnId,
     command: BroadcastCommand,
     found: Vec<(usize, BroadcastStatus)>,
@@ -34,7 +34,7 @@ pub(super) struct BroadcastRequest {
     acted: usize,
 }
 
-pub(super) fn broadcast_requests() -> WorkerQueries<BroadcastRequest> {
+pub(super) fn broadcast_requests() -> WorkerQueries<BroadcastQuery> {
     WorkerQueries::new(REQUESTS_MAX)
 }
 
@@ -53,7 +53,7 @@ impl Admin {
             caller.demand(AdminRole::Operate)?;
         }
         let workers = self.state.workers();
-        let pending = BroadcastRequest {
+        let pending = BroadcastQuery {
             conn,
             command: command.clone(),
             found: Vec::new(),
@@ -124,7 +124,7 @@ fn command_of(request: &http::Request<'_>, rest: &str) -> Result<BroadcastComman
     }
 }
 
-fn answer(cx: &mut Cx, query: &WorkerQuery<BroadcastRequest>) {
+fn answer(cx: &mut Cx, query: &WorkerQuery<BroadcastQuery>) {
     let WorkerQuery { unresponsive, replies: request, .. } = query;
     let mut body = match &request.command {
         BroadcastCommand::List => json!({ "broadcasts": by_channel(&request.found) }),

@@ -18,7 +18,7 @@ const REVISIONS_A_PAGE: usize = 50;
 
 /// A resource below `/config`.
 #[derive(Debug, PartialEq)]
-pub(super) enum Target {
+pub(super) enum ConfigResource {
     Value(Pointer),
     Schema,
     Watch,
@@ -28,9 +28,9 @@ pub(super) enum Target {
     Restore(u64),
 }
 
-impl Target {
+impl ConfigResource {
     /// Parses what follows `/config` in a path.
-    pub(super) fn parse(rest: &str) -> Result<Target, ProblemDetails> {
+    pub(super) fn parse(rest: &str) -> Result<ConfigResource, ProblemDetails> {
         let decoded = query::decode_path(rest);
         let number = |text: &str| {
             text.parse::<u64>().map_err(|_| {
@@ -43,19 +43,21 @@ impl Target {
         let mut steps = decoded.split('/').skip(1);
         let (first, second, third) = (steps.next(), steps.next(), steps.next());
         Ok(match (first, second, third, steps.next()) {
-            (Some("schema"), None, ..) => Target::Schema,
-            (Some("watch"), None, ..) => Target::Watch,
-            (Some("revisions"), None, ..) => Target::Revisions,
-            (Some("revisions"), Some(n), None, _) => Target::Revision(number(n)?),
+            (Some("schema"), None, ..) => ConfigResource::Schema,
+            (Some("watch"), None, ..) => ConfigResource::Watch,
+            (Some("revisions"), None, ..) => ConfigResource::Revisions,
+            (Some("revisions"), Some(n), None, _) => ConfigResource::Revision(number(n)?),
             (Some("revisions"), Some(n), Some("config"), None) => {
-                Target::RevisionConfig(number(n)?)
+                ConfigResource::RevisionConfig(number(n)?)
             }
-            (Some("revisions"), Some(n), Some("restore"), None) => Target::Restore(number(n)?),
+            (Some("revisions"), Some(n), Some("restore"), None) => {
+                ConfigResource::Restore(number(n)?)
+            }
             (Some("revisions"), ..) => {
                 return Err(ProblemDetails::not_found(&format!("/config{rest}")));
             }
-            (Some(""), None, ..) => Target::Value(Pointer::root()),
-            _ => Target::Value(Pointer::parse(&decoded).map_err(|fault| {
+            (Some(""), None, ..) => ConfigResource::Value(Pointer::root()),
+            _ => ConfigResource::Value(Pointer::parse(&decoded).map_err(|fault| {
                 ProblemDetails::new(&problem::MALFORMED, fault.to_string()).fault(&fault)
             })?),
         })
@@ -64,14 +66,14 @@ impl Target {
 
 /// The query of a config request.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Options {
+pub(super) struct ConfigQuery {
     pub(super) dry_run: bool,
     /// Of all nodes, not of this one alone.
     pub(super) cluster: bool,
     pub(super) durable: bool,
     pub(super) secrets: bool,
     pub(super) comment: Option<String>,
-    pub(super) canary: Option<Canary>,
+    pub(super) canary: Option<CanaryOptions>,
     pub(super) from: Option<u64>,
     pub(super) before: Option<u64>,
     pub(super) limit: usize,
@@ -79,15 +81,18 @@ pub(super) struct Options {
 
 /// The worker that tries a change first, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Canary {
+pub(super) struct CanaryOptions {
     pub(super) worker: usize,
     pub(super) seconds: u64,
 }
 
-impl Options {
+impl ConfigQuery {
     /// Parses a query. An unknown parameter is an error: a misspelt `dry_run` must not become a change.
-    pub(super) fn parse(query: Option<&str>, workers: usize) -> Result<Options, ProblemDetails> {
-        let mut options = Options { limit: REVISIONS_A_PAGE, ..Options::default() };
+    pub(super) fn parse(
+        query: Option<&str>,
+        workers: usize,
+    ) -> Result<ConfigQuery, ProblemDetails> {
+        let mut options = ConfigQuery { limit: REVISIONS_A_PAGE, ..ConfigQuery::default() };
         let (mut canary, mut worker, mut seconds) = (false, None, None);
         for (name, value) in query::pairs(query.unwrap_or("")) {
             match &*name {
@@ -128,7 +133,7 @@ impl Options {
             if !(1..=CANARY_SECONDS_MAX).contains(&seconds) {
                 return Err(bad(format!("`seconds` is from 1 to {CANARY_SECONDS_MAX}")));
             }
-            options.canary = Some(Canary { worker, seconds });
+            options.canary = Some(CanaryOptions { worker, seconds });
         }
         Ok(options)
     }
@@ -225,34 +230,40 @@ mod tests {
 
     #[test]
     fn a_path_leads_to_a_key_or_to_what_is_about_the_whole() {
-        let target = |rest: &str| Target::parse(rest).unwrap();
-        assert_eq!(target(""), Target::Value(Pointer::root()));
+        let target = |rest: &str| ConfigResource::parse(rest).unwrap();
+        assert_eq!(target(""), ConfigResource::Value(Pointer::root()));
         let pointer = Pointer::parse("/channel/namespaces/a~1b c").unwrap();
-        assert_eq!(target("/channel/namespaces/a~1b%20c"), Target::Value(pointer));
-        assert_eq!(target("/revisions"), Target::Revisions);
-        assert_eq!(target("/revisions/7"), Target::Revision(7));
-        assert_eq!(target("/revisions/7/config"), Target::RevisionConfig(7));
-        assert_eq!(target("/revisions/7/restore"), Target::Restore(7));
-        assert_eq!((target("/watch"), target("/schema")), (Target::Watch, Target::Schema));
+        assert_eq!(target("/channel/namespaces/a~1b%20c"), ConfigResource::Value(pointer));
+        assert_eq!(target("/revisions"), ConfigResource::Revisions);
+        assert_eq!(target("/revisions/7"), ConfigResource::Revision(7));
+        assert_eq!(target("/revisions/7/config"), ConfigResource::RevisionConfig(7));
+        assert_eq!(target("/revisions/7/restore"), ConfigResource::Restore(7));
+        assert_eq!(
+            (target("/watch"), target("/schema")),
+            (ConfigResource::Watch, ConfigResource::Schema)
+        );
         for nowhere in ["/revisions/x", "/revisions/7/else", "/revisions/7/config/deep"] {
-            assert_eq!(Target::parse(nowhere).unwrap_err().status(), 404, "{nowhere}");
+            assert_eq!(ConfigResource::parse(nowhere).unwrap_err().status(), 404, "{nowhere}");
         }
     }
 
     #[test]
     fn a_parameter_misspelt_is_no_change() {
-        assert_eq!(Options::parse(Some("dryrun=1"), 2).unwrap_err().status(), 400);
-        assert_eq!(Options::parse(Some("dry_run=yes"), 2).unwrap_err().status(), 400);
-        assert!(Options::parse(Some("dry_run=1&durable=0"), 2).unwrap().dry_run);
-        assert_eq!(Options::parse(None, 2).unwrap().limit, REVISIONS_A_PAGE);
+        assert_eq!(ConfigQuery::parse(Some("dryrun=1"), 2).unwrap_err().status(), 400);
+        assert_eq!(ConfigQuery::parse(Some("dry_run=yes"), 2).unwrap_err().status(), 400);
+        assert!(ConfigQuery::parse(Some("dry_run=1&durable=0"), 2).unwrap().dry_run);
+        assert_eq!(ConfigQuery::parse(None, 2).unwrap().limit, REVISIONS_A_PAGE);
     }
 
     #[test]
     fn a_canary_is_on_a_worker_there_is_for_a_bounded_time() {
-        let canary = |query| Options::parse(Some(query), 2).map(|options| options.canary);
-        assert_eq!(canary("canary=worker").unwrap(), Some(Canary { worker: 0, seconds: 10 }));
+        let canary = |query| ConfigQuery::parse(Some(query), 2).map(|options| options.canary);
+        assert_eq!(
+            canary("canary=worker").unwrap(),
+            Some(CanaryOptions { worker: 0, seconds: 10 })
+        );
         let one = canary("canary=worker&worker=1&seconds=3").unwrap();
-        assert_eq!(one, Some(Canary { worker: 1, seconds: 3 }));
+        assert_eq!(one, Some(CanaryOptions { worker: 1, seconds: 3 }));
         for wrong in ["canary=1", "worker=1", "canary=worker&worker=2", "canary=worker&seconds=0"] {
             assert_eq!(canary(wrong).unwrap_err().status(), 400, "{wrong}");
         }

@@ -16,7 +16,7 @@ use dunlin_config::{Applies, Change, ChangedKey, PreparedChange, Snapshot};
 use dunlin_net::{ConnId, TimerId};
 use serde_json::{Value, json};
 
-use super::call::Canary;
+use super::call::CanaryOptions;
 use super::problem::{self, ProblemDetails};
 use super::{Admin, COMMIT_TIMER, Cx, WEBHOOKS_TIMER, respond, unix_ms, warnings};
 use crate::bus_message::BusMessage;
@@ -51,7 +51,7 @@ pub(super) struct SubmittedChange {
     /// Who submitted it may set secrets.
     pub(super) secrets: bool,
     pub(super) durable: bool,
-    pub(super) canary: Option<Canary>,
+    pub(super) canary: Option<CanaryOptions>,
 }
 
 /// Changes that wait, the commit in flight, and responses that wait for the disk.
@@ -82,7 +82,7 @@ struct Commit {
     changes: Vec<(PreparedChange, Origin)>,
     /// Sessions that the changes end.
     closed: u64,
-    requesters: Vec<Requester>,
+    pending_replies: Vec<PendingReply>,
     timeout: TimerId,
     phase: Phase,
     /// What a trial has shown, when there was one.
@@ -98,7 +98,8 @@ enum Phase {
     },
 }
 
-pub(super) struct Requester {
+/// A caller that awaits the end of a commit with its change.
+pub(super) struct PendingReply {
     pub(super) to: ReplyTo,
     durable: bool,
     /// The index of its change; `None` if that changed nothing.
@@ -194,7 +195,7 @@ impl Admin {
         if self.commits.waiting.iter().any(is_restore) {
             self.lengthen_time_slice();
         }
-        let mut requesters = Vec::new();
+        let mut pending_replies = Vec::new();
         let mut position = self.cluster_changes.position();
         while let Some(submitted) = self.commits.waiting.pop_front() {
             if submitted.canary.is_some() && !changes.is_empty() {
@@ -212,14 +213,15 @@ impl Admin {
             let SubmittedChange { to, durable, mut origin, canary, .. } = submitted;
             position = self.cluster_changes.position_with(position, to);
             origin.cluster = position;
-            let mut requester = Requester { to, durable, change: None, previous: base.revision };
+            let mut pending_reply =
+                PendingReply { to, durable, change: None, previous: base.revision };
             if prepared.is_unchanged() {
-                requesters.push(requester);
+                pending_replies.push(pending_reply);
                 continue;
             }
-            requester.change = Some(changes.len());
+            pending_reply.change = Some(changes.len());
             if let Some(canary) = canary {
-                self.begin_trial(cx, canary, requester, (prepared, origin));
+                self.begin_trial(cx, canary, pending_reply, (prepared, origin));
                 // The others would wait until the trial ends.
                 for submitted in std::mem::take(&mut self.commits.waiting) {
                     self.reject_for_trial(cx, submitted.to);
@@ -227,10 +229,10 @@ impl Admin {
                 break;
             }
             base = Arc::clone(prepared.snapshot());
-            requesters.push(requester);
+            pending_replies.push(pending_reply);
             changes.push((prepared, origin));
         }
-        self.commit(cx, changes, requesters, None);
+        self.commit(cx, changes, pending_replies, None);
     }
 
     /// Prepares a change on a snapshot: one that is valid in itself and in what it opens.
@@ -281,14 +283,14 @@ impl Admin {
         &mut self,
         cx: &mut Cx,
         changes: Vec<(PreparedChange, Origin)>,
-        requesters: Vec<Requester>,
+        pending_replies: Vec<PendingReply>,
         trial: Option<Value>,
     ) {
         let Some((last, _)) = changes.last() else {
             let switched = self.switched(self.state.generation());
             let outcome = CommitOutcome { switched, closed: 0, sessions: 0, trial: None };
-            for requester in requesters {
-                self.answer(cx, &requester, &[], &outcome);
+            for pending_reply in pending_replies {
+                self.answer(cx, &pending_reply, &[], &outcome);
             }
             return;
         };
@@ -298,7 +300,9 @@ impl Admin {
             self.reservations.keep_only(&self.store.head().config);
             tracing::error!(%error, "a change could not be written to the log");
             let problem = ProblemDetails::new(&problem::LOG_NOT_WRITTEN, error.to_string());
-            requesters.iter().for_each(|requester| self.refuse(cx, requester.to, &problem));
+            pending_replies
+                .iter()
+                .for_each(|pending_reply| self.refuse(cx, pending_reply.to, &problem));
             return;
         }
         crash::reach("appended");
@@ -312,7 +316,7 @@ impl Admin {
             before,
             changes,
             closed,
-            requesters,
+            pending_replies,
             timeout: cx.run_after(timeout, COMMIT_TIMER),
             phase: Phase::Switching,
             trial,
@@ -434,8 +438,8 @@ impl Admin {
         let trial = in_flight.trial;
         let (closed, sessions) = (in_flight.closed, self.state.total(Metric::Sessions));
         let outcome = CommitOutcome { switched, closed, sessions, trial: trial.as_ref() };
-        for requester in &in_flight.requesters {
-            self.answer(cx, requester, &in_flight.changes, &outcome);
+        for pending_reply in &in_flight.pending_replies {
+            self.answer(cx, pending_reply, &in_flight.changes, &outcome);
         }
         self.counters.add(ConfigMetric::Changes, in_flight.changes.len() as u64);
         self.notify_watchers(cx, in_flight.changes[0].0.base().revision);
@@ -511,8 +515,8 @@ impl Admin {
             .with("workers", reasons.into_iter().map(named).collect::<Vec<Value>>())
             .with("revision", revision);
         crash::reach("refuse");
-        for requester in &in_flight.requesters {
-            self.refuse(cx, requester.to, &problem);
+        for pending_reply in &in_flight.pending_replies {
+            self.refuse(cx, pending_reply.to, &problem);
         }
         self.notify_watchers(cx, in_flight.before.revision);
         self.sync_if_wanted();
@@ -522,19 +526,20 @@ impl Admin {
     fn answer(
         &mut self,
         cx: &mut Cx,
-        requester: &Requester,
+        pending_reply: &PendingReply,
         changes: &[(PreparedChange, Origin)],
         outcome: &CommitOutcome<'_>,
     ) {
         let prepared =
-            requester.change.and_then(|at| changes.get(at)).map(|(prepared, _)| prepared);
-        let revision = prepared.map_or(requester.previous, |prepared| prepared.snapshot().revision);
+            pending_reply.change.and_then(|at| changes.get(at)).map(|(prepared, _)| prepared);
+        let revision =
+            prepared.map_or(pending_reply.previous, |prepared| prepared.snapshot().revision);
         let created = prepared.is_some_and(PreparedChange::created);
-        let durable = requester.durable || self.durable >= revision;
+        let durable = pending_reply.durable || self.durable >= revision;
         let mut body = std::mem::take(&mut self.commits.body);
-        write_body(&mut body, requester, prepared, revision, durable, outcome);
-        let answer = CommitResponse { to: requester.to, created, revision, body };
-        if requester.durable && self.durable < revision {
+        write_body(&mut body, pending_reply, prepared, revision, durable, outcome);
+        let answer = CommitResponse { to: pending_reply.to, created, revision, body };
+        if pending_reply.durable && self.durable < revision {
             self.commits.undurable.push_back(answer);
             return;
         }
@@ -601,7 +606,7 @@ pub(super) fn etag(revision: u64, buffer: &mut [u8; 24]) -> &str {
 
 fn write_body(
     body: &mut Vec<u8>,
-    requester: &Requester,
+    pending_reply: &PendingReply,
     prepared: Option<&PreparedChange>,
     revision: u64,
     durable: bool,
@@ -616,7 +621,7 @@ fn write_body(
         body,
         "{{\"revision\":{revision},\"previous\":{},\"changes\":{},\"durable\":{durable},\
          \"workers\":{{\"total\":{},\"switched\":{awake},\"asleep\":{asleep}}}",
-        requester.previous,
+        pending_reply.previous,
         changes.len(),
         awake + asleep,
     );

@@ -66,7 +66,7 @@ use dunlin_net::{
 
 pub(crate) use self::access::OperatorAccess;
 use self::affected::DryRun;
-use self::broadcasts::BroadcastRequest;
+use self::broadcasts::BroadcastQuery;
 use self::cluster_change::ClusterChanges;
 use self::cluster_scope::StatusRequest;
 use self::commit::CommitQueue;
@@ -150,7 +150,7 @@ pub(crate) struct Admin {
     /// `None` without a state directory.
     sync: Option<Sync>,
     watchers: Vec<Watcher>,
-    broadcast_requests: WorkerQueries<BroadcastRequest>,
+    broadcast_requests: WorkerQueries<BroadcastQuery>,
     dry_runs: WorkerQueries<DryRun>,
     status_requests: WorkerQueries<StatusRequest>,
     /// As watches were let in by.

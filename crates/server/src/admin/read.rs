@@ -9,7 +9,7 @@ use dunlin_net::http::{self, Method};
 use serde_json::{Value, json};
 
 use super::access::Principal;
-use super::call::{self, Options, Target};
+use super::call::{self, ConfigQuery, ConfigResource};
 use super::commit::{ReplyTo, SubmittedChange, etag};
 use super::problem::{self, ProblemDetails};
 use super::watch::{describe, summary};
@@ -25,8 +25,8 @@ impl Admin {
         rest: &str,
         caller: Principal,
     ) -> Result<(), ProblemDetails> {
-        let target = Target::parse(rest)?;
-        let options = Options::parse(request.query, self.state.workers())?;
+        let target = ConfigResource::parse(rest)?;
+        let options = ConfigQuery::parse(request.query, self.state.workers())?;
         let secrets = match (options.secrets, caller.secrets) {
             (false, _) => Secrets::Hidden,
             (true, true) => Secrets::Shown,
@@ -41,28 +41,28 @@ impl Admin {
             return Err(ProblemDetails::new(&problem::BAD_REQUEST, detail));
         }
         let change = match target {
-            Target::Value(pointer) if reads => {
+            ConfigResource::Value(pointer) if reads => {
                 return self.value(cx, conn, request, &pointer, secrets);
             }
-            Target::Value(pointer) => {
+            ConfigResource::Value(pointer) => {
                 if !matches!(request.method, Method::Put | Method::Delete | Method::Patch) {
                     return Err(ProblemDetails::method("GET, HEAD, PUT, DELETE, PATCH"));
                 }
                 Some(call::change(pointer, request)?)
             }
-            Target::Restore(number) => {
+            ConfigResource::Restore(number) => {
                 if request.method != Method::Post {
                     return Err(ProblemDetails::method("POST"));
                 }
                 Some(Change::Restore(Arc::clone(&self.kept(number)?.snapshot)))
             }
             _ if !reads => return Err(ProblemDetails::method("GET, HEAD")),
-            Target::Schema => {
+            ConfigResource::Schema => {
                 let body = schema::json().to_string();
                 answer(cx, conn, 200, "application/schema+json", body.as_bytes());
                 None
             }
-            Target::Watch => {
+            ConfigResource::Watch => {
                 let last = request.headers.get_str("Last-Event-ID").and_then(|id| id.parse().ok());
                 if let Some(caller) = cx.data(conn) {
                     caller.watching = true;
@@ -70,15 +70,15 @@ impl Admin {
                 self.watch(cx, conn, options.from.or(last), secrets);
                 None
             }
-            Target::Revisions => {
+            ConfigResource::Revisions => {
                 answer_json(cx, conn, 200, &self.revisions(&options));
                 None
             }
-            Target::Revision(number) => {
+            ConfigResource::Revision(number) => {
                 answer_json(cx, conn, 200, &describe(self.kept(number)?, secrets));
                 None
             }
-            Target::RevisionConfig(number) => {
+            ConfigResource::RevisionConfig(number) => {
                 let snapshot = Arc::clone(&self.kept(number)?.snapshot);
                 return self.value_of(cx, conn, &snapshot, &Pointer::root(), secrets);
             }
@@ -115,7 +115,7 @@ impl Admin {
     }
 
     /// A page of the revisions that are kept, newest first.
-    fn revisions(&self, options: &Options) -> Value {
+    fn revisions(&self, options: &ConfigQuery) -> Value {
         let before = options.before.unwrap_or(u64::MAX);
         let older =
             self.store.revisions().rev().filter(|revision| revision.snapshot.revision < before);

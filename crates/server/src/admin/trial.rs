@@ -6,8 +6,8 @@ use dunlin_config::PreparedChange;
 use dunlin_config::store::Origin;
 use serde_json::{Value, json};
 
-use super::call::Canary;
-use super::commit::Requester;
+use super::call::CanaryOptions;
+use super::commit::PendingReply;
 use super::problem::{self, ProblemDetails};
 use super::{Admin, Cx};
 use crate::crash;
@@ -33,9 +33,9 @@ const DONE: [Metric; 3] = [Metric::Commands, Metric::ApiCommands, Metric::HttpRe
 
 /// A trial in progress.
 pub(super) struct CanaryTrial {
-    requester: Requester,
+    pending_reply: PendingReply,
     change: (PreparedChange, Origin),
-    canary: Canary,
+    canary: CanaryOptions,
     generation: u64,
     ends_ms: u64,
     restarts: u64,
@@ -85,8 +85,8 @@ impl Admin {
     pub(super) fn begin_trial(
         &mut self,
         cx: &mut Cx,
-        canary: Canary,
-        requester: Requester,
+        canary: CanaryOptions,
+        pending_reply: PendingReply,
         change: (PreparedChange, Origin),
     ) {
         let state = Arc::clone(&self.state);
@@ -100,7 +100,7 @@ impl Admin {
         self.wake_workers();
         crash::reach("trial");
         self.trial = Some(CanaryTrial {
-            requester,
+            pending_reply,
             change,
             canary,
             generation,
@@ -131,7 +131,7 @@ impl Admin {
         match result.failure {
             None => {
                 crash::reach("tried");
-                self.commit(cx, vec![trial.change], vec![trial.requester], Some(report));
+                self.commit(cx, vec![trial.change], vec![trial.pending_reply], Some(report));
             }
             Some(why) => {
                 // The worker switches back to the settings of the others.
@@ -144,7 +144,7 @@ impl Admin {
                     "a change failed its canary trial"
                 );
                 let problem = ProblemDetails::new(&problem::CANARY_FAILED, why);
-                self.refuse(cx, trial.requester.to, &problem.with("canary", report));
+                self.refuse(cx, trial.pending_reply.to, &problem.with("canary", report));
             }
         }
     }

@@ -12,13 +12,13 @@ use super::request::Request;
 
 /// The body of `POST /api/batch`.
 #[derive(Debug)]
-pub struct Batch<'a> {
+pub(crate) struct Batch<'a> {
     /// The commands in order. A command that is wrong is answered with its error and disturbs no other.
-    pub commands: Vec<Result<Request<'a>, ApiError>>,
+    pub(crate) commands: Vec<Result<Request<'a>, ApiError>>,
     /// The text of each command, for a caller who keeps one for later: [`Batch::command`].
-    pub texts: Vec<&'a [u8]>,
+    pub(crate) texts: Vec<&'a [u8]>,
     /// Whether the caller lets them be carried out in any order. Otherwise each begins when the one before has ended.
-    pub parallel: bool,
+    pub(crate) parallel: bool,
 }
 
 #[derive(Deserialize)]
@@ -35,7 +35,7 @@ impl<'a> Batch<'a> {
     ///
     /// # Errors
     /// "bad request" if the body is not a batch. What is wrong with a command is its own error.
-    pub fn parse(body: &'a [u8]) -> Result<Batch<'a>, ApiError> {
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Batch<'a>, ApiError> {
         if body.trim_ascii().is_empty() {
             return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
         }
@@ -50,7 +50,7 @@ impl<'a> Batch<'a> {
     ///
     /// # Errors
     /// What is wrong with it, with its place.
-    pub fn command(at: usize, text: &[u8]) -> Result<Request<'_>, ApiError> {
+    pub(crate) fn command(at: usize, text: &[u8]) -> Result<Request<'_>, ApiError> {
         let named = json::from_slice::<Pairs<'_, &RawValue>>(text).unwrap_or_default();
         // As in Go's JSON, a member that is null is one that is not there.
         let mut given = named.0.into_iter().filter(|(_, body)| body.get() != "null");

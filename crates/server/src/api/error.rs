@@ -10,7 +10,7 @@ use dunlin_protocol::json::Object;
 /// Why a command was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-pub enum ApiErrorCode {
+pub(crate) enum ApiErrorCode {
     /// Something broke inside the server, or was too busy; the command may be repeated.
     Internal = 100,
     /// The channel belongs to a namespace that is not configured.
@@ -31,12 +31,12 @@ pub enum ApiErrorCode {
 
 impl ApiErrorCode {
     /// The number in the answer.
-    pub const fn code(self) -> u32 {
+    pub(crate) const fn code(self) -> u32 {
         self as u32
     }
 
     /// The standard text.
-    pub const fn text(self) -> &'static str {
+    pub(crate) const fn text(self) -> &'static str {
         match self {
             ApiErrorCode::Internal => "internal server error",
             ApiErrorCode::UnknownChannel => "unknown channel",
@@ -50,7 +50,7 @@ impl ApiErrorCode {
     }
 
     /// The error with a text of its own: the standard text, a colon, and what exactly is wrong.
-    pub fn with_reason(self, why: impl fmt::Display) -> ApiError {
+    pub(crate) fn with_reason(self, why: impl fmt::Display) -> ApiError {
         ApiError {
             code: self.code(),
             message: Cow::Owned(format!("{}: {why}", self.text())),
@@ -61,11 +61,11 @@ impl ApiErrorCode {
 
 /// The error in an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApiError {
+pub(crate) struct ApiError {
     /// See [`ApiErrorCode`].
-    pub code: u32,
+    pub(crate) code: u32,
     /// For people; programs go by the code.
-    pub message: Cow<'static, str>,
+    pub(crate) message: Cow<'static, str>,
     malformed: bool,
 }
 
@@ -81,12 +81,12 @@ impl ApiError {
     }
 
     /// HTTP status of an answer that is this error: 400 if the body is no request of the method, else 200.
-    pub const fn status(&self) -> u16 {
+    pub(crate) const fn status(&self) -> u16 {
         if self.malformed { 400 } else { 200 }
     }
 
     /// HTTP status for a caller who wants errors as statuses (`X-Centrifugo-Error-Mode: transport`).
-    pub const fn transport_status(&self) -> u16 {
+    pub(crate) const fn transport_status(&self) -> u16 {
         match self.code {
             102 | 104 => 404,
             106 => 429,
@@ -106,7 +106,7 @@ impl ApiError {
 
     /// Writes `{"code":…,"message":"…"}`: the value of `error`, or the whole body for a caller who wants errors as
     /// statuses.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let mut error = Object::begin(out);
         error.integer("code", self.code).string("message", &self.message);
         error.end();

@@ -6,7 +6,7 @@ use dunlin_wire::http1::query;
 
 /// The API key a request shows: in `X-API-Key`, in `Authorization: apikey KEY` (older libraries), or as `api_key` in
 /// the query, in this order.
-pub fn presented_key<'a>(
+pub(crate) fn presented_key<'a>(
     x_api_key: Option<&'a str>,
     authorization: Option<&'a str>,
     query: &'a str,

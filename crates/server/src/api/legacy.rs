@@ -14,9 +14,9 @@ use super::request::Request;
 
 /// One command of the single endpoint.
 #[derive(Debug)]
-pub struct Legacy {
+pub(crate) struct LegacyCommand {
     /// Repeated in the reply; 0: none.
-    pub id: u32,
+    pub(crate) id: u32,
     method: Result<Method, ApiError>,
     /// The request, in the words of the method's own endpoint.
     params: Vec<u8>,
@@ -32,12 +32,12 @@ struct LegacyBody<'a> {
     params: Option<&'a RawValue>,
 }
 
-impl Legacy {
+impl LegacyCommand {
     /// Reads the body: objects one after the other, with or without line ends between them.
     ///
     /// # Errors
     /// "bad request" if the body is anything else.
-    pub fn parse(body: &[u8]) -> Result<Vec<Legacy>, ApiError> {
+    pub(crate) fn parse(body: &[u8]) -> Result<Vec<LegacyCommand>, ApiError> {
         let mut commands = Vec::new();
         for raw in serde_json::Deserializer::from_slice(body).into_iter::<&RawValue>() {
             let raw = raw.map_err(|error| {
@@ -51,7 +51,7 @@ impl Legacy {
                 (Ok(method), Some(params)) => known(*method, params)?,
                 _ => b"{}".to_vec(),
             };
-            commands.push(Legacy { id: command.id, method, params });
+            commands.push(LegacyCommand { id: command.id, method, params });
         }
         if commands.is_empty() {
             return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
@@ -60,7 +60,7 @@ impl Legacy {
     }
 
     /// The method, if there is such a one.
-    pub fn method(&self) -> Option<Method> {
+    pub(crate) fn method(&self) -> Option<Method> {
         self.method.as_ref().ok().copied()
     }
 
@@ -73,7 +73,7 @@ impl Legacy {
     ///
     /// # Errors
     /// As of [`Request::parse`], and "not found" for a method there is not.
-    pub fn request(&self) -> Result<Request<'_>, ApiError> {
+    pub(crate) fn request(&self) -> Result<Request<'_>, ApiError> {
         Request::parse(self.method.clone()?, &self.params)
     }
 }

@@ -23,7 +23,7 @@ const OF_WHOM: [&str; 2] = ["label_filter", "all_users"];
 /// A body whose members are all known is parsed once. Only one that is refused is looked through for unknown members,
 /// and parsed again without them.
 #[derive(Debug, Default)]
-pub struct Lenient {
+pub(crate) struct LenientReader {
     strict: bool,
     without: OnceCell<KnownFields>,
 }
@@ -35,17 +35,21 @@ struct KnownFields {
     unknown: Vec<String>,
 }
 
-impl Lenient {
+impl LenientReader {
     /// `strict`: nothing is taken out, and an unknown member is an error (`api.strict`).
-    pub fn new(strict: bool) -> Lenient {
-        Lenient { strict, without: OnceCell::new() }
+    pub(crate) fn new(strict: bool) -> LenientReader {
+        LenientReader { strict, without: OnceCell::new() }
     }
 
     /// Reads the body of `POST /api/METHOD`.
     ///
     /// # Errors
     /// As of [`Request::parse`]; unknown members are named in the message, for one of them may be a slip of the pen.
-    pub fn request<'a>(&'a self, method: Method, body: &'a [u8]) -> Result<Request<'a>, ApiError> {
+    pub(crate) fn request<'a>(
+        &'a self,
+        method: Method,
+        body: &'a [u8],
+    ) -> Result<Request<'a>, ApiError> {
         let refused = match Request::parse(method, body) {
             Err(error) if !self.strict => error,
             request => return request,
@@ -60,7 +64,7 @@ impl Lenient {
     ///
     /// # Errors
     /// As of [`Batch::parse`].
-    pub fn batch<'a>(&'a self, body: &'a [u8]) -> Result<Batch<'a>, ApiError> {
+    pub(crate) fn batch<'a>(&'a self, body: &'a [u8]) -> Result<Batch<'a>, ApiError> {
         let batch = Batch::parse(body);
         let is_right = batch.as_ref().is_ok_and(|batch| batch.commands.iter().all(Result::is_ok));
         if self.strict || is_right {
@@ -73,7 +77,7 @@ impl Lenient {
     }
 
     /// The `Warning` header of the response (RFC 9111 §5.5 has retired it; nothing has taken its place).
-    pub fn warning(&self) -> Option<Box<str>> {
+    pub(crate) fn warning(&self) -> Option<Box<str>> {
         let known = self.without.get().filter(|known| !known.unknown.is_empty())?;
         Some(format!("299 - \"ignored unknown fields: {}\"", known.names()).into())
     }

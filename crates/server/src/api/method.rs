@@ -6,19 +6,19 @@ macro_rules! methods {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $legacy:literal;)+) => {
         /// A method of the API.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Method { $($(#[$doc])* $variant,)+ }
+        pub(crate) enum Method { $($(#[$doc])* $variant,)+ }
 
         impl Method {
             /// Every method.
-            pub const ALL: &[Method] = &[$(Method::$variant),+];
+            pub(crate) const ALL: &[Method] = &[$(Method::$variant),+];
 
             /// Its name: the last part of the path, the key in a batch, the label in metrics.
-            pub const fn name(self) -> &'static str {
+            pub(crate) const fn name(self) -> &'static str {
                 match self { $(Method::$variant => $name,)+ }
             }
 
             /// The method with this name.
-            pub fn of(name: &str) -> Option<Method> {
+            pub(crate) fn of(name: &str) -> Option<Method> {
                 match name { $($name => Some(Method::$variant),)+ _ => None }
             }
 
@@ -82,7 +82,7 @@ impl Method {
     ///
     /// # Errors
     /// "not found" with the names there are. As the answer to a path it goes with status 404.
-    pub fn find(name: &str) -> Result<Method, ApiError> {
+    pub(crate) fn find(name: &str) -> Result<Method, ApiError> {
         Method::of(name).ok_or_else(|| unknown(name))
     }
 }

@@ -1,7 +1,7 @@
 //! Requests: the body of each method, parsed and validated.
 //!
 //! What is wrong with a body is said with the path of the field. A member that the method does not have is an error
-//! here; [`Lenient`](super::Lenient) takes such members out first.
+//! here; [`LenientReader`](super::LenientReader) takes such members out first.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ use super::method::Method;
 
 /// One command of a backend, ready to be carried out. Borrows from the body.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Request<'a> {
+pub(crate) enum Request<'a> {
     /// See [`Method::Publish`].
     Publish(PublishRequest<'a>),
     /// See [`Method::Broadcast`].
@@ -64,7 +64,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// "bad request" with the path of the field; "not available" for what this server does not do.
-    pub fn parse(method: Method, body: &'a [u8]) -> Result<Request<'a>, ApiError> {
+    pub(crate) fn parse(method: Method, body: &'a [u8]) -> Result<Request<'a>, ApiError> {
         let body = match (method, body.trim_ascii()) {
             // Nothing has to be said to these.
             (Method::Info | Method::Channels | Method::Connections, b"") => b"{}",
@@ -137,7 +137,7 @@ impl<'a> Request<'a> {
     }
 
     /// The method.
-    pub const fn method(&self) -> Method {
+    pub(crate) const fn method(&self) -> Method {
         match self {
             Request::Publish(_) => Method::Publish,
             Request::Broadcast(_) => Method::Broadcast,
@@ -163,39 +163,39 @@ impl<'a> Request<'a> {
 
 /// Publishes into a channel.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PublishRequest<'a> {
+pub(crate) struct PublishRequest<'a> {
     /// The channel, not empty.
-    pub channel: Cow<'a, str>,
+    pub(crate) channel: Cow<'a, str>,
     /// What is published.
-    pub message: PublishParams<'a>,
+    pub(crate) message: PublishParams<'a>,
 }
 
 /// Publishes the same into many channels. One answer each, in order.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BroadcastRequest<'a> {
+pub(crate) struct BroadcastRequest<'a> {
     /// The channels, at least one. An empty name is the error of that channel alone.
-    pub channels: Vec<Text<'a>>,
+    pub(crate) channels: Vec<Text<'a>>,
     /// What is published.
-    pub message: PublishParams<'a>,
+    pub(crate) message: PublishParams<'a>,
 }
 
 /// What is published, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PublishParams<'a> {
+pub(crate) struct PublishParams<'a> {
     /// The payload.
-    pub data: Payload<'a>,
+    pub(crate) data: Payload<'a>,
     /// Labels for clients.
-    pub tags: Pairs<'a, Text<'a>>,
+    pub(crate) tags: Pairs<'a, Text<'a>>,
     /// Only to those present: not numbered, not kept.
-    pub skip_history: bool,
+    pub(crate) skip_history: bool,
     /// May be sent as the difference from the publication before.
-    pub delta: bool,
+    pub(crate) delta: bool,
     /// A second publication with this key is answered like the first and not published. Empty: none.
-    pub idempotency_key: Cow<'a, str>,
+    pub(crate) idempotency_key: Cow<'a, str>,
     /// If above 0: not published unless above the version published last.
-    pub version: u64,
+    pub(crate) version: u64,
     /// Versions compare within the same epoch only. Empty: regardless.
-    pub version_epoch: Cow<'a, str>,
+    pub(crate) version_epoch: Cow<'a, str>,
 }
 
 impl PublishParams<'_> {
@@ -206,7 +206,7 @@ impl PublishParams<'_> {
     }
 
     /// The publication as the hub takes it.
-    pub fn to_publish(&self) -> NewPublication {
+    pub(crate) fn to_publish(&self) -> NewPublication {
         let some = |text: &str| (!text.is_empty()).then(|| text.into());
         NewPublication {
             data: self.data.as_bytes().into(),
@@ -224,21 +224,21 @@ impl PublishParams<'_> {
 
 /// Subscribes a user's sessions to a channel.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SubscribeRequest<'a> {
+pub(crate) struct SubscribeRequest<'a> {
     /// Whose sessions.
-    pub target: Target<'a>,
+    pub(crate) target: Target<'a>,
     /// The channel, not empty.
-    pub channel: Cow<'a, str>,
+    pub(crate) channel: Cow<'a, str>,
     /// About the connection in this channel, for presence, join and leave.
-    pub info: Option<Json<'a>>,
+    pub(crate) info: Option<Json<'a>>,
     /// For the client, with the push that announces it.
-    pub data: Option<Json<'a>>,
+    pub(crate) data: Option<Json<'a>>,
     /// Hand over what was published since.
-    pub recover_since: Option<StreamPosition>,
+    pub(crate) recover_since: Option<StreamPosition>,
     /// Options of the channel that are different for these subscriptions.
-    pub options: OptionsOverride,
+    pub(crate) options: OptionsOverride,
     /// Unix time in seconds at which they end; 0: never.
-    pub expire_at_s: u64,
+    pub(crate) expire_at_s: u64,
 }
 
 /// Options of a channel that are different for one subscription.
@@ -258,12 +258,12 @@ pub struct OptionsOverride {
 
 impl OptionsOverride {
     /// Whether anything is different.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         *self == OptionsOverride::default()
     }
 
     /// The channel's options with what is different. There is nothing to differ in of a wildcard.
-    pub fn apply(&self, options: &ChannelOptions) -> ChannelOptions {
+    pub(crate) fn apply(&self, options: &ChannelOptions) -> ChannelOptions {
         if options.wildcard {
             return options.clone();
         }
@@ -282,72 +282,72 @@ impl OptionsOverride {
 
 /// Unsubscribes a user's sessions from a channel.
 #[derive(Clone, Debug, PartialEq)]
-pub struct UnsubscribeRequest<'a> {
+pub(crate) struct UnsubscribeRequest<'a> {
     /// Whose sessions.
-    pub target: Target<'a>,
+    pub(crate) target: Target<'a>,
     /// The channel, not empty.
-    pub channel: Cow<'a, str>,
+    pub(crate) channel: Cow<'a, str>,
 }
 
 /// Disconnects a user's sessions.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DisconnectRequest<'a> {
+pub(crate) struct DisconnectRequest<'a> {
     /// Whose sessions.
-    pub target: Target<'a>,
+    pub(crate) target: Target<'a>,
     /// All but these.
-    pub whitelist: Vec<SessionId>,
+    pub(crate) whitelist: Vec<SessionId>,
     /// The code that the client gets: 3000–4999.
-    pub code: u16,
+    pub(crate) code: u16,
     /// For people, at most [`REASON_BYTES_MAX`](dunlin_protocol::centrifuge::REASON_BYTES_MAX) bytes.
-    pub reason: Cow<'a, str>,
+    pub(crate) reason: Cow<'a, str>,
 }
 
 /// Prolongs or ends a user's connections.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RefreshRequest<'a> {
+pub(crate) struct RefreshRequest<'a> {
     /// Whose sessions.
-    pub target: Target<'a>,
+    pub(crate) target: Target<'a>,
     /// The connections have expired now: disconnect 3005.
-    pub expired: bool,
+    pub(crate) expired: bool,
     /// Unix time in seconds at which the connections will expire; 0: never.
-    pub expire_at_s: i64,
+    pub(crate) expire_at_s: i64,
     /// About the connection from now on, for presence, join and leave.
-    pub info: Option<Json<'a>>,
+    pub(crate) info: Option<Json<'a>>,
 }
 
 /// Sends a user's sessions a message of no channel.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SendRequest<'a> {
+pub(crate) struct SendRequest<'a> {
     /// Whose sessions.
-    pub target: Target<'a>,
+    pub(crate) target: Target<'a>,
     /// Only sessions whose connection info says that they are this device's; empty: any.
-    pub device: Cow<'a, str>,
+    pub(crate) device: Cow<'a, str>,
     /// The payload.
-    pub data: Payload<'a>,
+    pub(crate) data: Payload<'a>,
 }
 
 /// Which sessions a command is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target<'a> {
+pub(crate) struct Target<'a> {
     /// Whose; empty only beside a `client`, a `session` or `all_users`.
-    pub user: Cow<'a, str>,
+    pub(crate) user: Cow<'a, str>,
     /// Only the session with this id; empty: any. An id that Dunlin has not issued is nobody's.
-    pub client: Cow<'a, str>,
+    pub(crate) client: Cow<'a, str>,
     /// Only the session with this secret; empty: any. One that Dunlin has not issued is nobody's.
-    pub session: Cow<'a, str>,
+    pub(crate) session: Cow<'a, str>,
     /// Of all users, where `user` is empty, or a tenant's name of nobody.
-    pub all_users: bool,
+    pub(crate) all_users: bool,
     /// Only sessions whose labels pass; it can be read as a filter.
-    pub label_filter: Option<FilterNode<'a>>,
+    pub(crate) label_filter: Option<FilterNode<'a>>,
 }
 
 /// A command about a channel and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ChannelRequest<'a> {
+pub(crate) struct ChannelRequest<'a> {
     /// The channel, not empty.
     #[serde(borrow, default, deserialize_with = "json::text")]
-    pub channel: Cow<'a, str>,
+    pub(crate) channel: Cow<'a, str>,
 }
 
 impl<'a> ChannelRequest<'a> {
@@ -360,20 +360,20 @@ impl<'a> ChannelRequest<'a> {
 
 /// Publications of the past.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HistoryRequest<'a> {
+pub(crate) struct HistoryRequest<'a> {
     /// The channel, not empty.
-    pub channel: Cow<'a, str>,
+    pub(crate) channel: Cow<'a, str>,
     /// Most publications to return: 0 none, only the position; negative all.
-    pub limit: i32,
+    pub(crate) limit: i32,
     /// Only what is after (reverse: before) this position.
-    pub since: Option<StreamPosition>,
+    pub(crate) since: Option<StreamPosition>,
     /// Newest first.
-    pub reverse: bool,
+    pub(crate) reverse: bool,
 }
 
 impl HistoryRequest<'_> {
     /// The filter as the hub takes it.
-    pub fn filter(&self) -> HistoryFilter {
+    pub(crate) fn filter(&self) -> HistoryFilter {
         HistoryFilter {
             since: self.since,
             limit: u32::try_from(self.limit).ok(),
@@ -386,49 +386,49 @@ impl HistoryRequest<'_> {
 /// Revokes a token by its id: it lets nobody in any more, and whom it has let in is disconnected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct RevokeTokenRequest<'a> {
+pub(crate) struct RevokeTokenRequest<'a> {
     /// The token's `jti`, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub uid: Cow<'a, str>,
+    pub(crate) uid: Cow<'a, str>,
     /// Unix time in seconds until which it is remembered: not before the token's `exp`. 0: for ever.
     #[serde(deserialize_with = "json::nullable")]
-    pub expire_at: u64,
+    pub(crate) expire_at: u64,
 }
 
 /// Revokes the tokens of a user that were issued before a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct InvalidateUserTokensRequest<'a> {
+pub(crate) struct InvalidateUserTokensRequest<'a> {
     /// The user, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub user: Cow<'a, str>,
+    pub(crate) user: Cow<'a, str>,
     /// Unix time in seconds: tokens whose `iat` is before it, and those without one. 0: now.
     #[serde(deserialize_with = "json::nullable")]
-    pub issued_before: u64,
+    pub(crate) issued_before: u64,
     /// As of [`RevokeTokenRequest::expire_at`].
     #[serde(deserialize_with = "json::nullable")]
-    pub expire_at: u64,
+    pub(crate) expire_at: u64,
 }
 
 /// Blocks a user: no token of his lets in any more, and he is disconnected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct BlockUserRequest<'a> {
+pub(crate) struct BlockUserRequest<'a> {
     /// The user, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub user: Cow<'a, str>,
+    pub(crate) user: Cow<'a, str>,
     /// Unix time in seconds until which he is blocked. 0: for ever.
     #[serde(deserialize_with = "json::nullable")]
-    pub expire_at: u64,
+    pub(crate) expire_at: u64,
 }
 
 /// Lets a blocked user in again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct UnblockUserRequest<'a> {
+pub(crate) struct UnblockUserRequest<'a> {
     /// The user, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub user: Cow<'a, str>,
+    pub(crate) user: Cow<'a, str>,
 }
 
 /// Connections of a page, where the request does not say how many.
@@ -439,38 +439,38 @@ const CONNECTIONS_MAX: u32 = 1_000;
 /// Connections that fit all of what is set, a page of them.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct ConnectionsRequest<'a> {
+pub(crate) struct ConnectionsRequest<'a> {
     /// Whose; empty: anybody's.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub user: Cow<'a, str>,
+    pub(crate) user: Cow<'a, str>,
     /// The one with this id.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub client: Cow<'a, str>,
+    pub(crate) client: Cow<'a, str>,
     /// From this IP address.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub address: Cow<'a, str>,
+    pub(crate) address: Cow<'a, str>,
     /// Subscribed to this channel.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub channel: Cow<'a, str>,
+    pub(crate) channel: Cow<'a, str>,
     /// Whose info has these members: an object.
     #[serde(borrow, deserialize_with = "json::payload")]
-    pub info: Option<Json<'a>>,
+    pub(crate) info: Option<Json<'a>>,
     /// Whose labels pass.
     #[serde(borrow, deserialize_with = "json::optional_object")]
-    pub label_filter: Option<FilterNode<'a>>,
+    pub(crate) label_filter: Option<FilterNode<'a>>,
     /// Most connections of the page, at most 1,000.
     #[serde(deserialize_with = "json::nullable")]
-    pub limit: u32,
+    pub(crate) limit: u32,
     /// Where it begins, as the page before has answered; empty: at the beginning.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub cursor: Cow<'a, str>,
+    pub(crate) cursor: Cow<'a, str>,
 }
 
 /// Channels with subscribers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct ChannelsRequest<'a> {
+pub(crate) struct ChannelsRequest<'a> {
     /// Only those that match this glob; empty: all.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub pattern: Cow<'a, str>,
+    pub(crate) pattern: Cow<'a, str>,
 }

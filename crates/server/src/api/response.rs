@@ -10,9 +10,9 @@ use super::error::{ApiError, ApiErrorCode};
 use super::method::Method;
 use crate::connections::ConnectionPage;
 
-/// What became of a command that was carried out.
+/// The outcome of a command that was carried out.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub(crate) enum CommandOutcome {
     /// Done, with nothing more to say.
     Done,
     /// In how many sessions' outboxes the message is.
@@ -38,23 +38,23 @@ pub enum Outcome {
 }
 
 /// What became of a command.
-pub type CommandResult = Result<Outcome, ApiError>;
+pub(crate) type CommandResult = Result<CommandOutcome, ApiError>;
 
 /// What `info` says about this server beside what it holds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NodeFacts<'a> {
+pub(crate) struct NodeFacts<'a> {
     /// Unique for this run of the server.
-    pub uid: &'a str,
+    pub(crate) uid: &'a str,
     /// For people.
-    pub name: &'a str,
+    pub(crate) name: &'a str,
     /// Of the program.
-    pub version: &'a str,
+    pub(crate) version: &'a str,
     /// Seconds since the start.
-    pub uptime_s: u64,
+    pub(crate) uptime_s: u64,
 }
 
 /// Writes the answer to `POST /api/METHOD`.
-pub fn write_response(out: &mut Vec<u8>, answer: &CommandResult, node: &NodeFacts<'_>) {
+pub(crate) fn write_response(out: &mut Vec<u8>, answer: &CommandResult, node: &NodeFacts<'_>) {
     let mut response = Object::begin(out);
     match answer {
         Ok(outcome) => outcome.write(response.key("result"), node),
@@ -65,7 +65,7 @@ pub fn write_response(out: &mut Vec<u8>, answer: &CommandResult, node: &NodeFact
 
 /// Writes the answer to `POST /api/batch`: a reply for each command, in order. The method is `None` where the command
 /// had none. A reply with which the answer would have more than `bytes_max` bytes is an error in its place.
-pub fn write_batch(
+pub(crate) fn write_batch(
     out: &mut Vec<u8>,
     replies: &[(Option<Method>, CommandResult)],
     node: &NodeFacts<'_>,
@@ -105,7 +105,7 @@ fn too_long(bytes_max: usize) -> ApiError {
 
 /// Writes the answer to `POST /api`: a reply a line for each command, in order, with its id. It is bounded as
 /// [`write_batch`]'s.
-pub fn write_legacy(
+pub(crate) fn write_legacy(
     out: &mut Vec<u8>,
     replies: &[(u32, CommandResult)],
     node: &NodeFacts<'_>,
@@ -116,7 +116,7 @@ pub fn write_legacy(
             out.push(b'\n');
         }
         let before = out.len();
-        let write = |out: &mut Vec<u8>, answer: Result<&Outcome, &ApiError>| {
+        let write = |out: &mut Vec<u8>, answer: Result<&CommandOutcome, &ApiError>| {
             let mut reply = Object::begin(out);
             if *id > 0 {
                 reply.integer("id", *id);
@@ -135,18 +135,18 @@ pub fn write_legacy(
     }
 }
 
-impl Outcome {
+impl CommandOutcome {
     fn write(&self, out: &mut Vec<u8>, node: &NodeFacts<'_>) {
         match self {
-            Outcome::Done => out.extend_from_slice(b"{}"),
-            Outcome::Sent(clients) => {
+            CommandOutcome::Done => out.extend_from_slice(b"{}"),
+            CommandOutcome::Sent(clients) => {
                 let mut result = Object::begin(out);
                 result.integer("num_clients", *clients);
                 result.end();
             }
-            Outcome::Json(result) => out.extend_from_slice(result),
-            Outcome::Published(published) => write_published(out, published),
-            Outcome::Broadcast(responses) => {
+            CommandOutcome::Json(result) => out.extend_from_slice(result),
+            CommandOutcome::Published(published) => write_published(out, published),
+            CommandOutcome::Broadcast(responses) => {
                 let mut result = Object::begin(out);
                 let list = result.key("responses");
                 list.push(b'[');
@@ -164,25 +164,25 @@ impl Outcome {
                 list.push(b']');
                 result.end();
             }
-            Outcome::Presence(present) => {
+            CommandOutcome::Presence(present) => {
                 let mut result = Object::begin(out);
                 write_presence(result.key("presence"), present);
                 result.end();
             }
-            Outcome::PresenceStats(stats) => {
+            CommandOutcome::PresenceStats(stats) => {
                 let mut result = Object::begin(out);
                 result.integer("num_clients", stats.clients).integer("num_users", stats.users);
                 result.end();
             }
-            Outcome::History(history) => {
+            CommandOutcome::History(history) => {
                 let mut result = Object::begin(out);
                 write_publications(result.key("publications"), &history.publications);
                 write_epoch(result.key("epoch"), history.position.epoch);
                 result.integer("offset", history.position.offset);
                 result.end();
             }
-            Outcome::Connections(page) => page.write(out),
-            Outcome::Channels(channels) => {
+            CommandOutcome::Connections(page) => page.write(out),
+            CommandOutcome::Channels(channels) => {
                 let mut result = Object::begin(out);
                 let mut object = Object::begin(result.key("channels"));
                 for channel in channels {
@@ -193,7 +193,7 @@ impl Outcome {
                 object.end();
                 result.end();
             }
-            Outcome::Info(info) => {
+            CommandOutcome::Info(info) => {
                 let mut result = Object::begin(out);
                 let list = result.key("nodes");
                 list.push(b'[');

@@ -9,13 +9,13 @@ use super::method::Method;
 use super::request::Request;
 
 /// The name under which a scope has everything below `/api/push`.
-pub const PUSH: &str = "push";
+pub(crate) const PUSH: &str = "push";
 
 /// Whether a key of this scope may give this command.
 ///
 /// # Errors
 /// "permission denied", with what is missing.
-pub fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), ApiError> {
+pub(crate) fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), ApiError> {
     let method = request.method();
     permits_method(scope, method.name(), method.is_read_only())?;
     if scope.namespaces.is_empty() {
@@ -39,7 +39,7 @@ pub fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), ApiError> 
 ///
 /// # Errors
 /// As [`permits`].
-pub fn permits_push(scope: &ApiScope) -> Result<(), ApiError> {
+pub(crate) fn permits_push(scope: &ApiScope) -> Result<(), ApiError> {
     permits_method(scope, PUSH, false)?;
     if scope.namespaces.is_empty() {
         return Ok(());
@@ -88,7 +88,7 @@ fn channels<'a>(request: &'a Request<'_>) -> Option<Vec<&'a str>> {
 
 impl Method {
     /// Whether it changes nothing.
-    pub const fn is_read_only(self) -> bool {
+    pub(crate) const fn is_read_only(self) -> bool {
         matches!(
             self,
             Method::Presence

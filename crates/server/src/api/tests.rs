@@ -169,7 +169,7 @@ fn what_is_wrong_with_a_body_is_named() {
 #[test]
 fn what_a_newer_library_says_is_ignored_and_named() {
     let body = br#"{"channel":"a","data":{"x":1},"zstd":true,"tags":{"x":"1"}}"#;
-    let lenient = Lenient::default();
+    let lenient = LenientReader::default();
     let Ok(Request::Publish(publish)) = lenient.request(Method::Publish, body) else { panic!() };
     assert_eq!((&*publish.channel, publish.message.data.as_bytes()), ("a", &b"{\"x\":1}"[..]));
     assert_eq!(publish.message.tags.len(), 1);
@@ -177,7 +177,7 @@ fn what_a_newer_library_says_is_ignored_and_named() {
 
     let nested = br#"{"user":"u","channel":"a","recover_since":{"offset":7,"epoch":"A","node":1},
         "override":{"presence":{"value":true,"why":0},"color":{"value":true}},"data":{"any":{"thing":1}}}"#;
-    let lenient = Lenient::default();
+    let lenient = LenientReader::default();
     let Ok(Request::Subscribe(request)) = lenient.request(Method::Subscribe, nested) else {
         panic!()
     };
@@ -188,13 +188,13 @@ fn what_a_newer_library_says_is_ignored_and_named() {
     assert_eq!(&*warning, format!("299 - \"ignored unknown fields: {named}\""));
 
     // A slip of the pen is named with what is missing because of it.
-    let lenient = Lenient::default();
+    let lenient = LenientReader::default();
     let error = lenient.request(Method::Publish, br#"{"chanel":"a","data":1}"#).unwrap_err();
     assert_eq!(
         error.message,
         "bad request: channel: is missing or empty; there are unknown fields: chanel"
     );
-    let strict = Lenient::new(true);
+    let strict = LenientReader::new(true);
     let error = strict.request(Method::Publish, body).unwrap_err();
     assert!(error.message.contains("zstd: unknown field `zstd`"), "{error}");
     assert_eq!(strict.warning(), None);
@@ -204,7 +204,7 @@ fn what_a_newer_library_says_is_ignored_and_named() {
 fn a_batch_ignores_what_its_commands_do_not_know() {
     let body = br#"{"commands":[{"publish":{"channel":"a","data":1,"b":1}},{"publish":{"c":1}},{"teleport":{"d":1}},7,
         {"info":{"e":1}}],"parallel":true,"atomic":true}"#;
-    let lenient = Lenient::default();
+    let lenient = LenientReader::default();
     let batch = lenient.batch(body).unwrap();
     assert!(batch.parallel);
     let is_right: Vec<bool> = batch.commands.iter().map(Result::is_ok).collect();
@@ -214,7 +214,7 @@ fn a_batch_ignores_what_its_commands_do_not_know() {
     let named = "commands[0].publish.b, commands[1].publish.c, commands[4].info.e, atomic";
     let warning = lenient.warning().unwrap();
     assert_eq!(&*warning, format!("299 - \"ignored unknown fields: {named}\""));
-    assert!(Lenient::new(true).batch(body).is_err());
+    assert!(LenientReader::new(true).batch(body).is_err());
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_warning_is_a_header_whatever_the_names_are() {
     let members: String =
         (0..100).map(|n| format!(",\"\\r\\n\\\"ü{n}{}\":1", "x".repeat(100))).collect();
     let body = format!("{{\"channel\":\"a\",\"data\":1{members}}}");
-    let lenient = Lenient::default();
+    let lenient = LenientReader::default();
     lenient.request(Method::Publish, body.as_bytes()).unwrap();
     let warning = lenient.warning().unwrap();
     assert!(warning.len() < 1024 && warning.ends_with(" and 92 more\""), "{warning}");
@@ -379,7 +379,7 @@ fn gocent_uses_the_single_endpoint() {
         "{\"method\":\"teleport\"}",
         "{\"method\":\"info\"}",
     );
-    let commands = Legacy::parse(body.as_bytes()).unwrap();
+    let commands = LegacyCommand::parse(body.as_bytes()).unwrap();
     let reported: Vec<_> = commands
         .iter()
         .map(|command| match command.request() {
@@ -392,33 +392,38 @@ fn gocent_uses_the_single_endpoint() {
     assert_eq!((request.code, &*request.reason), (3011, "bye"));
 
     let mut out = Vec::new();
-    let replies =
-        [(0, Ok(Outcome::Published(published(2)))), (3, Err(ApiErrorCode::UnknownChannel.into()))];
+    let replies = [
+        (0, Ok(CommandOutcome::Published(published(2)))),
+        (3, Err(ApiErrorCode::UnknownChannel.into())),
+    ];
     write_legacy(&mut out, &replies, &NodeFacts::default(), usize::MAX);
     assert_eq!(
         String::from_utf8(out).unwrap(),
         "{\"result\":{\"offset\":2,\"epoch\":\"A\"}}\n{\"id\":3,\"error\":{\"code\":102,\"message\":\"unknown channel\"}}"
     );
-    assert_eq!(Legacy::parse(b" ").unwrap_err().status(), 400);
-    assert_eq!(Legacy::parse(b"{\"method\":\"publish\"").unwrap_err().status(), 400);
-    assert_eq!(Legacy::parse(b"[]").unwrap_err().status(), 400);
+    assert_eq!(LegacyCommand::parse(b" ").unwrap_err().status(), 400);
+    assert_eq!(LegacyCommand::parse(b"{\"method\":\"publish\"").unwrap_err().status(), 400);
+    assert_eq!(LegacyCommand::parse(b"[]").unwrap_err().status(), 400);
 }
 
 #[test]
 fn answers_as_the_walkthrough_has_them() {
     assert_eq!(
-        written(&Ok(Outcome::Published(published(1)))),
+        written(&Ok(CommandOutcome::Published(published(1)))),
         json!({"result": {"offset": 1, "epoch": "A"}})
     );
-    assert_eq!(written(&Ok(Outcome::Published(Published::default()))), json!({"result": {}}));
-    assert_eq!(written(&Ok(Outcome::Done)), json!({"result": {}}));
+    assert_eq!(
+        written(&Ok(CommandOutcome::Published(Published::default()))),
+        json!({"result": {}})
+    );
+    assert_eq!(written(&Ok(CommandOutcome::Done)), json!({"result": {}}));
     assert_eq!(
         written(&Err(ApiErrorCode::UnknownChannel.into())),
         json!({"error": {"code": 102, "message": "unknown channel"}})
     );
     let responses = vec![Ok(published(3)), Err(ApiErrorCode::UnknownChannel.into())];
     assert_eq!(
-        written(&Ok(Outcome::Broadcast(responses))),
+        written(&Ok(CommandOutcome::Broadcast(responses))),
         json!({"result": {"responses": [
             {"result": {"offset": 3, "epoch": "A"}},
             {"error": {"code": 102, "message": "unknown channel"}},
@@ -432,13 +437,13 @@ fn answers_as_the_walkthrough_has_them() {
         chan_info: Some(b"{\"a\":1}".as_slice().into()),
     });
     assert_eq!(
-        written(&Ok(Outcome::Presence(vec![info]))),
+        written(&Ok(CommandOutcome::Presence(vec![info]))),
         json!({"result": {"presence": {"9007199254740991": {
             "client": "9007199254740991", "user": "42", "chan_info": {"a": 1},
         }}}})
     );
     assert_eq!(
-        written(&Ok(Outcome::PresenceStats(PresenceStats { clients: 0, users: 0 }))),
+        written(&Ok(CommandOutcome::PresenceStats(PresenceStats { clients: 0, users: 0 }))),
         json!({"result": {"num_clients": 0, "num_users": 0}})
     );
     let publications = [2, 3].map(|offset| {
@@ -446,7 +451,7 @@ fn answers_as_the_walkthrough_has_them() {
         Publication::from(PublicationParts { offset, data, ..PublicationParts::default() })
     });
     assert_eq!(
-        written(&Ok(Outcome::History(History {
+        written(&Ok(CommandOutcome::History(History {
             publications: publications.into(),
             position: position(4, 10),
         }))),
@@ -457,11 +462,16 @@ fn answers_as_the_walkthrough_has_them() {
     );
     let channels = vec![ChannelSummary { name: "a\"b".into(), clients: 2 }];
     assert_eq!(
-        written(&Ok(Outcome::Channels(channels))),
+        written(&Ok(CommandOutcome::Channels(channels))),
         json!({"result": {"channels": {"a\"b": {"num_clients": 2}}}})
     );
     assert_eq!(
-        written(&Ok(Outcome::Info(Info { clients: 3, users: 1, channels: 2, subscriptions: 3 }))),
+        written(&Ok(CommandOutcome::Info(Info {
+            clients: 3,
+            users: 1,
+            channels: 2,
+            subscriptions: 3
+        }))),
         json!({"result": {"nodes": [{
             "uid": "u", "name": "host", "version": "0.1.0", "num_clients": 3, "num_users": 1,
             "num_channels": 2, "uptime": 7, "num_subs": 3,
@@ -472,7 +482,7 @@ fn answers_as_the_walkthrough_has_them() {
 #[test]
 fn a_batch_is_answered_in_order() {
     let replies = [
-        (Some(Method::Publish), Ok(Outcome::Published(Published::default()))),
+        (Some(Method::Publish), Ok(CommandOutcome::Published(Published::default()))),
         (Some(Method::Publish), Err(ApiErrorCode::UnknownChannel.into())),
         (None, Err(ApiErrorCode::NotFound.into())),
     ];
@@ -500,7 +510,7 @@ proptest! {
             let _ = Request::parse(method, body.as_bytes());
         }
         let _ = Batch::parse(body.as_bytes());
-        let _ = Legacy::parse(body.as_bytes());
+        let _ = LegacyCommand::parse(body.as_bytes());
     }
 
     #[test]

@@ -3,23 +3,29 @@
 use std::sync::Arc;
 
 use dunlin_config::{Engine, EngineKind};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::inbox::Inbox;
 use super::store::{Store, StoreError};
 use super::{nats, redis};
 
+/// A connection, by TLS or not.
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
+
 /// The servers in which a cluster's nodes meet.
 #[derive(Clone)]
-pub(super) enum Address {
-    Redis(redis::Address),
-    Nats(nats::Address),
+pub(super) enum StoreAddress {
+    Redis(redis::RedisAddress),
+    Nats(nats::NatsAddress),
 }
 
-impl Address {
-    pub(super) fn new(engine: &Arc<Engine>) -> Address {
+impl StoreAddress {
+    pub(super) fn new(engine: &Arc<Engine>) -> StoreAddress {
         match engine.kind {
-            EngineKind::Redis => Address::Redis(redis::Address::new(engine)),
-            EngineKind::Nats => Address::Nats(nats::Address::new(engine)),
+            EngineKind::Redis => StoreAddress::Redis(redis::RedisAddress::new(engine)),
+            EngineKind::Nats => StoreAddress::Nats(nats::NatsAddress::new(engine)),
         }
     }
 
@@ -30,10 +36,10 @@ impl Address {
         messages: Inbox,
     ) -> Result<Arc<dyn Store>, StoreError> {
         match self {
-            Address::Redis(address) => {
+            StoreAddress::Redis(address) => {
                 Ok(Arc::new(redis::RedisStore::open(address, uid, messages).await?))
             }
-            Address::Nats(address) => {
+            StoreAddress::Nats(address) => {
                 Ok(Arc::new(nats::NatsStore::open(address, uid, messages).await?))
             }
         }
@@ -42,31 +48,31 @@ impl Address {
     /// What all names of the cluster begin with.
     pub(super) fn prefix(&self) -> &Arc<str> {
         match self {
-            Address::Redis(address) => &address.prefix,
-            Address::Nats(address) => &address.prefix,
+            StoreAddress::Redis(address) => &address.prefix,
+            StoreAddress::Nats(address) => &address.prefix,
         }
     }
 
     pub(super) fn kind(&self) -> EngineKind {
         match self {
-            Address::Redis(_) => EngineKind::Redis,
-            Address::Nats(_) => EngineKind::Nats,
+            StoreAddress::Redis(_) => EngineKind::Redis,
+            StoreAddress::Nats(_) => EngineKind::Nats,
         }
     }
 
     /// What it is, for people.
     pub(super) fn server(&self) -> &'static str {
         match self {
-            Address::Redis(_) => "Redis",
-            Address::Nats(_) => "NATS",
+            StoreAddress::Redis(_) => "Redis",
+            StoreAddress::Nats(_) => "NATS",
         }
     }
 
     /// The servers, for people.
     pub(super) fn place(&self) -> String {
         match self {
-            Address::Redis(address) => address.place(),
-            Address::Nats(address) => address.place(),
+            StoreAddress::Redis(address) => address.place(),
+            StoreAddress::Nats(address) => address.place(),
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::address::Address;
+use super::address::StoreAddress;
 use super::budgets::BudgetsShared;
 use super::calls::{CallOrigin, Calls};
 use super::changes::{self, Changes, ChangesDone};
@@ -90,7 +90,7 @@ pub(super) enum TaskResult {
 pub(super) struct Agent {
     pub(super) state: Arc<ServerState>,
     pub(super) to_workers: ToWorkers,
-    pub(super) address: Address,
+    pub(super) address: StoreAddress,
     pub(super) call_timeout: Duration,
     every: Duration,
     /// `server.node`; 0: any.
@@ -142,7 +142,7 @@ impl Agent {
         (wanted, former): (u16, Option<u16>),
         to_workers: ToWorkers,
     ) -> Agent {
-        let address = Address::new(engine);
+        let address = StoreAddress::new(engine);
         let uid: Arc<str> = state.uid.as_str().into();
         let number = match wanted {
             0 => former.unwrap_or_else(random_number),

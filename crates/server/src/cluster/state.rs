@@ -9,7 +9,7 @@ use dunlin_config::store::ClusterPosition;
 use dunlin_metrics::{Collector, DescriptorEncoder, Family, Kind, metrics};
 use serde_json::{Value, json};
 
-use super::address::Address;
+use super::address::StoreAddress;
 use super::condition::Condition;
 use super::lease::Node;
 use crate::cluster_message::OutOfSync;
@@ -133,7 +133,7 @@ impl ClusterState {
     pub(super) fn set_place(
         &self,
         engine: Arc<str>,
-        (address, servers): (&Address, String),
+        (address, servers): (&StoreAddress, String),
         lease_ms: u64,
     ) {
         let mut view = self.lock();

@@ -10,8 +10,8 @@ use dunlin_protocol::Payload;
 
 use super::inbox::{Inbox, InboxMessage};
 use crate::proxy::{
-    AnyDecision, ConnectResult, Denial, Outcome, PublishResult, Question, RefreshResult, Requester,
-    RpcResult, SubscribeResult,
+    AnyDecision, ConnectResult, DecisionResult, Denial, PublishResult, Question, RefreshResult,
+    Requester, RpcResult, SubscribeResult,
 };
 
 /// Who may do what, decided by the program: one of each worker, called on its thread. It must not block; what takes
@@ -109,12 +109,12 @@ impl<T> fmt::Debug for Decision<T> {
 
 /// Sends a decision that was to come later. One that is dropped refuses with error 100, which clients try again after.
 #[must_use = "the client waits"]
-pub struct DecisionSender<T: Outcome> {
+pub struct DecisionSender<T: DecisionResult> {
     letter: Option<(Arc<Inbox>, u64)>,
     of: PhantomData<fn(T)>,
 }
 
-impl<T: Outcome> DecisionSender<T> {
+impl<T: DecisionResult> DecisionSender<T> {
     /// Sends it. It has no effect if the client is gone, or after half a minute.
     pub fn send(mut self, result: Result<T, Denial>) {
         self.post(Some(T::decided(result)));
@@ -127,13 +127,13 @@ impl<T: Outcome> DecisionSender<T> {
     }
 }
 
-impl<T: Outcome> Drop for DecisionSender<T> {
+impl<T: DecisionResult> Drop for DecisionSender<T> {
     fn drop(&mut self) {
         self.post(None);
     }
 }
 
-impl<T: Outcome> fmt::Debug for DecisionSender<T> {
+impl<T: DecisionResult> fmt::Debug for DecisionSender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DecisionSender").finish_non_exhaustive()
     }
@@ -181,7 +181,7 @@ pub(crate) struct Deferral<'a> {
 }
 
 impl Deferral<'_> {
-    fn later<T: Outcome>(self, work: impl FnOnce(DecisionSender<T>)) -> Decision<T> {
+    fn later<T: DecisionResult>(self, work: impl FnOnce(DecisionSender<T>)) -> Decision<T> {
         work(DecisionSender {
             letter: Some((Arc::clone(self.inbox), self.number)),
             of: PhantomData,
@@ -204,9 +204,9 @@ macro_rules! asks {
             /// It is decided later, from any thread: `work` takes the answer there.
             ///
             /// ```
-            /// use dunlin_server::{DecisionSender, Decision, Outcome};
+            /// use dunlin_server::{DecisionSender, Decision, DecisionResult};
             ///
-            /// fn on_a_thread<T: Outcome + Default>(answer: DecisionSender<T>) {
+            /// fn on_a_thread<T: DecisionResult + Default>(answer: DecisionSender<T>) {
             ///     std::thread::spawn(move || answer.send(Ok(T::default())));
             /// }
             /// ```
@@ -273,7 +273,7 @@ pub(crate) enum AuthorizerReply {
     Later,
 }
 
-impl<T: Outcome> From<Decision<T>> for AuthorizerReply {
+impl<T: DecisionResult> From<Decision<T>> for AuthorizerReply {
     fn from(decision: Decision<T>) -> AuthorizerReply {
         match decision.0 {
             DecisionKind::Rules => AuthorizerReply::Rules,

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
-use super::response::{self, Decision};
+use super::response::{self, BackendDecision};
 use super::{ConnectResult, ProxyError, PublishResult, RefreshResult, RpcResult, SubscribeResult};
 
 /// Why a client may not do what it has asked for, as it is answered.
@@ -47,15 +47,15 @@ impl From<ErrorCode> for Denial {
     }
 }
 
-/// What can be decided about: the results of [`Authorizer`](crate::Authorizer)'s methods.
-pub trait Outcome: Sized + Send + DeserializeOwned + 'static {
+/// What a decision yields: the results of [`Authorizer`](crate::Authorizer)'s methods.
+pub trait DecisionResult: Sized + Send + DeserializeOwned + 'static {
     #[doc(hidden)]
     fn decided(result: Result<Self, Denial>) -> AnyDecision;
     #[doc(hidden)]
     fn of(decided: AnyDecision) -> Option<Result<Self, Denial>>;
 }
 
-macro_rules! outcomes {
+macro_rules! decision_results {
     ($($variant:ident($result:ident)),*) => {
         /// A decision about any of them.
         #[doc(hidden)]
@@ -63,7 +63,7 @@ macro_rules! outcomes {
         #[allow(clippy::large_enum_variant, reason = "there is one of a command, for a moment")]
         pub enum AnyDecision { $($variant(Result<$result, Denial>)),* }
 
-        $(impl Outcome for $result {
+        $(impl DecisionResult for $result {
             fn decided(result: Result<Self, Denial>) -> AnyDecision {
                 AnyDecision::$variant(result)
             }
@@ -78,7 +78,7 @@ macro_rules! outcomes {
     };
 }
 
-outcomes!(
+decision_results!(
     Connect(ConnectResult),
     Subscribe(SubscribeResult),
     Publish(PublishResult),
@@ -98,11 +98,11 @@ pub(crate) enum ProxyReply {
 impl ProxyReply {
     /// # Errors
     /// It is no decision about this.
-    pub(crate) fn read<T: Outcome>(self) -> Result<Decision<T>, ProxyError> {
+    pub(crate) fn read<T: DecisionResult>(self) -> Result<BackendDecision<T>, ProxyError> {
         match self {
             ProxyReply::Response(status, body) => response::read(status, &body),
             ProxyReply::Decided(decided) => match T::of(decided) {
-                Some(Ok(granted)) => Ok(Decision::Granted(granted)),
+                Some(Ok(granted)) => Ok(BackendDecision::Granted(granted)),
                 Some(Err(denial)) => response::denied(denial),
                 None => Err(ProxyError::Malformed("it is a decision about something else".into())),
             },

@@ -11,11 +11,11 @@ mod result;
 mod stats;
 
 pub(crate) use self::decided::{AnyDecision, ProxyReply};
-pub use self::decided::{Denial, Outcome};
+pub use self::decided::{DecisionResult, Denial};
 pub(crate) use self::error::ProxyError;
 pub(crate) use self::request::{Question, Requester};
+pub(crate) use self::response::{BackendDecision, cache_ttl_ms, payload};
 pub use self::response::{ConnectResult, PublishResult, RefreshResult, RpcResult, SubscribeResult};
-pub(crate) use self::response::{Decision, cache_ttl_ms, payload};
 pub(crate) use self::stats::{ProxiesStats, ProxyMetric, ProxyStats};
 
 /// What a backend is asked about.

@@ -27,7 +27,7 @@ const CACHE_TTL_S_MAX: u64 = 3_600;
 
 /// What a backend has decided.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Decision<T> {
+pub(crate) enum BackendDecision<T> {
     /// It may be done, like this.
     Granted(T),
     /// Neither result, error nor disconnect: the backend has no opinion.
@@ -243,7 +243,7 @@ pub(crate) fn payload<'a>(
 pub(crate) fn read<'a, T: Deserialize<'a>>(
     status: u16,
     body: &'a [u8],
-) -> Result<Decision<T>, ProxyError> {
+) -> Result<BackendDecision<T>, ProxyError> {
     #[derive(Deserialize)]
     struct Response<T> {
         #[serde(default = "none")]
@@ -279,14 +279,16 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
     if let Some(ObjectOnly(BackendError { code, message, temporary })) = response.error {
         return denied(Denial::Error { code, message, temporary });
     }
-    Ok(response.result.map_or(Decision::Nothing, |ObjectOnly(result)| Decision::Granted(result)))
+    Ok(response
+        .result
+        .map_or(BackendDecision::Nothing, |ObjectOnly(result)| BackendDecision::Granted(result)))
 }
 
 /// What the client is answered.
 ///
 /// # Errors
 /// The code is outside the range that a backend may choose.
-pub(crate) fn denied<T>(denial: Denial) -> Result<Decision<T>, ProxyError> {
+pub(crate) fn denied<T>(denial: Denial) -> Result<BackendDecision<T>, ProxyError> {
     match denial {
         Denial::Disconnect { code, mut reason } => {
             if !DISCONNECT_CODES.contains(&code) {
@@ -294,7 +296,7 @@ pub(crate) fn denied<T>(denial: Denial) -> Result<Decision<T>, ProxyError> {
                 return Err(ProxyError::Malformed(why));
             }
             reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
-            Ok(Decision::Disconnect(Disconnect { code, reason: Cow::Owned(reason) }))
+            Ok(BackendDecision::Disconnect(Disconnect { code, reason: Cow::Owned(reason) }))
         }
         Denial::Error { code, mut message, temporary } => {
             if !ERROR_CODES.contains(&code) {
@@ -303,7 +305,7 @@ pub(crate) fn denied<T>(denial: Denial) -> Result<Decision<T>, ProxyError> {
                 )));
             }
             message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
-            Ok(Decision::Error(Error { code, message: Cow::Owned(message), temporary }))
+            Ok(BackendDecision::Error(Error { code, message: Cow::Owned(message), temporary }))
         }
     }
 }
@@ -312,22 +314,25 @@ pub(crate) fn denied<T>(denial: Denial) -> Result<Decision<T>, ProxyError> {
 mod tests {
     use super::*;
 
-    fn rpc(body: &str) -> Result<Decision<RpcResult>, ProxyError> {
+    fn rpc(body: &str) -> Result<BackendDecision<RpcResult>, ProxyError> {
         read(200, body.as_bytes())
     }
 
     #[test]
     fn an_answer_is_a_result_an_error_a_disconnect_or_nothing() {
-        assert!(matches!(rpc(r#"{"result":{"data":1,"later":[]}}"#), Ok(Decision::Granted(_))));
-        assert!(matches!(rpc("{}"), Ok(Decision::Nothing)));
-        assert!(matches!(rpc(r#"{"result":null}"#), Ok(Decision::Nothing)));
+        assert!(matches!(
+            rpc(r#"{"result":{"data":1,"later":[]}}"#),
+            Ok(BackendDecision::Granted(_))
+        ));
+        assert!(matches!(rpc("{}"), Ok(BackendDecision::Nothing)));
+        assert!(matches!(rpc(r#"{"result":null}"#), Ok(BackendDecision::Nothing)));
         let error = rpc(r#"{"result":{},"error":{"code":1000,"message":"no"}}"#);
         assert!(
-            matches!(error, Ok(Decision::Error(error)) if error.code == 1000 && !error.temporary)
+            matches!(error, Ok(BackendDecision::Error(error)) if error.code == 1000 && !error.temporary)
         );
         let end = rpc(r#"{"disconnect":{"code":4500}}"#);
         assert!(
-            matches!(end, Ok(Decision::Disconnect(end)) if end.code == 4500 && !end.reconnects())
+            matches!(end, Ok(BackendDecision::Disconnect(end)) if end.code == 4500 && !end.reconnects())
         );
     }
 
@@ -365,13 +370,13 @@ mod tests {
     #[test]
     fn what_is_passed_on_has_bounds() {
         let long = "ü".repeat(2_000);
-        let Ok(Decision::Error(error)) =
+        let Ok(BackendDecision::Error(error)) =
             rpc(&format!(r#"{{"error":{{"code":400,"message":"{long}"}}}}"#))
         else {
             panic!("an error");
         };
         assert!(error.message.len() <= MESSAGE_BYTES_MAX);
-        let Ok(Decision::Disconnect(end)) =
+        let Ok(BackendDecision::Disconnect(end)) =
             rpc(&format!(r#"{{"disconnect":{{"code":4000,"reason":"{long}"}}}}"#))
         else {
             panic!("a disconnect");
@@ -401,7 +406,7 @@ mod tests {
     fn a_connect_has_the_channels_of_both_lists() {
         let body = br#"{"result":{"user":"ada","b64data":"WzFd","channels":["a","b"],
             "subs":{"a":{"data":2,"override":{"presence":{"value":true}}}}}}"#;
-        let Ok(Decision::Granted(mut result)) = read::<ConnectResult>(200, body) else {
+        let Ok(BackendDecision::Granted(mut result)) = read::<ConnectResult>(200, body) else {
             panic!("a result")
         };
         result.decode().unwrap();
@@ -410,7 +415,7 @@ mod tests {
         assert_eq!(subscriptions.keys().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(subscriptions["a"].overrides.presence, Some(true));
         let body = br#"{"result":{"b64info":"%"}}"#;
-        let Ok(Decision::Granted(mut result)) = read::<ConnectResult>(200, body) else {
+        let Ok(BackendDecision::Granted(mut result)) = read::<ConnectResult>(200, body) else {
             panic!("a result")
         };
         assert!(matches!(result.decode(), Err(ProxyError::Malformed(_))));

@@ -18,7 +18,7 @@ use super::flow::{Flow, FlowError};
 use super::outcome::{self, LineSubject};
 use super::pending::{PendingPush, RequestForm};
 use super::senders::EncodedNotification;
-use super::submission::{Batch, Recipient, Submission};
+use super::submission::{Recipient, Submission, SubmissionBatch};
 use super::thread::Shared;
 use super::{devices, durable, outcomes_feed};
 use crate::api::{ApiError, ApiErrorCode};
@@ -45,10 +45,10 @@ pub(super) async fn run(shared: Arc<Shared>, worker: usize, request: PushRequest
 
 async fn carry_out(shared: Arc<Shared>, worker: usize, request: PushRequest, flow: Arc<Flow>) {
     let PushRequest { call, conn, method, body, errors_as_status, permit, .. } = request;
-    let caller = ReplyTo { shared: Arc::clone(&shared), worker, call, conn };
+    let caller = ResponseTarget { shared: Arc::clone(&shared), worker, call, conn };
     let answered = match method {
         PushMethod::Push => push(&shared, body, &flow).await,
-        PushMethod::Batch => match read(body, Batch::many).await {
+        PushMethod::Batch => match read(body, SubmissionBatch::many).await {
             Ok(batch) if batch.durable => durable::accept(&shared, batch).await,
             Ok(batch) => {
                 let mut sink = OutcomeSink::streamed(&caller, &flow);
@@ -77,7 +77,7 @@ async fn carry_out(shared: Arc<Shared>, worker: usize, request: PushRequest, flo
 
 /// `/api/push`: durable, or once by its key, or as it is.
 async fn push(shared: &Arc<Shared>, body: Box<[u8]>, flow: &Flow) -> Result<Value, ApiError> {
-    let mut batch = read(body, Batch::one).await?;
+    let mut batch = read(body, SubmissionBatch::one).await?;
     if batch.durable {
         return durable::accept(shared, batch).await;
     }
@@ -131,14 +131,14 @@ async fn feed(shared: &Shared, lines: &[u8]) {
 }
 
 /// Whom a call answers.
-struct ReplyTo {
+struct ResponseTarget {
     shared: Arc<Shared>,
     worker: usize,
     call: u64,
     conn: ConnId,
 }
 
-impl ReplyTo {
+impl ResponseTarget {
     fn reply(&self, body: PushReplyBody) {
         self.shared.reply(self.worker, self.call, self.conn, body);
     }
@@ -150,7 +150,7 @@ enum OutcomeSink<'a> {
     Buffered { lines: Vec<u8> },
     /// To the client, as it reads them.
     Streamed {
-        caller: &'a ReplyTo,
+        caller: &'a ResponseTarget,
         flow: &'a Flow,
         lines: Vec<u8>,
         /// Pieces that the client may not have read, each with where it ends in the answer.
@@ -160,7 +160,7 @@ enum OutcomeSink<'a> {
 }
 
 impl<'a> OutcomeSink<'a> {
-    fn streamed(caller: &'a ReplyTo, flow: &'a Flow) -> OutcomeSink<'a> {
+    fn streamed(caller: &'a ResponseTarget, flow: &'a Flow) -> OutcomeSink<'a> {
         let unread = VecDeque::new();
         OutcomeSink::Streamed { caller, flow, lines: Vec::new(), unread, sent_bytes: 0 }
     }

@@ -43,10 +43,10 @@ struct List {
     user: String,
 }
 
-/// A call that reads a feed on.
+/// A call that reads a feed from a position.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Follow {
+pub(super) struct FeedFollower {
     /// The cursor.
     #[serde(default)]
     pub(super) after: u64,
@@ -95,7 +95,7 @@ pub(super) async fn list(shared: &Shared, body: &[u8]) -> Result<Value, ApiError
 
 /// The entries behind a cursor; waits for the next one if there is none and the caller wants to wait.
 pub(super) async fn feed(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
-    let Follow { after, limit, wait_ms } = read(body)?;
+    let FeedFollower { after, limit, wait_ms } = read(body)?;
     let limit = limit.unwrap_or(ENTRIES_MAX).clamp(1, ENTRIES_MAX);
     let deadline = Instant::now() + Duration::from_millis(wait_ms.min(WAIT_MS_MAX));
     loop {

@@ -15,7 +15,7 @@ use super::devices;
 use super::outcome::{self, LineSubject};
 use super::pending::{PendingPush, RequestForm};
 use super::senders::EncodedNotification;
-use super::submission::{Batch, Recipient};
+use super::submission::{Recipient, SubmissionBatch};
 use super::thread::Shared;
 use crate::api::{ApiError, ApiErrorCode};
 
@@ -40,7 +40,10 @@ struct JournaledPush {
 ///
 /// # Errors
 /// There is no state directory, the journal is full, or it failed.
-pub(super) async fn accept(shared: &Arc<Shared>, mut batch: Batch) -> Result<Value, ApiError> {
+pub(super) async fn accept(
+    shared: &Arc<Shared>,
+    mut batch: SubmissionBatch,
+) -> Result<Value, ApiError> {
     if !shared.is_durable {
         let why = "durable: this server keeps nothing; start it with --state DIR";
         return Err(ApiErrorCode::NotAvailable.with_reason(why));
@@ -70,7 +73,7 @@ pub(super) async fn accept(shared: &Arc<Shared>, mut batch: Batch) -> Result<Val
             }
         }
     }
-    new.common = encode(&Batch { idempotency_key: None, ..batch });
+    new.common = encode(&SubmissionBatch { idempotency_key: None, ..batch });
     let (common, ended) = (new.common.clone(), new.outcomes.clone());
     let accepted = shared.journal_writer.write(vec![JournalChange::Accept(new)]).await;
     let accepted = accepted.and_then(|mut done| done.pop().unwrap_or(Err(JournalError::Closed)));
@@ -123,7 +126,7 @@ async fn run(shared: Arc<Shared>, open: OpenBatch) {
 type StartedPush = (u64, PendingPush, bool);
 
 async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError> {
-    let Ok(common) = serde_json::from_slice::<Batch>(&open.common) else {
+    let Ok(common) = serde_json::from_slice::<SubmissionBatch>(&open.common) else {
         tracing::error!(batch = open.batch, "an older version wrote an invalid durable batch");
         return Ok(());
     };
@@ -148,7 +151,7 @@ async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError>
 async fn begin(
     shared: &Arc<Shared>,
     open: &OpenBatch,
-    common: &Batch,
+    common: &SubmissionBatch,
     begun: mpsc::UnboundedSender<StartedPush>,
     sink: Results,
 ) -> Result<bool, JournalError> {

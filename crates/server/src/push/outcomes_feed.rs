@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::devices::Follow;
+use super::devices::FeedFollower;
 use super::submission::read;
 use super::thread::Shared;
 use crate::api::{ApiError, ApiErrorCode};
@@ -19,7 +19,7 @@ const WAIT_MS_MAX: u64 = 60_000;
 
 /// The outcomes behind a cursor; waits for the next one if there is none and the caller wants to wait.
 pub(super) async fn read_on(shared: &Arc<Shared>, body: &[u8]) -> Result<Value, ApiError> {
-    let Follow { after, limit, wait_ms } = read(body)?;
+    let FeedFollower { after, limit, wait_ms } = read(body)?;
     let limit = limit.unwrap_or(OUTCOMES_DEFAULT).clamp(1, OUTCOMES_MAX);
     let deadline = Instant::now() + Duration::from_millis(wait_ms.min(WAIT_MS_MAX));
     loop {

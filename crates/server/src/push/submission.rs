@@ -48,7 +48,7 @@ pub(super) struct Submission {
 /// Submissions, and how they are accepted.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Batch {
+pub(super) struct SubmissionBatch {
     pub(super) pushes: Vec<Submission>,
     /// Answered once it is in the journal, and sent from there.
     #[serde(default, skip_serializing)]
@@ -237,12 +237,12 @@ impl Recipients {
     }
 }
 
-impl Batch {
+impl SubmissionBatch {
     /// Reads the body of `/api/push`: a submission, with what a batch has beside its pushes.
     ///
     /// # Errors
     /// Names the field that is wrong.
-    pub(super) fn one(body: &[u8]) -> Result<Batch, ApiError> {
+    pub(super) fn one(body: &[u8]) -> Result<SubmissionBatch, ApiError> {
         #[derive(Default, Deserialize)]
         struct BatchFields {
             #[serde(default)]
@@ -274,7 +274,8 @@ impl Batch {
             );
             return Err(ApiErrorCode::LimitExceeded.with_reason(why));
         }
-        let batch = Batch { pushes: vec![submission], durable, idempotency_key, send_at_s };
+        let batch =
+            SubmissionBatch { pushes: vec![submission], durable, idempotency_key, send_at_s };
         batch.validate()?;
         Ok(batch)
     }
@@ -283,8 +284,8 @@ impl Batch {
     ///
     /// # Errors
     /// Names the notification and its field that is wrong; nothing has been sent then.
-    pub(super) fn many(body: &[u8]) -> Result<Batch, ApiError> {
-        let batch: Batch = read(body)?;
+    pub(super) fn many(body: &[u8]) -> Result<SubmissionBatch, ApiError> {
+        let batch: SubmissionBatch = read(body)?;
         for (at, submission) in batch.pushes.iter().enumerate() {
             let named = |why| ApiError::malformed(format!("pushes[{at}].{why}"));
             submission.validate().map_err(named)?;
@@ -391,7 +392,7 @@ mod tests {
         let document: Value = serde_json::from_str(OPENAPI).unwrap();
         for (schema, members) in [
             ("Submission", of::<Submission>()),
-            ("PushBatchRequest", of::<Batch>()),
+            ("PushBatchRequest", of::<SubmissionBatch>()),
             ("Recipients", of::<Recipients>()),
             ("PushBroadcast", of::<Subscribers>()),
             ("Notification", of::<Notification>()),
@@ -406,7 +407,7 @@ mod tests {
     }
 
     fn refused(body: &str) -> String {
-        Batch::one(body.as_bytes()).expect_err("refused").to_string()
+        SubmissionBatch::one(body.as_bytes()).expect_err("refused").to_string()
     }
 
     #[test]
@@ -414,7 +415,7 @@ mod tests {
         let body = r#"{"notification":{"title":"Hi"},"devices":[
             {"provider":"apns","app":"a","tokens":["1","2"]},
             {"provider":"web","app":"w","token":{"endpoint":"https://p.example/1"}}]}"#;
-        let mut submission = Batch::one(body.as_bytes()).unwrap().pushes.remove(0);
+        let mut submission = SubmissionBatch::one(body.as_bytes()).unwrap().pushes.remove(0);
         assert_eq!(submission.timeout(), Duration::from_secs(30));
         let recipients: Vec<Recipient> = submission.take_recipients().collect();
         assert_eq!(recipients.len(), 3);
@@ -427,7 +428,7 @@ mod tests {
         let score = r#"{"apns":{"aps":{"timestamp":1,"event":"update","content-state":{}}}}"#;
         let to = |broadcast: &str| {
             let body = format!(r#"{{"notification":{score},"broadcasts":[{broadcast}]}}"#);
-            Batch::one(body.as_bytes())
+            SubmissionBatch::one(body.as_bytes())
                 .map(|mut batch| batch.pushes[0].take_recipients().collect::<Vec<_>>())
         };
         let target = |broadcast| to(broadcast).unwrap()[0].broadcast_target().unwrap().clone();
@@ -475,7 +476,7 @@ mod tests {
         assert!(refused(eternal).contains("timeout_ms"));
         let batch = r#"{"pushes":[{"notification":{"title":"Hi"},"users":["ada"]},
             {"notification":{"title":"Hi","collapse_id":"a b"},"users":["ada"]}]}"#;
-        let error = Batch::many(batch.as_bytes()).expect_err("refused").to_string();
+        let error = SubmissionBatch::many(batch.as_bytes()).expect_err("refused").to_string();
         assert!(error.contains("pushes[1].notification.collapse_id"), "{error}");
         let tokens = vec!["\"1\""; DEVICES_MAX + 1].join(",");
         let many = format!(

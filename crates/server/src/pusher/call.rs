@@ -22,33 +22,33 @@ pub(crate) const COUNTED_MAX: usize = 1_000;
 #[derive(Debug, PartialEq)]
 pub(crate) enum Call {
     /// `POST /apps/ID/events`
-    Publish(Publish),
+    Publish(TriggeredEvent),
     /// `POST /apps/ID/batch_events`
-    Batch(Vec<Publish>),
+    Batch(Vec<TriggeredEvent>),
     /// `GET /apps/ID/channels`
-    Channels { prefix: String, info: Info },
+    Channels { prefix: String, info: RequestedInfo },
     /// `GET /apps/ID/channels/NAME`
-    Channel { name: String, info: Info },
+    Channel { name: String, info: RequestedInfo },
     /// `GET /apps/ID/channels/NAME/users`
     Users { name: String },
     /// `POST /apps/ID/users/USER/terminate_connections`
     Terminate { user: String },
 }
 
-/// An event for channels.
+/// An event that a backend triggers on channels.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Publish {
+pub(crate) struct TriggeredEvent {
     pub(crate) event: String,
     pub(crate) channels: Vec<String>,
     pub(crate) payload: Box<[u8]>,
     /// Whom it is not sent.
     pub(crate) except: Option<SocketId>,
-    pub(crate) info: Info,
+    pub(crate) info: RequestedInfo,
 }
 
-/// What a caller wants to know of channels.
+/// The attributes of channels that a caller asks for (`info`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Info {
+pub(crate) struct RequestedInfo {
     pub(crate) users: bool,
     pub(crate) subscriptions: bool,
 }
@@ -72,7 +72,7 @@ impl PusherError {
 
 /// The line and the query of a call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head<'a> {
+pub(crate) struct CallHead<'a> {
     pub(crate) method: &'a str,
     /// As it was sent.
     pub(crate) path: &'a str,
@@ -85,7 +85,7 @@ pub(crate) fn split_path(path: &str) -> Option<(&str, &str)> {
     Some(rest.split_once('/').unwrap_or((rest, "")))
 }
 
-impl Head<'_> {
+impl CallHead<'_> {
     /// Whether the app's secret has signed the call; and its body, once that is there.
     ///
     /// # Errors
@@ -219,16 +219,16 @@ impl Head<'_> {
         query::pairs(self.query).find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
     }
 
-    fn info(&self) -> Result<Info, PusherError> {
-        Info::parse(&self.parameter("info").unwrap_or_default())
+    fn info(&self) -> Result<RequestedInfo, PusherError> {
+        RequestedInfo::parse(&self.parameter("info").unwrap_or_default())
     }
 }
 
-impl Info {
-    pub(crate) const NONE: Info = Info { users: false, subscriptions: false };
+impl RequestedInfo {
+    pub(crate) const NONE: RequestedInfo = RequestedInfo { users: false, subscriptions: false };
 
-    fn parse(list: &str) -> Result<Info, PusherError> {
-        let mut info = Info::NONE;
+    fn parse(list: &str) -> Result<RequestedInfo, PusherError> {
+        let mut info = RequestedInfo::NONE;
         for wanted in list.split(',').map(str::trim).filter(|wanted| !wanted.is_empty()) {
             match wanted {
                 "user_count" => info.users = true,
@@ -275,7 +275,7 @@ struct BatchBody<'a> {
 }
 
 impl EventBody<'_> {
-    fn publish(self, app: &App) -> Result<Publish, PusherError> {
+    fn publish(self, app: &App) -> Result<TriggeredEvent, PusherError> {
         let config = &app.config;
         let event = self.name.0.into_owned();
         if !(1..=EVENT_NAME_BYTES_MAX).contains(&event.len()) {
@@ -310,7 +310,13 @@ impl EventBody<'_> {
             "" => None,
             id => Some(id.parse().map_err(|()| PusherError::bad("socket_id is malformed"))?),
         };
-        Ok(Publish { event, channels, payload, except, info: Info::parse(&self.info)? })
+        Ok(TriggeredEvent {
+            event,
+            channels,
+            payload,
+            except,
+            info: RequestedInfo::parse(&self.info)?,
+        })
     }
 }
 
@@ -347,8 +353,8 @@ mod tests {
         &auth_signature=da454824c97ba181a32ccc17a72625ba02771f50b50e1e7430e47a1f3f457e6c";
     const AT_MS: u64 = 1_353_088_179_000;
 
-    fn head<'a>(method: &'a str, path: &'a str, query: &'a str) -> Head<'a> {
-        Head { method, path, query }
+    fn head<'a>(method: &'a str, path: &'a str, query: &'a str) -> CallHead<'a> {
+        CallHead { method, path, query }
     }
 
     #[test]

@@ -7,6 +7,8 @@ mod namespace;
 mod plan;
 
 pub(crate) use self::app::{App, Apps};
-pub(crate) use self::call::{Call, Head, Info, Publish, PusherError, split_path};
-pub(crate) use self::namespace::Kinds;
-pub(crate) use self::plan::{ChannelCount, Plan, PlanStep, Shape};
+pub(crate) use self::call::{
+    Call, CallHead, PusherError, RequestedInfo, TriggeredEvent, split_path,
+};
+pub(crate) use self::namespace::ChannelVariants;
+pub(crate) use self::plan::{ChannelCount, Plan, PlanStep, ResponseShape};

@@ -6,19 +6,23 @@ use dunlin_protocol::pusher::ChannelKind;
 
 /// How channels of a namespace differ from it by their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kinds {
+pub(crate) struct ChannelVariants {
     presence_users_max: u32,
     cache_ttl_ms: u64,
 }
 
-impl Kinds {
+impl ChannelVariants {
     /// Those of a namespace, of a tenant or of none; `None` where it is no app's. Of several apps the larger bounds count.
-    pub(crate) fn of(tenant: Option<&str>, namespace: &str, config: &Config) -> Option<Kinds> {
+    pub(crate) fn of(
+        tenant: Option<&str>,
+        namespace: &str,
+        config: &Config,
+    ) -> Option<ChannelVariants> {
         let is_its =
             |app: &&PusherApp| *app.namespace == *namespace && app.tenant.as_deref() == tenant;
         let apps = || config.pusher.apps.values().filter(is_its);
         let largest = |bound: fn(&PusherApp) -> u64| apps().map(bound).max();
-        Some(Kinds {
+        Some(ChannelVariants {
             presence_users_max: u32::try_from(largest(|app| app.presence_members_max.into())?)
                 .unwrap_or(u32::MAX),
             cache_ttl_ms: largest(|app| app.cache_ttl_ms)?,
@@ -91,12 +95,12 @@ mod tests {
         let mut config = Config::development();
         let app = PusherApp { namespace: "chat".into(), ..PusherApp::default() };
         config.pusher.apps.insert("shop", app);
-        let kinds = Kinds::of(None, "chat", &config).unwrap();
-        assert_eq!(Kinds::of(None, "other", &config), None);
-        assert_eq!(Kinds::of(Some("acme"), "chat", &config), None);
+        let kinds = ChannelVariants::of(None, "chat", &config).unwrap();
+        assert_eq!(ChannelVariants::of(None, "other", &config), None);
+        assert_eq!(ChannelVariants::of(Some("acme"), "chat", &config), None);
         let rules = config.channel.without_namespace.clone();
         let own = ChannelOptions::default();
-        assert_eq!(Kinds::variant("news"), None);
+        assert_eq!(ChannelVariants::variant("news"), None);
         for (name, open, presence, kept) in [
             ("cache-news", true, false, 1),
             ("private-a", false, false, 0),
@@ -106,8 +110,8 @@ mod tests {
             ("presence-cache-a", false, true, 1),
             ("#server-to-user-1", false, false, 0),
         ] {
-            let variant = Kinds::variant(name).unwrap();
-            assert!(variant < Kinds::VARIANTS);
+            let variant = ChannelVariants::variant(name).unwrap();
+            assert!(variant < ChannelVariants::VARIANTS);
             let (rules, options) = kinds.derive(variant, &rules, &own);
             assert_eq!(rules.allow_subscribe_for_client, open, "{name}");
             assert_eq!((options.presence, options.join_leave), (presence, presence), "{name}");

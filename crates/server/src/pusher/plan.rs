@@ -7,14 +7,14 @@ use dunlin_protocol::json::Object;
 use dunlin_protocol::pusher::{ChannelKind, pusher_name};
 
 use super::App;
-use super::call::{COUNTED_MAX, Info, PusherError};
-use crate::api::{ApiError, CommandResult, Outcome};
+use super::call::{COUNTED_MAX, PusherError, RequestedInfo};
+use crate::api::{ApiError, CommandOutcome, CommandResult};
 
 /// A call under way.
 pub(crate) struct Plan {
     pub(crate) app: Arc<App>,
-    shape: Shape,
-    info: Info,
+    shape: ResponseShape,
+    info: RequestedInfo,
     channels: Vec<ChannelPlan>,
     /// The counts are asked for; before that, what the call does.
     is_counting: bool,
@@ -22,7 +22,7 @@ pub(crate) struct Plan {
 
 /// What the body of the response is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum ResponseShape {
     /// `{"channels":{…}}` where something was to be counted, else `{}`.
     Events,
     /// `{"batch":[…]}` where something was to be counted, else `{}`.
@@ -35,7 +35,7 @@ pub(crate) enum Shape {
 
 struct ChannelPlan {
     name: String,
-    info: Info,
+    info: RequestedInfo,
     users: Option<u64>,
     subscriptions: Option<u64>,
 }
@@ -59,14 +59,14 @@ pub(crate) enum PlanStep {
 }
 
 impl Plan {
-    pub(crate) fn new(app: &Arc<App>, shape: Shape, info: Info) -> Plan {
+    pub(crate) fn new(app: &Arc<App>, shape: ResponseShape, info: RequestedInfo) -> Plan {
         Plan { app: Arc::clone(app), shape, info, channels: Vec::new(), is_counting: false }
     }
 
     /// Counts this of one more channel.
-    pub(crate) fn count(&mut self, name: &str, info: Info) {
+    pub(crate) fn count(&mut self, name: &str, info: RequestedInfo) {
         let users = info.users && ChannelKind::of(name) == ChannelKind::Presence;
-        let info = Info { users, ..info };
+        let info = RequestedInfo { users, ..info };
         let counted = ChannelPlan { name: name.to_owned(), info, users: None, subscriptions: None };
         self.channels.push(counted);
     }
@@ -96,7 +96,7 @@ impl Plan {
         let mut outcomes = Vec::with_capacity(answers.len());
         for answer in answers {
             match answer {
-                Ok(Outcome::Broadcast(parts)) => {
+                Ok(CommandOutcome::Broadcast(parts)) => {
                     if let Some(error) = parts.into_iter().find_map(Result::err) {
                         return failed(&error);
                     }
@@ -110,8 +110,8 @@ impl Plan {
             return self.respond();
         }
         match (self.shape, outcomes.pop()) {
-            (Shape::Channels, Some(Outcome::Channels(found))) => {
-                let info = Info { subscriptions: false, ..self.info };
+            (ResponseShape::Channels, Some(CommandOutcome::Channels(found))) => {
+                let info = RequestedInfo { subscriptions: false, ..self.info };
                 for of in &found {
                     let name = pusher_name(tenant::bare(&of.name));
                     self.count(name, info);
@@ -125,7 +125,7 @@ impl Plan {
                     return PlanStep::Respond { status: refusal.status, body: refusal.why.into() };
                 }
             }
-            (Shape::Users, Some(Outcome::Presence(present))) => {
+            (ResponseShape::Users, Some(CommandOutcome::Presence(present))) => {
                 let mut users: Vec<&str> = present.iter().map(|info| &*info.user).collect();
                 users.sort_unstable();
                 users.dedup();
@@ -148,16 +148,16 @@ impl Plan {
         if is_more { PlanStep::Count(self) } else { self.respond() }
     }
 
-    fn take_counts(&mut self, outcomes: &[Outcome]) {
+    fn take_counts(&mut self, outcomes: &[CommandOutcome]) {
         let mut outcomes = outcomes.iter();
         for channel in &mut self.channels {
             if channel.info.users
-                && let Some(Outcome::PresenceStats(stats)) = outcomes.next()
+                && let Some(CommandOutcome::PresenceStats(stats)) = outcomes.next()
             {
                 channel.users = Some(stats.users);
             }
             if channel.info.subscriptions
-                && let Some(Outcome::Channels(found)) = outcomes.next()
+                && let Some(CommandOutcome::Channels(found)) = outcomes.next()
             {
                 channel.subscriptions = Some(found.iter().map(|of| of.clients).sum());
             }
@@ -168,16 +168,17 @@ impl Plan {
         let mut body = Vec::new();
         let mut object = Object::begin(&mut body);
         match self.shape {
-            Shape::Events if self.info == Info::NONE => {}
-            Shape::Events | Shape::Channels => {
+            ResponseShape::Events if self.info == RequestedInfo::NONE => {}
+            ResponseShape::Events | ResponseShape::Channels => {
                 let mut channels = Object::begin(object.key("channels"));
                 for channel in &self.channels {
                     channel.write(channels.text_key(&channel.name), self.info);
                 }
                 channels.end();
             }
-            Shape::Batch if self.channels.iter().all(|channel| channel.info == Info::NONE) => {}
-            Shape::Batch => {
+            ResponseShape::Batch
+                if self.channels.iter().all(|channel| channel.info == RequestedInfo::NONE) => {}
+            ResponseShape::Batch => {
                 let list = object.key("batch");
                 list.push(b'[');
                 for (at, channel) in self.channels.iter().enumerate() {
@@ -188,14 +189,14 @@ impl Plan {
                 }
                 list.push(b']');
             }
-            Shape::Channel => {
+            ResponseShape::Channel => {
                 if let Some(channel) = self.channels.first() {
                     let occupied = channel.subscriptions.is_some_and(|count| count > 0);
                     object.raw("occupied", if occupied { b"true" } else { b"false" });
                     channel.write_counts(&mut object, self.info);
                 }
             }
-            Shape::Users | Shape::Done => {}
+            ResponseShape::Users | ResponseShape::Done => {}
         }
         object.end();
         PlanStep::Respond { status: 200, body }
@@ -203,13 +204,13 @@ impl Plan {
 }
 
 impl ChannelPlan {
-    fn write(&self, out: &mut Vec<u8>, info: Info) {
+    fn write(&self, out: &mut Vec<u8>, info: RequestedInfo) {
         let mut object = Object::begin(out);
         self.write_counts(&mut object, info);
         object.end();
     }
 
-    fn write_counts(&self, object: &mut Object<'_>, info: Info) {
+    fn write_counts(&self, object: &mut Object<'_>, info: RequestedInfo) {
         if let Some(users) = self.users.filter(|_| info.users) {
             object.integer("user_count", users);
         }
@@ -231,22 +232,22 @@ mod tests {
     use super::super::Apps;
     use super::*;
 
-    fn plan(shape: Shape, info: Info) -> Plan {
+    fn plan(shape: ResponseShape, info: RequestedInfo) -> Plan {
         let config =
             PusherApp { id: "3".into(), secret: Some(Secret::new("s")), ..PusherApp::default() };
         let apps: Map<PusherApp> = [("shop", config)].into_iter().collect();
         Plan::new(Apps::of(&apps).by_id("3").unwrap(), shape, info)
     }
 
-    const BOTH: Info = Info { users: true, subscriptions: true };
+    const BOTH: RequestedInfo = RequestedInfo { users: true, subscriptions: true };
 
     fn found(names: &[(&str, u64)]) -> CommandResult {
         let of = |&(name, clients): &(&str, u64)| ChannelSummary { name: name.into(), clients };
-        Ok(Outcome::Channels(names.iter().map(of).collect()))
+        Ok(CommandOutcome::Channels(names.iter().map(of).collect()))
     }
 
     fn stats(users: u64) -> CommandResult {
-        Ok(Outcome::PresenceStats(PresenceStats { clients: 9, users }))
+        Ok(CommandOutcome::PresenceStats(PresenceStats { clients: 9, users }))
     }
 
     fn body(next: PlanStep) -> String {
@@ -258,10 +259,11 @@ mod tests {
 
     #[test]
     fn an_event_is_published_and_then_counted() {
-        let mut plan_of = plan(Shape::Events, BOTH);
+        let mut plan_of = plan(ResponseShape::Events, BOTH);
         plan_of.count("presence-a", BOTH);
         plan_of.count("b", BOTH);
-        let PlanStep::Count(counting) = plan_of.next(vec![Ok(Outcome::Broadcast(Vec::new()))])
+        let PlanStep::Count(counting) =
+            plan_of.next(vec![Ok(CommandOutcome::Broadcast(Vec::new()))])
         else {
             panic!()
         };
@@ -278,13 +280,20 @@ mod tests {
             body(counting.next(answers)),
             r#"{"channels":{"presence-a":{"user_count":2,"subscription_count":3},"b":{"subscription_count":0}}}"#
         );
-        assert_eq!(body(plan(Shape::Events, Info::NONE).next(vec![Ok(Outcome::Done)])), "{}");
+        assert_eq!(
+            body(
+                plan(ResponseShape::Events, RequestedInfo::NONE)
+                    .next(vec![Ok(CommandOutcome::Done)])
+            ),
+            "{}"
+        );
     }
 
     #[test]
     fn channels_are_listed_by_their_names_in_the_app() {
         let channels = found(&[("c:presence-a", 3), ("c:presence-b", 1)]);
-        let PlanStep::Count(counting) = plan(Shape::Channels, BOTH).next(vec![channels.clone()])
+        let PlanStep::Count(counting) =
+            plan(ResponseShape::Channels, BOTH).next(vec![channels.clone()])
         else {
             panic!()
         };
@@ -292,22 +301,23 @@ mod tests {
             body(counting.next(vec![stats(2), stats(1)])),
             r#"{"channels":{"presence-a":{"user_count":2,"subscription_count":3},"presence-b":{"user_count":1,"subscription_count":1}}}"#
         );
-        let none = plan(Shape::Channels, Info::NONE).next(vec![channels]);
+        let none = plan(ResponseShape::Channels, RequestedInfo::NONE).next(vec![channels]);
         assert_eq!(body(none), r#"{"channels":{"presence-a":{},"presence-b":{}}}"#);
         let many: Vec<(String, u64)> =
             (0..=COUNTED_MAX).map(|at| (format!("c:presence-{at}"), 1)).collect();
         let many: Vec<(&str, u64)> = many.iter().map(|(name, count)| (&**name, *count)).collect();
-        let refused = plan(Shape::Channels, BOTH).next(vec![found(&many)]);
+        let refused = plan(ResponseShape::Channels, BOTH).next(vec![found(&many)]);
         assert!(matches!(refused, PlanStep::Respond { status: 400, .. }));
     }
 
     #[test]
     fn what_fails_is_an_http_error() {
         let error: ApiError = dunlin_hub::Error::Overloaded.into();
-        let next = plan(Shape::Done, Info::NONE).next(vec![Err(error.clone())]);
+        let next = plan(ResponseShape::Done, RequestedInfo::NONE).next(vec![Err(error.clone())]);
         assert!(matches!(next, PlanStep::Respond { status: 500, .. }));
         let parts = vec![Ok(dunlin_hub::Published::default()), Err(error)];
-        let next = plan(Shape::Events, Info::NONE).next(vec![Ok(Outcome::Broadcast(parts))]);
+        let next = plan(ResponseShape::Events, RequestedInfo::NONE)
+            .next(vec![Ok(CommandOutcome::Broadcast(parts))]);
         assert!(matches!(next, PlanStep::Respond { status: 500, .. }));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use dunlin_config::{Config, OnFailure, TENANT_BYTES_MAX};
 use dunlin_hub::tenant::MARK;
-use dunlin_hub::{HubConfig, Permitted, SessionId, Withdrawal};
+use dunlin_hub::{HubConfig, SessionId, SubscriberRights, Withdrawal};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
@@ -19,7 +19,8 @@ use super::permission::{Permission, Subject, granted_in, is_expressed, permits, 
 use crate::auth::Allow;
 use crate::bus_message::BusMessage;
 use crate::crash;
-use crate::settings::{Namespace, Settings};
+use crate::namespace::Namespace;
+use crate::settings::Settings;
 use crate::state::ServerState;
 
 /// Boots that session ids distinguish; a restart of a worker takes the next.
@@ -167,7 +168,7 @@ impl Worker<'_> {
             let by_keys = |of: &Namespace| {
                 permits_by_keys(&of.rules, channel, user, false, Permission::Subscribe)
             };
-            Permitted {
+            SubscriberRights {
                 // What a backend has granted is none of these: it has not decided, and the rules have.
                 subscription: may(false, Permission::Subscribe)
                     || falls_back && namespace.is_some_and(by_keys),

@@ -17,8 +17,8 @@ use super::reply;
 use super::routes::{method_refused, origin_refused};
 use crate::api::request::{BroadcastRequest, HistoryRequest, PublishParams, SendRequest};
 use crate::api::{
-    ApiError, ApiErrorCode, Batch, CommandResult, Legacy, Lenient, Method, NodeFacts, OPENAPI,
-    Request, presented_key, scope, write_response,
+    ApiError, ApiErrorCode, Batch, CommandResult, LegacyCommand, LenientReader, Method, NodeFacts,
+    OPENAPI, Request, presented_key, scope, write_response,
 };
 use crate::budget::{CommandKind, Rates, Work};
 use crate::metrics::Metric;
@@ -78,7 +78,7 @@ impl Worker<'_> {
             return self.answer(cx, conn, &answer);
         }
         let (status, error) = match method {
-            "" => match Legacy::parse(request.body) {
+            "" => match LegacyCommand::parse(request.body) {
                 Ok(commands) => return self.legacy_call(cx, conn, request, scope, commands),
                 Err(error) => (error.status(), error),
             },
@@ -140,8 +140,8 @@ impl Worker<'_> {
         self.pause(cx, call);
     }
 
-    fn lenient(&self) -> Lenient {
-        Lenient::new(self.settings.config.api.strict)
+    fn lenient(&self) -> LenientReader {
+        LenientReader::new(self.settings.config.api.strict)
     }
 
     fn legacy_call(
@@ -150,7 +150,7 @@ impl Worker<'_> {
         conn: ConnId,
         request: &http::Request<'_>,
         scope: Scope,
-        commands: Vec<Legacy>,
+        commands: Vec<LegacyCommand>,
     ) {
         let slots = commands.iter().map(|c| CommandSlot::new(c.method(), c.id)).collect();
         let call = self.api_calls.open(new_call(conn, request, scope, CallForm::Legacy, slots));

@@ -15,7 +15,7 @@ use super::parts::CommandPlace;
 use crate::api::request::{
     DisconnectRequest, RefreshRequest, SubscribeRequest, Target, UnsubscribeRequest,
 };
-use crate::api::{ApiError, ApiErrorCode, Outcome, label_filter};
+use crate::api::{ApiError, ApiErrorCode, CommandOutcome, label_filter};
 use crate::session_token;
 
 /// Which sessions of a user a command is about.
@@ -158,7 +158,7 @@ impl Worker<'_> {
             Sessions::All => None,
             Sessions::One(session) => Some(session),
             Sessions::Nobody => {
-                self.api_calls.handle_answer(place, Ok(Outcome::Done));
+                self.api_calls.handle_answer(place, Ok(CommandOutcome::Done));
                 return Ok(None);
             }
         };

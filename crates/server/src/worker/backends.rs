@@ -44,11 +44,11 @@ pub(super) struct Backends {
 /// Answers until the worker takes them.
 #[derive(Default)]
 pub(super) struct BackendResults {
-    pub(super) ended: Vec<Ended>,
+    pub(super) ended: Vec<EndedRequest>,
 }
 
 /// A request has ended.
-pub(super) struct Ended {
+pub(super) struct EndedRequest {
     pub(super) tag: u64,
     answer: BackendResult,
     /// The member that was asked has not processed it.
@@ -110,7 +110,7 @@ impl Caller for BackendResults {
             }
         };
         let unprocessed = matches!(outcome, Outcome::NotSent(_));
-        self.ended.push(Ended { tag, answer, unprocessed });
+        self.ended.push(EndedRequest { tag, answer, unprocessed });
     }
 }
 
@@ -298,11 +298,11 @@ impl Backends {
     pub(super) fn settle(
         &mut self,
         (now_ms, now_unix_ms): (u64, u64),
-        ended: Ended,
+        ended: EndedRequest,
         is_gone: bool,
         state: &UpstreamsState,
     ) -> Option<BackendResult> {
-        let Ended { tag, answer, unprocessed } = ended;
+        let EndedRequest { tag, answer, unprocessed } = ended;
         let Some(mut in_flight) = self.in_flight.remove(&tag) else { return Some(answer) };
         if let Some(until_ms) = self.observe(now_ms, &in_flight, &answer) {
             let member = in_flight.tried.last().unwrap_or(&in_flight.proxy);

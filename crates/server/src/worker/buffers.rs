@@ -4,7 +4,7 @@ use dunlin_net::Context;
 
 use super::Worker;
 use super::link::Link;
-use super::parts::Holder;
+use super::parts::BufferHolder;
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -28,7 +28,7 @@ impl Worker<'_> {
         cx.for_each_connection(|cx, conn| {
             let bytes = cx.buffered_bytes(conn);
             if let Some(link) = cx.data(conn).filter(|_| bytes > 0) {
-                holders.push(Holder { conn, bytes, address: link.peer.place() });
+                holders.push(BufferHolder { conn, bytes, address: link.peer.place() });
             }
         });
         for conn in self.buffers.evict(holders) {

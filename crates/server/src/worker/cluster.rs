@@ -6,7 +6,7 @@ use dunlin_net::Context;
 use super::Worker;
 use super::link::Link;
 use super::parts::{CallForm, CommandPlace, NewCall, Pending};
-use crate::api::{ApiError, Outcome, Request};
+use crate::api::{ApiError, CommandOutcome, Request};
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{
     ClusterCommand, ClusterReply, ClusterRequest, MembersReport, TargetNodes,
@@ -151,12 +151,12 @@ impl Worker<'_> {
         let result = match reply {
             ClusterReply::Command(result) => {
                 result.map(|json| match self.api_calls.is_of_pusher(place.call) {
-                    true => channels(&json).unwrap_or(Outcome::Json(json)),
-                    false => Outcome::Json(json),
+                    true => channels(&json).unwrap_or(CommandOutcome::Json(json)),
+                    false => CommandOutcome::Json(json),
                 })
             }
-            ClusterReply::Presence(result) => result.map(Outcome::Presence),
-            ClusterReply::PresenceStats(result) => result.map(Outcome::PresenceStats),
+            ClusterReply::Presence(result) => result.map(CommandOutcome::Presence),
+            ClusterReply::PresenceStats(result) => result.map(CommandOutcome::PresenceStats),
         };
         self.api_answered(cx, place, result);
     }
@@ -198,11 +198,11 @@ impl Worker<'_> {
 }
 
 /// The channels in a result, for whoever does not pass it on as it is.
-pub(super) fn channels(result: &[u8]) -> Option<Outcome> {
+pub(super) fn channels(result: &[u8]) -> Option<CommandOutcome> {
     let result: serde_json::Value = serde_json::from_slice(result).ok()?;
     let channels = result["channels"].as_object()?.iter().map(|(name, of)| ChannelSummary {
         name: name.as_str().into(),
         clients: of["num_clients"].as_u64().unwrap_or(0),
     });
-    Some(Outcome::Channels(channels.collect()))
+    Some(CommandOutcome::Channels(channels.collect()))
 }

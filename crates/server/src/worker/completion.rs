@@ -7,7 +7,7 @@ use dunlin_protocol::centrifuge::{Reply, SubscribeResult};
 use super::Worker;
 use super::link::Link;
 use super::parts::Pending;
-use crate::api::{ApiError, Outcome};
+use crate::api::{ApiError, CommandOutcome};
 use crate::budget::Work;
 use crate::metrics::Metric;
 
@@ -176,27 +176,27 @@ fn token_of(event: &Event) -> Option<u64> {
     })
 }
 
-fn outcome_of(event: Event) -> Result<Outcome, dunlin_hub::Error> {
+fn outcome_of(event: Event) -> Result<CommandOutcome, dunlin_hub::Error> {
     Ok(match event {
-        Event::Published { result, .. } => Outcome::Published(result?),
-        Event::History { result, .. } => Outcome::History(result?),
+        Event::Published { result, .. } => CommandOutcome::Published(result?),
+        Event::History { result, .. } => CommandOutcome::History(result?),
         Event::HistoryRemoved { result, .. } => {
             result?;
-            Outcome::Done
+            CommandOutcome::Done
         }
-        Event::Presence { result, .. } => Outcome::Presence(result?),
-        Event::PresenceStats { result, .. } => Outcome::PresenceStats(result?),
-        Event::Channels { result, .. } => Outcome::Channels(result?),
-        Event::Info { result, .. } => Outcome::Info(result?),
+        Event::Presence { result, .. } => CommandOutcome::Presence(result?),
+        Event::PresenceStats { result, .. } => CommandOutcome::PresenceStats(result?),
+        Event::Channels { result, .. } => CommandOutcome::Channels(result?),
+        Event::Info { result, .. } => CommandOutcome::Info(result?),
         Event::Affected { result, .. } => {
             result?;
-            Outcome::Done
+            CommandOutcome::Done
         }
-        Event::Sent { result, .. } => Outcome::Sent(result?),
+        Event::Sent { result, .. } => CommandOutcome::Sent(result?),
         Event::Subscribed { result, .. } => {
             result?;
-            Outcome::Done
+            CommandOutcome::Done
         }
-        _ => Outcome::Done,
+        _ => CommandOutcome::Done,
     })
 }

@@ -81,7 +81,7 @@ impl Worker<'_> {
         conn: ConnId,
         id: Option<u32>,
         request: &ConnectRequest<'_>,
-        (accepted, tokens): (Accepted, SubscriptionTokens),
+        (accepted, tokens): (AcceptedClient, SubscriptionTokens),
     ) {
         let Some(&mut Link { role: Role::Client(encoding), peer, .. }) = cx.data(conn) else {
             return;
@@ -187,7 +187,7 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         encoding: Encoding,
-        accepted: &Accepted,
+        accepted: &AcceptedClient,
     ) -> Option<SessionId> {
         let identity = &accepted.identity;
         let peer = cx.data(conn)?.peer;
@@ -660,7 +660,7 @@ fn check_names(identity: &Identity) -> Result<(), Disconnect<'static>> {
 pub(super) type SubscriptionTokens = BTreeMap<String, (Subscription, Grant)>;
 
 /// A client that may come in.
-pub(super) struct Accepted {
+pub(super) struct AcceptedClient {
     pub(super) identity: Identity,
     /// The session it is to have.
     pub(super) reserved: Option<SessionId>,
@@ -670,9 +670,9 @@ pub(super) struct Accepted {
     pub(super) data: Option<Box<[u8]>>,
 }
 
-impl From<Identity> for Accepted {
-    fn from(identity: Identity) -> Accepted {
-        Accepted { identity, reserved: None, by_proxy: false, data: None }
+impl From<Identity> for AcceptedClient {
+    fn from(identity: Identity) -> AcceptedClient {
+        AcceptedClient { identity, reserved: None, by_proxy: false, data: None }
     }
 }
 

@@ -9,7 +9,7 @@ use super::Worker;
 use super::link::Link;
 use super::parts::{CommandPlace, Pending};
 use crate::api::request::ConnectionsRequest;
-use crate::api::{ApiError, ApiErrorCode, Outcome, Request, label_filter};
+use crate::api::{ApiError, ApiErrorCode, CommandOutcome, Request, label_filter};
 use crate::bus_message::BusMessage;
 use crate::connections::{
     ClusterCursor, ConnectionCursor, ConnectionFilter, ConnectionPage, ConnectionSearch,
@@ -55,7 +55,7 @@ impl Worker<'_> {
                 Ok(client) => Some(client),
                 // Dunlin has not issued it.
                 Err(_) => {
-                    let nobody = Outcome::Connections(ConnectionPage::default());
+                    let nobody = CommandOutcome::Connections(ConnectionPage::default());
                     self.api_calls.handle_answer(place, Ok(nobody));
                     return Ok(());
                 }
@@ -129,7 +129,7 @@ impl Worker<'_> {
             return;
         }
         if let Some(Pending::Api(place)) = self.pending.take(search.token) {
-            self.api_answered(cx, place, Ok(Outcome::Connections(search.page)));
+            self.api_answered(cx, place, Ok(CommandOutcome::Connections(search.page)));
         }
     }
 

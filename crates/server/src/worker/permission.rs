@@ -11,8 +11,9 @@ use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::Worker;
 use crate::auth::{Allow, Capabilities, Regexes};
-use crate::expression::{Asked, Expression};
-use crate::settings::{Namespace, Settings};
+use crate::expression::{Expression, ExpressionInput};
+use crate::namespace::Namespace;
+use crate::settings::Settings;
 
 /// What a client needs the permission for in a channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -303,7 +304,12 @@ pub(super) fn is_expressed<'s>(
 ) -> bool {
     expression(namespace, channel, permission).is_some_and(|expression| {
         let Subject { user, meta } = subject();
-        expression.admits(&Asked { user: bare(user), channel: bare(channel), subscribed, meta })
+        expression.admits(&ExpressionInput {
+            user: bare(user),
+            channel: bare(channel),
+            subscribed,
+            meta,
+        })
     })
 }
 

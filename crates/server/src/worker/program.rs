@@ -22,7 +22,9 @@ use crate::log_gate::LogGate;
 use crate::program::{
     Authorizer, AuthorizerReply, Deferral, HttpResponse, Inbox, InboxMessage, Reply, ask,
 };
-use crate::proxy::{Decision, Event, ProxyError, ProxyReply, Question, Requester, SubscribeResult};
+use crate::proxy::{
+    BackendDecision, Event, ProxyError, ProxyReply, Question, Requester, SubscribeResult,
+};
 
 /// The inbox's doorbell among the loop's foreign descriptors.
 pub(super) const INBOX: u64 = 1;
@@ -183,7 +185,7 @@ impl Worker<'_> {
         match self.put(cx, client, &Question::Subscribe(request), number) {
             AuthorizerReply::Rules => ImmediateDecision::Rules,
             AuthorizerReply::Now(decided) => match ProxyReply::Decided(decided).read() {
-                Ok(Decision::Granted(result)) => ImmediateDecision::Granted(result),
+                Ok(BackendDecision::Granted(result)) => ImmediateDecision::Granted(result),
                 _ => ImmediateDecision::Denied,
             },
             AuthorizerReply::Later => ImmediateDecision::Denied,

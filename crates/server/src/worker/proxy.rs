@@ -15,15 +15,15 @@ use dunlin_protocol::centrifuge::{
 use dunlin_protocol::{Encoding, Format, Payload};
 
 use super::Worker;
-use super::backends::{BackendResult, BackendResults, Backends, Ended};
-use super::connect::{Accepted, one_line};
+use super::backends::{BackendResult, BackendResults, Backends, EndedRequest};
+use super::connect::{AcceptedClient, one_line};
 use super::key_wait::Unverified;
 use super::link::{Link, Role};
 use super::parts::{ForwardedFields, ProxyCall};
 use crate::auth::Identity;
 use crate::proxy::{
-    ConnectResult, Decision, Event, ProxyError, ProxyMetric, ProxyReply, Question, Requester,
-    RpcResult, payload,
+    BackendDecision, ConnectResult, Event, ProxyError, ProxyMetric, ProxyReply, Question,
+    Requester, RpcResult, payload,
 };
 use crate::revocation::TokenId;
 
@@ -103,7 +103,7 @@ impl Worker<'_> {
         let Some(backends) = &mut self.backends else { return };
         let ended = &mut backends.client.caller().ended;
         let taken = ended.len().min(ANSWERS_PER_TURN);
-        let ended: Vec<Ended> = ended.drain(..taken).collect();
+        let ended: Vec<EndedRequest> = ended.drain(..taken).collect();
         let now = (cx.now_ms(), self.clock.now().unix_ms);
         for ended in ended {
             let number = ended.tag;
@@ -307,10 +307,12 @@ impl Worker<'_> {
             return cx.close(conn);
         };
         let decided = match answer.and_then(ProxyReply::read::<ConnectResult>) {
-            Ok(Decision::Granted(result)) => self.accept(cx, &call.proxy, result),
-            Ok(Decision::Nothing) => self.accept_anonymous(),
-            Ok(Decision::Error(error)) => Err(CommandError::Reply(error)),
-            Ok(Decision::Disconnect(disconnect)) => Err(CommandError::Disconnect(disconnect)),
+            Ok(BackendDecision::Granted(result)) => self.accept(cx, &call.proxy, result),
+            Ok(BackendDecision::Nothing) => self.accept_anonymous(),
+            Ok(BackendDecision::Error(error)) => Err(CommandError::Reply(error)),
+            Ok(BackendDecision::Disconnect(disconnect)) => {
+                Err(CommandError::Disconnect(disconnect))
+            }
             Err(fault) => {
                 self.report_fault(cx, &call.proxy, &fault);
                 match self.falls_back(&call.proxy) {
@@ -320,7 +322,7 @@ impl Worker<'_> {
             }
         };
         let accepted = match decided {
-            Ok(accepted) => Accepted { reserved: Some(session), ..accepted },
+            Ok(accepted) => AcceptedClient { reserved: Some(session), ..accepted },
             Err(error) => return self.refuse_reserved(cx, (conn, id), session, error),
         };
         let command;
@@ -368,7 +370,7 @@ impl Worker<'_> {
     }
 
     /// A client of whom nothing is known, if those may come in.
-    fn accept_anonymous(&self) -> Result<Accepted, CommandError> {
+    fn accept_anonymous(&self) -> Result<AcceptedClient, CommandError> {
         match self.identify("") {
             Ok(identity) => Ok(identity.into()),
             Err(Unverified::Refused(error)) => Err(error),
@@ -382,7 +384,7 @@ impl Worker<'_> {
         cx: &Context<Link>,
         proxy: &str,
         mut result: ConnectResult,
-    ) -> Result<Accepted, CommandError> {
+    ) -> Result<AcceptedClient, CommandError> {
         let judged = result.decode().and_then(|()| {
             let (subscriptions, labels) = (result.subscriptions()?, result.take_labels()?);
             match result.user.len() > USER_BYTES_MAX {
@@ -421,7 +423,7 @@ impl Worker<'_> {
             ..Identity::default()
         };
         let data = result.data.as_deref().map(one_line);
-        Ok(Accepted { identity, reserved: None, by_proxy: true, data })
+        Ok(AcceptedClient { identity, reserved: None, by_proxy: true, data })
     }
 
     /// Has a backend carry out a remote procedure.
@@ -461,10 +463,12 @@ impl Worker<'_> {
         let decision = answer.and_then(|answered| {
             let decision = answered.read::<RpcResult>()?;
             let result = match decision {
-                Decision::Granted(result) => result,
-                Decision::Nothing => RpcResult::default(),
-                Decision::Error(error) => return Ok(Decision::Error(error)),
-                Decision::Disconnect(disconnect) => return Ok(Decision::Disconnect(disconnect)),
+                BackendDecision::Granted(result) => result,
+                BackendDecision::Nothing => RpcResult::default(),
+                BackendDecision::Error(error) => return Ok(BackendDecision::Error(error)),
+                BackendDecision::Disconnect(disconnect) => {
+                    return Ok(BackendDecision::Disconnect(disconnect));
+                }
             };
             let data = payload(result.data.as_deref(), &result.b64data)?;
             let is_json = data.as_ref().is_none_or(|data| data.format() == PayloadFormat::Json);
@@ -473,15 +477,15 @@ impl Worker<'_> {
                 return Err(ProxyError::Malformed(why.into()));
             }
             let none = if encoding.format() == Format::Json { &b"null"[..] } else { b"" };
-            Ok(Decision::Granted(data.map_or_else(|| none.into(), Payload::into_bytes)))
+            Ok(BackendDecision::Granted(data.map_or_else(|| none.into(), Payload::into_bytes)))
         });
         match decision {
-            Ok(Decision::Granted(data)) => {
+            Ok(BackendDecision::Granted(data)) => {
                 self.reply(call.session, id, &Reply::Rpc { data: &data });
             }
-            Ok(Decision::Nothing) => {}
-            Ok(Decision::Error(error)) => self.reply_error(cx, conn, id, &error),
-            Ok(Decision::Disconnect(disconnect)) => self.disconnect(cx, conn, &disconnect),
+            Ok(BackendDecision::Nothing) => {}
+            Ok(BackendDecision::Error(error)) => self.reply_error(cx, conn, id, &error),
+            Ok(BackendDecision::Disconnect(disconnect)) => self.disconnect(cx, conn, &disconnect),
             Err(fault) => {
                 self.report_fault(cx, &call.proxy, &fault);
                 self.reply_error(cx, conn, id, &fault.reply());

@@ -18,7 +18,7 @@ use super::permission::{Permission, permits_by_keys};
 use super::subscription::overridden;
 use crate::auth::Allow;
 use crate::proxy::{
-    Decision, Event, ProxyError, ProxyReply, PublishResult, Question, SubscribeResult,
+    BackendDecision, Event, ProxyError, ProxyReply, PublishResult, Question, SubscribeResult,
     cache_ttl_ms, payload,
 };
 
@@ -105,7 +105,7 @@ impl Worker<'_> {
         }
         let decision = answer.and_then(ProxyReply::read::<SubscribeResult>);
         let outcome = match decision.and_then(decided) {
-            Ok(Decision::Granted(result)) => {
+            Ok(BackendDecision::Granted(result)) => {
                 self.subscribe_granted(cx, call, *id, request, Some(result))
             }
             Ok(decision) => return self.refuse(cx, call, decision),
@@ -197,14 +197,14 @@ impl Worker<'_> {
         let decision = answer.and_then(|answered| {
             let decision = decided(answered.read::<PublishResult>()?)?;
             Ok(match decision {
-                Decision::Granted(result) => Decision::Granted(publication(result)?),
-                Decision::Nothing => Decision::Nothing,
-                Decision::Error(error) => Decision::Error(error),
-                Decision::Disconnect(disconnect) => Decision::Disconnect(disconnect),
+                BackendDecision::Granted(result) => BackendDecision::Granted(publication(result)?),
+                BackendDecision::Nothing => BackendDecision::Nothing,
+                BackendDecision::Error(error) => BackendDecision::Error(error),
+                BackendDecision::Disconnect(disconnect) => BackendDecision::Disconnect(disconnect),
             })
         });
         let publication = match decision {
-            Ok(Decision::Granted(publication)) => publication,
+            Ok(BackendDecision::Granted(publication)) => publication,
             Ok(decision) => return self.refuse(cx, call, decision),
             Err(fault) => {
                 self.report_fault(cx, &call.proxy, &fault);
@@ -235,13 +235,18 @@ impl Worker<'_> {
     }
 
     /// The backend has refused.
-    fn refuse<T>(&mut self, cx: &mut Context<Link>, call: &ProxyCall, decision: Decision<T>) {
+    fn refuse<T>(
+        &mut self,
+        cx: &mut Context<Link>,
+        call: &ProxyCall,
+        decision: BackendDecision<T>,
+    ) {
         match decision {
-            Decision::Granted(_) | Decision::Nothing => {}
-            Decision::Error(error) => {
+            BackendDecision::Granted(_) | BackendDecision::Nothing => {}
+            BackendDecision::Error(error) => {
                 self.reply_error(cx, call.conn, call.id.unwrap_or_default(), &error);
             }
-            Decision::Disconnect(disconnect) => self.disconnect(cx, call.conn, &disconnect),
+            BackendDecision::Disconnect(disconnect) => self.disconnect(cx, call.conn, &disconnect),
         }
     }
 
@@ -254,9 +259,9 @@ impl Worker<'_> {
 }
 
 /// Whoever has no opinion has not permitted it.
-fn decided<T>(decision: Decision<T>) -> Result<Decision<T>, ProxyError> {
+fn decided<T>(decision: BackendDecision<T>) -> Result<BackendDecision<T>, ProxyError> {
     match decision {
-        Decision::Nothing => Err(ProxyError::Malformed(
+        BackendDecision::Nothing => Err(ProxyError::Malformed(
             "there is neither `result` nor `error` nor `disconnect`".into(),
         )),
         decision => Ok(decision),

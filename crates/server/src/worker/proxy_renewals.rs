@@ -12,7 +12,7 @@ use super::connect::one_line;
 use super::link::{Link, Role};
 use super::parts::{Grant, GrantKey, GrantToken, ProxyCall, TokenFacts};
 use crate::auth::Allow;
-use crate::proxy::{Decision, Event, ProxyError, Question, RefreshResult};
+use crate::proxy::{BackendDecision, Event, ProxyError, Question, RefreshResult};
 use crate::revocation::TokenId;
 
 /// How long what has expired goes on while its backend is asked, and where it does not decide, until it is asked again; as in
@@ -35,13 +35,13 @@ enum Renewal {
 fn renewal(answer: BackendResult, unix_ms: u64) -> Renewal {
     let decision = answer.and_then(|answered| {
         let mut decision = answered.read::<RefreshResult>()?;
-        if let Decision::Granted(result) = &mut decision {
+        if let BackendDecision::Granted(result) = &mut decision {
             result.decode()?;
         }
         Ok(decision)
     });
     match decision {
-        Ok(Decision::Granted(result)) => {
+        Ok(BackendDecision::Granted(result)) => {
             let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
             let is_over = expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= unix_ms);
             match result.expired || is_over {
@@ -49,8 +49,8 @@ fn renewal(answer: BackendResult, unix_ms: u64) -> Renewal {
                 false => Renewal::Renewed { expire_at_s, result },
             }
         }
-        Ok(Decision::Disconnect(disconnect)) => Renewal::Disconnect(disconnect),
-        Ok(Decision::Nothing | Decision::Error(_)) => Renewal::Expired,
+        Ok(BackendDecision::Disconnect(disconnect)) => Renewal::Disconnect(disconnect),
+        Ok(BackendDecision::Nothing | BackendDecision::Error(_)) => Renewal::Expired,
         Err(fault) => Renewal::Fault(fault),
     }
 }

@@ -13,7 +13,8 @@ use super::reply::PlainResponse;
 use crate::api::ApiError;
 use crate::metrics::Metric;
 use crate::pusher::{
-    App, Call, ChannelCount, Head, Plan, PlanStep, Publish, PusherError, Shape, split_path,
+    App, Call, CallHead, ChannelCount, Plan, PlanStep, PusherError, ResponseShape, TriggeredEvent,
+    split_path,
 };
 
 /// What the JSON around an event's data takes, in bytes; a byte of the data takes up to six.
@@ -66,7 +67,11 @@ impl Worker<'_> {
     }
 
     /// The app whose secret has signed a call.
-    fn pusher_caller(&self, head: &Head<'_>, body: Option<&[u8]>) -> Result<Arc<App>, PusherError> {
+    fn pusher_caller(
+        &self,
+        head: &CallHead<'_>,
+        body: Option<&[u8]>,
+    ) -> Result<Arc<App>, PusherError> {
         let id = split_path(head.path).map_or("", |(id, _)| id);
         let Some(app) = self.settings.pusher.by_id(id) else {
             let why = "no app has this id".to_owned();
@@ -106,16 +111,16 @@ impl Worker<'_> {
         app: &Arc<App>,
         call: Call,
     ) -> Result<(), PusherError> {
-        let none = crate::pusher::Info::NONE;
+        let none = crate::pusher::RequestedInfo::NONE;
         match call {
             Call::Publish(publish) => {
-                let mut plan = Plan::new(app, Shape::Events, publish.info);
+                let mut plan = Plan::new(app, ResponseShape::Events, publish.info);
                 publish.channels.iter().for_each(|name| plan.count(name, publish.info));
                 plan.check()?;
                 self.publish_events(cx, conn, plan, vec![publish]);
             }
             Call::Batch(events) => {
-                let mut plan = Plan::new(app, Shape::Batch, none);
+                let mut plan = Plan::new(app, ResponseShape::Batch, none);
                 let channels =
                     events.iter().flat_map(|of| of.channels.iter().map(|name| (name, of.info)));
                 channels.for_each(|(name, info)| plan.count(name, info));
@@ -127,7 +132,7 @@ impl Worker<'_> {
                 self.ask_hub(
                     cx,
                     conn,
-                    Plan::new(app, Shape::Channels, info),
+                    Plan::new(app, ResponseShape::Channels, info),
                     |worker, cx, place| {
                         let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
                         worker.hub.handle_channels(now, token, &pattern);
@@ -136,37 +141,47 @@ impl Worker<'_> {
                 );
             }
             Call::Channel { name, info } => {
-                let mut plan = Plan::new(app, Shape::Channel, info);
-                plan.count(&name, crate::pusher::Info { subscriptions: true, ..info });
+                let mut plan = Plan::new(app, ResponseShape::Channel, info);
+                plan.count(&name, crate::pusher::RequestedInfo { subscriptions: true, ..info });
                 self.go_on(cx, conn, plan.next(Vec::new()));
             }
             Call::Users { name } => {
                 let channel = app.channel(&name);
-                self.ask_hub(cx, conn, Plan::new(app, Shape::Users, none), |worker, cx, place| {
-                    let options = worker.channel_options(&channel)?;
-                    let bytes_max = worker.settings.config.limits.answer_bytes_max;
-                    let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
-                    worker.hub.handle_presence(
-                        now,
-                        token,
-                        ChannelRef::new(&channel, &options),
-                        bytes_max,
-                    );
-                    Ok(())
-                });
+                self.ask_hub(
+                    cx,
+                    conn,
+                    Plan::new(app, ResponseShape::Users, none),
+                    |worker, cx, place| {
+                        let options = worker.channel_options(&channel)?;
+                        let bytes_max = worker.settings.config.limits.answer_bytes_max;
+                        let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
+                        worker.hub.handle_presence(
+                            now,
+                            token,
+                            ChannelRef::new(&channel, &options),
+                            bytes_max,
+                        );
+                        Ok(())
+                    },
+                );
             }
             Call::Terminate { user } => {
                 let user = app.user(&user);
-                self.ask_hub(cx, conn, Plan::new(app, Shape::Done, none), |worker, cx, place| {
-                    let how = DisconnectUser {
-                        code: PusherCode::Unauthorized.code().into(),
-                        reason: "the backend has terminated the user's connections".into(),
-                        ..DisconnectUser::default()
-                    };
-                    let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
-                    worker.hub.handle_disconnect_user(now, token, &user, how);
-                    Ok(())
-                });
+                self.ask_hub(
+                    cx,
+                    conn,
+                    Plan::new(app, ResponseShape::Done, none),
+                    |worker, cx, place| {
+                        let how = DisconnectUser {
+                            code: PusherCode::Unauthorized.code().into(),
+                            reason: "the backend has terminated the user's connections".into(),
+                            ..DisconnectUser::default()
+                        };
+                        let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
+                        worker.hub.handle_disconnect_user(now, token, &user, how);
+                        Ok(())
+                    },
+                );
             }
         }
         Ok(())
@@ -178,7 +193,7 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         plan: Plan,
-        events: Vec<Publish>,
+        events: Vec<TriggeredEvent>,
     ) {
         let app = Arc::clone(&plan.app);
         let call = self.open_pusher_call(conn, plan, events.len());
@@ -287,6 +302,6 @@ impl Worker<'_> {
     }
 }
 
-fn head_of<'a>(head: &http::RequestHead<'a>) -> Head<'a> {
-    Head { method: head.method.as_str(), path: head.path, query: head.query.unwrap_or("") }
+fn head_of<'a>(head: &http::RequestHead<'a>) -> CallHead<'a> {
+    CallHead { method: head.method.as_str(), path: head.path, query: head.query.unwrap_or("") }
 }

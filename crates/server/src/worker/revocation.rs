@@ -8,7 +8,7 @@ use dunlin_protocol::centrifuge::DisconnectCode;
 use super::Worker;
 use super::link::Link;
 use super::parts::{CommandPlace, Pending, TokenFacts};
-use crate::api::{ApiError, ApiErrorCode, Outcome};
+use crate::api::{ApiError, ApiErrorCode, CommandOutcome};
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
 use crate::revocation::{
@@ -61,7 +61,7 @@ impl Worker<'_> {
         // Whoever asked may have been answered with a timeout.
         let Some(Pending::Api(place)) = self.pending.take(token) else { return };
         let answer = match result {
-            Ok(()) => Ok(Outcome::Done),
+            Ok(()) => Ok(CommandOutcome::Done),
             Err(RevocationError::Full) => Err(ApiErrorCode::LimitExceeded.with_reason(
                 "client.token.revocations_max is reached; give revocations an end (expire_at), or raise it",
             )),

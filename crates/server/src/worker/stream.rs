@@ -33,7 +33,7 @@ pub(super) fn broadcast_deflater() -> Deflater {
 }
 
 /// A connection that has become a WebSocket.
-pub(super) struct Upgraded {
+pub(super) struct UpgradedConnection {
     /// The subprotocol.
     protocol: Option<&'static str>,
     /// Its client reads messages that are compressed for all.
@@ -85,7 +85,7 @@ impl Worker<'_> {
         conn: ConnId,
         request: &http::Request<'_>,
         protocols: &'static [&'static str],
-    ) -> Option<Upgraded> {
+    ) -> Option<UpgradedConnection> {
         let limits = &self.settings.config.limits;
         let deflate = self.settings.config.client.compression.then(DeflateConfig::default);
         let config = websocket::WebSocketConfig {
@@ -111,7 +111,7 @@ impl Worker<'_> {
             self.count(Metric::HttpErrors);
             return None;
         }
-        Some(Upgraded { protocol, compressed })
+        Some(UpgradedConnection { protocol, compressed })
     }
 
     /// Begins a stream over HTTP with what the request says.

@@ -15,7 +15,7 @@ use super::api::Scope;
 use super::cluster::channels;
 use super::link::Link;
 use super::parts::{CallId, CommandPlace, KeyScope};
-use crate::api::{self, ApiError, ApiErrorCode, CommandResult, Method, Outcome};
+use crate::api::{self, ApiError, ApiErrorCode, CommandOutcome, CommandResult, Method};
 use crate::tenants::{Tenant, add};
 
 /// Sessions, and channels at home here, that are looked at in one turn.
@@ -160,10 +160,12 @@ impl Worker<'_> {
         }
         let tenant = self.api_calls.tenant(place.call);
         let listed = match answer {
-            Ok(Outcome::Channels(all)) => all,
-            Ok(Outcome::Json(json)) if self.api_calls.method(place) == Some(Method::Channels) => {
+            Ok(CommandOutcome::Channels(all)) => all,
+            Ok(CommandOutcome::Json(json))
+                if self.api_calls.method(place) == Some(Method::Channels) =>
+            {
                 match channels(&json) {
-                    Some(Outcome::Channels(all)) => all,
+                    Some(CommandOutcome::Channels(all)) => all,
                     _ => return Err(ApiErrorCode::Internal.into()),
                 }
             }
@@ -177,13 +179,13 @@ impl Worker<'_> {
         });
         let own: Vec<ChannelSummary> = own.collect();
         Ok(match (tenant, self.api_calls.method(place)) {
-            (Some(tenant), Some(Method::Info)) => Outcome::Info(Info {
+            (Some(tenant), Some(Method::Info)) => CommandOutcome::Info(Info {
                 clients: tenant.figures.sum(|of| &of.connections),
                 users: tenant.figures.sum(|of| &of.users),
                 channels: own.len() as u64,
                 subscriptions: own.iter().map(|channel| channel.clients).sum(),
             }),
-            _ => Outcome::Channels(own),
+            _ => CommandOutcome::Channels(own),
         })
     }
 

@@ -66,7 +66,7 @@ const _: () = assert!(size_of::<Row>() <= 56);
 const TOPICS_MAX: usize = 10_000;
 
 /// What an entry is made of.
-pub(crate) struct Line<'a> {
+pub(crate) struct LedgerLine<'a> {
     pub(crate) at_ms: u64,
     pub(crate) connection: u32,
     pub(crate) stream: u32,
@@ -104,7 +104,7 @@ impl Ledger {
         self.rows.len() < self.rows_max
     }
 
-    pub(crate) fn push(&mut self, line: &Line<'_>) {
+    pub(crate) fn push(&mut self, line: &LedgerLine<'_>) {
         if !self.has_room() {
             self.beyond += 1;
             return;
@@ -209,8 +209,8 @@ pub(crate) fn parse_uuid(text: &[u8]) -> Option<[u8; 16]> {
 mod tests {
     use super::*;
 
-    fn line(stream: u32, device_token: &[u8]) -> Line<'_> {
-        Line {
+    fn line(stream: u32, device_token: &[u8]) -> LedgerLine<'_> {
+        LedgerLine {
             at_ms: 7,
             connection: 1,
             stream,

@@ -109,7 +109,7 @@ reasons! {
 
 impl Reason {
     /// Whether the device token is at fault, so that a server which counts bad tokens counts it.
-    pub fn blames_token(self) -> bool {
+    pub(crate) fn blames_token(self) -> bool {
         matches!(
             self,
             Reason::BadDeviceToken
@@ -120,7 +120,7 @@ impl Reason {
     }
 
     /// Whether the answer carries the time since when the token is dead.
-    pub fn has_timestamp(self) -> bool {
+    pub(crate) fn has_timestamp(self) -> bool {
         self.status() == 410
     }
 }

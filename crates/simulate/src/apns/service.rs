@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::account::{Account, Certificate};
 use super::channels::{ChannelRequest, ChannelResponse};
-use super::ledger::{Line, ReplyOutcome, parse_uuid, uuid_text};
+use super::ledger::{LedgerLine, ReplyOutcome, parse_uuid, uuid_text};
 use super::request::{Fields, Target, has_unique_id};
 use super::rules::Rejection;
 use super::world::Now;
@@ -172,7 +172,7 @@ impl Service {
         } else {
             [0; 8]
         };
-        world.ledger.push(&Line {
+        world.ledger.push(&LedgerLine {
             at_ms: now.at_ms,
             connection: self.connection,
             stream: request.stream,

@@ -79,7 +79,7 @@ impl Error {
     }
 
     /// A frame of a wrong length.
-    pub const fn frame_size(reason: &'static str) -> Error {
+    pub(crate) const fn frame_size(reason: &'static str) -> Error {
         Error { code: ErrorCode::FRAME_SIZE_ERROR, reason }
     }
 

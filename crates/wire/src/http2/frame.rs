@@ -252,7 +252,7 @@ pub fn encode_data(out: &mut Vec<u8>, stream: u32, data: &[u8], end_stream: bool
 
 /// Appends the header of a DATA frame whose `length` bytes the caller writes behind it.
 #[inline]
-pub fn encode_data_header(out: &mut Vec<u8>, stream: u32, length: usize, end_stream: bool) {
+pub(crate) fn encode_data_header(out: &mut Vec<u8>, stream: u32, length: usize, end_stream: bool) {
     encode_header(out, length, DATA, if end_stream { END_STREAM } else { 0 }, stream);
 }
 

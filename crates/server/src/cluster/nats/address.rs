@@ -8,13 +8,14 @@ use dunlin_engine::Server;
 use dunlin_engine::nats::{NatsConfig, ServerInfo, TlsMode, greeting, refusal_of_text};
 use dunlin_net::Tls;
 use dunlin_wire::nats::{Limits, Operation, encode_connect, parse};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::link::{NatsLink, refusal};
 use super::{condition_of, refused};
+use crate::cluster::address::ByteStream;
 use crate::cluster::condition::Condition;
 use crate::cluster::inbox::Inbox;
 use crate::cluster::store::StoreError;
@@ -24,14 +25,9 @@ use crate::engine_servers::{nats_config, tls_of};
 /// Bytes that a server may greet with.
 const GREETING_BYTES_MAX: usize = 64 << 10;
 
-/// A connection, by TLS or not.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
 /// The servers of an engine.
 #[derive(Clone)]
-pub(in crate::cluster) struct Address {
+pub(in crate::cluster) struct NatsAddress {
     pub(super) engine: Arc<Engine>,
     config: Arc<NatsConfig>,
     tls: Option<Tls>,
@@ -39,11 +35,16 @@ pub(in crate::cluster) struct Address {
     pub(in crate::cluster) prefix: Arc<str>,
 }
 
-impl Address {
-    pub(in crate::cluster) fn new(engine: &Arc<Engine>) -> Address {
+impl NatsAddress {
+    pub(in crate::cluster) fn new(engine: &Arc<Engine>) -> NatsAddress {
         let config = NatsConfig { name: "dunlin-cluster".to_owned(), ..nats_config(engine) };
         let prefix = format!("{}.cluster", engine.prefix).into();
-        Address { engine: Arc::clone(engine), config: config.into(), tls: tls_of(engine), prefix }
+        NatsAddress {
+            engine: Arc::clone(engine),
+            config: config.into(),
+            tls: tls_of(engine),
+            prefix,
+        }
     }
 
     /// The stream of JetStream that keeps what the nodes know of each other.
@@ -96,7 +97,7 @@ impl Address {
         let stream = TcpStream::connect((server.host.as_str(), server.port)).await;
         let stream = stream.map_err(|error| StoreError::Closed(error.to_string().into()))?;
         let _ = stream.set_nodelay(true);
-        let mut stream: Box<dyn Stream> = match config.tls {
+        let mut stream: Box<dyn ByteStream> = match config.tls {
             TlsMode::HandshakeFirst => self.secured(server, stream).await?,
             _ => Box::new(stream),
         };
@@ -131,8 +132,8 @@ impl Address {
     async fn secured(
         &self,
         server: &Server,
-        stream: impl Stream + 'static,
-    ) -> Result<Box<dyn Stream>, StoreError> {
+        stream: impl ByteStream + 'static,
+    ) -> Result<Box<dyn ByteStream>, StoreError> {
         let failed =
             |error: &dyn std::fmt::Display| refused(Condition::TlsFailed, &error.to_string());
         let Some(tls) = &self.tls else {
@@ -152,7 +153,7 @@ impl Address {
 }
 
 /// What a server says first. Nothing behind it is read: where TLS begins, that comes from anybody.
-async fn read_info(stream: &mut dyn Stream) -> Result<ServerInfo, StoreError> {
+async fn read_info(stream: &mut dyn ByteStream) -> Result<ServerInfo, StoreError> {
     let closed = |why: String| StoreError::Closed(why.into());
     let mut bytes = Vec::new();
     while bytes.last() != Some(&b'\n') {

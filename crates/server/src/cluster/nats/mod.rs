@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-pub(super) use address::Address;
+pub(super) use address::NatsAddress;
 use lease::LeaseTable;
 use stream::RecordStream;
 
@@ -68,7 +68,7 @@ struct Inner {
 
 impl NatsStore {
     pub(super) async fn open(
-        address: &Address,
+        address: &NatsAddress,
         uid: Arc<str>,
         messages: Inbox,
     ) -> Result<NatsStore, StoreError> {

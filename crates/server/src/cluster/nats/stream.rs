@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use dunlin_engine::nats::refusal_of_code;
+use dunlin_engine::nats::JetStreamError;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -17,12 +17,7 @@ use super::{condition_of, refused};
 use crate::cluster::condition::Condition;
 use crate::cluster::store::StoreError;
 
-/// The record's last message is another than was expected. Later servers have a code for where they do not say which.
-const WRONG_LAST_SEQUENCE: [u32; 2] = [10_071, 10_164];
 const NO_MESSAGE: u32 = 10_037;
-const NO_STREAM: u32 = 10_059;
-/// There is a stream of the name, and it is another.
-const STREAM_DIFFERS: u32 = 10_058;
 const SEQUENCE_NOT_FOUND: u32 = 10_043;
 const DELETE_FAILED: u32 = 10_057;
 /// Requests that are out at once: servers drop all that wait for JetStream when they are too many.
@@ -59,19 +54,11 @@ impl Record {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Response {
-    error: Option<ErrorBody>,
+    error: Option<JetStreamError>,
     seq: u64,
     name: String,
     num_pending: u64,
     message: Option<StoredMessage>,
-}
-
-#[derive(Deserialize)]
-struct ErrorBody {
-    #[serde(default)]
-    err_code: u32,
-    #[serde(default)]
-    description: String,
 }
 
 #[derive(Deserialize)]
@@ -83,12 +70,10 @@ struct StoredMessage {
     time: String,
 }
 
-impl ErrorBody {
-    fn error(&self) -> StoreError {
-        match self.err_code {
-            NO_STREAM => stream_gone(),
-            code => refused(condition_of(refusal_of_code(code).name), &self.description),
-        }
+fn store_error(error: &JetStreamError) -> StoreError {
+    match error.is_stream_not_found() {
+        true => stream_gone(),
+        false => refused(condition_of(error.reason().name), &error.description),
     }
 }
 
@@ -127,8 +112,8 @@ impl RecordStream {
             }
             match response(&answer)?.error {
                 None => return Ok(()),
-                Some(error) if verb == "CREATE" && error.err_code == STREAM_DIFFERS => {}
-                Some(error) => return Err(error.error()),
+                Some(error) if verb == "CREATE" && error.is_stream_name_in_use() => {}
+                Some(error) => return Err(store_error(&error)),
             }
         }
         Ok(())
@@ -298,7 +283,7 @@ fn response(answer: &NatsReply) -> Result<Response, StoreError> {
 fn expected(answer: &NatsReply) -> Result<Response, StoreError> {
     let response = response(answer)?;
     match &response.error {
-        Some(error) => Err(error.error()),
+        Some(error) => Err(store_error(error)),
         None => Ok(response),
     }
 }
@@ -306,8 +291,8 @@ fn expected(answer: &NatsReply) -> Result<Response, StoreError> {
 fn written(answer: &NatsReply) -> Result<Option<u64>, StoreError> {
     let response = response(answer)?;
     match &response.error {
-        Some(error) if WRONG_LAST_SEQUENCE.contains(&error.err_code) => Ok(None),
-        Some(error) => Err(error.error()),
+        Some(error) if error.is_wrong_last_sequence() => Ok(None),
+        Some(error) => Err(store_error(error)),
         None => Ok(Some(response.seq)),
     }
 }
@@ -315,8 +300,8 @@ fn written(answer: &NatsReply) -> Result<Option<u64>, StoreError> {
 fn record(answer: &NatsReply) -> Result<Option<Record>, StoreError> {
     let response = response(answer)?;
     match (response.error, response.message) {
-        (Some(ErrorBody { err_code: NO_MESSAGE, .. }), _) | (None, None) => Ok(None),
-        (Some(error), _) => Err(error.error()),
+        (Some(JetStreamError { err_code: NO_MESSAGE, .. }), _) | (None, None) => Ok(None),
+        (Some(error), _) => Err(store_error(&error)),
         (None, Some(StoredMessage { subject, seq, data, time })) => {
             let time = time.parse::<jiff::Timestamp>().map_or(0, |time| time.as_millisecond());
             let payload = BASE64_STANDARD.decode(data).unwrap_or_default().into();
@@ -334,7 +319,7 @@ fn removed(answer: &NatsReply) -> Result<bool, StoreError> {
         }
         _ => false,
     };
-    if is_gone { Ok(false) } else { Err(error.error()) }
+    if is_gone { Ok(false) } else { Err(store_error(&error)) }
 }
 
 /// Number, time in milliseconds and how many follow, of a message that a reader was delivered. Of a server with domains two words stand

@@ -13,7 +13,7 @@ use crate::cluster::message::StoredMember;
 
 struct Nats {
     child: Child,
-    address: Address,
+    address: NatsAddress,
     _directory: tempfile::TempDir,
 }
 
@@ -41,7 +41,7 @@ impl Nats {
         std::thread::spawn(move || said.for_each(drop));
         let engine =
             Engine { kind: EngineKind::Nats, addresses: [at.unwrap()].into(), ..Engine::default() };
-        Nats { child, address: Address::new(&Arc::new(engine)), _directory: directory }
+        Nats { child, address: NatsAddress::new(&Arc::new(engine)), _directory: directory }
     }
 
     /// A connection of the process `uid`.

@@ -6,34 +6,29 @@ use std::time::Duration;
 
 use dunlin_config::{Engine, EngineLayout, EngineTopology, Secret};
 use dunlin_net::Tls;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::link::{Commands, RedisLink, RedisReply};
 use super::refused;
+use crate::cluster::address::ByteStream;
 use crate::cluster::inbox::Inbox;
 use crate::cluster::store::StoreError;
 
 /// How long a Redis Cluster may send this node from one of its nodes to the next.
 const REDIRECTIONS_MAX: usize = 4;
 
-/// A connection, by TLS or not.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
 /// The servers of an engine.
 #[derive(Clone)]
-pub(in crate::cluster) struct Address {
+pub(in crate::cluster) struct RedisAddress {
     engine: Arc<Engine>,
     tls: Result<Option<Tls>, Arc<str>>,
     /// What the names of all keys and channels of the cluster begin with.
     pub(in crate::cluster) prefix: Arc<str>,
 }
 
-impl Address {
+impl RedisAddress {
     /// What the keys begin with in which nodes of Centrifugo have their presence, if they share this engine and it is all at
     /// one server.
     pub(super) fn foreign_presence(&self) -> Option<&str> {
@@ -45,7 +40,7 @@ impl Address {
         (is_one && self.engine.layout == EngineLayout::Centrifugo).then_some(&*self.engine.prefix)
     }
 
-    pub(in crate::cluster) fn new(engine: &Arc<Engine>) -> Address {
+    pub(in crate::cluster) fn new(engine: &Arc<Engine>) -> RedisAddress {
         let tls = match (engine.tls, &engine.ca) {
             (false, _) => Ok(None),
             (true, None) => Tls::system().map(Some),
@@ -62,7 +57,7 @@ impl Address {
             _ => format!("{base}:cluster"),
         };
         let tls = tls.map_err(|error| error.to_string().into());
-        Address { engine: Arc::clone(engine), tls, prefix: prefix.into() }
+        RedisAddress { engine: Arc::clone(engine), tls, prefix: prefix.into() }
     }
 
     /// Opens a connection to the server that takes writes. What subscribed channels are sent goes to `messages`.
@@ -152,7 +147,7 @@ impl Address {
         opened.await.map_err(|_| late())?
     }
 
-    async fn connect(&self, server: &str) -> io::Result<Box<dyn Stream>> {
+    async fn connect(&self, server: &str) -> io::Result<Box<dyn ByteStream>> {
         let tls = self.tls.as_ref().map_err(|error| io::Error::other(error.to_string()))?;
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;

@@ -32,7 +32,7 @@ mod user_counts;
 
 use std::sync::Arc;
 
-pub(super) use address::Address;
+pub(super) use address::RedisAddress;
 use link::{Commands, RedisLink};
 use reads::ReadLink;
 
@@ -62,7 +62,7 @@ pub(super) struct RedisStore {
 
 impl RedisStore {
     pub(super) async fn open(
-        address: &Address,
+        address: &RedisAddress,
         uid: Arc<str>,
         messages: Inbox,
     ) -> Result<RedisStore, StoreError> {

@@ -10,8 +10,8 @@ use dunlin_net::ConnId;
 use super::call_rest::{BroadcastRest, CallRest, RestCommands};
 use super::{CommandPlace, FastMap};
 use crate::api::{
-    ApiError, ApiErrorCode, CommandResult, Method, NodeFacts, Outcome, write_batch, write_legacy,
-    write_response,
+    ApiError, ApiErrorCode, CommandOutcome, CommandResult, Method, NodeFacts, write_batch,
+    write_legacy, write_response,
 };
 use crate::budget::{BudgetKey, Rates};
 use crate::program::OnResponse;
@@ -105,7 +105,7 @@ pub(crate) struct NewCall {
     pub(crate) commands: Vec<CommandSlot>,
     /// So many begin whether or not those before them are answered; each after them waits for that.
     pub(crate) at_once: usize,
-    /// Of the response, about the request: see [`Lenient`](crate::api::Lenient).
+    /// Of the response, about the request: see [`LenientReader`](crate::api::LenientReader).
     pub(crate) warning: Option<Box<str>>,
     /// A call of the Pusher protocol's API, which is answered by this in place of its form.
     pub(crate) pusher: Option<Box<Plan>>,
@@ -441,12 +441,12 @@ impl ApiCalls {
             command.parts_missing -= 1;
         }
         *part = Some(answer.map(|outcome| match outcome {
-            Outcome::Published(published) => published,
+            CommandOutcome::Published(published) => published,
             _ => Published::default(),
         }));
         if command.parts_missing == 0 {
             let parts = std::mem::take(&mut command.parts).into_iter().flatten().collect();
-            command.answer = Some(Ok(Outcome::Broadcast(parts)));
+            command.answer = Some(Ok(CommandOutcome::Broadcast(parts)));
             self.settle(place.call);
         }
         self.settle(place.call);

@@ -20,7 +20,7 @@ pub(crate) struct BufferGate {
 
 /// A connection that bytes are held for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Holder {
+pub(crate) struct BufferHolder {
     pub(crate) conn: ConnId,
     pub(crate) bytes: usize,
     /// Its place in the table of addresses.
@@ -45,7 +45,7 @@ impl BufferGate {
 
     /// Says whose connections are to be closed, the largest first, so that no address holds more than its share, and all
     /// together three quarters of what they may.
-    pub(crate) fn evict(&mut self, mut holders: Vec<Holder>) -> Vec<ConnId> {
+    pub(crate) fn evict(&mut self, mut holders: Vec<BufferHolder>) -> Vec<ConnId> {
         let mut held: FastMap<u32, usize> = FastMap::default();
         for holder in &holders {
             *held.entry(holder.address).or_default() += holder.bytes;
@@ -104,11 +104,11 @@ fn level(mut held: Vec<usize>, total: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn holder(conn: u64, address: u32, bytes: usize) -> Holder {
-        Holder { conn: ConnId::from_u64(conn), bytes, address }
+    fn holder(conn: u64, address: u32, bytes: usize) -> BufferHolder {
+        BufferHolder { conn: ConnId::from_u64(conn), bytes, address }
     }
 
-    fn evicted(gate: &mut BufferGate, holders: &[Holder]) -> Vec<u64> {
+    fn evicted(gate: &mut BufferGate, holders: &[BufferHolder]) -> Vec<u64> {
         gate.evict(holders.to_vec()).into_iter().map(ConnId::to_u64).collect()
     }
 

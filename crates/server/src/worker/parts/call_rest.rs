@@ -3,7 +3,7 @@
 
 use dunlin_hub::NewPublication;
 
-use crate::api::{ApiError, ApiErrorCode, Batch, Legacy, Request};
+use crate::api::{ApiError, ApiErrorCode, Batch, LegacyCommand, Request};
 
 /// What is left of a call.
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub(crate) enum RestCommands {
     /// The texts of those from `first` on, one after the other, and where each ends.
     Batch { first: usize, text: Vec<u8>, ends: Vec<usize> },
     /// All of the call.
-    Legacy(Vec<Legacy>),
+    Legacy(Vec<LegacyCommand>),
 }
 
 /// What is left of a broadcast.
@@ -70,7 +70,7 @@ impl CallRest {
         let commands = match &self.commands {
             RestCommands::None => 0,
             RestCommands::Batch { text, ends, .. } => text.len() + size_of_val(&ends[..]),
-            RestCommands::Legacy(commands) => commands.iter().map(Legacy::bytes).sum(),
+            RestCommands::Legacy(commands) => commands.iter().map(LegacyCommand::bytes).sum(),
         };
         let broadcast = self.broadcast.as_ref();
         commands + broadcast.map_or(0, |of| of.names.len() + size_of_val(&of.ends[..]))

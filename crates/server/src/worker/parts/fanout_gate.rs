@@ -9,13 +9,13 @@ const RETRY_MS: u64 = 5;
 /// Where one worker stands with the [`FanoutScheduler`].
 #[derive(Debug, Default)]
 pub(crate) struct FanoutGate {
-    slot: FanoutSlot,
+    slot: SlotState,
     /// When the loop is woken for broadcasts that are held back.
     timer_ms: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum FanoutSlot {
+enum SlotState {
     /// There is nothing to broadcast.
     #[default]
     Idle,
@@ -35,26 +35,26 @@ impl FanoutGate {
         due: bool,
         now_ms: impl FnOnce() -> u64,
     ) -> Option<SlotDecision> {
-        if !due && self.slot == FanoutSlot::Idle || !scheduler.is_limited() {
+        if !due && self.slot == SlotState::Idle || !scheduler.is_limited() {
             return None;
         }
         let decision = scheduler.poll(worker, due, now_ms());
         self.slot = match decision.granted {
-            true => FanoutSlot::Granted,
-            false if due => FanoutSlot::Waiting,
-            false => FanoutSlot::Idle,
+            true => SlotState::Granted,
+            false if due => SlotState::Waiting,
+            false => SlotState::Idle,
         };
         Some(decision)
     }
 
     /// The worker has a slot, which it gives up once nothing is due.
     pub(crate) fn is_granted(&self) -> bool {
-        self.slot == FanoutSlot::Granted
+        self.slot == SlotState::Granted
     }
 
     /// The worker may sleep although something is due.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.slot == FanoutSlot::Waiting
+        self.slot == SlotState::Waiting
     }
 
     /// How long until the next turn has to come: for a broadcast held back by its rate until `flush_ms`, or for a full

@@ -38,7 +38,7 @@ pub(super) use self::affected_counter::AffectedCounter;
 pub(super) use self::api_calls::{ApiCalls, CallForm, CallId, CommandSlot, KeyScope, NewCall};
 pub(super) use self::backlogs::{Backlogs, Frames, ONCE_ANSWERED};
 pub(super) use self::budgets::Budgets;
-pub(super) use self::buffer_gate::{BufferGate, Holder};
+pub(super) use self::buffer_gate::{BufferGate, BufferHolder};
 pub(super) use self::call_rest::{BroadcastRest, RestCommands};
 pub(super) use self::clock::Clock;
 pub(super) use self::connects::{Connected, Connects, NewConnect};

@@ -36,7 +36,7 @@ fn place(call: CallId, at: u32) -> CommandPlace {
 fn published(offset: u64) -> CommandResult {
     let mut published = Published::default();
     published.position.offset = offset;
-    Ok(Outcome::Published(published))
+    Ok(CommandOutcome::Published(published))
 }
 
 fn response(answered: Option<AnsweredCall>) -> (ConnId, u16, String) {
