@@ -22,8 +22,9 @@ impl Handler for Clients {
         self.fail(error);
         cx.stop();
     }
-    fn on_protocol_error(&mut self, _: &mut Context<()>, _: ConnId, error: &ProtocolError) {
+    fn on_protocol_error(&mut self, cx: &mut Context<()>, _: ConnId, error: &ProtocolError) {
         self.fail(error);
+        cx.stop();
     }
     fn on_close(&mut self, cx: &mut Context<()>, _: ConnId, _: (), why: CloseReason) {
         println!("{why}");
