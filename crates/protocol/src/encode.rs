@@ -48,6 +48,11 @@ impl FrameEncoder {
         FrameEncoder { codec: Own(codec), ..self }
     }
 
+    /// The codec of the program's own protocol, if it has one.
+    pub fn codec(&self) -> Option<&Rc<dyn Codec>> {
+        self.codec.0.as_ref()
+    }
+
     /// Appends the reply to command `id`.
     ///
     /// The unidirectional encodings have no replies: nothing is appended.

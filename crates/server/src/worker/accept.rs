@@ -7,6 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::Worker;
 use super::link::{Link, Peer};
+use super::parts::Handshake;
 use super::reply::PlainResponse;
 use super::timer::Timer;
 use crate::admission::{Admission, counted_as};
@@ -37,7 +38,7 @@ impl Worker<'_> {
         link: &mut Link,
     ) -> Admit {
         self.take_accept(cx);
-        if cx.stats().connections >= self.connections_max {
+        if !self.accept_limits.has_room(cx.stats().connections) {
             self.count(Metric::RefusedDescriptors);
             return Admit::Refuse;
         }
@@ -113,8 +114,8 @@ impl Worker<'_> {
 
     /// Takes one from the accept rate. If it was the last, those after it wait in the backlogs for a while.
     fn take_accept(&mut self, cx: &mut Context<Link>) {
-        let rate_per_s = self.settings.config.limits.accepts_per_s_max;
-        let Some(pause_ms) = self.accepts.handle_accept(cx.now_ms(), rate_per_s) else { return };
+        let limits = &self.settings.config.limits;
+        let Some(pause_ms) = self.accept_limits.handle_accept(cx.now_ms(), limits) else { return };
         self.count(Metric::RefusedRate);
         let listeners: Vec<ListenerId> = cx.listeners().collect();
         listeners.into_iter().for_each(|listener| cx.pause_accept(listener));
@@ -123,8 +124,8 @@ impl Worker<'_> {
 
     /// Accepts on every listener once the rate allows it.
     pub(super) fn accept_again(&mut self, cx: &mut Context<Link>) {
-        let rate_per_s = self.settings.config.limits.accepts_per_s_max;
-        if let Some(wait_ms) = self.accepts.handle_timer(cx.now_ms(), rate_per_s) {
+        let limits = &self.settings.config.limits;
+        if let Some(wait_ms) = self.accept_limits.handle_accept_timer(cx.now_ms(), limits) {
             cx.run_after(wait_ms, Timer::Accept as u64);
             return;
         }
@@ -136,14 +137,13 @@ impl Worker<'_> {
     /// after it wait in the backlogs.
     fn take_handshake(&mut self, cx: &mut Context<Link>, peer: IpAddr, is_proxy: bool) -> bool {
         let limits = &self.settings.config.limits;
-        let address = counted_as(peer, limits.ipv6_prefix_bits);
-        let rate_per_s = if is_proxy { 0 } else { limits.handshakes_per_address_per_s_max };
-        if !self.handshake_rates.take(address, cx.now_ms(), rate_per_s) {
+        let address = (!is_proxy).then(|| counted_as(peer, limits.ipv6_prefix_bits));
+        let handshake = self.accept_limits.handle_handshake(cx.now_ms(), address, limits);
+        let Handshake::Begins { pause_ms } = handshake else {
             self.count(Metric::HandshakesRefused);
             return false;
-        }
-        let rate_per_s = limits.handshakes_per_s_max;
-        if let Some(pause_ms) = self.handshakes.handle_accept(cx.now_ms(), rate_per_s) {
+        };
+        if let Some(pause_ms) = pause_ms {
             self.count(Metric::HandshakesPaused);
             for listener in self.tls_listeners(cx) {
                 cx.pause_accept(listener);
@@ -155,8 +155,8 @@ impl Worker<'_> {
 
     /// Accepts on listeners with TLS once the rate of handshakes allows it.
     pub(super) fn shake_hands_again(&mut self, cx: &mut Context<Link>) {
-        let rate_per_s = self.settings.config.limits.handshakes_per_s_max;
-        if let Some(wait_ms) = self.handshakes.handle_timer(cx.now_ms(), rate_per_s) {
+        let limits = &self.settings.config.limits;
+        if let Some(wait_ms) = self.accept_limits.handle_handshake_timer(cx.now_ms(), limits) {
             cx.run_after(wait_ms, Timer::Handshake as u64);
             return;
         }
@@ -190,7 +190,7 @@ impl Worker<'_> {
     pub(super) fn bound_unauthenticated(&self, cx: &mut Context<Link>) {
         let share = self.settings.config.limits.unauthenticated_max as usize;
         let share = share.div_ceil(self.state.workers());
-        cx.set_unauthenticated_max(Some(share.min(self.connections_max / 2)));
+        cx.set_unauthenticated_max(Some(self.accept_limits.unauthenticated_max(share)));
     }
 }
 

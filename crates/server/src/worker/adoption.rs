@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use dunlin_config::{Config, OnFailure, TENANT_BYTES_MAX};
 use dunlin_hub::tenant::MARK;
-use dunlin_hub::{HubConfig, SessionId, SubscriberRights, Withdrawal};
+use dunlin_hub::{HubConfig, SessionId, SubscriberRights};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::Worker;
 use super::link::{Link, Role};
-use super::permission::{Permission, Subject, granted_in, is_expressed, permits, permits_by_keys};
+use super::parts::SettingsEffect;
+use super::permission::{Permission, Subject, is_expressed, permits, permits_by_keys};
 use crate::auth::Allow;
 use crate::bus_message::BusMessage;
 use crate::crash;
@@ -32,7 +33,7 @@ impl Worker<'_> {
     /// Switches to the newest snapshot, if there is one.
     pub(super) fn adopt_newest(&mut self, cx: &mut Context<Link>) {
         let generation = self.state.generation();
-        if generation == self.generation {
+        if generation == self.settings.generation() {
             return;
         }
         crash::reach("adopt");
@@ -41,7 +42,7 @@ impl Worker<'_> {
             tracing::warn!(worker = self.index, revision = newest.revision, reason, "not switched");
             self.state.reject(self.index, generation, reason);
         }
-        self.generation = generation;
+        self.settings.handle_generation(generation);
         self.state.loop_stats[self.index].runs(self.settings.revision);
         let is_awaited = self.state.rollout.adopted(self.index, generation);
         crash::reach("adopted");
@@ -73,7 +74,7 @@ impl Worker<'_> {
         if crash::is_refused(self.index, &newest.config) {
             return Err("refused by a test".into());
         }
-        let (before, state) = (Arc::clone(&self.settings), Arc::clone(&self.state));
+        let (before, state) = (self.settings.snapshot(), Arc::clone(&self.state));
         let (old, new) = (&before.config, &newest.config);
         let switched = self.switch_node(old, new).and_then(|()| {
             self.listeners.switch(cx, &state, (&before, newest), self.drain.is_some())
@@ -83,54 +84,48 @@ impl Worker<'_> {
             let _ = self.hub.set_node(state.node_number(old));
             return Err(reason);
         }
-        self.settings = Arc::clone(newest);
-        if old.server.pin_workers != new.server.pin_workers {
-            let core = new.server.pin_workers.then_some(self.index);
-            if let Err(error) = dunlin_net::pin(core) {
-                // It runs as well elsewhere, and what is open by now cannot be taken back any more.
-                tracing::warn!(worker = self.index, %error, "server.pin_workers has no effect");
-            }
-        }
+        let (_, effects) = self.settings.switch(newest);
         cx.set_coalesce_ms(u64::from(new.server.coalesce_ms));
-        if old.limits != new.limits {
-            self.hub.set_limits(&hub_config(self.index, 0, &state, newest));
-            self.endpoint.set_ring_slots(new.limits.bus_slots as usize);
-            self.bound_unauthenticated(cx);
-            self.bound_buffers(cx);
-        }
         self.apply_user_bound(&before);
         self.apply_pacing(Some(&before));
         self.apply_hooks();
-        if old.cluster != new.cluster {
-            self.apply_cluster();
-        }
-        if old.proxies != new.proxies || before.looks_at_meta != newest.looks_at_meta {
-            self.apply_proxies();
-        }
-        self.apply_upstreams(old);
-        self.apply_engines(cx, Some(&before));
-        if old.client.token != new.client.token || before.withdraws_anonymous(newest) {
-            self.close_revoked(cx);
-        }
-        if !Arc::ptr_eq(&before.pusher, &newest.pusher) {
-            self.end_pusher_apps(cx);
-        }
-        if !Arc::ptr_eq(&before.tenants, &newest.tenants) {
-            self.end_tenants(cx);
-        }
-        if !Arc::ptr_eq(&before.subscription_verifier, &newest.subscription_verifier)
-            || !Arc::ptr_eq(&before.tenants, &newest.tenants)
-        {
-            let places = self.grants.without_key(|channel, key| match newest.tenants.of(channel) {
-                Some(tenant) => tenant.verifier.keeps(key),
-                None => newest.subscription_verifier.keeps(key),
-            });
-            self.invalidate_subscriptions(cx, places, "the key of its token was revoked");
-        }
-        if before.withdraws_permissions(newest) {
-            self.withdrawal = Some(Withdrawal::default());
-        }
+        effects.for_each(|effect| self.apply_effect(cx, effect));
         Ok(())
+    }
+
+    /// Does what the switch to the snapshot that runs now asks for.
+    fn apply_effect(&mut self, cx: &mut Context<Link>, effect: SettingsEffect) {
+        match effect {
+            SettingsEffect::Pinning => {
+                let core = self.settings.config.server.pin_workers.then_some(self.index);
+                if let Err(error) = dunlin_net::pin(core) {
+                    // It runs as well elsewhere, and what is open by now cannot be taken back any more.
+                    tracing::warn!(worker = self.index, %error, "server.pin_workers has no effect");
+                }
+            }
+            SettingsEffect::Limits => {
+                self.hub.set_limits(&hub_config(self.index, 0, &self.state, &self.settings));
+                self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
+                self.bound_unauthenticated(cx);
+                self.bound_buffers(cx);
+            }
+            SettingsEffect::Cluster => self.apply_cluster(),
+            SettingsEffect::Proxies => self.apply_proxies(),
+            SettingsEffect::Upstreams => self.apply_upstreams(),
+            SettingsEffect::Engines => self.apply_engines(cx),
+            SettingsEffect::ConnectionTokens => self.close_revoked(cx),
+            SettingsEffect::PusherApps => self.end_pusher_apps(cx),
+            SettingsEffect::Tenants => self.end_tenants(cx),
+            SettingsEffect::SubscriptionTokens => {
+                let settings = self.settings.snapshot();
+                let places = self.grants.without_key(|channel, key| {
+                    let tenant = settings.tenants.of(channel);
+                    tenant.map_or(&settings.subscription_verifier, |of| &of.verifier).keeps(key)
+                });
+                self.invalidate_subscriptions(cx, places, "the key of its token was revoked");
+            }
+            SettingsEffect::Permissions => self.sweeps.begin_withdrawal(),
+        }
     }
 
     /// Names sessions by another number from now on; those that are open keep their ids.
@@ -146,10 +141,12 @@ impl Worker<'_> {
 
     /// Goes on with ending what clients may not have any more: subscriptions, and notices of joins and leaves.
     pub(super) fn continue_withdrawal(&mut self, cx: &mut Context<Link>) {
-        let Some(withdrawal) = &mut self.withdrawal else { return };
-        let settings = Arc::clone(&self.settings);
+        if !self.sweeps.is_withdrawing() {
+            return;
+        }
+        let settings = self.settings.snapshot();
         let (forwarded, grants) = (&self.forwarded, &self.grants);
-        let (capabilities, regexes) = (&self.capabilities, &self.regexes);
+        let capabilities = &self.capabilities;
         let permitted = |channel: &str, user: &str, session: SessionId, tag: u64| {
             let namespace = settings.namespace(channel);
             let may = |subscribed, permission| {
@@ -175,24 +172,23 @@ impl Worker<'_> {
                 join_leave: may(true, Permission::Presence),
                 // A new token may have taken the capability away, when the rules let it go on.
                 grant: !grants.is_by_capability(session, channel)
-                    || capabilities.get(&session).is_some_and(|of| {
-                        let allowed = granted_in(&settings, of, channel, regexes);
-                        allowed.contains(Allow::SUBSCRIBE)
-                    }),
+                    || capabilities
+                        .of_session(&settings, session, channel)
+                        .contains(Allow::SUBSCRIBE),
             }
         };
         let (now, reason) =
             (self.clock.set(cx.now_ms()), "the permission to subscribe was withdrawn");
-        if self.hub.withdraw(now, withdrawal, WITHDRAWAL_STEPS, reason, permitted) {
-            self.withdrawal = None;
-        }
+        self.sweeps.continue_withdrawal(|withdrawal| {
+            self.hub.withdraw(now, withdrawal, WITHDRAWAL_STEPS, reason, permitted)
+        });
         self.drain_events(cx);
     }
 
     /// Ends the sessions that were accepted with a key that is not valid any more, and those without a token where one
     /// is required now. They may come back with a new token.
     fn close_revoked(&mut self, cx: &mut Context<Link>) {
-        let settings = Arc::clone(&self.settings);
+        let settings = self.settings.snapshot();
         let verifier = &settings.verifier;
         let anonymous_stay = settings.config.client.anonymous;
         self.end_polls(cx, |user, key| {

@@ -14,7 +14,7 @@ use dunlin_pipeline::{
 use dunlin_webhooks::{Failure, Pools, Selection, Upstream};
 
 use super::link::Link;
-use super::parts::{FastMap, ForwardedData, ForwardedFields};
+use super::parts::{Decisions, FastMap, ForwardedData, ForwardedFields};
 use crate::log_gate::LogGate;
 use crate::proxy::{Event, ProxiesStats, ProxyError, ProxyMetric, ProxyReply, ProxyStats};
 use crate::webhooks_state::UpstreamsState;
@@ -33,6 +33,9 @@ pub(super) type BackendResult = Result<ProxyReply, ProxyError>;
 /// The backends of one worker.
 pub(super) struct Backends {
     pub(super) client: Client<BackendResults>,
+    /// Those of the client that are open.
+    pub(super) connections: usize,
+    pub(super) decisions: Decisions,
     of: BTreeMap<Arc<str>, Backend>,
     /// Requests that are under way, by their tags.
     in_flight: FastMap<u64, InFlight>,
@@ -118,6 +121,8 @@ impl Backends {
     pub(super) fn new(workers: usize) -> Backends {
         Backends {
             client: Client::new(ClientConfig::default(), BackendResults::default()),
+            connections: 0,
+            decisions: Decisions::default(),
             of: BTreeMap::new(),
             in_flight: FastMap::default(),
             workers,

@@ -176,14 +176,14 @@ impl Worker<'_> {
             self.budgets.charge(BudgetKey::session(session), &rates, work, now_ms);
             let limits = &self.settings.config.limits;
             if limits.user_budget.bytes_per_s > 0 || limits.address_budget.bytes_per_s > 0 {
-                self.answered.push((session, bytes));
+                self.budgets.put_off(session, bytes);
             }
         }
     }
 
     /// Charges the answers of this turn to users and addresses.
     pub(super) fn charge_answers(&mut self, cx: &mut Context<Link>) {
-        while let Some((session, bytes)) = self.answered.pop() {
+        while let Some((session, bytes)) = self.budgets.next_put_off() {
             let Some(view) = self.hub.session(session) else { continue };
             let conn = ConnId::from_u64(view.tag);
             let Some(peer) = cx.data(conn).map(|link| link.peer) else { continue };

@@ -35,7 +35,7 @@ impl Worker<'_> {
     pub(super) fn apply_cluster(&mut self) {
         self.hub.record_members(self.is_in_cluster());
         // Those there are by now are listed; an earlier incarnation may have had others.
-        self.members_lost = self.is_in_cluster();
+        self.sweeps.set_members_lost(self.is_in_cluster());
     }
 
     /// Tells the control thread who has come and gone since.
@@ -44,7 +44,7 @@ impl Worker<'_> {
         let mut changed = vec![first];
         changed.extend(std::iter::from_fn(|| self.hub.poll_member_event()));
         if !self.send_members(MembersReport::Changed(changed)) {
-            self.members_lost = true;
+            self.sweeps.set_members_lost(true);
         }
     }
 
@@ -53,14 +53,15 @@ impl Worker<'_> {
         self.report_members();
         let all = self.hub.members().collect();
         if !self.send_members(MembersReport::All(all)) {
-            self.members_lost = true;
+            self.sweeps.set_members_lost(true);
         }
     }
 
     /// Once a second: has the members listed again, if some were lost on the way.
     pub(super) fn look_at_members(&mut self) {
-        if self.members_lost && self.is_in_cluster() {
-            self.members_lost = !self.send_members(MembersReport::Lost);
+        if self.sweeps.has_lost_members() && self.is_in_cluster() {
+            let is_known = self.send_members(MembersReport::Lost);
+            self.sweeps.set_members_lost(!is_known);
         }
     }
 

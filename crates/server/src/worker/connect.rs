@@ -21,7 +21,7 @@ use super::parts::{Connected, Grant, GrantToken, NewConnect, Pending, SessionPar
 use super::permission::{Basis, Subject};
 use super::program::ImmediateDecision;
 use super::subscription::overridden;
-use crate::auth::{Allow, Capabilities, Identity, Subscription};
+use crate::auth::{Allow, Identity, Subscription};
 use crate::proxy::SubscribeResult;
 use crate::revocation::{TokenId, TokenRevoked};
 use crate::session_token;
@@ -237,7 +237,7 @@ impl Worker<'_> {
             false => self.token_facts(identity),
         };
         self.heartbeat.set_token(session, facts);
-        self.set_capabilities(session, &identity.capabilities);
+        self.capabilities.set(session, &identity.capabilities);
         Some(session)
     }
 
@@ -384,7 +384,7 @@ impl Worker<'_> {
         let subject = subject_of(identity);
         for (channel, options) in &identity.subscriptions {
             let Some(namespace) = self.settings.namespace(channel) else {
-                if let Some(before) = self.namespace_log.pass(cx.now_ms()) {
+                if let Some(before) = self.connects.handle_unknown_namespace(cx.now_ms()) {
                     tracing::warn!(
                         channel,
                         before,
@@ -576,15 +576,6 @@ impl Worker<'_> {
         self.schedule_first_ping(cx, session);
     }
 
-    /// What a session's connection token lets it do from now on.
-    fn set_capabilities(&mut self, session: SessionId, capabilities: &Capabilities) {
-        if capabilities.is_empty() {
-            self.capabilities.remove(&session);
-        } else {
-            self.capabilities.insert(session, capabilities.clone());
-        }
-    }
-
     /// Ends the subscriptions that rest on capabilities which the session does not have any more, or on expressions that do not
     /// let it in any more.
     pub(super) fn withdraw_grants(&mut self, cx: &mut Context<Link>, session: SessionId) {
@@ -617,7 +608,7 @@ impl Worker<'_> {
         match self.identify(token) {
             Ok(identity) if identity.user == user => {
                 self.heartbeat.set_token(session, self.token_facts(&identity));
-                self.set_capabilities(session, &identity.capabilities);
+                self.capabilities.set(session, &identity.capabilities);
                 self.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
                 self.withdraw_grants(cx, session);
                 if let Some(link) = cx.data(conn)

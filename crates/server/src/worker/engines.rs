@@ -25,7 +25,6 @@ use super::link::{Link, Role};
 use super::nats::NatsConnection;
 use crate::engine_servers::{nats_config, servers, tls_of};
 use crate::engine_stats::{EngineSample, EngineStats, EnginesStats};
-use crate::settings::Settings;
 
 /// What a connection is called in a server's `CLIENT LIST`.
 const NAME: &str = "dunlin";
@@ -43,6 +42,8 @@ pub(super) struct Engines {
     ids: u32,
     /// What they have said and the hub has not taken.
     said: VecDeque<(EngineId, EngineEvent)>,
+    /// Those that are open.
+    connections: usize,
 }
 
 /// An engine with its connections.
@@ -130,6 +131,11 @@ struct RedisConnectionsOnLoop<'a> {
 }
 
 impl Engines {
+    /// How many of their connections are open.
+    pub(super) fn connections(&self) -> usize {
+        self.connections
+    }
+
     /// Follows the settings. An engine that is another place now gets another number.
     fn update(
         &mut self,
@@ -398,18 +404,9 @@ impl Links for RedisConnectionsOnLoop<'_> {
 }
 
 impl Worker<'_> {
-    /// Brings engines and the namespaces that live in them from those of one snapshot to those of another; `None`: from none
-    /// at all.
-    pub(super) fn apply_engines(&mut self, cx: &mut Context<Link>, old: Option<&Settings>) {
-        let settings = Arc::clone(&self.settings);
-        let none = Map::default();
-        let (engines, namespaces) =
-            old.map_or((&none, None), |old| (&old.config.engines, Some(&old.engines)));
-        if *engines == settings.config.engines
-            && namespaces.map_or(settings.engines.is_empty(), |old| *old == settings.engines)
-        {
-            return;
-        }
+    /// Follows what the settings say of engines and the namespaces that live in them.
+    pub(super) fn apply_engines(&mut self, cx: &mut Context<Link>) {
+        let settings = self.settings.snapshot();
         let now = self.now(cx);
         self.engines.update(cx, now, self.index, &settings.config.engines, &self.state.engines);
         let configs: Vec<EngineConfig> = self
@@ -440,7 +437,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Engine;
         }
-        self.backend_connections += 1;
+        self.engines.connections += 1;
         let RunningEngine { machine, made, .. } = &mut self.engines.running[at];
         match machine {
             Machine::Redis(_, connections) => {
@@ -507,7 +504,7 @@ impl Worker<'_> {
     }
 
     pub(super) fn engine_closed(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        self.backend_connections -= 1;
+        self.engines.connections -= 1;
         self.engines.handle_closed(cx, conn, None);
     }
 

@@ -32,15 +32,13 @@ impl Worker<'_> {
 
     /// Says which channels are behind, whose publishers wait on all workers.
     pub(super) fn publish_pressure(&mut self) {
-        let mut behind = self.hub.channels_behind().map(|channel| &**channel).peekable();
-        if self.pressing > 0 || behind.peek().is_some() {
-            self.pressing = self.state.pressure.set(self.index, self.pressing, behind);
-        }
+        let behind = self.hub.channels_behind().map(|channel| &**channel);
+        self.gate.report_behind(&self.state.pressure, self.index, behind);
     }
 
     /// Brings the hub's rates from those of one snapshot to those of another; `None`: from none at all.
     pub(super) fn apply_pacing(&mut self, old: Option<&Settings>) {
-        let settings = Arc::clone(&self.settings);
+        let settings = self.settings.snapshot();
         let (new, now) = (&settings.config, self.clock.now());
         let quantum = NonZeroU32::new(new.limits.broadcast_quantum);
         self.hub.set_broadcast_quantum(quantum);

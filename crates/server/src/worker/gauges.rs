@@ -14,7 +14,9 @@ impl Worker<'_> {
         self.heartbeat.set_sessions(hub.sessions);
         let net = cx.stats();
         let counters = &self.state.counters[self.index];
-        counters.set(Metric::Connections, (net.connections - self.backend_connections) as u64);
+        let backends = self.backends.as_ref().map_or(0, |of| of.connections);
+        let own = backends + self.engines.connections();
+        counters.set(Metric::Connections, (net.connections - own) as u64);
         counters.set(Metric::Turns, net.turns);
         counters.set(Metric::Unauthenticated, net.unauthenticated as u64);
         counters.set(Metric::Displaced, net.displaced);

@@ -12,8 +12,6 @@ use crate::metrics::Metric;
 
 /// After this a command that waits is looked at again, whatever was heard of the key.
 const LOOK_MS: u64 = 1_000;
-/// Connections that wait. One more is asked to come again.
-const WAITERS_MAX: usize = 8_192;
 /// Of a connection that has no session yet no more is kept than a connect takes.
 const CONNECT_BYTES_MAX: usize = 20 << 10;
 
@@ -73,17 +71,16 @@ impl Worker<'_> {
         if is_new {
             link.protocol_state.postponed();
         }
-        if self.key_waiters.len() >= WAITERS_MAX || is_new && commands.len() > CONNECT_BYTES_MAX {
+        if is_new && commands.len() > CONNECT_BYTES_MAX || !self.backlogs.await_key(conn) {
             self.key_timed_out(cx, conn);
             return None;
         }
-        self.key_waiters.push(conn);
         Some(cx.now_ms() + LOOK_MS)
     }
 
     /// Has the control thread look which keys are asked for.
     pub(super) fn want_keys(&mut self) {
-        if self.key_waiters.is_empty() {
+        if !self.backlogs.awaits_keys() {
             // If its ring is full, it looks by itself, only later.
             let _ = self.endpoint.send(self.state.control_endpoint(), BusMessage::WantKeys);
         }
@@ -91,9 +88,7 @@ impl Worker<'_> {
 
     /// A key set was fetched, or could not be: who waits goes on.
     pub(super) fn keys_fetched(&mut self, cx: &mut Context<Link>) {
-        for conn in std::mem::take(&mut self.key_waiters) {
-            self.backlogs.make_ready(conn, cx.now_ms());
-        }
+        self.backlogs.handle_keys(cx.now_ms());
     }
 
     /// A connection has waited for its key for too long, or may not wait. It may come again.

@@ -65,22 +65,19 @@ mod timer;
 mod users;
 mod webhooks;
 
-use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use dunlin_bus::{Endpoint, SendError};
-use dunlin_hub::{Hub, HubConfig, Now, SessionId, Withdrawal};
+use dunlin_hub::{Hub, HubConfig, Now};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Interest, ListenerId, LoopConfig,
     ProtocolError, Ready, Sleep, TimerId, http, websocket,
 };
+use dunlin_protocol::FrameEncoder;
 use dunlin_protocol::centrifuge::Reply;
-use dunlin_protocol::{Codec, FrameEncoder};
 use dunlin_wire::backoff::Jitter;
 
 use self::adoption::hub_config;
@@ -89,21 +86,16 @@ use self::engines::Engines;
 use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
-    AcceptGate, AddressRates, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, Clock,
-    Connects, Decisions, Drain, FanoutGate, ForwardedTable, Grants, Heartbeat, LargeAnswers,
-    PeerAddresses, Pending, PendingRequests, Polls, ProxyCalls, PushCalls, PusherSessions,
-    WebhookEmitter,
+    AcceptLimits, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, CapabilityTable, Clock,
+    Connects, Drain, FanoutGate, ForwardedTable, Grants, Heartbeat, LargeAnswers, PeerAddresses,
+    Pending, PendingRequests, Polls, ProxyCalls, PushCalls, PusherSessions, RunningSettings,
+    Sweeps, WebhookEmitter,
 };
 use self::program::{INBOX, ProgramLink};
-use self::tenants::TenantSweep;
 use self::timer::Timer;
-use crate::auth::{Capabilities, Regexes};
 use crate::bus_message::BusMessage;
 use crate::clock::unix_ms;
-use crate::log_gate::LogGate;
 use crate::metrics::Metric;
-use crate::revocation::TokenId;
-use crate::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 
 /// Buffers that a flood of halves of messages leaves with each worker, of 32 KiB at most.
@@ -119,76 +111,42 @@ const TRIM_S: u64 = 10;
 pub(crate) struct Worker<'w> {
     index: usize,
     state: Arc<ServerState>,
-    /// The snapshot this worker runs.
-    settings: Arc<Settings>,
-    /// The publication it was part of.
-    generation: u64,
+    settings: RunningSettings,
     endpoint: &'w mut Endpoint<BusMessage>,
     hub: Hub,
     /// Encodes replies; the hub has its own encoder for pushes.
     encoder: FrameEncoder,
-    /// Of the program's own protocol.
-    codec: Option<Rc<dyn Codec>>,
     clock: Clock,
     jitter: Jitter,
     listeners: Listeners<'w>,
-    accepts: AcceptGate,
-    handshakes: AcceptGate,
-    handshake_rates: AddressRates,
-    /// As many as there are descriptors for.
-    connections_max: usize,
+    accept_limits: AcceptLimits,
     peers: PeerAddresses,
     buffers: BufferGate,
-    accept_log: LogGate,
-    namespace_log: LogGate,
     heartbeat: Heartbeat,
     /// What subscriptions rest on that rest on a token.
     grants: Grants,
-    /// What connection tokens let their sessions do in channels, where they say so.
-    capabilities: HashMap<SessionId, Capabilities>,
-    /// Of capabilities, compiled.
-    regexes: RefCell<Regexes>,
-    /// Connections with a token whose key is being fetched.
-    key_waiters: Vec<ConnId>,
+    capabilities: CapabilityTable,
     budgets: Budgets,
-    /// Bytes of answers that users and addresses have not been charged yet.
-    answered: Vec<(SessionId, usize)>,
     backlogs: Backlogs,
     pending: PendingRequests,
     large_answers: LargeAnswers,
     connects: Connects,
     polls: Polls,
     api_calls: ApiCalls,
-    /// Channels of this worker that are behind.
-    pressing: usize,
     push_calls: PushCalls,
     /// Sessions that speak the Pusher protocol.
     pusher: PusherSessions,
     /// Of proxies, once there are any.
     backends: Option<Box<Backends>>,
     engines: Engines,
-    /// Connections to backends and engines.
-    backend_connections: usize,
     /// What the program brings along, if it does.
     program: Option<Box<ProgramLink>>,
     proxy_calls: ProxyCalls,
     forwarded: ForwardedTable,
-    decisions: Decisions,
     emitter: WebhookEmitter,
     gate: FanoutGate,
     affected: AffectedCounter,
-    /// Under way since a permission to subscribe was withdrawn.
-    withdrawal: Option<Withdrawal>,
-    /// Under way since tenants have changed.
-    tenant_sweep: Option<TenantSweep>,
-    /// Where counting the users of the sessions goes on, if it is under way.
-    users_from: Option<u32>,
-    /// Where the figures of tenants go on.
-    shares_from: u32,
-    /// Tokens that were revoked; the sessions that came with them are looked for once a second.
-    revoked: HashSet<TokenId>,
-    /// Members came and went of which the control thread was not notified.
-    members_lost: bool,
+    sweeps: Sweeps,
     drain: Option<Drain>,
 }
 
@@ -231,65 +189,49 @@ impl<'w> Worker<'w> {
         let deflater = stream::broadcast_deflater();
         let codec = state.program.get().and_then(|program| program.codec());
         let encoder = |deflater| FrameEncoder::new(deflater).with_codec(codec.clone());
+        let connections_max = accept::connections_max(
+            settings.config.server.own_descriptor_tables && state.program.get().is_none(),
+            state.workers(),
+        );
         Ok(Self {
             index,
             hub: Hub::new(hub_config, Box::new(encoder(Some(deflater)))),
             encoder: encoder(None),
-            codec,
             clock,
             jitter: Jitter::new(seed),
             listeners: Listeners::new(boot),
-            accepts: AcceptGate::new(settings.config.limits.accepts_per_s_max, state.workers()),
-            handshakes: AcceptGate::new(
-                settings.config.limits.handshakes_per_s_max,
+            accept_limits: AcceptLimits::new(
+                &settings.config.limits,
                 state.workers(),
-            ),
-            handshake_rates: AddressRates::new(seed, state.workers()),
-            connections_max: accept::connections_max(
-                settings.config.server.own_descriptor_tables && state.program.get().is_none(),
-                state.workers(),
+                connections_max,
+                seed,
             ),
             peers: PeerAddresses::default(),
             buffers: BufferGate::default(),
-            accept_log: LogGate::default(),
-            namespace_log: LogGate::default(),
             heartbeat: Heartbeat::default(),
             grants: Grants::default(),
-            capabilities: HashMap::new(),
-            regexes: RefCell::default(),
-            key_waiters: Vec::new(),
+            capabilities: CapabilityTable::default(),
             budgets: Budgets::default(),
-            answered: Vec::new(),
             backlogs: Backlogs::default(),
             pending: PendingRequests::default(),
             large_answers: LargeAnswers::default(),
             connects: Connects::default(),
             polls: Polls::default(),
             api_calls: ApiCalls::default(),
-            pressing: 0,
             push_calls: PushCalls::default(),
             pusher: PusherSessions::new(seed),
             backends: None,
             engines: Engines::default(),
-            backend_connections: 0,
             program: None,
             proxy_calls: ProxyCalls::new(incarnation),
             forwarded: ForwardedTable::default(),
-            decisions: Decisions::default(),
             emitter: WebhookEmitter::default(),
             gate: FanoutGate::default(),
             affected: AffectedCounter::default(),
-            withdrawal: None,
-            // An incarnation before this one may have had a part in the end of some.
-            tenant_sweep: Some(TenantSweep::new()),
-            users_from: None,
-            shares_from: 0,
-            revoked: HashSet::new(),
-            members_lost: false,
+            sweeps: Sweeps::default(),
             drain: None,
-            generation,
             state: Arc::clone(state),
-            settings,
+            settings: RunningSettings::new(generation, settings),
             endpoint,
         })
     }
@@ -310,12 +252,14 @@ impl<'w> Worker<'w> {
         self.apply_pacing(None);
         self.apply_hooks();
         self.apply_proxies();
-        self.apply_engines(cx, None);
+        if !(self.settings.config.engines.is_empty() && self.settings.engines.is_empty()) {
+            self.apply_engines(cx);
+        }
         self.apply_cluster();
         // An earlier incarnation may have left it at another bound.
         self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
         state.loop_stats[index].runs(self.settings.revision);
-        if state.rollout.adopted(index, self.generation) {
+        if state.rollout.adopted(index, self.settings.generation()) {
             // The admin thread has asked the incarnation before this one.
             self.confirm_adoption();
         }
@@ -395,7 +339,7 @@ impl<'w> Worker<'w> {
         self.look_at_members();
         self.publish_gauges(cx);
         self.publish_tenant_figures();
-        self.look_at_tenant_sweep();
+        self.sweeps.handle_second();
         self.look_at_buffers(cx);
         self.budgets.sweep(cx.now_ms());
         self.state.budgets.sweep(self.index, self.state.workers(), self.state.uptime_ms());
@@ -453,7 +397,7 @@ impl Handler for Worker<'_> {
             return;
         }
         self.count(Metric::RefusedDescriptors);
-        if let Some(before) = self.accept_log.pass(cx.now_ms()) {
+        if let Some(before) = self.accept_limits.handle_failure(cx.now_ms()) {
             let worker = self.index;
             tracing::warn!(worker, before, %error, "accepting pauses; see `dunlin check`");
         }
@@ -560,8 +504,7 @@ impl Handler for Worker<'_> {
 
     fn on_close(&mut self, cx: &mut Context<Link>, conn: ConnId, link: Link, reason: CloseReason) {
         if link.role == Role::Backend {
-            self.backend_connections -= 1;
-            return self.with_backends(|client| client.on_close(cx, conn, link, reason));
+            return self.backend_closed(cx, conn, link, reason);
         }
         if link.role == Role::Engine {
             return self.engine_closed(cx, conn);
@@ -633,9 +576,7 @@ impl Handler for Worker<'_> {
             }
             return Sleep::Poll;
         }
-        let waits = self.withdrawal.is_some()
-            || self.sweeps_tenants()
-            || self.users_from.is_some()
+        let waits = self.sweeps.is_due()
             || self.hub.has_walks()
             || self.backlogs.is_ready(self.clock.now().ms)
             || self.api_calls.is_ready()
@@ -650,7 +591,7 @@ impl Handler for Worker<'_> {
             return Sleep::Poll;
         }
         // Rule 7 of the data plane: from here until `on_wake` this worker acts on no snapshot at all.
-        if self.state.rollout.try_sleep(self.index, self.generation).is_err() {
+        if self.state.rollout.try_sleep(self.index, self.settings.generation()).is_err() {
             self.endpoint.wake();
             return Sleep::Poll;
         }
@@ -660,7 +601,7 @@ impl Handler for Worker<'_> {
 
     fn on_wake(&mut self, cx: &mut Context<Link>) {
         self.endpoint.wake();
-        self.state.rollout.wake(self.index, self.generation);
+        self.state.rollout.wake(self.index, self.settings.generation());
         self.state.loop_stats[self.index].wakes();
         self.adopt_newest(cx);
     }
@@ -670,7 +611,7 @@ impl Drop for Worker<'_> {
     /// Also when a panic ends it: its connections are closed with its descriptor table, nobody else could give their
     /// places back.
     fn drop(&mut self) {
-        self.state.pressure.set(self.index, self.pressing, [].into_iter());
+        self.gate.report_behind(&self.state.pressure, self.index, [].into_iter());
         if let Some(table) = &self.settings.user_connections {
             table.forget(self.index);
         }

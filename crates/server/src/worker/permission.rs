@@ -1,6 +1,5 @@
 //! Who may do what in a channel, by the rules of its namespace.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use dunlin_config::{ChannelOptions as Rules, PRIVATE_PREFIX};
@@ -10,10 +9,9 @@ use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::Worker;
-use crate::auth::{Allow, Capabilities, Regexes};
+use crate::auth::{Allow, Capabilities};
 use crate::expression::{Expression, ExpressionInput};
 use crate::namespace::Namespace;
-use crate::settings::Settings;
 
 /// What a client needs the permission for in a channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,13 +110,12 @@ impl Worker<'_> {
 
     /// What a session's connection token lets it do in a channel.
     pub(super) fn capable(&self, session: SessionId, channel: &str) -> Allow {
-        let capabilities = self.capabilities.get(&session);
-        capabilities.map_or(Allow::NONE, |of| self.granted(of, channel))
+        self.capabilities.of_session(&self.settings, session, channel)
     }
 
     /// What these capabilities let a client do in a channel.
     pub(super) fn granted(&self, capabilities: &Capabilities, channel: &str) -> Allow {
-        granted_in(&self.settings, capabilities, channel, &self.regexes)
+        self.capabilities.granted(&self.settings, capabilities, channel)
     }
 
     /// The namespace of a channel.
@@ -256,21 +253,6 @@ impl Worker<'_> {
         asked.recoverable = false;
         asked.positioned = false;
         asked
-    }
-}
-
-/// What capabilities let a client do in a channel, or in all that a wildcard matches.
-pub(super) fn granted_in(
-    settings: &Settings,
-    capabilities: &Capabilities,
-    channel: &str,
-    regexes: &RefCell<Regexes>,
-) -> Allow {
-    let is_wildcard = channel.contains(['*', '>'])
-        && settings.namespace(channel).is_some_and(|of| of.options.wildcard);
-    match is_wildcard {
-        true => capabilities.in_wildcard(bare(channel)),
-        false => capabilities.in_channel(bare(channel), &mut regexes.borrow_mut()),
     }
 }
 

@@ -314,8 +314,8 @@ impl Worker<'_> {
     ) -> bool {
         let program = self.state.program.get();
         let path = program.and_then(|program| program.protocol.as_ref()).map(|(path, _)| path);
-        let Some(codec) = self.codec.clone().filter(|_| path.is_some_and(|of| of == request.path))
-        else {
+        let codec = self.encoder.codec().filter(|_| path.is_some_and(|of| of == request.path));
+        let Some(codec) = codec.cloned() else {
             return false;
         };
         if !self.is_same_or_allowed_origin(request) {
@@ -340,7 +340,7 @@ impl Worker<'_> {
         conn: ConnId,
         message: &[u8],
     ) {
-        let Some(codec) = &self.codec else { return };
+        let Some(codec) = self.encoder.codec() else { return };
         let mut commands = Vec::new();
         codec.decode(message, &mut commands);
         if commands.is_empty() {

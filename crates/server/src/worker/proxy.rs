@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use dunlin_config::{Config, OnFailure};
+use dunlin_config::OnFailure;
 use dunlin_hub::tenant::MARK;
 use dunlin_hub::{NewSession, Owner, PayloadFormat, SessionId};
-use dunlin_net::{ConnId, Context, Handler as _};
+use dunlin_net::{CloseReason, ConnId, Context, Handler as _};
 use dunlin_pipeline::Client;
 use dunlin_protocol::centrifuge::{
     Command, CommandError, Commands, ConnectRequest, DisconnectCode, Error, ErrorCode, Reply,
@@ -41,7 +41,7 @@ impl Worker<'_> {
             let workers = self.state.workers();
             let backends = self.backends.get_or_insert_with(|| Box::new(Backends::new(workers)));
             backends.update(self.index, config, &self.state.proxies);
-            self.decisions.clear();
+            backends.decisions.clear();
             wanted = backends.wanted();
         }
         if self.has_authorizer()
@@ -54,12 +54,9 @@ impl Worker<'_> {
     }
 
     /// Follows what the settings say of the upstreams of proxies.
-    pub(super) fn apply_upstreams(&mut self, before: &Config) {
-        let upstreams = &self.settings.config.webhooks.upstreams;
-        if let Some(backends) = &mut self.backends
-            && before.webhooks.upstreams != *upstreams
-        {
-            backends.update_upstreams(upstreams);
+    pub(super) fn apply_upstreams(&mut self) {
+        if let Some(backends) = &mut self.backends {
+            backends.update_upstreams(&self.settings.config.webhooks.upstreams);
         }
     }
 
@@ -75,8 +72,22 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Backend;
         }
-        self.backend_connections += 1;
-        self.with_backends(|client| client.on_connect(cx, conn));
+        let Some(backends) = &mut self.backends else { return };
+        backends.connections += 1;
+        backends.client.on_connect(cx, conn);
+    }
+
+    /// A connection to a backend is gone.
+    pub(super) fn backend_closed(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        link: Link,
+        reason: CloseReason,
+    ) {
+        let Some(backends) = &mut self.backends else { return };
+        backends.connections -= 1;
+        backends.client.on_close(cx, conn, link, reason);
     }
 
     /// A client's connection is gone, and with it what it has asked for.

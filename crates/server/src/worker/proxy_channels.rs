@@ -41,9 +41,9 @@ impl Worker<'_> {
             return Err(ErrorCode::AlreadySubscribed.into());
         }
         let call = self.call((conn, session, Some(id)), Event::Subscribe, proxy, channel, said);
-        if !self.decisions.is_empty()
+        if let Some(backends) = self.backends.as_ref().filter(|of| !of.decisions.is_empty())
             && let Some(key) = self.decision_key(&call, request)
-            && let Some(body) = self.decisions.get(&key, cx.now_ms())
+            && let Some(body) = backends.decisions.get(&key, cx.now_ms())
         {
             let answered = ProxyReply::Response(200, (*body).into());
             self.subscribe_decided(cx, &call, Ok(answered), false);
@@ -81,9 +81,10 @@ impl Worker<'_> {
         let ttl_ms = cache_ttl_ms(*status, body, self.clock.now().unix_ms);
         if ttl_ms > 0
             && let Some(key) = self.decision_key(call, request)
+            && let Some(backends) = &mut self.backends
         {
             let now_ms = cx.now_ms();
-            self.decisions.insert(key, body, now_ms + ttl_ms, now_ms);
+            backends.decisions.insert(key, body, now_ms + ttl_ms, now_ms);
         }
     }
 

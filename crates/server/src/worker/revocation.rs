@@ -80,7 +80,7 @@ impl Worker<'_> {
     pub(super) fn handle_revoked(&mut self, cx: &mut Context<Link>, revocation: &Revocation) {
         match &revocation.of {
             Revoked::Jti(jti) => {
-                self.revoked.insert(self.state.revocations.id_of(Some(jti), ""));
+                self.sweeps.revoke(self.state.revocations.id_of(Some(jti), ""));
             }
             Revoked::User { user, .. } | Revoked::Blocked(user) => {
                 let concerned = |session: &SessionId| {
@@ -100,10 +100,7 @@ impl Worker<'_> {
 
     /// Once a second: ends the sessions that came with a token which was revoked since.
     pub(super) fn end_revoked_tokens(&mut self, cx: &mut Context<Link>) {
-        if self.revoked.is_empty() {
-            return;
-        }
-        let revoked = std::mem::take(&mut self.revoked);
+        let Some(revoked) = self.sweeps.take_revoked() else { return };
         self.end_tokens(cx, |_, _, token| revoked.contains(&token.id));
     }
 

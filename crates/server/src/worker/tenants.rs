@@ -14,29 +14,12 @@ use super::Worker;
 use super::api::Scope;
 use super::cluster::channels;
 use super::link::Link;
-use super::parts::{CallId, CommandPlace, KeyScope};
+use super::parts::{CallId, CommandPlace, KeyScope, TenantSweep};
 use crate::api::{self, ApiError, ApiErrorCode, CommandOutcome, CommandResult, Method};
-use crate::tenants::{Tenant, add};
+use crate::tenants::{Sweep, Tenant, add};
 
 /// Sessions, and channels at home here, that are looked at in one turn.
 const STEPS: u32 = 1_024;
-
-/// The end of tenants under way on this worker.
-#[derive(Debug)]
-pub(super) struct TenantSweep {
-    /// Where it goes on among the sessions; `None`: it has seen all.
-    sessions: Option<u32>,
-    /// The same among the channels; they come once no worker has a session of those tenants.
-    channels: Option<u32>,
-    /// It is time to look whether they have.
-    is_due: bool,
-}
-
-impl TenantSweep {
-    pub(super) fn new() -> TenantSweep {
-        TenantSweep { sessions: Some(0), channels: Some(0), is_due: false }
-    }
-}
 
 impl Worker<'_> {
     /// The tenant of a user or a channel.
@@ -104,9 +87,8 @@ impl Worker<'_> {
             add(&figures.deliveries, traffic.deliveries);
             add(&figures.delivered_bytes, traffic.delivered_bytes);
         }
-        let from = self.shares_from;
-        let (shares, next) = self.hub.namespaces_page(from, STEPS);
-        self.shares_from = next.unwrap_or(0);
+        let (shares, next) = self.hub.namespaces_page(self.sweeps.shares_from(), STEPS);
+        self.sweeps.continue_shares(next);
         for share in shares {
             let Some(tenant) = tenants.of(&share.name) else { continue };
             let figures = tenant.figures.of(self.index, workers);
@@ -191,78 +173,78 @@ impl Worker<'_> {
 
     /// Tenants have changed: begins to end what is of those that are gone, and of keys that are.
     pub(super) fn end_tenants(&mut self, cx: &mut Context<Link>) {
-        let settings = Arc::clone(&self.settings);
+        let settings = self.settings.snapshot();
         self.end_polls(cx, |user, key| {
             !user.starts_with(MARK) || key.is_some_and(|key| settings.keeps_key(user, key))
         });
-        self.tenant_sweep = Some(TenantSweep::new());
+        self.sweeps.begin_tenants();
     }
 
     /// Goes on with that, a step a turn.
     pub(super) fn continue_tenant_sweep(&mut self, cx: &mut Context<Link>) {
-        if !self.sweeps_tenants() {
+        let sweep = self.sweeps.tenants();
+        if !sweep.is_due() {
             return;
         }
-        let Some(mut sweep) = self.tenant_sweep.take() else { return };
-        let settings = Arc::clone(&self.settings);
-        let own: Vec<_> = settings
+        let own: Vec<_> = self
+            .settings
             .tenants
             .sweeps
             .iter()
             .filter(|of| !of.is_forgotten_by(self.index))
             .map(Arc::clone)
             .collect();
-        if let Some(from) = sweep.sessions {
-            let (sessions, next) = self.hub.sessions_page(from, STEPS);
-            for session in sessions {
-                self.end_session_of_tenant(cx, session, |name| {
-                    own.iter().any(|of| *of.name == *name)
-                });
-            }
-            sweep.sessions = next;
-            if next.is_none() {
-                own.iter().for_each(|of| of.sessions_ended(self.index));
-            }
-            self.tenant_sweep = Some(sweep);
-            return;
+        let next = match sweep {
+            TenantSweep::Sessions(from) => self.end_tenant_sessions(cx, &own, from),
+            TenantSweep::Channels(from) => self.forget_tenant_channels(cx, &own, from),
+            idle => idle,
+        };
+        self.sweeps.set_tenants(next);
+    }
+
+    fn end_tenant_sessions(
+        &mut self,
+        cx: &mut Context<Link>,
+        own: &[Arc<Sweep>],
+        from: u32,
+    ) -> TenantSweep {
+        let (sessions, next) = self.hub.sessions_page(from, STEPS);
+        for session in sessions {
+            self.end_session_of_tenant(cx, session, |name| own.iter().any(|of| *of.name == *name));
         }
+        if let Some(next) = next {
+            return TenantSweep::Sessions(next);
+        }
+        own.iter().for_each(|of| of.sessions_ended(self.index));
+        TenantSweep::Waiting
+    }
+
+    fn forget_tenant_channels(
+        &mut self,
+        cx: &mut Context<Link>,
+        own: &[Arc<Sweep>],
+        from: u32,
+    ) -> TenantSweep {
         let workers = self.state.workers();
         if own.iter().any(|of| !of.has_no_sessions(workers)) {
-            sweep.is_due = false;
-            self.tenant_sweep = Some(sweep);
-            return;
+            return TenantSweep::Waiting;
         }
-        let has_keys =
-            own.iter().any(|of| !self.hub.forget_keys(&tenant::qualify(&of.name, ""), STEPS));
-        if has_keys {
-            self.tenant_sweep = Some(sweep);
-            return;
+        if own.iter().any(|of| !self.hub.forget_keys(&tenant::qualify(&of.name, ""), STEPS)) {
+            return TenantSweep::Channels(from);
         }
-        if let Some(from) = sweep.channels.filter(|_| !own.is_empty()) {
+        if !own.is_empty() {
             let now = self.now(cx);
-            sweep.channels = self.hub.forget_channels(now, from, STEPS, |channel| {
+            let next = self.hub.forget_channels(now, from, STEPS, |channel| {
                 let tenant = tenant::split(channel).0;
                 tenant.is_some_and(|tenant| own.iter().any(|of| *of.name == *tenant))
             });
             self.drain_events(cx);
-            if sweep.channels.is_some() {
-                self.tenant_sweep = Some(sweep);
-                return;
+            if let Some(next) = next {
+                return TenantSweep::Channels(next);
             }
         }
         own.iter().for_each(|of| of.channels_forgotten(self.index, workers));
-    }
-
-    /// Whether there is a step to be made now.
-    pub(super) fn sweeps_tenants(&self) -> bool {
-        self.tenant_sweep.as_ref().is_some_and(|sweep| sweep.sessions.is_some() || sweep.is_due)
-    }
-
-    /// Once a second: what was on its way between workers when their sessions ended has come.
-    pub(super) fn look_at_tenant_sweep(&mut self) {
-        if let Some(sweep) = &mut self.tenant_sweep {
-            sweep.is_due = true;
-        }
+        TenantSweep::Done
     }
 
     fn end_session_of_tenant(

@@ -45,7 +45,7 @@ impl Worker<'_> {
         self.connects.forget(session);
         self.heartbeat.set_token(session, None);
         self.grants.forget(session);
-        self.capabilities.remove(&session);
+        self.capabilities.forget(session);
         self.pusher.end(session);
         self.polls.take(session);
         let now = self.now(cx);
@@ -71,19 +71,19 @@ impl Worker<'_> {
     pub(super) fn apply_user_bound(&mut self, before: &Settings) {
         let table = |of: &Settings| of.user_connections.as_ref().map(Arc::as_ptr);
         if table(before) != table(&self.settings) {
-            self.users_from = self.settings.user_connections.is_some().then_some(0);
+            self.sweeps.begin_users(self.settings.user_connections.is_some());
         }
     }
 
     /// Goes on with that, a step a turn.
     pub(super) fn continue_counting_users(&mut self) {
-        let Some(from) = self.users_from else { return };
+        let Some(from) = self.sweeps.users_from() else { return };
         let (sessions, next) = self.hub.sessions_page(from, STEPS);
         for session in sessions {
             let user = self.hub.session(session).map(|view| view.user.to_owned());
             user.iter().for_each(|user| self.user_changed(user));
         }
-        self.users_from = next;
+        self.sweeps.continue_users(next);
     }
 
     /// On all nodes together a user has more connections than he may: ends the one that came to this worker last.

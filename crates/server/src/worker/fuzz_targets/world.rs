@@ -151,7 +151,7 @@ impl World<'_> {
         self.revision += 1;
         self.state.publish(Arc::new(settings(self.revision, rules)));
         self.turn();
-        self.until(|world| world.worker.withdrawal.is_none().then_some(()));
+        self.until(|world| (!world.worker.sweeps.is_withdrawing()).then_some(()));
     }
 
     /// A client that is connected; `subscribe`: to this channel too, with the connect, from the beginning or from now. `None`:

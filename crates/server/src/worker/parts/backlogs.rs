@@ -9,6 +9,8 @@ use super::FastMap;
 
 /// When commands go on that wait for a backend: once it has answered.
 pub(crate) const ONCE_ANSWERED: u64 = u64::MAX;
+/// Connections that wait for a key. One more is asked to come again.
+const KEY_WAITERS_MAX: usize = 8_192;
 
 /// What waits on one worker, in the order in which it may go on.
 #[derive(Default)]
@@ -19,6 +21,8 @@ pub(crate) struct Backlogs {
     bytes: usize,
     /// When the timer that was set last fires.
     timer_ms: Option<u64>,
+    /// Connections with a token whose key is being fetched.
+    key_waiters: Vec<ConnId>,
 }
 
 struct Backlog {
@@ -120,11 +124,28 @@ impl Backlogs {
         }
     }
 
-    /// The connection's commands may go on at once.
-    pub(crate) fn make_ready(&mut self, conn: ConnId, now_ms: u64) {
-        if let Some(backlog) = self.of.get_mut(&conn.to_u64()) {
-            backlog.ready_ms = now_ms;
-            self.ready.push(Reverse((now_ms, conn.to_u64())));
+    /// The connection's commands, which are to be kept, go on once keys were fetched, too. False: as many wait as may.
+    #[must_use]
+    pub(crate) fn await_key(&mut self, conn: ConnId) -> bool {
+        let has_room = self.key_waiters.len() < KEY_WAITERS_MAX;
+        if has_room {
+            self.key_waiters.push(conn);
+        }
+        has_room
+    }
+
+    /// Whether a connection waits for a key.
+    pub(crate) fn awaits_keys(&self) -> bool {
+        !self.key_waiters.is_empty()
+    }
+
+    /// Keys were fetched, or could not be: the commands that wait for one may go on at once.
+    pub(crate) fn handle_keys(&mut self, now_ms: u64) {
+        for conn in std::mem::take(&mut self.key_waiters) {
+            if let Some(backlog) = self.of.get_mut(&conn.to_u64()) {
+                backlog.ready_ms = now_ms;
+                self.ready.push(Reverse((now_ms, conn.to_u64())));
+            }
         }
     }
 
@@ -202,6 +223,20 @@ mod tests {
             moves += u32::from(waiting.rest().as_ptr_range().end != end);
         }
         assert!(moves <= 17, "{moves}");
+    }
+
+    #[test]
+    fn who_waits_for_a_key_goes_on_once_keys_were_fetched_and_only_so_many_wait() {
+        let mut backlogs = Backlogs::default();
+        assert!(!backlogs.awaits_keys() && backlogs.await_key(conn(1)) && backlogs.awaits_keys());
+        assert!(backlogs.insert(conn(1), frames(b"a"), 1_000, 10));
+        assert!(!backlogs.is_ready(20));
+        backlogs.handle_keys(20);
+        assert!(!backlogs.awaits_keys());
+        assert_eq!(backlogs.take_ready(20), [(conn(1), frames(b"a"))]);
+        assert_eq!(backlogs.take_ready(1_000), [], "once");
+        assert!((0..KEY_WAITERS_MAX as u64).all(|number| backlogs.await_key(conn(number))));
+        assert!(!backlogs.await_key(conn(0)));
     }
 
     #[test]

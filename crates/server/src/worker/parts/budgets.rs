@@ -1,5 +1,7 @@
 //! What a worker carries out in a turn of its loop, and what its sessions have used of their budgets.
 
+use dunlin_hub::SessionId;
+
 use crate::budget::{Buckets, BudgetKey, Rates, Work};
 
 /// Commands that one connection has carried out in a turn of the loop, and messages to others that they may cause, before
@@ -14,6 +16,8 @@ const ALL_COMMANDS_PER_TURN: u32 = 4_096;
 pub(crate) struct Budgets {
     sessions: Buckets,
     turn: Turn,
+    /// Bytes of answers that users and addresses have not been charged yet.
+    answers: Vec<(SessionId, usize)>,
 }
 
 #[derive(Default)]
@@ -34,6 +38,16 @@ impl Budgets {
         now_ms: u64,
     ) -> u64 {
         self.sessions.charge(session, rates, work, now_ms)
+    }
+
+    /// An answer of so many bytes is to be charged to more than its session.
+    pub(crate) fn put_off(&mut self, session: SessionId, bytes: usize) {
+        self.answers.push((session, bytes));
+    }
+
+    /// The next of those, at the end of the turn.
+    pub(crate) fn next_put_off(&mut self) -> Option<(SessionId, usize)> {
+        self.answers.pop()
     }
 
     /// Forgets sessions that owe nothing.
@@ -64,6 +78,14 @@ impl Budgets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_are_charged_to_others_once() {
+        let (mut budgets, session) = (Budgets::default(), SessionId::pack(0, 0, 0, 1, 0));
+        budgets.put_off(session, 2_000);
+        assert_eq!(budgets.next_put_off(), Some((session, 2_000)));
+        assert_eq!(budgets.next_put_off(), None);
+    }
 
     #[test]
     fn a_turn_is_shared() {

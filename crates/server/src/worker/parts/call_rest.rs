@@ -105,3 +105,39 @@ fn piece<'t>(text: &'t [u8], ends: &[usize], at: usize) -> Option<&'t [u8]> {
     let start = if at == 0 { 0 } else { ends[at - 1] };
     text.get(start..end)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_have_not_begun_keep_their_places_in_the_call() {
+        let texts = [r#"{"info":{}}"#, r#"{"channels":{"pattern":"a*"}}"#, "{"];
+        let texts = texts.map(str::as_bytes);
+        let commands = RestCommands::batch(3, &texts);
+        assert!(matches!(commands.command(3), Ok(Request::Info)));
+        let Ok(Request::Channels(channels)) = commands.command(4) else { panic!("the second") };
+        assert_eq!(channels.pattern, "a*");
+        assert!(commands.command(5).is_err(), "malformed");
+        for at in [0, 2, 6] {
+            assert!(commands.command(at).is_err(), "{at} is done, or none of the call");
+        }
+        let rest = CallRest { commands, broadcast: None };
+        let bytes: usize = texts.iter().map(|text| text.len()).sum();
+        assert_eq!(rest.bytes(), bytes + texts.len() * size_of::<usize>());
+        assert!(RestCommands::None.command(0).is_err());
+    }
+
+    #[test]
+    fn a_broadcast_goes_on_with_the_channels_that_are_left() {
+        let publish = NewPublication::default();
+        let mut rest = BroadcastRest::new((1, 5), ["e", "", "news"].into_iter(), publish);
+        assert_eq!(rest.channels().collect::<Vec<_>>(), ["e", "", "news"]);
+        rest.next = 7;
+        assert_eq!(rest.channels().collect::<Vec<_>>(), ["news"]);
+        rest.next = 8;
+        assert_eq!(rest.channels().count(), 0);
+        let rest = CallRest { commands: RestCommands::None, broadcast: Some(rest) };
+        assert_eq!(rest.bytes(), 5 + 3 * size_of::<usize>());
+    }
+}

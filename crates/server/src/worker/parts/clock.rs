@@ -28,3 +28,19 @@ impl Clock {
         Now { ms: self.now_ms, unix_ms: self.unix_origin_ms + self.now_ms }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unix_time_goes_with_the_loop_until_the_system_clock_is_set() {
+        let mut clock = Clock::default();
+        clock.sync(100, 1_000_100);
+        assert_eq!(clock.now(), Now { ms: 100, unix_ms: 1_000_100 });
+        assert_eq!(clock.set(350), Now { ms: 350, unix_ms: 1_000_350 });
+        assert_eq!(clock.now(), clock.set(350), "as of the turn");
+        clock.sync(400, 900_000);
+        assert_eq!(clock.set(450), Now { ms: 450, unix_ms: 900_050 }, "it was set back");
+    }
+}

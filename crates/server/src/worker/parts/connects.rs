@@ -7,10 +7,14 @@ use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::SubscribeResult;
 
 use super::FastMap;
+use crate::log_gate::LogGate;
 
 /// The connects of one worker, by their sessions.
 #[derive(Default)]
-pub(crate) struct Connects(FastMap<SessionId, Connect>);
+pub(crate) struct Connects {
+    of: FastMap<SessionId, Connect>,
+    namespace_log: LogGate,
+}
 
 /// A connect that begins.
 pub(crate) struct NewConnect {
@@ -59,6 +63,11 @@ struct Established {
 }
 
 impl Connects {
+    /// A token subscribes to a channel of an unknown namespace. `Some`: that may be logged, and so many before it were not.
+    pub(crate) fn handle_unknown_namespace(&mut self, now_ms: u64) -> Option<u64> {
+        self.namespace_log.pass(now_ms)
+    }
+
     /// A connect begins, whose subscriptions are given to the hub next.
     pub(crate) fn begin(&mut self, session: SessionId, new: NewConnect) {
         let NewConnect { id, encoding, subscriptions, bytes_max, data, own_data } = new;
@@ -71,7 +80,7 @@ impl Connects {
             data,
             own_data,
         };
-        self.0.insert(session, connect);
+        self.of.insert(session, connect);
     }
 
     /// One of the subscriptions is made, or is refused for good: the client does without it.
@@ -81,7 +90,7 @@ impl Connects {
         channel: Arc<str>,
         result: Result<Subscribed, Error>,
     ) {
-        let Some(connect) = self.0.get_mut(&session) else { return };
+        let Some(connect) = self.of.get_mut(&session) else { return };
         connect.outstanding -= 1;
         if let Ok(mut subscribed) = result {
             let bytes: usize = subscribed.publications.iter().map(|of| of.cost()).sum();
@@ -100,14 +109,14 @@ impl Connects {
 
     /// The connect of a session, once nothing is outstanding.
     pub(crate) fn poll(&mut self, session: SessionId) -> Option<Connected> {
-        self.0.get(&session).filter(|connect| connect.outstanding == 0)?;
-        let Connect { id, encoding, established, own_data: data, .. } = self.0.remove(&session)?;
+        self.of.get(&session).filter(|connect| connect.outstanding == 0)?;
+        let Connect { id, encoding, established, own_data: data, .. } = self.of.remove(&session)?;
         Some(Connected { id, encoding, data, established })
     }
 
     /// The session has ended before its connect was answered, or after.
     pub(crate) fn forget(&mut self, session: SessionId) {
-        self.0.remove(&session);
+        self.of.remove(&session);
     }
 }
 

@@ -2,6 +2,7 @@
 //! are held back.
 
 use crate::fanout_scheduler::{ASK_AGAIN_MS, FanoutScheduler, SlotDecision};
+use crate::pressure::Pressure;
 
 /// What the hub wants sooner than this does not wait for the second's turn.
 const RETRY_MS: u64 = 5;
@@ -12,6 +13,8 @@ pub(crate) struct FanoutGate {
     slot: SlotState,
     /// When the loop is woken for broadcasts that are held back.
     timer_ms: Option<u64>,
+    /// Channels of this worker that are behind, as all workers see them.
+    behind: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +81,19 @@ impl FanoutGate {
         Some(due_ms - now_ms)
     }
 
+    /// Says which channels of this worker are behind, if there are any or were.
+    pub(crate) fn report_behind<'c>(
+        &mut self,
+        pressure: &Pressure,
+        worker: usize,
+        channels: impl Iterator<Item = &'c str>,
+    ) {
+        let mut channels = channels.peekable();
+        if self.behind > 0 || channels.peek().is_some() {
+            self.behind = pressure.set(worker, self.behind, channels);
+        }
+    }
+
     /// The timer has fired. The turn that this belongs to flushes.
     pub(crate) fn handle_timer(&mut self) {
         self.timer_ms = None;
@@ -141,6 +157,17 @@ mod tests {
         }
         assert!((100..1000).contains(&now_ms), "granted after {now_ms} ms");
         assert!(!pair.poll(0, true, now_ms).unwrap().granted, "the slot is another's now");
+    }
+
+    #[test]
+    fn channels_are_behind_until_the_worker_has_none() {
+        let (pressure, mut gate) = (Pressure::new(1), FanoutGate::default());
+        gate.report_behind(&pressure, 0, ["a", "b"].into_iter());
+        assert!(pressure.of("a").is_some() && pressure.of("b").is_some());
+        gate.report_behind(&pressure, 0, ["b"].into_iter());
+        assert!(pressure.of("a").is_none() && pressure.of("b").is_some());
+        gate.report_behind(&pressure, 0, [].into_iter());
+        assert_eq!(pressure.of("b"), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! between them: see [`Worker`](super::Worker).
 
 mod accept_gate;
+mod accept_limits;
 mod address_rates;
 mod affected_counter;
 mod api_calls;
@@ -11,6 +12,7 @@ mod backlogs;
 mod budgets;
 mod buffer_gate;
 mod call_rest;
+mod capability_table;
 mod clock;
 mod connects;
 mod decisions;
@@ -25,21 +27,25 @@ mod polls;
 mod proxy_calls;
 mod push_calls;
 mod pusher_sessions;
+mod running_settings;
 mod session_params;
+mod sweeps;
 mod token_table;
 mod webhook_emitter;
 
 use dunlin_wire::backoff::Jitter;
 use hashbrown::HashMap;
 
-pub(super) use self::accept_gate::AcceptGate;
-pub(super) use self::address_rates::AddressRates;
+use self::accept_gate::AcceptGate;
+pub(super) use self::accept_limits::{AcceptLimits, Handshake};
+use self::address_rates::AddressRates;
 pub(super) use self::affected_counter::AffectedCounter;
 pub(super) use self::api_calls::{ApiCalls, CallForm, CallId, CommandSlot, KeyScope, NewCall};
 pub(super) use self::backlogs::{Backlogs, Frames, ONCE_ANSWERED};
 pub(super) use self::budgets::Budgets;
 pub(super) use self::buffer_gate::{BufferGate, BufferHolder};
 pub(super) use self::call_rest::{BroadcastRest, RestCommands};
+pub(super) use self::capability_table::CapabilityTable;
 pub(super) use self::clock::Clock;
 pub(super) use self::connects::{Connected, Connects, NewConnect};
 pub(super) use self::decisions::{DecisionKey, Decisions};
@@ -56,7 +62,9 @@ pub(super) use self::proxy_calls::{
 };
 pub(super) use self::push_calls::{PushCalls, PushStep};
 pub(super) use self::pusher_sessions::PusherSessions;
+pub(super) use self::running_settings::{RunningSettings, SettingsEffect};
 pub(super) use self::session_params::SessionParams;
+pub(super) use self::sweeps::{Sweeps, TenantSweep};
 pub(super) use self::webhook_emitter::{Emitted, WebhookEmitter};
 
 /// Keys are this process's own numbers: clients do not choose them.
