@@ -1,5 +1,7 @@
 //! The servers of an engine, as the settings name them.
 
+use std::num::NonZeroU64;
+
 use dunlin_engine::nats::{Login, NatsConfig, StreamConfig, TlsMode};
 use dunlin_engine::{Server, ServerRole};
 use dunlin_net::Tls;
@@ -41,8 +43,8 @@ pub(crate) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
     let stream = StreamConfig {
         replicas: config.stream_replicas,
         in_memory: config.stream_in_memory,
-        max_age_ms: config.stream_max_age_ms,
-        bytes_max: config.stream_bytes_max,
+        max_age_ms: NonZeroU64::new(config.stream_max_age_ms),
+        bytes_max: NonZeroU64::new(config.stream_bytes_max),
         channel_messages_max: config.stream_channel_messages_max,
         idempotency_ms: config.stream_idempotency_ms,
     };

@@ -1,5 +1,7 @@
 //! How an engine reaches NATS.
 
+use std::num::NonZeroU64;
+
 use super::credentials::Credentials;
 use super::raw::RawSubjects;
 use crate::links::Server;
@@ -75,10 +77,11 @@ pub struct StreamConfig {
     pub replicas: u8,
     /// It is in memory, and gone when the servers are.
     pub in_memory: bool,
-    /// Milliseconds that a message is kept; 0: without end. A channel to which nothing was published for so long begins anew.
-    pub max_age_ms: u64,
-    /// Bytes of all messages, beyond which the oldest go; 0: as many as the servers allow.
-    pub bytes_max: u64,
+    /// Milliseconds that a message is kept; `None`: without end. A channel to which nothing was published for so long begins
+    /// anew.
+    pub max_age_ms: Option<NonZeroU64>,
+    /// Bytes of all messages, beyond which the oldest go; `None`: as many as the servers allow.
+    pub bytes_max: Option<NonZeroU64>,
     /// Messages of one channel, beyond which its oldest go.
     pub channel_messages_max: u32,
     /// Milliseconds that idempotency keys are remembered.
@@ -90,8 +93,8 @@ impl Default for StreamConfig {
         StreamConfig {
             replicas: 1,
             in_memory: false,
-            max_age_ms: 24 * 60 * 60 * 1000,
-            bytes_max: 0,
+            max_age_ms: NonZeroU64::new(24 * 60 * 60 * 1000),
+            bytes_max: None,
             channel_messages_max: 1_000,
             idempotency_ms: 5 * 60 * 1000,
         }

@@ -1,5 +1,6 @@
 //! What is asked of JetStream, and what is published.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use dunlin_hub::engine::EngineEvent;
@@ -34,9 +35,8 @@ impl NatsEngine {
     pub(super) fn ask_stream(&mut self, now_ms: u64, what: &str) {
         let Some(config) = self.config.stream else { return };
         let prefix = &self.config.prefix;
-        let unbounded = |value: u64| if value == 0 { -1 } else { value as i64 };
         let nanoseconds = |ms: u64| ms.saturating_mul(1_000_000);
-        let max_age_ms = if config.max_age_ms == 0 { u64::MAX } else { config.max_age_ms };
+        let max_age_ms = config.max_age_ms.map(NonZeroU64::get);
         let stream = json!({
             "name": prefix,
             "subjects": [format!("{prefix}.s.>"), format!("{prefix}.k")],
@@ -45,12 +45,12 @@ impl NatsEngine {
             "num_replicas": config.replicas,
             "max_consumers": -1,
             "max_msgs": -1,
-            "max_bytes": unbounded(config.bytes_max),
+            "max_bytes": config.bytes_max.map_or(-1, |bytes| bytes.get() as i64),
             "max_msg_size": -1,
             "max_msgs_per_subject": config.channel_messages_max,
-            "max_age": nanoseconds(config.max_age_ms),
+            "max_age": nanoseconds(max_age_ms.unwrap_or(0)),
             "discard": "old",
-            "duplicate_window": nanoseconds(config.idempotency_ms.min(max_age_ms)),
+            "duplicate_window": nanoseconds(config.idempotency_ms.min(max_age_ms.unwrap_or(u64::MAX))),
             "allow_direct": true,
             "republish": { "src": format!("{prefix}.s.>"), "dest": format!("{prefix}.p.>") },
         });

@@ -1,5 +1,7 @@
 //! How an engine reaches Redis.
 
+use std::num::NonZeroU8;
+
 use dunlin_hub::{ClientInfo, NewPublication};
 
 use super::centrifugo_message;
@@ -25,8 +27,8 @@ pub struct RedisConfig {
     pub probe_interval_ms: u64,
     /// Milliseconds without such a message after which a connection is given up.
     pub probe_timeout_ms: u64,
-    /// Replicas that have a publication with history before it is acknowledged; 0: none is waited for.
-    pub wait_replicas: u8,
+    /// Replicas that have a publication with history before it is acknowledged; `None`: none is waited for.
+    pub wait_replicas: Option<NonZeroU8>,
     /// Milliseconds that they have for it; then it is uncertain.
     pub wait_timeout_ms: u64,
 }
@@ -93,7 +95,7 @@ impl RedisConfig {
             queue_bytes_max: 16 << 20,
             probe_interval_ms: 2000,
             probe_timeout_ms: 5000,
-            wait_replicas: 0,
+            wait_replicas: None,
             wait_timeout_ms: 500,
         }
     }

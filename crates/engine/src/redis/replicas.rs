@@ -5,6 +5,8 @@
 //! what is published meanwhile is covered by the next, and a replica that stands still holds a connection up for one
 //! [`wait_timeout_ms`](super::RedisConfig) at a time.
 
+use std::num::NonZeroU8;
+
 use dunlin_hub::{Error, Published};
 use dunlin_wire::resp::{ServerError, Value};
 
@@ -25,21 +27,21 @@ pub(super) struct Unreplicated {
     /// Something was published for which no `WAIT` has left.
     wanted: bool,
     /// How many replicas the `WAIT` that is out asks for.
-    out: Option<u8>,
+    out: Option<NonZeroU8>,
     /// Publications that the server has answered, by their tokens.
     answered: Vec<(Vec<u64>, Published)>,
 }
 
 impl RedisEngine {
     /// From now on a publication with history counts once so many replicas have it, and is uncertain if they do not within this time;
-    /// 0 replicas: once the server has it.
-    pub fn set_wait(&mut self, replicas: u8, timeout_ms: u64) {
+    /// `None`: once the server has it.
+    pub fn set_wait(&mut self, replicas: Option<NonZeroU8>, timeout_ms: u64) {
         (self.config.wait_replicas, self.config.wait_timeout_ms) = (replicas, timeout_ms);
     }
 
     /// A command has left.
     pub(super) fn has_left(&mut self, shard: ShardId, token: u64) {
-        if self.config.wait_replicas == 0 {
+        if self.config.wait_replicas.is_none() {
             return;
         }
         let operation = match &self.pending[token as usize] {
@@ -61,13 +63,13 @@ impl RedisEngine {
                 continue;
             }
             let shard = ShardId(at as u16);
-            if replicas == 0 {
+            let Some(replicas) = replicas else {
                 link.unreplicated.wanted = false;
                 for (tokens, published) in std::mem::take(&mut link.unreplicated.answered) {
                     self.finish_publish(&tokens, Ok(published));
                 }
                 continue;
-            }
+            };
             let (count, timeout) = (replicas.to_string(), self.config.wait_timeout_ms.to_string());
             let token = self.hold(Pending::Wait(shard));
             let arguments: [&[u8]; 3] = [b"WAIT", count.as_bytes(), timeout.as_bytes()];
@@ -101,7 +103,7 @@ impl RedisEngine {
 
     pub(super) fn wait_reply(&mut self, shard: ShardId, reply: &Value<'_>) {
         let link = &mut self.links[usize::from(shard.0)];
-        let wanted = link.unreplicated.out.take().unwrap_or_default();
+        let wanted = link.unreplicated.out.take().map_or(0, NonZeroU8::get);
         let is_enough = matches!(reply, Value::Integer(replicas) if *replicas >= i64::from(wanted));
         link.refusing = match reply {
             _ if is_enough => None,

@@ -1,5 +1,7 @@
 //! Publications that count once a replica has them.
 
+use std::num::NonZeroU8;
+
 use dunlin_engine::redis::{RedisConfig, Topology};
 use dunlin_hub::{Error, HistoryFilter};
 
@@ -14,7 +16,11 @@ fn primary_and_replica() -> (RedisServer, RedisServer, RedisConfig) {
     let topology = Topology::Servers(vec![primary.server()]);
     // The replica has it long before, and a machine under load is no reason to fail.
     let wait_timeout_ms = 2_000;
-    let config = RedisConfig { wait_replicas: 1, wait_timeout_ms, ..RedisConfig::new(topology) };
+    let config = RedisConfig {
+        wait_replicas: NonZeroU8::new(1),
+        wait_timeout_ms,
+        ..RedisConfig::new(topology)
+    };
     (primary, replica, config)
 }
 
@@ -93,7 +99,7 @@ fn what_no_replica_has_answered_for_when_the_connection_breaks_is_uncertain() {
 fn a_server_of_a_cluster_without_a_replica_is_named() {
     let deployment = Deployment::cluster(2);
     let config = RedisConfig {
-        wait_replicas: 1,
+        wait_replicas: NonZeroU8::new(1),
         wait_timeout_ms: 20,
         ..RedisConfig::new(deployment.topology)
     };

@@ -4,7 +4,7 @@
 //! write.
 
 use std::collections::VecDeque;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU8, NonZeroU64};
 use std::sync::Arc;
 
 use dunlin_config::{EngineKind, EngineLayout, EngineTopology, Map};
@@ -151,7 +151,8 @@ impl Engines {
                 Some(config) => {
                     running.config = Arc::clone(config);
                     if let Machine::Redis(engine, _) = &mut running.machine {
-                        engine.set_wait(config.wait_replicas, config.wait_timeout_ms);
+                        let replicas = NonZeroU8::new(config.wait_replicas);
+                        engine.set_wait(replicas, config.wait_timeout_ms);
                     }
                 }
                 None => {
@@ -630,7 +631,7 @@ fn redis_config(config: &dunlin_config::Engine) -> RedisConfig {
         // What waits for a connection is refused before the hub gives up on it: then nothing was stored for sure.
         hold_ms: config.timeout_ms / 2,
         queue_bytes_max: config.queue_bytes_max,
-        wait_replicas: config.wait_replicas,
+        wait_replicas: NonZeroU8::new(config.wait_replicas),
         wait_timeout_ms: config.wait_timeout_ms,
         ..RedisConfig::new(topology)
     }
