@@ -9,8 +9,9 @@ use dunlin_net::ConnId;
 use serde_json::{Value, json};
 
 use super::problem::{self, ProblemDetails};
+use super::timer::Timer;
 use super::worker_query::{WorkerQueries, WorkerQuery};
-use super::{Admin, Cx, DRY_RUN_TIMER, answer_json};
+use super::{Admin, Cx, answer_json};
 use crate::auth::{Verifier, fingerprint};
 use crate::bus_message::{AffectedCounts, AffectedScope, BusMessage};
 use crate::metrics::Metric;
@@ -78,7 +79,7 @@ impl Admin {
             let _ = self.endpoint.send(worker, message);
         }
         self.endpoint.flush();
-        cx.run_after(COUNT_TIMEOUT_MS, DRY_RUN_TIMER);
+        cx.run_after(COUNT_TIMEOUT_MS, Timer::DryRun as u64);
         Ok(())
     }
 

@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 
 use super::call::CanaryOptions;
 use super::problem::{self, ProblemDetails};
-use super::{Admin, COMMIT_TIMER, Cx, WEBHOOKS_TIMER, respond, unix_ms, warnings};
+use super::timer::Timer;
+use super::{Admin, Cx, respond, unix_ms, warnings};
 use crate::bus_message::BusMessage;
 use crate::crash;
 use crate::metrics::{ConfigMetric, Metric};
@@ -317,7 +318,7 @@ impl Admin {
             changes,
             closed,
             pending_replies,
-            timeout: cx.run_after(timeout, COMMIT_TIMER),
+            timeout: cx.run_after(timeout, Timer::Commit as u64),
             phase: Phase::Switching,
             trial,
         });
@@ -347,7 +348,7 @@ impl Admin {
         }
         if hooks && !self.commits.webhooks_timer_set {
             self.commits.webhooks_timer_set = true;
-            cx.run_after(WEBHOOKS_PAUSE_MS, WEBHOOKS_TIMER);
+            cx.run_after(WEBHOOKS_PAUSE_MS, Timer::Webhooks as u64);
         }
         (generation, everyone)
     }
@@ -494,7 +495,7 @@ impl Admin {
             generation,
             // Sleeping workers wake with the good snapshot.
             everyone: false,
-            timeout: cx.run_after(timeout, COMMIT_TIMER),
+            timeout: cx.run_after(timeout, Timer::Commit as u64),
             phase: Phase::RollingBack { revision, reasons },
             ..in_flight
         });

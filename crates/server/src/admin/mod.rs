@@ -40,6 +40,7 @@ mod testkit;
 #[cfg(test)]
 mod tests;
 mod time;
+mod timer;
 mod trial;
 mod warnings;
 mod watch;
@@ -73,6 +74,7 @@ use self::commit::CommitQueue;
 use self::heap_trim::HeapTrim;
 use self::problem::ProblemDetails;
 use self::sync::Sync;
+use self::timer::Timer;
 use self::trial::CanaryTrial;
 use self::watch::Watcher;
 use self::worker_metrics::WorkerMetrics;
@@ -109,11 +111,6 @@ const LARGE_BODY_BYTES: usize = 64 << 10;
 
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
-/// Timers by the data they carry.
-const SECOND_TIMER: u64 = 0;
-const COMMIT_TIMER: u64 = 1;
-const DRY_RUN_TIMER: u64 = 2;
-const WEBHOOKS_TIMER: u64 = 3;
 
 /// What the admin thread keeps of a connection.
 #[derive(Debug, Default)]
@@ -253,7 +250,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         false => None,
     };
     cx.register_fd(endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
-    cx.run_every(1000, SECOND_TIMER);
+    cx.run_every(1000, Timer::Second as u64);
     let counters = Arc::<ConfigCounters>::default();
     let mut registry = Registry::with_prefix("dunlin");
     registry.register_collector(Box::new(WorkerMetrics(Arc::clone(&state))));
@@ -576,14 +573,15 @@ impl Handler for Admin {
     }
 
     fn on_timer(&mut self, cx: &mut Cx, _: TimerId, data: u64) {
-        match data {
-            SECOND_TIMER => self.second(cx),
-            DRY_RUN_TIMER => {
+        match Timer::from_u64(data) {
+            Some(Timer::Second) => self.second(cx),
+            Some(Timer::Commit) => self.handle_commit_timeout(cx),
+            Some(Timer::DryRun) => {
                 let now_ms = cx.now_ms();
                 self.answer_overdue_dry_runs(cx, now_ms);
             }
-            WEBHOOKS_TIMER => self.wake_webhooks(),
-            _ => self.handle_commit_timeout(cx),
+            Some(Timer::Webhooks) => self.wake_webhooks(),
+            None => debug_assert!(false, "a timer without a name"),
         }
     }
 

@@ -41,9 +41,6 @@ const MESSAGES_PER_TURN: usize = 4_096;
 const ROUNDS_A_TURN: usize = 16;
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
-/// Timers by what they carry; the client's have bits above.
-const DUE_TIMER: u64 = 1;
-const FINISH_TIMER: u64 = 2;
 /// Times the thread restarts after a panic.
 const INCARNATIONS_MAX: u32 = 50;
 /// Connections to backends.
@@ -146,6 +143,22 @@ struct WebhookSender<'e> {
     stopping: bool,
 }
 
+/// What a timer of the thread's own is for; the loop carries its number, above which the client's have bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+enum Timer {
+    /// An event, or a check, is due.
+    Due = 1,
+    /// What is queued has had its time when the process ends.
+    Finish,
+}
+
+impl Timer {
+    fn from_u64(number: u64) -> Option<Timer> {
+        [Timer::Due, Timer::Finish].into_iter().find(|timer| *timer as u64 == number)
+    }
+}
+
 /// Results of requests, until the end of the turn.
 #[derive(Default)]
 struct Results {
@@ -203,7 +216,7 @@ impl WebhookSender<'_> {
                 BusMessage::HookEvent(event) => self.handle_event(now, from, &event),
                 BusMessage::Stop => {
                     self.stopping = true;
-                    cx.run_after(FINISH_TIMEOUT.as_millis() as u64, FINISH_TIMER);
+                    cx.run_after(FINISH_TIMEOUT.as_millis() as u64, Timer::Finish as u64);
                 }
                 // Everything else only wakes the thread.
                 _ => {}
@@ -294,7 +307,7 @@ impl WebhookSender<'_> {
             cx.cancel(timer);
         }
         self.timer = due_ms.map(|at_ms| {
-            (at_ms, cx.run_after(at_ms.saturating_sub(cx.now_ms()).max(1), DUE_TIMER))
+            (at_ms, cx.run_after(at_ms.saturating_sub(cx.now_ms()).max(1), Timer::Due as u64))
         });
     }
 
@@ -395,10 +408,10 @@ impl Handler for WebhookSender<'_> {
     }
 
     fn on_timer(&mut self, cx: &mut Context<()>, timer: TimerId, data: u64) {
-        match data {
-            DUE_TIMER => self.timer = None,
-            FINISH_TIMER => self.finish(cx),
-            _ => self.client.on_timer(cx, timer, data),
+        match Timer::from_u64(data) {
+            Some(Timer::Due) => self.timer = None,
+            Some(Timer::Finish) => self.finish(cx),
+            None => self.client.on_timer(cx, timer, data),
         }
     }
 
