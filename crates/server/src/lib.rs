@@ -79,6 +79,7 @@ pub const FUZZ_TARGETS: &[(&str, fn(&[u8]))] = worker::fuzz_targets::TARGETS;
 
 use std::io;
 use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -86,7 +87,7 @@ use dunlin_bus::{Endpoint, MeshConfig, Monitor, mesh};
 use dunlin_config::store::{Directory, InitialConfig, RecoverySource, Store};
 use dunlin_config::{ConfigErrors, Log, PushConfig, Snapshot, Webhooks};
 
-use crate::admin::AdminParams;
+use crate::admin::{AdminParams, OperatorAccess};
 use crate::bus_message::BusMessage;
 use crate::clock::unix_ms;
 use crate::control::{Control, listen};
@@ -155,17 +156,7 @@ fn serve_program(
     raise_descriptor_limit();
     let ServeOptions { config, source, state_dir, on_log } = what;
     let (store, mut recovery) = recover(config, source, state_dir.as_deref())?;
-    let operator = match &state_dir {
-        Some(path) => {
-            let opened = operator::open(path)
-                .map_err(|source| ServeError::State { path: path.clone(), source })?;
-            recovery.extend(opened.report);
-            Some((opened.access, opened.socket))
-        }
-        None => None,
-    };
-    let (operator, socket) =
-        operator.map_or((None, None), |(access, socket)| (Some(access), socket));
+    let (operator, socket) = open_operator(state_dir.as_deref(), &mut recovery)?;
     let snapshot = Arc::clone(store.head());
     let config = &snapshot.config;
     on_log(&config.log);
@@ -190,22 +181,9 @@ fn serve_program(
         // The state is new; this is the only writer.
         let _ = state.program.set(program);
     }
-    let clone_all = || -> Result<Vec<_>, _> {
-        let clones: io::Result<_> = listeners.iter().map(TcpListener::try_clone).collect();
-        clones.map_err(ServeError::Control)
-    };
-    let revocation_log = match &state_dir {
-        Some(path) => {
-            let max = state.settings.load().config.client.token.revocations_max as usize;
-            let opened =
-                RevocationLog::open(path, &state.revocations, unix_ms(), max, &mut recovery)
-                    .map_err(|source| ServeError::State { path: path.clone(), source })?;
-            Some(opened)
-        }
-        None => None,
-    };
-    let boot = clone_all()?;
-    let workers = Workers::start(&state, endpoints, &doorbells, clone_all()?, placement)?;
+    let revocation_log = open_revocations(state_dir.as_deref(), &state, &mut recovery)?;
+    let boot = clone_all(&listeners)?;
+    let workers = Workers::start(&state, endpoints, &doorbells, clone_all(&listeners)?, placement)?;
     let [endpoint, admin_endpoint, push_endpoint, webhooks] = others;
     let pushes = PushThread::start(&state, push_endpoint, state_dir.as_deref(), &mut recovery)?;
     recovery.extend(start_push(&pushes, &state.settings.load().config));
@@ -235,6 +213,35 @@ fn serve_program(
         recovery,
     };
     control.run(on_ready)
+}
+
+/// The operator's access and socket, where there is a state directory.
+fn open_operator(
+    state_dir: Option<&Path>,
+    report: &mut Vec<String>,
+) -> Result<(Option<OperatorAccess>, Option<UnixListener>), ServeError> {
+    let Some(path) = state_dir else { return Ok((None, None)) };
+    let opened = operator::open(path)
+        .map_err(|source| ServeError::State { path: path.to_path_buf(), source })?;
+    report.extend(opened.report);
+    Ok((Some(opened.access), opened.socket))
+}
+
+/// The revocations that are kept, where there is a state directory.
+fn open_revocations(
+    state_dir: Option<&Path>,
+    state: &ServerState,
+    report: &mut Vec<String>,
+) -> Result<Option<RevocationLog>, ServeError> {
+    let Some(path) = state_dir else { return Ok(None) };
+    let max = state.settings.load().config.client.token.revocations_max as usize;
+    let opened = RevocationLog::open(path, &state.revocations, unix_ms(), max, report);
+    opened.map(Some).map_err(|source| ServeError::State { path: path.to_path_buf(), source })
+}
+
+fn clone_all(listeners: &[TcpListener]) -> Result<Vec<TcpListener>, ServeError> {
+    let clones: io::Result<_> = listeners.iter().map(TcpListener::try_clone).collect();
+    clones.map_err(ServeError::Control)
 }
 
 /// The workers' listeners on `server.client_addr`, and the one on `server.admin_addr`.

@@ -133,61 +133,71 @@ impl NatsEngine {
 
     /// The answer to what is answered in JSON; `None`: nobody is there to answer.
     fn handle_json(&mut self, now_ms: u64, pending: Pending, answer: Option<ApiResponse>) {
-        let Some(ApiResponse { seq, duplicate, error, state }) = answer else {
+        let Some(mut answer) = answer else {
             self.stream_gone(now_ms);
             // Nothing was stored.
             return self.put_back(now_ms, pending);
         };
-        let Some(error) = error else {
-            match pending {
-                Pending::Stream { .. } => {
-                    self.stream = StreamPhase::Ready;
-                    self.ready(now_ms);
-                    self.dirty.append(&mut self.stalled);
-                }
-                Pending::Begin(channel, mut known) => {
-                    known.sequence = seq;
-                    self.lane(&channel).known = Some(*known);
-                    self.free(&channel);
-                    self.opened(now_ms, &channel);
-                }
-                Pending::Publish(channel, batch, _) if duplicate => {
-                    let token = self.expect(now_ms, Pending::Duplicate(channel, batch));
-                    self.ask_message(token, &serde_json::json!({ "seq": seq }));
-                }
-                Pending::Publish(channel, batch, mut known) => {
-                    self.stats.publish_commands += 1;
-                    self.session.refusing = None;
-                    known.sequence = seq;
-                    let published = Published { position: known.position, suppressed: false };
-                    self.learn(&channel, *known);
-                    self.finish_batch(&batch, Ok(published));
-                    self.free(&channel);
-                }
-                Pending::Remove(channel, token, mut known) => {
-                    known.sequence = seq;
-                    let subject = self.subject('s', &channel);
-                    self.learn(&channel, *known);
-                    self.removed(token, Ok(()));
-                    self.free(&channel);
-                    // What is before it is not read any more; now it takes no room either.
-                    let purge = serde_json::json!({ "filter": subject, "seq": seq }).to_string();
-                    let token = self.expect(now_ms, Pending::Ignored);
-                    let subject = format!("$JS.API.STREAM.PURGE.{}", self.config.prefix);
-                    self.request(&subject, token, &[], &[purge.as_bytes()]);
-                }
-                Pending::Claim(plain) if duplicate => {
-                    let position = StreamPosition::default();
-                    self.finish_plain(&plain, Ok(Published { position, suppressed: true }));
-                }
-                Pending::Claim(plain) => {
-                    self.send_plain(&plain.channel, plain.token, &plain.encoded);
-                }
-                Pending::Newest(gathering) => self.newest(now_ms, gathering, state.last_seq),
-                _ => {}
+        match answer.error.take() {
+            None => self.handle_done(now_ms, pending, &answer),
+            Some(error) => self.handle_refused(now_ms, pending, error),
+        }
+    }
+
+    /// JetStream has done what was asked for.
+    fn handle_done(&mut self, now_ms: u64, pending: Pending, done: &ApiResponse) {
+        let ApiResponse { seq, duplicate, .. } = *done;
+        match pending {
+            Pending::Stream { .. } => {
+                self.stream = StreamPhase::Ready;
+                self.ready(now_ms);
+                self.dirty.append(&mut self.stalled);
             }
-            return;
-        };
+            Pending::Begin(channel, mut known) => {
+                known.sequence = seq;
+                self.lane(&channel).known = Some(*known);
+                self.free(&channel);
+                self.opened(now_ms, &channel);
+            }
+            Pending::Publish(channel, batch, _) if duplicate => {
+                let token = self.expect(now_ms, Pending::Duplicate(channel, batch));
+                self.ask_message(token, &serde_json::json!({ "seq": seq }));
+            }
+            Pending::Publish(channel, batch, mut known) => {
+                self.stats.publish_commands += 1;
+                self.session.refusing = None;
+                known.sequence = seq;
+                let published = Published { position: known.position, suppressed: false };
+                self.learn(&channel, *known);
+                self.finish_batch(&batch, Ok(published));
+                self.free(&channel);
+            }
+            Pending::Remove(channel, token, mut known) => {
+                known.sequence = seq;
+                let subject = self.subject('s', &channel);
+                self.learn(&channel, *known);
+                self.removed(token, Ok(()));
+                self.free(&channel);
+                // What is before it is not read any more; now it takes no room either.
+                let purge = serde_json::json!({ "filter": subject, "seq": seq }).to_string();
+                let token = self.expect(now_ms, Pending::Ignored);
+                let subject = format!("$JS.API.STREAM.PURGE.{}", self.config.prefix);
+                self.request(&subject, token, &[], &[purge.as_bytes()]);
+            }
+            Pending::Claim(plain) if duplicate => {
+                let position = StreamPosition::default();
+                self.finish_plain(&plain, Ok(Published { position, suppressed: true }));
+            }
+            Pending::Claim(plain) => {
+                self.send_plain(&plain.channel, plain.token, &plain.encoded);
+            }
+            Pending::Newest(gathering) => self.newest(now_ms, gathering, done.state.last_seq),
+            _ => {}
+        }
+    }
+
+    /// JetStream has refused what was asked for.
+    fn handle_refused(&mut self, now_ms: u64, pending: Pending, error: JetStreamError) {
         match pending {
             Pending::Stream { updates: false } if error.is_stream_name_in_use() => {
                 self.ask_stream(now_ms, "UPDATE");

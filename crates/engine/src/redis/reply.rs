@@ -192,36 +192,11 @@ impl RedisEngine {
         if self.partitions[partition].link != Some(shard) {
             return;
         }
-        let (generation, version, eviction, evicted) = match reply.elements() {
-            Some([generation, version, eviction, evicted]) => (
-                generation.text().unwrap_or_default(),
-                version.text().unwrap_or_default(),
-                eviction.text().unwrap_or_default(),
-                evicted.text().unwrap_or_default(),
-            ),
-            _ => {
-                let (error, text) = match reply {
-                    Value::Error(text) => (ServerError::parse(text), *text),
-                    _ => (ServerError::Other, "a reply of another form than the script's"),
-                };
-                if self.keys.is_sharded() && matches!(error, ServerError::Ask { .. }) {
-                    return self.generation_moves(now_ms, shard, partition, &error);
-                }
-                let link = &mut self.links[usize::from(shard.0)];
-                self.partitions[partition].state = match error {
-                    ServerError::NoScript => {
-                        link.load = true;
-                        PartitionState::Draining
-                    }
-                    _ => PartitionState::Refused { retry_ms: now_ms + RETRY_MS },
-                };
-                self.touch(partition);
-                if error != ServerError::NoScript {
-                    self.partition_refused(now_ms, shard, error, text);
-                }
-                return;
-            }
+        let Some([generation, version, eviction, evicted]) = reply.elements() else {
+            return self.generation_refused(now_ms, shard, partition, reply);
         };
+        let [generation, version, eviction, evicted] =
+            [generation, version, eviction, evicted].map(|of| of.text().unwrap_or_default());
         link.enter(now_ms, ShardState::Ready);
         if link.refusing.is_none() {
             link.detail.clear();
@@ -244,17 +219,48 @@ impl RedisEngine {
             place.generations += 1;
             self.stats.generations += u64::from(before > 0);
         }
-        // All that was heard may have missed something; what was published of late may be lost.
+        self.reopen(now_ms, partition, (is_new && before > 0).then_some(before));
+    }
+
+    fn generation_refused(
+        &mut self,
+        now_ms: u64,
+        shard: ShardId,
+        partition: usize,
+        reply: &Value<'_>,
+    ) {
+        let (error, text) = match reply {
+            Value::Error(text) => (ServerError::parse(text), *text),
+            _ => (ServerError::Other, "a reply of another form than the script's"),
+        };
+        if self.keys.is_sharded() && matches!(error, ServerError::Ask { .. }) {
+            return self.generation_moves(now_ms, shard, partition, &error);
+        }
+        self.partitions[partition].state = match error {
+            ServerError::NoScript => {
+                self.links[usize::from(shard.0)].load = true;
+                PartitionState::Draining
+            }
+            _ => PartitionState::Refused { retry_ms: now_ms + RETRY_MS },
+        };
+        self.touch(partition);
+        if error != ServerError::NoScript {
+            self.partition_refused(now_ms, shard, error, text);
+        }
+    }
+
+    /// Opens the channels of a partition again: all that was heard may have missed something, and what was published of late may
+    /// be lost. `lost`: the generation whose data is evidently gone.
+    fn reopen(&mut self, now_ms: u64, partition: usize, lost: Option<u32>) {
         let place = &mut self.partitions[partition];
         place.syncs = place.syncs.wrapping_add(1);
         place.opening.retain(|opening| opening.seen.is_some());
-        let is_evident = is_new && before > 0;
         let seen = |known: &KnownStream| StreamPosition { offset: known.top, epoch: known.epoch };
         place.opening.extend(place.subscriptions.iter().map(|(channel, subscription)| {
-            let seen = subscription.known.as_ref().filter(|_| is_evident).map(seen);
+            let seen = subscription.known.as_ref().filter(|_| lost.is_some()).map(seen);
             Opening { channel: channel.clone(), seen }
         }));
-        if is_evident {
+        if let Some(before) = lost {
             let keys = &self.keys;
             let evident = self.remembered.iter().filter(|(channel, known)| {
                 known.generation == before

@@ -40,50 +40,10 @@ impl Admin {
             let detail = "`scope=cluster` is for changes; settings, and what a change would do, are of one node: leave it out";
             return Err(ProblemDetails::new(&problem::BAD_REQUEST, detail));
         }
-        let change = match target {
-            ConfigResource::Value(pointer) if reads => {
-                return self.value(cx, conn, request, &pointer, secrets);
-            }
-            ConfigResource::Value(pointer) => {
-                if !matches!(request.method, Method::Put | Method::Delete | Method::Patch) {
-                    return Err(ProblemDetails::method("GET, HEAD, PUT, DELETE, PATCH"));
-                }
-                Some(call::change(pointer, request)?)
-            }
-            ConfigResource::Restore(number) => {
-                if request.method != Method::Post {
-                    return Err(ProblemDetails::method("POST"));
-                }
-                Some(Change::Restore(Arc::clone(&self.kept(number)?.snapshot)))
-            }
-            _ if !reads => return Err(ProblemDetails::method("GET, HEAD")),
-            ConfigResource::Schema => {
-                let body = schema::json().to_string();
-                answer(cx, conn, 200, "application/schema+json", body.as_bytes());
-                None
-            }
-            ConfigResource::Watch => {
-                let last = request.headers.get_str("Last-Event-ID").and_then(|id| id.parse().ok());
-                if let Some(caller) = cx.data(conn) {
-                    caller.watching = true;
-                }
-                self.watch(cx, conn, options.from.or(last), secrets);
-                None
-            }
-            ConfigResource::Revisions => {
-                answer_json(cx, conn, 200, &self.revisions(&options));
-                None
-            }
-            ConfigResource::Revision(number) => {
-                answer_json(cx, conn, 200, &describe(self.kept(number)?, secrets));
-                None
-            }
-            ConfigResource::RevisionConfig(number) => {
-                let snapshot = Arc::clone(&self.kept(number)?.snapshot);
-                return self.value_of(cx, conn, &snapshot, &Pointer::root(), secrets);
-            }
-        };
-        let Some(change) = change else { return Ok(()) };
+        if reads {
+            return self.read_config(cx, conn, request, target, (&options, secrets));
+        }
+        let change = self.change_of(request, target)?;
         if !caller.secrets && change.reads_secrets() {
             return Err(self.secrets_need_token(cx, conn));
         }
@@ -112,6 +72,58 @@ impl Admin {
         }
         self.submit(cx, submitted);
         Ok(())
+    }
+
+    fn read_config(
+        &mut self,
+        cx: &mut Cx,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        target: ConfigResource,
+        (options, secrets): (&ConfigQuery, Secrets),
+    ) -> Result<(), ProblemDetails> {
+        match target {
+            ConfigResource::Value(pointer) => return self.value(cx, conn, request, &pointer, secrets),
+            ConfigResource::Restore(_) => return Err(ProblemDetails::method("POST")),
+            ConfigResource::Schema => {
+                let body = schema::json().to_string();
+                answer(cx, conn, 200, "application/schema+json", body.as_bytes());
+            }
+            ConfigResource::Watch => {
+                let last = request.headers.get_str("Last-Event-ID").and_then(|id| id.parse().ok());
+                if let Some(caller) = cx.data(conn) {
+                    caller.watching = true;
+                }
+                self.watch(cx, conn, options.from.or(last), secrets);
+            }
+            ConfigResource::Revisions => answer_json(cx, conn, 200, &self.revisions(options)),
+            ConfigResource::Revision(number) => {
+                answer_json(cx, conn, 200, &describe(self.kept(number)?, secrets));
+            }
+            ConfigResource::RevisionConfig(number) => {
+                let snapshot = Arc::clone(&self.kept(number)?.snapshot);
+                return self.value_of(cx, conn, &snapshot, &Pointer::root(), secrets);
+            }
+        }
+        Ok(())
+    }
+
+    fn change_of(
+        &self,
+        request: &http::Request<'_>,
+        target: ConfigResource,
+    ) -> Result<Change, ProblemDetails> {
+        match (target, request.method) {
+            (ConfigResource::Value(pointer), Method::Put | Method::Delete | Method::Patch) => {
+                call::change(pointer, request)
+            }
+            (ConfigResource::Value(_), _) => Err(ProblemDetails::method("GET, HEAD, PUT, DELETE, PATCH")),
+            (ConfigResource::Restore(number), Method::Post) => {
+                Ok(Change::Restore(Arc::clone(&self.kept(number)?.snapshot)))
+            }
+            (ConfigResource::Restore(_), _) => Err(ProblemDetails::method("POST")),
+            _ => Err(ProblemDetails::method("GET, HEAD")),
+        }
     }
 
     /// A page of the revisions that are kept, newest first.

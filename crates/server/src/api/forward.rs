@@ -2,10 +2,12 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use dunlin_hub::{PayloadFormat, SessionId};
+use dunlin_hub::{InvalidSessionId, PayloadFormat, SessionId};
 use dunlin_protocol::json::Object;
 
-use super::request::{Request, Target};
+use super::request::{
+    ConnectionsRequest, DisconnectRequest, Request, SendRequest, SubscribeRequest, Target,
+};
 
 impl Request<'_> {
     /// The body of a command that concerns every node, and the node of the only session that it is about, if it names one.
@@ -15,73 +17,35 @@ impl Request<'_> {
     pub(crate) fn for_cluster(&self, now_s: u64) -> Option<(Vec<u8>, Option<u16>)> {
         let mut body = Vec::new();
         let mut object = Object::begin(&mut body);
-        let mut node = None;
-        match self {
-            Request::Subscribe(of) => {
-                node = target(&mut object, &of.target);
-                object.string("channel", &of.channel).integer("expire_at", of.expire_at_s);
-                for (key, json) in [("info", &of.info), ("data", &of.data)] {
-                    if let Some(json) = json {
-                        object.raw(key, json.as_bytes());
-                    }
-                }
-                if let Some(since) = of.recover_since {
-                    let mut position = Object::begin(object.key("recover_since"));
-                    position.integer("offset", since.offset);
-                    position.string("epoch", &since.epoch.to_string());
-                    position.end();
-                }
-                let mut options = Object::begin(object.key("override"));
-                for (key, value) in [
-                    ("presence", of.options.presence),
-                    ("join_leave", of.options.join_leave),
-                    ("force_push_join_leave", of.options.force_push_join_leave),
-                    ("force_positioning", of.options.force_positioning),
-                    ("force_recovery", of.options.force_recovery),
-                ] {
-                    if let Some(value) = value {
-                        let mut option = Object::begin(options.key(key));
-                        option.flag("value", value);
-                        option.end();
-                    }
-                }
-                options.end();
-            }
-            Request::Send(of) => {
-                node = target(&mut object, &of.target);
-                object.string("device", &of.device);
-                match of.data.format() {
-                    PayloadFormat::Json => object.raw("data", of.data.as_bytes()),
-                    PayloadFormat::Binary => {
-                        object.string("b64data", &BASE64_STANDARD.encode(of.data.as_bytes()))
-                    }
-                };
-            }
+        let node = match self {
+            Request::Subscribe(of) => of.write(&mut object),
+            Request::Send(of) => of.write(&mut object),
             Request::Unsubscribe(of) => {
-                node = target(&mut object, &of.target);
+                let node = target(&mut object, &of.target);
                 object.string("channel", &of.channel);
+                node
             }
-            Request::Disconnect(of) => {
-                node = target(&mut object, &of.target);
-                let list = object.key("whitelist");
-                list.push(b'[');
-                for (at, id) in of.whitelist.iter().enumerate() {
-                    list.extend_from_slice(if at > 0 { b",\"" } else { b"\"" });
-                    list.extend_from_slice(id.to_string().as_bytes());
-                    list.push(b'"');
-                }
-                list.push(b']');
-                let mut disconnect = Object::begin(object.key("disconnect"));
-                disconnect.integer("code", of.code).string("reason", &of.reason);
-                disconnect.end();
-            }
+            Request::Disconnect(of) => of.write(&mut object),
             Request::Refresh(of) => {
-                node = target(&mut object, &of.target);
+                let node = target(&mut object, &of.target);
                 object.flag("expired", of.expired).integer("expire_at", of.expire_at_s);
-                if let Some(json) = &of.info {
-                    object.raw("info", json.as_bytes());
-                }
+                raw(&mut object, "info", of.info.as_ref().map(|json| json.as_bytes()));
+                node
             }
+            // What is no id of a session is nowhere.
+            Request::Connections(of) => of.write(&mut object).ok()?,
+            of => {
+                of.write_for_all(&mut object, now_s)?;
+                None
+            }
+        };
+        object.end();
+        Some((body, node))
+    }
+
+    /// Writes a command that names no session. `None` for one that does not concern every node.
+    fn write_for_all(&self, object: &mut Object<'_>, now_s: u64) -> Option<()> {
+        match self {
             Request::RevokeToken(of) => {
                 object.string("uid", &of.uid).integer("expire_at", of.expire_at);
             }
@@ -96,29 +60,100 @@ impl Request<'_> {
             Request::UnblockUser(of) => {
                 object.string("user", &of.user);
             }
-            Request::Connections(of) => {
-                if !of.client.is_empty() {
-                    // What is no id of a session is nowhere.
-                    node = Some(of.client.parse::<SessionId>().ok()?.node());
-                }
-                object.string("user", &of.user).string("client", &of.client);
-                object.string("address", &of.address).string("channel", &of.channel);
-                if let Some(json) = &of.info {
-                    object.raw("info", json.as_bytes());
-                }
-                if let Some(filter) = &of.label_filter {
-                    filter.write(object.key("label_filter"));
-                }
-                object.integer("limit", of.limit).string("cursor", &of.cursor);
-            }
             Request::Channels(of) => {
                 object.string("pattern", &of.pattern);
             }
             Request::Info => {}
             _ => return None,
         }
-        object.end();
-        Some((body, node))
+        Some(())
+    }
+}
+
+impl SubscribeRequest<'_> {
+    fn write(&self, object: &mut Object<'_>) -> Option<u16> {
+        let node = target(object, &self.target);
+        object.string("channel", &self.channel).integer("expire_at", self.expire_at_s);
+        raw(object, "info", self.info.as_ref().map(|json| json.as_bytes()));
+        raw(object, "data", self.data.as_ref().map(|json| json.as_bytes()));
+        if let Some(since) = self.recover_since {
+            let mut position = Object::begin(object.key("recover_since"));
+            position.integer("offset", since.offset);
+            position.string("epoch", &since.epoch.to_string());
+            position.end();
+        }
+        let mut options = Object::begin(object.key("override"));
+        for (key, value) in [
+            ("presence", self.options.presence),
+            ("join_leave", self.options.join_leave),
+            ("force_push_join_leave", self.options.force_push_join_leave),
+            ("force_positioning", self.options.force_positioning),
+            ("force_recovery", self.options.force_recovery),
+        ] {
+            if let Some(value) = value {
+                let mut option = Object::begin(options.key(key));
+                option.flag("value", value);
+                option.end();
+            }
+        }
+        options.end();
+        node
+    }
+}
+
+impl SendRequest<'_> {
+    fn write(&self, object: &mut Object<'_>) -> Option<u16> {
+        let node = target(object, &self.target);
+        object.string("device", &self.device);
+        match self.data.format() {
+            PayloadFormat::Json => object.raw("data", self.data.as_bytes()),
+            PayloadFormat::Binary => {
+                object.string("b64data", &BASE64_STANDARD.encode(self.data.as_bytes()))
+            }
+        };
+        node
+    }
+}
+
+impl DisconnectRequest<'_> {
+    fn write(&self, object: &mut Object<'_>) -> Option<u16> {
+        let node = target(object, &self.target);
+        let list = object.key("whitelist");
+        list.push(b'[');
+        for (at, id) in self.whitelist.iter().enumerate() {
+            list.extend_from_slice(if at > 0 { b",\"" } else { b"\"" });
+            list.extend_from_slice(id.to_string().as_bytes());
+            list.push(b'"');
+        }
+        list.push(b']');
+        let mut disconnect = Object::begin(object.key("disconnect"));
+        disconnect.integer("code", self.code).string("reason", &self.reason);
+        disconnect.end();
+        node
+    }
+}
+
+impl ConnectionsRequest<'_> {
+    /// Gives the node of the only session that it is about, if it names one.
+    ///
+    /// # Errors
+    /// What it names is no session's id.
+    fn write(&self, object: &mut Object<'_>) -> Result<Option<u16>, InvalidSessionId> {
+        let session = (!self.client.is_empty()).then(|| self.client.parse()).transpose()?;
+        object.string("user", &self.user).string("client", &self.client);
+        object.string("address", &self.address).string("channel", &self.channel);
+        raw(object, "info", self.info.as_ref().map(|json| json.as_bytes()));
+        if let Some(filter) = &self.label_filter {
+            filter.write(object.key("label_filter"));
+        }
+        object.integer("limit", self.limit).string("cursor", &self.cursor);
+        Ok(session.map(SessionId::node))
+    }
+}
+
+fn raw(object: &mut Object<'_>, key: &str, json: Option<&[u8]>) {
+    if let Some(json) = json {
+        object.raw(key, json);
     }
 }
 

@@ -12,8 +12,8 @@ use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{Disconnect, ErrorCode};
 use dunlin_protocol::pusher::{
     ChannelKind, EVENT_NAME_BYTES_MAX, EVENT_TAG, Member, Message, Messages, PusherCode, SignIn,
-    Subscribe, VERSIONS, event, is_name, presence_channel_text, private_channel_text, pusher_name,
-    server_to_user, sign_in_text,
+    SocketId, Subscribe, VERSIONS, event, is_name, presence_channel_text, private_channel_text,
+    pusher_name, server_to_user, sign_in_text,
 };
 use dunlin_wire::http1::query;
 
@@ -44,6 +44,51 @@ impl SubscriptionError {
 
     fn limit(why: impl fmt::Display) -> SubscriptionError {
         SubscriptionError::new("LimitReached", 4004, why)
+    }
+}
+
+/// Whom a connection shows to have been let into a channel as, which an app's clients are by its signatures; `None` where that
+/// is nobody in particular. `user`: who has signed in.
+fn authorized_member(
+    app: &App,
+    socket_id: SocketId,
+    user: Option<&Arc<Member>>,
+    request: &Subscribe<'_>,
+) -> Result<Option<Arc<Member>>, SubscriptionError> {
+    let name = &*request.channel;
+    let signed = |text: &str| match app.has_authorized(&request.auth, text) {
+        true => Ok(()),
+        false => Err(SubscriptionError::auth(
+            "the signature is not the app's for this socket id, channel and channel_data",
+        )),
+    };
+    match ChannelKind::of(name) {
+        ChannelKind::Public => Ok(None),
+        ChannelKind::Private => signed(&private_channel_text(socket_id, name)).map(|()| None),
+        ChannelKind::Presence if request.channel_data.is_empty() => {
+            // Who has signed in is in the channel as that user.
+            signed(&private_channel_text(socket_id, name))?;
+            let why = "channel_data is missing, and nobody has signed in";
+            user.cloned().map(Some).ok_or_else(|| SubscriptionError::auth(why))
+        }
+        ChannelKind::Presence => {
+            let (data, max) = (&*request.channel_data, app.config.member_bytes_max);
+            if data.len() > max {
+                let why = format_args!("channel_data has more than {max} bytes");
+                return Err(SubscriptionError::limit(why));
+            }
+            signed(&presence_channel_text(socket_id, name, data))?;
+            let of_data = Member::of_channel_data(data)
+                .map_err(|why| SubscriptionError::new("InvalidChannelData", 400, why))?;
+            Ok(Some(Arc::new(of_data)))
+        }
+        ChannelKind::User => {
+            let is_own =
+                |user: &Arc<Member>| server_to_user(name).is_some_and(|of| *of == *user.user_id);
+            let why = "the connection has not signed in as this user";
+            let is_signed_in = user.is_some_and(is_own);
+            is_signed_in.then_some(None).ok_or_else(|| SubscriptionError::auth(why))
+        }
     }
 }
 
@@ -288,50 +333,8 @@ impl Worker<'_> {
         else {
             return Ok(());
         };
-        let user = of.user.clone();
-        let mut member = None;
-        let signed = |text: &str| match app.has_authorized(&request.auth, text) {
-            true => Ok(()),
-            false => Err(SubscriptionError::auth(
-                "the signature is not the app's for this socket id, channel and channel_data",
-            )),
-        };
-        match ChannelKind::of(name) {
-            ChannelKind::Public => {}
-            ChannelKind::Private => signed(&private_channel_text(socket_id, name))?,
-            ChannelKind::Presence if request.channel_data.is_empty() => {
-                // Who has signed in is in the channel as that user.
-                signed(&private_channel_text(socket_id, name))?;
-                member = user;
-            }
-            ChannelKind::Presence => {
-                let (data, max) = (&*request.channel_data, app.config.member_bytes_max);
-                if data.len() > max {
-                    let why = format_args!("channel_data has more than {max} bytes");
-                    return Err(SubscriptionError::limit(why));
-                }
-                signed(&presence_channel_text(socket_id, name, data))?;
-                let of_data = Member::of_channel_data(data)
-                    .map_err(|why| SubscriptionError::new("InvalidChannelData", 400, why))?;
-                member = Some(Arc::new(of_data));
-            }
-            ChannelKind::User => {
-                let own = user.as_ref().is_some_and(|user| {
-                    server_to_user(name).is_some_and(|of| *of == *user.user_id)
-                });
-                if !own {
-                    return Err(SubscriptionError::auth(
-                        "the connection has not signed in as this user",
-                    ));
-                }
-            }
-        }
+        let member = authorized_member(app, socket_id, of.user.as_ref(), request)?;
         let is_presence = ChannelKind::of(name) == ChannelKind::Presence;
-        if is_presence && member.is_none() {
-            return Err(SubscriptionError::auth(
-                "channel_data is missing, and nobody has signed in",
-            ));
-        }
         let namespace = self
             .namespace_of(channel)
             .map_err(|error| SubscriptionError::new("InvalidChannel", 400, error.message))?;
