@@ -84,7 +84,7 @@ impl Worker<'_> {
             let _ = self.hub.set_node(state.node_number(old));
             return Err(reason);
         }
-        let (_, effects) = self.settings.switch(newest);
+        let effects = self.settings.switch(newest);
         cx.set_coalesce_ms(u64::from(new.server.coalesce_ms));
         self.apply_user_bound(&before);
         self.apply_pacing(Some(&before));

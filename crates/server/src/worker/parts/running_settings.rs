@@ -52,14 +52,13 @@ impl RunningSettings {
         self.generation = generation;
     }
 
-    /// Switches to another snapshot. Gives the one before, and what is to be done, in this order.
+    /// Switches to another snapshot. Gives what is to be done, in this order.
     pub(crate) fn switch(
         &mut self,
         newest: &Arc<Settings>,
-    ) -> (Arc<Settings>, impl Iterator<Item = SettingsEffect> + use<>) {
+    ) -> impl Iterator<Item = SettingsEffect> + use<> {
         let before = std::mem::replace(&mut self.snapshot, Arc::clone(newest));
-        let effects = effects(&before, newest);
-        (before, effects)
+        effects(&before, newest)
     }
 }
 
@@ -116,9 +115,7 @@ mod tests {
         let mut running = RunningSettings::new(7, Arc::new(Settings::new(first)));
         let mut switch = |change: fn(&mut Config)| {
             let newest = next(&running, change);
-            let (before, effects) = running.switch(&newest);
-            assert_eq!(before.revision + 1, running.revision);
-            effects.collect::<Vec<_>>()
+            running.switch(&newest).collect::<Vec<_>>()
         };
         assert_eq!(switch(|config| config.log.level = dunlin_config::LogLevel::Debug), []);
         assert_eq!(
