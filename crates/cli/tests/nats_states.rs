@@ -38,7 +38,7 @@ impl Node {
                 "engine": "main", "history_size": 100, "history_ttl_ms": 600_000
             } } },
         }));
-        node.engine(&engine);
+        node.engine(engine);
         node.patch(&json!({ "cluster": { "engine": "main", "lease_ms": 5_000 } }));
         node
     }

@@ -1,14 +1,10 @@
 //! A WebSocket client, beside the example `websocket`: `clients [URL]`.
-use std::process::ExitCode;
 use std::{fmt, io};
 
 use dunlin_net::websocket::{Message, NewHandshake};
 use dunlin_net::*;
 
-#[derive(Default)]
-struct Clients {
-    failed: bool,
-}
+struct Clients;
 impl Handler for Clients {
     type Data = ();
     fn on_websocket(&mut self, cx: &mut Context<()>, conn: ConnId, _: Option<&str>) {
@@ -18,32 +14,27 @@ impl Handler for Clients {
         println!("websocket: {}", message.text().unwrap_or_default());
         cx.ws_close(conn, 1000, "").expect("it is open");
     }
-    fn on_connect_failed(&mut self, cx: &mut Context<()>, _: ConnId, (): (), error: &io::Error) {
-        self.fail(error);
-        cx.stop();
+    fn on_connect_failed(&mut self, _: &mut Context<()>, _: ConnId, (): (), error: &io::Error) {
+        fail(error);
     }
-    fn on_protocol_error(&mut self, cx: &mut Context<()>, _: ConnId, error: &ProtocolError) {
-        self.fail(error);
-        cx.stop();
+    fn on_protocol_error(&mut self, _: &mut Context<()>, _: ConnId, error: &ProtocolError) {
+        fail(error);
     }
     fn on_close(&mut self, cx: &mut Context<()>, _: ConnId, _: (), why: CloseReason) {
         println!("{why}");
         cx.stop();
     }
 }
-impl Clients {
-    fn fail(&mut self, error: impl fmt::Display) {
-        eprintln!("no server of WebSockets: {error}; start the example `websocket` first");
-        self.failed = true;
-    }
+#[expect(clippy::exit, reason = "an example has nothing to clean up")]
+fn fail(error: impl fmt::Display) -> ! {
+    eprintln!("no server of WebSockets: {error}; start the example `websocket` first");
+    std::process::exit(1)
 }
-fn main() -> io::Result<ExitCode> {
+fn main() -> io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:7002".to_owned());
     let url = if addr.contains("://") { addr } else { format!("ws://{addr}") };
     let mut event_loop = EventLoop::new(LoopConfig::default())?;
     let (new, config) = (NewHandshake::default(), ConnectConfig::default());
     event_loop.context().connect_websocket(&url, &new, &config)?;
-    let mut clients = Clients::default();
-    event_loop.run(&mut clients)?;
-    Ok(if clients.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    event_loop.run(&mut Clients)
 }

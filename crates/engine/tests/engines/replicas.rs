@@ -37,7 +37,7 @@ fn a_publication_that_no_replica_has_is_not_acknowledged() {
     assert!(replica.cli(&["LRANGE", "dunlin:c:a", "0", "-1"]).contains(":1:"), "it has it");
 
     replica.signal("-STOP");
-    fleet.nodes.0[0].engine.redis().set_wait(1, 50);
+    fleet.nodes.0[0].engine.redis().set_wait(NonZeroU8::new(1), 50);
     let kept = fleet.send(0, "a", KEPT, data_of("2"));
     let unkept = fleet.send(0, "b", UNKEPT, data_of("x"));
     assert!(fleet.published(0, unkept).is_ok(), "what is not kept is not waited for");
@@ -49,9 +49,9 @@ fn a_publication_that_no_replica_has_is_not_acknowledged() {
     assert_eq!(history.publications.len(), 2);
 
     // Live: whoever does not want to wait does not.
-    fleet.nodes.0[0].engine.redis().set_wait(0, 50);
+    fleet.nodes.0[0].engine.redis().set_wait(None, 50);
     assert_eq!(fleet.publish(0, "a", "3").offset, 3);
-    fleet.nodes.0[0].engine.redis().set_wait(1, 2_000);
+    fleet.nodes.0[0].engine.redis().set_wait(NonZeroU8::new(1), 2_000);
     replica.signal("-CONT");
     fleet.until("followed", |nodes| {
         let shard = nodes[0].engine.shards().next().unwrap();
@@ -86,7 +86,7 @@ fn what_no_replica_has_answered_for_when_the_connection_breaks_is_uncertain() {
     fleet.subscribe(0, "a", KEPT);
     replica.signal("-STOP");
     // Longer than the test.
-    fleet.nodes.0[0].engine.redis().set_wait(1, 600_000);
+    fleet.nodes.0[0].engine.redis().set_wait(NonZeroU8::new(1), 600_000);
     let token = fleet.send(0, "a", KEPT, data_of("1"));
     fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 1);
     primary.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);

@@ -83,7 +83,9 @@ impl Admin {
         (options, secrets): (&ConfigQuery, Secrets),
     ) -> Result<(), ProblemDetails> {
         match target {
-            ConfigResource::Value(pointer) => return self.value(cx, conn, request, &pointer, secrets),
+            ConfigResource::Value(pointer) => {
+                return self.value(cx, conn, request, &pointer, secrets);
+            }
             ConfigResource::Restore(_) => return Err(ProblemDetails::method("POST")),
             ConfigResource::Schema => {
                 let body = schema::json().to_string();
@@ -117,7 +119,9 @@ impl Admin {
             (ConfigResource::Value(pointer), Method::Put | Method::Delete | Method::Patch) => {
                 call::change(pointer, request)
             }
-            (ConfigResource::Value(_), _) => Err(ProblemDetails::method("GET, HEAD, PUT, DELETE, PATCH")),
+            (ConfigResource::Value(_), _) => {
+                Err(ProblemDetails::method("GET, HEAD, PUT, DELETE, PATCH"))
+            }
             (ConfigResource::Restore(number), Method::Post) => {
                 Ok(Change::Restore(Arc::clone(&self.kept(number)?.snapshot)))
             }
