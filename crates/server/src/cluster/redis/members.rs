@@ -313,7 +313,7 @@ mod tests {
     use dunlin_hub::ClientInfo;
     use tokio::net::UnixStream;
 
-    use super::super::address::Address;
+    use super::super::address::RedisAddress;
     use super::super::reads::ReadLink;
     use super::*;
     use crate::cluster::inbox::Inbox;
@@ -346,7 +346,7 @@ mod tests {
             let link = self.link().await;
             load_script(&link).await.unwrap();
             let (link, prefix) = (Arc::new(link), "test".into());
-            let nowhere = Address::new(&Arc::default());
+            let nowhere = RedisAddress::new(&Arc::default());
             let reads = Arc::new(ReadLink::new(&nowhere, Some(self.link().await)));
             RedisStore { link, reads, prefix, uid: uid.into(), foreign_presence: None }
         }

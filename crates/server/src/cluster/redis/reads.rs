@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
-use super::address::Address;
+use super::address::RedisAddress;
 use super::link::{Commands, RedisLink, RedisReply};
 use crate::cluster::condition::Condition;
 use crate::cluster::inbox::Inbox;
@@ -21,12 +21,12 @@ pub(super) const CURSOR_0: &[u8] = b"0";
 
 /// The connection; opened when it is used first, and again when it has ended.
 pub(super) struct ReadLink {
-    address: Address,
+    address: RedisAddress,
     link: Mutex<Option<Arc<RedisLink>>>,
 }
 
 impl ReadLink {
-    pub(super) fn new(address: &Address, opened: Option<RedisLink>) -> ReadLink {
+    pub(super) fn new(address: &RedisAddress, opened: Option<RedisLink>) -> ReadLink {
         ReadLink { address: address.clone(), link: Mutex::new(opened.map(Arc::new)) }
     }
 
