@@ -96,13 +96,16 @@ impl NatsEngine {
                 }
             },
             Pending::Duplicate(channel, batch) => {
-                let (position, suppressed) = match message.read() {
+                let result = match message.read() {
                     StoredReply::Stored(stored) => {
-                        (stored.frame.position, stored.state.nonce != batch.nonce)
+                        let suppressed = stored.state.nonce != batch.nonce;
+                        Ok(Published { position: stored.frame.position, suppressed })
                     }
-                    _ => (StreamPosition::default(), true),
+                    // Of replicas, one may know a key whose message is not stored yet.
+                    StoredReply::Unavailable => Err(Error::EngineUncertain),
+                    _ => Ok(Published { position: StreamPosition::default(), suppressed: true }),
                 };
-                self.finish_batch(&batch, Ok(Published { position, suppressed }));
+                self.finish_batch(&batch, result);
                 self.free(&channel);
             }
             Pending::Fetch(reader, sequence) => match message.status {
