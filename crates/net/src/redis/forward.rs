@@ -18,8 +18,8 @@
 ///
 ///     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
 ///         self.redis.handle_data(cx, conn, bytes, |_, _, received| {
-///             if let Received::Reply(_, reply) = received {
-///                 self.count += reply.integer().unwrap_or(0);
+///             if let Received::Reply(_, _) = received {
+///                 self.replies += 1;
 ///             }
 ///         });
 ///     }
