@@ -3,16 +3,17 @@
 
 mod kit;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use kit::cluster::{Cluster, Kind, Meeting, Node, SECRET, until};
+use kit::client::{Client, signed, signed_by};
+use kit::cluster::{Cluster, Kind, Meeting, Node, until};
 use kit::held::Way;
+use kit::redis::Redis;
 use kit::{Served, TIMEOUT};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
 
 kit::cluster::wherever_they_meet! {
@@ -25,88 +26,6 @@ kit::cluster::wherever_they_meet! {
     two_nodes_that_want_one_number_and_two_clusters_with_one_prefix_are_named
     two_nodes_of_one_name_are_named_until_one_has_another
     what_is_used_of_a_budget_at_one_node_is_used_at_all
-}
-
-/// A client of a node, subscribed to one channel.
-struct Client {
-    lines: BufReader<TcpStream>,
-    id: String,
-}
-
-impl Client {
-    /// Connects; `Err` with what it was sent instead.
-    fn try_connect(node: &Node, user: &str, channel: &str) -> Result<Client, Value> {
-        Client::with_token(node, &token(user), channel)
-    }
-
-    fn with_token(node: &Node, token: &str, channel: &str) -> Result<Client, Value> {
-        let mut stream = TcpStream::connect(node.served.at.client).unwrap();
-        stream.set_read_timeout(Some(2 * TIMEOUT)).unwrap();
-        let subs = json!({ channel: {} });
-        let body = json!({ "token": token, "subs": subs }).to_string();
-        write!(
-            stream,
-            "POST /connection/uni_http_stream HTTP/1.1\r\nHost: d\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        let mut client = Client { lines: BufReader::new(stream), id: String::new() };
-        let first = client.next();
-        match first["connect"]["client"].as_str() {
-            Some(id) => client.id = id.to_owned(),
-            None => return Err(first),
-        }
-        Ok(client)
-    }
-
-    fn connect(node: &Node, user: &str, channel: &str) -> Client {
-        Client::try_connect(node, user, channel).unwrap_or_else(|sent| panic!("{sent}"))
-    }
-
-    /// The next push that is not empty.
-    fn next(&mut self) -> Value {
-        loop {
-            let mut line = String::new();
-            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the stream has ended");
-            match serde_json::from_str::<Value>(&line) {
-                Ok(Value::Object(push)) if !push.is_empty() => return Value::Object(push),
-                // A ping, the head of the response, or the length of a chunk.
-                _ => {}
-            }
-        }
-    }
-
-    /// Reads until it is notified that this user has come or gone.
-    fn until_notified(&mut self, kind: &str, user: &str) {
-        while self.next()[kind]["info"]["user"] != user {}
-    }
-
-    /// Reads until it is disconnected, and gives the code.
-    fn until_disconnected(&mut self) -> u64 {
-        loop {
-            if let Some(code) = self.next()["disconnect"]["code"].as_u64() {
-                return code;
-            }
-        }
-    }
-}
-
-/// A connection token (RFC 7519) of a user.
-fn token(user: &str) -> String {
-    signed(&json!({ "sub": user }))
-}
-
-/// A token with these claims.
-fn signed(claims: &Value) -> String {
-    signed_by(&json!({ "alg": "HS256", "typ": "JWT" }), SECRET, claims)
-}
-
-fn signed_by(head: &Value, secret: &str, claims: &Value) -> String {
-    let part = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
-    let signed = format!("{}.{}", part(head), part(claims));
-    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret.as_bytes());
-    let tag = ring::hmac::sign(&key, signed.as_bytes());
-    format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
 }
 
 /// The uid of a node's process.
@@ -300,56 +219,6 @@ fn one_admin_port_shows_every_node_and_names_those_that_do_not_answer(kind: Kind
     assert_eq!(all["unreachable"], json!([]));
 }
 
-/// Two nodes let in each what one may.
-#[test]
-fn connections_of_a_user_are_bounded_over_all_nodes_and_those_of_a_dead_node_end_with_its_lease() {
-    let mut cluster = Cluster::start(Kind::Redis, 2);
-    let bound = |node: &Node, max: u32| {
-        let path = "/config/limits/connections_per_user_max";
-        assert_eq!(node.served.call("PUT", path, &max.to_string()).unwrap().0, 200);
-    };
-    cluster.nodes.iter().for_each(|node| bound(node, 2));
-    let keys = |cluster: &Cluster| cluster.meeting.redis().cli(&["KEYS", "dunlin:cluster:users:*"]);
-    // The agent has seen the bound, once a count of its node is there.
-    let mut of_others = cluster.nodes.iter().zip(["bob", "tom"]);
-    let _others: Vec<_> =
-        of_others.by_ref().map(|(node, user)| Client::connect(node, user, "room")).collect();
-    until("both nodes count", || keys(&cluster).lines().count() == 2);
-    let [a, b] = &cluster.nodes[..] else { panic!("two were started") };
-    let first = Client::connect(a, "ann", "room");
-    let second = Client::connect(b, "ann", "room");
-    // Known on both nodes, however fast the second came.
-    let counted = |count: usize| {
-        let keys = keys(&cluster);
-        let of = keys.lines().map(|key| cluster.meeting.redis().cli(&["HGET", key, "ann"]));
-        of.filter(|of| of.trim() == "1 1").count() == count
-    };
-    until("both are counted", || counted(2));
-    let refused = |node: &Node| match Client::try_connect(node, "ann", "room") {
-        Ok(mut client) => client.until_disconnected(),
-        Err(first) => first["disconnect"]["code"].as_u64().unwrap_or(0),
-    };
-    assert_eq!((refused(a), refused(b)), (3504, 3504));
-    // Others are not concerned, and what has closed makes room.
-    drop(first);
-    until("it is not counted", || counted(1));
-    let third = Client::connect(a, "ann", "room");
-    until("it has stayed", || counted(2) && has(b, &third) && has(b, &second));
-    assert_eq!(refused(b), 3504);
-
-    cluster.nodes[0].kill();
-    let b = &cluster.nodes[1];
-    until("the dead node's are not counted", || {
-        let Ok(client) = Client::try_connect(b, "ann", "room") else { return false };
-        until("it is decided", || !has(b, &client) || two_of_ann(&cluster));
-        has(b, &client)
-    });
-    until("nothing is left of it", || keys(&cluster).lines().count() == 1);
-    bound(b, 0);
-    until("nothing is left where there is no bound", || keys(&cluster).trim().is_empty());
-    let _many: Vec<_> = (0..4).map(|_| Client::connect(b, "ann", "room")).collect();
-}
-
 /// On N nodes a key had N budgets.
 fn what_is_used_of_a_budget_at_one_node_is_used_at_all(kind: Kind) {
     const SLOW: &str = "a key with a budget";
@@ -382,18 +251,6 @@ fn what_is_used_of_a_budget_at_one_node_is_used_at_all(kind: Kind) {
     assert_eq!(of_b(OTHER)["error"], Value::Null, "another key has its own");
     let metrics = b.served.call("GET", "/metrics", "").unwrap().1;
     assert!(metrics.contains("dunlin_cluster_budget_charges_forgotten_total 0"));
-}
-
-/// Whether a client is connected, as a node sees all.
-fn has(node: &Node, client: &Client) -> bool {
-    let found = node.api("connections", json!({ "client": client.id }));
-    found["result"]["connections"].as_object().is_some_and(|found| !found.is_empty())
-}
-
-/// Whether a node has counted two connections of ann.
-fn two_of_ann(cluster: &Cluster) -> bool {
-    let keys = cluster.meeting.redis().cli(&["KEYS", "dunlin:cluster:users:*"]);
-    keys.lines().any(|key| cluster.meeting.redis().cli(&["HGET", key, "ann"]).trim() == "1 2")
 }
 
 /// Entries that were sent by a connection which the node had given up, or by a node that was killed, were written when all who
@@ -688,4 +545,39 @@ fn what_a_nats_refuses_is_named_with_its_fix() {
     }
     cluster.meeting.nats().restart(true);
     cluster.settle();
+}
+
+/// Its servers verify clients, as those of NATS may.
+#[test]
+fn a_redis_that_verifies_clients_is_shown_a_certificate() {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // A certificate that bears the name of its issuer is its own issuer to OpenSSL.
+    params.distinguished_name.push(DnType::CommonName, "authority");
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let issue = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
+    };
+    let redis = Redis::start_verifying(&authority.pem(), |name| issue(name));
+    let scratch = tempfile::tempdir().unwrap();
+    let engine = json!({ "addresses": [redis.at.to_string()], "tls": true, "ca": authority.pem() });
+    let node = Node::start(scratch.path().join("node"), engine);
+    let kept = json!({ "engine": "main", "history_size": 10, "history_ttl_ms": 60_000 });
+    let change = |patch: &Value| {
+        let kind = "application/merge-patch+json";
+        let answer = node.served.call_as("PATCH", "/config", kind, &patch.to_string()).unwrap();
+        assert_eq!(answer.0, 200, "{answer:?}");
+    };
+    change(&json!({ "channel": { "namespaces": { "kept": kept } } }));
+    let publish = || node.api("publish", json!({ "channel": "kept:a", "data": 1 }));
+    node.until("unreachable", |status| status["condition"] == "unreachable");
+    assert_ne!(publish()["error"], Value::Null);
+
+    let (certificate, key) = issue("node");
+    let shown = json!({ "tls_client_cert": certificate, "tls_client_key": key });
+    change(&json!({ "engines": { "main": shown } }));
+    node.until("a member", |status| status["condition"] == "member");
+    until("the engine takes it", || publish()["result"]["offset"].is_u64());
 }

@@ -106,7 +106,8 @@ pub struct Engine {
     /// With `tls`: it begins with the first byte, as servers of NATS with `handshake_first` and proxies that end TLS want it.
     #[schemars(extend("x-applies" = LIVE))]
     pub tls_handshake_first: bool,
-    /// With `tls`: the chain of certificates in PEM, the node's own first, for servers of NATS that verify their clients.
+    /// With `tls`: the chain of certificates in PEM, the node's own first, for servers that verify their clients: `verify` of NATS,
+    /// `tls-auth-clients yes` of Redis. Shown to Sentinels and to all nodes of a Redis Cluster, too.
     #[schemars(extend("x-applies" = LIVE))]
     pub tls_client_cert: Option<Arc<str>>,
     /// The private key of `tls_client_cert`, in PEM.
@@ -293,6 +294,7 @@ impl Engine {
             add(path.join("wait_timeout_ms"), message, fix);
         }
         self.validate_kind(path, &mut add);
+        self.validate_client_certificate(path, &mut add);
         let is_sentinel = self.topology == EngineTopology::Sentinel;
         if is_sentinel == self.sentinel_primaries.is_empty() {
             let (message, fix) = match is_sentinel {
@@ -343,8 +345,6 @@ impl Engine {
             }
             for (key, is_set) in [
                 ("tls_handshake_first", self.tls_handshake_first),
-                ("tls_client_cert", self.tls_client_cert.is_some()),
-                ("tls_client_key", self.tls_client_key.is_some()),
                 ("raw", self.raw),
                 ("raw_prefix", self.raw_prefix != default.raw_prefix),
                 ("raw_separator", self.raw_separator != default.raw_separator),
@@ -388,7 +388,10 @@ impl Engine {
             let message = format!("there is `{first}`, too");
             add(path.join(other), &message, "set one of them");
         }
-        self.validate_nats_tls(path, add);
+        if self.tls_handshake_first && !self.tls {
+            let message = "the servers are not spoken to by TLS";
+            add(path.join("tls_handshake_first"), message, "set `tls = true`, or remove it");
+        }
         self.validate_raw(path, add);
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         if !self.prefix.bytes().all(is_plain) {
@@ -436,13 +439,11 @@ impl Engine {
         ]
     }
 
-    fn validate_nats_tls(&self, path: &Path, add: &mut impl FnMut(Path, &str, &str)) {
+    fn validate_client_certificate(&self, path: &Path, add: &mut impl FnMut(Path, &str, &str)) {
         let (certificate, key) = (&self.tls_client_cert, &self.tls_client_key);
-        for (name, is_set) in [
-            ("tls_handshake_first", self.tls_handshake_first),
-            ("tls_client_cert", certificate.is_some()),
-            ("tls_client_key", key.is_some()),
-        ] {
+        for (name, is_set) in
+            [("tls_client_cert", certificate.is_some()), ("tls_client_key", key.is_some())]
+        {
             if is_set && !self.tls {
                 let message = "the servers are not spoken to by TLS";
                 add(path.join(name), message, "set `tls = true`, or remove it");

@@ -276,8 +276,22 @@ fn an_engine_on_nats_has_one_login() {
             "engines.main.credentials_file: Redis has none; set `password`, or `type = \"nats\"`"
                 .to_owned(),
             format!("engines.main.tls_handshake_first: {only}"),
-            format!("engines.main.tls_client_cert: {only}"),
-            format!("engines.main.tls_client_key: {only}"),
+        ]
+    );
+    let shown = |tls, key| dunlin_config::Engine {
+        tls,
+        tls_client_cert: Some("PEM".into()),
+        tls_client_key: key,
+        ..dunlin_config::Engine::default()
+    };
+    assert_eq!(check(shown(true, secret())), Vec::<String>::new());
+    assert_eq!(
+        check(shown(false, None)),
+        [
+            format!("engines.main.tls_client_cert: {needs}"),
+            "engines.main.tls_client_cert: there is no `tls_client_key`; set `tls_client_key`, or \
+             remove it"
+                .to_owned(),
         ]
     );
 }

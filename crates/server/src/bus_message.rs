@@ -101,8 +101,7 @@ pub(crate) enum BusMessage {
     PushCallerGone {
         call: u64,
     },
-    /// Push thread to workers: which of these users have a session? To control: on another node? Control to workers, for
-    /// another node.
+    /// Push thread to workers: which of these users have a session? To control: on another node?
     OnlineQuery {
         request_id: u64,
         users: Arc<[String]>,
@@ -150,6 +149,8 @@ pub(crate) enum BusMessage {
     },
     /// Worker to control: counts of users' connections have changed.
     UsersChanged,
+    /// Control to a worker: one more connection of a user that this worker has let in is counted on all nodes, and may stay.
+    UserCounted(Box<str>),
     /// Control to a worker: a user has more connections on all nodes than he may, and this worker has let in the last of this node.
     UserOverLimit(Box<str>),
     /// Control to workers: name sessions by another number from now on, that of the lease.

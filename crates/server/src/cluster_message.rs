@@ -1,5 +1,6 @@
 //! Messages between workers, the admin thread and the control thread about the cluster.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use dunlin_config::store::Origin;
@@ -18,6 +19,7 @@ pub(crate) enum ClusterRequest {
         /// The body of the command.
         request: Arc<[u8]>,
         to: TargetNodes,
+        about: Option<AboutUser<'static>>,
     },
     /// Who is in a channel; at most so many bytes of them.
     Presence { channel: Arc<str>, bytes_max: usize },
@@ -33,6 +35,16 @@ pub(crate) enum TargetNodes {
     Holder(u16),
     /// Those of these numbers.
     Nodes(Vec<u16>),
+}
+
+/// A command is about the sessions of one user alone. A node that has none of them answers without looking further.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AboutUser<'a> {
+    /// As sessions have it; never empty.
+    #[serde(borrow)]
+    pub(crate) user: Cow<'a, str>,
+    /// The tokens that the user has had until now are barred on every node.
+    pub(crate) bars: bool,
 }
 
 /// The reply to a [`ClusterRequest`]: what the nodes have answered together.

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use dunlin_config::Token;
 use serde::{Deserialize, Serialize};
 
 /// The longest id or user that is kept, in bytes.
@@ -257,7 +258,12 @@ impl Revocations {
 
     /// Bars for a while what tokens of a user were issued before now, in connections that are there, on their way or between two
     /// polls.
-    pub(crate) fn bar_user(&self, user: &str, until_ms: u64, now_ms: u64, max: usize) {
+    pub(crate) fn bar_user(&self, user: &str, settings: &Token, now_ms: u64) {
+        if user.is_empty() || settings.bar_after_disconnect_ms == 0 {
+            return;
+        }
+        let until_ms = now_ms.saturating_add(settings.bar_after_disconnect_ms);
+        let max = settings.revocations_max as usize;
         let bar = Bar { until_ms, issued_before_s: now_ms / 1000 };
         self.insert_bar(self.user_bar(user), bar, now_ms, max);
     }
@@ -521,7 +527,9 @@ mod tests {
         assert_eq!(refusal, Some(TokenRevoked::Barred { left_s: 2 }));
         assert_eq!(revocations.refuses(token(0), "", None, NOW_MS + 1_500), None);
 
-        revocations.bar_user("ada", NOW_MS + 1_500, NOW_MS, 9);
+        let settings =
+            Token { bar_after_disconnect_ms: 1_500, revocations_max: 9, ..Token::default() };
+        revocations.bar_user("ada", &settings, NOW_MS);
         let refuses = |user, issued_at_s, now_ms| {
             revocations.refuses(token(7), user, issued_at_s, now_ms).is_some()
         };

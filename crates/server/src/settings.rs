@@ -321,8 +321,8 @@ fn user_connections(
     config: &Config,
     before: Option<&Arc<UserConnections>>,
 ) -> Option<Arc<UserConnections>> {
-    let is_bounded = config.limits.connections_per_user_max > 0;
-    is_bounded.then(|| before.map_or_else(Arc::default, Arc::clone))
+    let is_counted = config.limits.connections_per_user_max > 0 || config.cluster.engine.is_some();
+    is_counted.then(|| before.map_or_else(Arc::default, Arc::clone))
 }
 
 fn serves_apart(config: &Config) -> bool {

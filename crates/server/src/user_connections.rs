@@ -1,13 +1,15 @@
-//! Connections of each user on all workers of this node, where `limits.connections_per_user_max` bounds them.
+//! Connections of each user on all workers of this node, where `limits.connections_per_user_max` bounds them or other nodes ask for them.
 //!
 //! A worker counts a connection here before it opens its session, under the lock of the user's shard, so that two workers do not
 //! both let in the last one. After a session was opened or closed the worker says how many it has: what was counted and not opened is
-//! forgotten by that. Where there is no such bound there is no table, and no lock is taken.
+//! forgotten by that. So whoever has a session is in the table. A node that is alone and has no such bound has no table, and takes no lock.
 
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use dunlin_hub::tenant;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
@@ -19,6 +21,8 @@ const CHANGED_MAX: usize = 4_096;
 pub(crate) struct UserConnections {
     hasher: RandomState,
     shards: [Mutex<Shard>; SHARDS],
+    /// Workers that have counted the sessions which they had before there was a table.
+    counted: Mutex<BTreeSet<usize>>,
     /// Changes are kept for the cluster.
     is_shared: AtomicBool,
     /// Some were not kept.
@@ -49,6 +53,7 @@ impl Default for UserConnections {
         UserConnections {
             hasher: RandomState::default(),
             shards: std::array::from_fn(|_| Mutex::default()),
+            counted: Mutex::default(),
             is_shared: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             is_notified: AtomicBool::new(false),
@@ -57,7 +62,7 @@ impl Default for UserConnections {
 }
 
 impl UserConnections {
-    /// Counts one more of a worker's, unless there are `max`. [`set`](Self::set) has to follow.
+    /// Counts one more of a worker's, unless there are `max`; 0: there is no bound. [`set`](Self::set) has to follow.
     pub(crate) fn admit(&self, user: &str, worker: usize, max: u32) -> bool {
         let mut shard = self.shard(user);
         let Shard { users, changed } = &mut *shard;
@@ -65,7 +70,7 @@ impl UserConnections {
             users.insert(user.into(), Vec::new());
         }
         let Some(counts) = users.get_mut(user) else { return true };
-        if counts.iter().map(|(_, count)| count).sum::<u32>() >= max {
+        if max > 0 && total(counts) >= max {
             return false;
         }
         let worker = worker as u8;
@@ -106,6 +111,22 @@ impl UserConnections {
         self.is_shared.load(Ordering::Relaxed)
             && (changed.contains_key(user) || self.is_lost.load(Ordering::Relaxed))
             && !self.is_notified.swap(true, Ordering::Relaxed)
+    }
+
+    /// All sessions of a worker are counted.
+    pub(crate) fn set_counted(&self, worker: usize) {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(worker);
+    }
+
+    /// Whether a user has a session, as far as sessions are counted.
+    pub(crate) fn has(&self, user: &str) -> bool {
+        self.shard(user).users.contains_key(user)
+    }
+
+    /// Whether a user may have a session: false where all sessions of so many workers are counted, and none is his.
+    pub(crate) fn may_have(&self, user: &str, workers: usize) -> bool {
+        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner).len();
+        counted < workers || !is_somebody(user) || self.has(user)
     }
 
     /// A worker has ended, and its connections with it.
@@ -184,6 +205,11 @@ impl UserConnections {
     }
 }
 
+/// Whether it is the name of a user, and not of all without one.
+pub(crate) fn is_somebody(user: &str) -> bool {
+    !tenant::bare(user).is_empty()
+}
+
 fn total(counts: &[(u8, u32)]) -> u32 {
     counts.iter().map(|(_, count)| count).sum()
 }
@@ -234,6 +260,22 @@ mod tests {
         table.set("ann", 0, 0);
         table.set("bob", 3, 0);
         assert!(table.all().is_empty());
+    }
+
+    #[test]
+    fn nobody_is_known_to_be_absent_before_all_workers_have_counted() {
+        let table = UserConnections::default();
+        table.set_counted(0);
+        assert!(table.may_have("ann", 2));
+        table.set_counted(1);
+        assert!(
+            !table.may_have("ann", 2) && table.may_have("", 2),
+            "who has no name may be anybody"
+        );
+        assert!(table.admit("ann", 1, 0) && table.admit("ann", 1, 0), "there is no bound");
+        assert!(table.may_have("ann", 2), "before there is a session");
+        table.set("ann", 1, 0);
+        assert!(!table.may_have("ann", 2));
     }
 
     #[test]

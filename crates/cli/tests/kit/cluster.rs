@@ -95,6 +95,28 @@ impl Meeting {
         }
     }
 
+    /// How many connections of a user each process has said that it has, in any order.
+    pub fn counts(&self, user: &str) -> Vec<u64> {
+        let mut counts: Vec<u64> = match self {
+            Meeting::Redis(redis) => {
+                let keys = redis.cli(&["KEYS", "dunlin:cluster:users:*"]);
+                let entries = keys.lines().map(|key| redis.cli(&["HGET", key, user]));
+                entries.filter_map(|entry| entry.strip_prefix("1 ")?.parse().ok()).collect()
+            }
+            Meeting::Nats(nats) => {
+                let records = nats.records();
+                let of_user = |of: &&str| of.contains(&format!(".users.{user}."));
+                let counts = records.lines().filter(of_user).filter_map(|subject| {
+                    let count: Value = serde_json::from_slice(&nats.record(subject)).ok()?;
+                    count["connections"].as_u64()
+                });
+                counts.collect()
+            }
+        };
+        counts.sort_unstable();
+        counts
+    }
+
     /// What is kept of changes of all nodes' settings.
     pub fn settings_log(&self) -> String {
         match self {
@@ -213,13 +235,16 @@ impl Node {
         }
     }
 
+    /// A metric without labels.
+    pub fn metric(&self, name: &str) -> u64 {
+        let metrics = self.served.call("GET", "/metrics", "").expect("an answer").1;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.expect("a metric").parse().unwrap()
+    }
+
     /// How often it has compared its members with what is stored.
     pub fn resyncs(&self) -> u64 {
-        let metrics = self.served.call("GET", "/metrics", "").expect("an answer").1;
-        let mut lines = metrics.lines();
-        let value =
-            lines.find_map(|line| line.strip_prefix("dunlin_cluster_member_resyncs_total "));
-        value.expect("a metric").parse().unwrap()
+        self.metric("dunlin_cluster_member_resyncs_total")
     }
 
     /// The answer of the server API.

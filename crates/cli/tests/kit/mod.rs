@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "what does not start fails the test")]
 
+pub mod client;
 pub mod cluster;
 pub mod held;
 pub mod nats;

@@ -20,6 +20,25 @@ impl Redis {
         Redis { child, at, directory }
     }
 
+    /// One that speaks TLS alone, and to those alone who show a certificate of this authority; `issue` makes those of a name.
+    pub fn start_verifying(ca: &str, issue: impl Fn(&str) -> (String, String)) -> Redis {
+        let at = SocketAddr::new(Addresses::new().client.ip(), 6379);
+        let directory = tempfile::tempdir().unwrap();
+        let (certificate, key) = issue(&at.ip().to_string());
+        let files = [("ca", ca), ("cert", &*certificate), ("key", &*key)].map(|(name, text)| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        });
+        let [ca, certificate, key] = &files;
+        let port = at.port().to_string();
+        let tls = ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "yes"];
+        let of_tls =
+            ["--tls-ca-cert-file", ca, "--tls-cert-file", certificate, "--tls-key-file", key];
+        let child = Redis::run(at, directory.path(), &[tls, of_tls].concat());
+        Redis { child, at, directory }
+    }
+
     /// Begins again, with nothing in it.
     pub fn restart(&mut self) {
         self.kill();
@@ -27,8 +46,13 @@ impl Redis {
     }
 
     fn begin(at: SocketAddr, directory: &std::path::Path) -> Child {
+        Redis::run(at, directory, &["--port", &at.port().to_string()])
+    }
+
+    fn run(at: SocketAddr, directory: &std::path::Path, arguments: &[&str]) -> Child {
         let child = Command::new("redis-server")
-            .args(["--bind", &at.ip().to_string(), "--port", &at.port().to_string()])
+            .args(["--bind", &at.ip().to_string()])
+            .args(arguments)
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(directory)
             .stdout(Stdio::null())

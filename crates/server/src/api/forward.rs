@@ -1,13 +1,18 @@
 //! Commands as bodies again: what another node is sent of them.
 
+use std::borrow::Cow;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use dunlin_hub::code::reconnects;
 use dunlin_hub::{InvalidSessionId, PayloadFormat, SessionId};
 use dunlin_protocol::json::Object;
 
 use super::request::{
     ConnectionsRequest, DisconnectRequest, Request, SendRequest, SubscribeRequest, Target,
 };
+use crate::cluster_message::AboutUser;
+use crate::user_connections::is_somebody;
 
 impl Request<'_> {
     /// The body of a command that concerns every node, and the node of the only session that it is about, if it names one.
@@ -67,6 +72,26 @@ impl Request<'_> {
             _ => return None,
         }
         Some(())
+    }
+
+    /// The user whose sessions alone a command is about; a node that has none of them has no part in it but to bar his tokens.
+    pub(crate) fn user(&self) -> Option<AboutUser<'_>> {
+        let of_target = |target: &Target<'_>| {
+            !target.all_users && target.client.is_empty() && target.session.is_empty()
+        };
+        let (user, bars) = match self {
+            Request::Disconnect(of) if of_target(&of.target) => {
+                let is_whole = of.target.label_filter.is_none() && of.whitelist.is_empty();
+                (&of.target.user, is_whole && !reconnects(u32::from(of.code)))
+            }
+            Request::Subscribe(of) if of_target(&of.target) => (&of.target.user, false),
+            Request::Unsubscribe(of) if of_target(&of.target) => (&of.target.user, false),
+            Request::Refresh(of) if of_target(&of.target) => (&of.target.user, false),
+            Request::Send(of) if of_target(&of.target) => (&of.target.user, false),
+            Request::Connections(of) if of.client.is_empty() => (&of.user, false),
+            _ => return None,
+        };
+        is_somebody(user).then(|| AboutUser { user: Cow::Borrowed(user), bars })
     }
 }
 
@@ -174,8 +199,6 @@ fn target(object: &mut Object<'_>, target: &Target<'_>) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-
     use dunlin_hub::tenant;
 
     use super::super::Method;
@@ -251,6 +274,24 @@ mod tests {
             .unwrap();
         let body = String::from_utf8_lossy(&body);
         assert!(!body.contains("all_users") && !body.contains("label_filter"), "{body}");
+        let about = |method, body: &str| {
+            let request = Request::parse(method, body.as_bytes()).unwrap();
+            request.user().map(|about| (about.user.into_owned(), about.bars))
+        };
+        let ann = |bars| Some(("ann".to_owned(), bars));
+        assert_eq!(about(Method::Disconnect, r#"{"user":"ann"}"#), ann(true));
+        for body in [
+            r#"{"user":"ann","disconnect":{"code":3000,"reason":"again"}}"#,
+            r#"{"user":"ann","whitelist":["1"]}"#,
+            r#"{"user":"ann","label_filter":{"key":"a","cmp":"ex"}}"#,
+        ] {
+            assert_eq!(about(Method::Disconnect, body), ann(false), "{body}");
+        }
+        assert_eq!(about(Method::Refresh, r#"{"user":"ann"}"#), ann(false));
+        assert_eq!(about(Method::Connections, r#"{"user":"ann"}"#), ann(false));
+        assert_eq!(about(Method::Connections, "{}"), None);
+        assert_eq!(about(Method::Refresh, r#"{"all_users":true}"#), None);
+        assert_eq!(about(Method::Refresh, &format!(r#"{{"client":"{client}"}}"#)), None);
         let nobody = Request::parse(Method::Connections, br#"{"client":"x"}"#).unwrap();
         assert_eq!(nobody.for_cluster(0), None);
         let publish = Request::parse(Method::Publish, br#"{"channel":"a","data":1}"#).unwrap();

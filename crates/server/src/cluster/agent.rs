@@ -21,7 +21,7 @@ use super::calls::{CallOrigin, Calls};
 use super::changes::{self, Changes, ChangesDone};
 use super::condition::Condition;
 use super::facts::tokens_of;
-use super::forwarding::name_in;
+use super::forwarding::{answer_without, name_in};
 use super::inbox::{InboxReader, inbox};
 use super::kept::{KeptRead, KnownCalls};
 use super::lease::{Lease, LeaseReply, LeaseWrite, Node};
@@ -79,8 +79,8 @@ pub(super) enum TaskResult {
     /// A channel was read for those who had asked.
     Present(Arc<str>, Vec<PresenceRequest>, Result<Gathered, StoreError>),
     Changes(ChangesDone),
-    /// Counts of users' connections are written; of each how many the other nodes have.
-    UsersWritten(Vec<UserCount>, Result<Vec<u64>, StoreError>),
+    /// Counts of users' connections are written by this connection; of each how many the other nodes have.
+    UsersWritten(u64, Vec<UserCount>, Result<Vec<u64>, StoreError>),
     /// The key that names of budgets are hashed by.
     BudgetsKey(Result<Option<[u8; 16]>, StoreError>),
     Failed(StoreError),
@@ -257,13 +257,14 @@ impl Agent {
         });
     }
 
-    fn lose_store(&mut self, error: &StoreError) {
+    pub(super) fn lose_store(&mut self, error: &StoreError) {
         self.store = None;
         self.count_dropped();
         self.messages = None;
         self.lose_members();
         self.lose_presence(error);
         self.user_counts.lose();
+        self.state.cluster.set_counts_users(false);
         self.budgets.lose_key();
         self.state.budgets.share(false);
         self.reconciliation = None;
@@ -381,8 +382,8 @@ impl Agent {
             TaskResult::Swept(_, Err(error)) => self.handle_failure(&error),
             TaskResult::Changes(done) => self.handle_changes_done(done),
             TaskResult::BudgetsKey(read) => self.handle_budgets_key(read),
-            TaskResult::UsersWritten(users, elsewhere) => {
-                self.handle_users_written(users, elsewhere);
+            TaskResult::UsersWritten(number, users, elsewhere) => {
+                self.handle_users_written(number, users, elsewhere);
             }
             TaskResult::Present(channel, asked, read) => {
                 self.handle_present(&channel, &asked, read);
@@ -587,8 +588,8 @@ impl Agent {
             BusMessage::ClusterRequest { token, request } => {
                 let origin = CallOrigin { worker, token };
                 match *request {
-                    ClusterRequest::Command { method, request, to } => {
-                        self.ask_nodes(origin, method, request, &to);
+                    ClusterRequest::Command { method, request, to, about } => {
+                        self.ask_nodes(origin, (method, request, about), &to);
                     }
                     ClusterRequest::Presence { channel, bytes_max } => {
                         self.ask_presence(origin, &channel, Some(bytes_max));
@@ -601,9 +602,6 @@ impl Agent {
             BusMessage::OnlineQuery { request_id, users } => self.ask_online(request_id, &users),
             BusMessage::StatusQuery { request_id, page } => self.ask_status(request_id, page),
             BusMessage::SharedChangeRequest(request) => self.handle_change_request(request),
-            BusMessage::OnlineReply { request_id, online } => {
-                self.handle_worker_online(request_id, online);
-            }
             BusMessage::Members(report) => self.handle_members(worker, *report),
             BusMessage::UsersChanged => self.write_users(),
             BusMessage::NodeReply { request_id, response } => {
@@ -645,7 +643,7 @@ impl Agent {
             let from: Arc<str> = message.from.as_ref().into();
             let request = message.request.map_or("{}", |request| request.get());
             if *name == online::CALL && message.v == VERSION {
-                return self.serve_online(from, id, request);
+                return self.serve_online(&from, id, request);
             }
             if *name == status::CALL && message.v == VERSION {
                 return self.serve_status(from, id, request);
@@ -654,6 +652,10 @@ impl Agent {
                 return self.read_changes(Some((from, id)));
             }
             match Method::of(name).filter(|_| message.v == VERSION) {
+                Some(method) if self.is_without(method, message.about.as_ref()) => {
+                    self.state.cluster.counters.count(ClusterMetric::CallsUnconcerned);
+                    self.respond(&from, id, answer_without(method));
+                }
                 Some(method) => {
                     self.carry_out(method, request.as_bytes().into(), Some((from, id)));
                 }

@@ -10,12 +10,12 @@ use super::agent::{Agent, TaskResult};
 use super::calls::{CallOrigin, CompletedCall};
 use super::kept::{self, KeptRead};
 use super::lease::Node;
-use super::message::NodeMessage;
+use super::message::{NodeMessage, unix_ms};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
 use crate::api::{ApiErrorCode, Method};
 use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterCommand, ClusterReply, TargetNodes};
+use crate::cluster_message::{AboutUser, ClusterCommand, ClusterReply, TargetNodes};
 
 /// Stands for the store among the nodes that a call waits for: it keeps the call for those that are away.
 const KEPT: &str = "kept";
@@ -27,13 +27,34 @@ fn concerns_sessions(method: Method) -> bool {
     matches!(method, Method::Disconnect | Method::Subscribe | Method::Unsubscribe | Method::Refresh)
 }
 
+/// Whether such a command of a user without sessions does nothing but what [`AboutUser`] says.
+fn is_about_users(method: Method) -> bool {
+    matches!(
+        method,
+        Method::Disconnect
+            | Method::Subscribe
+            | Method::Unsubscribe
+            | Method::Refresh
+            | Method::Send
+            | Method::Connections
+    )
+}
+
+/// The answer to one.
+pub(super) fn answer_without(method: Method) -> &'static [u8] {
+    match method {
+        Method::Send => br#"{"result":{"num_clients":0}}"#,
+        Method::Connections => br#"{"result":{"connections":{}}}"#,
+        _ => br#"{"result":{}}"#,
+    }
+}
+
 impl Agent {
     /// Has a command carried out by every node that it concerns.
     pub(super) fn ask_nodes(
         &mut self,
         origin: CallOrigin,
-        method: Method,
-        request: Arc<[u8]>,
+        (method, request, about): (Method, Arc<[u8]>, Option<AboutUser<'static>>),
         to: &TargetNodes,
     ) {
         let own = &self.lease.uid;
@@ -91,6 +112,7 @@ impl Agent {
                 id,
                 call: Some(method.name().into()),
                 request: serde_json::from_slice(&request).ok(),
+                about,
                 ..NodeMessage::from(&self.lease.uid)
             };
             let message = message.encode();
@@ -129,6 +151,21 @@ impl Agent {
         };
         let of_them = self.nodes.values().filter(|node| node.may_be_cut_off() && !is_back(node));
         of_them.map(|node| Arc::clone(&node.facts.name)).collect()
+    }
+
+    /// Whether a command of another node is about a user who has no session here. His tokens are barred first: a worker counts a
+    /// connection before it looks for bars again, so that none slips through between the two.
+    pub(super) fn is_without(&self, method: Method, about: Option<&AboutUser<'_>>) -> bool {
+        let settings = self.state.settings.load();
+        let (Some(about), Some(table)) = (about, &settings.user_connections) else { return false };
+        if !is_about_users(method) {
+            return false;
+        }
+        if about.bars {
+            let token = &settings.config.client.token;
+            self.state.revocations.bar_user(&about.user, token, unix_ms());
+        }
+        !table.may_have(&about.user, self.state.workers())
     }
 
     /// Has a worker of this node carry a command out, for another node or for this one.

@@ -10,6 +10,8 @@ use dunlin_hub::{ClientInfo, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::cluster_message::AboutUser;
+
 /// The version of all messages. A node answers a call of another version with an error, and ignores all else of it.
 pub(super) const VERSION: u8 = 1;
 
@@ -28,6 +30,9 @@ pub(super) struct NodeMessage<'a> {
     pub(super) call: Option<Cow<'a, str>>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub(super) request: Option<&'a RawValue>,
+    /// The user whose sessions alone the call is about.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub(super) about: Option<AboutUser<'a>>,
     /// The answer to a call, as a caller of the server API would get it.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub(super) response: Option<&'a RawValue>,

@@ -29,12 +29,8 @@ struct Places {
 /// Questions under way, by their ids.
 #[derive(Default)]
 pub(super) struct ClusterOnlineQueries {
-    /// Questions that this node's workers were asked.
-    begun: u64,
     /// Of this node's push thread.
     asked: HashMap<u64, AskedQuery>,
-    /// Of other nodes.
-    served: HashMap<u64, ServedQuery>,
 }
 
 struct AskedQuery {
@@ -42,14 +38,6 @@ struct AskedQuery {
     request_id: u64,
     deadline: Instant,
     waiting: HashSet<Arc<str>>,
-    online: BTreeSet<u32>,
-}
-
-struct ServedQuery {
-    uid: Arc<str>,
-    id: u64,
-    since: Instant,
-    workers: usize,
     online: BTreeSet<u32>,
 }
 
@@ -131,7 +119,6 @@ impl Agent {
             );
             self.answer_online(asked.request_id, asked.online);
         }
-        self.online.served.retain(|_, served| served.since.elapsed() < self.call_timeout * 10);
     }
 
     fn answer_online(&self, request_id: u64, online: BTreeSet<u32>) {
@@ -141,31 +128,13 @@ impl Agent {
     }
 
     /// Another node asks which of these users have a session here.
-    pub(super) fn serve_online(&mut self, uid: Arc<str>, id: u64, request: &str) {
+    pub(super) fn serve_online(&mut self, uid: &str, id: u64, request: &str) {
         let Ok(Users { users }) = serde_json::from_str(request) else { return };
-        self.online.begun += 1;
-        let (request_id, workers) = (self.online.begun, self.state.workers());
-        let served =
-            ServedQuery { uid, id, since: Instant::now(), workers, online: BTreeSet::new() };
-        self.online.served.insert(request_id, served);
-        let users: Arc<[String]> = users.into();
-        self.tell_workers(|| BusMessage::OnlineQuery { request_id, users: Arc::clone(&users) });
-    }
-
-    /// A worker of this node has said so.
-    pub(super) fn handle_worker_online(&mut self, request_id: u64, online: Vec<u32>) {
-        let Some(served) = self.online.served.get_mut(&request_id) else { return };
-        served.online.extend(online);
-        served.workers -= 1;
-        if served.workers > 0 {
-            return;
-        }
-        let Some(ServedQuery { uid, id, online, .. }) = self.online.served.remove(&request_id)
-        else {
-            return;
-        };
+        let settings = self.state.settings.load();
+        let has = |user: &str| settings.user_connections.as_ref().is_some_and(|all| all.has(user));
+        let online = (0..).zip(&users).filter(|(_, user)| has(user)).map(|(at, _)| at).collect();
         let response = serde_json::to_vec(&Places { online }).unwrap_or_default();
-        self.respond(&uid, id, &response);
+        self.respond(uid, id, &response);
     }
 }
 

@@ -29,6 +29,7 @@ metrics! {
     Calls, Counter, "cluster_calls_total", "Calls of the server API that were asked of other nodes.";
     CallsIncomplete, Counter, "cluster_calls_incomplete_total", "Calls that not all nodes have answered.";
     CallsServed, Counter, "cluster_calls_served_total", "Calls that were carried out for other nodes.";
+    CallsUnconcerned, Counter, "cluster_calls_unconcerned_total", "Calls of other nodes about a user who has no session here, answered without a worker.";
     Reconnects, Counter, "cluster_redis_reconnects_total", "Times the connection to where the nodes meet was opened again.";
     LeasesLost, Counter, "cluster_leases_lost_total", "Times the lease of this node had ended, or its record was gone.";
     Swept, Counter, "cluster_members_swept_total", "Members of dead nodes that this node has removed from presence.";
@@ -49,6 +50,8 @@ pub(crate) struct ClusterState {
     written_ms: AtomicU64,
     /// What a worker has said of its members was dropped on its way to the agent.
     members_dropped: AtomicBool,
+    /// Connections of users are counted on all nodes.
+    counts_users: AtomicBool,
     view: Mutex<View>,
     /// Written by the admin thread alone.
     settings: Mutex<(ClusterPosition, Option<OutOfSync>)>,
@@ -75,6 +78,7 @@ impl Default for ClusterState {
             counters: ClusterCounters::default(),
             written_ms: AtomicU64::new(0),
             members_dropped: AtomicBool::new(false),
+            counts_users: AtomicBool::new(false),
             view: Mutex::default(),
             settings: Mutex::default(),
         }
@@ -121,6 +125,14 @@ impl ClusterState {
         self.counters.set(ClusterMetric::Number, number.unwrap_or(0).into());
     }
 
+    pub(crate) fn counts_users(&self) -> bool {
+        self.counts_users.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_counts_users(&self, counts: bool) {
+        self.counts_users.store(counts, Ordering::Release);
+    }
+
     pub(super) fn drop_members(&self) {
         self.members_dropped.store(true, Ordering::Release);
     }
@@ -147,6 +159,7 @@ impl ClusterState {
     pub(super) fn leave(&self) {
         *self.lock() = View::default();
         self.set_number(None);
+        self.set_counts_users(false);
         self.counters.set(ClusterMetric::Nodes, 0);
     }
 

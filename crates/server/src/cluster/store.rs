@@ -129,11 +129,8 @@ pub(super) trait Store: Send + Sync {
     /// Forgets a dead process whose members were announced, unless it lives again.
     fn forget(&self, dead: Arc<str>) -> StoreFuture<()>;
 
-    /// Writes how many connections of users this process has. Gives for each user how many the others have; nothing, if the store does
-    /// not count them.
-    fn count_users(&self, _: UserCountsWrite) -> StoreFuture<Vec<u64>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
+    /// Writes how many connections of users this process has. Gives for each user how many the others had before.
+    fn count_users(&self, write: UserCountsWrite) -> StoreFuture<Vec<u64>>;
 
     /// The key of all nodes that names of budgets are hashed by: `made`, if there was none. `None`: the store has no place for one, and
     /// budgets are each node's own.

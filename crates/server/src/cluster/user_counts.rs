@@ -2,7 +2,7 @@
 //!
 //! A node lets a user in by its own count, writes the new one, and learns at the same time how many the other living nodes have. If that is
 //! too many, it ends what it has let in since it wrote last. Writes are made one after the other, so of two nodes that let in the last one at
-//! once the second learns of it. Without a connection each node goes by its own count.
+//! once the second learns of it. A connect is answered once that is known; without a connection each node goes by its own count.
 //!
 //! One write of a node is under way at a time; what changes meanwhile leaves together with the next.
 
@@ -34,7 +34,9 @@ impl Agent {
     /// Writes the counts that have changed, if no others are being written.
     pub(super) fn write_users(&mut self) {
         let Some(store) = self.store.clone().filter(|_| self.has_joined) else { return };
-        let table = self.state.settings.load().user_connections.clone();
+        let settings = self.state.settings.load();
+        let is_bounded = settings.config.limits.connections_per_user_max > 0;
+        let table = settings.user_connections.clone().filter(|_| is_bounded);
         let counts = &mut self.user_counts;
         if counts.is_writing {
             return;
@@ -66,12 +68,14 @@ impl Agent {
         let others = others.map(|node| Arc::clone(&node.uid)).collect();
         let written = users.iter().map(|of| (of.user.clone(), of.connections)).collect();
         let counted = store.count_users(UserCountsWrite { users: written, is_all, others });
-        self.jobs.spawn(async move { TaskResult::UsersWritten(users, counted.await) });
+        let number = store.number();
+        self.jobs.spawn(async move { TaskResult::UsersWritten(number, users, counted.await) });
     }
 
     /// Counts are written: whoever has too many is disconnected by the workers that have let him in last.
     pub(super) fn handle_users_written(
         &mut self,
+        number: u64,
         users: Vec<UserCount>,
         elsewhere: Result<Vec<u64>, StoreError>,
     ) {
@@ -81,19 +85,33 @@ impl Agent {
             Err(error) => {
                 // They are written again with the next sign of life.
                 self.user_counts.lose();
-                return self.handle_failure(&error);
+                self.state.cluster.set_counts_users(false);
+                return match error {
+                    // What had no answer may be stored later; on the next connection it counts for nothing.
+                    StoreError::Closed(_)
+                        if self.store.as_ref().is_some_and(|store| store.number() == number) =>
+                    {
+                        self.lose_store(&error);
+                    }
+                    error => self.handle_failure(&error),
+                };
             }
         };
+        self.state.cluster.set_counts_users(self.user_counts.table.is_some());
         let max = self.state.settings.load().config.limits.connections_per_user_max;
         for (UserCount { user, connections, let_in_by }, elsewhere) in
             users.into_iter().zip(elsewhere)
         {
             let all = u64::from(connections) + elsewhere;
             let beyond = if max == 0 { 0 } else { all.saturating_sub(max.into()) };
-            for worker in let_in_by.iter().rev().take(usize::try_from(beyond).unwrap_or(usize::MAX))
-            {
-                let message = BusMessage::UserOverLimit(user.clone());
-                let _ = self.to_workers.send(((*worker).into(), message));
+            let beyond = usize::try_from(beyond).unwrap_or(usize::MAX);
+            let stay = let_in_by.len().saturating_sub(beyond);
+            for (at, worker) in let_in_by.into_iter().enumerate() {
+                let message = match at < stay {
+                    true => BusMessage::UserCounted(user.clone()),
+                    false => BusMessage::UserOverLimit(user.clone()),
+                };
+                let _ = self.to_workers.send((worker.into(), message));
             }
         }
         self.write_users();

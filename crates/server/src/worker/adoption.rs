@@ -86,7 +86,7 @@ impl Worker<'_> {
         }
         let effects = self.settings.switch(newest);
         cx.set_coalesce_ms(u64::from(new.server.coalesce_ms));
-        self.apply_user_bound(&before);
+        self.apply_user_table(&before);
         self.apply_pacing(Some(&before));
         self.apply_hooks();
         effects.for_each(|effect| self.apply_effect(cx, effect));

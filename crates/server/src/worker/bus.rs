@@ -36,7 +36,7 @@ impl Worker<'_> {
             }
             BusMessage::PushReply(reply) => self.push_replied(cx, *reply),
             BusMessage::OnlineQuery { request_id, users } => {
-                self.query_online(from, request_id, &users);
+                self.query_online(request_id, &users);
             }
             // To other threads.
             BusMessage::SettingsAdopted
@@ -69,6 +69,7 @@ impl Worker<'_> {
             BusMessage::ClusterReply { token, reply } => {
                 self.handle_cluster_reply(cx, token, *reply);
             }
+            BusMessage::UserCounted(user) => self.user_counted(cx, &user),
             BusMessage::UserOverLimit(user) => self.end_last_of_user(cx, &user),
             BusMessage::ClusterCommand(command) => self.serve_cluster(cx, &command),
             BusMessage::NodeNumber => self.adopt_node_number(),

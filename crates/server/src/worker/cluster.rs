@@ -9,7 +9,7 @@ use super::parts::{CallForm, CommandPlace, NewCall, Pending};
 use crate::api::{ApiError, CommandOutcome, Request};
 use crate::bus_message::BusMessage;
 use crate::cluster_message::{
-    ClusterCommand, ClusterReply, ClusterRequest, MembersReport, TargetNodes,
+    AboutUser, ClusterCommand, ClusterReply, ClusterRequest, MembersReport, TargetNodes,
 };
 use crate::metrics::Metric;
 
@@ -116,13 +116,17 @@ impl Worker<'_> {
         };
         let request = search.as_ref().map_or(request, |(request, _)| request);
         let Some((body, node)) = request.for_cluster(now.unix_ms / 1000) else { return Ok(false) };
+        let about = request.user().map(|AboutUser { user, bars }| {
+            let user = user.into_owned().into();
+            AboutUser { user, bars }
+        });
         let (method, request) = (request.method(), body.into());
         let to = match (search, node) {
             (Some((_, nodes)), _) => TargetNodes::Nodes(nodes),
             (None, node) => node.map_or(TargetNodes::All, TargetNodes::Holder),
         };
         let token = self.api_token(cx, place)?;
-        self.send_to_cluster(token, ClusterRequest::Command { method, request, to })?;
+        self.send_to_cluster(token, ClusterRequest::Command { method, request, to, about })?;
         Ok(true)
     }
 

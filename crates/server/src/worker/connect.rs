@@ -21,6 +21,7 @@ use super::parts::{Connected, Grant, GrantToken, NewConnect, Pending, SessionPar
 use super::permission::{Basis, Subject};
 use super::program::ImmediateDecision;
 use super::subscription::overridden;
+use super::users::COUNT_TIMEOUT_MS;
 use crate::auth::{Allow, Identity, Subscription};
 use crate::proxy::SubscribeResult;
 use crate::revocation::{TokenId, TokenRevoked};
@@ -105,6 +106,11 @@ impl Worker<'_> {
             self.give_back(cx, accepted.reserved);
             return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         }
+        if let Err(error) = self.check_barred(identity) {
+            self.population_changed(&identity.user);
+            self.give_back(cx, accepted.reserved);
+            return self.refuse_connect(cx, conn, id, error);
+        }
         let Some(session) = self.open_session(cx, conn, encoding, &accepted) else {
             self.population_changed(&identity.user);
             self.give_back(cx, accepted.reserved);
@@ -133,6 +139,10 @@ impl Worker<'_> {
             own_data,
         };
         self.connects.begin(session, connect);
+        if self.awaits_count(&identity.user) {
+            let until_ms = cx.now_ms() + COUNT_TIMEOUT_MS;
+            self.connects.await_count(session, &identity.user, until_ms);
+        }
         let now = self.now(cx);
         for ServerSide { channel, options, subscribe, grant, .. } in subscriptions {
             match self.token(cx, Pending::Connect { session }) {
@@ -301,6 +311,14 @@ impl Worker<'_> {
         let token = identity.token.as_ref()?;
         let id = self.state.revocations.id_of(token.jti.as_deref(), &token.signature);
         Some(TokenFacts::new(id, token.issued_at_s, identity.expire_at_s))
+    }
+
+    /// Whether a token was barred before its bearer was counted: the agent bars first, and then looks who is counted.
+    pub(super) fn check_barred(&self, identity: &Identity) -> Result<(), CommandError> {
+        match self.is_in_cluster() {
+            true => self.check_revoked(identity, self.clock.now().unix_ms),
+            false => Ok(()),
+        }
     }
 
     /// Whether a token lets its bearer in though it is valid.
@@ -541,7 +559,7 @@ impl Worker<'_> {
     }
 
     /// Answers a connect whose subscriptions are all made.
-    fn answer_connect(&mut self, cx: &mut Context<Link>, session: SessionId) {
+    pub(super) fn answer_connect(&mut self, cx: &mut Context<Link>, session: SessionId) {
         let Some(connected) = self.connects.poll(session) else { return };
         let Connected { id, encoding, .. } = connected;
         let (emulation, node) = match encoding.is_emulated() {

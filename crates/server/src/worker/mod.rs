@@ -239,6 +239,10 @@ impl<'w> Worker<'w> {
     /// Opens the listeners and says that this worker is ready.
     fn start(&mut self, cx: &mut Context<Link>) -> io::Result<()> {
         let (index, state) = (self.index, Arc::clone(&self.state));
+        if let Some(table) = &self.settings.user_connections {
+            // It has no sessions yet.
+            table.set_counted(index);
+        }
         cx.register_fd(self.endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
         cx.run_every(1000, Timer::Second as u64);
         cx.set_coalesce_ms(u64::from(self.settings.config.server.coalesce_ms));
@@ -337,6 +341,7 @@ impl<'w> Worker<'w> {
         self.end_revoked_tokens(cx);
         self.expire_decisions(cx);
         self.look_at_members();
+        self.expire_counts(cx);
         self.publish_gauges(cx);
         self.publish_tenant_figures();
         self.sweeps.handle_second();

@@ -99,6 +99,11 @@ impl Worker<'_> {
         if !self.has_room_for(user) {
             return self.answer_to(cx, conn, origin, PlainResponse::error(503, FULL));
         }
+        if let Err(error) = self.check_barred(&identity) {
+            self.population_changed(user);
+            let answer = PlainResponse::error(401, error_text(error));
+            return self.answer_to(cx, conn, origin, answer);
+        }
         self.charge_subscriptions((None, user, peer), query.len(), channels());
         let Some(session) = self.open_poll_session(cx, conn, &identity, peer) else {
             self.population_changed(user);

@@ -103,16 +103,11 @@ impl Worker<'_> {
     }
 
     /// Replies which of these users have a session here.
-    pub(super) fn query_online(&mut self, from: usize, request_id: u64, users: &[String]) {
+    pub(super) fn query_online(&mut self, request_id: u64, users: &[String]) {
         let here = |user: &String| self.hub.sessions_of(user).next().is_some();
         let online = (0u32..).zip(users).filter(|(_, user)| here(user)).map(|(at, _)| at);
         let online = online.collect();
         let reply = BusMessage::OnlineReply { request_id, online };
-        if from == self.state.control_endpoint() {
-            // Another node asks. If the ring is full, this one is silent there.
-            let _ = self.endpoint.send(from, reply);
-            return;
-        }
         self.push_calls.enqueue(reply);
         self.transmit_to_push();
     }

@@ -146,14 +146,10 @@ impl Worker<'_> {
     /// worker they come, if his clients are not to come back. Called before any worker hears of it, so that no connect slips
     /// through between two.
     pub(super) fn bar_user(&self, user: &str, code: u32) {
-        let token = &self.settings.config.client.token;
-        if user.is_empty() || token.bar_after_disconnect_ms == 0 || reconnects(code) {
-            return;
+        if !reconnects(code) {
+            let settings = &self.settings.config.client.token;
+            self.state.revocations.bar_user(user, settings, self.clock.now().unix_ms);
         }
-        let now_ms = self.clock.now().unix_ms;
-        let until_ms = now_ms.saturating_add(token.bar_after_disconnect_ms);
-        let max = token.revocations_max as usize;
-        self.state.revocations.bar_user(user, until_ms, now_ms, max);
     }
 
     /// A session was disconnected by the server API: its token lets nobody in for a while, if its client is not to come

@@ -1,9 +1,9 @@
-//! Connections of users: what ends with one, and how many there are where that is bounded ([`crate::user_connections`]).
+//! Connections of users: what ends with one, and how many there are where they are counted ([`crate::user_connections`]).
 
 use std::sync::Arc;
 
 use dunlin_hub::SessionId;
-use dunlin_hub::tenant::{self, MARK};
+use dunlin_hub::tenant::MARK;
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
@@ -12,7 +12,10 @@ use super::link::Link;
 use crate::bus_message::BusMessage;
 use crate::metrics::Metric;
 use crate::settings::Settings;
+use crate::user_connections::is_somebody;
 
+/// How long a connect waits for the nodes to count it, and up to a second more; then it is let in.
+pub(super) const COUNT_TIMEOUT_MS: u64 = 1_000;
 /// Sessions that are counted in one turn.
 const STEPS: u32 = 1_024;
 
@@ -40,6 +43,28 @@ impl Worker<'_> {
         }
     }
 
+    /// Whether a connect of this user is answered only when the nodes have counted it: as long as they do.
+    pub(super) fn awaits_count(&self, user: &str) -> bool {
+        let limits = &self.settings.config.limits;
+        limits.connections_per_user_max > 0
+            && is_somebody(user)
+            && self.state.cluster.counts_users()
+    }
+
+    /// The nodes have counted one more connection of a user that this worker has let in, and it may stay.
+    pub(super) fn user_counted(&mut self, cx: &mut Context<Link>, user: &str) {
+        if let Some(session) = self.connects.handle_counted(user) {
+            self.answer_connect(cx, session);
+        }
+    }
+
+    /// Once a second: connects that the nodes have not counted in time.
+    pub(super) fn expire_counts(&mut self, cx: &mut Context<Link>) {
+        for session in self.connects.expire_counts(cx.now_ms()) {
+            self.answer_connect(cx, session);
+        }
+    }
+
     /// A connection with a session has closed.
     pub(super) fn session_closed(&mut self, cx: &mut Context<Link>, session: SessionId) {
         self.connects.forget(session);
@@ -63,12 +88,12 @@ impl Worker<'_> {
     /// The user of a session that is counted somewhere, to whom something changes when it ends.
     fn counted_user(&self, session: SessionId) -> Option<String> {
         let user = self.hub.session(session)?.user;
-        let is_bounded = self.settings.user_connections.is_some();
-        (is_bounded || user.starts_with(MARK)).then(|| user.to_owned())
+        let is_counted = self.settings.user_connections.is_some();
+        (is_counted || user.starts_with(MARK)).then(|| user.to_owned())
     }
 
-    /// Begins to count the sessions that there are, if a bound is new.
-    pub(super) fn apply_user_bound(&mut self, before: &Settings) {
+    /// Begins to count the sessions that there are, if a table is new.
+    pub(super) fn apply_user_table(&mut self, before: &Settings) {
         let table = |of: &Settings| of.user_connections.as_ref().map(Arc::as_ptr);
         if table(before) != table(&self.settings) {
             self.sweeps.begin_users(self.settings.user_connections.is_some());
@@ -84,6 +109,11 @@ impl Worker<'_> {
             user.iter().for_each(|user| self.user_changed(user));
         }
         self.sweeps.continue_users(next);
+        if next.is_none()
+            && let Some(table) = &self.settings.user_connections
+        {
+            table.set_counted(self.index);
+        }
     }
 
     /// On all nodes together a user has more connections than he may: ends the one that came to this worker last.
@@ -97,9 +127,4 @@ impl Worker<'_> {
             false => self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into()),
         }
     }
-}
-
-/// Whether it is the name of a user, and not of all without one.
-fn is_somebody(user: &str) -> bool {
-    !tenant::bare(user).is_empty()
 }

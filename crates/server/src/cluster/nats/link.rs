@@ -185,12 +185,17 @@ impl NatsLink {
         })
     }
 
+    /// The payload of a message.
+    pub(super) fn message_bytes_max(&self) -> usize {
+        self.max_payload.saturating_sub(HEAD_BYTES_MAX)
+    }
+
     /// Says something to nodes, in parts if it is larger than a message. It has its place in the order of all from now on.
     ///
     /// # Errors
     /// The connection has ended.
     pub(super) fn publish(&self, subject: &str, payload: &[u8]) -> Result<(), StoreError> {
-        let room = self.max_payload.saturating_sub(HEAD_BYTES_MAX).max(1);
+        let room = self.message_bytes_max().max(1);
         if payload.len() <= room {
             return self.say(subject, None, &[], payload);
         }
@@ -211,7 +216,7 @@ impl NatsLink {
         headers: &[(&str, &str)],
         payload: &[u8],
     ) -> Result<(), StoreError> {
-        if payload.len() + HEAD_BYTES_MAX > self.max_payload {
+        if payload.len() > self.message_bytes_max() {
             let (bytes, most) = (payload.len(), self.max_payload);
             let why = format!("a message of {bytes} bytes, of {most} that the server takes");
             return Err(refused(Condition::MaxPayload, &why));

@@ -278,5 +278,6 @@ pub(super) async fn forget(store: &NatsStore, dead: &str) -> Result<(), StoreErr
     // What came meanwhile was announced by nobody.
     let left: Vec<u64> = store.members_of(dead).await?.into_iter().map(|(seq, _)| seq).collect();
     stream.remove_all(&left).await?;
+    store.purge_counts(dead).await?;
     stream.remove(record.seq).await.map(drop)
 }

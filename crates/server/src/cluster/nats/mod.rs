@@ -10,8 +10,9 @@
 //! | `.state.budgets` | the key that names of shared budgets are hashed by |
 //! | `.state.settings` | where the log of all nodes' settings is, and who appends to it ([`settings_log`]) |
 //! | `.members.CHANNEL.UID.SESSION` | a member of a channel ([`members`]) |
+//! | `.users.USER.UID` | how many connections of a user a process has, where they are bounded ([`user_counts`]) |
 //! | `.kept.NAME` | a call that revokes something, for nodes that were away |
-//! | `.log.NUMBER` | a change of all nodes' settings, sealed |
+//! | `.log.NUMBER`, `.log.NUMBER.PART` | a change of all nodes' settings, sealed, in parts where it is larger than a message |
 //! | `.calls`, `.calls.UID` | to all nodes, to one; not kept |
 
 mod address;
@@ -23,6 +24,7 @@ mod settings_log;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod user_counts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,6 +44,7 @@ use super::members::{Gathered, MembersByChannel, TrackedChange};
 use super::message::MemberChange;
 use super::store::{
     Destination, KeptCalls, LogClaim, LogEntry, LogPart, Store, StoreError, StoreFuture,
+    UserCountsWrite,
 };
 
 /// The version of all records. A reader skips those of another.
@@ -77,7 +80,8 @@ impl NatsStore {
         let heard = [format!("{prefix}.calls"), format!("{prefix}.calls.{uid}")];
         let link = address.open(heard, &messages).await?;
         let name = address.stream();
-        let kept = ["state", "members", "kept", "log"].map(|kind| format!("{prefix}.{kind}.>"));
+        let kept =
+            ["state", "members", "users", "kept", "log"].map(|kind| format!("{prefix}.{kind}.>"));
         let config = json!({
             "name": name,
             "subjects": kept,
@@ -173,6 +177,14 @@ impl Store for NatsStore {
     fn forget(&self, dead: Arc<str>) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move { members::forget(&store, &dead).await })
+    }
+
+    fn count_users(&self, write: UserCountsWrite) -> StoreFuture<Vec<u64>> {
+        let (store, turn) = (self.clone(), self.turn());
+        Box::pin(async move {
+            let _turn = turn.await;
+            user_counts::write(&store, &write).await
+        })
     }
 
     fn budgets_key(&self, made: [u8; 16]) -> StoreFuture<Option<[u8; 16]>> {

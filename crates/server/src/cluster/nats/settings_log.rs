@@ -1,7 +1,7 @@
 //! The log of changes of all nodes' settings in NATS: a record for each change, and one that says where the log is and who may append to
 //! it.
 //!
-//! A change is written where nothing else stands, and counts once the record of the log says so: of a node that ends in between,
+//! A change that is larger than a message is stored in parts. A change is written where nothing else stands, and counts once the record of the log says so: of a node that ends in between,
 //! or that writes late, nobody reads anything.
 
 use std::sync::Arc;
@@ -9,8 +9,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::stream::Record;
-use super::{NatsStore, VERSION};
+use super::stream::{Record, RecordWrite};
+use super::{NatsStore, VERSION, refused};
+use crate::cluster::condition::Condition;
 use crate::cluster::log_position::{BYTES_MAX, CHANGES_MAX, LogPosition};
 use crate::cluster::store::{LogClaim, LogEntry, LogPart, StoreError};
 
@@ -46,8 +47,11 @@ impl NatsStore {
         self.subject("state.settings")
     }
 
-    fn change_subject(&self, revision: u64) -> String {
-        self.subject(&format!("log.{revision}"))
+    fn change_subject(&self, revision: u64, part: u16) -> String {
+        match part {
+            0 => self.subject(&format!("log.{revision}")),
+            part => self.subject(&format!("log.{revision}.{part}")),
+        }
     }
 
     async fn head(&self) -> Result<Option<(Record, LogHead)>, StoreError> {
@@ -59,6 +63,29 @@ impl NatsStore {
         let payload = serde_json::to_vec(head).unwrap_or_default();
         Ok(self.0.stream.put(self.head_subject(), after, payload).await?.is_some())
     }
+}
+
+/// What each part of a change begins with: the version, and of the whole change the parts and the bytes.
+const HEAD_BYTES: usize = 7;
+
+/// A change as messages of so many bytes at most. `None`: they are too small for it.
+fn parts(sealed: &[u8], message_bytes_max: usize) -> Option<Vec<Vec<u8>>> {
+    let room = message_bytes_max.checked_sub(HEAD_BYTES).filter(|room| *room > 0)?;
+    let count = u16::try_from(sealed.len().div_ceil(room)).ok()?.max(1);
+    let bytes = u32::try_from(sealed.len()).ok()?;
+    let part = |at: usize| {
+        let rest = &sealed[at * room..];
+        let part = &rest[..room.min(rest.len())];
+        [&[VERSION][..], &count.to_be_bytes(), &bytes.to_be_bytes(), part].concat()
+    };
+    Some((0..usize::from(count)).map(part).collect())
+}
+
+/// Of a part: how many parts and bytes the change has, and those that are in this one. `None`: it is of another version.
+fn read_part(part: &[u8]) -> Option<(u16, u32, &[u8])> {
+    let (head, sealed) = part.split_first_chunk::<HEAD_BYTES>()?;
+    let [VERSION, high, low, ref bytes @ ..] = *head else { return None };
+    Some((u16::from_be_bytes([high, low]), u32::from_be_bytes(*bytes), sealed))
 }
 
 pub(super) async fn claim(
@@ -112,9 +139,18 @@ pub(super) async fn append(store: &NatsStore, entry: &LogEntry) -> Result<bool, 
         stream.purge(&store.subject("log.>")).await?;
         (head.since, head.bytes) = (at.revision - 1, 0);
     }
-    let subject = store.change_subject(at.revision);
-    let before = stream.get(&subject).await?.map_or(0, |record| record.seq);
-    if stream.put(subject, before, sealed.clone()).await?.is_none() {
+    let Some(parts) = parts(sealed, stream.link.message_bytes_max()) else {
+        let why = format!("a change of {} bytes is more than 65,535 messages", sealed.len());
+        return Err(refused(Condition::MaxPayload, &why));
+    };
+    let subjects: Vec<String> =
+        (0..).take(parts.len()).map(|part| store.change_subject(at.revision, part)).collect();
+    let before = stream.get_all(&subjects).await?;
+    let puts = subjects.into_iter().zip(before).zip(parts).map(|((subject, before), payload)| {
+        RecordWrite { subject, after: before.map_or(0, |record| record.seq), payload }
+    });
+    let written = stream.put_all(&puts.collect::<Vec<_>>()).await?;
+    if written.contains(&None) {
         return Ok(false);
     }
     head.bytes += sealed.len();
@@ -123,16 +159,21 @@ pub(super) async fn append(store: &NatsStore, entry: &LogEntry) -> Result<bool, 
         && (at.revision - head.since > CHANGES_MAX || head.bytes > BYTES_MAX)
     {
         head.since += 1;
-        if let Some(gone) = stream.get(&store.change_subject(head.since)).await? {
-            head.bytes = head.bytes.saturating_sub(gone.payload.len());
-            over.push(gone.seq);
+        if let Some(gone) = stream.get(&store.change_subject(head.since, 0)).await? {
+            let bytes = read_part(&gone.payload).map_or(0, |(_, bytes, _)| bytes as usize);
+            head.bytes = head.bytes.saturating_sub(bytes);
+            over.push(head.since);
         }
     }
     (head.id, head.revision, head.claim) = (at.id, at.revision, None);
     if !store.put_head(record.seq, &head).await? {
         return Ok(false);
     }
-    stream.remove_all(&over).await?;
+    for revision in over {
+        let first = store.change_subject(revision, 0);
+        stream.purge(&first).await?;
+        stream.purge(&format!("{first}.*")).await?;
+    }
     stream.link.publish(&store.subject("calls"), message)?;
     Ok(true)
 }
@@ -143,9 +184,49 @@ pub(super) async fn read(store: &NatsStore, known: LogPosition) -> Result<LogPar
     };
     let after = if head.id == known.id { known.revision.max(head.since) } else { head.since };
     let numbers: Vec<u64> = (after + 1..=head.revision).collect();
-    let subjects: Vec<String> = numbers.iter().map(|of| store.change_subject(*of)).collect();
+    let subjects: Vec<String> = numbers.iter().map(|of| store.change_subject(*of, 0)).collect();
     let records = store.0.stream.get_all(&subjects).await?;
-    let changes = numbers.into_iter().zip(records);
-    let changes = changes.filter_map(|(number, record)| Some((number, record?.payload.to_vec())));
-    Ok(LogPart { log: head.position(), since: head.since, changes: changes.collect() })
+    let mut changes = Vec::new();
+    for (number, first) in numbers.into_iter().zip(records) {
+        let Some(first) = first else { continue };
+        changes.push((number, whole(store, number, &first).await?));
+    }
+    Ok(LogPart { log: head.position(), since: head.since, changes })
+}
+
+/// A change of all its parts. Empty, which nobody can open: some are gone, or of another version.
+async fn whole(store: &NatsStore, revision: u64, first: &Record) -> Result<Vec<u8>, StoreError> {
+    let Some((count, bytes, sealed)) = read_part(&first.payload) else { return Ok(Vec::new()) };
+    let mut sealed = sealed.to_vec();
+    let subjects: Vec<String> =
+        (1..count).map(|part| store.change_subject(revision, part)).collect();
+    for part in store.0.stream.get_all(&subjects).await?.into_iter().flatten() {
+        sealed.extend_from_slice(read_part(&part.payload).map_or(&[], |(_, _, part)| part));
+    }
+    Ok(if sealed.len() == bytes as usize { sealed } else { Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_what_its_parts_are() {
+        let sealed: Vec<u8> = (0..=255).cycle().take(1_000).collect();
+        for (message_bytes_max, count) in [(8, 1_000), (57, 20), (58, 20), (1_007, 1), (1 << 20, 1)]
+        {
+            let parts = parts(&sealed, message_bytes_max).unwrap_or_default();
+            assert_eq!(parts.len(), count, "{message_bytes_max}");
+            assert!(parts.iter().all(|part| part.len() <= message_bytes_max));
+            let read: Vec<_> = parts.iter().filter_map(|part| read_part(part)).collect();
+            assert!(read.iter().all(|(of, bytes, _)| (usize::from(*of), *bytes) == (count, 1_000)));
+            assert_eq!(
+                read.iter().flat_map(|(_, _, part)| *part).copied().collect::<Vec<_>>(),
+                sealed
+            );
+        }
+        assert!(parts(&sealed, 7).is_none() && parts(&vec![0; 70_000], 8).is_none());
+        assert!(parts(b"", 100).is_some_and(|of| read_part(&of[0]) == Some((1, 0, b""))));
+        assert!(read_part(&[VERSION + 1, 0, 1, 0, 0, 0, 0]).is_none() && read_part(b"").is_none());
+    }
 }

@@ -192,6 +192,48 @@ async fn of_two_that_want_one_number_one_has_it() {
     assert_eq!(written, [LeaseWrite::Created, LeaseWrite::Taken]);
 }
 
+/// Of two that let in the last one at once both were refused, or none.
+#[tokio::test]
+async fn of_two_that_count_a_user_at_once_the_second_learns_of_the_first() {
+    let nats = Nats::start();
+    let stores = [nats.store("a").await, nats.store("b").await];
+    for store in &stores {
+        renew(store).await.unwrap();
+    }
+    let count = |at: usize, user: &str, connections| {
+        let users = vec![(user.into(), connections)];
+        let others = vec![["b", "a"][at].into()];
+        stores[at].count_users(UserCountsWrite { users, is_all: false, others })
+    };
+    assert_eq!(count(0, "ann ü. *", 1).await, Ok(vec![0]));
+    assert_eq!(count(1, "ann ü. *", 3).await, Ok(vec![1]));
+    assert_eq!(count(0, "ann ü. *", 2).await, Ok(vec![3]));
+    for user in 0..20 {
+        let user = format!("bob{user}");
+        let (one, other) = tokio::join!(count(0, &user, 1), count(1, &user, 1));
+        let mut elsewhere = [one.unwrap()[0], other.unwrap()[0]];
+        elsewhere.sort_unstable();
+        assert_eq!(elsewhere, [0, 1]);
+    }
+    assert_eq!(count(1, "ann ü. *", 0).await, Ok(vec![0]));
+    assert_eq!(count(0, "ann ü. *", 3).await, Ok(vec![0]));
+    // All there are, on another connection; what the former one still has under way counts for nothing.
+    let again = nats.store("a").await;
+    renew(&again).await.unwrap();
+    let users = vec![("ann ü. *".into(), 5)];
+    let all = UserCountsWrite { users, is_all: true, others: vec!["b".into()] };
+    assert_eq!(again.count_users(all).await, Ok(vec![0]));
+    assert_eq!(records(&again, "users.*.a").await, 1);
+    assert_eq!(count(0, "bob0", 9).await, Ok(vec![1]));
+    renew(&stores[1]).await.unwrap();
+    assert_eq!(count(1, "bob0", 1).await, Ok(vec![0]));
+    assert_eq!(count(1, "ann ü. *", 1).await, Ok(vec![5]));
+    // Nothing stays of who is dead.
+    assert!(swept(&stores[1], "a").await.is_some());
+    stores[1].forget("a".into()).await.unwrap();
+    assert_eq!(records(&stores[1], "users.*.a").await, 0);
+}
+
 #[tokio::test]
 async fn a_call_takes_the_place_of_the_one_before_and_is_removed_by_its_name() {
     let nats = Nats::start();
@@ -239,9 +281,23 @@ async fn the_log_of_settings_has_one_writer_at_a_time_and_a_bounded_number_of_ch
     assert_eq!(records(&store, "log.>").await, 9);
     let newest = other.read_log(LogPosition { id: 7, revision: 11 }).await.unwrap();
     assert_eq!(newest.changes, [(12, vec![12; 900_000])]);
+    // The largest change, sealed, is larger than a message.
+    let claim = |read| store.claim_log(60_000, read);
+    assert!(matches!(claim(part.log).await, Ok(LogClaim::Claimed(_))));
+    assert_eq!(store.append_log(entry(13, (1 << 20) + 100)).await, Ok(true));
+    let newest = other.read_log(part.log).await.unwrap();
+    assert_eq!(newest.changes, [(13, vec![13; (1 << 20) + 100])]);
+    assert_eq!(records(&store, "log.13.*").await, 1);
+    for revision in 14..=22 {
+        let read = LogPosition { id: 7, revision: revision - 1 };
+        assert_eq!(claim(read).await, Ok(LogClaim::Claimed(read)));
+        assert_eq!(store.append_log(entry(revision, 900_000)).await, Ok(true));
+    }
+    assert_eq!(records(&store, "log.>").await, 9, "nothing is left of the parts");
+    let part = other.read_log(none).await.unwrap();
     // A log that was lost goes on from where the nodes are.
     assert!(matches!(store.claim_log(60_000, part.log).await, Ok(LogClaim::Claimed(_))));
-    assert_eq!(store.append_log(entry(20, 10)).await, Ok(true));
+    assert_eq!(store.append_log(entry(30, 10)).await, Ok(true));
     let part = other.read_log(part.log).await.unwrap();
-    assert_eq!((part.since, part.changes.len()), (19, 1));
+    assert_eq!((part.since, part.changes.len()), (29, 1));
 }

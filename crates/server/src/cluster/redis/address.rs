@@ -46,6 +46,13 @@ impl RedisAddress {
             (true, None) => Tls::system().map(Some),
             (true, Some(ca)) => Tls::with_roots(ca.as_bytes()).map(Some),
         };
+        let tls =
+            tls.and_then(|tls| match (tls, &engine.tls_client_cert, &engine.tls_client_key) {
+                (Some(tls), Some(chain), Some(key)) => {
+                    tls.with_client_certificate(chain.as_bytes(), key.reveal().as_bytes()).map(Some)
+                }
+                (tls, ..) => Ok(tls),
+            });
         // What is published knows nothing of databases.
         let base = match engine.database {
             0 => engine.prefix.to_string(),

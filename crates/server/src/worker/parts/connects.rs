@@ -1,4 +1,5 @@
-//! Connects under way: a connect is answered when the last of its server-side subscriptions is made or has failed.
+//! Connects under way: a connect is answered when the last of its server-side subscriptions is made or has failed, and the other nodes
+//! know of it where connections of a user are bounded.
 
 use std::sync::Arc;
 
@@ -9,10 +10,12 @@ use dunlin_protocol::centrifuge::SubscribeResult;
 use super::FastMap;
 use crate::log_gate::LogGate;
 
-/// The connects of one worker, by their sessions.
+/// The connects of one worker.
 #[derive(Default)]
 pub(crate) struct Connects {
-    of: FastMap<SessionId, Connect>,
+    begun: FastMap<SessionId, Connect>,
+    /// Of each user those that are not counted on all nodes, oldest first, and until when that is waited for, in milliseconds.
+    uncounted: FastMap<Box<str>, Vec<(SessionId, u64)>>,
     namespace_log: LogGate,
 }
 
@@ -80,7 +83,45 @@ impl Connects {
             data,
             own_data,
         };
-        self.of.insert(session, connect);
+        self.begun.insert(session, connect);
+    }
+
+    /// It is not answered before it is counted, or this is over.
+    pub(crate) fn await_count(&mut self, session: SessionId, user: &str, until_ms: u64) {
+        let Some(connect) = self.begun.get_mut(&session) else { return };
+        connect.outstanding += 1;
+        self.uncounted.entry(user.into()).or_default().push((session, until_ms));
+    }
+
+    /// One more connection of a user is counted, and may stay.
+    pub(crate) fn handle_counted(&mut self, user: &str) -> Option<SessionId> {
+        let waiting = self.uncounted.get_mut(user)?;
+        let begun = &mut self.begun;
+        // Some have ended meanwhile.
+        let place = waiting.iter().position(|(session, _)| begun.contains_key(session));
+        let counted = place.map(|at| waiting.drain(..=at).next_back());
+        if counted.is_none() || waiting.is_empty() {
+            self.uncounted.remove(user);
+        }
+        let (session, _) = counted??;
+        self.begun.get_mut(&session)?.outstanding -= 1;
+        Some(session)
+    }
+
+    /// Those that have waited long enough to be counted.
+    pub(crate) fn expire_counts(&mut self, now_ms: u64) -> Vec<SessionId> {
+        let mut expired = Vec::new();
+        self.uncounted.retain(|_, waiting| {
+            let due = waiting.iter().take_while(|(_, until_ms)| *until_ms <= now_ms).count();
+            expired.extend(waiting.drain(..due).map(|(session, _)| session));
+            !waiting.is_empty()
+        });
+        for session in &expired {
+            if let Some(connect) = self.begun.get_mut(session) {
+                connect.outstanding -= 1;
+            }
+        }
+        expired
     }
 
     /// One of the subscriptions is made, or is refused for good: the client does without it.
@@ -90,7 +131,7 @@ impl Connects {
         channel: Arc<str>,
         result: Result<Subscribed, Error>,
     ) {
-        let Some(connect) = self.of.get_mut(&session) else { return };
+        let Some(connect) = self.begun.get_mut(&session) else { return };
         connect.outstanding -= 1;
         if let Ok(mut subscribed) = result {
             let bytes: usize = subscribed.publications.iter().map(|of| of.cost()).sum();
@@ -109,14 +150,15 @@ impl Connects {
 
     /// The connect of a session, once nothing is outstanding.
     pub(crate) fn poll(&mut self, session: SessionId) -> Option<Connected> {
-        self.of.get(&session).filter(|connect| connect.outstanding == 0)?;
-        let Connect { id, encoding, established, own_data: data, .. } = self.of.remove(&session)?;
+        self.begun.get(&session).filter(|connect| connect.outstanding == 0)?;
+        let Connect { id, encoding, established, own_data: data, .. } =
+            self.begun.remove(&session)?;
         Some(Connected { id, encoding, data, established })
     }
 
     /// The session has ended before its connect was answered, or after.
     pub(crate) fn forget(&mut self, session: SessionId) {
-        self.of.remove(&session);
+        self.begun.remove(&session);
     }
 }
 
@@ -177,6 +219,25 @@ mod tests {
         assert_eq!(names, ["chat", "news"], "in the order in which they were made");
         assert_eq!(subscriptions[0].1.data, None);
         assert_eq!(subscriptions[1].1.data, Some(&br#"{"of":"news"}"#[..]));
+    }
+
+    #[test]
+    fn a_connect_waits_for_its_count_and_not_for_ever() {
+        let mut connects = Connects::default();
+        for at in 1..=4 {
+            connects.begin(session(at), new_connect(Encoding::WsJson, 0));
+            connects.await_count(session(at), "ann", u64::from(at) * 1_000);
+            assert!(connects.poll(session(at)).is_none());
+        }
+        connects.forget(session(1));
+        assert_eq!(connects.handle_counted("ann"), Some(session(2)), "the oldest that is there");
+        assert!(connects.poll(session(2)).is_some());
+        assert_eq!(connects.handle_counted("bob"), None);
+        assert_eq!(connects.expire_counts(3_000), [session(3)]);
+        assert!(connects.poll(session(3)).is_some() && connects.poll(session(4)).is_none());
+        connects.forget(session(4));
+        assert_eq!(connects.handle_counted("ann"), None);
+        assert!(connects.uncounted.is_empty());
     }
 
     #[test]
