@@ -80,8 +80,8 @@ pub struct Engine {
     /// `timeout_ms`.
     #[schemars(range(min = 1, max = 2_000), extend("x-applies" = LIVE))]
     pub wait_timeout_ms: u64,
-    /// Bytes of commands that may wait for a server, on each worker. Beyond it publications are refused, and have not been
-    /// stored.
+    /// Bytes of commands that wait for the servers of the engine or are not answered, on each worker, all servers together. Beyond it
+    /// publications are refused, and have not been stored.
     #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
     pub queue_bytes_max: usize,
     /// Bytes of messages that may wait behind one that is missing, until it has been read, on each worker. Beyond it the

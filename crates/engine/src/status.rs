@@ -41,6 +41,12 @@ const SLOT_MOVING: RefusalReason = RefusalReason {
     fix: "channels whose keys have moved wait or are asked where they are; if nobody moves the slot, end it: redis-cli --cluster fix, or CLUSTER SETSLOT",
 };
 
+/// A server may evict the keys of streams.
+const MAY_EVICT: RefusalReason = RefusalReason {
+    name: "may_evict",
+    fix: "set `maxmemory-policy noeviction` of Redis: a server that evicts keys ends streams, and whoever recovers there has lost what they held",
+};
+
 impl ShardStatus {
     /// What there is to say of the connection: its state, or what is wrong while it takes requests. The fix is empty where there is
     /// nothing to do.
@@ -48,6 +54,7 @@ impl ShardStatus {
         match self.refusing {
             Some(refusal) => refusal,
             None if self.state == ShardState::Ready && self.slots_moving > 0 => SLOT_MOVING,
+            None if self.state == ShardState::Ready && !self.eviction.is_empty() => MAY_EVICT,
             None => RefusalReason { name: self.state.name(), fix: self.state.fix() },
         }
     }

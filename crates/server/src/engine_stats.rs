@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dunlin_engine::{RefusalReason, ShardStatus, Stats};
-use dunlin_metrics::{Collector, DescriptorEncoder, metrics};
+use dunlin_metrics::{Collector, DescriptorEncoder, Family, Kind, metrics};
 use serde_json::{Value, json};
 
 metrics! {
@@ -156,6 +156,32 @@ impl EnginesStats {
         health
     }
 
+    /// Of each engine its servers, with what is wrong with one on any worker, or `ready`.
+    fn shards(&self) -> BTreeMap<Arc<str>, BTreeMap<String, &'static str>> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut engines: BTreeMap<Arc<str>, BTreeMap<String, &'static str>> = BTreeMap::new();
+        for ((_, name), stats) in &*all {
+            let shards = stats.shards.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = engines.entry(Arc::clone(name)).or_default();
+            for Shard { status, .. } in &*shards {
+                let state = status.condition().name;
+                let said = known.entry(place(status)).or_insert(state);
+                if state != "ready" {
+                    *said = state;
+                }
+            }
+        }
+        engines
+    }
+
+    /// As [`shards`](Self::shards), those alone with which something is wrong.
+    pub(crate) fn faulty_shards(&self) -> BTreeMap<Arc<str>, BTreeMap<String, &'static str>> {
+        let mut engines = self.shards();
+        engines.values_mut().for_each(|shards| shards.retain(|_, state| *state != "ready"));
+        engines.retain(|_, shards| !shards.is_empty());
+        engines
+    }
+
     /// Every connection of every worker.
     pub(crate) fn status(&self) -> Value {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,10 +193,10 @@ impl EnginesStats {
                     json!({
                         "engine": name,
                         "worker": worker,
-                        "server": format!("{}:{}", status.server.host, status.server.port),
-                        "state": match status.slots_moving {
-                            0 => status.state.name(),
-                            _ => status.condition().name,
+                        "server": place(status),
+                        "state": match status.refusing {
+                            Some(_) => status.state.name(),
+                            None => status.condition().name,
                         },
                         "since_s": since_s,
                         "detail": status.detail,
@@ -200,6 +226,25 @@ impl Collector for EnginesStats {
             [("worker", worker.to_string()), ("engine", name.to_string())]
         };
         let series = all.iter().map(|(of, stats)| (labels(of), &stats.counters));
-        EngineCounters::encode(&mut encoder, series)
+        EngineCounters::encode(&mut encoder, series)?;
+        drop(all);
+        let family = Family {
+            name: "engine_shard_state",
+            help: "1 for the state of each server of an engine; `ready` when nothing is wrong.",
+            kind: Kind::Gauge,
+        };
+        let shards = self.shards();
+        let samples = shards.iter().flat_map(|(engine, shards)| {
+            shards.iter().map(move |(shard, state)| {
+                let labels = [("engine", &**engine), ("shard", &**shard), ("state", *state)];
+                (labels, 1)
+            })
+        });
+        family.encode(&mut encoder, samples)
     }
+}
+
+/// Where a connection leads, for people.
+fn place(status: &ShardStatus) -> String {
+    format!("{}:{}", status.server.host, status.server.port)
 }

@@ -27,6 +27,7 @@ use dunlin_hub::engine::EngineEvent;
 use super::RedisEngine;
 use super::centrifugo_message::{self as message, DELTA, Message, encoded};
 use super::encode::Arguments;
+use super::history::HistoryRead;
 use super::operation::{Batch, Operation};
 
 impl RedisEngine {
@@ -96,13 +97,14 @@ impl RedisEngine {
                 arguments.add(b"PING");
                 arguments
             }
-            Operation::History { channel, retention, filter, .. } => {
+            Operation::History(read) => {
+                let HistoryRead { channel, retention, .. } = &**read;
                 let candidate = self.fresh_epoch();
                 let mut arguments = Arguments::script(&self.scripts.history.sha, 2);
                 arguments.add(&self.keys.stream(partition, channel));
                 arguments.add(&self.keys.state(partition, channel));
                 arguments.text(format_args!("{candidate}")).number(retention.meta_ttl_ms);
-                arguments.page(filter, retention.size);
+                arguments.page(read);
                 arguments
             }
             Operation::Announce { channel, message } => {

@@ -21,7 +21,8 @@ pub struct RedisConfig {
     pub database: u32,
     /// Milliseconds that requests wait for a connection before they fail.
     pub hold_ms: u64,
-    /// Bytes of requests that wait; beyond it they fail at once. For each part of the key space.
+    /// Bytes of requests that wait or are not answered, of all servers together; beyond it they fail at once. What has left is held by a
+    /// connection for as long as the server does not read it, so twice as much may be in memory.
     pub queue_bytes_max: usize,
     /// Milliseconds between two messages through each connection to itself, which show that it is alive.
     pub probe_interval_ms: u64,

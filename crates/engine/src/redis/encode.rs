@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use dunlin_hub::HistoryFilter;
 use dunlin_hub::engine::Retention;
 
 use super::RedisEngine;
 use super::config::Layout;
+use super::history::HistoryRead;
 use super::known::KnownStream;
 use super::operation::{Batch, Opening, Operation};
 use crate::links::{LinkFull, Links, ShardId};
@@ -20,7 +20,8 @@ pub(super) struct Arguments {
 
 impl Arguments {
     /// Which part of a history is read.
-    pub(super) fn page(&mut self, filter: &HistoryFilter, size: u32) {
+    pub(super) fn page(&mut self, read: &HistoryRead) {
+        let filter = read.rest();
         match filter.since {
             // Lua counts exactly up to 2^53.
             Some(since) => self.number(since.offset.min(1 << 52)),
@@ -31,7 +32,7 @@ impl Arguments {
             None => self.add(b"-1"),
         };
         self.add(if filter.reverse { b"1" } else { b"0" });
-        self.number(u64::from(size));
+        self.number(u64::from(read.retention.size)).number(read.page_bytes as u64);
     }
 
     fn ping() -> Arguments {
@@ -104,9 +105,7 @@ impl RedisEngine {
             Operation::Publish(batch) => self.encode_publish(now_ms, partition, batch, asked),
             Operation::Open(openings) => self.encode_open(now_ms, partition, openings, asked),
             Operation::Confirm(_) => Arguments::ping(),
-            Operation::History { channel, retention, filter, .. } => {
-                self.encode_history(partition, channel, *retention, filter)
-            }
+            Operation::History(read) => self.encode_history(partition, read),
             Operation::Announce { .. } => {
                 debug_assert!(false, "this layout has no joins and leaves");
                 Arguments::ping()
@@ -245,21 +244,16 @@ impl RedisEngine {
     }
 
     /// A part of a history.
-    fn encode_history(
-        &mut self,
-        partition: usize,
-        channel: &str,
-        retention: Retention,
-        filter: &HistoryFilter,
-    ) -> Arguments {
+    fn encode_history(&mut self, partition: usize, read: &HistoryRead) -> Arguments {
+        let HistoryRead { channel, retention, .. } = read;
         let candidate = self.fresh_epoch();
         let mut arguments = Arguments::script(&self.scripts.history.sha, 2);
         arguments.add(&self.keys.list(partition, channel));
         arguments.add(&self.keys.state(partition, channel));
         arguments.add(self.partitions[partition].generation.as_bytes());
         arguments.text(format_args!("{candidate}"));
-        arguments.number(with_renewal(retention.meta_ttl_ms, retention));
-        arguments.page(filter, retention.size);
+        arguments.number(with_renewal(retention.meta_ttl_ms, *retention));
+        arguments.page(read);
         arguments
     }
 
@@ -276,7 +270,7 @@ impl RedisEngine {
         let at = match operation {
             _ if self.config.layout == Layout::Centrifugo => 0,
             Operation::Publish(batch) if batch.retention.keeps() => 6,
-            Operation::Open(_) | Operation::History { .. } => 1,
+            Operation::Open(_) | Operation::History(_) => 1,
             _ => 0,
         };
         let mut plain = plain.slices().into_iter().skip(1);

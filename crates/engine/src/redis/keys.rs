@@ -8,6 +8,9 @@
 //! | `PREFIX:g` | generation of the server's data: process and replication history in which it began, and a number |
 //! | `PREFIX:probe:ID` | channel of one connection's messages to itself |
 //!
+//! Messages begin with their version. The other records are of version 1 and do not say so: a record of a later version gets another
+//! name, so that nodes of both versions do not take each other's for their own.
+//!
 //! `PREFIX` has `@DATABASE` behind it if the database is not 0, and in a cluster `{TAG}`, which says the slot.
 //!
 //! In Centrifugo's layout the names are Centrifugo's, see [`centrifugo`](super::centrifugo).

@@ -20,12 +20,14 @@ mod centrifugo;
 mod centrifugo_message;
 mod config;
 mod encode;
+mod history;
 mod keys;
 mod known;
 mod moving;
 mod operation;
 mod partition;
 mod put_off;
+mod queue_bytes;
 mod replicas;
 mod reply;
 mod scripts;
@@ -42,11 +44,13 @@ use dunlin_hub::{Epoch, Error, HistoryFilter, NewPublication, StreamPosition};
 use dunlin_wire::resp::{ServerError, Value};
 use foldhash::fast::RandomState;
 
+use self::history::HistoryRead;
 use self::keys::Keys;
 use self::known::KnownStream;
 use self::operation::{Batch, Check, Opening, Operation, Positions, Queued};
 use self::partition::{Partition, PartitionState, ServerLink};
 use self::put_off::DeferredAttempt;
+use self::queue_bytes::QueueBytes;
 use self::scripts::Scripts;
 use self::topology::Discovery;
 use crate::frame::{Frame, FrameKind};
@@ -57,7 +61,8 @@ use crate::status::{ShardState, ShardStatus, Stats};
 pub use centrifugo_message::centrifugo_client;
 pub use config::{Layout, RedisConfig, Topology};
 
-/// What was seen of a stream longer ago than this before a server lost data is not held against them.
+/// What was seen of a stream longer ago than this, before the last moment at which a server's data were known to be whole, is not held
+/// against them.
 const EVIDENCE_MS: u64 = 60_000;
 
 /// Milliseconds until a server that refuses is asked again.
@@ -85,6 +90,8 @@ pub struct RedisEngine {
     links: Vec<ServerLink>,
     partitions: Vec<Partition>,
     discovery: Discovery,
+    /// Of all that was asked and is not answered.
+    queue_bytes: QueueBytes,
     /// Partitions for which something is to be sent.
     dirty: Vec<usize>,
     /// Subscriptions that began or ended and were not passed on; true for those that began.
@@ -137,6 +144,16 @@ enum Pending {
     Wait(ShardId),
 }
 
+impl Pending {
+    fn operation(&self) -> Option<&Operation> {
+        match self {
+            Pending::Operation(_, queued) => Some(&queued.operation),
+            Pending::Asked(attempt) | Pending::TriedAgain(attempt) => Some(attempt.operation()),
+            _ => None,
+        }
+    }
+}
+
 impl RedisEngine {
     /// An engine without connections: the first [`flush`](Self::flush) opens them. `seed` is random, and another for each
     /// engine.
@@ -152,6 +169,7 @@ impl RedisEngine {
             links: Vec::new(),
             partitions,
             discovery: Discovery::default(),
+            queue_bytes: QueueBytes::default(),
             dirty: Vec::new(),
             topics: Vec::new(),
             moved_topics: Vec::new(),
@@ -211,8 +229,10 @@ impl RedisEngine {
                         return self.events.push_back(EngineEvent::History { token, result });
                     }
                     _ => {
-                        let filter = Box::new(filter);
-                        Operation::History { token, channel: channel.clone(), retention, filter }
+                        let channel = channel.clone();
+                        Operation::History(Box::new(HistoryRead::new(
+                            token, channel, retention, filter,
+                        )))
                     }
                 };
                 self.enqueue(now_ms, self.keys.partition(&channel), operation);
@@ -237,10 +257,6 @@ impl RedisEngine {
         let EnginePublish { token, channel, retention, publish, time_ms } = request;
         let partition = self.keys.partition(&channel);
         let check = check_of(&publish, retention);
-        let place = &mut self.partitions[partition];
-        if place.queue_bytes > self.config.queue_bytes_max {
-            return self.finish_publish(&[token], Err(Error::EngineUnavailable));
-        }
         // The connection never has room for it.
         let bytes_max =
             self.config.queue_bytes_max.saturating_sub(COMMAND_BYTES + 3 * channel.len());
@@ -248,9 +264,12 @@ impl RedisEngine {
             self.refuse_too_large(partition);
             return self.finish_publish(&[token], Err(Error::EngineRefused));
         }
+        if self.queue_bytes.get() + publish.data.len() > self.config.queue_bytes_max {
+            return self.finish_publish(&[token], Err(Error::EngineUnavailable));
+        }
         if check.is_none()
-            && let Some(Queued { operation: Operation::Publish(batch), .. }) =
-                place.joinable(&channel)
+            && let Some(Queued { operation: Operation::Publish(batch), share, .. }) =
+                self.partitions[partition].joinable(&channel)
             && batch.takes(retention)
             && batch.encoded.len() + publish.data.len() <= bytes_max
         {
@@ -258,8 +277,7 @@ impl RedisEngine {
             self.config.layout.encode(&mut batch.encoded, &publish, time_ms);
             batch.tokens.push(token);
             let added = batch.encoded.len() - before;
-            place.queue_bytes += added;
-            return;
+            return share.grow(added);
         }
         let mut encoded = Vec::with_capacity(publish.data.len() + 32);
         self.config.layout.encode(&mut encoded, &publish, time_ms);
@@ -320,11 +338,11 @@ impl RedisEngine {
     }
 
     fn enqueue(&mut self, now_ms: u64, partition: usize, operation: Operation) {
-        let place = &mut self.partitions[partition];
-        if place.queue_bytes > self.config.queue_bytes_max {
+        if self.queue_bytes.get() > self.config.queue_bytes_max {
             return self.fail(operation, Error::EngineUnavailable);
         }
-        place.push(Queued { operation, since_ms: now_ms });
+        let queued = Queued::new(operation, now_ms, &self.queue_bytes);
+        self.partitions[partition].push(queued);
         self.touch(partition);
     }
 
@@ -348,8 +366,9 @@ impl RedisEngine {
                     self.subscribed(&opening.channel, Err(error));
                 }
             }
-            Operation::History { token, .. } => {
-                self.events.push_back(EngineEvent::History { token, result: Err(error) });
+            Operation::History(read) => {
+                let (token, result) = (read.token, Err(error));
+                self.events.push_back(EngineEvent::History { token, result });
             }
             Operation::Remove { token, .. } => {
                 self.events.push_back(EngineEvent::HistoryRemoved { token, result: Err(error) });
@@ -529,12 +548,8 @@ impl RedisEngine {
 
     /// What has waited for a connection for too long fails.
     fn expire(&mut self, now_ms: u64, partition: usize) {
-        let hold_ms = self.config.hold_ms;
-        while self.partitions[partition]
-            .waits_since_ms()
-            .is_some_and(|since_ms| since_ms + hold_ms <= now_ms)
-            && let Some(queued) = self.partitions[partition].pop()
-        {
+        let Some(since_ms) = now_ms.checked_sub(self.config.hold_ms) else { return };
+        while let Some(queued) = self.partitions[partition].pop_since(since_ms) {
             self.fail(queued.operation, Error::EngineUnavailable);
         }
     }

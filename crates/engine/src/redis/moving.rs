@@ -93,7 +93,13 @@ impl RedisEngine {
             Operation::Open(openings) | Operation::Confirm(openings) => {
                 for opening in openings {
                     let operation = Operation::Open(vec![opening]);
-                    self.refuse(now_ms, partition, None, Queued { operation, since_ms }, is_away);
+                    self.refuse(
+                        now_ms,
+                        partition,
+                        None,
+                        Queued::new(operation, since_ms, &self.queue_bytes),
+                        is_away,
+                    );
                 }
             }
             Operation::Positions(positions) if positions.channels.len() > 1 => {
@@ -105,11 +111,23 @@ impl RedisEngine {
                     let (indices, channels) = (vec![index], vec![channel]);
                     let positions = Positions { gathering, indices, channels };
                     let operation = Operation::Positions(Box::new(positions));
-                    self.refuse(now_ms, partition, None, Queued { operation, since_ms }, is_away);
+                    self.refuse(
+                        now_ms,
+                        partition,
+                        None,
+                        Queued::new(operation, since_ms, &self.queue_bytes),
+                        is_away,
+                    );
                 }
             }
             operation => {
-                self.refuse(now_ms, partition, None, Queued { operation, since_ms }, is_away);
+                self.refuse(
+                    now_ms,
+                    partition,
+                    None,
+                    Queued::new(operation, since_ms, &self.queue_bytes),
+                    is_away,
+                );
             }
         }
     }
@@ -286,7 +304,7 @@ impl RedisEngine {
         let (number, queued) = match next {
             Next::Opening(opening) => {
                 let operation = Operation::Open(vec![opening]);
-                (0, Queued { operation, since_ms: now_ms })
+                (0, Queued::new(operation, now_ms, &self.queue_bytes))
             }
             Next::Operation(held) => {
                 moving.bytes -= held.queued.operation.bytes();
@@ -439,11 +457,8 @@ impl RedisEngine {
     /// The connection of an attempt broke. `sent`: it had left.
     pub(super) fn attempt_lost(&mut self, now_ms: u64, mut attempt: DeferredAttempt, sent: bool) {
         self.attempt_ended(&attempt);
-        if sent && !attempt.queued.operation.is_repeatable() {
-            return self.fail(attempt.queued.operation, Error::EngineUncertain);
-        }
-        if let Operation::Publish(batch) = &mut attempt.queued.operation {
-            batch.uncertain |= sent;
+        if !attempt.queued.operation.repeats(sent) {
+            return self.fail(attempt.queued.operation, Error::EngineUnavailable);
         }
         let DeferredAttempt { partition, number, queued } = attempt;
         self.refuse(now_ms, partition, Some(number), queued, false);

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use dunlin_hub::engine::Retention;
-use dunlin_hub::{Epoch, HistoryFilter, StreamPosition};
+use dunlin_hub::{Epoch, StreamPosition};
+
+use super::history::HistoryRead;
+use super::queue_bytes::{QueueBytes, QueueShare};
 
 /// Publications joined in one command at most, and bytes beyond which none is added.
 const JOINED_MAX: usize = 64;
@@ -17,6 +20,14 @@ pub(crate) const OPENED_MAX: usize = 64;
 pub(crate) struct Queued {
     pub(crate) operation: Operation,
     pub(crate) since_ms: u64,
+    pub(super) share: QueueShare,
+}
+
+impl Queued {
+    pub(crate) fn new(operation: Operation, since_ms: u64, bytes: &QueueBytes) -> Queued {
+        let share = bytes.take(operation.bytes());
+        Queued { operation, since_ms, share }
+    }
 }
 
 #[derive(Debug)]
@@ -26,12 +37,7 @@ pub(crate) enum Operation {
     Open(Vec<Opening>),
     /// Is answered behind the subscriptions to channels that keep nothing.
     Confirm(Vec<Opening>),
-    History {
-        token: u64,
-        channel: Arc<str>,
-        retention: Retention,
-        filter: Box<HistoryFilter>,
-    },
+    History(Box<HistoryRead>),
     Remove {
         token: u64,
         channel: Arc<str>,
@@ -104,7 +110,7 @@ impl Operation {
                 Operation::Open(openings) | Operation::Confirm(openings) => openings.len() * 40,
                 Operation::Positions(positions) => positions.channels.len() * 20,
                 Operation::Announce { message, .. } => message.len(),
-                Operation::History { .. } | Operation::Remove { .. } => 0,
+                Operation::History(_) | Operation::Remove { .. } => 0,
             }
     }
 
@@ -112,7 +118,8 @@ impl Operation {
     pub(crate) fn channel(&self) -> Option<&Arc<str>> {
         match self {
             Operation::Publish(batch) => Some(&batch.channel),
-            Operation::History { channel, .. } | Operation::Remove { channel, .. } => Some(channel),
+            Operation::History(read) => Some(&read.channel),
+            Operation::Remove { channel, .. } => Some(channel),
             Operation::Open(openings) | Operation::Confirm(openings) => match &openings[..] {
                 [opening] => Some(&opening.channel),
                 _ => None,
@@ -130,7 +137,7 @@ impl Operation {
     pub(crate) fn names_all_keys(&self) -> bool {
         match self {
             Operation::Publish(batch) => batch.retention.keeps(),
-            Operation::History { .. } | Operation::Remove { .. } => true,
+            Operation::History(_) | Operation::Remove { .. } => true,
             Operation::Open(_)
             | Operation::Confirm(_)
             | Operation::Announce { .. }
@@ -147,11 +154,16 @@ impl Operation {
         }
     }
 
-    /// Whether it may be carried out twice.
-    pub(crate) fn is_repeatable(&self) -> bool {
+    /// Its connection broke; `sent`: it had left, and may have been carried out. Whether it is to be sent again.
+    pub(crate) fn repeats(&mut self, sent: bool) -> bool {
         match self {
-            Operation::Publish(_) => self.has_idempotency_key(),
+            _ if !sent => true,
+            Operation::Publish(batch) => {
+                batch.uncertain = true;
+                self.has_idempotency_key()
+            }
             Operation::Announce { .. } => false,
+            Operation::History(read) => read.repeat_smaller(),
             _ => true,
         }
     }

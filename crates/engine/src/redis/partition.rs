@@ -26,7 +26,8 @@ pub(crate) struct Partition {
     /// Refused before, and not carried out: to be sent first.
     pub(crate) retry: VecDeque<Queued>,
     pub(crate) queue: VecDeque<Queued>,
-    pub(crate) queue_bytes: usize,
+    /// Histories that wait for room on the connection, see [`history`](super::history).
+    pub(crate) histories: VecDeque<Queued>,
     /// How many left the queue: a position in it is this and its index.
     popped: u64,
     /// Where in the queue a publication of a channel can be joined by the next.
@@ -49,6 +50,8 @@ pub(crate) struct Partition {
     pub(crate) resubscribe: bool,
     /// Something is to be sent for it.
     pub(crate) dirty: bool,
+    /// When its server's data were known last to be of this generation.
+    pub(crate) good_ms: u64,
 }
 
 /// How far a partition is.
@@ -70,8 +73,8 @@ pub(crate) enum PartitionState {
 
 impl Partition {
     pub(crate) fn push(&mut self, queued: Queued) {
-        self.queue_bytes += queued.operation.bytes();
         match &queued.operation {
+            Operation::History(_) => return self.histories.push_back(queued),
             Operation::Publish(batch) if batch.check.is_none() => {
                 let at = self.popped + self.queue.len() as u64;
                 self.joinable.insert(batch.channel.clone(), at);
@@ -90,37 +93,47 @@ impl Partition {
     }
 
     pub(crate) fn pop(&mut self) -> Option<Queued> {
-        let queued = match self.retry.pop_front() {
-            Some(queued) => queued,
-            None => {
-                let queued = self.queue.pop_front()?;
-                self.popped += 1;
-                if self.queue.is_empty() {
-                    self.joinable.clear();
-                }
-                queued
-            }
-        };
-        self.queue_bytes = self.queue_bytes.saturating_sub(queued.operation.bytes());
+        if let Some(queued) = self.retry.pop_front() {
+            return Some(queued);
+        }
+        let queued = self.queue.pop_front()?;
+        self.popped += 1;
+        if self.queue.is_empty() {
+            self.joinable.clear();
+        }
         Some(queued)
+    }
+
+    /// Pops an operation that has waited since this time, or before.
+    pub(crate) fn pop_since(&mut self, since_ms: u64) -> Option<Queued> {
+        let is_over = |queued: &Queued| queued.since_ms <= since_ms;
+        if self.histories.front().is_some_and(is_over) {
+            return self.histories.pop_front();
+        }
+        let fronts = [self.retry.front(), self.queue.front()];
+        if fronts.into_iter().flatten().any(is_over) { self.pop() } else { None }
     }
 
     /// An operation that was not carried out goes before all that were not sent.
     pub(crate) fn again(&mut self, queued: Queued) {
-        self.queue_bytes += queued.operation.bytes();
-        self.retry.push_back(queued);
+        match queued.operation {
+            Operation::History(_) => self.histories.push_back(queued),
+            _ => self.retry.push_back(queued),
+        }
     }
 
     /// As [`Partition::again`], for the one that was popped last.
     pub(crate) fn unpop(&mut self, queued: Queued) {
-        self.queue_bytes += queued.operation.bytes();
-        self.retry.push_front(queued);
+        match queued.operation {
+            Operation::History(_) => self.histories.push_front(queued),
+            _ => self.retry.push_front(queued),
+        }
     }
 
     /// When the oldest operation that waits began to.
     pub(crate) fn waits_since_ms(&self) -> Option<u64> {
         let oldest = |queue: &VecDeque<Queued>| queue.front().map(|queued| queued.since_ms);
-        oldest(&self.retry).into_iter().chain(oldest(&self.queue)).min()
+        [&self.retry, &self.queue, &self.histories].into_iter().filter_map(oldest).min()
     }
 }
 
@@ -147,6 +160,9 @@ pub(crate) struct ServerLink {
     pub(crate) load: bool,
     pub(crate) probe: Probe,
     pub(super) unreplicated: Unreplicated,
+    /// Bytes of the pages of histories that are out, at most, and whether others wait for them.
+    pub(super) pages_bytes: usize,
+    pub(super) pages_wait: bool,
 }
 
 /// Messages of a connection to itself.
@@ -177,6 +193,8 @@ impl ServerLink {
             load: false,
             probe: Probe { next_ms: now_ms + super::GREETING_MS, ..Probe::default() },
             unreplicated: Unreplicated::default(),
+            pages_bytes: 0,
+            pages_wait: false,
         }
     }
 

@@ -10,7 +10,6 @@ use std::num::NonZeroU8;
 use dunlin_hub::{Error, Published};
 use dunlin_wire::resp::{ServerError, Value};
 
-use super::operation::Operation;
 use super::{Pending, RedisEngine};
 use crate::links::{Links, ShardId};
 use crate::status::RefusalReason;
@@ -39,17 +38,9 @@ impl RedisEngine {
         (self.config.wait_replicas, self.config.wait_timeout_ms) = (replicas, timeout_ms);
     }
 
-    /// A command has left.
-    pub(super) fn has_left(&mut self, shard: ShardId, token: u64) {
-        if self.config.wait_replicas.is_none() {
-            return;
-        }
-        let operation = match &self.pending[token as usize] {
-            Some(Pending::Operation(_, queued)) => &queued.operation,
-            Some(Pending::Asked(attempt) | Pending::TriedAgain(attempt)) => attempt.operation(),
-            _ => return,
-        };
-        if matches!(operation, Operation::Publish(batch) if batch.retention.keeps()) {
+    /// A publication with history has left.
+    pub(super) fn publication_left(&mut self, shard: ShardId) {
+        if self.config.wait_replicas.is_some() {
             self.links[usize::from(shard.0)].unreplicated.wanted = true;
         }
     }

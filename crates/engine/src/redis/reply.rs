@@ -17,7 +17,9 @@ use crate::status::ShardState;
 impl RedisEngine {
     /// The reply to a command.
     pub fn handle_reply(&mut self, now_ms: u64, shard: ShardId, token: u64, reply: &Value<'_>) {
-        match self.release(token) {
+        let pending = self.release(token);
+        self.page_ended(shard, pending.as_ref());
+        match pending {
             None | Some(Pending::Ignored) => {
                 if let Value::Error(text) = reply
                     && let Some(link) = self.links.get_mut(usize::from(shard.0))
@@ -46,8 +48,10 @@ impl RedisEngine {
     }
 
     /// A command's connection broke. `sent`: it had left, and nobody knows whether it was carried out.
-    pub fn handle_lost(&mut self, now_ms: u64, _shard: ShardId, token: u64, sent: bool) {
-        let (partition, queued) = match self.release(token) {
+    pub fn handle_lost(&mut self, now_ms: u64, shard: ShardId, token: u64, sent: bool) {
+        let pending = self.release(token);
+        self.page_ended(shard, pending.as_ref());
+        let (partition, mut queued) = match pending {
             Some(Pending::Operation(partition, queued)) => (partition, queued),
             Some(Pending::Asked(attempt)) => {
                 return self.attempt_lost(now_ms, attempt, sent);
@@ -66,15 +70,13 @@ impl RedisEngine {
                 let evident = openings.into_iter().filter(|opening| opening.seen.is_some());
                 self.partitions[partition].opening.extend(evident);
             }
-            ref operation if !sent || operation.is_repeatable() => {
-                self.stats.retried += u64::from(sent);
-                let mut queued = queued;
-                if let Operation::Publish(batch) = &mut queued.operation {
-                    batch.uncertain |= sent;
+            ref mut operation => {
+                if !operation.repeats(sent) {
+                    return self.fail(queued.operation, Error::EngineUnavailable);
                 }
+                self.stats.retried += u64::from(sent);
                 self.partitions[partition].again(queued);
             }
-            operation => self.fail(operation, Error::EngineUncertain),
         }
     }
 
@@ -207,8 +209,10 @@ impl RedisEngine {
             policy => format!("{policy}, {evicted} keys so far"),
         };
         link.probe.next_ms = now_ms + self.config.probe_interval_ms;
+        let is_new = self.partitions[partition].generation != generation;
+        let good_ms = self.partitions[partition].good_ms;
+        self.data_are_good(now_ms, shard, partition, is_new);
         let place = &mut self.partitions[partition];
-        let is_new = place.generation != generation;
         if place.state == PartitionState::Ready && !is_new {
             return;
         }
@@ -219,7 +223,7 @@ impl RedisEngine {
             place.generations += 1;
             self.stats.generations += u64::from(before > 0);
         }
-        self.reopen(now_ms, partition, (is_new && before > 0).then_some(before));
+        self.reopen(partition, (is_new && before > 0).then_some((before, good_ms)));
     }
 
     fn generation_refused(
@@ -250,8 +254,9 @@ impl RedisEngine {
     }
 
     /// Opens the channels of a partition again: all that was heard may have missed something, and what was published of late may
-    /// be lost. `lost`: the generation whose data is evidently gone.
-    fn reopen(&mut self, now_ms: u64, partition: usize, lost: Option<u32>) {
+    /// be lost. `lost`: the generation whose data is evidently gone, and when they were known
+    /// last.
+    fn reopen(&mut self, partition: usize, lost: Option<(u32, u64)>) {
         let place = &mut self.partitions[partition];
         place.syncs = place.syncs.wrapping_add(1);
         place.opening.retain(|opening| opening.seen.is_some());
@@ -260,11 +265,11 @@ impl RedisEngine {
             let seen = subscription.known.as_ref().filter(|_| lost.is_some()).map(seen);
             Opening { channel: channel.clone(), seen }
         }));
-        if let Some(before) = lost {
+        if let Some((before, good_ms)) = lost {
             let keys = &self.keys;
             let evident = self.remembered.iter().filter(|(channel, known)| {
                 known.generation == before
-                    && known.seen_ms + EVIDENCE_MS > now_ms
+                    && known.seen_ms + EVIDENCE_MS > good_ms
                     && keys.partition(channel) == partition
             });
             place.opening.extend(evident.map(|(channel, known)| Opening {
@@ -273,6 +278,15 @@ impl RedisEngine {
             }));
         }
         self.touch(partition);
+    }
+
+    /// The data of a partition are of a generation, which is that of all partitions of the connection if it is not new.
+    fn data_are_good(&mut self, now_ms: u64, shard: ShardId, partition: usize, is_new: bool) {
+        self.partitions[partition].good_ms = now_ms;
+        let known = |place: &&mut Partition| {
+            place.link == Some(shard) && place.state == PartitionState::Ready && !is_new
+        };
+        self.partitions.iter_mut().filter(known).for_each(|place| place.good_ms = now_ms);
     }
 
     pub(super) fn operation_reply(
@@ -298,30 +312,7 @@ impl RedisEngine {
                     self.opened(now_ms, shard, partition, opening, position);
                 }
             }
-            Operation::History { token, channel, filter, retention } => {
-                let result = match reply.elements() {
-                    Some([epoch, top, before, entries]) => {
-                        let position = position(epoch, top);
-                        self.learn(now_ms, partition, &channel, position, None);
-                        let inherits = inherited(before);
-                        let entries = entries.elements().unwrap_or_default();
-                        let part =
-                            StreamSlice { position, inherits: &inherits, size: retention.size };
-                        let result = self.select_part(&part, entries, &filter);
-                        if filter.since.is_some() && !inherits.is_empty() {
-                            let epoch = position.epoch;
-                            let event = EngineEvent::Lineage { channel, epoch, inherits };
-                            self.events.push_back(event);
-                        }
-                        result
-                    }
-                    _ => Err(Error::EngineRefused),
-                };
-                if result == Err(Error::EngineRefused) {
-                    self.stats.unreadable += 1;
-                }
-                self.events.push_back(EngineEvent::History { token, result });
-            }
+            Operation::History(read) => self.history_reply(now_ms, partition, read, reply),
             Operation::Announce { .. } => {}
             Operation::Remove { token, .. } => {
                 self.events.push_back(EngineEvent::HistoryRemoved { token, result: Ok(()) });
@@ -340,7 +331,7 @@ impl RedisEngine {
     }
 
     /// The part of a stream that was asked for, in whichever layout it is.
-    fn select_part(
+    pub(super) fn select_part(
         &self,
         part: &StreamSlice<'_>,
         entries: &[Value<'_>],
@@ -349,7 +340,11 @@ impl RedisEngine {
         match self.config.layout {
             Layout::Dunlin => {
                 let messages = entries.iter().map(|entry| entry.bytes().unwrap_or_default());
-                select(part.position, part.inherits, messages, filter, part.size)
+                let (position, inherits) = (part.position, part.inherits);
+                match filter.reverse {
+                    false => select(position, inherits, messages, filter, part.size),
+                    true => select(position, inherits, messages.rev(), filter, part.size),
+                }
             }
             Layout::Centrifugo => {
                 let (oldest_first, newest_first);
@@ -473,7 +468,7 @@ impl RedisEngine {
 }
 
 /// An epoch and an offset as scripts give them.
-fn position(epoch: &Value<'_>, offset: &Value<'_>) -> StreamPosition {
+pub(super) fn position(epoch: &Value<'_>, offset: &Value<'_>) -> StreamPosition {
     let offset = match offset {
         Value::Integer(offset) => u64::try_from(*offset).unwrap_or_default(),
         offset => offset.text().and_then(|text| text.parse().ok()).unwrap_or_default(),
@@ -482,7 +477,7 @@ fn position(epoch: &Value<'_>, offset: &Value<'_>) -> StreamPosition {
 }
 
 /// Positions of epochs before that mean the same, a space between them.
-fn inherited(value: &Value<'_>) -> Lineage {
+pub(super) fn inherited(value: &Value<'_>) -> Lineage {
     let position = |text: &str| {
         let (epoch, offset) = text.split_once(':')?;
         Some(StreamPosition { offset: offset.parse().ok()?, epoch: Epoch::parse(epoch) })

@@ -112,6 +112,19 @@ impl RedisEngine {
         sent
     }
 
+    /// A command has left.
+    fn has_left(&mut self, shard: ShardId, token: u64) {
+        match self.pending[token as usize].as_ref().and_then(Pending::operation) {
+            Some(Operation::Publish(batch)) if batch.retention.keeps() => {
+                self.publication_left(shard);
+            }
+            Some(Operation::History(read)) => {
+                self.links[usize::from(shard.0)].pages_bytes += read.page_bytes;
+            }
+            _ => {}
+        }
+    }
+
     pub(super) fn command(
         &mut self,
         links: &mut impl Links,
@@ -156,9 +169,7 @@ impl RedisEngine {
                 return;
             }
         }
-        while self.partitions[partition].in_flight < IN_FLIGHT_MAX
-            && let Some(queued) = self.partitions[partition].pop()
-        {
+        while let Some(queued) = self.next(partition, shard) {
             if let Some(queued) = self.hold_back(now_ms, partition, queued)
                 && !self.send(now_ms, partition, shard, queued, links)
             {
@@ -166,6 +177,13 @@ impl RedisEngine {
             }
         }
         self.flush_moving(now_ms, partition, shard, links);
+    }
+
+    /// The next operation of those that wait. Histories, which may have to wait for each other, hold nothing else up.
+    fn next(&mut self, partition: usize, shard: ShardId) -> Option<Queued> {
+        let place = &mut self.partitions[partition];
+        let queued = if place.in_flight < IN_FLIGHT_MAX { place.pop() } else { None };
+        queued.or_else(|| self.next_history(partition, shard))
     }
 
     /// The next streams of which the position is to be read.
@@ -189,7 +207,7 @@ impl RedisEngine {
                 Operation::Open(kept)
             }
         };
-        Some(Queued { operation, since_ms: now_ms })
+        Some(Queued::new(operation, now_ms, &self.queue_bytes))
     }
 
     /// Sends an operation. False: the connection takes no more now.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::engine::{EngineEvent, EngineRequest, Retention};
+use dunlin_hub::engine::{EngineEvent, EnginePublish, EngineRequest, Retention};
 use dunlin_hub::{Epoch, NewPublication, SessionId, StreamPosition};
 use dunlin_wire::resp::Value;
 
@@ -41,6 +41,7 @@ impl Links for Notes {
 struct Stage {
     engine: RedisEngine,
     notes: Notes,
+    now_ms: u64,
 }
 
 impl Stage {
@@ -48,12 +49,12 @@ impl Stage {
         let host = "redis.example".to_owned();
         let server = Server { host, port: 6379, role: ServerRole::Data };
         let config = RedisConfig::new(Topology::Servers(vec![server]));
-        Stage { engine: RedisEngine::new(config, 7, 0), notes: Notes::default() }
+        Stage { engine: RedisEngine::new(config, 7, 0), notes: Notes::default(), now_ms: 0 }
     }
 
     /// Token of the command that was sent last and has this script.
     fn sent(&mut self, sha: &str) -> u64 {
-        self.engine.flush(0, &mut self.notes);
+        self.engine.flush(self.now_ms, &mut self.notes);
         let sent = self.notes.commands.iter().rfind(|(_, words)| words[1] == sha);
         let (token, _) = sent.expect("sent");
         *token
@@ -61,35 +62,54 @@ impl Stage {
 
     /// A connection is greeted, and its server's data are of this generation.
     fn connect(&mut self, generation: &str) {
-        self.engine.handle_ready(0, SHARD);
+        self.engine.handle_ready(self.now_ms, SHARD);
         let sha = self.engine.scripts.generation.sha.clone();
         let token = self.sent(&sha);
         let reply = [generation, "7.0", "", "0"].map(|text| Value::Bulk(text.as_bytes())).to_vec();
-        self.engine.handle_reply(0, SHARD, token, &Value::Array(reply));
+        self.engine.handle_reply(self.now_ms, SHARD, token, &Value::Array(reply));
     }
 
     fn answer_open(&mut self, epoch: &str, top: &str, before: &str) {
         let sha = self.engine.scripts.open.sha.clone();
         let token = self.sent(&sha);
         let reply = [epoch, top, before].map(|text| Value::Bulk(text.as_bytes())).to_vec();
-        self.engine.handle_reply(0, SHARD, token, &Value::Array(reply));
+        self.engine.handle_reply(self.now_ms, SHARD, token, &Value::Array(reply));
     }
 
     fn hear(&mut self, head: &str, publish: &NewPublication) {
         let mut message = head.as_bytes().to_vec();
         frame::encode(&mut message, publish, 0);
-        self.engine.handle_message(0, SHARD, b"dunlin:c:a", &message);
+        self.engine.handle_message(self.now_ms, SHARD, b"dunlin:c:a", &message);
     }
 
     fn events(&mut self) -> Vec<EngineEvent> {
         std::iter::from_fn(|| self.engine.poll_event()).collect()
     }
 
+    /// Publishes to a channel that is not heard, as number `top` of an epoch.
+    fn publish(&mut self, epoch: &str, top: &str) {
+        let publish = NewPublication::default();
+        let (channel, retention) = ("unheard".into(), KEPT);
+        let request = EnginePublish { token: 2, channel, retention, publish, time_ms: 0 };
+        self.engine.handle_request(self.now_ms, EngineRequest::Publish(Box::new(request)));
+        let token = self.sent(&self.engine.scripts.publish.sha.clone());
+        let reply = [epoch, top].map(|text| Value::Bulk(text.as_bytes())).to_vec();
+        self.engine.handle_reply(self.now_ms, SHARD, token, &Value::Array(reply));
+    }
+
+    /// What is said of streams that are opened.
+    fn opened(&mut self) -> Vec<Vec<String>> {
+        self.engine.flush(self.now_ms, &mut self.notes);
+        let sha = &self.engine.scripts.open.sha;
+        let opened = std::mem::take(&mut self.notes.commands).into_iter();
+        opened.map(|(_, words)| words).filter(|words| words.get(1) == Some(sha)).collect()
+    }
+
     fn subscribe(&mut self) {
         let channel: Arc<str> = "a".into();
         let request =
             EngineRequest::Subscribe { token: 1, channel, retention: KEPT, is_wildcard: false };
-        self.engine.handle_request(0, request);
+        self.engine.handle_request(self.now_ms, request);
     }
 }
 
@@ -162,6 +182,27 @@ fn evidence_of_lost_publications_is_given_to_the_script() {
         let [.., said, _, last] = &words[..] else { panic!("{words:?}") };
         assert_eq!((&said[..], &last[..]), (known, seen));
         stage.engine.handle_lost(0, SHARD, token, true);
+    }
+}
+
+/// However long the server was away: what it had acknowledged right before is held against it, though nobody hears the channel.
+#[test]
+fn evidence_counts_from_when_the_data_were_known_last() {
+    for (known_ms, is_evident) in [(30_000, true), (70_000, false)] {
+        let mut stage = Stage::new();
+        stage.connect("one");
+        stage.publish("A", "7");
+        // The same data again, on a connection that was made anew.
+        stage.now_ms = known_ms;
+        stage.engine.handle_closed(known_ms, SHARD, "");
+        stage.connect("one");
+        stage.opened();
+        stage.engine.handle_closed(known_ms, SHARD, "");
+        stage.now_ms = known_ms + 3_600_000;
+        stage.connect("two");
+        let opened = stage.opened();
+        let seen = opened.iter().any(|words| words.last().is_some_and(|seen| seen == "A:7"));
+        assert_eq!(seen, is_evident, "{opened:?}");
     }
 }
 

@@ -1,11 +1,11 @@
 //! What goes wrong with a server: each has a name and a fix, and nothing is lost in silence.
 
-use dunlin_engine::redis::{RedisConfig, Topology};
-use dunlin_engine::{EngineEvent, RefusalReason, ShardState};
-use dunlin_hub::{Error, NewPublication};
+use dunlin_engine::redis::{Layout, RedisConfig, Topology};
+use dunlin_engine::{EngineEvent, EngineRequest, RefusalReason, ShardState};
+use dunlin_hub::{Error, HistoryFilter, NewPublication};
 use dunlin_wire::resp::ServerError;
 
-use crate::nodes::{Fleet, KEPT, Node, data_of, heard};
+use crate::nodes::{Fleet, KEPT, Node, UNKEPT, data_of, heard};
 use crate::servers::{Deployment, RedisServer, free_port};
 
 fn state(node: &Node) -> ShardState {
@@ -114,6 +114,50 @@ fn a_wrong_password_and_a_user_without_rights_have_names() {
     fleet.publish(0, "a", "x");
 }
 
+/// The `ACL SETUSER` line of the pages, word by word.
+fn documented_acl() -> Vec<&'static str> {
+    let page = include_str!("../../../../docs/operating/cluster.md");
+    let line = page.split('`').find(|text| text.starts_with("ACL SETUSER ")).expect("it is there");
+    let rules = line.split_once(">password ").expect("a password").1;
+    let fix = ServerError::NoPermission.fix().replace("PREFIX", "dunlin");
+    assert!(fix.contains(rules), "{fix}: {rules}");
+    line.split(' ').collect()
+}
+
+/// A user of that line does all that an engine does, on one server and on the nodes of a cluster.
+#[test]
+fn the_documented_user_may_do_what_is_needed() {
+    let login = Some(("dunlin".to_owned(), "password".to_owned()));
+    for deployment in [Deployment::single(), Deployment::cluster(2)] {
+        for server in &deployment.servers {
+            assert_eq!(server.cli(&documented_acl()), "OK");
+            server.cli(&["CONFIG", "SET", "maxmemory", "1gb"]);
+        }
+        let config = RedisConfig::new(deployment.topology.clone());
+        let mut fleet = Fleet::starting(&config, 2, login.as_ref());
+        fleet.until_ready();
+        for channel in ["a", "b", "c", "d"] {
+            fleet.subscribe(1, channel, KEPT);
+            fleet.publish(0, channel, "1");
+            let keyed = NewPublication { idempotency_key: Some("k".into()), ..data_of("2") };
+            let token = fleet.send(0, channel, KEPT, keyed);
+            assert_eq!(fleet.published(0, token).unwrap().position.offset, 2);
+            let token = fleet.send(0, channel, UNKEPT, data_of("3"));
+            assert!(fleet.published(0, token).is_ok());
+            fleet.until("heard", |nodes| heard(&nodes[1], channel).len() == 3);
+            let history = fleet.history(1, channel, HistoryFilter::default()).unwrap();
+            assert_eq!(history.publications.len(), 2);
+        }
+        fleet.nodes.0[0].engine.redis().set_wait(std::num::NonZeroU8::new(1), 1);
+        let token = fleet.send(0, "a", KEPT, data_of("4"));
+        assert_eq!(fleet.published(0, token), Err(Error::EngineUncertain), "WAIT was carried out");
+        let behind = |node: &Node| {
+            node.engine.shards().any(|shard| shard.condition().name == "replicas_behind")
+        };
+        assert!(behind(&fleet.nodes.0[0]));
+    }
+}
+
 #[test]
 fn a_replica_is_refused_until_it_is_the_primary() {
     let primary = RedisServer::start(&[]);
@@ -154,6 +198,8 @@ fn a_server_without_memory_refuses_and_eviction_is_warned_of() {
     fleet.until("warned", |nodes| {
         nodes[0].engine.shards().next().unwrap().eviction.starts_with("allkeys-lru")
     });
+    let condition = fleet.nodes.0[0].engine.shards().next().unwrap().condition();
+    assert!(condition.name == "may_evict" && condition.fix.contains("noeviction"));
     // The state of the stream is evicted: it begins anew, in another epoch.
     let before = fleet.publish(0, "a", "3");
     server.cli(&["DEL", "dunlin:m:a"]);
@@ -258,6 +304,107 @@ fn a_subscriber_that_is_cut_for_its_output_buffer_finds_what_it_missed() {
     assert_eq!(positions[1].position.epoch, positions[0].position.epoch, "it can be read");
     other.publish(0, "a", "next");
     fleet.until("heard", |nodes| heard(&nodes[0], "a").iter().any(|(offset, _)| *offset == 2));
+}
+
+/// Redis closes a subscriber's connection for a reply that is larger than its output buffer, too.
+#[test]
+fn histories_larger_than_the_output_buffer_are_read_in_pages() {
+    for layout in [Layout::Dunlin, Layout::Centrifugo] {
+        let server = RedisServer::start(&[]);
+        let config = RedisConfig { layout, ..RedisConfig::new(topology_of(&server)) };
+        let mut fleet = Fleet::new(&config, 1);
+        let subscription = fleet.begin_subscribe(0, "other", KEPT);
+        fleet.until_subscribed(0, subscription, 1);
+        let data = "x".repeat(64 << 10);
+        let tokens: Vec<u64> = (0..100).map(|_| fleet.send(0, "a", KEPT, data_of(&data))).collect();
+        for token in tokens {
+            assert!(fleet.published(0, token).is_ok());
+        }
+        // Less than one of these histories.
+        server.cli(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 6291456 0 0"]);
+        let ask = |fleet: &mut Fleet, reverse, limit| {
+            let filter = HistoryFilter { reverse, limit, ..HistoryFilter::default() };
+            fleet.ask(0, |token| EngineRequest::History {
+                token,
+                channel: "a".into(),
+                retention: KEPT,
+                filter,
+            })
+        };
+        let all: Vec<u64> = (1..=100).collect();
+        let cases = [
+            (false, None, all.clone()),
+            (true, None, all.iter().rev().copied().collect()),
+            (false, Some(50), all[..50].to_vec()),
+            (true, Some(50), all.iter().rev().copied().take(50).collect()),
+        ];
+        let asked: Vec<_> = cases
+            .iter()
+            .map(|(reverse, limit, offsets)| (ask(&mut fleet, *reverse, *limit), offsets))
+            .collect();
+        for (token, offsets) in asked {
+            let history = fleet.answer(0, "history", |event| match event {
+                EngineEvent::History { token: of, result } if *of == token => Some(result.clone()),
+                _ => None,
+            });
+            let publications = history.unwrap().publications;
+            assert!(publications.iter().map(|of| of.offset()).eq(offsets.iter().copied()));
+        }
+        assert_eq!(fleet.subscribed(0, subscription).len(), 1, "no connection broke");
+        assert_eq!(fleet.nodes.0[0].engine.stats().retried, 0);
+        // One that is larger than what is out at once is read alone.
+        server.cli(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 33554432 0 0"]);
+        fleet.publish(0, "b", &"x".repeat(5 << 20));
+        fleet.publish(0, "b", "2");
+        let history = fleet.history(0, "b", HistoryFilter::default()).unwrap();
+        assert_eq!(history.publications.len(), 2);
+    }
+}
+
+/// Whoever gave subscribers less than one message takes is not asked again and again: each time costs all that is out.
+#[test]
+fn a_history_that_breaks_the_connection_fails_at_the_second_time() {
+    let server = RedisServer::start(&[]);
+    let mut fleet = Fleet::new(&topology_of(&server), 1);
+    fleet.publish(0, "a", &"x".repeat(1 << 20));
+    server.cli(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 65536 0 0"]);
+    assert_eq!(fleet.history(0, "a", HistoryFilter::default()), Err(Error::EngineUnavailable));
+    assert_eq!(fleet.nodes.0[0].engine.stats().retried, 1);
+    fleet.until_ready();
+    assert_eq!(fleet.publish(0, "a", "2").offset, 2);
+}
+
+/// A server that is slow, and takes what it is sent: what is not answered counts, too, of all parts of a cluster together.
+#[test]
+fn what_is_out_is_bounded_with_what_waits() {
+    let deployment = Deployment::cluster(2);
+    let (queue_bytes_max, probe_timeout_ms) = (1 << 20, 600_000);
+    let config = RedisConfig {
+        queue_bytes_max,
+        probe_timeout_ms,
+        hold_ms: 600_000,
+        ..RedisConfig::new(deployment.topology.clone())
+    };
+    let mut fleet = Fleet::new(&config, 1);
+    deployment.servers.iter().for_each(|server| server.signal("-STOP"));
+    let data = "x".repeat(10_000);
+    for number in 0..300 {
+        fleet.send(0, &format!("channel{number}"), KEPT, data_of(&data));
+        fleet.turn_now();
+    }
+    let refused = |nodes: &[Node]| {
+        let refused = nodes[0].events.iter().filter(|event| {
+            matches!(event, EngineEvent::Published { result: Err(Error::EngineUnavailable), .. })
+        });
+        refused.count()
+    };
+    let taken = 300 - refused(&fleet.nodes.0);
+    assert!((90..=queue_bytes_max / data.len()).contains(&taken), "{taken}");
+    deployment.servers.iter().for_each(|server| server.signal("-CONT"));
+    fleet.until("answered", |nodes| nodes[0].engine.stats().published == taken as u64);
+    for number in 0..300 {
+        fleet.publish(0, &format!("channel{number}"), "there is room again");
+    }
 }
 
 /// A server that stands still answers nothing and closes nothing.

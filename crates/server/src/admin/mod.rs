@@ -387,6 +387,10 @@ impl Admin {
         if !engines.is_empty() {
             health["engines"] = serde_json::json!(engines);
         }
+        let shards = self.state.engines.faulty_shards();
+        if !shards.is_empty() {
+            health["engine_shards"] = serde_json::json!(shards);
+        }
         if let Some(cluster) = self.state.cluster.health() {
             health["cluster"] = cluster;
         }

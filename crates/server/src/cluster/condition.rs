@@ -35,6 +35,10 @@ pub(crate) enum Condition {
     OutOfMemory,
     /// It takes no writes, since it cannot save.
     CannotSave,
+    /// It takes no writes, since too few replicas follow.
+    TooFewReplicas,
+    /// A script of somebody blocks it.
+    Busy,
     /// A key of the prefix is of another type: somebody else's.
     ForeignKey,
     /// Redis Cluster: the slot of the cluster's keys is between two nodes.
@@ -66,7 +70,7 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    pub(crate) const ALL: [Condition; 27] = [
+    pub(crate) const ALL: [Condition; 29] = [
         Condition::Alone,
         Condition::Member,
         Condition::Joining,
@@ -80,6 +84,8 @@ impl Condition {
         Condition::Loading,
         Condition::OutOfMemory,
         Condition::CannotSave,
+        Condition::TooFewReplicas,
+        Condition::Busy,
         Condition::ForeignKey,
         Condition::SlotMoving,
         Condition::ClusterDown,
@@ -112,6 +118,8 @@ impl Condition {
             Condition::Loading => "loading",
             Condition::OutOfMemory => "out_of_memory",
             Condition::CannotSave => "cannot_save",
+            Condition::TooFewReplicas => "too_few_replicas",
+            Condition::Busy => "busy",
             Condition::ForeignKey => "foreign_key",
             Condition::SlotMoving => "slot_moving",
             Condition::ClusterDown => "cluster_down",
@@ -179,7 +187,7 @@ impl Condition {
             }
             Condition::WrongPassword => "correct user and password of the cluster's engine",
             Condition::NotPermitted => {
-                "permit the user ~PREFIX:* &PREFIX:* +@all -@dangerous in Redis (ACL SETUSER)"
+                "permit the user ~PREFIX* ~{PREFIX* &PREFIX* &{PREFIX* +@all -@dangerous +info in Redis (ACL SETUSER)"
             }
             Condition::ReadOnly => {
                 "name the primary in the addresses of the cluster's engine, or its Sentinels"
@@ -189,6 +197,10 @@ impl Condition {
                 "raise maxmemory in Redis, and set maxmemory-policy to noeviction"
             }
             Condition::CannotSave => "mend Redis's disk, which its log names",
+            Condition::TooFewReplicas => {
+                "start the replicas of Redis, or lower its min-replicas-to-write"
+            }
+            Condition::Busy => "end the script that blocks Redis: SCRIPT KILL; its log names it",
             Condition::SlotMoving => {
                 "wait until the slot has moved; if nobody moves it, end it: redis-cli --cluster fix, or CLUSTER SETSLOT"
             }

@@ -4,6 +4,8 @@
 mod nats;
 #[path = "engines/raw.rs"]
 mod raw;
+#[path = "engines/redis.rs"]
+mod redis;
 #[path = "engines/wildcards.rs"]
 mod wildcards;
 
@@ -43,15 +45,31 @@ impl Redis {
 
     fn start_at(addr: SocketAddr, args: &[&str]) -> Option<Redis> {
         let port = addr.port().to_string();
-        let mut child = Command::new("redis-server")
-            .args(["--bind", "127.0.0.1", "--port", &port, "--save", ""])
-            .args(args)
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--port", &port, "--save", ""]).args(args);
+        Redis::spawn(addr, &mut command, "Ready to accept")
+    }
+
+    /// A Sentinel with a configuration that does not say its port.
+    fn sentinel(config: &Path) -> Redis {
+        for _ in 0..10 {
+            let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let mut command = Command::new("redis-server");
+            command.arg(config).args(["--sentinel", "--port", &addr.port().to_string()]);
+            if let Some(sentinel) = Redis::spawn(addr, &mut command, "Sentinel ID is") {
+                return sentinel;
+            }
+        }
+        panic!("the Sentinel does not start");
+    }
+
+    fn spawn(addr: SocketAddr, command: &mut Command, mark: &str) -> Option<Redis> {
+        let mut child = command
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("redis-server: {error}; scripts/packages installs it"));
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready =
-            said.by_ref().map_while(Result::ok).any(|line| line.contains("Ready to accept"));
+        let ready = said.by_ref().map_while(Result::ok).any(|line| line.contains(mark));
         // It goes on talking, and must not wait for a reader.
         std::thread::spawn(move || said.for_each(drop));
         if ready {

@@ -152,7 +152,7 @@ impl ServerError {
             ServerError::AuthenticationRequired => "set user and password of this Redis",
             ServerError::WrongPassword => "user or password is wrong; correct them",
             ServerError::NoPermission => {
-                "the ACL of the user must allow the keys (~PREFIX*), the channels (&PREFIX*) and the commands"
+                "permit the user ~PREFIX* ~{PREFIX* &PREFIX* &{PREFIX* +@all -@dangerous +info (ACL SETUSER)"
             }
             ServerError::NoScript => "the script is loaded again; nothing to do",
             ServerError::WrongType => {

@@ -20,6 +20,8 @@
 //!
 //! What a process writes and hears goes by one connection, in order; what may be large is read on another ([`reads`]).
 
+#[cfg(test)]
+mod acl_tests;
 mod address;
 mod budgets_key;
 mod kept;
@@ -218,6 +220,8 @@ fn condition_of(text: &str) -> Condition {
         "LOADING" => Condition::Loading,
         "OOM" => Condition::OutOfMemory,
         "MISCONF" => Condition::CannotSave,
+        "NOREPLICAS" => Condition::TooFewReplicas,
+        "BUSY" => Condition::Busy,
         "WRONGTYPE" => Condition::ForeignKey,
         "MASTERDOWN" => Condition::ReadOnly,
         "TRYAGAIN" | "ASK" => Condition::SlotMoving,
@@ -227,6 +231,7 @@ fn condition_of(text: &str) -> Condition {
         _ if has("WRONGTYPE") => Condition::ForeignKey,
         _ if has("-READONLY") => Condition::ReadOnly,
         _ if has("-OOM") => Condition::OutOfMemory,
+        _ if has("-NOREPLICAS") => Condition::TooFewReplicas,
         _ if has("NOPERM") || has("No permissions") => Condition::NotPermitted,
         _ => Condition::Failed,
     }
@@ -248,6 +253,8 @@ mod tests {
             ("TRYAGAIN Multiple keys request during rehashing of slot", "slot_moving"),
             ("ASK 3999 127.0.0.1:6381", "slot_moving"),
             ("CLUSTERDOWN Hash slot not served", "cluster_down"),
+            ("NOREPLICAS Not enough good replicas to write.", "too_few_replicas"),
+            ("BUSY Redis is busy running a script.", "busy"),
             ("ERR something new", "failed"),
         ] {
             let condition = refused(text.into()).condition();

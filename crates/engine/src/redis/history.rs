@@ -1,0 +1,280 @@
+//! Histories, read in pages.
+//!
+//! A connection that subscribes is one of publish/subscribe to Redis, which closes it when more than `client-output-buffer-limit pubsub` waits
+//! for it: 32 MiB, or 8 MiB for a minute. So a script stops at a bound of bytes and says how many the next message takes, and of what is
+//! out on a connection the bounds together stay below [`PAGES_BYTES_MAX`], unless one message alone is larger.
+
+use dunlin_hub::engine::{EngineEvent, Retention};
+use dunlin_hub::{Epoch, Error, History, HistoryFilter, Publication, StreamPosition};
+use dunlin_wire::resp::Value;
+
+use std::sync::Arc;
+
+use super::operation::{Operation, Queued};
+use super::reply::{inherited, position};
+use super::{Pending, RedisEngine};
+use crate::links::ShardId;
+use crate::select::StreamSlice;
+
+/// Bytes of messages on the first page: most histories end there. Of one that was cut, on each.
+const FIRST_PAGE_BYTES: usize = 32 << 10;
+
+/// Bytes of messages on each page that follows.
+const NEXT_PAGE_BYTES: usize = 1 << 20;
+
+/// Bytes of all pages that are out on one connection.
+const PAGES_BYTES_MAX: usize = 4 << 20;
+
+/// A history that is read.
+#[derive(Debug)]
+pub(crate) struct HistoryRead {
+    pub(crate) token: u64,
+    pub(crate) channel: Arc<str>,
+    pub(crate) retention: Retention,
+    filter: HistoryFilter,
+    /// What was read so far, in the order that was asked for, and the stream's epoch then.
+    publications: Vec<Publication>,
+    epoch: Epoch,
+    /// Bytes of messages on the next page.
+    pub(crate) page_bytes: usize,
+    /// A connection broke that a page was out on.
+    was_cut: bool,
+}
+
+impl HistoryRead {
+    pub(crate) fn new(
+        token: u64,
+        channel: Arc<str>,
+        retention: Retention,
+        filter: HistoryFilter,
+    ) -> HistoryRead {
+        HistoryRead {
+            token,
+            channel,
+            retention,
+            filter,
+            publications: Vec::new(),
+            epoch: Epoch::NONE,
+            page_bytes: FIRST_PAGE_BYTES,
+            was_cut: false,
+        }
+    }
+
+    /// What is still to be read.
+    pub(crate) fn rest(&self) -> HistoryFilter {
+        let mut rest = self.filter;
+        let Some(last) = self.publications.last() else { return rest };
+        rest.since = Some(StreamPosition { offset: last.offset(), epoch: self.epoch });
+        rest.limit = rest.limit.map(|limit| limit.saturating_sub(self.publications.len() as u32));
+        rest.bytes_max = rest.bytes_max.map(|bytes_max| {
+            let costs = self.publications.iter().map(Publication::cost);
+            costs.fold(bytes_max, usize::saturating_sub)
+        });
+        rest
+    }
+
+    /// Takes the page of what [`rest`](Self::rest) says; behind it is a message of `more` bytes, if any. The whole once there is nothing
+    /// more to read.
+    fn take(
+        &mut self,
+        page: Result<History, Error>,
+        more: usize,
+    ) -> Option<Result<History, Error>> {
+        let page = match page {
+            Ok(page) => page,
+            // Since the page before, the stream went on in an epoch that inherits nothing of it: it is read from the beginning.
+            Err(Error::UnrecoverablePosition(_)) if !self.publications.is_empty() => {
+                self.publications.clear();
+                return None;
+            }
+            Err(error) => return Some(Err(error)),
+        };
+        // What follows was removed since the page before. Then so was what had been read, which is older.
+        let is_behind = |last: &Publication| match page.publications.first() {
+            Some(next) => next.offset() > last.offset() + 1,
+            None => more == 0 && page.position.offset > last.offset(),
+        };
+        let has_limit = self.rest().limit.is_some();
+        let is_cut = !self.filter.reverse && self.publications.last().is_some_and(is_behind);
+        if is_cut {
+            self.publications.clear();
+        }
+        self.publications.extend(page.publications);
+        self.epoch = page.position.epoch;
+        let rest = self.rest();
+        let is_full = rest.limit == Some(0) || rest.bytes_max == Some(0);
+        if is_full || more == 0 && !(is_cut && has_limit) {
+            let publications = std::mem::take(&mut self.publications);
+            return Some(Ok(History { publications, position: page.position }));
+        }
+        let next_bytes = if self.was_cut { FIRST_PAGE_BYTES } else { NEXT_PAGE_BYTES };
+        self.page_bytes = next_bytes.max(more);
+        None
+    }
+
+    /// A connection broke that a page was out on: it may be smaller the next time. False: that has happened before.
+    pub(crate) fn repeat_smaller(&mut self) -> bool {
+        self.page_bytes = FIRST_PAGE_BYTES;
+        !std::mem::replace(&mut self.was_cut, true)
+    }
+}
+
+impl RedisEngine {
+    /// The next history that waits, if the connection has room for its page.
+    pub(super) fn next_history(&mut self, partition: usize, shard: ShardId) -> Option<Queued> {
+        let place = &mut self.partitions[partition];
+        let Operation::History(read) = &place.histories.front()?.operation else { return None };
+        let link = &mut self.links[usize::from(shard.0)];
+        if link.pages_bytes > 0 && link.pages_bytes + read.page_bytes > PAGES_BYTES_MAX {
+            link.pages_wait = true;
+            return None;
+        }
+        place.histories.pop_front()
+    }
+
+    /// A command has been answered, or lost with its connection: there may be room for another page.
+    pub(super) fn page_ended(&mut self, shard: ShardId, pending: Option<&Pending>) {
+        let Some(Operation::History(read)) = pending.and_then(Pending::operation) else { return };
+        let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
+        link.pages_bytes = link.pages_bytes.saturating_sub(read.page_bytes);
+        if std::mem::take(&mut link.pages_wait) {
+            for partition in 0..self.partitions.len() {
+                let place = &self.partitions[partition];
+                if place.link == Some(shard) && !place.histories.is_empty() {
+                    self.touch(partition);
+                }
+            }
+        }
+    }
+
+    /// A page has come.
+    pub(super) fn history_reply(
+        &mut self,
+        now_ms: u64,
+        partition: usize,
+        mut read: Box<HistoryRead>,
+        reply: &Value<'_>,
+    ) {
+        let (token, channel) = (read.token, Arc::clone(&read.channel));
+        let Some([epoch, top, before, entries, more]) = reply.elements() else {
+            return self.history_ended(token, Err(Error::EngineRefused));
+        };
+        let position = position(epoch, top);
+        self.learn(now_ms, partition, &channel, position, None);
+        let inherits = inherited(before);
+        let entries = entries.elements().unwrap_or_default();
+        let part = StreamSlice { position, inherits: &inherits, size: read.retention.size };
+        let page = self.select_part(&part, entries, &read.rest());
+        let more = match more {
+            Value::Integer(bytes) => usize::try_from(*bytes).unwrap_or_default(),
+            _ => 0,
+        };
+        let Some(result) = read.take(page, more) else {
+            let queued = Queued::new(Operation::History(read), now_ms, &self.queue_bytes);
+            self.partitions[partition].histories.push_front(queued);
+            return self.touch(partition);
+        };
+        if read.rest().since.is_some() && !inherits.is_empty() {
+            let epoch = position.epoch;
+            self.events.push_back(EngineEvent::Lineage { channel, epoch, inherits });
+        }
+        self.history_ended(token, result);
+    }
+
+    fn history_ended(&mut self, token: u64, result: Result<History, Error>) {
+        self.stats.unreadable += u64::from(result == Err(Error::EngineRefused));
+        self.events.push_back(EngineEvent::History { token, result });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_hub::PublicationParts;
+
+    use super::*;
+
+    const RETENTION: Retention = Retention { size: 10, ttl_ms: 1, meta_ttl_ms: 1 };
+
+    fn read(filter: HistoryFilter) -> HistoryRead {
+        HistoryRead::new(1, "a".into(), RETENTION, filter)
+    }
+
+    /// A page of a stream with this epoch and top.
+    fn page(epoch: &str, top: u64, offsets: &[u64]) -> Result<History, Error> {
+        let publication = |&offset: &u64| {
+            let parts = PublicationParts { offset, ..PublicationParts::default() };
+            Publication::from(parts)
+        };
+        let position = StreamPosition { offset: top, epoch: Epoch::parse(epoch) };
+        Ok(History { publications: offsets.iter().map(publication).collect(), position })
+    }
+
+    fn offsets(result: Option<Result<History, Error>>) -> Vec<u64> {
+        let history = result.expect("the whole").expect("no error");
+        history.publications.iter().map(Publication::offset).collect()
+    }
+
+    #[test]
+    fn pages_follow_each_other_in_the_order_that_was_asked_for() {
+        let mut forward = read(HistoryFilter::default());
+        assert_eq!(
+            forward.take(page("A", 4, &[]), 70_000),
+            None,
+            "one that does not fit is read alone"
+        );
+        assert!(forward.page_bytes >= 70_000);
+        assert_eq!(forward.take(page("A", 4, &[1, 2]), 10), None);
+        assert_eq!(forward.rest().since.map(|since| since.offset), Some(2));
+        assert_eq!(offsets(forward.take(page("A", 5, &[3, 4, 5]), 0)), [1, 2, 3, 4, 5]);
+        let mut back = read(HistoryFilter { reverse: true, limit: Some(3), ..Default::default() });
+        assert_eq!(back.take(page("A", 4, &[4, 3]), 10), None);
+        assert_eq!(back.rest().limit, Some(1));
+        assert_eq!(offsets(back.take(page("A", 5, &[2]), 10)), [4, 3, 2]);
+    }
+
+    #[test]
+    fn what_is_trimmed_between_two_pages_leaves_no_hole() {
+        let mut trimmed = read(HistoryFilter::default());
+        assert_eq!(trimmed.take(page("A", 4, &[1, 2]), 10), None);
+        assert_eq!(offsets(trimmed.take(page("A", 9, &[4, 5]), 0)), [4, 5]);
+        let mut removed = read(HistoryFilter::default());
+        assert_eq!(removed.take(page("A", 4, &[1, 2]), 10), None);
+        assert_eq!(offsets(removed.take(page("A", 4, &[]), 0)), [0; 0]);
+        let mut limited = read(HistoryFilter { limit: Some(3), ..HistoryFilter::default() });
+        assert_eq!(limited.take(page("A", 4, &[1, 2]), 10), None);
+        assert_eq!(
+            limited.take(page("A", 9, &[5]), 0),
+            None,
+            "there may be more than was asked for"
+        );
+        assert_eq!(offsets(limited.take(page("A", 9, &[6, 7]), 0)), [5, 6, 7]);
+    }
+
+    #[test]
+    fn a_stream_that_begins_anew_between_two_pages_is_read_anew() {
+        let mut anew = read(HistoryFilter::default());
+        assert_eq!(anew.take(page("A", 4, &[1, 2]), 10), None);
+        let at = StreamPosition { offset: 1, epoch: Epoch::parse("B") };
+        assert_eq!(anew.take(Err(Error::UnrecoverablePosition(at)), 0), None);
+        assert_eq!(anew.rest(), HistoryFilter::default());
+        assert_eq!(offsets(anew.take(page("B", 1, &[1]), 0)), [1]);
+        let mut unknown = read(HistoryFilter::default());
+        let refused = Err(Error::UnrecoverablePosition(at));
+        assert_eq!(
+            unknown.take(refused.clone(), 0),
+            Some(refused),
+            "of the first page it is the answer"
+        );
+    }
+
+    #[test]
+    fn a_page_whose_connection_broke_is_smaller_and_then_fails() {
+        let mut cut = read(HistoryFilter::default());
+        assert_eq!(cut.take(page("A", 4, &[1]), 10), None);
+        assert_eq!(cut.page_bytes, NEXT_PAGE_BYTES);
+        assert!(cut.repeat_smaller() && cut.page_bytes == FIRST_PAGE_BYTES);
+        assert_eq!(cut.take(page("A", 4, &[2]), 10), None);
+        assert_eq!(cut.page_bytes, FIRST_PAGE_BYTES);
+        assert!(!cut.repeat_smaller());
+    }
+}

@@ -1,0 +1,137 @@
+//! What is Redis's own: TLS, logins, databases, Sentinels, a server that is slow, one that may evict.
+
+use std::sync::Arc;
+
+use dunlin_config::{Engine, EngineTopology, Secret};
+use rcgen::{CertificateParams, KeyPair};
+use rustix::process::Signal;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{Cluster, Listener, Redis, crosses, node_on, on_engine, publish, ready, until};
+
+/// One that speaks TLS alone, and the certificate by which it is trusted.
+fn with_tls(directory: &TempDir) -> (Redis, Arc<str>) {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap().pem();
+    let [certificate_path, key_path] =
+        [("cert.pem", certificate.clone()), ("key.pem", key.serialize_pem())].map(
+            |(name, text)| {
+                let path = directory.path().join(name);
+                std::fs::write(&path, text).unwrap();
+                path.display().to_string()
+            },
+        );
+    for _ in 0..20 {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        drop(listener);
+        let port = addr.port().to_string();
+        let arguments = [
+            ["--port", "0"],
+            ["--tls-port", &port],
+            ["--tls-cert-file", &certificate_path],
+            ["--tls-key-file", &key_path],
+            ["--tls-auth-clients", "no"],
+            ["--requirepass", "secret"],
+        ];
+        if let Some(redis) = Redis::start_at(addr, arguments.as_flattened()) {
+            return (redis, certificate.into());
+        }
+    }
+    panic!("redis-server does not start with TLS");
+}
+
+#[test]
+fn nodes_share_a_database_of_a_redis_that_speaks_tls_and_wants_a_password() {
+    let directory = tempfile::tempdir().unwrap();
+    let (redis, certificate) = with_tls(&directory);
+    let engine = || Engine {
+        addresses: [redis.addr.to_string()].into(),
+        tls: true,
+        ca: Some(Arc::clone(&certificate)),
+        password: Some(Secret::new("secret")),
+        database: 3,
+        ..Engine::default()
+    };
+    crosses(&node_on(1, engine()), &node_on(2, engine()));
+}
+
+#[test]
+fn sentinels_have_a_login_of_their_own() {
+    let primary = Redis::start(&["--requirepass", "secret"]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sentinel.conf");
+    let port = primary.addr.port();
+    let config = format!(
+        "bind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {port} 1\nsentinel auth-pass main secret\nuser default off\nuser dunlin on >apart ~* &* +@all\n",
+        directory.path().display()
+    );
+    std::fs::write(&path, config).unwrap();
+    let sentinel = Redis::sentinel(&path);
+    let engine = || Engine {
+        topology: EngineTopology::Sentinel,
+        addresses: [sentinel.addr.to_string()].into(),
+        sentinel_primaries: ["main".to_owned()].into(),
+        sentinel_user: Some("dunlin".into()),
+        sentinel_password: Some(Secret::new("apart")),
+        password: Some(Secret::new("secret")),
+        ..Engine::default()
+    };
+    crosses(&node_on(1, engine()), &node_on(2, engine()));
+}
+
+/// What a stopped server does not answer counts, and what is more is refused at once; another engine's channels go on.
+#[test]
+fn publications_beyond_what_may_wait_are_refused_and_another_engine_goes_on() {
+    let (slow, other) = (Redis::start(&[]), Redis::start(&[]));
+    let cluster = Cluster::start_with(1, |config| {
+        let addresses = [slow.addr.to_string()].into();
+        on_engine(config, Engine { addresses, queue_bytes_max: 65_536, ..Engine::default() });
+        let addresses = [other.addr.to_string()].into();
+        config.engines.insert("other", Engine { addresses, ..Engine::default() });
+        let mut options = config.channel.without_namespace.clone();
+        options.engine = Some("other".into());
+        config.channel.namespaces.insert("other", options);
+    });
+    until("the engines are never ready", || {
+        cluster.state.engines.health().into_values().eq(["ready", "ready"])
+    });
+    slow.signal(Signal::STOP);
+    let body = json!({"channel": "news", "data": "x".repeat(20_000)}).to_string();
+    let answers: Vec<String> = std::thread::scope(|scope| {
+        let post = || scope.spawn(|| cluster.post("/api/publish", &body));
+        let posts: Vec<_> = (0..8).map(|_| post()).collect();
+        posts.into_iter().map(|post| post.join().unwrap()).collect()
+    });
+    let count = |part: &str| answers.iter().filter(|answer| answer.contains(part)).count();
+    assert!(count("nothing was stored") >= 5, "{answers:?}");
+    assert_eq!(count("nothing was stored") + count("may have been stored"), 8, "{answers:?}");
+    let mut listener = Listener::connect(cluster.address, "other:1");
+    publish(&cluster, "other:1", 1);
+    assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
+    slow.signal(Signal::CONT);
+    publish(&cluster, "news", 2);
+}
+
+#[test]
+fn a_redis_that_may_evict_is_named_and_serves() {
+    let redis = Redis::start(&["--maxmemory", "1gb", "--maxmemory-policy", "volatile-ttl"]);
+    let cluster = Cluster::start_with(1, |config| super::on_redis(config, redis.addr));
+    until("it is never named", || cluster.state.engines.health().into_values().eq(["may_evict"]));
+    let named = json!({"main": {redis.addr.to_string(): "may_evict"}});
+    assert_eq!(json!(cluster.state.engines.faulty_shards()), named);
+    publish(&cluster, "news", 1);
+    let mut registry = dunlin_metrics::Registry::with_prefix("dunlin");
+    registry.register_collector(Box::new(Arc::clone(&cluster.state.engines)));
+    let (_, text) = dunlin_metrics::text::negotiate(&registry, None);
+    let metric = format!(
+        "dunlin_engine_shard_state{{engine=\"main\",shard=\"{}\",state=\"may_evict\"}} 1",
+        redis.addr
+    );
+    assert!(text.contains(&metric), "{text}");
+    redis.command("CONFIG SET maxmemory-policy noeviction");
+    ready(&cluster);
+    assert!(cluster.state.engines.faulty_shards().is_empty());
+}
