@@ -174,12 +174,14 @@ impl EnginesStats {
         engines
     }
 
-    /// As [`shards`](Self::shards), those alone with which something is wrong.
-    pub(crate) fn faulty_shards(&self) -> BTreeMap<Arc<str>, BTreeMap<String, &'static str>> {
-        let mut engines = self.shards();
-        engines.values_mut().for_each(|shards| shards.retain(|_, state| *state != "ready"));
-        engines.retain(|_, shards| !shards.is_empty());
-        engines
+    /// How many servers of an engine are in which state, of engines with one that is not `ready`. Strangers read it: no addresses.
+    pub(crate) fn shard_states(&self) -> BTreeMap<Arc<str>, BTreeMap<&'static str, usize>> {
+        let engines = self.shards().into_iter().map(|(engine, shards)| {
+            let mut states = BTreeMap::new();
+            shards.into_values().for_each(|state| *states.entry(state).or_default() += 1);
+            (engine, states)
+        });
+        engines.filter(|(_, states)| states.keys().any(|state| *state != "ready")).collect()
     }
 
     /// Every connection of every worker.

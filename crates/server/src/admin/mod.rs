@@ -387,7 +387,7 @@ impl Admin {
         if !engines.is_empty() {
             health["engines"] = serde_json::json!(engines);
         }
-        let shards = self.state.engines.faulty_shards();
+        let shards = self.state.engines.shard_states();
         if !shards.is_empty() {
             health["engine_shards"] = serde_json::json!(shards);
         }

@@ -89,9 +89,10 @@ async fn does_all(address: &Address) {
         conn_info: None,
         chan_info: None,
     };
-    let member = StoredMember { presence: true, join_leave: true, ..StoredMember::new("a", &info) };
+    let member =
+        StoredMember { presence: true, join_leave: true, ..StoredMember::new(&"a".into(), &info) };
     let change = MemberChange { channel: "room".into(), client: 7, joined: true, member };
-    assert_eq!(store.write_members(&[(change, false)]).await.unwrap(), [true]);
+    assert_eq!(store.write_members(&[(change, true)]).await.unwrap(), [true]);
     assert_eq!(store.own_members().await.unwrap().len(), 1);
     let wanted = Gathered::new(["a".into()].into(), None, true);
     assert_eq!(store.members_in("room", wanted).await.unwrap().stats().clients, 1);
