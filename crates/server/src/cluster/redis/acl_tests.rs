@@ -78,9 +78,9 @@ async fn does_all(address: &Address) {
     let lease = || Lease { uid: "a".into(), number: 1, lease_ms: 60_000, is_wanted: false };
     let renewed = store.write_lease(lease(), Facts::named("a"), b"probe".to_vec()).await.unwrap();
     assert_eq!(renewed.written, LeaseWrite::Created);
-    assert_eq!(&*said.recv().await.unwrap(), b"probe");
+    assert_eq!(&*said.next().await.unwrap(), b"probe");
     store.send(vec![(Destination::All, b"call".to_vec())]).await.unwrap();
-    assert_eq!(&*said.recv().await.unwrap(), b"call");
+    assert_eq!(&*said.next().await.unwrap(), b"call");
 
     let info = ClientInfo {
         foreign_client: None,
