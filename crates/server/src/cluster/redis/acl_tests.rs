@@ -72,7 +72,7 @@ fn documented_user() -> Vec<&'static str> {
 }
 
 /// Everything that a store does.
-async fn does_all(address: &Address) {
+async fn does_all(address: &RedisAddress) {
     let (messages, mut said) = inbox();
     let store = RedisStore::open(address, "a".into(), messages).await.unwrap();
     let lease = || Lease { uid: "a".into(), number: 1, lease_ms: 60_000, is_wanted: false };
@@ -133,6 +133,6 @@ async fn the_documented_user_may_do_what_is_needed() {
         let addresses = [format!("127.0.0.1:{}", redis.port)].into();
         let (user, password) = (Some("dunlin".into()), Some(Secret::new("password")));
         let engine = Engine { addresses, topology, user, password, ..Engine::default() };
-        does_all(&Address::new(&Arc::new(engine))).await;
+        does_all(&RedisAddress::new(&Arc::new(engine))).await;
     }
 }
