@@ -3,16 +3,10 @@
 use std::sync::Arc;
 
 use dunlin_config::{Engine, EngineKind};
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::inbox::Inbox;
 use super::store::{Store, StoreError};
 use super::{nats, redis};
-
-/// A connection, by TLS or not.
-pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 
 /// The servers in which a cluster's nodes meet.
 #[derive(Clone)]

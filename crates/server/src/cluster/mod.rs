@@ -8,6 +8,7 @@ mod address;
 mod agent;
 mod answers;
 mod budgets;
+mod byte_stream;
 mod calls;
 mod changes;
 mod condition;

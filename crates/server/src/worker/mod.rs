@@ -57,6 +57,7 @@ mod replay;
 mod reply;
 mod revocation;
 mod routes;
+mod server_side;
 mod stream;
 mod subscription;
 mod tenants;

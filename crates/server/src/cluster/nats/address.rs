@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 
 use super::link::{NatsLink, refusal};
 use super::{condition_of, refused};
-use crate::cluster::address::ByteStream;
+use crate::cluster::byte_stream::ByteStream;
 use crate::cluster::condition::Condition;
 use crate::cluster::inbox::Inbox;
 use crate::cluster::store::StoreError;

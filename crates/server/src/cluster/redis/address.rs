@@ -12,7 +12,7 @@ use tokio_rustls::TlsConnector;
 
 use super::link::{Commands, RedisLink, RedisReply};
 use super::refused;
-use crate::cluster::address::ByteStream;
+use crate::cluster::byte_stream::ByteStream;
 use crate::cluster::inbox::Inbox;
 use crate::cluster::store::StoreError;
 
