@@ -94,7 +94,7 @@ impl Reactor {
         }
     }
 
-    /// Ends a wait at `due_ns` of a clock that says `now_ns`, which must be earlier, with an event of [`TIMER`].
+    /// Ends a wait at `due_ns` of a clock that says `now_ns`, which must be earlier, with an event of `TIMER`.
     ///
     /// `epoll_wait` counts in milliseconds, and its finer successor is not there on every kernel Dunlin runs on: a schedule
     /// would leave half a millisecond late, and a delay be that much longer.
