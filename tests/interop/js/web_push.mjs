@@ -7,7 +7,7 @@ import { promisify } from "node:util";
 import { assert, installed, scenario } from "./dunlin.mjs";
 
 const ece = installed("http_ece");
-const EXAMPLE = path.join(path.dirname(process.env.DUNLIN_BIN), "examples", "web_push");
+const EXAMPLE = path.join(path.dirname(process.env.DUNLIN_BIN), "examples", "web_push_request");
 
 await scenario("a browser decrypts what was encrypted for it, and its push service can tell by whom", async () => {
   for (const message of ["", "hello", "ä".repeat(1_996)]) {
