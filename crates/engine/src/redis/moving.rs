@@ -89,46 +89,26 @@ impl RedisEngine {
         self.meet_importer(now_ms, shard, partition, error);
         let is_away = matches!(error, ServerError::Ask { .. });
         let since_ms = queued.since_ms;
-        match queued.operation {
+        let apart: Vec<Operation> = match queued.operation {
             Operation::Open(openings) | Operation::Confirm(openings) => {
-                for opening in openings {
-                    let operation = Operation::Open(vec![opening]);
-                    self.refuse(
-                        now_ms,
-                        partition,
-                        None,
-                        Queued::new(operation, since_ms, &self.queue_bytes),
-                        is_away,
-                    );
-                }
+                openings.into_iter().map(|opening| Operation::Open(vec![opening])).collect()
             }
             Operation::Positions(positions) if positions.channels.len() > 1 => {
                 let Positions { gathering, indices, channels } = *positions;
                 if let Some(query) = self.gatherings.get_mut(&gathering) {
                     query.left += channels.len() - 1;
                 }
-                for (index, channel) in indices.into_iter().zip(channels) {
+                let each = indices.into_iter().zip(channels).map(|(index, channel)| {
                     let (indices, channels) = (vec![index], vec![channel]);
-                    let positions = Positions { gathering, indices, channels };
-                    let operation = Operation::Positions(Box::new(positions));
-                    self.refuse(
-                        now_ms,
-                        partition,
-                        None,
-                        Queued::new(operation, since_ms, &self.queue_bytes),
-                        is_away,
-                    );
-                }
+                    Operation::Positions(Box::new(Positions { gathering, indices, channels }))
+                });
+                each.collect()
             }
-            operation => {
-                self.refuse(
-                    now_ms,
-                    partition,
-                    None,
-                    Queued::new(operation, since_ms, &self.queue_bytes),
-                    is_away,
-                );
-            }
+            operation => vec![operation],
+        };
+        for operation in apart {
+            let queued = Queued::new(operation, since_ms, &self.queue_bytes);
+            self.refuse(now_ms, partition, None, queued, is_away);
         }
     }
 
