@@ -1,8 +1,8 @@
-# Thin: what happens stands in scripts/.
+# Thin: the targets call scripts/.
 .DEFAULT_GOAL := help
 .PHONY: help serve test bench abuse chaos lint loom miri interop conformance docs build dist clean
 
-help: ## Say what there is
+help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
 
 serve: ## Build Dunlin and start it; flags as in ARGS="--workers 4"

@@ -144,10 +144,12 @@ impl Measured {
     fn to_json(&self, options: &Connections) -> Value {
         let [before, held, after] = &self.usage;
         let connections = self.connected.ready.max(1) as i64;
-        let per_connection = |later: &Usage| {
-            let (later, earlier) = (later.server?, before.server?);
-            Some((later.pss_bytes as i64 - earlier.pss_bytes as i64) / connections)
+        let grown = |later: &Usage, of: fn(Sample) -> u64| {
+            Some(of(later.server?) as i64 - of(before.server?) as i64)
         };
+        let per_connection =
+            |later: &Usage| Some(grown(later, |server| server.pss_bytes)? / connections);
+        let own = |server: Sample| server.pss_bytes - server.file_bytes;
         let per_pair = |of: fn(&KernelMemory) -> u64| {
             (of(&held.kernel) as i64 - of(&before.kernel) as i64) / connections
         };
@@ -166,6 +168,9 @@ impl Measured {
             // Server, user space, after the connections are there, and at the end of the hold.
             "user_bytes_per_connection": per_connection(held),
             "user_bytes_per_connection_held": per_connection(after),
+            // The same without pages of the program, which the first connection reads in for all; and how many those were.
+            "own_bytes_per_connection": grown(held, own).map(|bytes| bytes / connections),
+            "program_bytes_read_in": grown(held, |server| server.file_bytes),
             "server_pss_bytes": after.server.map(|server| server.pss_bytes),
             "server_pss_bytes_before": before.server.map(|server| server.pss_bytes),
             "generator_bytes_per_connection":

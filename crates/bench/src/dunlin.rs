@@ -10,7 +10,7 @@ use dunlin_load::{Error, Process, Scratch};
 /// The program that is started, and how.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Dunlin {
-    /// The program that serves
+    /// The server program
     #[arg(long, value_name = "PROGRAM", default_value = "dunlin")]
     pub(crate) program: String,
     /// Its admin port

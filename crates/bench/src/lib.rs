@@ -93,7 +93,7 @@ pub enum Command {
     Http(Box<Http>),
     /// A test server for HTTP clients; the path selects fast, slow, closing or broken responses
     Serve(Box<Serve>),
-    /// A proxy that adds latency: it forwards bytes half a round trip after they arrived
+    /// A proxy that adds latency: it forwards bytes half a round trip after they arrive
     Delay(Delay),
     /// Compare the ledger of `bench http` with the log of the server, line by line
     Ledger(LedgerCheck),

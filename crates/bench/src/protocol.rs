@@ -9,7 +9,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProtocolName {
-    /// Plain WebSocket: whatever arrives as a text or binary frame is a message
+    /// Plain WebSocket: each text or binary frame is a message
     Websocket,
     /// The Centrifugal client protocol, JSON, over WebSocket
     Centrifuge,

@@ -16,7 +16,7 @@ pub struct Target {
     /// URL that clients connect to; wss:// uses TLS without verifying the certificate
     #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:8000/connection/websocket")]
     pub url: String,
-    /// What clients speak
+    /// Protocol of the clients
     #[arg(long, value_enum, default_value_t = ProtocolName::Centrifuge)]
     pub protocol: ProtocolName,
     /// Channel to subscribe to. Its help is spelled so because clap takes the letter between bare braces for a line end.
@@ -31,10 +31,10 @@ pub struct Target {
     /// Start the server with this command, and stop it at the end
     #[arg(long, value_name = "COMMAND", conflicts_with = "server_pid")]
     pub cmd: Option<String>,
-    /// Process id of a server that runs already: its memory and CPU are reported
+    /// Process id of a running server, to report its memory and CPU
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,
-    /// Append what the started server prints to this file
+    /// Append the output of the started server to this file
     #[arg(long, value_name = "FILE")]
     pub server_log: Option<PathBuf>,
     /// Cores of the started server, e.g. 0 or 0,1

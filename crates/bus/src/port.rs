@@ -28,11 +28,11 @@ pub(crate) struct Port {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EndpointState {
-    /// Awake: it checks its ready bits before it sleeps, so nobody rings.
+    /// Awake: it checks its ready bits before it sleeps, so it need not be rung.
     Run = 0,
     /// Asleep or about to block: the next message rings the doorbell.
     Sleep = 1,
-    /// Rung since it fell asleep: nobody rings again.
+    /// Rung since it fell asleep: it need not be rung again.
     Notified = 2,
     /// Its [`Endpoint`](crate::Endpoint) was dropped; messages to it are refused.
     Closed = 3,

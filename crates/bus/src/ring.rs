@@ -117,7 +117,7 @@ impl<T> Drop for Ring<T> {
         let mut position = self.consumed.head.load(Ordering::Relaxed);
         let tail = self.tail.load(Ordering::Relaxed);
         let mut current = self.consumed.segment.with(|segment| {
-            // SAFETY: both ends are gone, nobody else reaches the field.
+            // SAFETY: both ends are dropped, so there is no other access to the field.
             unsafe { *segment }.as_ptr()
         });
         while !current.is_null() {
@@ -133,7 +133,7 @@ impl<T> Drop for Ring<T> {
             };
             while position < end {
                 segment.slot(position).with_mut(|slot| {
-                    // SAFETY: positions from head to tail hold values nobody has taken.
+                    // SAFETY: positions from head to tail hold values that were not taken.
                     unsafe { (*slot).assume_init_drop() };
                 });
                 position += 1;

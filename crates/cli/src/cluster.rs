@@ -32,7 +32,7 @@ fn shown(status: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let condition = text(&status["condition"]);
     if condition == "alone" {
-        return "this node is alone; set cluster.engine on each node that is to be one of several\n"
+        return "this node is not in a cluster; set `cluster.engine` on each node to form one\n"
             .into();
     }
     let mut out = format!(
@@ -59,7 +59,7 @@ fn shown(status: &Value) -> String {
         "settings",
         "sessions",
         "lag",
-        "sign of life",
+        "last seen",
     ];
     let mut rows = vec![heads.map(str::to_owned)];
     for node in status["nodes"].as_array().into_iter().flatten() {

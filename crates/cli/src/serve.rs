@@ -160,7 +160,8 @@ fn with_environment(config: &Config) -> Result<Config, (ConfigErrors, CliError)>
 /// Why development mode does not serve an address that others can reach. What it sets itself, such
 /// as `api.without_key`, is not the operator's error and not named.
 fn only_this_machine(errors: &ConfigErrors) -> String {
-    let mut reported = "without a configuration Dunlin serves this machine alone".to_owned();
+    let mut reported =
+        "without a configuration Dunlin accepts connections from this machine only".to_owned();
     for error in errors.iter().filter(|error| error.path.to_string() != "api.without_key") {
         let _ = write!(reported, "\n  {error}");
     }

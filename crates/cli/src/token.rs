@@ -18,7 +18,7 @@ use crate::style;
 pub(crate) struct Token {
     /// User of the token (`sub`); "" for an anonymous user
     user: String,
-    /// Sign with this file's `client.token.hmac_secret`, and name its audience and issuer
+    /// Sign with `client.token.hmac_secret` of this file, and set its audience and issuer
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
     /// Sign with this secret; a config file keeps it out of the process list and shell history
@@ -33,7 +33,7 @@ pub(crate) struct Token {
     /// Make a subscription token: the user's clients may subscribe to this channel with it
     #[arg(long, value_name = "CHANNEL", conflicts_with = "channels")]
     subscription: Option<String>,
-    /// What others see of this client in presence and publications
+    /// JSON that other clients receive with this client in presence and publications
     #[arg(long, value_name = "JSON", value_parser = json_value)]
     info: Option<Value>,
 }

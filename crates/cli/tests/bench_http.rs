@@ -439,7 +439,7 @@ fn a_unix_socket_and_ipv6_are_places_like_others() {
         load(&["http://a.example/", "--unix-socket", "/nonexistent.sock", "-n", "1", "-c", "1"]);
     let sample = value["error_samples"][0].as_str().expect("a sentence");
     assert!(!well && sample.contains("a.example (/nonexistent.sock)"), "{sample}");
-    assert!(sample.contains("mend the path"), "{sample}");
+    assert!(sample.contains("fix the path"), "{sample}");
 
     let address = TcpListener::bind("[::1]:0").and_then(|socket| socket.local_addr());
     let address = address.expect("a free port").to_string();

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 kit::cluster::wherever_they_meet! {
     calls_presence_and_joins_hold_on_all_nodes
+    a_node_that_has_joined_is_asked_at_once_and_members_have_their_information
     connections_of_all_nodes_come_in_pages_and_those_of_a_tenant_to_its_keys_alone
     a_killed_node_is_swept_and_its_leaves_are_sent_once_and_one_that_was_away_learns_who_is_blocked
     one_admin_port_shows_every_node_and_names_those_that_do_not_answer
@@ -34,6 +35,31 @@ fn uid(node: &Node) -> String {
     let own = |of: &&Value| of["node"] == status["node"];
     let own = status["nodes"].as_array().unwrap().iter().find(own).unwrap();
     own["uid"].as_str().unwrap().to_owned()
+}
+
+/// Signs of life are so far apart that no other tells of it.
+fn a_node_that_has_joined_is_asked_at_once_and_members_have_their_information(kind: Kind) {
+    let mut cluster = Cluster::start(kind, 2);
+    for node in &cluster.nodes {
+        node.configure(&json!({ "lease_ms": 300_000 }));
+    }
+    cluster.settle();
+    cluster.nodes[1].kill();
+    cluster.nodes[1] = cluster.nodes[1].restarted();
+    let [a, b] = &cluster.nodes[..] else { panic!("two were started") };
+    b.until("a member", |status| status["condition"] == "member");
+    let claims = json!({ "sub": "ann", "info": { "name": "Ann" } });
+    let ann = Client::with_token(b, &signed(&claims), "room").unwrap();
+    let mut bob = Client::connect(a, "bob", "room");
+    a.until_present("room", &["ann", "bob"]);
+    let found = a.api("connections", json!({ "user": "ann" }));
+    assert!(found["result"]["connections"][&ann.id].is_object(), "{found}");
+    let present = a.api("presence", json!({ "channel": "room" }));
+    let of_ann = &present["result"]["presence"][&ann.id];
+    assert_eq!(of_ann["conn_info"], json!({ "name": "Ann" }), "{present}");
+    drop(ann);
+    bob.until_notified("leave", "ann");
+    a.until_present("room", &["bob"]);
 }
 
 fn calls_presence_and_joins_hold_on_all_nodes(kind: Kind) {

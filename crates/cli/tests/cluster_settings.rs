@@ -15,6 +15,7 @@ kit::cluster::wherever_they_meet! {
     a_change_of_all_runs_on_all_and_one_that_the_first_refuses_on_none
     a_node_that_was_away_catches_up_and_one_that_restarts_keeps_what_it_has
     of_changes_at_once_on_several_nodes_each_is_made_everywhere_or_nowhere
+    a_node_with_another_secret_makes_no_change_of_all_and_none_is_made_beside_it
 }
 
 /// Status and body of a call of the admin port.
@@ -233,4 +234,49 @@ fn a_node_that_is_alone_is_all_there_are_and_without_a_secret_no_other_gets_a_ch
     assert_eq!(call(node, "DELETE", "/config/cluster/secret", &Value::Null).0, 200);
     let (status, answer) = call(node, "PUT", &target, &json!(1));
     assert_eq!((status, &answer["type"]), (409, &json!("/problems/no-cluster-secret")), "{answer}");
+}
+
+fn a_node_with_another_secret_makes_no_change_of_all_and_none_is_made_beside_it(kind: Kind) {
+    let cluster = Cluster::start(kind, 2);
+    change_all(&cluster, LIMIT, &json!(10_001));
+    let [a, b] = &cluster.nodes[..] else { panic!("two were started") };
+    let path = "/config/cluster/secret";
+    assert_eq!(call(b, "PUT", path, &json!("another secret than theirs")).0, 200);
+    let target = format!("{LIMIT}?scope=cluster");
+    let differs = |node: &Node, of: &Node| {
+        let (status, answer) = call(node, "PUT", &target, &json!(10_002));
+        assert!(status == 409 || status < 300, "{answer}");
+        let name = of.served.at.client.to_string();
+        answer["type"] == "/problems/cluster-secret-differs"
+            && answer["detail"].as_str().unwrap().contains(&name)
+    };
+    // Each has learnt of the other's with the next signs of life.
+    until("it is refused at both", || differs(a, b) && differs(b, a));
+    let kept = [value(a, LIMIT), value(b, LIMIT)];
+    assert!(differs(a, b) && [value(a, LIMIT), value(b, LIMIT)] == kept, "nothing was changed");
+    assert_eq!(call(b, "PUT", path, &json!(kit::cluster::SECRET)).0, 200);
+    until("it is made again", || !differs(a, b));
+    change_all(&cluster, LIMIT, &json!(10_003));
+    for node in &cluster.nodes {
+        assert_eq!(value(node, LIMIT), json!(10_003));
+        node.until("a member", |status| status["condition"] == "member");
+    }
+}
+
+/// The agent that waits for the others' answers is the one that has to connect anew.
+#[test]
+fn a_change_of_the_engine_that_the_nodes_meet_at_is_answered_by_all_of_them() {
+    let cluster = Cluster::start(Kind::Redis, 3);
+    let redis = cluster.meeting.redis();
+    redis.cli(&["ACL", "SETUSER", "default", "on", ">a-new-password"]);
+    let target = "/config/engines/main/password";
+    let answer = change_all(&cluster, target, &json!("a-new-password"));
+    assert_eq!(outcomes(&answer), ["applied"; 3]);
+    for node in &cluster.nodes {
+        node.until("a member", |status| status["condition"] == "member");
+    }
+    cluster.settle();
+    // With the new connections, and nobody is away who is back.
+    let answer = change_all(&cluster, LIMIT, &json!(10_001));
+    assert_eq!(outcomes(&answer), ["applied"; 3]);
 }

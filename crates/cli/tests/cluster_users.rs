@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 kit::cluster::wherever_they_meet! {
     a_call_about_a_user_is_carried_out_where_he_is_and_bars_his_tokens_everywhere
+    of_connects_at_once_on_all_nodes_no_more_stay_than_the_user_may_have
     connections_of_a_user_are_bounded_over_all_nodes_and_those_of_a_dead_node_end_with_its_lease
 }
 
@@ -131,6 +132,35 @@ fn connections_of_a_user_are_bounded_over_all_nodes_and_those_of_a_dead_node_end
     bound(b, 0);
     until("nothing is left where there is no bound", || cluster.meeting.counts("ann").is_empty());
     let _many: Vec<_> = (0..4).map(|_| Client::connect(b, "ann", "room")).collect();
+}
+
+fn of_connects_at_once_on_all_nodes_no_more_stay_than_the_user_may_have(kind: Kind) {
+    let cluster = Cluster::start(kind, 3);
+    for node in &cluster.nodes {
+        let path = "/config/limits/connections_per_user_max";
+        assert_eq!(node.served.call("PUT", path, "3").unwrap().0, 200);
+    }
+    let counts = |user: &str| cluster.meeting.counts(user);
+    let others = cluster.nodes.iter().zip(["bob", "tom", "tim"]);
+    let _others: Vec<_> = others.map(|(node, user)| Client::connect(node, user, "room")).collect();
+    until("all nodes count", || ["bob", "tom", "tim"].iter().all(|of| counts(of) == [1]));
+    let clients: Vec<Client> = std::thread::scope(|scope| {
+        let connects: Vec<_> = (0..24)
+            .map(|at| {
+                let node = &cluster.nodes[at % 3];
+                scope.spawn(move || Client::try_connect(node, "ann", "room").ok())
+            })
+            .collect();
+        connects.into_iter().filter_map(|connect| connect.join().unwrap()).collect()
+    });
+    let connected = || {
+        let found = cluster.nodes[0].api("connections", json!({ "user": "ann" }));
+        found["result"]["connections"].as_object().map_or(0, |found| found.len())
+    };
+    until("no more than three are left", || connected() <= 3);
+    // One that was refused in the same moment as others may leave room.
+    assert!(!clients.is_empty());
+    until("they are counted", || counts("ann").iter().sum::<u64>() == connected() as u64);
 }
 
 /// Whether a client is connected, as a node sees all.

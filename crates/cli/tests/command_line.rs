@@ -200,7 +200,8 @@ fn an_open_address_without_keys_is_refused_with_what_to_set() {
     assert_eq!(serve.status.code(), Some(1));
     let reported = stderr(&serve);
     assert!(
-        reported.contains("without a configuration Dunlin serves this machine alone"),
+        reported
+            .contains("without a configuration Dunlin accepts connections from this machine only"),
         "{reported}"
     );
     assert!(

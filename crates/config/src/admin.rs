@@ -7,9 +7,9 @@ use crate::{LIVE, Map, Secret};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Admin {
-    /// What a caller of the admin port sends as `Authorization: Bearer ...` to do everything there,
-    /// for everything but `/health`; at least 16 bytes. Without it, and without `admin.tokens`, this
-    /// machine may look, and change no secret; see `docs/operating/authentication.md`.
+    /// The token for full access to the admin port, sent as `Authorization: Bearer ...`; at least 16 bytes.
+    /// Every page but `/health` then requires a token. Without it, and without `admin.tokens`, users of this
+    /// machine can read, but not change secrets; see `docs/operating/authentication.md`.
     #[schemars(extend("x-applies" = LIVE))]
     pub token: Option<Secret>,
     /// Further tokens, each with a role, under a name of your choice.
@@ -18,7 +18,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Whether callers have to show a token for everything.
+    /// Whether every page requires a token.
     pub fn demands_token(&self) -> bool {
         self.token.is_some() || !self.tokens.is_empty()
     }
@@ -28,26 +28,26 @@ impl Admin {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdminToken {
-    /// What the caller sends as `Authorization: Bearer ...`; at least 16 bytes.
+    /// The token, sent as `Authorization: Bearer ...`; at least 16 bytes.
     #[schemars(extend("x-applies" = LIVE))]
     pub token: Option<Secret>,
-    /// What the caller may do.
+    /// What a caller with this token may do.
     #[schemars(extend("x-applies" = LIVE))]
     pub role: AdminRole,
 }
 
-/// What a caller of the admin port may do; each role may do what those before it may.
+/// The permissions of a caller of the admin port. Each role includes those before it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum AdminRole {
-    /// Metrics, status, and the configuration without its secrets.
+    /// Read metrics, status, and the configuration without its secrets.
     #[default]
     See,
-    /// Broadcasts are paused, resumed and cancelled, tokens of clients revoked.
+    /// Pause, resume and cancel broadcasts, and revoke tokens of clients.
     Operate,
-    /// The configuration is changed, secrets are shown.
+    /// Change the configuration and read secrets.
     Change,
 }

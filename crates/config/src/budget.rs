@@ -3,35 +3,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::LIVE;
 
-/// What one client may ask of the server. Commands, bytes and deliveries add up: half of each rate is more than a whole.
-/// Commands beyond it wait and the client's connection is not read from; nothing is refused.
+/// The rates of one client. Usage of commands, bytes and deliveries adds up: half of each rate exceeds the
+/// budget. Commands beyond the budget are delayed, and the client's connection is not read meanwhile; nothing
+/// is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientBudget {
-    /// Commands in a second; 0 means no bound.
+    /// Commands per second; 0 means no limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub commands_per_s: u32,
-    /// Publications in a second, beside the bound of all commands; 0 means none of their own.
+    /// Publications per second, in addition to the limit of all commands; 0 means no separate limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub publishes_per_s: u32,
-    /// Subscriptions and their ends in a second; 0 means no bound of their own.
+    /// Subscribes and unsubscribes per second; 0 means no separate limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub subscribes_per_s: u32,
-    /// Questions for history, presence and its counts in a second; 0 means no bound of their own.
+    /// Requests for history, presence and presence stats per second; 0 means no separate limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub reads_per_s: u32,
-    /// Procedure calls and messages to the server in a second; 0 means no bound of their own.
+    /// Procedure calls and messages to the server per second; 0 means no separate limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub rpcs_per_s: u32,
-    /// Bytes of its commands and of the answers to them in a second; 0 means no bound.
+    /// Bytes of commands and their responses per second; 0 means no limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub bytes_per_s: u64,
-    /// Messages to others that its commands cause in a second: a publication to a thousand subscribers counts a thousand
-    /// times, and as often again for each KiB of it; so do a join and a leave where subscribers are notified. 0 means no
-    /// bound.
+    /// Messages per second that its commands send to other clients. A publication to a thousand subscribers
+    /// counts a thousand, and as much again for each KiB; so do a join and a leave if subscribers are
+    /// notified. 0 means no limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub deliveries_per_s: u64,
-    /// How much is allowed at once after a pause: what the rates allow in this time.
+    /// The burst after a pause: as much as the rates permit in this time.
     #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
     pub burst_ms: u32,
 }
@@ -52,32 +53,32 @@ impl Default for ClientBudget {
     }
 }
 
-/// What many clients together may ask for, on all workers, in the same units as `limits.client_budget`.
+/// The rates of many clients together, on all workers, in the same units as `limits.client_budget`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SharedBudget {
-    /// Commands in a second; 0 means no bound.
+    /// Commands per second; 0 means no limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub commands_per_s: u32,
-    /// Publications in a second, beside the bound of all commands; 0 means none of their own.
+    /// Publications per second, in addition to the limit of all commands; 0 means no separate limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub publishes_per_s: u32,
-    /// Subscriptions and their ends in a second; 0 means no bound of their own.
+    /// Subscribes and unsubscribes per second; 0 means no separate limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub subscribes_per_s: u32,
-    /// Questions for history, presence and its counts in a second; 0 means no bound of their own.
+    /// Requests for history, presence and presence stats per second; 0 means no separate limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub reads_per_s: u32,
-    /// Procedure calls and messages to the server in a second; 0 means no bound of their own.
+    /// Procedure calls and messages to the server per second; 0 means no separate limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub rpcs_per_s: u32,
-    /// Bytes of their commands and of the answers to them in a second; 0 means no bound.
+    /// Bytes of commands and their responses per second; 0 means no limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub bytes_per_s: u64,
-    /// Messages to others that their commands cause in a second; 0 means no bound.
+    /// Messages per second that their commands send to other clients; 0 means no limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub deliveries_per_s: u64,
-    /// How much is allowed at once after a pause: what the rates allow in this time.
+    /// The burst after a pause: as much as the rates permit in this time.
     #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
     pub burst_ms: u32,
 }

@@ -5,26 +5,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LIVE, Map, Pacing, Pattern, SharedBudget};
 
-/// What channels keep and who may do what in them.
+/// What channels store and what clients may do in them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Channel {
     /// Options of channels whose name has no namespace, such as `news`.
     pub without_namespace: ChannelOptions,
-    /// Gives channels of a namespace that is not in `namespaces` the options of `without_namespace`,
-    /// in place of refusing them. Development mode does.
+    /// Uses the options of `without_namespace` for channels of a namespace that is not in `namespaces`,
+    /// instead of refusing them. On in development mode.
     #[schemars(extend("x-applies" = LIVE))]
     pub any_namespace: bool,
-    /// Options of channels by namespace: `chat:room1` has those of `[channel.namespaces.chat]`. An
-    /// option left out has its default, not the value of `without_namespace`. A channel of a
-    /// namespace that is not here is refused (error 102, unknown channel), unless `any_namespace` says otherwise.
+    /// Options of channels by namespace: `chat:room1` has those of `[channel.namespaces.chat]`. A missing
+    /// option has its default, not the value of `without_namespace`. A channel of an unknown namespace is
+    /// refused (error 102, unknown channel), unless `any_namespace` is set.
     #[schemars(extend("x-applies" = LIVE))]
     pub namespaces: Map<ChannelOptions>,
 }
 
 impl Channel {
-    /// The options that hold for a channel, by the part of its name before the first `:`; `None` when
-    /// that namespace does not exist.
+    /// The options of a channel, by the part of its name before the first `:`; `None` if that namespace does
+    /// not exist.
     pub fn options(&self, channel: &str) -> Option<&ChannelOptions> {
         let fallback = self.any_namespace.then_some(&self.without_namespace);
         match split_channel(channel).0 {
@@ -34,10 +34,11 @@ impl Channel {
     }
 }
 
-/// What the name of a private channel begins with: nobody subscribes to it without a token for it.
+/// The prefix of private channels. A client needs a token to subscribe to one.
 pub const PRIVATE_PREFIX: char = '$';
 
-/// The namespace of a channel, if it has one, and what is behind it: of `chat:1` and of `$chat:1` it is `chat`.
+/// Splits a channel into its namespace, if it has one, and the rest. The namespace of `chat:1` and of
+/// `$chat:1` is `chat`.
 pub fn split_channel(channel: &str) -> (Option<&str>, &str) {
     let name = channel.strip_prefix(PRIVATE_PREFIX).unwrap_or(channel);
     match name.split_once(':') {
@@ -46,74 +47,75 @@ pub fn split_channel(channel: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// What a channel keeps and who may do what in it.
+/// What a channel stores and what clients may do in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChannelOptions {
-    /// Where the channels live; a name of `engines`. Not set: in the memory of this node, where other nodes know nothing of
-    /// them. A change unsubscribes who is subscribed (2500, insufficient state); clients come back and recover what there is.
+    /// The engine that stores the channels; a name of `engines`. Not set: the memory of this node, which is
+    /// not shared with other nodes. A change unsubscribes all subscribers (code 2500, insufficient state);
+    /// clients subscribe again and recover what is available.
     #[schemars(extend("x-applies" = LIVE))]
     pub engine: Option<Arc<str>>,
-    /// Names may be wildcards, as NATS has them: `chat:*.typing` hears every channel with one token in place of `*`, `chat:rooms.>`
-    /// every one with one or more behind `chat:rooms.`. Who may subscribe to the channels may subscribe to wildcards of them; a
-    /// capability has to cover all that one matches, an expression that looks at the channel lets nobody in. They match neither
-    /// private channels nor those with a `#`, and keep nothing. Needs an `engine` of type `nats`. A change
-    /// unsubscribes who is subscribed (2500).
+    /// Permits wildcard subscriptions as in NATS: `chat:*.typing` matches channels with one token in place of
+    /// `*`, `chat:rooms.>` matches channels with one or more tokens after `chat:rooms.`. A client that may
+    /// subscribe to the channels may subscribe to their wildcards. A capability must cover everything that a
+    /// wildcard matches; an expression that uses `channel` never permits one. Wildcards do not match private
+    /// channels or channels with a `#`, and have no history. Needs an `engine` of type `nats`. A change
+    /// unsubscribes all subscribers (code 2500).
     #[schemars(extend("x-applies" = LIVE))]
     pub wildcards: bool,
-    /// Which names a channel may have: what stands behind `chat:` (the whole name, where there is no
-    /// namespace) must look like this. `?` stands for any one character, `[a-z0-9]` for one of these,
-    /// `[!a-z]` for one of none of these, `*`, once, for any text: `room-*`, `[0-9]*`. Not set: any
-    /// name. A channel of another name is refused (error 102, unknown channel).
+    /// The pattern of channel names, without the namespace. `?` matches one character, `[a-z0-9]` one of
+    /// these, `[!a-z]` one that is none of these, and `*`, once, any text: `room-*`, `[0-9]*`. Not set: any
+    /// name. A channel with another name is refused (error 102, unknown channel).
     #[schemars(extend("x-applies" = LIVE))]
     pub name_pattern: Option<Pattern>,
-    /// The same by a regular expression, as in `^[0-9]+$`; it matches anywhere unless it begins with `^` and
-    /// ends with `$`.
+    /// The same as a regular expression, for example `^[0-9]+$`. It matches anywhere unless it begins with
+    /// `^` and ends with `$`.
     #[schemars(extend("x-applies" = LIVE))]
     pub channel_regex: Option<String>,
-    /// Messages a channel keeps; 0 keeps none.
+    /// Messages in the history of a channel; 0 disables history.
     #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
     pub history_size: u32,
-    /// How long a channel keeps its messages after the last one was published; 0 keeps none.
+    /// How long a channel keeps its messages after the last publication; 0 disables history.
     #[schemars(range(max = 31_536_000_000_u64), extend("x-applies" = LIVE))]
     pub history_ttl_ms: u64,
-    /// How long a channel remembers its offset and epoch after its last use, so that a client that
-    /// comes back within this time gets exactly what it missed. Not less than `history_ttl_ms`.
+    /// How long a channel keeps its offset and epoch after its last use. A client that returns within this
+    /// time can recover exactly what it missed. Not less than `history_ttl_ms`.
     #[schemars(range(min = 1_000, max = 31_536_000_000_u64), extend("x-applies" = LIVE))]
     pub history_meta_ttl_ms: u64,
-    /// Recovers every subscription: a client that reconnects is given what it missed. Needs history.
+    /// Enables recovery for every subscription: a client that reconnects receives the messages it missed.
+    /// Needs history.
     #[schemars(extend("x-applies" = LIVE))]
     pub recover: bool,
-    /// What a client that recovers is given.
+    /// What a recovering client receives.
     #[schemars(extend("x-applies" = LIVE))]
     pub force_recovery_mode: RecoveryMode,
-    /// Watches the position of every subscription: a client that missed a message is asked to
-    /// resubscribe. Needs history.
+    /// Tracks the position of every subscription: a client that missed a message is asked to subscribe again.
+    /// Needs history.
     #[schemars(extend("x-applies" = LIVE))]
     pub positioned: bool,
-    /// Keeps who is subscribed, for presence and presence stats.
+    /// Maintains presence and presence stats.
     #[schemars(extend("x-applies" = LIVE))]
     pub presence: bool,
-    /// Notifies subscribers that ask for it, and may ask who is present, when a client joins or leaves
-    /// the channel.
+    /// Notifies subscribers when a client joins or leaves the channel, if they request it and may read
+    /// presence.
     #[schemars(extend("x-applies" = LIVE))]
     pub join_leave: bool,
-    /// Notifies every subscriber when a client joins or leaves the channel, also who has not asked for it or may not ask who is
-    /// present. Needs `join_leave`.
+    /// Notifies every subscriber when a client joins or leaves the channel, even without a request or
+    /// permission. Needs `join_leave`.
     #[schemars(extend("x-applies" = LIVE))]
     pub force_push_join_leave: bool,
-    /// Formats in which subscribers may ask for the difference between messages instead of whole messages. Needs
-    /// `overflow = "disconnect"`.
+    /// Formats of message deltas that subscribers may request. Needs `overflow = "disconnect"`.
     #[schemars(extend("x-applies" = LIVE))]
     pub allowed_delta_types: Vec<DeltaType>,
-    /// Every message may be sent as a difference, also where its publisher has not said so (`delta` of the server API).
+    /// Sends any message as a delta, not only those published with `delta` of the server API.
     #[schemars(extend("x-applies" = LIVE))]
     pub delta_publish: bool,
     /// Subscribers may filter messages by their tags.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_tags_filter: bool,
-    /// What happens to a client that does not read as fast as messages arrive, once
-    /// `limits.outbox_bytes_max` is reached.
+    /// What happens when a client reads more slowly than messages arrive and `limits.outbox_bytes_max` is
+    /// reached.
     #[schemars(extend("x-applies" = LIVE))]
     pub overflow: Overflow,
     /// Any client that is not anonymous may subscribe.
@@ -122,8 +124,8 @@ pub struct ChannelOptions {
     /// An anonymous client may subscribe.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_subscribe_for_anonymous: bool,
-    /// A channel whose name has users behind a `#`, as in `dialog#42,43`, may be subscribed to by them, and by
-    /// no others without a token. Else a `#` means nothing.
+    /// Restricts a channel with users after a `#`, such as `dialog#42,43`, to these users; other clients need
+    /// a token. If off, `#` has no meaning.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_user_limited_channels: bool,
     /// Any client that is not anonymous may publish.
@@ -144,51 +146,54 @@ pub struct ChannelOptions {
     /// An anonymous client may read the history.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_history_for_anonymous: bool,
-    /// Any client that is not anonymous may ask who is present.
+    /// Any client that is not anonymous may read presence.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_presence_for_client: bool,
-    /// A subscriber of the channel may ask who is present.
+    /// A subscriber of the channel may read presence.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_presence_for_subscriber: bool,
-    /// An anonymous client may ask who is present.
+    /// An anonymous client may read presence.
     #[schemars(extend("x-applies" = LIVE))]
     pub allow_presence_for_anonymous: bool,
-    /// Who may subscribe beside those whom the `allow_` keys let in, as an expression in CEL over `user`, `channel`, `meta` (of the
-    /// connection's token or connect proxy) and `subscribed`: `"channel == 'room:' + user || 'admin' in meta.roles"`. It is asked before
-    /// `subscribe_proxy`. A change ends the subscriptions that it does not let in any more.
+    /// Permits subscriptions in addition to the `allow_` keys, by a CEL expression over `user`, `channel`,
+    /// `meta` (of the connection's token or connect proxy) and `subscribed`: `"channel == 'room:' + user ||
+    /// 'admin' in meta.roles"`. It is evaluated before `subscribe_proxy`. A change ends subscriptions that
+    /// are no longer permitted.
     #[schemars(extend("x-applies" = LIVE))]
     pub subscribe_cel: Option<String>,
-    /// The same of publishing; asked before `publish_proxy`.
+    /// Permits publishing, in the same way; evaluated before `publish_proxy`.
     #[schemars(extend("x-applies" = LIVE))]
     pub publish_cel: Option<String>,
-    /// The same of reading the history.
+    /// Permits reading the history, in the same way.
     #[schemars(extend("x-applies" = LIVE))]
     pub history_cel: Option<String>,
-    /// The same of asking who is present.
+    /// Permits reading presence, in the same way.
     #[schemars(extend("x-applies" = LIVE))]
     pub presence_cel: Option<String>,
-    /// Asked whether a client may subscribe, in place of the `allow_subscribe_…` keys; a name of `proxies`. A subscription
-    /// token is not asked about.
+    /// The backend that decides whether a client may subscribe, in place of the `allow_subscribe_…` keys; a
+    /// name of `proxies`. It is not asked if the client has a subscription token.
     #[schemars(extend("x-applies" = LIVE))]
     pub subscribe_proxy: Option<Arc<str>>,
-    /// Asked whether a subscription that the subscribe proxy granted until a time (`expire_at`) goes on when that has come; a name
-    /// of `proxies`.
+    /// The backend that decides whether a subscription with an expiry (`expire_at`) from the subscribe proxy
+    /// continues after that time; a name of `proxies`.
     #[schemars(extend("x-applies" = LIVE))]
     pub sub_refresh_proxy: Option<Arc<str>>,
-    /// Asked whether a client may publish, and what, in place of the `allow_publish_…` keys; a name of `proxies`.
+    /// The backend that decides whether a client may publish, and what, in place of the `allow_publish_…`
+    /// keys; a name of `proxies`.
     #[schemars(extend("x-applies" = LIVE))]
     pub publish_proxy: Option<Arc<str>>,
-    /// Channels of the namespace that have subscribers or history, about as many on each worker; 0: as many as
-    /// `limits.channels_max` allows. Beyond it those that hold nothing and have no subscribers give way to new ones.
+    /// Most channels of the namespace with subscribers or history, divided evenly between workers; 0: limited
+    /// by `limits.channels_max` only. Beyond it, channels without history and subscribers are removed to make
+    /// room.
     #[schemars(range(max = 1_000_000_000), extend("x-applies" = LIVE))]
     pub channels_max: u32,
-    /// Bytes of the namespace's history, about as many on each worker; 0: as many as `limits.history_bytes_max` allows. Beyond
-    /// it its oldest messages leave early.
+    /// Most bytes of the namespace's history, divided evenly between workers; 0: limited by
+    /// `limits.history_bytes_max` only. Beyond it the oldest messages are removed early.
     #[schemars(extend("x-applies" = LIVE))]
     pub history_bytes_max: u64,
-    /// How fast the namespace's broadcasts may leave a worker.
+    /// The rate of the namespace's broadcasts from a worker.
     pub pacing: Pacing,
-    /// What all clients together may do in the namespace's channels.
+    /// The rates of all clients together in the namespace's channels.
     pub budget: SharedBudget,
 }
 
@@ -240,25 +245,25 @@ impl Default for ChannelOptions {
 }
 
 impl ChannelOptions {
-    /// Whether the channel keeps messages at all.
+    /// Whether the channel has a history.
     pub(crate) fn has_history(&self) -> bool {
         self.history_size > 0 && self.history_ttl_ms > 0
     }
 }
 
-/// What a client that recovers is given.
+/// What a recovering client receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum RecoveryMode {
-    /// Every message that it missed, as long as the history holds them all.
+    /// All missed messages, if the history still has them.
     #[default]
     Stream,
-    /// The last message alone, unless it has it: for channels that hold a state.
+    /// Only the last message, unless the client has it. For channels that hold a state.
     Cache,
 }
 
-/// A format of differences between messages.
+/// A format of message deltas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -267,8 +272,8 @@ pub enum DeltaType {
     Fossil,
 }
 
-/// What happens to a client whose outbox is full. Whatever is not delivered is counted, and the
-/// client is reported.
+/// What happens to a client whose outbox is full. Messages that are not delivered are counted, and the client
+/// is notified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -276,8 +281,8 @@ pub enum Overflow {
     /// The client is disconnected (code 3008, slow) and recovers when it reconnects.
     #[default]
     Disconnect,
-    /// The oldest undelivered messages give way to new ones.
+    /// The oldest undelivered messages are dropped.
     DropOldest,
-    /// Of the undelivered messages of a channel only the latest stays.
+    /// Only the latest undelivered message of a channel is kept.
     KeepLatest,
 }

@@ -5,19 +5,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClaimPath, ClientProxy, LIVE, Map, NEW_CONNECTIONS, Secret};
 
-/// How clients connect and who they are.
+/// How clients connect and authenticate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Client {
-    /// Web pages that may connect: `https://example.com`, `https://*.example.com`, or `*` for any.
-    /// Empty: only pages of this server's own host, and clients that send no `Origin` (which are not
+    /// Origins of web pages that may connect: `https://example.com`, `https://*.example.com`, or `*` for any.
+    /// Empty: only pages of this server's own host, and clients without an `Origin` header (which are not
     /// browsers).
     #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
     pub allowed_origins: Arc<[String]>,
     /// Accepts clients without a token, as the user with the empty id.
     #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
     pub anonymous: bool,
-    /// Serves a page at `/` on the client port where a person watches a channel and publishes to it.
+    /// Serves a demo page at `/` on the client port, which subscribes to a channel and publishes to it.
     #[schemars(extend("x-applies" = LIVE))]
     pub demo_page: bool,
     /// How often the server pings each client.
@@ -30,21 +30,21 @@ pub struct Client {
     /// How long an open connection may take to send its connect command.
     #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = NEW_CONNECTIONS))]
     pub connect_timeout_ms: u64,
-    /// Offers permessage-deflate to WebSocket clients that ask for it. Costs CPU for each message
-    /// and each encoding; worth it for large messages and paid traffic only.
+    /// Offers permessage-deflate to WebSocket clients that request it. Costs CPU for each message and each
+    /// encoding; useful only for large messages and paid traffic.
     #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
     pub compression: bool,
     /// The connection token: a JWT signed by your backend.
     pub token: Token,
-    /// The subscription token: a JWT that lets its client subscribe to one channel.
+    /// The subscription token: a JWT that permits its client to subscribe to one channel.
     pub subscription_token: SubscriptionToken,
-    /// The channel that each user is subscribed to by connecting.
+    /// The channel to which each user is subscribed on connect.
     pub subscribe_to_user_personal_channel: PersonalChannel,
-    /// Commands of one connection that may wait for a backend (see `proxies`) at once; those behind them wait until one
-    /// is answered.
+    /// Most commands of one connection that wait for a backend (see `proxies`) at the same time; further
+    /// commands wait.
     #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
     pub concurrency: u32,
-    /// Which of `proxies` is asked about connections and remote procedures.
+    /// The proxies for connections and remote procedures.
     pub proxy: ClientProxy,
     /// The long-poll transport.
     pub long_poll: LongPoll,
@@ -70,7 +70,7 @@ impl Default for Client {
     }
 }
 
-/// A kind of token: how it is verified, and what else is set of it.
+/// A kind of token: how it is verified, and its additional settings.
 macro_rules! token {
     (
         $(#[$meta:meta])*
@@ -81,68 +81,71 @@ macro_rules! token {
         #[serde(default, deny_unknown_fields)]
         pub struct $name {
             $($(#[$field_meta])* pub $field: $type,)*
-            /// The key your backend signs these tokens with (HS256, HS384 or HS512); at least 16 bytes,
-            /// better 32 random ones: `openssl rand -hex 32`.
+            /// The secret that your backend signs these tokens with (HS256, HS384 or HS512); at least 16
+            /// bytes, preferably 32 random ones: `openssl rand -hex 32`.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub hmac_secret: Option<Secret>,
-            /// The key before the current one, accepted as well while tokens signed with it are in use.
+            /// The previous secret, also accepted while tokens signed with it are in use.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub hmac_secret_previous: Option<Secret>,
-            /// Takes an `hmac_secret` of fewer than 16 bytes, as the tests of client libraries sign with: whoever sees a token
-            /// can find such a key. Only where every address is loopback: elsewhere it is refused.
+            /// Accepts an `hmac_secret` of fewer than 16 bytes, as used by tests of client libraries. Anyone
+            /// who has a token can find such a secret, so this is allowed only if every address is loopback.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub short_hmac_secret: bool,
-            /// The public key of tokens signed by RSA (RS256, RS384, RS512, PS256, PS384, PS512), in PEM; of
+            /// The public key of tokens signed with RSA (RS256, RS384, RS512, PS256, PS384, PS512), in PEM;
             /// 2048 to 8192 bits.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub rsa_public_key: Option<String>,
-            /// The public key of tokens signed by ECDSA (ES256 with P-256, ES384 with P-384), in PEM.
+            /// The public key of tokens signed with ECDSA (ES256 with P-256, ES384 with P-384), in PEM.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub ecdsa_public_key: Option<String>,
-            /// The public key of tokens signed by EdDSA (Ed25519), in PEM.
+            /// The public key of tokens signed with EdDSA (Ed25519), in PEM.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub eddsa_public_key: Option<String>,
-            /// Further keys, each under its id: a token whose header names one (`kid`) is judged by that key
-            /// alone. A secret, or a public key in PEM. Taking a key away closes the connections, and ends the subscriptions, that came in with it.
+            /// Further keys by id: a token with this id in its header (`kid`) is verified with this key only.
+            /// A secret, or a public key in PEM. Removing a key closes the connections and ends the
+            /// subscriptions that were authorized with it.
             #[schemars(extend("x-applies" = LIVE))]
             pub keys: Map<Secret>,
-            /// Where further public keys are, a JSON Web Key Set (RFC 7517): `https://idp.example/keys`. A token
-            /// whose `kid` is not in `keys` is verified with the key of that id in the set.
+            /// The URL of a JSON Web Key Set (RFC 7517) with further public keys: `https://idp.example/keys`.
+            /// A token whose `kid` is not in `keys` is verified with the key of that id in the set.
             #[schemars(extend("x-applies" = LIVE))]
             pub jwks_public_endpoint: Option<String>,
-            /// The certificates to trust there, in PEM; not set: those of the system.
+            /// Certificates to trust for that URL, in PEM; not set: those of the system.
             #[schemars(extend("x-applies" = LIVE))]
             pub jwks_ca: Option<String>,
-            /// How often the set is fetched again though nobody has shown an unknown key.
+            /// How often the set is fetched if no unknown key is requested.
             #[schemars(range(min = 1_000, max = 86_400_000), extend("x-applies" = LIVE))]
             pub jwks_refresh_ms: u64,
-            /// How long after a fetch an unknown key begins no other.
+            /// The least time between fetches because of unknown keys.
             #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = LIVE))]
             pub jwks_refetch_ms: u64,
-            /// How long a fetch may take, to its last byte.
+            /// Time limit of a fetch, including the last byte.
             #[schemars(range(min = 100, max = 60_000), extend("x-applies" = LIVE))]
             pub jwks_timeout_ms: u64,
-            /// How long after the end of its token a client may take to send a new one before the connection
-            /// is closed, or the subscription ended.
+            /// How long after the expiry of its token a client may send a new one before the connection is
+            /// closed or the subscription ends.
             #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
             pub refresh_grace_ms: u64,
-            /// Accepts only tokens whose `aud` names this.
+            /// Accepts only tokens whose `aud` contains this value.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub audience: Option<String>,
-            /// The same by a regular expression, which matches anywhere unless it begins with `^` and ends with
-            /// `$`; in the place of `audience`.
+            /// The same as a regular expression, in place of `audience`. It matches anywhere unless it begins
+            /// with `^` and ends with `$`.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub audience_regex: Option<String>,
-            /// Accepts only tokens whose `iss` is this.
+            /// Accepts only tokens whose `iss` is this value.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub issuer: Option<String>,
-            /// The same by a regular expression, as `audience_regex`; in the place of `issuer`.
+            /// The same as a regular expression, in place of `issuer`. It matches anywhere unless it begins
+            /// with `^` and ends with `$`.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub issuer_regex: Option<String>,
-            /// The claim that names the user, where that is not `sub`. A token without it is refused.
+            /// The claim with the user id, if it is not `sub`. A token without it is refused.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub user_id_claim: Option<String>,
-            /// How far the clocks of backend and server may differ when `exp` and `nbf` are judged.
+            /// The permitted difference between the clocks of backend and server when `exp` and `nbf` are
+            /// checked.
             #[schemars(range(max = 300_000), extend("x-applies" = NEW_CONNECTIONS))]
             pub leeway_ms: u64,
         }
@@ -175,7 +178,7 @@ macro_rules! token {
         }
 
         impl $name {
-            /// How its tokens are verified.
+            /// How these tokens are verified.
             pub fn rules(&self) -> TokenRules<'_> {
                 TokenRules {
                     hmac_secret: self.hmac_secret.as_ref(),
@@ -208,26 +211,27 @@ macro_rules! token {
 token! {
     /// The connection token: a JWT signed by your backend.
     Token {
-        /// How long a token lets nobody in after a client that came with it was disconnected for good: by
-        /// the API's `disconnect` with a code that says not to come back. 0: it lets in at once.
+        /// How long a token is refused after its client was disconnected finally, by `disconnect` of the API
+        /// with a code that does not ask to reconnect. 0: it is not refused.
         #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
         bar_after_disconnect_ms: u64 = 60_000,
-        /// Revoked tokens and users that are remembered, each in some hundred bytes; one more is refused. As many
-        /// barred tokens; one more lets the one before it in again.
+        /// Most revocations, each of about a hundred bytes; further ones are refused. It is also the limit of
+        /// tokens that are refused after a disconnect; beyond it the oldest of these is accepted again.
         #[schemars(range(min = 1, max = 10_000_000), extend("x-applies" = LIVE))]
         revocations_max: u32 = 100_000,
-        /// Labels of a connection from claims of its token, each under its name: `region = "deployment.region"`. Dots
-        /// lead into objects, `\\` takes the next character as it is. What is no text is written as JSON; a claim that is not
-        /// there gives no label. One that `labels` of the token has by this name gives way.
+        /// Labels of a connection from claims of its token, by label name: `region = "deployment.region"`. A
+        /// dot separates the levels of objects; `\\` escapes the next character. Values other than text are
+        /// written as JSON; a missing claim sets no label. These labels take precedence over those in
+        /// `labels` of the token.
         #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
         labels_from_claim: Map<ClaimPath> = Map::new(),
     }
 }
 
 token! {
-    /// The subscription token: a JWT that lets its client subscribe to one channel.
+    /// The subscription token: a JWT that permits its client to subscribe to one channel.
     SubscriptionToken {
-        /// Subscription tokens are verified by the keys and rules of this table; else by those of
+        /// Verifies subscription tokens with the keys and rules of this table instead of those of
         /// `client.token`.
         #[schemars(extend("x-applies" = LIVE))]
         enabled: bool = false,
@@ -241,7 +245,7 @@ impl Token {
 }
 
 impl SubscriptionToken {
-    /// A connection has its labels from its connect on.
+    /// A connection has its labels from the connect on.
     fn labels(&self) -> Option<&Map<ClaimPath>> {
         None
     }
@@ -252,9 +256,9 @@ impl SubscriptionToken {
 pub struct TokenRules<'a> {
     /// The current key.
     pub hmac_secret: Option<&'a Secret>,
-    /// The key before it.
+    /// The previous key.
     pub hmac_secret_previous: Option<&'a Secret>,
-    /// They may be shorter than is safe.
+    /// Accepts secrets that are shorter than is safe.
     pub short_hmac_secret: bool,
     /// In PEM.
     pub rsa_public_key: Option<&'a str>,
@@ -264,36 +268,36 @@ pub struct TokenRules<'a> {
     pub eddsa_public_key: Option<&'a str>,
     /// Keys by their `kid`.
     pub keys: &'a Map<Secret>,
-    /// Where further keys are.
+    /// The key set with further keys.
     pub jwks: Option<JwksRules<'a>>,
-    /// What `aud` must name.
+    /// The required `aud`.
     pub audience: Option<&'a str>,
-    /// What it must match.
+    /// The regular expression that `aud` must match.
     pub audience_regex: Option<&'a str>,
-    /// What `iss` must be.
+    /// The required `iss`.
     pub issuer: Option<&'a str>,
-    /// What it must match.
+    /// The regular expression that `iss` must match.
     pub issuer_regex: Option<&'a str>,
-    /// Which claim names the user, if not `sub`.
+    /// The claim with the user, if not `sub`.
     pub user_id_claim: Option<&'a str>,
-    /// Names of labels, each with the way to the claim that has its value; `None`: these tokens say nothing of connections.
+    /// Label names, each with the path to its claim; `None` for tokens that set no labels.
     pub labels_from_claim: Option<&'a Map<ClaimPath>>,
-    /// How far clocks may differ, in milliseconds.
+    /// The permitted clock difference, in milliseconds.
     pub leeway_ms: u64,
 }
 
-/// Where a key set is, and how it is fetched.
+/// The location of a key set, and how it is fetched.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JwksRules<'a> {
     /// Its URL.
     pub endpoint: &'a str,
-    /// Whom to trust there, in PEM.
+    /// Certificates to trust, in PEM.
     pub ca: Option<&'a str>,
-    /// How often, in milliseconds.
+    /// Milliseconds between fetches.
     pub refresh_ms: u64,
-    /// How often at most for unknown keys, in milliseconds.
+    /// Least milliseconds between fetches because of unknown keys.
     pub refetch_ms: u64,
-    /// How long it may take, in milliseconds.
+    /// Time limit of a fetch, in milliseconds.
     pub timeout_ms: u64,
 }
 
@@ -322,10 +326,10 @@ impl Client {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LongPoll {
-    /// How long a poll waits for a message when the request names no `timeout`.
+    /// How long a poll waits for a message if the request has no `timeout`.
     #[schemars(range(min = 100, max = 600_000), extend("x-applies" = LIVE))]
     pub timeout_ms: u64,
-    /// The longest `timeout` a request may name; below the idle time-out of any proxy in between.
+    /// The longest `timeout` of a request. Set it below the idle timeout of any proxy in front of the server.
     #[schemars(range(min = 100, max = 600_000), extend("x-applies" = LIVE))]
     pub timeout_ms_max: u64,
 }
@@ -336,20 +340,21 @@ impl Default for LongPoll {
     }
 }
 
-/// The channel that each user is subscribed to by connecting: `#` and the user, behind the namespace if there is one.
+/// The channel to which each user is subscribed on connect: `#` and the user id, with the namespace in front
+/// if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PersonalChannel {
     /// Subscribes every client that is not anonymous.
     #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
     pub enabled: bool,
-    /// The namespace of these channels, whose options they have; empty: none. Where it does not exist nobody is subscribed.
+    /// The namespace of these channels; empty: none. If it does not exist, no client is subscribed.
     #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
     pub personal_channel_namespace: String,
 }
 
 impl PersonalChannel {
-    /// The user's channel; `None` for anonymous clients, and where this is not enabled.
+    /// The user's channel; `None` for anonymous clients, or if this is not enabled.
     pub fn of(&self, user: &str) -> Option<String> {
         let is_wanted = self.enabled && !user.is_empty();
         is_wanted.then(|| match &*self.personal_channel_namespace {

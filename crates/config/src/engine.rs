@@ -7,69 +7,72 @@ use crate::error::ConfigErrors;
 use crate::path::Path;
 use crate::{ChannelOptions, LIVE, Secret};
 
-/// Where channels live that several nodes share: Redis 6.2 or later, Valkey, or NATS 2.9 or later. A namespace names it in
-/// `engine`.
+/// The store of channels that several nodes share: Redis 6.2 or later, Valkey, or NATS 2.9 or later. A
+/// namespace selects it with `engine`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Engine {
-    /// What it is. The settings from `token` on are those of NATS; `topology`, `database`, `layout`, the Sentinels and
-    /// `cluster_partitions_max` are those of Redis.
+    /// The kind of server. The settings from `token` on apply to NATS only; `topology`, `database`, `layout`,
+    /// the Sentinels and `cluster_partitions_max` apply to Redis only.
     #[serde(rename = "type")]
     #[schemars(extend("x-applies" = LIVE))]
     pub kind: EngineKind,
-    /// What stands at `addresses`. Of NATS they are servers of one cluster, or one server.
+    /// The kind of servers at `addresses`. For NATS they are the servers of one cluster, or a single server.
     #[schemars(extend("x-applies" = LIVE))]
     pub topology: EngineTopology,
-    /// Its servers: `["10.0.0.7:6379"]`. The same on all nodes that share channels.
+    /// The addresses of the servers: `["10.0.0.7:6379"]`. The same on all nodes that share channels.
     #[schemars(extend("x-applies" = LIVE))]
     pub addresses: Arc<[String]>,
-    /// With `topology = "sentinel"`: what the Sentinels call the primaries. Of several, each has its part of the channels.
+    /// With `topology = "sentinel"`: the names of the primaries in the Sentinels. The channels are
+    /// distributed over several primaries.
     #[schemars(extend("x-applies" = LIVE))]
     pub sentinel_primaries: Arc<[String]>,
-    /// With whom to log in to the Sentinels, where they have users.
+    /// The user name for the Sentinels, if they require one.
     #[schemars(extend("x-applies" = LIVE))]
     pub sentinel_user: Option<Arc<str>>,
-    /// The password, where the Sentinels ask for one.
+    /// The password for the Sentinels, if they require one.
     #[schemars(extend("x-applies" = LIVE))]
     pub sentinel_password: Option<Secret>,
-    /// With `topology = "cluster"`: parts of the channels, each of which is in one slot. The same on all nodes.
+    /// With `topology = "cluster"`: the number of partitions of the channels, each in one slot. The same on
+    /// all nodes.
     #[schemars(range(min = 1, max = 16_384), extend("x-applies" = LIVE))]
     pub cluster_partitions_max: u16,
-    /// With whom to log in, where the servers have users.
+    /// The user name for the servers, if they require one.
     #[schemars(extend("x-applies" = LIVE))]
     pub user: Option<Arc<str>>,
-    /// The password, where the servers ask for one.
+    /// The password for the servers, if they require one.
     #[schemars(extend("x-applies" = LIVE))]
     pub password: Option<Secret>,
-    /// The servers are spoken to by TLS. With NATS it begins when the server has said who it is; see `tls_handshake_first`. Nothing secret
-    /// is sent before it.
+    /// Uses TLS. With NATS the handshake follows the server's INFO; see `tls_handshake_first`. No secret is
+    /// sent before the handshake.
     #[schemars(extend("x-applies" = LIVE))]
     pub tls: bool,
-    /// Certificates in PEM, trusted in place of the system's: those of a private authority.
+    /// Certificate authorities in PEM to trust instead of the system's.
     #[schemars(extend("x-applies" = LIVE))]
     pub ca: Option<Arc<str>>,
-    /// The database of the servers.
+    /// The database number.
     #[schemars(range(max = 65_535), extend("x-applies" = LIVE))]
     pub database: u32,
-    /// What every key and every channel of the servers begins with. The same on all nodes that share channels, and of no
-    /// others on these servers: databases do not separate what is published.
+    /// The prefix of every key and pub/sub channel. The same on all nodes that share channels, and unique on
+    /// these servers: databases do not separate pub/sub.
     #[schemars(extend("x-applies" = LIVE))]
     pub prefix: Arc<str>,
-    /// How keys and messages look in Redis. `centrifugo` is for a fleet that moves node by node: nodes of Centrifugo 6 and of
-    /// Dunlin share publications, histories, idempotency keys, joins and leaves. `prefix` is `engine.redis.prefix` of Centrifugo then
-    /// (`centrifugo` if it is not set), and with `topology = "cluster"` `cluster_partitions_max` is its
-    /// `sharded_pub_sub_partitions`.
+    /// The layout of keys and messages in Redis. `centrifugo` is for a migration node by node: nodes of
+    /// Centrifugo 6 and of Dunlin share publications, histories, idempotency keys, joins and leaves. `prefix`
+    /// is then `engine.redis.prefix` of Centrifugo (`centrifugo` if not set), and with `topology = "cluster"`
+    /// `cluster_partitions_max` is its `sharded_pub_sub_partitions`.
     #[schemars(extend("x-applies" = LIVE))]
     pub layout: EngineLayout,
-    /// How long a server may take to answer. A publication without an answer is refused with the word that it may have been
-    /// stored; a subscription is answered with error 100 (internal server error), and the client tries again.
+    /// Time limit for a response of the server. A publication without a response is refused with a message
+    /// that it may have been stored; a subscription is answered with error 100 (internal server error), and
+    /// the client tries again.
     #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
     pub timeout_ms: u64,
-    /// How long a connection to a server may take to open.
+    /// Time limit for opening a connection to a server.
     #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
     pub connect_timeout_ms: u64,
-    /// How often the servers are asked where the channels are from which nothing was heard, many channels at once. The last
-    /// message of a channel that was lost on its way is missed for so long at most.
+    /// How often the positions of channels without recent messages are compared with the servers, many
+    /// channels at a time. The loss of the last message of a channel is detected within this time.
     #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = LIVE))]
     pub position_check_ms: u64,
     /// A publication with history is acknowledged once so many replicas of its server have it; 0: once the server has it. For
@@ -80,76 +83,89 @@ pub struct Engine {
     /// `timeout_ms`.
     #[schemars(range(min = 1, max = 2_000), extend("x-applies" = LIVE))]
     pub wait_timeout_ms: u64,
-    /// Bytes of commands that wait for the servers of the engine or are not answered, on each worker, all servers together. Beyond it
-    /// publications are refused, and have not been stored.
+    /// Which servers of Redis histories are read from: recoveries, and `history` of clients and of the server API. `replica_preferred`: a
+    /// replica, as far as it has what is known of the channel, and else the primary. Not with `layout = "centrifugo"`. See
+    /// `docs/operating/engines.md`.
+    #[schemars(extend("x-applies" = LIVE))]
+    pub read_from: EngineReadFrom,
+    /// Most bytes of commands that are queued or not answered, on each worker, for all servers together.
+    /// Beyond it publications are refused and have not been stored.
     #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
     pub queue_bytes_max: usize,
-    /// Bytes of messages that may wait behind one that is missing, until it has been read, on each worker. Beyond it the
-    /// subscribers of the channel come back and recover.
+    /// Most bytes of messages that wait until a missing one before them has been read, on each worker. Beyond
+    /// it the subscribers of the channel subscribe again and recover.
     #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
     pub held_bytes_max: usize,
-    /// A token in place of user and password, where NATS asks for one.
+    /// The token for NATS, instead of user and password.
     #[schemars(extend("x-applies" = LIVE))]
     pub token: Option<Secret>,
-    /// The seed of a user's nkey (`SU...`), in place of user, password and token: what the servers ask for is signed by it.
+    /// The seed of a user's nkey (`SU...`), instead of user, password and token. It signs the nonce of the
+    /// server.
     #[schemars(extend("x-applies" = LIVE))]
     pub nkey_seed: Option<Secret>,
-    /// A file with the seed in its place, read again before each connection.
+    /// A file with the seed instead, read again before each connection.
     #[schemars(extend("x-applies" = LIVE))]
     pub nkey_seed_file: Option<Arc<str>>,
-    /// The text of a `.creds` file, in place of user, password and token: a user's JWT, and the seed of the nkey that it is of.
+    /// The text of a `.creds` file, instead of user, password and token: a user's JWT, and the seed of its
+    /// nkey.
     #[schemars(extend("x-applies" = LIVE))]
     pub credentials: Option<Secret>,
-    /// The `.creds` file in its place, read again before each connection: replace it before the JWT in it is over.
+    /// The path of a `.creds` file instead, read again before each connection. Replace the file before its
+    /// JWT expires.
     #[schemars(extend("x-applies" = LIVE))]
     pub credentials_file: Option<Arc<str>>,
-    /// With `tls`: it begins with the first byte, as servers of NATS with `handshake_first` and proxies that end TLS want it.
+    /// With `tls`: starts with the TLS handshake, as required by NATS servers with `handshake_first` and by
+    /// proxies that terminate TLS.
     #[schemars(extend("x-applies" = LIVE))]
     pub tls_handshake_first: bool,
-    /// With `tls`: the chain of certificates in PEM, the node's own first, for servers that verify their clients: `verify` of NATS,
-    /// `tls-auth-clients yes` of Redis. Shown to Sentinels and to all nodes of a Redis Cluster, too.
+    /// With `tls`: the client certificate chain in PEM, the node's certificate first, for servers that verify
+    /// clients: `verify` of NATS, `tls-auth-clients yes` of Redis. Also sent to Sentinels and to all nodes of
+    /// a Redis Cluster.
     #[schemars(extend("x-applies" = LIVE))]
     pub tls_client_cert: Option<Arc<str>>,
     /// The private key of `tls_client_cert`, in PEM.
     #[schemars(extend("x-applies" = LIVE))]
     pub tls_client_key: Option<Secret>,
-    /// Wildcards that a node subscribes to in NATS at once, about as many on each worker, for namespaces with `wildcards`. A subscription
-    /// to one more is refused (error 106, limit exceeded).
+    /// Most wildcard subscriptions of a node in NATS, divided evenly between workers, for namespaces with
+    /// `wildcards`. A further one is refused (error 106, limit exceeded).
     #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
     pub wildcards_max: u32,
-    /// Channels are subjects of NATS as they are, and payloads what any program publishes there: other programs hear clients, and
-    /// clients other programs. Publications are payloads alone: nothing is kept, and there are no tags, no differences, no
-    /// publisher, no presence, joins or leaves.
+    /// Uses channel names as NATS subjects, and payloads without an envelope, so that clients and other
+    /// programs receive each other's messages. There is no history, and there are no tags, deltas,
+    /// publishers, presence, joins or leaves.
     #[schemars(extend("x-applies" = LIVE))]
     pub raw: bool,
-    /// With `raw`: what the subjects of its channels begin with, `app.` with the dot at its end. Empty: they begin with the
-    /// namespace. No client reaches a subject beyond it, nor those that begin with `$`, `_` or `prefix`.
+    /// With `raw`: the prefix of the subjects, for example `app.` with the trailing dot. Empty: the subjects
+    /// begin with the namespace. Clients cannot reach subjects without the prefix, or those that begin with
+    /// `$`, `_` or `prefix`.
     #[schemars(extend("x-applies" = LIVE))]
     pub raw_prefix: Arc<str>,
-    /// With `raw`: what stands in subjects in place of the `:` behind the namespace; `:` or `.`. With `.` the channel `chat:a.b` is the
-    /// subject `chat.a.b`, and the wildcard `chat:*` stands for `chat.*`.
+    /// With `raw`: replaces the `:` after the namespace in subjects; `:` or `.`. With `.` the channel
+    /// `chat:a.b` is the subject `chat.a.b`, and the wildcard `chat:*` is `chat.*`.
     #[schemars(extend("x-applies" = LIVE))]
     pub raw_separator: Arc<str>,
-    /// JetStream keeps the histories. If not, namespaces there keep none, and publications with an idempotency key are refused.
+    /// Stores histories in JetStream. If off, its namespaces have no history, and publications with an
+    /// idempotency key are refused.
     #[schemars(extend("x-applies" = LIVE))]
     pub jetstream: bool,
-    /// How many servers of NATS have all histories.
+    /// The number of NATS servers that store the histories.
     #[schemars(range(min = 1, max = 5), extend("x-applies" = LIVE))]
     pub stream_replicas: u8,
-    /// The histories are in the memory of the servers of NATS, and gone when those are.
+    /// Stores histories in the memory of the NATS servers; they are lost when the servers stop.
     #[schemars(extend("x-applies" = LIVE))]
     pub stream_in_memory: bool,
-    /// How long JetStream keeps a message; 0: without end. A channel to which nothing was published for so long begins anew,
-    /// and nobody recovers from before.
+    /// How long JetStream keeps a message; 0: without limit. After this time without a publication, a channel
+    /// begins a new epoch, and earlier positions cannot be recovered.
     #[schemars(range(max = 3_153_600_000_000_u64), extend("x-applies" = LIVE))]
     pub stream_max_age_ms: u64,
-    /// Bytes of all messages in JetStream, beyond which the oldest go; 0: as many as its servers allow.
+    /// Most bytes of all messages in JetStream; beyond it the oldest are removed. 0: the limit of the
+    /// servers.
     #[schemars(extend("x-applies" = LIVE))]
     pub stream_bytes_max: u64,
-    /// Messages of one channel in JetStream, at least `history_size` of each namespace there.
+    /// Most messages of one channel in JetStream; at least `history_size` of each of its namespaces.
     #[schemars(range(min = 1), extend("x-applies" = LIVE))]
     pub stream_channel_messages_max: u32,
-    /// How long JetStream remembers idempotency keys, whatever their publications say.
+    /// How long JetStream remembers idempotency keys, independent of their publications.
     #[schemars(range(min = 100, max = 86_400_000), extend("x-applies" = LIVE))]
     pub stream_idempotency_ms: u64,
 }
@@ -176,6 +192,7 @@ impl Default for Engine {
             position_check_ms: 5_000,
             wait_replicas: 0,
             wait_timeout_ms: 500,
+            read_from: EngineReadFrom::Primary,
             queue_bytes_max: 64 << 20,
             held_bytes_max: 16 << 20,
             token: None,
@@ -201,7 +218,7 @@ impl Default for Engine {
     }
 }
 
-/// What an engine is.
+/// The kind of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -213,39 +230,51 @@ pub enum EngineKind {
     Nats,
 }
 
-/// How keys and messages of an engine look in Redis.
+/// The layout of keys and messages of an engine in Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum EngineLayout {
-    /// Dunlin's own.
+    /// The layout of Dunlin.
     #[default]
     Dunlin,
-    /// That of Centrifugo 6.
+    /// The layout of Centrifugo 6.
     Centrifugo,
 }
 
-/// What stands at the addresses of an engine.
+/// Which servers histories are read from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum EngineReadFrom {
+    /// Those that are written to.
+    #[default]
+    Primary,
+    /// One of their replicas, as far as it has what is wanted.
+    ReplicaPreferred,
+}
+
+/// The kind of servers at the addresses of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum EngineTopology {
-    /// Servers. Of several, each has its part of the channels: their number and order are part of where a channel is.
+    /// Servers. The channels are distributed over several by number and order of the addresses.
     #[default]
     Servers,
-    /// Sentinels, which know where the primaries are.
+    /// Sentinels, which know the addresses of the primaries.
     Sentinel,
-    /// Nodes of a Redis Cluster (Redis 7 or later), which know the others. There are no databases.
+    /// Nodes of a Redis Cluster (Redis 7 or later), which know the other nodes. There are no databases.
     Cluster,
 }
 
 /// The longest prefix, in bytes.
 const PREFIX_BYTES_MAX: usize = 64;
-/// Each worker has a connection to each.
+/// Each worker has a connection to each address.
 const ADDRESSES_MAX: usize = 1_024;
 
 impl Engine {
-    /// Whether it is the same place under both settings: channels there go on, and so do connections to it.
+    /// Whether both settings address the same store, so that channels and connections continue.
     pub fn is_same_place(&self, other: &Engine) -> bool {
         let bounds = |of: &Engine| Engine {
             timeout_ms: 0,
@@ -253,6 +282,7 @@ impl Engine {
             held_bytes_max: 0,
             wait_replicas: 0,
             wait_timeout_ms: 0,
+            read_from: EngineReadFrom::Primary,
             wildcards_max: 0,
             ..of.clone()
         };
@@ -316,7 +346,7 @@ impl Engine {
             let message = "it has blanks or characters beyond ASCII";
             add(path.join("prefix"), message, "leave them out");
         }
-        // A brace would decide in which slot of a cluster a key is.
+        // A brace would determine the slot of a key in a Redis Cluster.
         if self.prefix.is_empty()
             || self.prefix.len() > PREFIX_BYTES_MAX
             || self.prefix.contains(['{', '}'])
@@ -335,7 +365,7 @@ impl Engine {
         }
     }
 
-    /// What is set belongs to what the engine is.
+    /// Checks that the settings match the kind of the engine.
     fn validate_kind(&self, path: &Path, add: &mut impl FnMut(Path, &str, &str)) {
         let default = Engine::default();
         if self.kind == EngineKind::Redis {
@@ -361,6 +391,10 @@ impl Engine {
                 let fix = "write what `engine.redis.prefix` of Centrifugo says: \"centrifugo\" if it is not set";
                 add(path.join("prefix"), "nodes of Centrifugo have another", fix);
             }
+            if self.layout == EngineLayout::Centrifugo && self.read_from != default.read_from {
+                let message = "a replica in Centrifugo's layout does not say which data it has";
+                add(path.join("read_from"), message, "remove it until the fleet has moved");
+            }
             return;
         }
         if self.topology != default.topology {
@@ -374,6 +408,10 @@ impl Engine {
         if self.wait_replicas > 0 {
             let fix = "set `stream_replicas`, and remove it";
             add(path.join("wait_replicas"), "NATS answers once its servers have it", fix);
+        }
+        if self.read_from != default.read_from {
+            let fix = "remove it: each server of NATS answers reads of what it has";
+            add(path.join("read_from"), "it is for Redis alone", fix);
         }
         if self.database != default.database {
             add(path.join("database"), "NATS has none", "remove it, or set another `prefix`");
@@ -428,7 +466,7 @@ impl Engine {
         }
     }
 
-    /// Ways to log in that NATS alone has, and which of them are set.
+    /// The ways to log in that only NATS has, and which of them are set.
     fn nats_logins(&self) -> [(&'static str, bool); 5] {
         [
             ("token", self.token.is_some()),
@@ -461,7 +499,7 @@ impl Engine {
         }
     }
 
-    /// A namespace whose channels live here: what it keeps is kept.
+    /// Checks a namespace that uses this engine: the engine can store what the namespace keeps.
     pub(crate) fn validate_namespace(
         &self,
         path: &Path,

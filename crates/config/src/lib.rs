@@ -64,7 +64,7 @@ pub use client::{
     Client, JwksRules, LongPoll, PersonalChannel, SubscriptionToken, Token, TokenRules,
 };
 pub use cluster::Cluster;
-pub use engine::{Engine, EngineKind, EngineLayout, EngineTopology};
+pub use engine::{Engine, EngineKind, EngineLayout, EngineReadFrom, EngineTopology};
 pub use error::{ConfigError, ConfigErrors};
 pub use index::ApiKey;
 pub use ingress::Ingress;

@@ -3,153 +3,156 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClientBudget, LIVE, NEW_CONNECTIONS, Pacing, SharedBudget};
 
-/// The bound of everything that could grow.
+/// Limits of the server's resources.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Connections on the client port, all workers together.
+    /// Most connections on the client port, all workers together.
     #[schemars(range(min = 1, max = 100_000_000), extend("x-applies" = LIVE))]
     pub connections_max: u32,
-    /// Connections from one address, all workers together; 0 means no bound. Behind a proxy every
-    /// client has the proxy's address.
+    /// Most connections from one address, all workers together; 0 means no limit. Behind a proxy every client
+    /// has the proxy's address.
     #[schemars(extend("x-applies" = LIVE))]
     pub connections_per_address_max: u32,
-    /// Connections of one user, all workers together; one more is refused with code 3504, `connection limit`. In a cluster those
-    /// on all nodes. Clients without a user are not counted. 0 means no bound.
+    /// Most connections of one user, all workers together, and in a cluster on all nodes; a further one is
+    /// refused with code 3504, `connection limit`. Clients without a user are not counted. 0 means no limit.
     #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
     pub connections_per_user_max: u32,
-    /// Connections whose peers have not shown who they are, all workers together: neither by a connect command, nor by
-    /// an API key, nor by the token of a poll. One more closes the oldest of them. A worker takes no more than half of
-    /// its file descriptors for them.
+    /// Most unauthenticated connections, all workers together: those without a connect command, an API key or
+    /// the token of a poll so far. A further one closes the oldest of them. A worker uses at most half of its
+    /// file descriptors for them.
     #[schemars(range(min = 16, max = 100_000_000), extend("x-applies" = LIVE))]
     pub unauthenticated_max: u32,
-    /// The same from one address; one more is closed at once. 0 means no bound.
+    /// Most unauthenticated connections from one address; a further one is closed at once. 0 means no limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub unauthenticated_per_address_max: u32,
-    /// Bits of an IPv6 address that count as one address in limits per address: who has one address of a network
-    /// usually has the whole /64.
+    /// Bits of an IPv6 address that count as one address in limits per address. A client with one address of
+    /// a network usually has its whole /64.
     #[schemars(range(min = 16, max = 128), extend("x-applies" = LIVE))]
     pub ipv6_prefix_bits: u8,
-    /// Connections accepted in a second, all workers together; more wait in the backlog. 0 means no
-    /// bound.
+    /// Connections accepted per second, all workers together; further ones wait in the backlog. 0 means no
+    /// limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub accepts_per_s_max: u32,
-    /// TLS handshakes begun in a second, all workers together; more wait in the backlog. 0 means no bound.
+    /// TLS handshakes per second, all workers together; further ones wait in the backlog. 0 means no limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub handshakes_per_s_max: u32,
-    /// The same of one address; one more is closed. 0 means no bound.
+    /// TLS handshakes per second from one address; further ones are closed. 0 means no limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub handshakes_per_address_per_s_max: u32,
-    /// Request line and header fields of one HTTP request.
+    /// Most bytes of the request line and header fields of an HTTP request.
     #[schemars(range(min = 512, max = 1_048_576), extend("x-applies" = NEW_CONNECTIONS))]
     pub head_bytes_max: usize,
-    /// Header fields of one HTTP request.
+    /// Most header fields of an HTTP request.
     #[schemars(range(min = 8, max = 256), extend("x-applies" = NEW_CONNECTIONS))]
     pub headers_max: u16,
-    /// How long the head of a request may take, that of a WebSocket handshake included, counted from its first byte or
-    /// from the connect; how long its body may take after that; how long a TLS handshake or a proxy's header may take.
+    /// Time limit for the head of a request, including a WebSocket handshake, from its first byte or from the
+    /// connect. It also limits the time of the body after that, of a TLS handshake, and of a proxy's header.
     #[schemars(range(min = 100, max = 600_000), extend("x-applies" = NEW_CONNECTIONS))]
     pub head_timeout_ms: u64,
-    /// How long a connection may rest between two requests.
+    /// How long a connection may be idle between two requests.
     #[schemars(range(min = 100, max = 86_400_000), extend("x-applies" = NEW_CONNECTIONS))]
     pub keep_alive_timeout_ms: u64,
-    /// Body of one HTTP request, a `batch` of the API included.
+    /// Most bytes of the body of an HTTP request, including a `batch` of the API.
     #[schemars(range(min = 1_024, max = 1_073_741_824), extend("x-applies" = NEW_CONNECTIONS))]
     pub body_bytes_max: usize,
-    /// Bytes of connections that are held in buffers, all workers together: requests and messages of which a part has come,
-    /// answers that were not read. Beyond seven eighths of it the addresses with the most lose connections.
+    /// Most bytes in buffers of connections, all workers together: incomplete requests and messages, and
+    /// responses that were not read. Beyond seven eighths of it, connections of the addresses with the most
+    /// bytes are closed.
     #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
     pub buffered_bytes_max: usize,
-    /// The same of one address; beyond it its connections with the most are closed. On each worker an address may hold one
-    /// body and one answer of the largest size in any case.
+    /// Most bytes in buffers of connections of one address; beyond it, its connections with the most bytes
+    /// are closed. On each worker an address may always hold one body and one response of the largest size.
     #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
     pub buffered_bytes_per_address_max: usize,
-    /// Bytes of one answer. A page of history ends there, with one message at least, and goes on with the next; a client that
-    /// missed more recovers nothing; the commands of a batch behind it are answered with error 106. Answers to clients are bounded by
-    /// `outbox_bytes_max` too.
+    /// Most bytes of one response. A page of history ends there, after at least one message, and continues
+    /// with the next page; a client that missed more does not recover; further commands of a batch are
+    /// answered with error 106. Responses to clients are also limited by `outbox_bytes_max`.
     #[schemars(range(min = 65_536, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub answer_bytes_max: usize,
-    /// One WebSocket frame from a client.
+    /// Most bytes of a WebSocket frame from a client.
     #[schemars(range(min = 125, max = 1_073_741_824), extend("x-applies" = NEW_CONNECTIONS))]
     pub frame_bytes_max: usize,
-    /// One WebSocket message from a client, its frames joined and inflated.
+    /// Most bytes of a WebSocket message from a client, decompressed, with all its frames.
     #[schemars(range(min = 125, max = 1_073_741_824), extend("x-applies" = NEW_CONNECTIONS))]
     pub message_bytes_max: usize,
-    /// Data of one publication, whether a client or the API publishes it.
+    /// Most bytes of the data of a publication, from a client or the API.
     #[schemars(range(min = 1, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub publication_bytes_max: usize,
-    /// Tags and version epoch of one publication together, 16 bytes more for each tag.
+    /// Most bytes of the tags and the version epoch of a publication, plus 16 bytes for each tag.
     #[schemars(range(max = 1_048_576), extend("x-applies" = LIVE))]
     pub tags_bytes_max: usize,
-    /// The idempotency key of one publication.
+    /// Most bytes of the idempotency key of a publication.
     #[schemars(range(min = 16, max = 4_096), extend("x-applies" = LIVE))]
     pub idempotency_key_bytes_max: usize,
-    /// What a client with a user may ask for.
+    /// The rates of a client with a user.
     pub client_budget: ClientBudget,
-    /// What an anonymous client may ask for.
+    /// The rates of an anonymous client.
     pub anonymous_budget: ClientBudget,
-    /// What all clients of one user may ask for.
+    /// The rates of all clients of one user.
     pub user_budget: SharedBudget,
-    /// What all clients of one address may ask for. Behind a proxy every client may have the proxy's address.
+    /// The rates of all clients of one address. Behind a proxy every client may have the proxy's address.
     pub address_budget: SharedBudget,
-    /// Channels one client may be subscribed to.
+    /// Most channels that one client may be subscribed to.
     #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
     pub subscriptions_per_client_max: u32,
-    /// Length of a channel's name.
+    /// Most bytes of a channel's name.
     #[schemars(range(min = 1, max = 1_024), extend("x-applies" = LIVE))]
     pub channel_bytes_max: usize,
-    /// Channels one worker may have subscribers of, and channels one worker may be the home of, those
-    /// without a subscriber but with history included.
+    /// Most channels with subscribers on one worker, and most channels at home on one worker, including those
+    /// with history only.
     #[schemars(range(min = 1, max = 1_000_000_000), extend("x-applies" = LIVE))]
     pub channels_max: u32,
-    /// Channels with history that the clients of one user may bring into being, or anonymous clients of one address, about as
-    /// many on each worker: those of theirs that hold nothing give way to new ones. On each worker they may be subscribed to
-    /// as many that nobody else has come to first.
+    /// Most channels with history created by the clients of one user, or by anonymous clients of one address,
+    /// divided evenly between workers; beyond it their channels without messages and subscribers are removed
+    /// to make room. On each worker they may be subscribed to as many channels that no other user subscribed
+    /// to first.
     #[schemars(range(min = 1, max = 1_000_000_000), extend("x-applies" = LIVE))]
     pub channels_per_user_max: u32,
-    /// Bytes that wait for one client to read them; beyond it the channel's `overflow` policy acts.
+    /// Most bytes waiting for one client to read them; beyond it the channel's `overflow` policy applies.
     #[schemars(range(min = 4_096, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub outbox_bytes_max: usize,
-    /// Bytes that wait for clients to read them, all clients together; beyond it the slowest clients
-    /// are disconnected. A message many clients wait for counts once for each worker.
+    /// Most bytes waiting for all clients together; beyond it the slowest clients are disconnected. A message
+    /// that waits for many clients counts once for each worker.
     #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
     pub pending_bytes_max: usize,
-    /// Bytes of history, all channels together; beyond it the oldest messages of the namespace that holds most leave early,
-    /// and in it those of the channel published to, if it holds as much as others do.
+    /// Most bytes of history, all channels together. Beyond it the oldest messages of the namespace with the
+    /// most bytes are removed early, from the channel published to if that has as much as others.
     #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
     pub history_bytes_max: usize,
-    /// Messages one history call may return.
+    /// Most messages in the response to one history call.
     #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
     pub history_messages_max: u32,
-    /// Messages one recovery may return; a client that missed more gets `recovered: false`.
+    /// Most messages of one recovery; a client that missed more gets `recovered: false`.
     #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
     pub recovery_messages_max: u32,
-    /// Idempotency keys remembered, all workers together; beyond it the oldest is forgotten early.
+    /// Most idempotency keys, all workers together; beyond it the oldest is removed early.
     #[schemars(range(min = 1, max = 100_000_000), extend("x-applies" = LIVE))]
     pub idempotency_keys_max: u32,
-    /// Notifications to one user in a minute, all at once or one by one; one more ends as `not_sent` with `user_limit`. 0 means
-    /// no bound.
+    /// Most notifications to one user in a minute, in one or several requests; a further one ends as
+    /// `not_sent` with `user_limit`. 0 means no limit.
     #[schemars(range(max = 60_000), extend("x-applies" = LIVE))]
     pub pushes_per_user_per_min_max: u32,
-    /// Pushes to one device in a minute, likewise; one more ends as `not_sent` with `device_limit`. 0 means no bound.
+    /// Most pushes to one device in a minute; a further one ends as `not_sent` with `device_limit`. 0 means
+    /// no limit.
     #[schemars(range(max = 60_000), extend("x-applies" = LIVE))]
     pub pushes_per_device_per_min_max: u32,
-    /// How fast all broadcasts of one worker together may leave.
+    /// The rate of all broadcasts from one worker together.
     pub broadcast_pacing: Pacing,
-    /// Messages that fit the ring from one worker to another; a power of two. A ring has memory for
-    /// the most that waited in it of late, not for the bound.
+    /// Messages that fit the ring buffer from one worker to another; a power of two. A ring uses memory for
+    /// the messages that recently waited in it, not for the limit.
     #[schemars(range(min = 16, max = 1_048_576), extend("x-applies" = LIVE))]
     pub bus_slots: u32,
-    /// Bytes a worker holds back for another whose ring is full; beyond it messages are refused, and
-    /// a client that misses one is notified.
+    /// Most bytes that a worker queues for another worker whose ring is full; beyond it messages are refused,
+    /// and a client that misses one is notified.
     #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
     pub bus_backlog_bytes_max: usize,
-    /// Clients of broadcasts written in one turn of a worker's loop, after everything else. A channel with
-    /// more subscribers on a worker is broadcast by and by, so that other messages need not wait for it. 0:
-    /// every message leaves in one turn.
+    /// Clients of broadcasts written to in one turn of a worker's loop, after everything else. A channel with
+    /// more subscribers on a worker is broadcast over several turns, so that other messages need not wait. 0:
+    /// every message is written in one turn.
     #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
     pub broadcast_quantum: u32,
-    /// How long a worker waits for another worker's answer.
+    /// How long a worker waits for the response of another worker.
     #[schemars(range(min = 10, max = 600_000), extend("x-applies" = LIVE))]
     pub bus_request_timeout_ms: u64,
 }

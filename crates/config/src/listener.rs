@@ -15,10 +15,10 @@ pub struct Listener {
     /// Connections the kernel queues for each worker until it accepts them.
     #[schemars(range(min = 1, max = 1_048_576), extend("x-applies" = LIVE))]
     pub backlog: u32,
-    /// What is served there.
+    /// What is served at this address.
     #[schemars(extend("x-applies" = LIVE))]
     pub serves: Serves,
-    /// How connections reach it.
+    /// The proxies and TLS of this address.
     pub ingress: Ingress,
 }
 
@@ -41,8 +41,8 @@ pub enum Serves {
     /// Clients and the server API.
     #[default]
     All,
-    /// Clients, and nothing below `/api`.
+    /// Clients, but nothing below `/api`.
     Clients,
-    /// The server API alone.
+    /// Only the server API.
     Api,
 }

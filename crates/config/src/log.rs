@@ -3,45 +3,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::LIVE;
 
-/// What is logged, and in which form. Logs go to standard error.
+/// What is logged, and in which format. Logs are written to standard error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// The least severe level that is logged. The environment variable `DUNLIN_LOG` goes before it
-    /// and may name modules too (`info,dunlin_net=debug`).
+    /// The lowest level that is logged. The environment variable `DUNLIN_LOG` overrides it and may also name
+    /// modules (`info,dunlin_net=debug`).
     #[schemars(extend("x-applies" = LIVE))]
     pub level: LogLevel,
-    /// The form of a line.
+    /// The format of a line.
     #[schemars(extend("x-applies" = LIVE))]
     pub format: LogFormat,
 }
 
-/// How severe a line is.
+/// The severity of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum LogLevel {
-    /// Something was lost or refused to work.
+    /// Something was lost or failed.
     Error,
-    /// Something an operator should look at.
+    /// Something that an operator should check.
     Warn,
     /// Starts, stops and changes.
     #[default]
     Info,
-    /// What happens to single connections.
+    /// Events of single connections.
     Debug,
-    /// What happens to single messages.
+    /// Events of single messages.
     Trace,
 }
 
-/// The form of a line.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum LogFormat {
-    /// For a person.
+    /// Human-readable text.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }

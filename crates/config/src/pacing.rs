@@ -3,24 +3,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::LIVE;
 
-/// How fast broadcasts may leave: a token bucket for messages and one for bytes.
-///
-/// What a bucket has no token for waits in the outboxes; nothing is dropped by it.
+/// The rate of broadcasts: a token bucket for messages and one for bytes. Messages without a token wait in
+/// the outboxes; none is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pacing {
-    /// Messages that may leave a worker in a second, a message to two clients counted twice; 0 means
-    /// no bound.
+    /// Messages per second from a worker; a message to two clients counts twice. 0 means no limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub messages_per_s: u64,
-    /// Bytes that may leave a worker in a second; 0 means no bound.
+    /// Bytes per second from a worker; 0 means no limit.
     #[schemars(extend("x-applies" = LIVE))]
     pub bytes_per_s: u64,
-    /// How much may leave at once after a pause: what the rates allow in this time.
+    /// The burst after a pause: as much as the rates permit in this time.
     #[schemars(range(min = 1, max = 60_000), extend("x-applies" = LIVE))]
     pub burst_ms: u32,
-    /// Clients of one broadcast written to in a turn of a worker's loop; 0 means as many as
-    /// `limits.broadcast_quantum` allows.
+    /// Clients of one broadcast written to in one turn of a worker's loop; 0 means as many as
+    /// `limits.broadcast_quantum` permits.
     #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
     pub sessions_per_turn: u32,
 }

@@ -19,24 +19,24 @@ pub struct PushConfig {
     /// Projects at Firebase Cloud Messaging.
     #[schemars(extend("x-applies" = LIVE))]
     pub fcm: Map<FcmConfig>,
-    /// Identities towards the browsers' push services (RFC 8292).
+    /// VAPID keys for the browsers' push services (RFC 8292).
     #[schemars(extend("x-applies" = LIVE))]
     pub vapid: Map<VapidConfig>,
 }
 
-/// How connections to a push service are made, where the plain way does not do: a simulator, a proxy, a
-/// firewall that opens TLS connections.
+/// Overrides how connections to a push service are made: for a simulator, a proxy, or a firewall that
+/// intercepts TLS.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Route {
-    /// Connect here instead of looking the service's name up, as in "127.0.0.1:2197": `dunlin apns simulate`, or
-    /// a relay. The certificate there has to bear the service's name all the same.
+    /// Connects to this address instead of the service's, for example "127.0.0.1:2197" of `dunlin apns
+    /// simulate`, or a relay. Its certificate must have the name of the service.
     #[schemars(extend("x-applies" = LIVE))]
     pub address: Option<Arc<str>>,
-    /// Root certificates to trust beside those of the system: the text of a PEM file.
+    /// Root certificates to trust in addition to those of the system: the text of a PEM file.
     #[schemars(extend("x-applies" = LIVE))]
     pub ca: Option<Arc<str>>,
-    /// The proxy between: "http://user:password@host:port" (CONNECT) or "socks5://host:port".
+    /// The proxy: "http://user:password@host:port" (CONNECT) or "socks5://host:port".
     #[schemars(extend("x-applies" = LIVE))]
     pub proxy: Option<Secret>,
 }
@@ -63,19 +63,19 @@ pub struct ApnsConfig {
     /// The app's bundle id.
     #[schemars(extend("x-applies" = LIVE))]
     pub topic: Arc<str>,
-    /// Which of Apple's services the app's device tokens are of.
+    /// The environment of Apple's push service that the app's device tokens belong to.
     #[schemars(extend("x-applies" = LIVE))]
     pub environment: ApnsEnvironment,
-    /// Apple listens on 443 and, for firewalls, on 2197.
+    /// The port: 443, or 2197 if a firewall blocks 443.
     #[schemars(range(min = 1), extend("x-applies" = LIVE))]
     pub port: u16,
-    /// Connections at most; fewer are opened where fewer carry the load.
+    /// Most connections; fewer are opened if they suffice for the load.
     #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
     pub connections_max: u32,
-    /// Bytes of pushes that wait or are under way; who sends more waits.
+    /// Most bytes of queued pushes and pushes in flight; beyond it further pushes wait.
     #[schemars(range(min = 65_536, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub queue_bytes_max: u64,
-    /// How connections are made.
+    /// Overrides how connections are made.
     pub route: Route,
 }
 
@@ -97,7 +97,7 @@ impl Default for ApnsConfig {
     }
 }
 
-/// Which of Apple's services.
+/// An environment of Apple's push service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -113,19 +113,19 @@ pub enum ApnsEnvironment {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FcmConfig {
-    /// The service account: the text of the JSON file that the console gives.
+    /// The service account: the text of the JSON file from the console.
     #[schemars(extend("x-applies" = LIVE))]
     pub service_account: Option<Secret>,
-    /// Where to connect for access tokens, instead of to the account's `token_uri`.
+    /// The address to fetch access tokens from, instead of the account's `token_uri`.
     #[schemars(extend("x-applies" = LIVE))]
     pub token_address: Option<Arc<str>>,
-    /// Connections at most; fewer are opened where fewer carry the load.
+    /// Most connections; fewer are opened if they suffice for the load.
     #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
     pub connections_max: u32,
-    /// Bytes of pushes that wait or are under way; who sends more waits.
+    /// Most bytes of queued pushes and pushes in flight; beyond it further pushes wait.
     #[schemars(range(min = 65_536, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub queue_bytes_max: u64,
-    /// How connections are made.
+    /// Overrides how connections are made.
     pub route: Route,
 }
 
@@ -141,27 +141,27 @@ impl Default for FcmConfig {
     }
 }
 
-/// An identity towards the browsers' push services.
+/// A VAPID key for the browsers' push services.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VapidConfig {
     /// The private key: 32 bytes in URL-safe Base64, or PEM.
     #[schemars(extend("x-applies" = LIVE))]
     pub private_key: Option<Secret>,
-    /// Whom a push service may write to: `mailto:ops@example.com`, or an `https:` address.
+    /// The contact for push services: `mailto:ops@example.com`, or an `https:` URL.
     #[schemars(extend("x-applies" = LIVE))]
     pub subject: Arc<str>,
-    /// Push services that subscriptions may name, by host; ".example.com" stands for all below it. Subscriptions
-    /// come from browsers, so from anybody. Empty: those of the browsers in use.
+    /// Hosts of push services that subscriptions may use; ".example.com" includes all hosts below it.
+    /// Subscriptions come from browsers and cannot be trusted. Empty: the services of common browsers.
     #[schemars(extend("x-applies" = LIVE))]
     pub hosts: Arc<[String]>,
-    /// Connections to each push service at most; fewer are opened where fewer carry the load.
+    /// Most connections to each push service; fewer are opened if they suffice for the load.
     #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
     pub connections_max: u32,
-    /// Bytes of pushes to each push service that wait or are under way; who sends more waits.
+    /// Most bytes of queued pushes and pushes in flight to each push service; beyond it further pushes wait.
     #[schemars(range(min = 65_536, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub queue_bytes_max: u64,
-    /// How connections are made.
+    /// Overrides how connections are made.
     pub route: Route,
 }
 

@@ -9,19 +9,18 @@ use crate::error::ConfigErrors;
 use crate::path::Path;
 use crate::{Config, LIVE, Map, NEW_CONNECTIONS, Secret};
 
-/// The Pusher protocol: `pusher-js` and Laravel Echo connect to `/app/KEY`, and Pusher's server libraries call
-/// `/apps/ID/...`, on the addresses of the clients.
+/// The Pusher protocol: `pusher-js` and Laravel Echo connect to `/app/KEY`, and Pusher's server libraries
+/// call `/apps/ID/...`, on the client addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PusherConfig {
-    /// After so long without anything received a client asks whether the server is still there, and the server pings a
-    /// client.
+    /// Time without input after which a client pings the server, and the server pings a client.
     #[schemars(range(min = 1_000, max = 3_600_000), extend("x-applies" = NEW_CONNECTIONS))]
     pub activity_timeout_ms: u64,
     /// How long a client may take to answer a ping. Below `activity_timeout_ms`.
     #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = NEW_CONNECTIONS))]
     pub pong_timeout_ms: u64,
-    /// Apps, each under a name of your choice. Clients of one that is taken away are disconnected.
+    /// Apps, each under a name of your choice. Removing an app disconnects its clients.
     #[schemars(extend("x-applies" = LIVE))]
     pub apps: Map<PusherApp>,
 }
@@ -39,45 +38,46 @@ pub struct PusherApp {
     /// The app's id, in the paths of the HTTP API: letters, digits, `-` and `_`.
     #[schemars(extend("x-applies" = LIVE))]
     pub id: Arc<str>,
-    /// The app's key, which clients show: letters, digits, `-` and `_`. It is not secret.
+    /// The app's key, which clients send: letters, digits, `-` and `_`. It is not secret.
     #[schemars(extend("x-applies" = LIVE))]
     pub key: Arc<str>,
-    /// What the backend signs with: subscriptions, sign-ins and calls of the HTTP API. At least 16 bytes.
+    /// The secret that the backend signs with: subscriptions, sign-ins and calls of the HTTP API. At least 16
+    /// bytes.
     #[schemars(extend("x-applies" = LIVE))]
     pub secret: Option<Secret>,
-    /// The namespace, of `channel.namespaces`, that the app's channels are in: `news` is the channel `NAMESPACE:news` for
-    /// clients of the other protocols. Its `allow_...` keys and proxies are for those; whose channel begins with `private-`,
-    /// `presence-` or `#` is open to them by a token alone.
+    /// The namespace of the app's channels, from `channel.namespaces`: `news` is the channel `NAMESPACE:news`
+    /// for clients of the other protocols. Its `allow_...` keys and proxies apply to those clients; they need
+    /// a token for channels that begin with `private-`, `presence-` or `#`.
     #[schemars(extend("x-applies" = LIVE))]
     pub namespace: Arc<str>,
-    /// The tenant, of `tenants`, whose app it is: `namespace` is then one of the tenant's, and its channels and users are the tenant's,
-    /// apart from those of all other apps. Apps without one that name the same namespace share its channels, private ones among
-    /// them.
+    /// The tenant of the app, from `tenants`: `namespace` is then one of the tenant's, and channels and users
+    /// are those of the tenant, separate from all other apps. Apps without a tenant that use the same
+    /// namespace share its channels, including private ones.
     #[schemars(extend("x-applies" = LIVE))]
     pub tenant: Option<Arc<str>>,
-    /// Origins of the pages that may connect, as of `client.allowed_origins`. Nothing that a page may do rests on its
-    /// visitor's cookies, so by default any may.
+    /// Origins of web pages that may connect, as in `client.allowed_origins`. By default all, because no
+    /// permission depends on a cookie.
     #[schemars(extend("x-applies" = LIVE))]
     pub allowed_origins: Arc<[String]>,
-    /// Lets clients send events to each other in private and presence channels.
+    /// Permits client events in private and presence channels.
     #[schemars(extend("x-applies" = LIVE))]
     pub client_events: bool,
-    /// Events that a client may send in a second; those beyond are refused.
+    /// Events per second that a client may send; further ones are refused.
     #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
     pub client_events_per_s: u32,
-    /// Bytes of the data of an event.
+    /// Most bytes of the data of an event.
     #[schemars(range(min = 1, max = 16_777_216), extend("x-applies" = LIVE))]
     pub event_bytes_max: usize,
-    /// Channels of one event that a backend publishes.
+    /// Most channels of one event that a backend publishes.
     #[schemars(range(min = 1, max = 10_000), extend("x-applies" = LIVE))]
     pub channels_per_event_max: usize,
-    /// Events of one batch.
+    /// Most events of one batch.
     #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
     pub batch_events_max: usize,
-    /// Users that may be in a presence channel at once.
+    /// Most users in a presence channel.
     #[schemars(range(min = 1, max = 100_000), extend("x-applies" = LIVE))]
     pub presence_members_max: u32,
-    /// Bytes of what a member of a presence channel says of itself.
+    /// Most bytes of the data of a member of a presence channel.
     #[schemars(range(min = 64, max = 65_536), extend("x-applies" = LIVE))]
     pub member_bytes_max: usize,
     /// How long a cache channel keeps its last event.
@@ -106,8 +106,8 @@ impl Default for PusherApp {
     }
 }
 
-/// Every app of the Pusher protocol has a namespace, of its tenant if it is a tenant's, and id and key of its own; every hook for an
-/// app is of the app's tenant.
+/// Checks that every app has a namespace (of its tenant, if it has one) and a unique id and key, and that
+/// every hook for an app has the app's tenant.
 pub(crate) fn references(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
     let (apps, before) = (&config.pusher.apps, &valid.pusher.apps);
     let same_apps = apps.is_same(before);
@@ -173,7 +173,7 @@ fn hooks(config: &Config, before: &Map<crate::Hook>, errors: &mut ConfigErrors) 
     }
 }
 
-/// Apps that share channels: the first of those before it that has its namespace, by its name.
+/// Apps that share channels: for each app, the first earlier one with the same namespace.
 pub(crate) fn shared(apps: &Map<PusherApp>) -> Vec<(&str, &str)> {
     let mut seen = HashMap::new();
     let mut shared = Vec::new();

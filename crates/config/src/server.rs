@@ -9,54 +9,53 @@ use crate::{Ingress, LIVE, NEW_CONNECTIONS, RESTART, Serves};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Server {
-    /// Where clients connect and a backend publishes: WebSocket, SSE, HTTP stream, long-poll and the
-    /// server API share this address. An address other than loopback is refused unless `api.keys`
-    /// and `client.token.hmac_secret` are set. Open connections stay.
+    /// The address for clients and backends: WebSocket, SSE, HTTP stream, long-poll and the server API. An
+    /// address other than loopback requires `api.keys` and `client.token.hmac_secret`. A change does not
+    /// close open connections.
     #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
     pub client_addr: SocketAddr,
-    /// What is served at `client_addr`; the rest is served by `listeners`, or by nothing.
+    /// What is served at `client_addr`. Everything else is served by `listeners` only.
     #[schemars(extend("x-applies" = LIVE))]
     pub client_serves: Serves,
-    /// How connections reach `client_addr`.
+    /// The proxies and TLS of `client_addr`.
     pub client_ingress: Ingress,
-    /// Where an operator looks: health, metrics, information. An address other than loopback is
-    /// refused unless `admin.token` is set. Open connections stay.
+    /// The address of the admin port: health, metrics, configuration. An address other than loopback requires
+    /// `admin.token`. A change does not close open connections.
     #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
     pub admin_addr: SocketAddr,
-    /// Listens on `admin_addr`. Off: only the Unix socket in the state directory lets an operator in, whom the permissions of
-    /// files know. Open connections stay.
+    /// Listens on `admin_addr`. If off, operators can use only the Unix socket in the state directory, which
+    /// file permissions protect. A change does not close open connections.
     #[schemars(extend("x-applies" = LIVE))]
     pub admin_tcp: bool,
-    /// How connections reach `admin_addr`.
+    /// The proxies and TLS of `admin_addr`.
     pub admin_ingress: Ingress,
-    /// Threads that serve connections, each with its own event loop and listener; 0 means one per
-    /// core.
+    /// Threads that serve connections, each with its own event loop and listener; 0 means one per core.
     #[schemars(range(max = 124), extend("x-applies" = RESTART))]
     pub workers: u8,
-    /// Gives each worker its own descriptor table, so that `RLIMIT_NOFILE` bounds the connections
-    /// of a worker and not of the process, and workers do not contend for one table.
+    /// Gives each worker its own descriptor table. `RLIMIT_NOFILE` then limits the connections of a worker
+    /// instead of the process, and workers do not contend for one table.
     #[schemars(extend("x-applies" = RESTART))]
     pub own_descriptor_tables: bool,
-    /// Pins worker i to core i. For machines that run nothing else.
+    /// Pins worker i to core i. For machines that run no other load.
     #[schemars(extend("x-applies" = LIVE))]
     pub pin_workers: bool,
-    /// This node's number, part of every session id. With `cluster.engine`, 0 means that the node leases a number
-    /// that no other has; any other number is the one it asks for. Sessions that are open when it changes keep
-    /// their ids and are found by them, so without a cluster give the former number to no other node before they
-    /// have ended.
+    /// The number of this node, part of every session id. With `cluster.engine`, 0 leases a free number, and
+    /// any other value requests that number. Sessions that are open during a change keep their ids. Without a
+    /// cluster, do not assign the old number to another node until these sessions have ended.
     #[schemars(range(max = 4095), extend("x-applies" = NEW_CONNECTIONS))]
     pub node: u16,
-    /// This node's name in `/info` and in logs, another for each node of a cluster; empty means host name and client port,
-    /// with the address where `client_addr` has one of its own: `web-1:8000`, `web-1@10.0.0.7:8000`.
+    /// The name of this node in `/info` and in logs; unique in a cluster. Empty: host name and client port,
+    /// with the address if `client_addr` has a specific one: `web-1:8000`, `web-1@10.0.0.7:8000`.
     #[schemars(extend("x-applies" = LIVE))]
     pub name: String,
-    /// Connections the kernel queues for each listener until the worker accepts them; the kernel
-    /// caps it at `net.core.somaxconn`.
+    /// Connections that the kernel queues for each listener until the worker accepts them; limited by
+    /// `net.core.somaxconn`.
     #[schemars(range(min = 1, max = 1_048_576), extend("x-applies" = LIVE))]
     pub backlog: u32,
-    /// How late a worker may look at what connected clients send, in milliseconds, so that it wakes once for many of them;
-    /// 0: at once. What is published to them leaves at once in any case. For a node with very many clients that only listen:
-    /// their pongs cost less then. A change from 0 holds for clients that connect after it, any other for all.
+    /// How long a worker may delay reading input of connected clients, in milliseconds, to process many of
+    /// them in one wake-up; 0: no delay. Publications to clients are not delayed. For nodes with very many
+    /// clients that only receive: it reduces the cost of their pongs. A change from 0 applies to new clients,
+    /// any other to all.
     #[schemars(range(max = 100), extend("x-applies" = LIVE))]
     pub coalesce_ms: u32,
 }

@@ -177,7 +177,7 @@ impl Snapshot {
         use crate::edit::{Edit, EditError};
         let edit = after.map_or(Edit::Remove, Edit::Add);
         config.edit(pointer.steps(), edit).map_err(|error| match error {
-            EditError::NotFound => "there is no such place".to_owned(),
+            EditError::NotFound => "there is no such setting".to_owned(),
             EditError::Invalid(message) => message,
         })
     }

@@ -3,46 +3,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ChannelOptions, LIVE, Map, Secret, SharedBudget, TokenRules};
 
-/// A customer that shares this server with others, and nothing else: its users, channels, keys and histories are apart from
-/// those of every other tenant and from those outside of tenants, also where their names are the same.
+/// A customer that shares this server with others. Its users, channels, keys and histories are separate from
+/// those of other tenants and of no tenant, even if names are equal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tenant {
-    /// Keys that the tenant's backend may send as `X-API-Key`, each under a name of your choice. A call with one of them
-    /// sees and does what is the tenant's alone. At least 16 bytes each, and different from every other API key.
+    /// API keys of the tenant's backend, sent as `X-API-Key`, each under a name of your choice. A call with
+    /// one of them accesses only the tenant's data. At least 16 bytes each, and different from every other
+    /// API key.
     #[schemars(extend("x-applies" = LIVE))]
     pub api_keys: Map<Secret>,
-    /// Keys that the tenant's tokens are signed with, each under its id: the token's header names it (`kid`), and so says
-    /// whose token it is. A secret, or a public key in PEM. An id belongs to one tenant and must not be in `client.token.keys`.
-    /// Taking a key away closes the connections, and ends the subscriptions, that came in with it.
+    /// Keys of the tenant's tokens, by id. The id in the token's header (`kid`) determines the tenant. A
+    /// secret, or a public key in PEM. An id belongs to one tenant and must not be in `client.token.keys`.
+    /// Removing a key closes the connections and ends the subscriptions that were authorized with it.
     #[schemars(extend("x-applies" = LIVE))]
     pub token_keys: Map<Secret>,
     /// Options of the tenant's channels whose name has no namespace.
     pub without_namespace: ChannelOptions,
-    /// Options of the tenant's channels by namespace, as those of `channel.namespaces`. Engine, proxies, pacing, budget and
-    /// bounds are not set here: a tenant's channels are in the memory of this node, and the bounds are the tenant's.
+    /// Options of the tenant's channels by namespace, as in `channel.namespaces`. Engine, proxies, pacing,
+    /// budget and limits cannot be set here: a tenant's channels are in the memory of this node, and the
+    /// limits are those of the tenant.
     #[schemars(extend("x-applies" = LIVE))]
     pub namespaces: Map<ChannelOptions>,
-    /// Connections at once; one more is refused. 0: as many as `limits.connections_max` allows.
+    /// Most connections; a further one is refused. 0: limited by `limits.connections_max` only.
     #[schemars(range(max = 1_000_000_000), extend("x-applies" = LIVE))]
     pub connections_max: u32,
-    /// Channels that have subscribers or history, about as many on each worker; 0: as many as `limits.channels_max` allows.
-    /// Beyond it those that hold nothing and have no subscribers give way to new ones.
+    /// Most channels with subscribers or history, divided evenly between workers; 0: limited by
+    /// `limits.channels_max` only. Beyond it, channels without history and subscribers are removed to make
+    /// room.
     #[schemars(range(max = 1_000_000_000), extend("x-applies" = LIVE))]
     pub channels_max: u32,
-    /// Bytes of history, about as many on each worker; 0: as many as `limits.history_bytes_max` allows. Beyond it the
-    /// tenant's oldest messages leave early.
+    /// Most bytes of history, divided evenly between workers; 0: limited by `limits.history_bytes_max` only.
+    /// Beyond it the tenant's oldest messages are removed early.
     #[schemars(extend("x-applies" = LIVE))]
     pub history_bytes_max: u64,
-    /// What all clients and API keys of the tenant may ask for together.
+    /// The rates of all clients and API keys of the tenant together.
     pub budget: SharedBudget,
 }
 
-/// The longest name of a tenant.
+/// The longest name of a tenant in bytes.
 pub const TENANT_BYTES_MAX: usize = 64;
 
 impl Tenant {
-    /// How its tokens are verified: by its keys, and by nothing else that they say.
+    /// How its tokens are verified: with its keys only.
     pub fn token_rules(&self) -> TokenRules<'_> {
         TokenRules {
             hmac_secret: None,
@@ -63,7 +66,7 @@ impl Tenant {
         }
     }
 
-    /// Whether this can be a tenant's name: letters, digits, `-` and `_`, 1 to [`TENANT_BYTES_MAX`] of them.
+    /// Whether `name` is valid for a tenant: 1 to [`TENANT_BYTES_MAX`] letters, digits, `-` and `_`.
     pub fn is_name(name: &str) -> bool {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         (1..=TENANT_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal)

@@ -9,34 +9,34 @@ use crate::{LIVE, Map, Pattern, Secret};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Webhooks {
-    /// Groups of servers that requests are spread over.
+    /// Groups of servers that requests are distributed over.
     #[schemars(extend("x-applies" = LIVE))]
     pub upstreams: Map<Upstream>,
-    /// Which events go to which upstream.
+    /// Hooks: the events that each upstream receives.
     #[schemars(extend("x-applies" = LIVE))]
     pub hooks: Map<Hook>,
 }
 
-/// A group of servers that requests are spread over.
+/// A group of servers that requests are distributed over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Upstream {
-    /// Speaks TLS to its members, whose certificates are verified and bear the host of their address.
+    /// Uses TLS to the members. Their certificates are verified and must have the host of their address.
     #[schemars(extend("x-applies" = LIVE))]
     pub tls: bool,
-    /// Certificates in PEM, trusted in place of the system's: those of a private authority.
+    /// Certificate authorities in PEM to trust instead of the system's.
     #[schemars(extend("x-applies" = LIVE))]
     pub ca: Option<Arc<str>>,
-    /// How long a connection to a member may take to open.
+    /// Time limit for opening a connection to a member.
     #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
     pub connect_timeout_ms: u64,
-    /// How long a member may take to answer.
+    /// Time limit for the response of a member.
     #[schemars(range(min = 10, max = 600_000), extend("x-applies" = LIVE))]
     pub timeout_ms: u64,
     /// Connections kept open to each member.
     #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
     pub connections_per_member_max: u32,
-    /// Asks the members whether they are well, and gives no requests to those that are not.
+    /// Checks the health of members; unhealthy ones get no requests.
     pub health_check: HealthCheck,
     /// Its servers, each under an id of your choice.
     #[schemars(extend("x-applies" = LIVE))]
@@ -57,26 +57,26 @@ impl Default for Upstream {
     }
 }
 
-/// How the members of an upstream are checked.
+/// Health checks of the members of an upstream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HealthCheck {
     /// Path and query of a `GET` to each member, as in `/health`. Not set: members are not checked.
     #[schemars(extend("x-applies" = LIVE))]
     pub path: Option<Arc<str>>,
-    /// From the end of a check to the next.
+    /// Time from the end of a check to the start of the next.
     #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = LIVE))]
     pub interval_ms: u64,
-    /// How long a member may take to answer a check, connecting included.
+    /// Time limit of a check, including connecting.
     #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
     pub timeout_ms: u64,
-    /// The status of a member that is well. Not set: any from 200 to 399.
+    /// The status of a healthy member. Not set: any from 200 to 399.
     #[schemars(range(min = 200, max = 599), extend("x-applies" = LIVE))]
     pub status: Option<u16>,
-    /// Checks in a row that a member must fail to get no more requests.
+    /// Failed checks in a row after which a member gets no more requests.
     #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
     pub fall: u32,
-    /// Checks in a row that it must then pass to get requests again.
+    /// Successful checks in a row after which it gets requests again.
     #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
     pub rise: u32,
 }
@@ -100,7 +100,7 @@ impl HealthCheck {
         self.path.is_some()
     }
 
-    /// Whether a member that answers with this status is well.
+    /// Whether a member that responds with this status is healthy.
     pub fn passes(&self, status: u16) -> bool {
         self.status.map_or((200..400).contains(&status), |of| of == status)
     }
@@ -110,13 +110,13 @@ impl HealthCheck {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Member {
-    /// Where it listens: `10.0.0.7:8080`, `push-backend:80`, `[2001:db8::7]:80`.
+    /// The address of the server: `10.0.0.7:8080`, `push-backend:80`, `[2001:db8::7]:80`.
     #[schemars(extend("x-applies" = LIVE))]
     pub address: Arc<str>,
-    /// Its share of the requests in proportion to the others'.
+    /// Its share of the requests relative to other members.
     #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
     pub weight: u32,
-    /// Is given no requests until it is set back to false.
+    /// Sends it no requests until this is set to false.
     #[schemars(extend("x-applies" = LIVE))]
     pub down: bool,
 }
@@ -127,11 +127,11 @@ impl Default for Member {
     }
 }
 
-/// Events that go to an upstream.
+/// Events that an upstream receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hook {
-    /// The upstream's id, of `webhooks.upstreams`.
+    /// The id of the upstream; a name of `webhooks.upstreams`.
     #[schemars(extend("x-applies" = LIVE))]
     pub upstream: Arc<str>,
     /// Path and query of the request.
@@ -140,33 +140,35 @@ pub struct Hook {
     /// The events.
     #[schemars(extend("x-applies" = LIVE))]
     pub events: Arc<[HookEventKind]>,
-    /// Of which channels, by their whole name as in `chat:*`; not set: of all. `connect` and `disconnect` belong to
-    /// no channel and are sent whatever it says.
+    /// A pattern of full channel names, for example `chat:*`; not set: all channels. `connect` and
+    /// `disconnect` have no channel and are always sent.
     #[schemars(extend("x-applies" = LIVE))]
     pub channels: Option<Pattern>,
-    /// Events of this tenant, a name of `tenants`, and no others; the channels' names are the tenant's. Not set: events
-    /// outside of tenants.
+    /// Sends only events of this tenant, a name of `tenants`; channel names are the tenant's. Not set: events
+    /// of no tenant.
     #[schemars(extend("x-applies" = LIVE))]
     pub tenant: Option<Arc<str>>,
-    /// Posts as Pusher does, of the channels of this app, a name of `pusher.apps`: their names without the namespace, `time_ms` and
-    /// `events` in one object, signed with the app's secret in `X-Pusher-Signature`.
+    /// Posts events of this app, a name of `pusher.apps`, in Pusher's format: channel names without the
+    /// namespace, `time_ms` and `events` in one object, signed with the app's secret in `X-Pusher-Signature`.
     #[schemars(extend("x-applies" = LIVE))]
     pub pusher_app: Option<Arc<str>>,
-    /// Signs each request (HMAC-SHA256 of the body), so that your backend knows who asks; at least
-    /// 16 bytes.
+    /// The secret that signs each request (HMAC-SHA256 of the body), so that your backend can authenticate
+    /// it; at least 16 bytes.
     #[schemars(extend("x-applies" = LIVE))]
     pub secret: Option<Secret>,
-    /// Events of one request. Those that happen while others are on their way leave together.
+    /// Most events of one request. Events that occur while a request is in flight are sent together.
     #[schemars(range(min = 1, max = 10_000), extend("x-applies" = LIVE))]
     pub batch_events_max: u32,
-    /// Bytes of one request's body; a larger event has a request to itself.
+    /// Most bytes of the body of a request; a larger event is sent alone.
     #[schemars(range(min = 1_024, max = 16_777_216), extend("x-applies" = LIVE))]
     pub batch_bytes_max: usize,
-    /// Bytes of events that may wait. Beyond it events are dropped, counted, and your backend is notified how many.
+    /// Most bytes of queued events. Beyond it events are dropped and counted, and your backend is notified of
+    /// their number.
     #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
     pub queue_bytes_max: usize,
-    /// Times a request is sent that is answered with 408, 425, 429 or 5xx, or has no valid answer, until its events are
-    /// dropped. While no member can be reached, events wait and nothing counts.
+    /// Attempts to send a request that is answered with 408, 425, 429 or 5xx, or gets no valid response;
+    /// after that its events are dropped. While no member can be reached, events wait and no attempt is
+    /// counted.
     #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
     pub attempts_max: u32,
 }
@@ -189,32 +191,32 @@ impl Default for Hook {
     }
 }
 
-/// Something that happened to a client or a channel.
+/// An event of a client or a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum HookEventKind {
     /// A client connected.
     Connect,
-    /// A client is gone.
+    /// A client disconnected.
     Disconnect,
     /// A client subscribed to a channel.
     Subscribe,
-    /// A client left a channel.
+    /// A client unsubscribed from a channel.
     Unsubscribe,
     /// A message was published.
     Publish,
     /// A channel has its first subscriber.
     ChannelOccupied,
-    /// A channel has no subscriber any more.
+    /// A channel has no subscribers any more.
     ChannelVacated,
-    /// A user is in a presence channel of the Pusher protocol.
+    /// A user joined a presence channel of the Pusher protocol.
     MemberAdded,
-    /// A user has left a presence channel of the Pusher protocol with his last connection.
+    /// The last connection of a user left a presence channel of the Pusher protocol.
     MemberRemoved,
     /// A client of the Pusher protocol sent an event to others.
     ClientEvent,
-    /// A push ended whose outcome is in the feed of outcomes: a durable one, or one whose caller has gone. It belongs to no
-    /// channel.
+    /// A push has ended whose outcome is in the feed of outcomes: a durable push, or one whose caller has
+    /// disconnected. It has no channel.
     PushOutcome,
 }

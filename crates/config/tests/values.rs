@@ -159,6 +159,40 @@ fn replicas_have_less_time_than_their_server() {
     assert!(beyond.iter().any(|error| error.to_string().contains("16")), "{beyond:?}");
 }
 
+/// A replica is believed if it says of which generation its data are.
+#[test]
+fn replicas_are_read_from_where_they_can_be_believed() {
+    let mut config =
+        Config::from_toml("[engines.main]\nread_from = \"replica_preferred\"\n").unwrap();
+    assert_eq!(config.validate(), Ok(()));
+    let engine = config.engines.get("main").unwrap().clone();
+    assert!(engine.is_same_place(&dunlin_config::Engine::default()), "connections go on");
+    let beside_centrifugo = dunlin_config::Engine {
+        layout: dunlin_config::EngineLayout::Centrifugo,
+        prefix: "centrifugo".into(),
+        ..engine.clone()
+    };
+    config.engines.insert("main", beside_centrifugo);
+    assert_eq!(
+        reported(&config),
+        [
+            "engines.main.read_from: a replica in Centrifugo's layout does not say which data it has; \
+             remove it until the fleet has moved"
+        ]
+    );
+    let nats = dunlin_config::Engine {
+        kind: dunlin_config::EngineKind::Nats,
+        addresses: ["10.0.0.7:4222".to_owned()].into(),
+        ..engine
+    };
+    config.engines.insert("main", nats);
+    assert_eq!(
+        reported(&config),
+        ["engines.main.read_from: it is for Redis alone; remove it: each server of NATS answers \
+             reads of what it has"]
+    );
+}
+
 /// What NATS cannot do is refused with its fix, and so is what only NATS can.
 #[test]
 fn an_engine_on_nats_keeps_what_its_stream_keeps() {

@@ -138,9 +138,9 @@ fn reads(fleet: &mut Fleet, server: &servers::RedisServer) {
     fleet.nodes.0[0].events.clear();
     let before = server.cpu_us();
     for number in 0..10_000 {
-        let channel = format!("channel:{number}").into();
+        let channel = format!("channel:{number}");
         let filter = HistoryFilter { limit: Some(10), reverse: true, ..HistoryFilter::default() };
-        fleet.ask(0, |token| EngineRequest::History { token, channel, retention: KEPT, filter });
+        fleet.begin_history(0, &channel, filter, false);
     }
     fleet.until("history", |nodes| nodes[0].events.len() == 10_000);
     println!(

@@ -1,20 +1,21 @@
 #![doc = include_str!("../README.md")]
 //!
-//! A hub is the node's agent of a channel that has an engine. It asks by [`EngineRequest`] and learns by [`EngineEvent`].
-//! An engine is a machine between the two and its servers: each is a type with these methods.
+//! An engine stores the channels of a namespace in external servers. The hub sends it [`EngineRequest`]s and
+//! receives [`EngineEvent`]s. Each engine is a state machine with these methods:
 //!
-//! | method | what it does |
+//! | method | purpose |
 //! |---|---|
-//! | `handle_request(now, EngineRequest)` | takes a request of the hub |
-//! | `flush(now, &mut …)` | at the end of a turn, after any of the others: sends what they ask for, joined |
-//! | `poll_event()` | what to tell the hub; call until `None` |
-//! | `poll_timeout()`, `handle_timeout(now)` | time |
-//! | `stats()`, `shards()`, `is_ready()` | how it is |
+//! | `handle_request(now, EngineRequest)` | handles a request of the hub |
+//! | `flush(now, &mut …)` | sends the pending commands together; call at the end of a turn |
+//! | `poll_event()` | returns the next event for the hub; call until `None` |
+//! | `poll_timeout()`, `handle_timeout(now)` | the next timeout, and its handling |
+//! | `stats()`, `shards()`, `is_ready()` | counters and state |
 //!
-//! How it reaches its servers differs. [`redis::RedisEngine`] says commands to connections that others keep ([`Links`]);
-//! [`nats::NatsEngine`] speaks the protocol itself, and is lent a connection for bytes ([`nats::Pipe`]).
+//! The engines reach their servers in different ways. [`redis::RedisEngine`] sends commands through
+//! connections of the caller ([`Links`]). [`nats::NatsEngine`] implements the protocol itself and uses a byte
+//! stream of the caller ([`nats::Pipe`]).
 //!
-//! A channel without an engine lives in its hub's memory and meets none of this.
+//! A channel without an engine is stored in the memory of its hub and is not affected.
 #![forbid(unsafe_code)]
 
 mod frame;

@@ -27,6 +27,8 @@ pub enum ServerRole {
     Data,
     /// It knows who has them: a Redis Sentinel, which has its own users and no databases.
     Sentinel,
+    /// It follows one that has the channels, and is read from.
+    Replica,
 }
 
 /// What an engine does to its connections. Each keeps itself connected, carries commands in order, and subscribes again

@@ -1,19 +1,19 @@
-//! Parts of streams.
+//! Selects parts of streams.
 
 use dunlin_hub::engine::Lineage;
 use dunlin_hub::{Error, History, HistoryFilter, Publication, PublicationParts, StreamPosition};
 
 use crate::frame::{Frame, FrameError};
 
-/// The position of a stream, and how much of it is kept.
+/// The position of a stream, and its retention.
 pub(crate) struct StreamSlice<'a> {
     pub(crate) position: StreamPosition,
     pub(crate) inherits: &'a Lineage,
-    /// Publications that are kept.
+    /// The number of stored publications.
     pub(crate) size: u32,
 }
 
-/// The part of a stream that was asked for, from the messages in which it is.
+/// The requested part of a stream, from its messages.
 pub(crate) fn select<'a>(
     position: StreamPosition,
     inherits: &Lineage,
@@ -32,7 +32,7 @@ pub(crate) fn select<'a>(
     select_publications(&StreamSlice { position, inherits, size }, &mut decoded, filter)
 }
 
-/// As [`select`], from publications, oldest first.
+/// Like [`select`], from publications, oldest first.
 pub(crate) fn select_publications(
     part: &StreamSlice<'_>,
     decoded: &mut dyn Iterator<Item = Result<PublicationParts, FrameError>>,
@@ -62,7 +62,7 @@ pub(crate) fn select_publications(
     publications.truncate(filter.limit.map_or(usize::MAX, |limit| limit as usize));
     if let Some(mut room) = filter.bytes_max {
         let fits = publications.iter().take_while(|publication| {
-            // The first is given whatever it has: else a reader would never come past it.
+            // The first publication is always returned, or a reader could not advance.
             let had_room = room > 0;
             room = room.saturating_sub(publication.cost());
             had_room

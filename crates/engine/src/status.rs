@@ -1,4 +1,4 @@
-//! What is known of the connections of an engine.
+//! The state of an engine's connections.
 
 use dunlin_hub::engine::EngineEvent;
 use dunlin_hub::{Error, Published};
@@ -6,73 +6,82 @@ use dunlin_wire::resp::ServerError;
 
 use crate::links::{Server, ShardId};
 
-/// What is known of one connection.
+/// The state of one connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShardStatus {
-    /// Its number.
+    /// The number of the connection.
     pub shard: ShardId,
-    /// Where it leads.
+    /// The server.
     pub server: Server,
-    /// How it is.
+    /// The state.
     pub state: ShardState,
-    /// Since when, in the caller's monotonic milliseconds.
+    /// The time of the last change of state, in the caller's monotonic milliseconds.
     pub since_ms: u64,
-    /// What the server or the kernel said last against it; empty if nothing.
+    /// The last error of the server or the kernel; empty if there is none.
     pub detail: String,
-    /// The server's version; empty while it is not known.
+    /// The server's version; empty if unknown.
     pub version: String,
-    /// The server may evict keys: streams then begin anew, and nobody recovers. Its `maxmemory-policy`; empty if it does not.
+    /// The `maxmemory-policy` of a server that may evict keys, so that streams begin again and cannot be
+    /// recovered; empty if it does not evict.
     pub eviction: String,
-    /// Why it refused what was published last, while it takes requests otherwise: it is out of memory, for instance.
+    /// Why it refused the last publication although it accepts other requests, for example because it is out
+    /// of memory.
     pub refusing: Option<RefusalReason>,
-    /// Parts of the key space that are served by it, and how many of them take requests.
+    /// Why it answers reads that its replicas are to answer.
+    pub replica: Option<RefusalReason>,
+    /// The number of key space partitions on this server; `partitions_ready` of them accept requests.
     pub partitions: u16,
     /// See [`partitions`](Self::partitions).
     pub partitions_ready: u16,
-    /// Slots of a cluster that move from this server to another, key by key.
+    /// Slots of a cluster that are being migrated from this server.
     pub slots_moving: u16,
-    /// Their channels of which something waits because the keys have moved, or not all of them.
+    /// Channels with operations that wait because their keys have moved, or are moving.
     pub channels_put_off: u32,
 }
 
-/// Slots move from a server to another.
+/// Slots are being migrated to another server.
 const SLOT_MOVING: RefusalReason = RefusalReason {
     name: "slot_moving",
     fix: "channels whose keys have moved wait or are asked where they are; if nobody moves the slot, end it: redis-cli --cluster fix, or CLUSTER SETSLOT",
 };
 
-/// A server may evict the keys of streams.
+/// The server may evict the keys of streams.
 const MAY_EVICT: RefusalReason = RefusalReason {
     name: "may_evict",
     fix: "set `maxmemory-policy noeviction` of Redis: a server that evicts keys ends streams, and whoever recovers there has lost what they held",
 };
 
 impl ShardStatus {
-    /// What there is to say of the connection: its state, or what is wrong while it takes requests. The fix is empty where there is
-    /// nothing to do.
+    /// The state of the connection, or the problem of one that accepts requests. The fix is empty if nothing
+    /// has to be done.
     pub fn condition(&self) -> RefusalReason {
         match self.refusing {
             Some(refusal) => refusal,
             None if self.state == ShardState::Ready && self.slots_moving > 0 => SLOT_MOVING,
             None if self.state == ShardState::Ready && !self.eviction.is_empty() => MAY_EVICT,
+            None if self.state == ShardState::Ready
+                && let Some(reason) = self.replica =>
+            {
+                reason
+            }
             None => RefusalReason { name: self.state.name(), fix: self.state.fix() },
         }
     }
 }
 
-/// How a connection is.
+/// The state of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShardState {
-    /// It is being made, again and again.
+    /// It is being opened, repeatedly if necessary.
     Connecting,
-    /// It is there, and the server's generation is being asked for.
+    /// It is open, and the generation of the server's data has been requested.
     Greeting,
-    /// It takes requests.
+    /// It accepts requests.
     Ready,
-    /// The messages that it sends to itself did not come back; it is made anew.
+    /// The messages that it sends to itself did not return; it is opened again.
     Silent,
-    /// The server refuses.
+    /// The server refuses requests.
     Refused(RefusalReason),
 }
 
@@ -88,7 +97,7 @@ impl ShardState {
         }
     }
 
-    /// What to do about it; empty where there is nothing.
+    /// The fix; empty if nothing has to be done.
     pub fn fix(&self) -> &'static str {
         match self {
             ShardState::Connecting => "is the server running, and does this address reach it?",
@@ -101,12 +110,12 @@ impl ShardState {
     }
 }
 
-/// Why a server refuses.
+/// Why a server refuses requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusalReason {
     /// A name for metrics and health, in snake case.
     pub name: &'static str,
-    /// What to do about it.
+    /// The fix.
     pub fix: &'static str,
 }
 
@@ -116,37 +125,41 @@ impl From<ServerError> for RefusalReason {
     }
 }
 
-/// What an engine has done since it was made.
+/// Counters of an engine since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Publications acknowledged.
     pub published: u64,
-    /// Commands by which they were sent.
+    /// Commands used to send them.
     pub publish_commands: u64,
     /// Publications that were refused and not stored.
     pub refused: u64,
-    /// Publications of which nobody knows whether they were stored.
+    /// Publications that may or may not have been stored.
     pub uncertain: u64,
-    /// Commands sent once more, after a script was gone or a connection broke.
+    /// Commands that were repeated because a script was missing or a connection broke.
     pub retried: u64,
-    /// Operations put off because the keys of their channel were moving from one node of a cluster to another.
+    /// Operations delayed because the keys of their channel were being migrated between nodes of a cluster.
     pub put_off: u64,
-    /// Operations sent to the node of a cluster that imports a slot.
+    /// Operations sent to the importing node of a slot.
     pub asked: u64,
+    /// Pages of histories that replicas have answered.
+    pub replica_reads: u64,
+    /// Pages that replicas were asked for, and primaries have answered in their place.
+    pub replica_misses: u64,
     /// Messages received.
     pub messages: u64,
-    /// Messages that could not be read: of another version, or somebody else's.
+    /// Messages that could not be read: of another version, or of another program.
     pub unreadable: u64,
-    /// Connections given up because their messages to themselves did not come back.
+    /// Connections closed because their messages to themselves did not return.
     pub silences: u64,
-    /// Times that a server's data were found to be of another generation than before.
+    /// How often the data of a server were found to be of another generation.
     pub generations: u64,
-    /// Streams of which publications were lost with a server; their subscribers were notified.
+    /// Streams that lost publications with a server; their subscribers were notified.
     pub streams_cut: u64,
 }
 
 impl Stats {
-    /// Counts publications that have ended together, and says of each how. The position is that of the last.
+    /// Counts publications that have ended together, and reports each. `position` is that of the last one.
     pub(crate) fn finish_publish<'a>(
         &mut self,
         tokens: &'a [u64],

@@ -1,4 +1,4 @@
-//! The home side of a channel that lives in an engine.
+//! The home side of a channel that is stored in an engine.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,69 +16,69 @@ use crate::position::{Epoch, StreamPosition};
 use crate::publication::{Publication, PublicationParts};
 use crate::session_id::SessionId;
 
-/// This node's agent of a channel that lives in an engine. Exists from the first subscriber here until a while after the
-/// last; the [`Stream`](crate::history::Stream) of its home channel is its ring of recent publications, and the
-/// stream's top is what was dealt to the workers.
+/// This node's state of a channel that is stored in an engine. It exists from the first local subscriber until some
+/// time after the last one. The [`Stream`](crate::history::Stream) of its home channel is the ring of recent
+/// publications; the top of the stream is the last publication delivered to the workers.
 pub(crate) struct Agent {
     pub(crate) engine: EngineId,
-    /// Of the newest subscription.
+    /// The options of the latest subscription.
     pub(crate) options: Arc<ChannelOptions>,
-    /// The request by which the subscription is being made; none once it has been.
+    /// The request that establishes the engine subscription; `None` once it is established.
     pub(crate) joining: Option<u32>,
-    /// The engine's answer to it has come, and publications are dealt.
+    /// The engine has confirmed the subscription, and publications are delivered.
     pub(crate) live: bool,
-    /// Its place in [`Engine::channels`].
+    /// Index in [`Engine::channels`].
     pub(crate) place: u32,
-    /// Something was heard since the last check of positions.
+    /// A publication arrived since the last position check.
     pub(crate) heard: bool,
-    /// Of a wildcard.
+    /// The channel is a wildcard.
     pub(crate) is_wildcard: bool,
-    /// Nobody was subscribed at the last check of positions.
+    /// The channel had no subscribers at the last position check.
     pub(crate) idle: bool,
-    /// A read of the stream under way. One at a time.
+    /// The read of the stream in progress, at most one.
     pub(crate) read: Option<RepairRead>,
-    /// The stream in the engine reaches at least this offset.
+    /// The stream in the engine has reached at least this offset.
     pub(crate) known_top: u64,
     pub(crate) inherits: Lineage,
-    /// Subscriptions that wait: for the engine's answer, or for a read. In the order in which they came.
+    /// Subscriptions that wait for the engine's answer or for a read, in order of arrival.
     pub(crate) waiting: Vec<(u8, Box<SubscribeRequest>)>,
-    /// Publications behind a gap, by offset.
+    /// Publications after a gap, by offset.
     pub(crate) held: VecDeque<EnginePublication>,
 }
 
-/// A publication as the engine says it.
+/// A publication received from the engine.
 pub(crate) struct EnginePublication {
     pub(crate) epoch: Epoch,
     pub(crate) publication: Publication,
-    /// The session that it is not for.
+    /// The session that does not receive it.
     pub(crate) except: Option<SessionId>,
 }
 
 // There may be one for each channel of a worker.
 const _: () = assert!(size_of::<Agent>() <= 152);
 
-/// A read of a stream under way.
+/// A read of a stream in progress.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RepairRead {
-    /// Of the request.
+    /// The key of the request.
     pub(crate) key: u32,
-    /// Everything after this offset is read.
+    /// Publications after this offset are read.
     pub(crate) since: u64,
-    /// In order to repair a gap, and not for a subscriber that recovers.
+    /// The read repairs a gap; otherwise it serves a recovering subscriber.
     pub(crate) repairs: bool,
-    /// A subscription has come since it was sent that is ahead of this node.
+    /// A subscription that is ahead of this node arrived after the read was sent.
     pub(crate) late: bool,
 }
 
-/// The engines of a hub, and what is under way there.
+/// The engines of a hub and their outstanding requests.
 pub(crate) struct Engines {
     pub(crate) configs: Vec<Engine>,
-    /// Where the channels of a namespace live; those of any other in memory.
+    /// The engine of each namespace; channels of other namespaces are in memory.
     pub(crate) namespaces: HashMap<Arc<str>, NamespaceEngine, RandomState>,
     /// By index of the home channel.
     pub(crate) agents: HashMap<u32, Box<Agent>, RandomState>,
     pub(crate) pending: PendingRequests<EngineWaiter>,
-    /// For the caller to take.
+    /// Requests for the caller to send.
     pub(crate) requests: VecDeque<(EngineId, EngineRequest)>,
 }
 
@@ -87,38 +87,39 @@ pub(crate) struct Engine {
     pub(crate) config: EngineConfig,
     /// Home channels with an agent, in any order.
     pub(crate) channels: Vec<u32>,
-    /// How many of them, from the end, are still to be checked in this round, which has begun then.
+    /// How many of them, from the end, remain to be checked in the current round.
     pub(crate) unchecked: usize,
     pub(crate) round_began_ms: u64,
     pub(crate) next_check_ms: u64,
-    /// Bytes of publications that its agents hold back.
+    /// Bytes of publications held back by its agents.
     pub(crate) held_bytes: usize,
     /// Agents of wildcards.
     pub(crate) wildcards: usize,
 }
 
-/// Who waits for an answer of an engine.
+/// What waits for an engine's answer.
 pub(crate) struct EngineWaiter {
     pub(crate) engine: EngineId,
     pub(crate) kind: EngineWaiterKind,
 }
 
 pub(crate) enum EngineWaiterKind {
-    /// A worker that publishes. The publication is reported once it is stored, if anybody wants it.
+    /// A worker's publish. The publication is recorded as a channel event after it is stored, if such events are
+    /// recorded.
     Publish { from: u8, request: WaiterId, reported: Option<Box<(Arc<str>, PublicationParts)>> },
-    /// A worker that reads.
+    /// A worker's history read.
     History { from: u8, request: WaiterId },
-    /// A worker that removes.
+    /// A worker's history removal.
     RemoveHistory { from: u8, request: WaiterId },
-    /// An agent that subscribes.
+    /// An agent's subscription.
     Join { at: u32, incarnation: u32 },
-    /// An agent that reads.
+    /// An agent's read.
     Read { at: u32, incarnation: u32 },
-    /// The check of these channels: index and incarnation.
+    /// The position check of these channels: index and incarnation.
     Positions(Box<[(u32, u32)]>),
 }
 
-// One for each publication under way.
+// One for each outstanding publication.
 const _: () = assert!(size_of::<EngineWaiter>() <= 32);
 
 impl Agent {
@@ -140,12 +141,12 @@ impl Agent {
         }
     }
 
-    /// A client's position in terms of the stream's epoch.
+    /// Translates a client's position to the stream's epoch.
     pub(crate) fn translate(&self, since: StreamPosition, epoch: Epoch) -> StreamPosition {
         if self.inherits.contains(since) { StreamPosition { epoch, ..since } } else { since }
     }
 
-    /// Whether the position is of an epoch before the stream's, and what was there was lost.
+    /// Whether the position is in an earlier epoch, beyond what the stream inherited from it.
     pub(crate) fn has_ended(&self, since: StreamPosition) -> bool {
         self.inherits.has_epoch(since) && !self.inherits.contains(since)
     }
@@ -164,12 +165,12 @@ impl Engine {
         }
     }
 
-    /// Whether one more wildcard may be heard.
+    /// Whether another wildcard may be subscribed to.
     pub(crate) fn takes_wildcard(&self) -> bool {
         self.wildcards < self.config.wildcards_max
     }
 
-    /// The channels to be checked now. A round over all of them takes no longer than the time between two.
+    /// The channels to check now. A round over all channels takes no longer than the interval between two checks.
     pub(crate) fn begin_check(&mut self, now_ms: u64) -> Vec<u32> {
         let interval_ms = self.config.position_check_ms;
         if self.unchecked == 0 {
@@ -189,7 +190,7 @@ impl Engine {
     }
 }
 
-/// Parts in which the channels of an engine are checked, so that a worker with a million of them does other things in between.
+/// Parts in which the channels of an engine are checked, so that a worker with a million channels is not blocked.
 const SLICES_MAX: usize = 16;
 
 impl Engines {
@@ -203,7 +204,7 @@ impl Engines {
         }
     }
 
-    /// Adds an agent of a home channel that has none.
+    /// Adds an agent to a home channel without one.
     pub(crate) fn add(&mut self, at: u32, mut agent: Box<Agent>) {
         if let Some(engine) = self.get_mut(agent.engine) {
             agent.place = engine.channels.len() as u32;
@@ -229,7 +230,7 @@ impl Engines {
         Some(agent)
     }
 
-    /// Where the channels of a namespace live. `None`: in memory.
+    /// The engine of a namespace's channels; `None` if they are in memory.
     pub(crate) fn of(&self, namespace: &str) -> Option<EngineId> {
         if self.namespaces.is_empty() {
             return None;
@@ -245,7 +246,7 @@ impl Engines {
         self.configs.iter_mut().find(|engine| engine.config.id == id)
     }
 
-    /// A request begins: its key, if there is room for it.
+    /// Begins a request. Returns its key, or `None` if there are too many.
     pub(crate) fn begin(
         &mut self,
         now_ms: u64,
@@ -260,7 +261,7 @@ impl Engines {
         Some(self.pending.insert(now_ms + timeout_ms, waiter).key)
     }
 
-    /// A request has ended.
+    /// Ends a request.
     pub(crate) fn end(&mut self, engine: EngineId, token: u64) -> Option<EngineWaiterKind> {
         let key = u32::try_from(token).ok()?;
         let waiter = self.pending.cancel(key)?;
@@ -272,12 +273,12 @@ impl Engines {
         self.requests.push_back((engine, request));
     }
 
-    /// Bytes of publications that wait behind a gap.
+    /// Bytes of publications held back after gaps.
     pub(crate) fn held_bytes(&self) -> usize {
         self.configs.iter().map(|engine| engine.held_bytes).sum()
     }
 
-    /// When the next position check is due, if any channel is heard.
+    /// When the next position check is due, if there is any engine subscription.
     pub(crate) fn next_check_ms(&self) -> Option<u64> {
         if self.agents.is_empty() {
             return None;
@@ -285,7 +286,7 @@ impl Engines {
         self.configs.iter().map(|engine| engine.next_check_ms).min()
     }
 
-    /// Drops what an agent holds back.
+    /// Drops the publications that an agent holds back.
     pub(crate) fn clear_held(&mut self, at: u32) {
         let Some(agent) = self.agents.get_mut(&at) else { return };
         let bytes: usize = agent.held.drain(..).map(|held| held.publication.cost()).sum();

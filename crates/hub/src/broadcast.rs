@@ -1,4 +1,4 @@
-//! Broadcasts under way: fan-outs flushed over several turns.
+//! Broadcasts in progress: fan-outs flushed over several turns.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 
 use crate::pacing::{Pacing, RateLimiter};
 
-/// Maximum number of broadcasts of one worker. A fan-out beyond that leaves in one turn.
+/// Maximum number of broadcasts of one worker. A further fan-out is flushed in one turn.
 pub(crate) const BROADCASTS_MAX: usize = 256;
 
 /// A channel's broadcast on one worker.
@@ -19,13 +19,13 @@ pub struct BroadcastStatus {
     pub channel: Arc<str>,
     /// Unix time at which it began, milliseconds.
     pub started_unix_ms: u64,
-    /// Publications it carries.
+    /// Publications in the broadcast.
     pub publications: u64,
     /// Writes to clients so far.
     pub written: u64,
-    /// Bytes of them.
+    /// Bytes written to clients so far.
     pub written_bytes: u64,
-    /// Clients still to be written to; of a paused broadcast, those at the time of the pause.
+    /// Clients not written to yet; for a paused broadcast those at the time of the pause.
     pub waiting: u64,
     /// Paused until it is resumed.
     pub paused: bool,
@@ -35,7 +35,7 @@ pub struct BroadcastStatus {
 #[derive(Debug)]
 pub(crate) struct Broadcast {
     pub(crate) status: BroadcastStatus,
-    /// The channel's namespace, whose rates it keeps.
+    /// The channel's namespace, whose rates apply.
     pub(crate) namespace: Arc<str>,
     /// Sessions to be flushed, in the order they subscribed. Some may have been flushed already.
     pub(crate) queue: VecDeque<u32>,
@@ -44,14 +44,14 @@ pub(crate) struct Broadcast {
     pub(crate) flag: u16,
     /// Sessions that may still be flushed in this turn.
     pub(crate) turn_budget: u32,
-    /// Shares that its last flush took beyond the first: so often the others go before it.
+    /// Shares that its last flush used beyond the first; it skips as many turns.
     pub(crate) debt: u32,
-    /// Some outbox is half full, only for want of a flush.
+    /// An outbox is half full only because it was not flushed.
     pub(crate) is_behind: bool,
 }
 
-/// What a flush of so many bytes takes of a turn's quantum: a share for each client, and one for each 16 KiB, which
-/// cost as much.
+/// The cost of a flush in shares of a turn's quantum: one share for each client and one for each 16 KiB, which cost
+/// about the same.
 pub(crate) fn shares(bytes: u64) -> u32 {
     const SHARE_BYTES: u64 = 16 << 10;
     const SHARES_MAX: u64 = 256;
@@ -62,13 +62,13 @@ pub(crate) fn shares(bytes: u64) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Broadcasts {
     pub(crate) running: Vec<Broadcast>,
-    /// Which of them is next.
+    /// The next broadcast to flush.
     pub(crate) cursor: usize,
     /// Sessions a turn; `None`: all. See [`HubConfig`](crate::HubConfig).
     pub(crate) quantum: Option<NonZeroU32>,
     /// [`shares`] left of this turn's quantum.
     pub(crate) budget: u32,
-    /// Rates of namespaces that have any.
+    /// Rates of namespaces with a limit.
     pub(crate) namespaces: HashMap<Arc<str>, RateLimiter, RandomState>,
     /// Rates of all broadcasts together.
     pub(crate) worker: RateLimiter,
@@ -86,7 +86,7 @@ impl Broadcasts {
         }
     }
 
-    /// Whether a fan-out of so many bytes to this many subscribers takes several turns, and its session flag.
+    /// Whether a fan-out of this size to this many subscribers takes several turns, and the flag of its sessions.
     pub(crate) fn flag_for(
         &self,
         namespace: &Arc<str>,
@@ -102,9 +102,8 @@ impl Broadcasts {
         (large || self.worker.pacing().is_limited()).then_some(crate::session::BULK)
     }
 
-    /// The broadcast that a publication of `channel` joins, new if there is none; `is_new` unless it has joined already,
-    /// in another form. `None` at the
-    /// limit of broadcasts.
+    /// The broadcast that a publication of `channel` joins, created if there is none. `is_new` is `false` if the
+    /// publication has joined it before in another encoding. Returns `None` if there are too many broadcasts.
     pub(crate) fn join(
         &mut self,
         channel: &Arc<str>,
@@ -152,13 +151,13 @@ impl Broadcasts {
         self.running.iter().position(|broadcast| *broadcast.status.channel == *channel)
     }
 
-    /// When the rates of namespace and worker let a broadcast continue; a time past means now.
+    /// When the rates of namespace and worker permit a broadcast to continue; a time in the past means now.
     pub(crate) fn ready_ms(&self, broadcast: &Broadcast) -> u64 {
         let namespace = self.namespaces.get(&broadcast.namespace).map_or(0, RateLimiter::ready_ms);
         namespace.max(self.worker.ready_ms())
     }
 
-    /// Counts a write against the rates it falls under.
+    /// Charges a write to the rates that apply.
     pub(crate) fn charge(&mut self, at: usize, messages: u64, bytes: u64) {
         let broadcast = &mut self.running[at];
         broadcast.status.written += 1;
@@ -169,7 +168,7 @@ impl Broadcasts {
         self.worker.take(messages, bytes);
     }
 
-    /// True when a write has to be counted in messages.
+    /// Whether writes are charged by messages.
     pub(crate) fn counts_messages(&self, at: usize) -> bool {
         let namespace = self.namespaces.get(&self.running[at].namespace);
         self.worker.pacing().messages_per_s.is_some()

@@ -1,4 +1,4 @@
-//! Subscriptions and publications as they happen, for hooks.
+//! Channel events for webhooks: subscriptions and publications.
 
 use std::sync::Arc;
 
@@ -9,19 +9,18 @@ use crate::session_id::SessionId;
 /// The channel events a hub records. None by default; then each costs a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ChannelEventFilter {
-    /// Subscriptions of this worker's sessions that begin and end.
+    /// Begin and end of subscriptions of this worker's sessions.
     pub subscriptions: bool,
-    /// Publications into channels at home on this worker.
+    /// Publications to channels at home on this worker.
     pub publications: bool,
-    /// The first subscriber and the last of channels at home on this worker, and the first session and the last of users where
-    /// [they are counted](crate::ChannelOptions::presence_users_max).
+    /// The first and the last subscriber of channels at home on this worker, and the first and the last session of
+    /// users if [users are counted](crate::ChannelOptions::presence_users_max).
     pub occupancy: bool,
 }
 
-/// A change of a subscription, or a publication, whatever its cause: an operation, another worker,
-/// a limit. Subscriptions of long-polls are not recorded: they last for one response.
+/// A change of a subscription, or a publication, of any cause: an operation, another worker, or a limit. Subscriptions of long-polls are not recorded: they last for one response.
 ///
-/// RecordedEvents of one session come in their order, and so do those of one channel's publications.
+/// The events of one session are recorded in order, and so are those of one channel's publications.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum ChannelEvent {
@@ -31,34 +30,34 @@ pub enum ChannelEvent {
         session: SessionId,
         /// The session's user; empty: anonymous.
         user: Box<str>,
-        /// To what.
+        /// The channel.
         channel: Arc<str>,
     },
     /// A session's subscription ended.
     Unsubscribed {
-        /// Who.
+        /// The session.
         session: SessionId,
         /// The session's user; empty: anonymous.
         user: Box<str>,
-        /// From what.
+        /// The channel.
         channel: Arc<str>,
-        /// Why.
+        /// The cause.
         cause: UnsubscribeCause,
     },
-    /// A channel at home here has its first subscriber, on any worker, or has none any more.
+    /// A channel at home here got its first subscriber, on any worker, or lost its last one.
     Occupied {
         /// The channel.
         channel: Arc<str>,
-        /// It has one.
+        /// Whether it has a subscriber.
         occupied: bool,
     },
-    /// A user is in a channel at home here, or has left it with his last session.
+    /// A user joined a channel at home here with the first session, or left it with the last one.
     Member {
         /// The channel.
         channel: Arc<str>,
-        /// Who.
+        /// The user.
         user: Box<str>,
-        /// He is in it.
+        /// Whether the user joined.
         added: bool,
     },
     /// A channel at home here accepted a publication.

@@ -1,4 +1,4 @@
-//! The filters of a channel's subscribers on one worker: each distinct one once.
+//! The filters of a channel's subscribers on one worker. Equal filters are shared.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use crate::publication::Tags;
 use crate::tag_filter::TagFilter;
 
-/// The filters in a channel, and who has which.
+/// The filters of a channel, and the filter of each subscription.
 #[derive(Default)]
 pub(crate) struct ChannelFilters {
     filters: Vec<Shared>,
@@ -16,12 +16,12 @@ pub(crate) struct ChannelFilters {
 struct Shared {
     filter: TagFilter,
     subscriptions: u32,
-    /// Of the publication that was evaluated last.
+    /// The result for the last evaluated publication.
     admits: bool,
 }
 
 impl ChannelFilters {
-    /// Adds a subscription's filter; returns the memory that it takes beyond what was there.
+    /// Adds a subscription's filter. Returns the additional memory it uses.
     pub(crate) fn insert(&mut self, subscription: u32, filter: TagFilter) -> usize {
         let known = self.filters.iter().position(|of| of.subscriptions > 0 && of.filter == filter);
         if let Some(at) = known {
@@ -45,7 +45,7 @@ impl ChannelFilters {
         bytes
     }
 
-    /// Removes a subscription's filter; returns the memory that is free again.
+    /// Removes a subscription's filter. Returns the memory that is freed.
     pub(crate) fn remove(&mut self, subscription: u32) -> usize {
         let Some(at) = self.by_subscription.remove(&subscription) else { return 0 };
         let shared = &mut self.filters[at as usize];
@@ -68,7 +68,7 @@ impl ChannelFilters {
         }
     }
 
-    /// Whether the publication that was evaluated last passes a subscription's filter.
+    /// Whether the last evaluated publication passes a subscription's filter.
     pub(crate) fn admits(&self, subscription: u32) -> bool {
         let at = self.by_subscription.get(&subscription);
         at.is_none_or(|&at| self.filters[at as usize].admits)

@@ -10,7 +10,7 @@ use crate::tenant::bare;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EncodingId(pub u8);
 
-/// Most encodings, as five bits of a subscriber entry hold one.
+/// The maximum number of encodings; a subscriber entry has five bits for one.
 pub const ENCODINGS_MAX: usize = 32;
 
 /// Encodes pushes: once per worker and encoding, not per client.
@@ -20,29 +20,29 @@ pub trait Encode {
     /// receive nothing. Must not change what `out` already holds.
     fn encode(&mut self, encoding: EncodingId, outgoing: &Outgoing<'_>, out: &mut Vec<u8>);
 
-    /// Appends what makes `target` of `source`, for [`Outgoing::Delta`]; nothing where there are no differences, and every
-    /// publication is sent whole. Text of text is text.
+    /// Appends the delta from `source` to `target`, for [`Outgoing::Delta`]. Appends nothing if deltas are not
+    /// supported; every publication is then sent in full. The delta of two texts is a text.
     fn encode_delta(&mut self, source: &[u8], target: &[u8], out: &mut Vec<u8>) {
         let _ = (source, target, out);
     }
 
-    /// Whether the raw JSON about a connection ([`NewSession::conn_info`](crate::NewSession)) says that it is this device's.
+    /// Whether the raw JSON about a connection ([`NewSession::conn_info`](crate::NewSession)) names this device.
     fn is_of_device(&self, conn_info: &[u8], device: &str) -> bool {
         let _ = (conn_info, device);
         false
     }
 }
 
-/// The difference of a payload from the one before.
+/// The delta of a payload from the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patch<'a> {
-    /// As [`Encode::encode_delta`] wrote it.
+    /// The output of [`Encode::encode_delta`].
     pub bytes: &'a [u8],
-    /// Both payloads are JSON on one line: encodings in JSON may use it.
+    /// Both payloads are JSON on one line, so JSON encodings may use the delta.
     pub is_text: bool,
 }
 
-/// What the hub sends to clients by itself.
+/// A push from the hub to clients.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Outgoing<'a> {
@@ -53,32 +53,32 @@ pub enum Outgoing<'a> {
         /// The message.
         publication: &'a Publication,
     },
-    /// A message of a channel, to subscribers that take differences.
+    /// A message of a channel for subscribers with delta compression.
     Delta {
         /// The channel.
         channel: &'a str,
         /// The message.
         publication: &'a Publication,
-        /// What makes its payload of that of the message before; `None`: it is sent whole.
+        /// The delta from the previous message; `None`: send the message in full.
         patch: Option<Patch<'a>>,
     },
-    /// Someone subscribed.
+    /// A client subscribed.
     Join {
         /// The channel.
         channel: &'a str,
-        /// Who.
+        /// The client.
         info: &'a ClientInfo,
-        /// No other session of this user was there. True of every one where [users are not
+        /// No other session of this user was subscribed. Always `true` if [users are not
         /// counted](crate::ChannelOptions::presence_users_max).
         of_user: bool,
     },
-    /// Someone unsubscribed.
+    /// A client unsubscribed.
     Leave {
         /// The channel.
         channel: &'a str,
-        /// Who.
+        /// The client.
         info: &'a ClientInfo,
-        /// No other session of this user is left, as of a join.
+        /// No other session of this user is subscribed any more. Always `true` if users are not counted.
         of_user: bool,
     },
     /// The server ended the subscription. Codes from 2500: subscribe again.
@@ -87,7 +87,7 @@ pub enum Outgoing<'a> {
         channel: &'a str,
         /// One of [`crate::code`]'s unsubscribe codes, or the API caller's.
         code: u32,
-        /// For people.
+        /// The reason as text.
         reason: &'a str,
     },
     /// The server subscribed the client.
@@ -98,38 +98,38 @@ pub enum Outgoing<'a> {
         position: StreamPosition,
         /// The client may recover from a position after a reconnect.
         recoverable: bool,
-        /// Offsets have a meaning for the client.
+        /// The client can use offsets.
         positioned: bool,
         /// Raw JSON from the API caller that subscribed the client.
         data: Option<&'a [u8]>,
     },
-    /// Publications of the channel were dropped here because the client does not keep up.
+    /// Publications of the channel were dropped because the client reads too slowly.
     Missed {
         /// The channel.
         channel: &'a str,
-        /// How many.
+        /// The number of dropped publications.
         count: u64,
     },
-    /// Sent last, before the connection is closed.
+    /// The last push before the connection is closed.
     Disconnect {
         /// One of [`crate::code`]'s disconnect codes, or the API caller's.
         code: u32,
-        /// For people.
+        /// The reason as text.
         reason: &'a str,
-        /// The client should come back.
+        /// Whether the client should reconnect.
         reconnect: bool,
     },
-    /// A message for this session alone.
+    /// A message for this session only.
     Message {
         /// The payload.
         data: &'a [u8],
-        /// What it is.
+        /// The format of the payload.
         format: PayloadFormat,
     },
 }
 
 impl Outgoing<'_> {
-    /// The same with the channel's name as it is outside of its [tenant](crate::tenant).
+    /// The same push with the channel's name without the [tenant](crate::tenant).
     pub fn bare(mut self) -> Self {
         match &mut self {
             Outgoing::Publication { channel, .. }

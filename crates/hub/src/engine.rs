@@ -1,9 +1,9 @@
-//! What a home worker asks of a channel's engine, and what the engine says.
+//! Requests of a home worker to a channel's engine, and the events of the engine.
 //!
-//! A channel whose namespace names an engine lives there: the engine orders, numbers and keeps its publications for all
-//! nodes. The home worker is this node's agent of the channel. It holds the node's one subscription, keeps a ring of recent
-//! publications, and deals what the engine says to the other workers. The hub does no I/O: the caller takes requests
-//! from [`Hub::poll_engine`](crate::Hub::poll_engine) and hands the engine's answers to
+//! A namespace can name an engine for its channels. The engine then orders, numbers and stores their publications for
+//! all nodes. The home worker represents the channel on this node: it holds the node's only subscription, keeps a
+//! ring of recent publications, and passes the engine's publications to the other workers. The hub does no I/O: the
+//! caller takes requests from [`Hub::poll_engine`](crate::Hub::poll_engine) and passes the engine's events to
 //! [`Hub::handle_engine`](crate::Hub::handle_engine).
 
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::position::{Epoch, StreamPosition};
 use crate::publication::{ClientInfo, NewPublication, Publication};
 use crate::session_id::SessionId;
 
-/// An engine of a worker. The caller gives the numbers, and a new one when an engine becomes another: another address,
-/// another database. The number is never used again.
+/// The id of an engine on a worker, assigned by the caller. When the address or the database of an engine changes, it
+/// gets a new id. Ids are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EngineId(pub u32);
 
@@ -26,41 +26,41 @@ pub struct EngineId(pub u32);
 pub struct EngineConfig {
     /// The engine.
     pub id: EngineId,
-    /// Milliseconds until a request that it has not answered has failed.
+    /// Timeout of a request in milliseconds.
     pub timeout_ms: u64,
-    /// Milliseconds between two checks of the positions of channels from which nothing was heard.
+    /// Milliseconds between two position checks of channels without recent publications.
     pub position_check_ms: u64,
-    /// Bytes of publications of one channel that wait behind a gap until it is repaired. Beyond it the channel's subscribers
-    /// come back and recover.
+    /// Most bytes of publications of one channel held back until a gap before them is repaired. Beyond it the
+    /// channel's subscribers subscribe again and recover.
     pub held_bytes_max: usize,
-    /// Joins and leaves of its channels are said to it, for servers of another kind that share them.
+    /// Joins and leaves of its channels are announced to it, for servers of another kind that share them.
     pub shares_members: bool,
-    /// [Wildcards](crate::wildcard) that are heard at once; a subscription to one more is refused.
+    /// Most [wildcards](crate::wildcard) subscribed to; a further subscription is refused.
     pub wildcards_max: usize,
 }
 
-/// Where the channels of a namespace live.
+/// The engine of a namespace's channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamespaceEngine {
     /// The engine.
     pub id: EngineId,
-    /// Some of its names are [wildcards](crate::wildcard).
+    /// Names may be [wildcards](crate::wildcard).
     pub wildcards: bool,
 }
 
-/// What an engine keeps of a channel.
+/// How much an engine stores of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Retention {
-    /// Publications; 0: none, they have no offsets.
+    /// Most publications; 0: none, and publications have no offsets.
     pub size: u32,
-    /// Milliseconds the publications are kept after the last of them.
+    /// Milliseconds that publications are stored after the last one.
     pub ttl_ms: u64,
-    /// Milliseconds epoch and top offset are remembered after the last publication or read.
+    /// Milliseconds that epoch and top offset are stored after the last publication or read.
     pub meta_ttl_ms: u64,
 }
 
 impl Retention {
-    /// Whether publications are numbered and kept.
+    /// Whether publications are numbered and stored.
     pub fn keeps(&self) -> bool {
         self.size > 0 && self.ttl_ms > 0
     }
@@ -77,196 +77,200 @@ impl Retention {
     }
 }
 
-/// A request to an engine. One with a token ends in exactly one event with that token; an answer that comes after the hub
-/// has given up is ignored.
+/// A request to an engine. A request with a token ends with exactly one event with that token. Events after the
+/// timeout of the request are ignored.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EngineRequest {
-    /// Publish. Requests for one channel are carried out in their order. Ends in [`EngineEvent::Published`].
+    /// Publish. Requests for one channel are executed in order. Ends with [`EngineEvent::Published`].
     Publish(Box<EnginePublish>),
-    /// Hear the channel's publications from now on, if that is not so yet, and read its position in the same step: what is
-    /// published after that position is heard. Begins the stream if there is none and `retention` keeps any. Ends in
+    /// Subscribe to the channel's publications, unless subscribed, and read its position atomically: publications
+    /// after that position are delivered. Creates the stream if there is none and `retention` stores any. Ends with
     /// [`EngineEvent::Subscribed`].
     Subscribe {
-        /// Comes back in the event, also in later ones for this subscription.
+        /// Repeated in the event, also in later ones for this subscription.
         token: u64,
         /// The channel.
         channel: Arc<str>,
-        /// What is kept.
+        /// How much is stored.
         retention: Retention,
-        /// It is a [wildcard](crate::wildcard): what is published to any channel that it matches is heard, without offset and
-        /// with the [channel](Publication::channel) that it was published to.
+        /// The channel is a [wildcard](crate::wildcard): publications to all matching channels are delivered, without
+        /// offset and with the [channel](Publication::channel) they were published to.
         is_wildcard: bool,
     },
-    /// Hear the channel's publications no more. Nothing is answered.
+    /// Unsubscribe from the channel. There is no event.
     Unsubscribe {
         /// The channel.
         channel: Arc<str>,
     },
-    /// Read a part of a stream. Begins the stream if there is none. Ends in [`EngineEvent::History`].
+    /// Read a part of a stream. Creates the stream if there is none. Ends with [`EngineEvent::History`].
     History {
-        /// Comes back in the event.
+        /// Repeated in the event.
         token: u64,
         /// The channel.
         channel: Arc<str>,
-        /// What is kept.
+        /// How much is stored.
         retention: Retention,
-        /// Which part.
+        /// The part.
         filter: HistoryFilter,
+        /// What the engine has now: the answer decides whether a position is refused, so none of a replica will do.
+        latest: bool,
     },
-    /// Say to servers of another kind that a session of this node has joined a channel, or left it. Asked for where
-    /// [`EngineConfig::shares_members`] says so. Nothing is answered; one that cannot be said at once is not said.
+    /// Announce to servers of another kind that a session of this node has joined or left a channel. Used if
+    /// [`EngineConfig::shares_members`] is set. There is no event; an announcement that cannot be sent at once is
+    /// dropped.
     Announce {
         /// The channel.
         channel: Arc<str>,
-        /// Who.
+        /// The client.
         info: Arc<ClientInfo>,
-        /// It has joined; else it has left.
+        /// Whether it has joined.
         joined: bool,
     },
-    /// Remove a channel's publications; its offsets go on. Every node that hears the channel learns of it by
-    /// [`EngineEvent::Cleared`]. Ends in [`EngineEvent::HistoryRemoved`].
+    /// Remove a channel's publications; its offsets continue. Every node that is subscribed to the channel gets
+    /// [`EngineEvent::Cleared`]. Ends with [`EngineEvent::HistoryRemoved`].
     RemoveHistory {
-        /// Comes back in the event.
+        /// Repeated in the event.
         token: u64,
         /// The channel.
         channel: Arc<str>,
     },
-    /// Read the positions of channels that are heard. Ends in [`EngineEvent::Positions`].
+    /// Read the positions of subscribed channels. Ends with [`EngineEvent::Positions`].
     Positions {
-        /// Comes back in the event.
+        /// Repeated in the event.
         token: u64,
-        /// The channels, [`POSITIONS_MAX`] at most.
+        /// The channels, at most [`POSITIONS_MAX`].
         channels: Vec<Arc<str>>,
     },
 }
 
-/// Channels in one request for positions.
+/// Most channels in one request for positions.
 pub const POSITIONS_MAX: usize = 512;
 
 /// A publication for an engine.
 #[derive(Debug)]
 pub struct EnginePublish {
-    /// Comes back in the event.
+    /// Repeated in the event.
     pub token: u64,
     /// The channel.
     pub channel: Arc<str>,
-    /// What is kept. None of it where the publisher skips the history: the publication has offset 0 then.
+    /// How much is stored. Nothing if the publisher skips the history; the publication then has offset 0.
     pub retention: Retention,
-    /// What is published, with its idempotency key and its version, which the engine heeds. `delta` is as it is to be
+    /// The publication with its idempotency key and its version, which the engine checks. `delta` says how it is
     /// delivered.
     pub publish: NewPublication,
-    /// When the home worker took it, Unix time in milliseconds.
+    /// When the home worker accepted it, Unix time in milliseconds.
     pub time_ms: u64,
 }
 
-/// What an engine says.
+/// An event of an engine.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum EngineEvent {
-    /// Ends [`EngineRequest::Publish`]. An error says whether the publication may have been stored: only after
-    /// [`Error::EngineUncertain`].
+    /// Ends [`EngineRequest::Publish`]. With the error [`Error::EngineUncertain`] the publication may have been
+    /// stored, with any other error it was not.
     Published {
-        /// The request's.
+        /// The token of the request.
         token: u64,
-        /// The position it was given.
+        /// The position of the publication.
         result: Result<Published, Error>,
     },
-    /// Ends [`EngineRequest::Subscribe`]. Comes again whenever the engine has subscribed to the channel anew, because a
-    /// connection was lost for instance: publications before this position may not have been heard.
+    /// Ends [`EngineRequest::Subscribe`]. Repeated each time the engine has subscribed to the channel again, for
+    /// example after a lost connection: publications before this position may have been missed.
     Subscribed {
-        /// The request's.
+        /// The token of the request.
         token: u64,
-        /// The channel's position and what it inherits.
+        /// The channel's position and lineage.
         result: Result<EnginePosition, Error>,
     },
-    /// A publication of a channel that is heard. Its offset is 0 where nothing is kept. One that the position of
-    /// [`Subscribed`](EngineEvent::Subscribed) reaches may come behind it: its offset is not above that position's.
+    /// A publication of a subscribed channel. Its offset is 0 if nothing is stored. A publication that is included in
+    /// the position of [`Subscribed`](EngineEvent::Subscribed) may follow that event; its offset is not greater than
+    /// the position's.
     Publication {
         /// The channel.
         channel: Arc<str>,
-        /// Of its stream; none with offset 0.
+        /// The epoch of its stream; none with offset 0.
         epoch: Epoch,
-        /// As it is delivered.
+        /// The publication to deliver.
         publication: Publication,
-        /// The session that it is not for.
+        /// The session that does not receive it.
         except: Option<SessionId>,
     },
-    /// A client of a server of another kind has joined a channel that is heard, or left it.
+    /// A client of a server of another kind has joined or left a subscribed channel.
     Announced {
         /// The channel.
         channel: Arc<str>,
-        /// Who.
+        /// The client.
         info: Arc<ClientInfo>,
-        /// It has joined; else it has left.
+        /// Whether it has joined.
         joined: bool,
     },
-    /// The publications of a channel that is heard were removed.
+    /// The publications of a subscribed channel were removed.
     Cleared {
         /// The channel.
         channel: Arc<str>,
     },
-    /// What the stream of a channel has of epochs before, as it was met in a read: comes before the event that ends the read. Who
-    /// recovers from such an epoch need not wait until the channel is subscribed to anew.
+    /// The lineage of a channel's stream, as found by a read. Precedes the event that ends the read. A client that
+    /// recovers from an earlier epoch need not wait until the channel is subscribed to again.
     Lineage {
         /// The channel.
         channel: Arc<str>,
-        /// The stream's.
+        /// The epoch of the stream.
         epoch: Epoch,
-        /// What it inherits.
+        /// Its lineage.
         inherits: Lineage,
     },
     /// Ends [`EngineRequest::History`]. A position of another epoch is [`Error::UnrecoverablePosition`].
     History {
-        /// The request's.
+        /// The token of the request.
         token: u64,
-        /// What was read: consecutive offsets, and the stream's top.
+        /// Publications with consecutive offsets, and the top of the stream.
         result: Result<History, Error>,
     },
     /// Ends [`EngineRequest::RemoveHistory`].
     HistoryRemoved {
-        /// The request's.
+        /// The token of the request.
         token: u64,
-        /// Done, or why not.
+        /// The result.
         result: Result<(), Error>,
     },
     /// Ends [`EngineRequest::Positions`].
     Positions {
-        /// The request's.
+        /// The token of the request.
         token: u64,
-        /// In the order asked for; the default for a channel without a stream.
+        /// The positions in the order of the request; the default for a channel without a stream.
         result: Result<Vec<StreamPosition>, Error>,
     },
 }
 
-/// Where a channel is in its engine.
+/// The position of a channel in its engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EnginePosition {
-    /// Its top; the default for a channel that keeps nothing.
+    /// The top of the stream; the default for a channel without history.
     pub position: StreamPosition,
-    /// What means the same in epochs before.
+    /// The positions in earlier epochs that are still valid.
     pub inherits: Lineage,
 }
 
-/// What a stream has of epochs before its own: of each, the position up to which offsets mean the same. A stream that went on
-/// after a failover has another epoch, and what came before is what it was.
+/// The earlier epochs of a stream: for each, the position up to which offsets are valid in the current epoch. A
+/// stream that continues after a failover has a new epoch, but the same publications before it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lineage(Box<[StreamPosition]>);
 
 impl Lineage {
-    /// No epoch before is known.
+    /// Whether no earlier epoch is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the position is one of the stream, though of an epoch before.
+    /// Whether a position of an earlier epoch is valid in this stream.
     #[must_use]
     pub fn contains(&self, at: StreamPosition) -> bool {
         self.0.iter().any(|known| known.epoch == at.epoch && at.offset <= known.offset)
     }
 
-    /// Whether the position is of an epoch that is known here.
+    /// Whether the epoch of a position is known here.
     pub(crate) fn has_epoch(&self, at: StreamPosition) -> bool {
         self.0.iter().any(|known| known.epoch == at.epoch)
     }

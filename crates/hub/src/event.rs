@@ -7,8 +7,8 @@ use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, Publication};
 use crate::session_id::SessionId;
 
-/// An outcome, or something to do. Every operation with a token ends in exactly one event with that
-/// token. The hub does not interpret tokens.
+/// A result, or an action for the caller. Every operation with a token ends with exactly one event with that token.
+/// The hub does not interpret tokens.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
@@ -20,7 +20,7 @@ pub enum Event {
         session: SessionId,
         /// The channel.
         channel: Arc<str>,
-        /// Its position, or why it failed.
+        /// The subscription, or the error.
         result: Result<Subscribed, Error>,
     },
     /// Ends [`Hub::handle_publish`](crate::Hub::handle_publish).
@@ -41,21 +41,21 @@ pub enum Event {
     HistoryRemoved {
         /// The caller's token.
         token: u64,
-        /// Done, or why not.
+        /// The result.
         result: Result<(), Error>,
     },
     /// Ends [`Hub::handle_presence`](crate::Hub::handle_presence).
     Presence {
         /// The caller's token.
         token: u64,
-        /// Everyone present, in no particular order.
+        /// All present clients, in no particular order.
         result: Result<Vec<Arc<ClientInfo>>, Error>,
     },
     /// Ends [`Hub::handle_presence_stats`](crate::Hub::handle_presence_stats).
     PresenceStats {
         /// The caller's token.
         token: u64,
-        /// How many.
+        /// The counts.
         result: Result<PresenceStats, Error>,
     },
     /// Ends [`Hub::handle_channels`](crate::Hub::handle_channels).
@@ -72,61 +72,60 @@ pub enum Event {
         /// Counts over all workers that answered.
         result: Result<Info, Error>,
     },
-    /// Ends a user-wide operation such as
-    /// [`Hub::handle_disconnect_user`](crate::Hub::handle_disconnect_user): sessions affected, over
-    /// all workers.
+    /// Ends a user-wide operation such as [`Hub::handle_disconnect_user`](crate::Hub::handle_disconnect_user).
+    /// Reports the number of affected sessions on all workers.
     Affected {
         /// The caller's token.
         token: u64,
-        /// How many sessions.
+        /// The number of sessions.
         result: Result<u64, Error>,
     },
     /// Ends [`Hub::handle_send_to_user`](crate::Hub::handle_send_to_user).
     Sent {
         /// The caller's token.
         token: u64,
-        /// In how many sessions' outboxes the message is.
+        /// The number of sessions with the message in their outboxes.
         result: Result<u64, Error>,
     },
-    /// By [`Hub::handle_refresh_user`](crate::Hub::handle_refresh_user): the session expires at another time.
+    /// The expiry of a session changed, by [`Hub::handle_refresh_user`](crate::Hub::handle_refresh_user).
     Refreshed {
         /// The session.
         session: SessionId,
-        /// The caller's name for it.
+        /// The caller's id of the session.
         tag: u64,
-        /// Unix seconds; `None`: never.
+        /// Expiry in Unix seconds; `None`: never.
         expire_at_s: Option<u64>,
     },
-    /// By [`Hub::handle_subscribe_user`](crate::Hub::handle_subscribe_user): the subscription expires.
+    /// A subscription by [`Hub::handle_subscribe_user`](crate::Hub::handle_subscribe_user) has an expiry.
     Expires {
         /// The session.
         session: SessionId,
         /// The channel.
         channel: Arc<str>,
-        /// Unix seconds.
+        /// Expiry in Unix seconds.
         expire_at_s: u64,
     },
     /// The session must end. It has no subscriptions any more; its outbox ends with an
-    /// [`Outgoing::Disconnect`](crate::Outgoing). Send what the socket takes, close the connection,
-    /// call [`Hub::close_session`](crate::Hub::close_session).
+    /// [`Outgoing::Disconnect`](crate::Outgoing). Send what the socket accepts, close the connection, and call
+    /// [`Hub::close_session`](crate::Hub::close_session).
     Disconnect {
         /// The session.
         session: SessionId,
-        /// The caller's name for it.
+        /// The caller's id of the session.
         tag: u64,
         /// Disconnect code.
         code: u32,
-        /// For people.
+        /// The reason as text.
         reason: Arc<str>,
-        /// By [`Hub::handle_disconnect_user`](crate::Hub::handle_disconnect_user).
+        /// Caused by [`Hub::handle_disconnect_user`](crate::Hub::handle_disconnect_user).
         by_server_api: bool,
     },
-    /// The hub ended a subscription by itself (a user-wide operation, a gap). The client has an
-    /// [`Outgoing::Unsubscribe`](crate::Outgoing) in its outbox.
+    /// The hub ended a subscription (by a user-wide operation, or because of a gap). The outbox of the client has an
+    /// [`Outgoing::Unsubscribe`](crate::Outgoing).
     Unsubscribed {
         /// The session.
         session: SessionId,
-        /// The caller's name for it.
+        /// The caller's id of the session.
         tag: u64,
         /// The channel.
         channel: Arc<str>,
@@ -138,8 +137,8 @@ pub enum Event {
 /// An established subscription.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Subscribed {
-    /// The stream's position at this instant: later publications are pushed, earlier ones are not.
-    /// Offset 0 and no epoch when the channel has no stream.
+    /// The stream's position at this moment: later publications are pushed, earlier ones are not. Offset 0 and no
+    /// epoch if the channel has no stream.
     pub position: StreamPosition,
     /// The request had a position to recover from.
     pub was_recovering: bool,
@@ -148,22 +147,23 @@ pub struct Subscribed {
     pub recovered: bool,
     /// Oldest first; empty unless `recovered`.
     pub publications: Vec<Publication>,
-    /// Offsets have a meaning for the client.
+    /// The client can use offsets.
     pub positioned: bool,
-    /// The client may come back and recover.
+    /// The client may reconnect and recover.
     pub recoverable: bool,
-    /// Differences between publications are sent, and in JSON payloads are texts.
+    /// Deltas are sent; in JSON, payloads are then strings.
     pub delta: bool,
-    /// Who is present, this session among them, as far as later join and leave pushes do not say, each user once: for a
-    /// subscription that [lists them](crate::SubscribeOptions::list_members), in no particular order.
+    /// The present clients, including this session, each user once, if
+    /// [requested](crate::SubscribeOptions::list_members). Later changes are sent as join and leave pushes. In no
+    /// particular order.
     pub members: Vec<Arc<ClientInfo>>,
 }
 
 /// A publication that was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Published {
-    /// Its position; offset 0 and no epoch when the channel keeps no history. If suppressed: of the
-    /// first publication with the same idempotency key, or the stream's top.
+    /// Its position; offset 0 and no epoch if the channel has no history. If suppressed: the position of the first
+    /// publication with the same idempotency key, or the top of the stream.
     pub position: StreamPosition,
     /// Not published: the idempotency key is known, or the version is not newer.
     pub suppressed: bool,
@@ -172,18 +172,18 @@ pub struct Published {
 /// A part of a channel's history.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct History {
-    /// In the order asked for.
+    /// In the requested order.
     pub publications: Vec<Publication>,
     /// The stream's top.
     pub position: StreamPosition,
 }
 
-/// How many are present.
+/// The number of present clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PresenceStats {
     /// Sessions.
     pub clients: u64,
-    /// Different users among them.
+    /// Distinct users.
     pub users: u64,
 }
 
@@ -201,7 +201,7 @@ pub struct ChannelSummary {
 pub struct Info {
     /// Sessions.
     pub clients: u64,
-    /// Different named users, counted once per worker they are on.
+    /// Distinct named users, counted once for each worker.
     pub users: u64,
     /// Channels with subscribers, each once.
     pub channels: u64,

@@ -1,4 +1,4 @@
-//! A channel's stream: its offsets and the publications kept.
+//! A channel's stream: its offsets and stored publications.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,11 @@ use crate::publication::Publication;
 use crate::shares::Owner;
 use crate::slots::NONE;
 
-/// Exists while the channel has subscribers or its meta time to live has not ended. The rules are
-/// Centrifugo's: history expires as a whole, counted from the last publication; epoch and top
-/// offset outlive it.
+/// A stream exists while the channel has subscribers or its meta time to live has not expired. The rules are
+/// Centrifugo's: history expires as a whole, counted from the last publication; epoch and top offset are kept longer.
 pub(crate) struct Stream {
     pub(crate) epoch: Epoch,
-    /// Offset of the last publication, kept or not.
+    /// Offset of the last publication, stored or not.
     pub(crate) top: u64,
     /// Consecutive offsets, the last of them `top` unless that was not kept.
     publications: VecDeque<Publication>,
@@ -30,9 +29,9 @@ pub(crate) struct Stream {
     pub(crate) timer_ms: u64,
     version: u64,
     version_epoch: Box<str>,
-    /// Who has brought it into being.
+    /// Who has created it.
     pub(crate) owner: Owner,
-    /// Where it is among those of its namespace that hold publications; [`NONE`] while it holds none.
+    /// Index among the streams of its namespace with publications; [`NONE`] if it has none.
     pub(crate) listed_at: u32,
 }
 
@@ -67,8 +66,8 @@ impl Stream {
         self.publications.len()
     }
 
-    /// Records an application's version. False when it is not newer than the last one of the same
-    /// version epoch.
+    /// Records an application's version. Returns `false` if it is not greater than the last one of the same version
+    /// epoch.
     pub(crate) fn advance_version(&mut self, version: u64, epoch: &str) -> bool {
         let comparable = epoch.is_empty() || *epoch == *self.version_epoch;
         if version > 0 && comparable && version <= self.version {
@@ -81,8 +80,8 @@ impl Stream {
         true
     }
 
-    /// Appends the publication at offset `top` and keeps at most `size`. What is before one that was not kept goes. Returns
-    /// the change of memory in bytes.
+    /// Appends the publication at offset `top` and keeps at most `size`. Publications before one that was not stored
+    /// are removed. Returns the change of memory in bytes.
     pub(crate) fn keep(&mut self, publication: Publication, size: usize) -> isize {
         debug_assert_eq!(publication.offset(), self.top);
         let before = self.bytes;
@@ -92,7 +91,7 @@ impl Stream {
         self.bytes += publication.cost();
         let len = self.publications.len();
         if len == self.publications.capacity() {
-            // Doubles, but no further than it can become.
+            // Doubles the capacity, up to the maximum.
             self.publications.reserve_exact(len.max(2).min((size + 1).saturating_sub(len)));
         }
         self.publications.push_back(publication);
@@ -115,8 +114,8 @@ impl Stream {
         std::mem::take(&mut self.bytes)
     }
 
-    /// All publications after `since`, if none is missing, there are at most `max` and they have at most `bytes_max` (0: no
-    /// limit).
+    /// All publications after `since`, if none is missing and there are at most `max` with at most `bytes_max` bytes
+    /// (0: no limit).
     pub(crate) fn recover(
         &self,
         since: StreamPosition,
@@ -139,8 +138,8 @@ impl Stream {
         (whole && fits()).then(|| publications().cloned().collect())
     }
 
-    /// All publications after offset `since` up to the top: of those read elsewhere, in order, and of those kept. `None` if
-    /// one is missing, or they have more than `bytes_max` (0: no limit).
+    /// All publications after offset `since` up to the top, from those read elsewhere and those stored here. `None`
+    /// if one is missing, or they exceed `bytes_max` (0: no limit).
     pub(crate) fn join(
         &self,
         since: u64,
@@ -159,8 +158,8 @@ impl Stream {
         (last == self.top && (bytes_max == 0 || bytes <= bytes_max)).then_some(joined)
     }
 
-    /// Puts publications in front of those kept that were read elsewhere, consecutive and in order, as far as they belong
-    /// there and no more than `size` are kept then. Returns the change of memory in bytes.
+    /// Inserts publications that were read elsewhere, consecutive and in order, before the stored ones, up to `size`
+    /// in total. Returns the change of memory in bytes.
     pub(crate) fn fill(&mut self, read: &[Publication], size: usize) -> isize {
         let before = self.bytes;
         for publication in read.iter().rev() {
@@ -173,7 +172,7 @@ impl Stream {
         self.bytes as isize - before as isize
     }
 
-    /// The last publication, for whoever does not have it yet; `None` when it is not held any more.
+    /// The last publication, if the position is before it; `None` if it is not stored any more.
     pub(crate) fn recover_latest(&self, since: StreamPosition) -> Option<Vec<Publication>> {
         if since.offset > 0 && since == self.position() {
             return Some(Vec::new());
@@ -217,7 +216,7 @@ impl Stream {
         let limit = filter.limit.map_or(usize::MAX, |limit| limit as usize);
         let mut room = filter.bytes_max.unwrap_or(usize::MAX);
         let mut fits = |publication: &&Publication| {
-            // The first is given whatever it has: else a reader would never come past it.
+            // The first publication is always returned, or a reader could not advance.
             let had_room = room > 0;
             room = room.saturating_sub(publication.cost());
             had_room

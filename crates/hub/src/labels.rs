@@ -1,4 +1,4 @@
-//! Labels of connections: a side table, for most sessions have none.
+//! Labels of connections, in a side table because most sessions have none.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::publication::Tags;
 
-/// The labels of this worker's sessions by their slots. Sessions with the same labels share them.
+/// The labels of this worker's sessions by slot. Equal sets of labels are shared.
 #[derive(Default)]
 pub(crate) struct Labels {
     of: HashMap<u32, Arc<Tags>, RandomState>,
-    /// Each different set once.
+    /// Each distinct set once.
     sets: HashSet<Arc<Tags>, RandomState>,
 }
 
 impl Labels {
-    /// Gives a session its labels, in the place of those it has.
+    /// Sets the labels of a session.
     pub(crate) fn set(&mut self, slot: u32, labels: Tags) {
         self.remove(slot);
         if labels.is_empty() {
@@ -33,10 +33,10 @@ impl Labels {
         self.of.insert(slot, shared);
     }
 
-    /// Forgets the labels of a session, and a set that was its alone.
+    /// Removes the labels of a session, and their set if it is not used any more.
     pub(crate) fn remove(&mut self, slot: u32) {
         let Some(labels) = self.of.remove(&slot) else { return };
-        // One is the set's, one is this.
+        // One reference of the set, and this one.
         if Arc::strong_count(&labels) == 2 {
             self.sets.remove(&labels);
         }
@@ -48,7 +48,7 @@ impl Labels {
         self.of.get(&slot).map_or(NONE, |labels| labels)
     }
 
-    /// How many sessions have any, and how many different sets there are.
+    /// The number of sessions with labels, and the number of distinct sets.
     #[cfg(test)]
     fn len(&self) -> (usize, usize) {
         (self.of.len(), self.sets.len())

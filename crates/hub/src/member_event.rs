@@ -1,22 +1,22 @@
-//! Members of channels as they come and go, for whoever keeps a list of them beyond this process.
+//! Joins and leaves of channel members, for lists of members outside of this process.
 
 use std::sync::Arc;
 
 use crate::publication::ClientInfo;
 
-/// A session is in a channel's list of members, or is not any more.
+/// A session was added to or removed from a channel's list of members.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemberEvent {
     /// The channel.
     pub channel: Arc<str>,
-    /// Who.
+    /// The client.
     pub info: Arc<ClientInfo>,
-    /// It has come; else it has gone.
+    /// Whether it was added.
     pub joined: bool,
-    /// It is shown in presence.
+    /// It is included in presence.
     pub presence: bool,
-    /// Subscribers are notified of its coming and going.
+    /// Subscribers are notified of joins and leaves.
     pub join_leave: bool,
-    /// It was the first that came, or the last that went, of the channel's members in this process.
+    /// It was the first member of the channel in this process to join, or the last to leave.
     pub at_edge: bool,
 }

@@ -34,19 +34,19 @@ pub(crate) struct WaiterId {
 
 #[derive(Debug)]
 pub(crate) enum HubMessageKind {
-    /// The sender was restarted. Carries nothing but its incarnation.
+    /// The sender was restarted. Contains only its incarnation.
     Restarted,
 
     // To a channel's home worker.
     Subscribe(Box<SubscribeRequest>),
     Unsubscribe {
         channel: Arc<str>,
-        /// The session to take out of presence.
+        /// The session to remove from presence.
         member: Option<SessionId>,
-        /// The asking worker has no more subscribers.
+        /// The requesting worker has no more subscribers.
         last: bool,
     },
-    /// What others see of a member from now on.
+    /// New client information of a member.
     Describe {
         channel: Arc<str>,
         info: Arc<ClientInfo>,
@@ -61,7 +61,7 @@ pub(crate) enum HubMessageKind {
     Presence {
         request: WaiterId,
         channel: Arc<str>,
-        /// Bytes of the entries, beyond which the reply is an error. `None`: only count.
+        /// Limit of the bytes of the entries, beyond which the reply is an error. `None`: only count.
         bytes_max: Option<usize>,
     },
 
@@ -82,8 +82,8 @@ pub(crate) enum HubMessageKind {
         info: Arc<ClientInfo>,
         of_user: bool,
     },
-    /// Messages of the channel were lost on the way. The home worker sends nothing more until this
-    /// worker subscribes again.
+    /// Messages of the channel were lost between workers. The home worker sends no more until this worker subscribes
+    /// again.
     Gap {
         channel: Arc<str>,
     },
@@ -102,11 +102,11 @@ pub(crate) struct SubscribeRequest {
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
     pub(crate) since: Option<StreamPosition>,
-    /// Refuse the subscription when nothing is recovered from there.
+    /// Refuse the subscription if it cannot recover from its position.
     pub(crate) reject_unrecovered: bool,
     /// The entry for the presence list.
     pub(crate) member: Option<Arc<ClientInfo>>,
-    /// The reply has the presence list.
+    /// The reply includes the presence list.
     pub(crate) list_members: bool,
     pub(crate) owner: Owner,
 }
@@ -164,7 +164,7 @@ pub(crate) enum ScatterRequest {
         patterns: Vec<String>,
     },
     Info,
-    /// About sessions of a user, or of all users.
+    /// A command for sessions of a user, or of all users.
     Sessions {
         user: Box<str>,
         only: SessionFilter,
@@ -172,7 +172,7 @@ pub(crate) enum ScatterRequest {
     },
 }
 
-/// What is done to a session.
+/// An action on a session.
 #[derive(Debug)]
 pub(crate) enum SessionAction {
     Disconnect {
@@ -203,7 +203,7 @@ pub(crate) enum SessionAction {
 }
 
 impl HubMessageKind {
-    /// Bytes it counts in the bound of a queue.
+    /// Bytes counted in the limit of a queue.
     pub(crate) fn cost(&self) -> usize {
         size_of::<HubMessage>()
             + match self {
@@ -219,7 +219,7 @@ impl HubMessageKind {
 }
 
 impl ScatterRequest {
-    /// Bytes of what it carries.
+    /// Bytes of its content.
     pub(crate) fn cost(&self) -> usize {
         let Self::Sessions { only, action, .. } = self else { return 0 };
         let filter = only.labels.as_ref().map_or(0, TagFilter::bytes);
@@ -230,12 +230,12 @@ impl ScatterRequest {
             }
     }
 
-    /// Whether it is carried out in steps.
+    /// Whether it is executed in steps.
     pub(crate) fn is_walk(&self) -> bool {
         matches!(self, Self::Sessions { only, .. } if only.all_users && only.client.is_none())
     }
 
-    /// Whose sessions it is about.
+    /// The user of the sessions.
     pub(crate) fn user(&self) -> Option<&str> {
         match self {
             Self::Sessions { user, .. } => Some(user),

@@ -1,18 +1,18 @@
-//! How a channel behaves.
+//! Options of channels.
 
 use std::sync::Arc;
 
-/// A channel that an operation is about.
+/// The channel of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelRef<'a> {
     /// Its name.
     pub name: &'a str,
-    /// How it behaves.
+    /// Its options.
     pub options: &'a Arc<ChannelOptions>,
 }
 
 impl<'a> ChannelRef<'a> {
-    /// The channel of this name, with the options of its namespace.
+    /// A channel with the options of its namespace.
     pub fn new(name: &'a str, options: &'a Arc<ChannelOptions>) -> ChannelRef<'a> {
         ChannelRef { name, options }
     }
@@ -22,11 +22,11 @@ impl<'a> ChannelRef<'a> {
 /// so a changed configuration takes effect with the next operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelOptions {
-    /// The namespace, whose [rates](crate::Hub::set_pacing) its broadcasts keep.
+    /// The namespace, whose [rates](crate::Hub::set_pacing) apply to its broadcasts.
     pub namespace: Arc<str>,
-    /// The name is a [wildcard](crate::wildcard): it is subscribed to, and nothing else. It keeps nothing.
+    /// The name is a [wildcard](crate::wildcard). It can only be subscribed to, and has no history.
     pub wildcard: bool,
-    /// Its engine carries payloads alone, for other programs.
+    /// Its engine transports only payloads, for other programs.
     pub raw: bool,
     /// Publications kept; 0: no history, no offsets.
     pub history_size: u32,
@@ -35,37 +35,37 @@ pub struct ChannelOptions {
     /// Milliseconds a stream's epoch and top offset are remembered after the last publication,
     /// read or subscriber; 0: [`HubConfig::history_meta_ttl_ms`](crate::HubConfig).
     pub history_meta_ttl_ms: u64,
-    /// Streams of the namespace on all workers together; `None`: as many as there may be.
+    /// Most streams of the namespace on all workers together; `None`: no limit.
     pub channels_max: Option<u32>,
-    /// Memory for the history of the namespace on all workers together; `None`: as much as there may be.
+    /// Most memory for the history of the namespace on all workers together; `None`: no limit.
     pub history_bytes_max: Option<usize>,
-    /// Subscribers are listed in the channel's presence.
+    /// Subscribers are included in the channel's presence.
     pub presence: bool,
-    /// Subscribers that ask for it receive join and leave pushes.
+    /// Subscribers that request it receive join and leave pushes.
     pub join_leave: bool,
-    /// Different users that may be present at once; one more is refused. Joins and leaves then say which of them begin and
-    /// end the presence of their user. `None`: there is no bound, and users are not counted.
+    /// Most distinct users in presence; a further one is refused. Joins and leaves then say whether they begin or end
+    /// the presence of a user. `None`: no limit, and users are not counted.
     pub presence_users_max: Option<u32>,
     /// Every subscriber receives join and leave pushes.
     pub force_push_join_leave: bool,
-    /// Subscribers that ask for it get differences between publications, where a publication allows it. Only for
-    /// [`OverflowPolicy::Disconnect`]: a difference is worth nothing without the publication before.
+    /// Subscribers that request it receive deltas, if a publication permits it. Only with
+    /// [`OverflowPolicy::Disconnect`], because a delta requires the previous publication.
     pub delta: bool,
-    /// Every publication allows it.
+    /// Every publication permits deltas.
     pub delta_publish: bool,
     /// Every subscription is positioned.
     pub force_positioning: bool,
     /// Every subscription is recoverable.
     pub force_recovery: bool,
-    /// What a recovery brings.
+    /// What a recovery returns.
     pub recovery_mode: RecoveryMode,
-    /// What happens to a subscriber that does not keep up.
+    /// What happens to a subscriber that reads too slowly.
     pub overflow: OverflowPolicy,
     /// Largest payload in bytes; 0: unlimited here.
     pub publication_bytes_max: u32,
-    /// Maximum number of publications of a recovery; if more are missing, it fails. 0: no limit.
+    /// Most publications of a recovery; if more are missing, it fails. 0: no limit.
     pub recovery_publications_max: u32,
-    /// Bytes of publications of one recovery. 0: no bound. Callers hold other answers to clients to it too.
+    /// Most bytes of publications of one recovery. 0: no limit. Callers limit other responses to clients to it, too.
     pub recovery_bytes_max: usize,
 }
 
@@ -98,7 +98,7 @@ impl Default for ChannelOptions {
 }
 
 impl ChannelOptions {
-    /// The same for a [wildcard](crate::wildcard) of the namespace.
+    /// The options of a [wildcard](crate::wildcard) in the namespace.
     #[must_use]
     pub fn of_wildcard(&self) -> Self {
         Self {
@@ -116,32 +116,32 @@ impl ChannelOptions {
         }
     }
 
-    /// True when the channel numbers and keeps its publications.
+    /// Whether the channel numbers and stores its publications.
     pub fn keeps_history(&self) -> bool {
         self.history_size > 0 && self.history_ttl_ms > 0
     }
 }
 
-/// What a recovery brings.
+/// What a recovery returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecoveryMode {
-    /// All publications after the position, or it fails.
+    /// All publications after the position; otherwise the recovery fails.
     #[default]
     Stream,
-    /// The last publication, unless the position is behind it: the channel holds a state, not events. It fails where the
-    /// history does not hold it any more.
+    /// The last publication, unless the position includes it: the channel holds a state, not events. Fails if the
+    /// history no longer has it.
     Cache,
 }
 
 /// What is dropped when a session's outbox is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OverflowPolicy {
-    /// The session: disconnected with code 3008 "slow". It reconnects and recovers.
+    /// The session is disconnected with code 3008 "slow". It reconnects and recovers.
     #[default]
     Disconnect,
-    /// The oldest publications. [`Outgoing::Missed`](crate::Outgoing::Missed) informs the client.
+    /// The oldest publications are dropped. [`Outgoing::Missed`](crate::Outgoing::Missed) informs the client.
     DropOldest,
-    /// Publications that a later one with the same key (without a key: of the same channel) made
-    /// obsolete, then the oldest. [`Outgoing::Missed`](crate::Outgoing::Missed) informs the client.
+    /// Publications that a later one with the same key (or, without a key, of the same channel) replaces are dropped,
+    /// then the oldest. [`Outgoing::Missed`](crate::Outgoing::Missed) informs the client.
     KeepLatest,
 }

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// Digits of the text form, in the order of their values.
+/// Digits of the text form, by value.
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 const TEXT_MAX: usize = 11;
 
-/// One incarnation of a channel's stream. When a stream is lost (restart, meta time to live),
-/// offsets begin again under a new epoch. A reader with the old epoch learns that recovery is
-/// impossible and is not sent the wrong messages.
+/// The epoch of a channel's stream. When a stream is lost (by a restart, or after the meta time to live), offsets
+/// begin again in a new epoch. A client with the old epoch learns by the mismatch that it cannot recover, and
+/// receives no wrong messages.
 ///
 /// Text form: up to 11 letters and digits; empty for [`Epoch::NONE`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -17,7 +17,7 @@ pub struct Epoch(u64);
 impl Epoch {
     /// No epoch: a channel without a stream; from a client, "any epoch".
     pub const NONE: Self = Self(0);
-    /// An epoch that no stream has: stands for any text that is not of this form.
+    /// An epoch that no stream has. Represents any text that is not a valid epoch.
     pub const FOREIGN: Self = Self(u64::MAX);
 
     /// The epoch with this value.
@@ -60,7 +60,7 @@ impl Epoch {
         Self(value)
     }
 
-    /// True when a reader with this epoch may read the stream `current`: equal, or not given.
+    /// Whether a client with this epoch may read the stream `current`: the epochs are equal, or none is given.
     pub(crate) fn accepts(self, current: Self) -> bool {
         self.is_none() || self == current
     }
@@ -96,7 +96,8 @@ pub struct StreamPosition {
 }
 
 impl StreamPosition {
-    /// Nothing is recovered from here, in any recovery mode: of whoever may not read what was published before.
+    /// A position from which nothing can be recovered, in any recovery mode: for clients that may not read earlier
+    /// publications.
     pub const BARRED: Self = Self { offset: u64::MAX, epoch: Epoch::FOREIGN };
 }
 

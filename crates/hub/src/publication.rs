@@ -1,4 +1,4 @@
-//! Publications and their senders.
+//! Publications and their publishers.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use triomphe::ThinArc;
 use crate::session_id::SessionId;
 use crate::shares::Owner;
 
-/// One message of a channel, as its home worker numbered it. A handle: history, every worker and every event share one
-/// allocation, payload included.
+/// A message of a channel with the offset from its home worker. A cheap handle: history, workers and events share one
+/// allocation, including the payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication(ThinArc<Record, u8>);
 
-/// What stands before the payload.
+/// The header before the payload.
 #[derive(Debug, PartialEq, Eq)]
 struct Record {
     offset: u64,
     /// Unix time in milliseconds, above one bit each for [`DELTA`] and [`BINARY`].
     stamp: u64,
-    /// `None` for a server's message without labels, which most are.
+    /// `None` for a message of the server without tags, which most are.
     extras: Option<Box<Extras>>,
 }
 
-// History keeps millions of them.
+// History stores millions of them.
 const _: () = assert!(size_of::<Record>() == 24);
 const _: () = assert!(size_of::<Option<Publication>>() == 8);
 
@@ -39,7 +39,7 @@ struct Extras {
     channel: Option<Box<str>>,
 }
 
-/// What a [`Publication`] is made of.
+/// The parts of a [`Publication`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PublicationParts {
     /// See [`Publication::offset`].
@@ -58,7 +58,7 @@ pub struct PublicationParts {
     pub key: Option<Box<str>>,
     /// See [`Publication::channel`].
     pub channel: Option<Box<str>>,
-    /// See [`Publication::time_ms`]; 62 bits of it count.
+    /// See [`Publication::time_ms`]; limited to 62 bits.
     pub time_ms: u64,
 }
 
@@ -84,8 +84,8 @@ impl Publication {
         self.record().extras.as_deref()
     }
 
-    /// Number in the channel's stream, from 1 without holes; 0 when the channel keeps no history
-    /// (or the publisher skipped it).
+    /// The offset in the channel's stream, from 1 without gaps; 0 if the channel has no history, or the publisher
+    /// skipped it.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.record().offset
@@ -97,12 +97,12 @@ impl Publication {
         &self.0.slice
     }
 
-    /// What the payload is, as the publisher said or the server found.
+    /// The format of the payload, as given by the publisher or detected by the server.
     pub fn format(&self) -> PayloadFormat {
         if self.record().stamp & BINARY == 0 { PayloadFormat::Json } else { PayloadFormat::Binary }
     }
 
-    /// May be sent as the difference from the publication before.
+    /// Whether it may be sent as a delta from the previous publication.
     pub fn delta(&self) -> bool {
         self.record().stamp & DELTA != 0
     }
@@ -112,18 +112,18 @@ impl Publication {
         self.extras()?.info.as_ref()
     }
 
-    /// Labels by the publisher; delivered to clients.
+    /// The tags set by the publisher; delivered to clients.
     pub fn tags(&self) -> &Tags {
         const NO_TAGS: &Tags = &Tags::NONE;
         self.extras().map_or(NO_TAGS, |extras| &extras.tags)
     }
 
-    /// The subject, for [`OverflowPolicy::KeepLatest`](crate::OverflowPolicy::KeepLatest).
+    /// The key for [`OverflowPolicy::KeepLatest`](crate::OverflowPolicy::KeepLatest).
     pub fn key(&self) -> Option<&str> {
         self.extras()?.key.as_deref()
     }
 
-    /// The channel that it was published to, where it was heard by a [wildcard](crate::wildcard).
+    /// The channel it was published to, if it was received through a [wildcard](crate::wildcard).
     pub fn channel(&self) -> Option<&str> {
         self.extras()?.channel.as_deref()
     }
@@ -133,7 +133,7 @@ impl Publication {
         self.record().stamp >> TIME_SHIFT
     }
 
-    /// The same without a number.
+    /// The same publication without an offset.
     pub(crate) fn unnumbered(&self) -> Self {
         let Record { stamp, .. } = *self.record();
         let extras = self.extras().map(|Extras { info, tags, key, channel }| {
@@ -144,17 +144,17 @@ impl Publication {
     }
 }
 
-/// What a payload is.
+/// The format of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PayloadFormat {
-    /// One JSON value without a line break outside strings: every encoding may copy it.
+    /// One JSON value without line breaks outside strings. Every encoding may copy it.
     #[default]
     Json,
-    /// Any bytes. Encodings in JSON have to find another form for them.
+    /// Any bytes. JSON encodings must encode them in another form.
     Binary,
 }
 
-/// Labels of a publication or of a connection: name and value. One pointer, because most have none.
+/// Names and values of a publication's tags or a connection's labels. One pointer, because most have none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Tags(Option<Box<TagList>>);
 
@@ -162,7 +162,7 @@ pub struct Tags(Option<Box<TagList>>);
 struct TagList(Box<[(Box<str>, Box<str>)]>);
 
 impl Tags {
-    /// No labels.
+    /// No tags.
     pub(crate) const NONE: Tags = Tags(None);
 }
 
@@ -182,7 +182,7 @@ impl FromIterator<(Box<str>, Box<str>)> for Tags {
 }
 
 impl Publication {
-    /// Bytes it counts in the bounds of history and queues.
+    /// Bytes counted in the limits of history and queues.
     pub fn cost(&self) -> usize {
         publication_cost(self.data().len(), self.tags(), self.key())
             + self.channel().map_or(0, str::len)
@@ -190,7 +190,7 @@ impl Publication {
 }
 
 fn publication_cost(data: usize, tags: &Tags, key: Option<&str>) -> usize {
-    // With the count of its holders, the length of its payload, and its place in the history.
+    // Includes the reference count, the length of the payload, and the entry in the history.
     const RECORD: usize = size_of::<Record>() + 3 * size_of::<usize>();
     let tags: usize = tags.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
     RECORD + data + tags + key.map_or(0, str::len)
@@ -199,12 +199,12 @@ fn publication_cost(data: usize, tags: &Tags, key: Option<&str>) -> usize {
 /// A client as other clients see it in presence, join and leave messages and publications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientInfo {
-    /// The user, empty when anonymous. All that name him share one text.
+    /// The user, empty if anonymous. The text is shared.
     pub user: ArcStr,
     /// The session.
     pub client: SessionId,
-    /// The client's id at a server of another kind that shares the channel. Then `client` is no session's, but a number that was
-    /// made of this id.
+    /// The client's id on a server of another kind that shares the channel. `client` is then not a session id, but a
+    /// number derived from this id.
     pub foreign_client: Option<Box<str>>,
     /// Raw JSON about the connection.
     pub conn_info: Option<Box<[u8]>>,
@@ -213,7 +213,7 @@ pub struct ClientInfo {
 }
 
 impl ClientInfo {
-    /// About the bytes that it takes in an answer.
+    /// Approximate size in a response, in bytes.
     pub(crate) fn cost(&self) -> usize {
         const NAMES: usize = 128;
         let json = |json: &Option<Box<[u8]>>| json.as_ref().map_or(0, |json| json.len());
@@ -222,10 +222,10 @@ impl ClientInfo {
     }
 }
 
-/// What is to be published.
+/// A message to publish.
 #[derive(Debug, Clone, Default)]
 pub struct NewPublication {
-    /// Whose the channel's stream is if it begins with this.
+    /// The owner of the channel's stream, if this creates it.
     pub owner: Owner,
     /// The payload.
     pub data: Box<[u8]>,
@@ -237,7 +237,7 @@ pub struct NewPublication {
     pub tags: Tags,
     /// See [`Publication::info`].
     pub info: Option<Arc<ClientInfo>>,
-    /// Not delivered to this session. It must follow no offsets: it would miss this one.
+    /// The session that does not receive it. It must not track offsets, because it would miss this one.
     pub except: Option<SessionId>,
     /// See [`Publication::key`].
     pub key: Option<Box<str>>,
@@ -246,7 +246,7 @@ pub struct NewPublication {
     pub idempotency_key: Option<Box<str>>,
     /// Milliseconds the key is remembered; 5 minutes when `None`.
     pub idempotency_ttl_ms: Option<u32>,
-    /// Deliver to present subscribers only: not numbered, not kept.
+    /// Deliver to current subscribers only; do not number or store it.
     pub skip_history: bool,
     /// Greater than 0: suppressed unless greater than the version published last into this
     /// (history-keeping) channel.
@@ -256,7 +256,7 @@ pub struct NewPublication {
 }
 
 impl NewPublication {
-    /// Whether it says what a payload alone does not. Who published it is left out.
+    /// Whether it has anything beside a payload. The publisher is not considered.
     pub(crate) fn is_more_than_payload(&self) -> bool {
         !self.tags.is_empty()
             || self.key.is_some()

@@ -1,4 +1,4 @@
-//! Session ids that route themselves.
+//! Session ids with the address of the session.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,23 +19,23 @@ const ID_BITS: u32 = NODE_SHIFT + NODE_BITS;
 
 /// Maximum number of nodes in an id.
 pub const NODES_MAX: usize = 1 << NODE_BITS;
-/// Boots of a node before the numbers are used again.
+/// Boots of a node before numbers are reused.
 pub const BOOTS_MAX: usize = 1 << BOOT_BITS;
 /// Most workers of one process.
 pub const WORKERS_MAX: usize = 1 << WORKER_BITS;
 /// Most sessions of one worker.
 pub const SESSIONS_MAX: usize = 1 << SLOT_BITS;
 
-/// Names one session on one worker of one node: node 12 · boot 6 · worker 7 · slot 20 ·
-/// generation 8 bits, most significant first, 53 in all.
+/// The id of a session on one worker of one node: node 12 · boot 6 · worker 7 · slot 20 · generation 8 bits, most
+/// significant first, 53 in all.
 ///
-/// Unicast needs no lookup: the id names node, worker and slot. A stale id is recognised by its
-/// generation and boot and reaches nobody. It is not a secret. Its text form is decimal.
+/// Unicast needs no lookup: the id has the node, worker and slot. A stale id is detected by its generation and boot.
+/// The id is not a secret. Its text form is decimal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(u64);
 
 impl SessionId {
-    /// Packs the fields; each is cut to its width.
+    /// Packs the fields; each is truncated to its width.
     pub const fn pack(node: u16, boot: u8, worker: u8, slot: u32, generation: u8) -> Self {
         let node = node as u64 & (NODES_MAX as u64 - 1);
         let boot = boot as u64 & (BOOTS_MAX as u64 - 1);

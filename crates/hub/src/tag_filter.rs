@@ -4,51 +4,51 @@ use std::cmp::Ordering;
 
 use crate::publication::Tags;
 
-/// Which publications a subscriber wants, by their tags.
+/// Selects publications by their tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TagFilter {
-    /// All of these.
+    /// All filters match.
     And(Box<[TagFilter]>),
-    /// One of these at least.
+    /// At least one filter matches.
     Or(Box<[TagFilter]>),
-    /// Not this.
+    /// The filter does not match.
     Not(Box<TagFilter>),
-    /// One tag is so.
+    /// A condition on one tag.
     Tag {
-        /// Its name.
+        /// The name of the tag.
         key: Box<str>,
-        /// How.
+        /// The condition.
         is: TagCondition,
     },
 }
 
-/// How a tag is to be. A tag that a publication does not have is the empty string to `In` and `NotIn`, and no value to the
-/// others.
+/// A condition on the value of a tag. For `In` and `NotIn` a missing tag is the empty string; for the others it has
+/// no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TagCondition {
-    /// This text.
+    /// Equal to this text.
     Equal(Box<str>),
-    /// Another text than this, or missing.
+    /// Not equal to this text, or missing.
     NotEqual(Box<str>),
     /// One of these texts.
     In(Box<[Box<str>]>),
     /// None of these texts.
     NotIn(Box<[Box<str>]>),
-    /// There.
+    /// Present.
     Exists,
     /// Missing.
     Missing,
-    /// A text that begins so.
+    /// Begins with this text.
     StartsWith(Box<str>),
-    /// A text that ends so.
+    /// Ends with this text.
     EndsWith(Box<str>),
-    /// A text with this in it.
+    /// Contains this text.
     Contains(Box<str>),
-    /// A decimal number that compares so with this one. What is no number does not compare.
+    /// A decimal number in this relation to the given one. Other text does not match.
     Number(NumberOrder, Box<str>),
 }
 
-/// An order of two decimal numbers.
+/// A relation of two decimal numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumberOrder {
     /// Less.
@@ -62,7 +62,7 @@ pub enum NumberOrder {
 }
 
 impl TagFilter {
-    /// Whether a publication with these tags passes.
+    /// Whether a publication with these tags matches.
     pub fn admits(&self, tags: &Tags) -> bool {
         match self {
             Self::And(all) => all.iter().all(|filter| filter.admits(tags)),
@@ -75,7 +75,7 @@ impl TagFilter {
         }
     }
 
-    /// Its nodes and values: each is compared once at most.
+    /// The number of nodes and values; each is compared at most once.
     pub fn parts(&self) -> usize {
         1 + match self {
             Self::And(list) | Self::Or(list) => list.iter().map(Self::parts).sum(),
@@ -85,7 +85,7 @@ impl TagFilter {
         }
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory in bytes.
     pub fn bytes(&self) -> usize {
         let own = match self {
             Self::And(list) | Self::Or(list) => {
@@ -144,7 +144,7 @@ impl NumberOrder {
     }
 }
 
-/// Compares two decimal numbers of any length, digit by digit. `None` when one of them is not a number.
+/// Compares two decimal numbers of any length, digit by digit. `None` if one is not a number.
 fn compare(a: &str, b: &str) -> Option<Ordering> {
     let (a, b) = (Decimal::parse(a)?, Decimal::parse(b)?);
     let magnitude = || {
@@ -159,7 +159,7 @@ fn compare(a: &str, b: &str) -> Option<Ordering> {
     })
 }
 
-/// A decimal number, without the zeros that do not count.
+/// A decimal number without insignificant zeros.
 struct Decimal<'a> {
     minus: bool,
     whole: &'a str,

@@ -1,24 +1,24 @@
-//! Names of several tenants that share a hub.
+//! Names of tenants that share a hub.
 //!
-//! A channel or user of a tenant is `MARK TENANT MARK NAME` wherever the server handles it, and `NAME` alone to whoever is
-//! outside. No name from outside may begin with the mark, so none can reach into a tenant; and what is kept by name (channels,
-//! users, revocations, budgets) is apart by itself.
+//! Inside the server a channel or user of a tenant is `MARK TENANT MARK NAME`; outside it is `NAME`. Names from
+//! outside must not begin with the mark, so they cannot address a tenant. Everything that is stored by name
+//! (channels, users, revocations, budgets) is therefore separate.
 
-/// Stands before and behind a tenant's name; no name from outside begins with it.
+/// Encloses a tenant's name. No name from outside begins with it.
 pub const MARK: char = '\u{1}';
 
-/// The tenant of a name, if it has one, and the name as it is outside.
+/// Splits a name into its tenant, if it has one, and the external name.
 pub fn split(name: &str) -> (Option<&str>, &str) {
     let tenanted = name.strip_prefix(MARK).and_then(|rest| rest.split_once(MARK));
     tenanted.map_or((None, name), |(tenant, bare)| (Some(tenant), bare))
 }
 
-/// The name as it is outside.
+/// The external name.
 pub fn bare(name: &str) -> &str {
     if name.as_bytes().first() == Some(&(MARK as u8)) { split(name).1 } else { name }
 }
 
-/// A tenant's name of a channel or user; of `""` what all of them begin with.
+/// The internal name of a tenant's channel or user; for `""` the prefix of all of them.
 pub fn qualify(tenant: &str, bare: &str) -> String {
     let mut name = String::with_capacity(tenant.len() + bare.len() + 2);
     name.push(MARK);
@@ -28,13 +28,13 @@ pub fn qualify(tenant: &str, bare: &str) -> String {
     name
 }
 
-/// Whether `user` of a command means the user of this name: that one, or any of a tenant where the command names nobody
-/// but the tenant.
+/// Whether a command for `user` applies to the user with this name: to the same user, or to all users of a tenant if
+/// the command names only the tenant.
 pub(crate) fn addresses(user: &str, name: &str) -> bool {
     user == name || user.is_empty() || is_anybody(user) && name.starts_with(user)
 }
 
-/// Whether a name is that of a tenant, and of nobody in it.
+/// Whether a name is only the prefix of a tenant.
 pub(crate) fn is_anybody(user: &str) -> bool {
     matches!(split(user), (Some(_), ""))
 }

@@ -13,15 +13,15 @@ use crate::slots::{NONE, Slots};
 use crate::tenant;
 use crate::user_directory::UserDirectory;
 
-/// Users by name. A user's sessions are a linked list through the session records. Anonymous
-/// sessions are in no list.
+/// Users by name. The sessions of a user form a linked list through the session records. Anonymous sessions are in no
+/// list.
 pub(crate) struct Users {
     records: Slots<User>,
     by_name: HashTable<u32>,
     hasher: RandomState,
-    /// Of each tenant that has any: its sessions, and its different users.
+    /// The number of sessions and distinct users of each tenant.
     tenants: HashMap<Box<str>, (u32, u32), RandomState>,
-    /// Where other workers learn of these users, and the number of this one.
+    /// The directory through which other workers find these users, and the number of this worker.
     directory: Option<(Arc<UserDirectory>, u8)>,
 }
 
@@ -30,7 +30,7 @@ struct User {
     name: ArcStr,
     /// First session of the list.
     session: u32,
-    /// How many are in the list.
+    /// The number of sessions in the list.
     sessions: u32,
 }
 
@@ -58,7 +58,7 @@ impl Users {
         self.records.len()
     }
 
-    /// How many sessions a tenant has here, and how many different users among them.
+    /// The number of sessions and distinct users of a tenant here.
     pub(crate) fn of_tenant(&self, tenant: &str) -> (u32, u32) {
         self.tenants.get(tenant).copied().unwrap_or_default()
     }
@@ -73,7 +73,7 @@ impl Users {
         if user == NONE { ArcStr::new() } else { self.records[user].name.clone() }
     }
 
-    /// Puts a session into the list of the user `name`.
+    /// Adds a session to the list of the user `name`.
     pub(crate) fn link(&mut self, sessions: &mut Slots<Session>, slot: u32, name: &str) {
         if name.is_empty() {
             return;
@@ -115,7 +115,7 @@ impl Users {
         (session.user, session.user_next, session.user_prev) = (user, next, NONE);
     }
 
-    /// Takes a session out of its user's list, and forgets a user without sessions.
+    /// Removes a session from its user's list, and the user after the last session.
     pub(crate) fn unlink(&mut self, sessions: &mut Slots<Session>, slot: u32) {
         let session = &mut sessions[slot];
         let (next, prev) = (session.user_next, session.user_prev);
@@ -159,7 +159,7 @@ impl Users {
         user.map(|&user| &self.records[user])
     }
 
-    /// How many sessions a user has.
+    /// The number of sessions of a user.
     pub(crate) fn count(&self, name: &str) -> u32 {
         self.find(name).map_or(0, |user| user.sessions)
     }

@@ -1,4 +1,4 @@
-//! Which workers may have sessions of a user.
+//! The workers that may have sessions of a user.
 
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
@@ -10,15 +10,15 @@ use foldhash::fast::RandomState;
 const COUNTERS_MIN: usize = 1 << 10;
 /// Each table has four times the counters of the one before: ten of them are enough for a worker's sessions.
 const TABLES: usize = 10;
-/// A counter that came so far stays there.
+/// A counter with this value is not changed any more.
 const STUCK: u8 = u8::MAX;
 
-/// Shared by the hubs of a process, so that what concerns one user is sent to the workers that have his sessions and not to
-/// all of them.
+/// A directory shared by the hubs of a process. Commands about a user are sent only to workers that may have the
+/// user's sessions.
 ///
-/// For each worker a table of counters: how many of its users have a name with this hash. So the answer may be yes for a worker
-/// without a session of the user, in at most two cases of five; it is never no for one that has any. Only a worker's own hub
-/// writes its table: a user costs it two to eleven bytes.
+/// Each worker has a table of counters of its users by the hash of their names. The answer may be yes for a worker
+/// without a session of the user, in at most two cases of five, but is never no for a worker with one. Only a
+/// worker's own hub writes its table. A user costs two to eleven bytes.
 #[derive(Debug)]
 pub struct UserDirectory {
     workers: Box<[Counters]>,
@@ -28,7 +28,7 @@ pub struct UserDirectory {
 #[derive(Debug, Default)]
 struct Counters {
     tables: [OnceLock<Box<[AtomicU8]>>; TABLES],
-    /// How many tables there were; the last of them counts.
+    /// The number of tables; the last one is used.
     len: AtomicUsize,
 }
 
@@ -39,19 +39,19 @@ impl Counters {
     }
 
     fn counter(table: &[AtomicU8], hash: u64) -> &AtomicU8 {
-        // Hash tables use the ends of a hash; its middle is as random.
+        // Hash tables use both ends of a hash; its middle is equally random.
         &table[(hash >> 16) as usize & (table.len() - 1)]
     }
 }
 
 fn increment(counter: &AtomicU8) {
-    // Nobody else writes it.
+    // There is no other writer.
     let count = counter.load(Ordering::Relaxed);
     counter.store(count.saturating_add(1), Ordering::Release);
 }
 
 impl UserDirectory {
-    /// A directory of so many workers without users.
+    /// Creates a directory without users.
     pub fn new(workers: u8) -> Self {
         let workers = (0..workers).map(|_| Counters::default()).collect();
         Self { workers, hasher: RandomState::default() }
@@ -69,7 +69,7 @@ impl UserDirectory {
         table.is_some_and(|table| Counters::counter(table, hash).load(Ordering::Acquire) > 0)
     }
 
-    /// The worker begins anew, without users. Only the worker itself calls this and what follows.
+    /// Clears the table of a worker that starts again. Only the worker itself calls this and the methods below.
     pub(crate) fn reset(&self, worker: u8) {
         let counters = &self.workers[usize::from(worker)];
         counters.len.store(0, Ordering::Release);
@@ -78,7 +78,8 @@ impl UserDirectory {
         }
     }
 
-    /// The worker has a session of another user, and with him `users`; `hashes` gives those of their names, his included.
+    /// Adds a user of the worker, which now has `users`. `hashes` returns the hashes of all their names, including
+    /// the new one.
     pub(crate) fn add<I: Iterator<Item = u64>>(
         &self,
         worker: u8,
@@ -102,7 +103,7 @@ impl UserDirectory {
         }
     }
 
-    /// The worker's last session of a user has ended.
+    /// Removes a user after the worker's last session of it has ended.
     pub(crate) fn remove(&self, worker: u8, hash: u64) {
         if let Some(table) = self.workers[usize::from(worker)].current() {
             let counter = Counters::counter(table, hash);

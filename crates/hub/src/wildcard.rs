@@ -1,30 +1,30 @@
-//! Wildcards: names that are subscribed to in order to hear many channels, as NATS has them.
+//! Wildcards: names with which a client subscribes to many channels, as in NATS.
 //!
-//! Behind the `:` of its namespace a name is tokens between dots. `*` stands for any one token, `>`, the last, for one or more:
-//! `chat:*.typing`, `chat:rooms.>`. A wildcard matches channels of its own namespace and tenant, and none that somebody in
-//! particular is named for: not [private](PRIVATE) ones, and none with [users](USERS) in their names. Where a namespace has no
-//! wildcards, none of this has a meaning.
+//! After the `:` of its namespace a name consists of tokens separated by dots. `*` matches one token; `>`, as the
+//! last token, matches one or more: `chat:*.typing`, `chat:rooms.>`. A wildcard matches channels of its own namespace
+//! and tenant, except [private](PRIVATE) ones and those with [users](USERS) in their names. In a namespace without
+//! wildcards these characters have no special meaning.
 
 use crate::tenant;
 
-/// What the name of a private channel begins with.
+/// The prefix of private channels.
 pub const PRIVATE: char = '$';
-/// What stands before the users in the name of a channel that is limited to them.
+/// The character before the users in the name of a channel that is limited to them.
 pub const USERS: char = '#';
 
-/// What a name is in a namespace with wildcards.
+/// The kind of a name in a namespace with wildcards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameKind {
     /// One channel.
     Channel,
-    /// It is for subscribing alone.
+    /// A wildcard, which can only be subscribed to.
     Wildcard,
     /// Neither.
     Invalid,
 }
 
 impl NameKind {
-    /// Of a name, with or without its tenant.
+    /// The kind of a name, with or without its tenant.
     pub fn of(name: &str) -> NameKind {
         if !has_wildcard(name) {
             return NameKind::Channel;
@@ -45,13 +45,13 @@ impl NameKind {
     }
 }
 
-/// Whether a wildcard may match the channel: it is private to nobody.
+/// Whether a wildcard may match the channel.
 pub fn may_match(channel: &str) -> bool {
     let (head, rest) = split(channel);
     !tenant::bare(head).starts_with(PRIVATE) && !rest.contains(USERS)
 }
 
-/// A name in two: its tenant, [`PRIVATE`] and the namespace up to the `:`, as far as it has them; and its tokens.
+/// Splits a name into its tenant, [`PRIVATE`] and namespace up to the `:`, as far as present, and its tokens.
 pub fn split(name: &str) -> (&str, &str) {
     let bare = tenant::bare(name);
     let namespace = bare.find(':').map_or(0, |at| at + 1);
@@ -59,7 +59,7 @@ pub fn split(name: &str) -> (&str, &str) {
     name.split_at(name.len() - bare.len() + namespace.max(private))
 }
 
-/// What all channels that a wildcard matches begin with.
+/// The prefix of all channels that a wildcard matches.
 pub fn literal_prefix(wildcard: &str) -> &str {
     let end = wildcard.find(['*', '>']).unwrap_or(wildcard.len());
     &wildcard[..end]

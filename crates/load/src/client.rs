@@ -76,7 +76,7 @@ pub struct Client {
 
 impl Client {
     /// # Errors
-    /// When nobody listens there.
+    /// When no server listens there.
     pub fn connect(address: SocketAddr) -> Result<Client, Error> {
         let sentence = || format!("cannot connect to {address}");
         let stream = TcpStream::connect(address).context(sentence())?;

@@ -38,7 +38,7 @@ pub struct Delay {
     /// Time there and back
     #[arg(long, value_name = "TIME", value_parser = duration)]
     rtt: Duration,
-    /// Bytes buffered per direction of a connection; beyond that the sender is not read from
+    /// Bytes buffered per direction of a connection; beyond that it stops reading from the sender
     #[arg(long, value_name = "BYTES", default_value_t = HELD_BYTES_MAX)]
     held_bytes_max: usize,
     /// Cores it may run on, e.g. 0 or 0,1

@@ -90,7 +90,9 @@ impl Process {
     pub fn sample(&self) -> Sample {
         let mut sample = Sample::default();
         for pid in tree(self.pid) {
-            sample.pss_bytes += pss_bytes(pid).unwrap_or(0);
+            let memory = memory(pid).unwrap_or_default();
+            sample.pss_bytes += memory.pss_bytes;
+            sample.file_bytes += memory.file_bytes;
             sample.cpu_ns += cpu_ns(pid);
             sample.processes += 1;
         }
@@ -175,7 +177,7 @@ fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<(Child, S
     let cores = cores.to_vec();
     std::thread::spawn(move || {
         let child = crate::system::pin(&cores).and_then(|()| starter.spawn());
-        // Whoever waits for the child is there: the receiver is below.
+        // The receiver, which waits for the child, is below.
         let _ = started.send(child);
         // Nothing is ever sent; the end comes with the sender's.
         let _ = kept.recv();
@@ -190,6 +192,9 @@ fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<(Child, S
 pub struct Sample {
     /// Proportional set size: private memory, and its share of what is shared.
     pub pss_bytes: u64,
+    /// The part of it that is pages of files: the program itself and its libraries, as far as they were touched. They are read
+    /// in once, however many clients come.
+    pub file_bytes: u64,
     /// Time on a core, of all threads.
     pub cpu_ns: u64,
     /// The process and its descendants.
@@ -225,12 +230,21 @@ fn stat_field(pid: u32, field: usize) -> Option<String> {
 
 /// Memory of this process alone, without the server it may have started.
 pub fn own_pss_bytes() -> u64 {
-    pss_bytes(std::process::id()).unwrap_or(0)
+    memory(std::process::id()).unwrap_or_default().pss_bytes
 }
 
-fn pss_bytes(pid: u32) -> Option<u64> {
+/// Proportional set size of a process.
+#[derive(Debug, Default)]
+struct Memory {
+    pss_bytes: u64,
+    /// Pages of files.
+    file_bytes: u64,
+}
+
+fn memory(pid: u32) -> Option<Memory> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    kib_line(&text, "Pss:").map(|kib| kib * 1024)
+    let bytes = |name| Some(kib_line(&text, name)? * 1024);
+    Some(Memory { pss_bytes: bytes("Pss:")?, file_bytes: bytes("Pss_File:").unwrap_or(0) })
 }
 
 /// Time on a core, summed over the living threads: nanoseconds where /proc/PID/stat has ticks of 10 ms.
@@ -302,6 +316,7 @@ mod tests {
         child.wait().unwrap();
         let sample = Process::running(me).sample();
         assert!(sample.pss_bytes > 0 && sample.cpu_ns > 0 && sample.processes >= 1);
+        assert!(0 < sample.file_bytes && sample.file_bytes < sample.pss_bytes);
         let begun = Process::running(me).user_ns();
         while Process::running(me).user_ns() == begun {
             std::hint::black_box([0; 64]);

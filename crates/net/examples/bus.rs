@@ -1,25 +1,19 @@
-//! Two workers on one address; the one that is asked asks the other over the bus: `curl 127.0.0.1:7005`.
+//! Two workers on one address; the one that is asked asks the other how much it has served: `curl 127.0.0.1:7005`.
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_net::{http::*, *};
-/// The connection that waits, and the answer on its way back. A worker counts questions, and holds answers for room.
-type Message = (u64, Option<u64>);
-struct Worker(Endpoint<Message>, u64, Vec<(usize, Message)>);
+type Message = (ConnId, Option<u64>); // the connection that waits, and the answer on its way back
+struct Worker(Endpoint<Message>, Vec<(usize, Message)>); // answers that wait for room on the bus
 impl Handler for Worker {
     type Data = ();
-    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
-        let asked = self.0.broadcast(|_| (conn.to_u64(), None)).sent > 0;
-        _ = asked || cx.respond(conn, &Response::new(503)).is_ok(); // the other is behind
-    }
+    type Protocols = Http;
     fn on_tick(&mut self, cx: &mut Context<()>) {
         while let Some((from, (conn, answer))) = self.0.recv() {
-            self.1 += u64::from(answer.is_none());
-            let text = format!("the other worker was asked {} times\n", answer.unwrap_or(0));
             match answer {
-                None => self.2.push((from, (conn, Some(self.1)))),
-                Some(_) => _ = cx.respond(ConnId::from_u64(conn), &Response::text(&text)),
+                None => self.1.push((from, (conn, Some(cx.stats().requests)))),
+                Some(n) => _ = cx.respond(conn, &Response::text(&format!("it has served {n}\n"))),
             }
         }
-        self.2.retain(|&(to, answer)| self.0.send(to, answer).is_err_and(|error| error.is_full()));
+        self.1.retain(|&(to, answer)| self.0.send(to, answer).is_err_and(|error| error.is_full()));
         self.0.flush();
     }
     fn on_sleep(&mut self, _: &mut Context<()>) -> Sleep {
@@ -29,12 +23,18 @@ impl Handler for Worker {
         self.0.wake();
     }
 }
+impl HttpHandler for Worker {
+    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
+        let asked = self.0.broadcast(|_| (conn, None)).sent > 0;
+        _ = asked || cx.respond(conn, &Response::new(503)).is_ok(); // the other is behind
+    }
+}
 fn main() -> std::io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:7005".into()).parse().expect("ip:port");
     let ends = std::sync::Mutex::new(mesh(2, &MeshConfig::default())?);
     let server = start_with(addr, ServerConfig::new(2, ListenConfig::http()), move |cx, _| {
         let end = ends.lock().expect("no worker panics").pop().expect("one for each");
-        cx.register_fd(end.doorbell(), 0, Interest::READABLE).map(|()| Worker(end, 0, Vec::new()))
+        cx.register_fd(end.doorbell(), 0, Interest::READABLE).map(|()| Worker(end, Vec::new()))
     })?;
     (println!("listening on {}", server.addr()), server.wait()).1
 }

@@ -1,12 +1,20 @@
 //! A WebSocket client, beside the example `websocket`: `clients [URL]`.
-use std::{fmt, io};
-
-use dunlin_net::websocket::{Message, NewHandshake};
+use dunlin_net::websocket::{Message, ProtocolError};
 use dunlin_net::*;
-
+use std::{fmt, io};
 struct Clients;
 impl Handler for Clients {
     type Data = ();
+    type Protocols = WebSocket;
+    fn on_connect_failed(&mut self, _: &mut Context<()>, _: ConnId, (): (), error: &io::Error) {
+        fail(error);
+    }
+    fn on_close(&mut self, cx: &mut Context<()>, _: ConnId, _: (), why: CloseReason) {
+        println!("{why}");
+        cx.stop();
+    }
+}
+impl WebSocketHandler for Clients {
     fn on_websocket(&mut self, cx: &mut Context<()>, conn: ConnId, _: Option<&str>) {
         cx.ws_send_text(conn, "hello, yourself").expect("nothing was sent before");
     }
@@ -14,15 +22,8 @@ impl Handler for Clients {
         println!("websocket: {}", message.text().unwrap_or_default());
         cx.ws_close(conn, 1000, "").expect("it is open");
     }
-    fn on_connect_failed(&mut self, _: &mut Context<()>, _: ConnId, (): (), error: &io::Error) {
+    fn on_websocket_error(&mut self, _: &mut Context<()>, _: ConnId, error: &ProtocolError) {
         fail(error);
-    }
-    fn on_protocol_error(&mut self, _: &mut Context<()>, _: ConnId, error: &ProtocolError) {
-        fail(error);
-    }
-    fn on_close(&mut self, cx: &mut Context<()>, _: ConnId, _: (), why: CloseReason) {
-        println!("{why}");
-        cx.stop();
     }
 }
 #[expect(clippy::exit, reason = "an example has nothing to clean up")]
@@ -34,7 +35,6 @@ fn main() -> io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:7002".to_owned());
     let url = if addr.contains("://") { addr } else { format!("ws://{addr}") };
     let mut event_loop = EventLoop::new(LoopConfig::default())?;
-    let (new, config) = (NewHandshake::default(), ConnectConfig::default());
-    event_loop.context().connect_websocket(&url, &new, &config)?;
+    event_loop.context().connect_websocket(&url, &Default::default(), &Default::default())?;
     event_loop.run(&mut Clients)
 }

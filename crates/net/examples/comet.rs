@@ -2,7 +2,7 @@
 //! A held request costs its connection's record and a place in the wheel.
 
 use dunlin_net::http::{Request, Response};
-use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig};
+use dunlin_net::*;
 
 struct Comet {
     hold_ms: std::ops::RangeInclusive<u64>,
@@ -10,17 +10,20 @@ struct Comet {
 
 impl Handler for Comet {
     type Data = ();
-
-    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
-        let (min, max) = (*self.hold_ms.start(), *self.hold_ms.end());
-        let hold_ms = min + cx.random_u64() % (max - min + 1);
-        cx.set_deadline(conn, Some(cx.now_ms() + hold_ms));
-    }
+    type Protocols = Http;
 
     fn on_deadline(&mut self, cx: &mut Context<()>, conn: ConnId) {
         if cx.respond(conn, &Response::text("time is up\n")).is_err() {
             cx.abort(conn);
         }
+    }
+}
+
+impl HttpHandler for Comet {
+    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
+        let (min, max) = (*self.hold_ms.start(), *self.hold_ms.end());
+        let hold_ms = min + cx.random_u64() % (max - min + 1);
+        cx.set_deadline(conn, Some(cx.now_ms() + hold_ms));
     }
 }
 

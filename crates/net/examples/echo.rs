@@ -1,6 +1,6 @@
 //! Sends back what it is sent: `cargo run --example echo [ADDR]`, then `nc 127.0.0.1 7000`.
 
-use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig};
+use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig, Tcp};
 
 /// Bytes a peer may be behind with reading before we stop reading from it.
 const BEHIND_BYTES_MAX: usize = 256 << 10;
@@ -9,6 +9,7 @@ struct Echo;
 
 impl Handler for Echo {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
         if cx.write(conn, bytes).is_err() {

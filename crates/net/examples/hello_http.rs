@@ -2,13 +2,16 @@
 //! `curl http://127.0.0.1:7001/you`.
 
 use dunlin_net::http::{Request, Response};
-use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig};
+use dunlin_net::*;
 
 struct Hello;
 
 impl Handler for Hello {
     type Data = ();
+    type Protocols = Http;
+}
 
+impl HttpHandler for Hello {
     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
         let text = match request.path {
             "/" => "hello, world\n".to_owned(),

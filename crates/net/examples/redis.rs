@@ -1,11 +1,12 @@
 //! A Redis client on the loop: counts, subscribes, publishes to itself. Waits for a server that comes later.
 
 use dunlin_net::redis::{Client, ClientConfig, Received};
-use dunlin_net::{ConnId, Context, EventLoop, Handler, LoopConfig, forward_to_redis};
+use dunlin_net::{ConnId, Context, EventLoop, Handler, LoopConfig, Tcp, forward_to_redis};
 
 struct Counter(Client);
 impl Handler for Counter {
     type Data = ();
+    type Protocols = Tcp;
     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
         self.0.handle_data(cx, conn, bytes, |_, cx, received| match received {
             Received::Reply(token, reply) => println!("{token}: {reply:?}"),

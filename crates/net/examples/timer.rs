@@ -1,6 +1,6 @@
 //! Timers, a callback from another thread, and signals: Ctrl-C ends it.
 
-use dunlin_net::{Context, EventLoop, Handler, LoopConfig, TimerId};
+use dunlin_net::{Context, EventLoop, Handler, LoopConfig, Tcp, TimerId};
 
 const ONCE: u64 = 1;
 const BEAT: u64 = 2;
@@ -9,9 +9,9 @@ const SIGINT: i32 = 2;
 struct Clock {
     beats: u32,
 }
-
 impl Handler for Clock {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_timer(&mut self, cx: &mut Context<()>, timer: TimerId, data: u64) {
         if data == ONCE {

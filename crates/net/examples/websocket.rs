@@ -2,19 +2,22 @@
 
 use dunlin_net::http::Request;
 use dunlin_net::websocket::{DeflateConfig, Limits, Message, WebSocketConfig};
-use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig};
+use dunlin_net::*;
 
-struct Echo {
-    config: WebSocketConfig<'static>,
-}
+struct Echo(WebSocketConfig<'static>);
 
 impl Handler for Echo {
     type Data = ();
+    type Protocols = (Http, WebSocket);
+}
 
+impl HttpHandler for Echo {
     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
-        let _ = cx.upgrade_websocket(conn, request, &self.config); // a bad handshake is answered
+        let _ = cx.upgrade_websocket(conn, request, &self.0); // a bad handshake is answered
     }
+}
 
+impl WebSocketHandler for Echo {
     fn on_message(&mut self, cx: &mut Context<()>, conn: ConnId, message: Message<'_>) {
         if cx.ws_send(conn, message.opcode, message.payload).is_err() {
             cx.abort(conn); // it sends without reading
@@ -32,7 +35,6 @@ fn main() -> std::io::Result<()> {
     let mut listen = ListenConfig::http();
     listen.limits.output_bytes_max = 64 << 20;
     let listener = event_loop.context().listen(addr, &listen)?;
-    let addr = event_loop.context().listener_addr(listener).expect("it listens");
-    println!("listening on {addr}");
-    event_loop.run(&mut Echo { config: WebSocketConfig { limits, deflate, ..Default::default() } })
+    println!("listening on {}", event_loop.context().listener_addr(listener).expect("it listens"));
+    event_loop.run(&mut Echo(WebSocketConfig { limits, deflate, ..Default::default() }))
 }

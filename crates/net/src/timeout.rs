@@ -1,6 +1,6 @@
-//! Time-outs of everything in this crate.
+//! The timeout type of this crate.
 
 use std::num::NonZeroU64;
 
-/// A time-out in milliseconds; `None`: there is none. `NonZeroU64::new` makes one of a setting whose 0 says the same.
+/// A timeout in milliseconds; `None` disables it. `NonZeroU64::new` converts a setting in which 0 means no timeout.
 pub type TimeoutMs = Option<NonZeroU64>;

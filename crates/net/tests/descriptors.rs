@@ -8,7 +8,7 @@ mod support;
 
 use std::fs::File;
 
-use dunlin_net::{ConnId, Context, Handler, ListenConfig, ListenerId, LoopConfig};
+use dunlin_net::{ConnId, Context, Handler, ListenConfig, ListenerId, LoopConfig, Tcp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{Peer, run_with};
 
@@ -19,6 +19,7 @@ struct Echo {
 
 impl Handler for Echo {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_accept_failed(&mut self, _: &mut Context<()>, _: ListenerId, error: &std::io::Error) {
         self.failures.push(error.raw_os_error());

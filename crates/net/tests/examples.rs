@@ -131,7 +131,7 @@ fn bus() {
         let mut peer = Peer::connect(addr);
         peer.says("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         let (_, body) = peer.hears_response();
-        assert!(body.starts_with("the other worker was asked "), "{body}");
+        assert!(body.starts_with("it has served "), "{body}");
     }
 }
 

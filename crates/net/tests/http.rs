@@ -7,9 +7,9 @@ mod support;
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use dunlin_net::http::{Framing, Request, Response};
+use dunlin_net::http::{self, Framing, Request, Response};
 use dunlin_net::{
-    CloseReason, ConnId, Context, Handler, ListenConfig, ProtocolError, TimerId, WriteError,
+    CloseReason, ConnId, Context, Handler, Http, HttpHandler, ListenConfig, TimerId, WriteError,
 };
 use support::{Peer, Running, TIMEOUT, run};
 
@@ -21,7 +21,28 @@ struct Site {
 
 impl Handler for Site {
     type Data = ();
+    type Protocols = Http;
 
+    fn on_timer(&mut self, cx: &mut Context<()>, _: TimerId, data: u64) {
+        let conn = ConnId::from_u64(data);
+        if cx.write_chunk(conn, b"three").is_ok() {
+            cx.end_chunks(conn).unwrap();
+        } else {
+            let _ = cx.respond(conn, &Response::text("at last"));
+        }
+    }
+
+    fn on_deadline(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        cx.respond(conn, &Response::text("by deadline")).unwrap();
+    }
+
+    fn on_close(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), why: CloseReason) {
+        assert_eq!(cx.respond(conn, &Response::new(200)), Err(WriteError::Stale));
+        let _ = self.story.send(why.to_string());
+    }
+}
+
+impl HttpHandler for Site {
     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
         assert!(cx.is_awaiting_response(conn));
         let echoed = format!(
@@ -60,28 +81,9 @@ impl Handler for Site {
         }
     }
 
-    fn on_timer(&mut self, cx: &mut Context<()>, _: TimerId, data: u64) {
-        let conn = ConnId::from_u64(data);
-        if cx.write_chunk(conn, b"three").is_ok() {
-            cx.end_chunks(conn).unwrap();
-        } else {
-            let _ = cx.respond(conn, &Response::text("at last"));
-        }
-    }
-
-    fn on_deadline(&mut self, cx: &mut Context<()>, conn: ConnId) {
-        cx.respond(conn, &Response::text("by deadline")).unwrap();
-    }
-
-    fn on_protocol_error(&mut self, cx: &mut Context<()>, conn: ConnId, error: &ProtocolError) {
-        let ProtocolError::Http(http) = error else { panic!("{error:?}") };
-        let _ = self.story.send(format!("error {}", http.status()));
-        cx.answer_protocol_error(conn, error);
-    }
-
-    fn on_close(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), why: CloseReason) {
-        assert_eq!(cx.respond(conn, &Response::new(200)), Err(WriteError::Stale));
-        let _ = self.story.send(why.to_string());
+    fn on_http_error(&mut self, cx: &mut Context<()>, conn: ConnId, error: http::Error) {
+        let _ = self.story.send(format!("error {}", error.status()));
+        cx.answer_http_error(conn, error);
     }
 }
 

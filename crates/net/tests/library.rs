@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use dunlin_net::http::{Request, Response};
 use dunlin_net::websocket::{Message, NewHandshake, Opcode, WebSocketConfig};
 use dunlin_net::{
-    ClientTls, CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, Interest,
-    ListenConfig, ListenerId, LoopConfig, Ready, ResolveError, ServerConfig, ServerTls, Tls, start,
+    ClientTls, CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, Http, HttpHandler,
+    Interest, ListenConfig, ListenerId, LoopConfig, Ready, ResolveError, ServerConfig, ServerTls,
+    Tcp, Tls, UpgradeError, WebSocket, WebSocketHandler, WriteError, start,
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use support::{Peer, TIMEOUT};
@@ -30,6 +31,7 @@ struct Both {
 
 impl Handler for Both {
     type Data = bool;
+    type Protocols = (Http, WebSocket);
 
     fn on_accept(
         &mut self,
@@ -71,13 +73,29 @@ impl Handler for Both {
         }
     }
 
+    fn on_fd(&mut self, cx: &mut Context<bool>, token: u64, ready: Ready) {
+        self.story.push(format!("{token} {} {}", ready.readable, ready.writable));
+        if self.story.len() >= 3 {
+            cx.stop();
+        }
+    }
+
+    fn on_close(&mut self, _: &mut Context<bool>, _: ConnId, server: bool, why: CloseReason) {
+        let who = if server { "server" } else { "client" };
+        self.story.push(format!("{who}: {why}"));
+    }
+}
+
+impl HttpHandler for Both {
     fn on_request(&mut self, cx: &mut Context<bool>, conn: ConnId, request: &Request<'_>) {
         match request.upgrade {
             true => _ = cx.upgrade_websocket(conn, request, &WebSocketConfig::default()),
             false => cx.respond(conn, &Response::text("over TLS")).unwrap(),
         }
     }
+}
 
+impl WebSocketHandler for Both {
     fn on_websocket(&mut self, cx: &mut Context<bool>, conn: ConnId, _: Option<&str>) {
         self.story.push("websocket".into());
         cx.ws_send_text(conn, "hi").unwrap();
@@ -91,18 +109,6 @@ impl Handler for Both {
             let reached = cx.ws_broadcast(Opcode::Text, b"to all", |is_server| *is_server);
             self.story.push(format!("broadcast to {reached}"));
         }
-    }
-
-    fn on_fd(&mut self, cx: &mut Context<bool>, token: u64, ready: Ready) {
-        self.story.push(format!("{token} {} {}", ready.readable, ready.writable));
-        if self.story.len() >= 3 {
-            cx.stop();
-        }
-    }
-
-    fn on_close(&mut self, _: &mut Context<bool>, _: ConnId, server: bool, why: CloseReason) {
-        let who = if server { "server" } else { "client" };
-        self.story.push(format!("{who}: {why}"));
     }
 }
 
@@ -329,10 +335,56 @@ struct Worker(usize);
 
 impl Handler for Worker {
     type Data = ();
+    type Protocols = Http;
+}
 
+impl HttpHandler for Worker {
     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
         cx.respond_and_close(conn, &Response::text(&format!("worker {}", self.0))).unwrap();
     }
+}
+
+#[test]
+fn what_a_handler_does_not_speak_is_refused() {
+    struct Raw;
+    impl Handler for Raw {
+        type Data = ();
+        type Protocols = Tcp;
+    }
+    let mut event_loop = EventLoop::<Raw>::new(LoopConfig::default()).unwrap();
+    let cx = event_loop.context();
+    for refused in [
+        cx.listen(anywhere(), &ListenConfig::http()),
+        cx.adopt_listener(TcpListener::bind(anywhere()).unwrap(), &ListenConfig::http()),
+    ] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("`Http`"), "{error}");
+    }
+    let raw = cx.listen(anywhere(), &ListenConfig::tcp()).unwrap();
+    let addr = cx.listener_addr(raw).unwrap();
+    let conn = cx.connect(addr, &ConnectConfig::default()).unwrap();
+    let refused = cx.websocket_handshake(conn, &NewHandshake::new("/", "x"));
+    assert_eq!(refused, Err(WriteError::NotPlugged));
+
+    /// Serves HTTP, and is asked for more.
+    struct Plain;
+    impl Handler for Plain {
+        type Data = ();
+        type Protocols = Http;
+    }
+    impl HttpHandler for Plain {
+        fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
+            let refused = cx.upgrade_websocket(conn, request, &WebSocketConfig::default());
+            assert_eq!(refused, Err(UpgradeError::Write(WriteError::NotPlugged)));
+            cx.respond_and_close(conn, &Response::text("plain")).unwrap();
+        }
+    }
+    let server = start(anywhere(), ServerConfig::new(1, ListenConfig::http()), |_| Plain).unwrap();
+    let handshake = "GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    let mut peer = Peer::connect(server.addr());
+    assert_eq!(peer.says(handshake).hears_response().1, "plain");
 }
 
 #[test]

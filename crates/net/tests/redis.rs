@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, LostCommand, Received};
 use dunlin_net::{
-    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, ServerAddr,
+    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, ServerAddr, Tcp,
     TimerId, Tls,
 };
 use redis_server::RedisServer;
@@ -29,6 +29,7 @@ struct Notes {
 
 impl Handler for Notes {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
         self.client.handle_connect(cx, conn);

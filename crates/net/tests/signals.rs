@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dunlin_net::{Context, EventLoop, Handler, LoopConfig, WorkerConfig, spawn_workers};
+use dunlin_net::{Context, EventLoop, Handler, LoopConfig, Tcp, WorkerConfig, spawn_workers};
 use rustix::process::{Signal, getpid, kill_process};
 
 #[derive(Default)]
@@ -13,6 +13,7 @@ struct Signals(Vec<i32>);
 
 impl Handler for Signals {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_signal(&mut self, _: &mut Context<()>, signal: i32) {
         self.0.push(signal);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use dunlin_net::{
     BeginTlsError, ClientTls, CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler,
-    LoopConfig, TimeoutMs, Tls, WriteError,
+    LoopConfig, Tcp, TimeoutMs, Tls, WriteError,
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::PrivateKeyDer;
@@ -91,6 +91,7 @@ impl Client {
 
 impl Handler for Client {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_connect(&mut self, _: &mut Context<()>, _: ConnId) {
         self.story.push("open".to_owned());

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use dunlin_net::{
     Admit, CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, ListenConfig,
-    ListenerId, LoopConfig, WriteError,
+    ListenerId, LoopConfig, Tcp, WriteError,
 };
 use support::{Peer, TIMEOUT, run, run_with};
 
@@ -38,6 +38,7 @@ fn echo() -> (Echo, Receiver<Event>) {
 
 impl Handler for Echo {
     type Data = u32;
+    type Protocols = Tcp;
 
     fn on_accept(
         &mut self,
@@ -361,6 +362,7 @@ impl Flood {
 
 impl Handler for Flood {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
         self.pour(cx, conn);
@@ -381,6 +383,7 @@ struct Waiters {
 
 impl Handler for Waiters {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
         if bytes == b"fill" {
@@ -457,6 +460,7 @@ struct Client {
 
 impl Handler for Client {
     type Data = u8;
+    type Protocols = Tcp;
 
     fn on_connect(&mut self, cx: &mut Context<u8>, conn: ConnId) {
         self.events.push_back("open".into());
@@ -610,6 +614,7 @@ struct Count {
 
 impl Handler for Count {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
         if bytes == b"vouched" {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use dunlin_net::{
     ConnId, Context, Descriptors, EventLoop, Exit, Handler, Interest, ListenConfig, LoopConfig,
-    LoopGone, Ready, Remote, Sleep, TimerId, WorkerConfig, open_listener, remote_pair,
+    LoopGone, Ready, Remote, Sleep, Tcp, TimerId, WorkerConfig, open_listener, remote_pair,
     spawn_workers,
 };
 use support::{Peer, TIMEOUT, run};
@@ -30,6 +30,7 @@ struct Counter {
 
 impl Handler for Counter {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
         assert!(self.name != "mortal", "mortal");

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use dunlin_net::{
-    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, Tls,
+    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, Tcp, Tls,
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::PrivateKeyDer;
@@ -103,6 +103,7 @@ impl Sender {
 
 impl Handler for Sender {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
         self.send(cx, conn);

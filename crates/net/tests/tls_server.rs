@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use dunlin_net::{ConnId, Context, Handler, ListenConfig, ServerTls};
+use dunlin_net::{ConnId, Context, Handler, ListenConfig, ServerTls, Tcp};
 use rcgen::{CertifiedKey, KeyPair, generate_simple_self_signed};
 use rustls::crypto::CryptoProvider;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -48,6 +48,7 @@ struct Echo;
 
 impl Handler for Echo {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
         let bytes = bytes.to_vec();

@@ -6,14 +6,14 @@ mod support;
 
 use std::num::NonZeroU64;
 
-use dunlin_net::http::Request;
+use dunlin_net::http::{Request, Response};
 use dunlin_net::websocket::{
     ClientHandshakeError, DeflateConfig, HandshakeError, Message, NewHandshake, Opcode,
-    WebSocketConfig, close_code,
+    ProtocolError, WebSocketConfig, close_code,
 };
 use dunlin_net::{
-    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, ListenConfig, LoopConfig,
-    ProtocolError, UpgradeError, WriteError,
+    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, Http, HttpHandler,
+    ListenConfig, LoopConfig, UpgradeError, WebSocket, WebSocketHandler, WriteError,
 };
 use support::{Running, TIMEOUT, run};
 
@@ -47,7 +47,16 @@ impl Both {
 
 impl Handler for Both {
     type Data = IsClient;
+    type Protocols = (Http, WebSocket);
 
+    fn on_close(&mut self, _: &mut Context<IsClient>, _: ConnId, data: IsClient, why: CloseReason) {
+        let who = if data.0 { "client" } else { "server" };
+        self.story.push(format!("{who}: {why}"));
+        self.closed += 1;
+    }
+}
+
+impl HttpHandler for Both {
     fn on_request(&mut self, cx: &mut Context<IsClient>, conn: ConnId, request: &Request<'_>) {
         match cx.upgrade_websocket(conn, request, &self.config) {
             Ok(protocol) => self.story.push(format!("server: upgraded, {protocol:?}")),
@@ -55,7 +64,9 @@ impl Handler for Both {
             Err(UpgradeError::Write(error)) => panic!("{error}"),
         }
     }
+}
 
+impl WebSocketHandler for Both {
     fn on_websocket(&mut self, cx: &mut Context<IsClient>, conn: ConnId, protocol: Option<&str>) {
         *cx.data(conn).unwrap() = IsClient(true);
         self.record(cx, conn, &format!("open, {protocol:?}"));
@@ -92,20 +103,14 @@ impl Handler for Both {
         cx.answer_close_frame(conn, code);
     }
 
-    fn on_protocol_error(
+    fn on_websocket_error(
         &mut self,
         cx: &mut Context<IsClient>,
         conn: ConnId,
         error: &ProtocolError,
     ) {
         self.record(cx, conn, &format!("{error:?}"));
-        cx.answer_protocol_error(conn, error);
-    }
-
-    fn on_close(&mut self, _: &mut Context<IsClient>, _: ConnId, data: IsClient, why: CloseReason) {
-        let who = if data.0 { "client" } else { "server" };
-        self.story.push(format!("{who}: {why}"));
-        self.closed += 1;
+        cx.answer_websocket_error(conn, error);
     }
 }
 
@@ -198,6 +203,12 @@ fn a_server_that_speaks_no_websocket_is_reported_apart() {
     struct Plain;
     impl Handler for Plain {
         type Data = ();
+        type Protocols = Http;
+    }
+    impl HttpHandler for Plain {
+        fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
+            cx.respond(conn, &Response::new(404)).unwrap();
+        }
     }
     let plain = run(Plain, ListenConfig::http());
     let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
@@ -318,11 +329,16 @@ struct OneByOne {
 
 impl Handler for OneByOne {
     type Data = ();
+    type Protocols = (Http, WebSocket);
+}
 
+impl HttpHandler for OneByOne {
     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
         cx.upgrade_websocket(conn, request, &WebSocketConfig::default()).unwrap();
     }
+}
 
+impl WebSocketHandler for OneByOne {
     fn on_message(&mut self, cx: &mut Context<()>, conn: ConnId, message: Message<'_>) {
         self.heard.push(String::from_utf8_lossy(message.payload).into_owned());
         self.conn = Some(conn);

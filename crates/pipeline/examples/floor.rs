@@ -6,7 +6,7 @@
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-use dunlin_net::{ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig};
+use dunlin_net::{ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, Tcp};
 use dunlin_pipeline::{Connection, ConnectionLimits, Copies, Kind, Progress};
 
 struct Generator {
@@ -45,6 +45,7 @@ impl Generator {
 
 impl Handler for Generator {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
         let index = conn.index() as usize;

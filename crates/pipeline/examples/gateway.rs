@@ -2,7 +2,9 @@
 //! `gateway [ADDR] [BACKEND_URL]`, then `curl http://127.0.0.1:7004/any/path`.
 
 use dunlin_net::http::{Request as Asked, Response};
-use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig};
+use dunlin_net::{
+    ConnId, Context, EventLoop, Handler, Http, HttpHandler, ListenConfig, LoopConfig,
+};
 use dunlin_pipeline::{
     Caller, Client, ClientConfig, HostConfig, HostId, Outcome, Request, RequestId, Requests,
     forward_to_client,
@@ -18,7 +20,12 @@ pub struct Gateway {
 
 impl Handler for Gateway {
     type Data = ();
+    type Protocols = Http;
 
+    forward_to_client!(client);
+}
+
+impl HttpHandler for Gateway {
     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, asked: &Asked<'_>) {
         let mut requests = self.client.requests();
         let request = Request {
@@ -31,8 +38,6 @@ impl Handler for Gateway {
             let _ = cx.respond(conn, &Response::new(503)); // a client that left is not answered
         }
     }
-
-    forward_to_client!(client);
 }
 
 /// Answers the request that waits. Its connection is the tag.

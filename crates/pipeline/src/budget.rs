@@ -1,10 +1,10 @@
-//! How many requests a server takes on one connection, learned from where it closes.
+//! The number of requests a server accepts on one connection, learned from its closes.
 
-/// How many requests a server takes on one connection (nginx: `keepalive_requests`), learned from its closes. With
-/// it a client stops exactly there, and nothing is sent that has to be sent again.
+/// The number of requests a server accepts on one connection (nginx: `keepalive_requests`), learned from its closes.
+/// A client that knows it stops at this number, so that no request has to be sent again.
 ///
-/// Two closes in a row behind the same number of answers are taken for a rule; the first that contradicts it is
-/// believed more.
+/// Two consecutive closes after the same number of answers set the limit. The first close that contradicts it removes
+/// the limit.
 ///
 /// ```
 /// use dunlin_pipeline::Budget;
@@ -19,14 +19,14 @@
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
-    /// Answers on the connection closed last.
+    /// Answers on the previous connection.
     last: u64,
     limit: Option<u64>,
 }
 
 impl Budget {
-    /// The server has closed a connection after `answered` complete answers. `in_use`: requests were outstanding, or the
-    /// last answer announced the close. A connection closed while idle tells nothing about the budget.
+    /// The server closed a connection after `answered` complete answers. `in_use`: requests were outstanding, or the
+    /// last answer announced the close. A close of an idle connection says nothing about the limit.
     pub fn handle_close(&mut self, answered: u64, in_use: bool) {
         if answered == 0 || (!in_use && self.limit != Some(answered)) {
             return;
@@ -35,14 +35,14 @@ impl Budget {
         self.last = answered;
     }
 
-    /// A connection is still open after `answered` answers: a limit of as many, or fewer, is wrong.
+    /// A connection is still open after `answered` answers. Removes a limit that is not greater.
     pub fn handle_outlived(&mut self, answered: u64) {
         if self.limit.is_some_and(|limit| limit <= answered) {
             (self.limit, self.last) = (None, 0);
         }
     }
 
-    /// Requests the server takes on one connection, if that is known.
+    /// The number of requests the server accepts on one connection, if it is known.
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }

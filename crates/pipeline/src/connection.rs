@@ -1,4 +1,4 @@
-//! One connection of a pipelining client, without its socket.
+//! The client side of one pipelined HTTP/1.1 connection, without a socket.
 
 use dunlin_wire::http1::{Body, BodyDecoder, Error, HeaderSlots, Limits, decode_response};
 use dunlin_wire::http1::{Decoded, Method};
@@ -7,46 +7,46 @@ use crate::head::{Head, Known, ParsedHead};
 use crate::in_flight::{InFlight, Queue};
 use crate::{Kind, ProtocolError};
 
-/// Takes what a connection reads. Every method has an empty default.
+/// Receives the answers of a connection. Every method has an empty default.
 ///
-/// For each answer the connection calls `on_head` once, then passes the body in pieces, then calls `on_end`. An answer that is cut short
-/// has no `on_end`; [`Connection::poll_unanswered`] returns its request.
+/// For each answer the connection calls `on_head` once, then `on_body` for each piece of the body, then `on_end`. For
+/// an answer that is cut short `on_end` is not called; [`Connection::poll_unanswered`] returns its request.
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait Sink {
-    /// The final head of an answer.
+    /// The final head of an answer has arrived.
     fn on_head(&mut self, request: &InFlight, head: &Head<'_>) {}
 
-    /// An interim answer: 1xx, other than 101. The final one follows.
+    /// An interim answer has arrived: 1xx, except 101. The final answer follows.
     fn on_interim(&mut self, request: &InFlight, head: &Head<'_>) {}
 
-    /// Bytes of the body, without the framing of chunks. Never empty.
+    /// A piece of the body has arrived, without chunk framing. It is never empty.
     fn on_body(&mut self, request: &InFlight, bytes: &[u8]) {}
 
-    /// A trailer field of a chunked body.
+    /// A trailer field of a chunked body has arrived.
     fn on_trailer(&mut self, request: &InFlight, name: &str, value: &[u8]) {}
 
     /// The answer is complete.
     fn on_end(&mut self, request: &InFlight) {}
 }
 
-/// A sink for those who only count what [`Connection::answered`] counts.
+/// A sink that discards answers; [`Connection::answered`] counts them.
 impl Sink for () {}
 
-/// Bounds on the answers of a connection.
+/// Limits of the answers on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Bytes of a head.
+    /// Most bytes of a head.
     pub head_bytes_max: usize,
-    /// Headers of a head.
+    /// Most headers of a head.
     pub headers_max: usize,
-    /// Bytes of a body. It is handed on in pieces, so that none of it costs memory here.
+    /// Most bytes of a body. Bodies are passed on in pieces and not buffered here.
     pub body_bytes_max: u64,
-    /// Bytes of chunk extensions and trailers of one body.
+    /// Most bytes of the chunk extensions and trailers of a body.
     pub chunk_overhead_bytes_max: u32,
 }
 
 impl Default for ConnectionLimits {
-    /// 64 KiB of head, 100 headers, any body.
+    /// 64 KiB for a head, 100 headers, and no limit for bodies.
     fn default() -> ConnectionLimits {
         ConnectionLimits {
             head_bytes_max: 64 << 10,
@@ -57,77 +57,78 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// What the caller does after the connection has read bytes.
+/// What the caller does after a call of [`Connection::handle_input`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It goes on.
+    /// Continue to use the connection.
     Open,
-    /// The server answers nothing more on this connection. Close it, and ask for the
-    /// [unanswered](Connection::poll_unanswered).
+    /// The server sends no more answers on this connection. Close it and drain
+    /// [`poll_unanswered`](Connection::poll_unanswered).
     LastAnswer,
-    /// HTTP has ended (101, or a tunnel): the last `rest` bytes given, and all that follow, are the other
-    /// protocol's. What had been sent behind the request for it is [unanswered](Connection::poll_unanswered).
+    /// HTTP has ended (101, or a tunnel). The last `rest` bytes of the input, and all further input, belong to the
+    /// other protocol. [`poll_unanswered`](Connection::poll_unanswered) returns the requests sent after the upgrade
+    /// request.
     Upgraded {
-        /// Bytes at the end of the input that are not HTTP any more.
+        /// Bytes at the end of the input that are not HTTP.
         rest: usize,
     },
 }
 
-/// How a connection ended, and what that means for the requests that were outstanding.
+/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Close {
-    /// The server had said that it would close: by `Connection: close`, by a body that lasts until then, or by a
-    /// 408 to an idle client.
+    /// The server had announced the close: with `Connection: close`, a body delimited by the close, or a 408 to an
+    /// idle client.
     pub notice: bool,
-    /// It closed, without a word, behind as many answers as it is known to give.
+    /// The server closed without notice after as many answers as its known limit.
     pub at_budget: bool,
-    /// It closed in the middle of an answer.
+    /// The server closed during an answer.
     pub cut: bool,
-    /// Nothing was outstanding: an idle connection was closed, as any server may at any time.
+    /// No request was outstanding: an idle connection was closed, which a server may do at any time.
     pub idle: bool,
 }
 
 /// What the caller may do with a request that was sent and not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayDecision {
-    /// The server has not processed it and will not, for it said `Connection: close` before its turn came
-    /// (RFC 9112 §9.6), or closed at the number of requests it is known to take. Send it again, whatever its method.
+    /// The server has not processed the request and will not: it sent `Connection: close` first (RFC 9112 §9.6), or
+    /// closed at its known limit of requests. Send it again, whatever its method.
     NotProcessed,
-    /// Nobody knows whether it was processed, and it does not matter: it is idempotent. Send it again.
+    /// The request may have been processed, but it is idempotent. Send it again.
     Replay,
-    /// Nobody knows whether it was processed, and to send it again might do it twice.
+    /// The request may have been processed, and is not idempotent. Sending it again could execute it twice.
     Uncertain,
-    /// Its answer had begun, so it was processed. Send it again if it is idempotent and nothing of the answer was
-    /// passed on.
+    /// The answer had begun, so the request was processed. Send it again only if it is idempotent and no part of the
+    /// answer was passed on.
     Cut {
-        /// The status, 0 when not even that came.
+        /// The status; 0 if it did not arrive.
         status: u16,
-        /// Whether it may be sent twice.
+        /// Whether the request is idempotent.
         idempotent: bool,
     },
-    /// It was the oldest, and its time ran out.
+    /// The request was the oldest, and its timeout expired.
     TimedOut {
-        /// Whether it may be sent twice.
+        /// Whether the request is idempotent.
         idempotent: bool,
     },
-    /// Its answer was none.
+    /// The answer violated the protocol.
     ProtocolError(ProtocolError),
 }
 
-/// The state of one HTTP/1.1 connection as its client sees it: which requests are out, and where in the answers
-/// it is. Does no I/O and reads no clock.
+/// The client side of one HTTP/1.1 connection: the outstanding requests and the position in the answers. It does no
+/// I/O and reads no clock.
 ///
-/// 1. [`room`](Connection::room) says how many requests may leave; write them in one piece, then call
+/// 1. [`room`](Connection::room) returns how many requests may be sent. Write them, then call
 ///    [`handle_sent`](Connection::handle_sent).
-/// 2. Give all that is received to [`handle_input`](Connection::handle_input), as it comes. The [`Sink`] is called for
-///    each answer, with the tag of its request.
-/// 3. When that returns anything but [`Progress::Open`], or the connection ends
-///    ([`handle_eof`](Connection::handle_eof), [`handle_reset`](Connection::handle_reset)), or the oldest request has
-///    waited too long ([`handle_timeout`](Connection::handle_timeout)), close the socket and drain
-///    [`poll_unanswered`](Connection::poll_unanswered): each request that got no answer comes out once, with what
-///    may be done with it.
+/// 2. Pass all received bytes to [`handle_input`](Connection::handle_input). It calls the [`Sink`] for each answer,
+///    with the tag of its request.
+/// 3. Close the socket when `handle_input` returns anything but [`Progress::Open`], when the connection ends
+///    ([`handle_eof`](Connection::handle_eof), [`handle_reset`](Connection::handle_reset)), or when the oldest
+///    request times out ([`handle_timeout`](Connection::handle_timeout)). Then drain
+///    [`poll_unanswered`](Connection::poll_unanswered): it returns each request without an answer once, and what may
+///    be done with it.
 ///
-/// Each tag given to `handle_sent` thus comes back once: in `on_end`, or from `poll_unanswered`.
+/// Each tag passed to `handle_sent` is returned exactly once: in `on_end`, or from `poll_unanswered`.
 ///
 /// ```
 /// use dunlin_pipeline::{Connection, ConnectionLimits, ReplayDecision, Head, InFlight, Kind, Progress, Sink};
@@ -155,14 +156,14 @@ pub enum ReplayDecision {
 pub struct Connection {
     queue: Queue,
     known: Known,
-    /// The answer under way: its head has been handed out, its end has not.
+    /// The current answer: its head has been passed on, its end has not.
     reading: Option<Reading>,
     phase: Phase,
-    /// What the first of the unanswered is to hear, when it differs from the others.
+    /// The decision for the oldest unanswered request, if it differs from the others.
     oldest_decision: Option<ReplayDecision>,
-    /// The server has said that it closes behind the answer under way, or behind the last one.
+    /// The server has announced that it closes after the current or the last answer.
     notice: bool,
-    /// A cut head or chunk line.
+    /// An incomplete head or chunk line.
     carry: Vec<u8>,
     limits: Limits,
     budget: Option<u64>,
@@ -179,14 +180,15 @@ struct Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// Bytes came while nothing was asked. No request may leave any more, lest they be taken for its answer.
+    /// Bytes arrived without a request. No further request may be sent, because they could be mistaken for its
+    /// answer.
     Unasked,
-    /// No byte means anything any more.
+    /// All further input is ignored.
     Over,
 }
 
 impl Connection {
-    /// A connection on which nothing has been sent.
+    /// Creates the state of a new connection.
     pub fn new(limits: &ConnectionLimits) -> Connection {
         let limits = Limits {
             head_bytes_max: limits.head_bytes_max,
@@ -210,8 +212,8 @@ impl Connection {
         }
     }
 
-    /// How many requests may be sent now, if at most `depth` may be in flight. It stays 0 once the server has announced that
-    /// it closes, or has been sent all requests of its budget.
+    /// The number of requests that may be sent now, if at most `depth` may be in flight. It is 0 once the server has
+    /// announced a close, or has received as many requests as its limit.
     #[inline]
     pub fn room(&self, depth: u32) -> u32 {
         if self.phase != Phase::Open || self.notice {
@@ -227,18 +229,19 @@ impl Connection {
         }
     }
 
-    /// `count` requests of one kind have left, with the tags `first`, `first + 1` and so on.
+    /// Records that `count` requests of one kind were sent, with the tags `first`, `first + 1` and so on.
     #[inline]
     pub fn handle_sent(&mut self, first: u64, count: u32, kind: Kind, now_ns: u64) {
         self.sent += u64::from(count);
         self.queue.push(InFlight { tag: first, sent_ns: now_ns, kind }, count);
     }
 
-    /// Takes what was received, all of it.
+    /// Handles all received bytes.
     ///
     /// # Errors
     ///
-    /// [`ProtocolError`]: close the connection; the oldest request has got a bad answer, the others none.
+    /// Returns [`ProtocolError`] if the server violates HTTP. Close the connection: the oldest request has a bad
+    /// answer, the others have none.
     pub fn handle_input(
         &mut self,
         bytes: &[u8],
@@ -276,8 +279,8 @@ impl Connection {
         result
     }
 
-    /// Reads answers from the start of `bytes`, of which the first `seen` have been looked at before. Returns how
-    /// many bytes it took; what is left is the beginning of something.
+    /// Reads answers from the start of `bytes`, of which the first `seen` were examined before. Returns the number of
+    /// bytes consumed; the rest is incomplete.
     #[inline]
     fn read(
         &mut self,
@@ -309,7 +312,7 @@ impl Connection {
             };
             let head = meaning.head(&rest[..length], request.kind, repeated);
 
-            // The whole answer is here, and others may follow it: what nearly every answer is.
+            // The fast path: the whole answer is in the buffer, and others may follow it.
             if let Some(body_bytes) = head.length
                 && meaning.keep_alive
                 && meaning.status >= 200
@@ -338,7 +341,7 @@ impl Connection {
         Ok((at, self.progress()))
     }
 
-    /// An answer that is out of the ordinary: its body is to come, it is interim, or it is the last.
+    /// Handles an answer with a partial body, an interim answer, or the last answer.
     #[cold]
     fn begin(
         &mut self,
@@ -351,8 +354,8 @@ impl Connection {
             sink.on_interim(request, head);
             return None;
         }
-        // A server tired of an idle client says so, and our request crosses its farewell: it did not see a whole
-        // request (RFC 9110 §15.5.9). Once is enough; the second 408 is an answer.
+        // A 408 ends an idle connection and may cross our request; the server has not seen a whole request (RFC 9110
+        // §15.5.9). A second 408 for the same request is its answer.
         if meaning.status == 408 && !meaning.keep_alive && !request.kind.is_replayed() {
             self.notice = true;
             return Some(self.over());
@@ -373,7 +376,7 @@ impl Connection {
         None
     }
 
-    /// Reads on in a body. Returns how many bytes it took, and whether the body ended.
+    /// Reads a body further. Returns the number of bytes consumed, and whether the body is complete.
     fn read_body(
         &mut self,
         bytes: &[u8],
@@ -408,7 +411,7 @@ impl Connection {
         sink.on_end(request);
     }
 
-    /// Reads a head in full. `None`: it is not complete.
+    /// Reads a complete head; `None` if it is incomplete.
     #[cold]
     fn read_head(
         &mut self,
@@ -423,8 +426,8 @@ impl Connection {
         self.known.decode(bytes, kind, &self.limits).map_err(ProtocolError::Malformed)
     }
 
-    /// Bytes that answer nothing: behind the last answer they mean nothing, before a request they may be the
-    /// farewell of a server tired of waiting. Returns how many it took.
+    /// Handles bytes without a request. After the last answer they are ignored; before a request they may be the 408
+    /// of a server that closes an idle connection. Returns the number of bytes consumed.
     #[cold]
     fn read_unasked(&mut self, bytes: &[u8]) -> Result<usize, ProtocolError> {
         if self.phase == Phase::Over {
@@ -453,7 +456,7 @@ impl Connection {
         if self.phase == Phase::Over { Progress::LastAnswer } else { Progress::Open }
     }
 
-    /// The server has finished sending (FIN): a body that lasts until then is complete.
+    /// The server has sent its FIN. This completes a body that is delimited by the close.
     pub fn handle_eof(&mut self, sink: &mut impl Sink) -> Close {
         if let Some(reading) = self.reading
             && reading.body.ends_at_close()
@@ -465,13 +468,12 @@ impl Connection {
         self.close()
     }
 
-    /// The connection has broken, could not be opened, or is given up by its owner.
+    /// The connection broke, could not be opened, or was aborted by its owner.
     pub fn handle_reset(&mut self) -> Close {
         self.close()
     }
 
-    /// The oldest request has waited too long for its answer. Close the connection: nobody takes an answer that comes
-    /// late.
+    /// The oldest request has timed out. Close the connection; a late answer is not accepted.
     pub fn handle_timeout(&mut self) -> Close {
         let close = self.close();
         if let Some(request) = self.queue.front() {
@@ -503,7 +505,7 @@ impl Connection {
         close
     }
 
-    /// The next request without an answer and what may be done with it, oldest first. `None` while the
+    /// Returns the next request without an answer and what may be done with it, oldest first. `None` while the
     /// connection is open, and after the last one.
     pub fn poll_unanswered(&mut self) -> Option<(InFlight, ReplayDecision)> {
         if self.phase != Phase::Over {
@@ -518,44 +520,43 @@ impl Connection {
         Some((request, decision))
     }
 
-    /// Requests that were sent and are not answered.
+    /// The number of requests that were sent and are not answered.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.queue.len()
     }
 
-    /// The request whose answer comes next: the head of the line, and the only one whose clock runs.
+    /// The oldest request in flight. It is answered next, and its timeout is running.
     #[inline]
     pub fn oldest(&self) -> Option<InFlight> {
         self.queue.front()
     }
 
-    /// Requests sent since the connection was opened.
+    /// The number of requests sent on this connection.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Requests answered completely since the connection was opened.
+    /// The number of requests answered completely on this connection.
     pub fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// Whether requests may be sent on it, now or when others are answered.
+    /// Whether requests can be sent, now or after others are answered.
     pub fn is_open(&self) -> bool {
         self.phase == Phase::Open
             && !self.notice
             && self.budget.is_none_or(|budget| self.sent < budget)
     }
 
-    /// Sets how many requests the server takes on one connection, so that none is sent in vain; see
-    /// [`Budget`](crate::Budget).
+    /// Sets the number of requests that the server accepts on one connection; see [`Budget`](crate::Budget).
     pub fn set_budget(&mut self, requests: Option<u64>) {
         self.budget = requests;
     }
 }
 
-/// True when a head that was not complete may be now: only a line end completes one. Spares the decoder from a
-/// server that sends byte by byte.
+/// Whether an incomplete head may be complete now: only a line end can complete one. Avoids decoding again for each
+/// byte of a slow server.
 fn worth_decoding(bytes: &[u8], seen: usize, head_bytes_max: usize) -> bool {
     seen == 0 || bytes.len() >= head_bytes_max || bytes[seen..].contains(&b'\n')
 }
@@ -565,7 +566,7 @@ fn expect_http(bytes: &[u8]) -> Result<(), ProtocolError> {
     let begun = bytes.len().min(BEGIN.len());
     match bytes[..begun] == BEGIN[..begun] {
         true => Ok(()),
-        // Bytes too many behind a body, most often.
+        // Most often extra bytes after a body.
         false if matches!(bytes[0], b'\r' | b'\n') => {
             Err(ProtocolError::Malformed(Error::StartLine))
         }

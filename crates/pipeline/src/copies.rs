@@ -1,6 +1,6 @@
-//! One request many times over, ready to be written.
+//! Many copies of one rendered request.
 
-/// A request rendered many times in a row, so that any number of them leaves in one write without being copied.
+/// Many consecutive copies of a rendered request. Any number of them can be written at once without copying.
 ///
 /// ```
 /// use dunlin_pipeline::Copies;
@@ -16,19 +16,19 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// `count` copies of a request; at least one.
+    /// Creates `count` copies of a request; at least one.
     pub fn new(request: &[u8], count: usize) -> Copies {
         Copies { bytes: request.repeat(count.max(1)), request_bytes: request.len() }
     }
 
-    /// The first `count` copies, or all there are.
+    /// The first `count` copies, or all if there are fewer.
     #[inline]
     pub fn slice(&self, count: u32) -> &[u8] {
         let bytes = (count as usize).saturating_mul(self.request_bytes);
         &self.bytes[..bytes.min(self.bytes.len())]
     }
 
-    /// Bytes of one.
+    /// The size of one copy in bytes.
     pub fn request_bytes(&self) -> usize {
         self.request_bytes
     }

@@ -1,4 +1,4 @@
-//! Heads of answers: read once in full, and recognised by their bytes when they come again.
+//! Heads of answers. A head that is equal to the previous one is not parsed again.
 
 use std::fmt;
 
@@ -8,25 +8,25 @@ use dunlin_wire::http1::{
 
 use crate::Kind;
 
-/// The head of an answer. Its status and framing are read; its headers are, when somebody asks.
+/// The head of an answer. Status and framing are parsed; headers are parsed on demand.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
     /// The status code, 100 to 599.
     pub status: u16,
-    /// Bytes of the body that follows; `None` when it is chunked or lasts until the connection is closed.
+    /// The length of the body; `None` if it is chunked or delimited by the close.
     pub length: Option<u64>,
-    /// Whether the server takes another request on this connection.
+    /// Whether the server accepts another request on this connection.
     pub keep_alive: bool,
-    /// Whether these are, byte for byte, the same as those of the answer before: so is then what they mean.
+    /// Whether the head is equal to that of the previous answer, byte for byte.
     pub repeated: bool,
-    /// The head as it came, from the status line to the empty line.
+    /// The bytes of the head, from the status line to the empty line.
     pub bytes: &'a [u8],
     pub(crate) method: Method<'static>,
 }
 
 impl<'a> Head<'a> {
-    /// The head in full, headers and all. Costs a parse; `slots` is room for them, on the caller's stack.
-    /// `None` cannot happen to a head that was handed out.
+    /// Parses the head with all headers. `slots` provides the space for them. Never returns `None` for a head passed
+    /// to a [`Sink`](crate::Sink).
     pub fn read(&self, slots: &'a mut HeaderSlots<'a>) -> Option<ResponseHead<'a>> {
         let limits =
             Limits { head_bytes_max: usize::MAX, body_bytes_max: u64::MAX, ..Limits::default() };
@@ -36,13 +36,13 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The value of the first header of this name, if it has one. For more than one header, [`Head::read`].
+    /// The value of the first header with this name. To read several headers, use [`Head::read`].
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         header(self.bytes, name)
     }
 }
 
-/// The value of the first header of this name in a head that is known to be well-formed.
+/// The value of the first header with this name in a valid head.
 pub(crate) fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
     head.split(|&byte| byte == b'\n').skip(1).find_map(|line| {
         let colon = line.iter().position(|&byte| byte == b':')?;
@@ -62,7 +62,7 @@ impl fmt::Debug for Head<'_> {
     }
 }
 
-/// What a head was found to mean.
+/// The parsed meaning of a head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ParsedHead {
     pub(crate) status: u16,
@@ -87,11 +87,10 @@ impl ParsedHead {
     }
 }
 
-/// The head parsed last. Servers repeat theirs until a second passes or something happens, and comparing bytes
-/// is many times cheaper than reading them.
+/// The previous head. Servers repeat their heads for up to a second or longer, and comparing bytes is much cheaper
+/// than parsing.
 ///
-/// A head that begins with these bytes *is* these bytes, since they end with its empty line; what the decoder
-/// said of them it would say again.
+/// If the input begins with these bytes, its head is equal to them, because they end with the empty line.
 #[derive(Debug)]
 pub(crate) struct Known {
     bytes: Vec<u8>,
@@ -99,7 +98,7 @@ pub(crate) struct Known {
     framing: u8,
 }
 
-/// Longer heads are parsed each time: few repeat, and each connection would keep one.
+/// Longer heads are always parsed: few repeat, and each connection would store one.
 const KNOWN_BYTES_MAX: usize = 1024;
 
 impl Default for Known {
@@ -110,7 +109,7 @@ impl Default for Known {
 }
 
 impl Known {
-    /// What the head at the start of `bytes` means, if it is the one known, and its length.
+    /// The meaning and length of the head at the start of `bytes`, if it equals the previous one.
     #[inline]
     pub(crate) fn recognise(&self, bytes: &[u8], kind: Kind) -> Option<(ParsedHead, usize)> {
         let length = self.bytes.len();
@@ -120,7 +119,7 @@ impl Known {
         Some((self.meaning, length))
     }
 
-    /// Reads the head at the start of `bytes`. `None`: it is not complete.
+    /// Reads the head at the start of `bytes`; `None` if it is incomplete.
     pub(crate) fn decode(
         &mut self,
         bytes: &[u8],
@@ -132,7 +131,7 @@ impl Known {
         let Decoded::Head(head, length) = decoded else { return Ok(None) };
         let meaning =
             ParsedHead { status: head.status, keep_alive: head.keep_alive, body: head.body };
-        // Those that end something come once, and are not worth forgetting the one that repeats.
+        // The last head of a connection does not repeat; keep the previous one.
         if length <= KNOWN_BYTES_MAX && head.keep_alive && !head.is_interim() {
             self.bytes.clear();
             self.bytes.extend_from_slice(&bytes[..length]);

@@ -1,22 +1,22 @@
-//! The requests that have left and are not answered, oldest first.
+//! Requests in flight, oldest first.
 
 use std::collections::VecDeque;
 
 use crate::Kind;
 
-/// A request that was sent and awaits its answer: eighteen bytes that identify it for its owner.
+/// A request that was sent and not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
-    /// The owner's number for it.
+    /// The owner's number of the request.
     pub tag: u64,
-    /// When it left, on the owner's clock.
+    /// When it was sent, in nanoseconds of the owner's clock.
     pub sent_ns: u64,
-    /// What its answer looks like.
+    /// How its answer is framed, and whether it is idempotent.
     pub kind: Kind,
 }
 
-/// Requests in the order they left, and so in the order of their answers (RFC 9112 §9.3.2). Those that left in
-/// one write with consecutive tags are one record, so that a hundred in flight cost what one costs.
+/// Requests in the order of sending, which is the order of their answers (RFC 9112 §9.3.2). Requests with consecutive
+/// tags that were sent in one write share a record, so a hundred in flight cost as much as one.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     runs: VecDeque<Run>,

@@ -1,8 +1,8 @@
-//! What must be known of a request after it has left.
+//! The properties of a request that are needed after it was sent.
 
 use dunlin_wire::http1::Method;
 
-/// What must be known of a request to read its answer, and to judge whether it may be sent twice. One byte.
+/// The properties of a request that determine how its answer is read and whether it may be sent twice. One byte.
 ///
 /// ```
 /// use dunlin_pipeline::Kind;
@@ -19,14 +19,14 @@ impl Kind {
     const TUNNEL: u8 = 4;
     const REPLAYED: u8 = 8;
 
-    /// A `GET`, or whatever else is idempotent and answered with a body.
+    /// A `GET`, or another idempotent request whose answer has a body.
     pub const GET: Kind = Kind(Kind::IDEMPOTENT);
-    /// A `HEAD`: its answer ends with its head, whatever that says (RFC 9112 §6.3).
+    /// A `HEAD`: its answer has no body, independent of its headers (RFC 9112 §6.3).
     pub const HEAD: Kind = Kind(Kind::IDEMPOTENT | Kind::NO_BODY);
-    /// A `POST`, or another request that must not be repeated when its outcome is unknown.
+    /// A `POST`, or another request that must not be repeated if its outcome is unknown.
     pub const POST: Kind = Kind(0);
 
-    /// The kind of a request of this method; idempotent are those of RFC 9110 §9.2.2.
+    /// The kind of a request with this method. The idempotent methods are those of RFC 9110 §9.2.2.
     pub fn of_method(method: &str) -> Kind {
         match Method::new(method) {
             Method::Head => Kind::HEAD,
@@ -38,26 +38,25 @@ impl Kind {
         }
     }
 
-    /// Says whether the server does the same when it is sent twice: for a method that is not idempotent, when
-    /// the request carries an idempotency key.
+    /// Sets whether the request is idempotent. A request with an idempotency key is, whatever its method.
     #[must_use]
     pub const fn idempotent(self, yes: bool) -> Kind {
         Kind(if yes { self.0 | Kind::IDEMPOTENT } else { self.0 & !Kind::IDEMPOTENT })
     }
 
-    /// Marks a request that was sent on another connection before: a 408 is then its answer, and not the end of a
-    /// connection on which the server had waited too long.
+    /// Marks a request that was sent on another connection before. A 408 is then its answer, and not the end of an
+    /// idle connection.
     #[must_use]
     pub const fn replayed(self) -> Kind {
         Kind(self.0 | Kind::REPLAYED)
     }
 
-    /// Whether it may be sent again when its outcome is unknown.
+    /// Whether it may be sent again if its outcome is unknown.
     pub const fn is_idempotent(self) -> bool {
         self.0 & Kind::IDEMPOTENT != 0
     }
 
-    /// Whether its answer ends with its head.
+    /// Whether its answer has no body.
     pub const fn is_head(self) -> bool {
         self.0 & Kind::NO_BODY != 0
     }
@@ -67,7 +66,7 @@ impl Kind {
         self.0 & Kind::REPLAYED != 0
     }
 
-    /// What the decoder of answers must know; two kinds of the same framing read the same bytes alike.
+    /// The part that affects decoding: kinds with equal framing read the same bytes alike.
     pub(crate) const fn framing(self) -> u8 {
         self.0 & (Kind::NO_BODY | Kind::TUNNEL)
     }

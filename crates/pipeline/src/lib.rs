@@ -25,5 +25,5 @@ pub use kind::Kind;
 pub use protocol_error::ProtocolError;
 pub use window::{Window, WindowConfig};
 
-/// The event loop that a [`Client`] is part of, in the version that it takes.
+/// The version of the event loop that a [`Client`] runs on.
 pub use dunlin_net as net;

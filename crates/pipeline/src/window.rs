@@ -1,11 +1,11 @@
-//! How many requests to keep in flight: as many as the path and the server hold, no more.
+//! Chooses the number of requests in flight on a connection.
 
-/// Bounds of a [`Window`].
+/// Limits of a [`Window`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowConfig {
-    /// Requests in flight to begin with, and at least; at least 1.
+    /// The initial and least number of requests in flight; at least 1.
     pub min: u32,
-    /// Requests in flight at most.
+    /// The greatest number of requests in flight.
     pub max: u32,
 }
 
@@ -16,36 +16,36 @@ impl Default for WindowConfig {
     }
 }
 
-/// Chooses the depth of one connection by itself: the rate of answers times the shortest time one took, as far as
-/// measured, with a quarter to spare. Less leaves the server waiting for requests; more only queues there, where
-/// it makes every answer late.
+/// Adapts the number of requests in flight on one connection: the measured rate of answers times the shortest
+/// response time, plus a quarter. With fewer the server waits for requests; more would only wait in a queue and delay
+/// every answer.
 ///
-/// It measures in rounds: a round ends with the answer to a request that was sent after the round began. While the rate grows with the
-/// depth, the depth doubles. When the rate stops growing, their product is known, and an occasional slightly deeper round
-/// finds out whether more is possible. The state is plain arithmetic in some sixty bytes.
+/// It measures in rounds. A round ends with the answer to a request that was sent after the round began. While the
+/// rate grows with the depth, the depth doubles. When the rate stops growing, their product is known, and an
+/// occasional deeper round checks whether more is possible. The state has about sixty bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     config: WindowConfig,
     depth: u32,
-    /// The shortest time from leaving to answer.
+    /// The shortest response time.
     rtt_min_ns: u64,
     /// The highest rate of a round, answers per 2^40 ns.
     rate_max: u64,
     round_began_ns: u64,
     round_answers: u64,
-    /// The window, not a lack of requests, was the limit in this round.
+    /// In this round the window was the limit, and not a lack of requests.
     filled: bool,
     /// Rounds since the rate last grew.
     level_rounds: u32,
 }
 
-/// Rounds without growth until the rate counts as found. One can be an accident.
+/// Rounds without growth until the rate counts as found. A single one can be a coincidence.
 const LEVEL_ROUNDS: u32 = 3;
-/// Rounds from one look for more to the next.
+/// Rounds between two checks for a higher rate.
 const PROBE_ROUNDS: u32 = 16;
 
 impl Window {
-    /// A window that knows nothing yet.
+    /// Creates a window without measurements.
     pub fn new(config: WindowConfig) -> Window {
         let min = config.min.max(1);
         let config = WindowConfig { min, max: config.max.max(min) };
@@ -61,19 +61,19 @@ impl Window {
         }
     }
 
-    /// A window for another connection to the same server. It begins at the depth that this one has found.
+    /// Creates a window for another connection to the same server, with the depth of this one.
     #[must_use]
     pub fn next(&self) -> Window {
         Window { round_began_ns: 0, round_answers: 0, filled: false, ..*self }
     }
 
-    /// Requests to keep in flight.
+    /// The number of requests to keep in flight.
     #[inline]
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// `count` answers have been read at once, the last of them to a request sent at `sent_ns`, and
+    /// Records that `count` answers were read at once, the last of them to a request sent at `sent_ns`, and that
     /// `in_flight` requests remain. Times are nanoseconds of one monotonic clock.
     pub fn handle_answers(&mut self, count: u32, sent_ns: u64, now_ns: u64, in_flight: u32) {
         self.rtt_min_ns = self.rtt_min_ns.min(now_ns.saturating_sub(sent_ns).max(1));
@@ -104,13 +104,13 @@ impl Window {
                 self.depth = self.depth.saturating_mul(2);
             }
         } else {
-            // Rate and time shrink and grow with the load; the product is what the path holds.
+            // Rate and response time vary with the load; their product is the capacity of the path.
             let product = (u128::from(self.rate_max) * u128::from(self.rtt_min_ns)) >> 40;
             let held = u32::try_from(product).unwrap_or(u32::MAX).saturating_add(1);
             self.depth = held.saturating_add(held.div_ceil(4));
             if self.level_rounds.is_multiple_of(PROBE_ROUNDS) {
                 self.depth = self.depth.saturating_mul(2);
-                // What was reached long ago may not be any more.
+                // An old maximum may no longer be reachable.
                 self.rate_max -= self.rate_max / 8;
             }
         }

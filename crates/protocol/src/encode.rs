@@ -42,13 +42,13 @@ impl FrameEncoder {
         FrameEncoder { deflater, ..FrameEncoder::default() }
     }
 
-    /// The same, which speaks a protocol of the program's own, too. Without one [`Encoding::Own`] sends nothing.
+    /// Adds a codec for a custom protocol. Without one, [`Encoding::Own`] sends nothing.
     #[must_use]
     pub fn with_codec(self, codec: Option<Rc<dyn Codec>>) -> FrameEncoder {
         FrameEncoder { codec: Own(codec), ..self }
     }
 
-    /// The codec of the program's own protocol, if it has one.
+    /// The codec of the custom protocol, if there is one.
     pub fn codec(&self) -> Option<&Rc<dyn Codec>> {
         self.codec.0.as_ref()
     }
@@ -94,7 +94,7 @@ impl FrameEncoder {
 
     /// Appends `push`.
     pub fn push(&mut self, encoding: Encoding, outgoing: &Outgoing<'_>, out: &mut Vec<u8>) {
-        // Whoever is in a tenant's channel is of that tenant.
+        // Clients in a tenant's channel are of that tenant.
         let outgoing = &outgoing.bare();
         if let Outgoing::Disconnect { code, reason, .. } = *outgoing {
             self.disconnect(encoding, outgoing, code, reason, out);
@@ -304,7 +304,7 @@ pub const fn ping(encoding: Encoding) -> &'static [u8] {
         Wrapping::Delimited { chunked: true } => b"1\r\n\0\r\n",
         Wrapping::Delimited { chunked: false } => b"\0",
         Wrapping::Item => b"",
-        // Clients answer this by themselves (RFC 6455 §5.5.2).
+        // WebSocket clients answer this automatically (RFC 6455 §5.5.2).
         Wrapping::Translated => b"\x89\0",
     }
 }

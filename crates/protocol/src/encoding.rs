@@ -1,4 +1,4 @@
-//! The encodings of what is pushed to a session.
+//! The encodings of pushes to a session.
 
 /// A connection's encoding. Its number is the hub's [`EncodingId`](dunlin_hub::EncodingId); a
 /// publication is encoded once per worker and number.
@@ -46,7 +46,7 @@ pub enum Encoding {
     Pusher = 17,
     /// The same, compressed message by message without context takeover.
     PusherDeflate = 18,
-    /// A protocol of the program's own ([`Codec`](crate::Codec)) in WebSocket frames.
+    /// A custom protocol ([`Codec`](crate::Codec)) in WebSocket frames.
     Own = 19,
 }
 
@@ -61,7 +61,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What stands between two frames that are joined to one.
+    /// The separator between two frames that are joined.
     pub const fn separator(self) -> &'static [u8] {
         match self {
             Format::Json => b"\n",
@@ -83,7 +83,7 @@ pub(crate) enum Wrapping {
     Delimited { chunked: bool },
     /// An item of a JSON array, with the comma before it.
     Item,
-    /// A WebSocket frame of what the codec makes of it.
+    /// A WebSocket frame with the output of the codec.
     Translated,
 }
 
@@ -132,7 +132,7 @@ impl Encoding {
         if deflate { Encoding::PusherDeflate } else { Encoding::Pusher }
     }
 
-    /// Whether it is the Pusher protocol's.
+    /// Whether it is an encoding of the Pusher protocol.
     pub const fn is_pusher(self) -> bool {
         matches!(self, Encoding::Pusher | Encoding::PusherDeflate)
     }

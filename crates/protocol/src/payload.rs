@@ -1,4 +1,4 @@
-//! Payloads: what clients and the server API hand in, and what is handed out.
+//! Payloads from clients and the server API, and their output.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::de::{Deserialize, Deserializer};
 
 use crate::json::{Json, Object};
 
-/// A payload as it came in: JSON from clients that speak JSON, any bytes from those that speak Protobuf.
+/// A received payload: JSON from JSON clients, any bytes from Protobuf clients.
 #[derive(Clone)]
 pub struct Payload<'a> {
     bytes: Cow<'a, [u8]>,
@@ -43,7 +43,7 @@ impl<'a> Payload<'a> {
         self.bytes.into_owned().into_boxed_slice()
     }
 
-    /// What the bytes are. Those of a client that speaks Protobuf are parsed for it.
+    /// The format of the bytes. Bytes of a Protobuf client are parsed to determine it.
     pub fn format(&self) -> PayloadFormat {
         let one_line = || memchr::memchr2(b'\n', b'\r', &self.bytes).is_none();
         match self.is_json || one_line() && Json::parse(&self.bytes).is_ok() {
@@ -79,8 +79,8 @@ impl fmt::Debug for Payload<'_> {
     }
 }
 
-/// Writes a payload as the member `data` of a JSON object. What is not JSON is `null` there and in base64 beside it, as
-/// `b64data`.
+/// Writes a payload as the member `data` of a JSON object. For a payload that is not JSON, `data` is `null` and
+/// `b64data` has the bytes in base64.
 pub(crate) fn write_data(object: &mut Object<'_>, data: &[u8], format: PayloadFormat) {
     match format {
         PayloadFormat::Json => drop(object.raw("data", data)),
@@ -88,7 +88,7 @@ pub(crate) fn write_data(object: &mut Object<'_>, data: &[u8], format: PayloadFo
     }
 }
 
-/// The same for a subscriber that takes differences: JSON is a text in JSON there, so that differences are, too.
+/// The same for a subscriber with delta compression: JSON is a string there, because deltas are strings.
 pub(crate) fn write_text_data(object: &mut Object<'_>, data: &[u8], format: PayloadFormat) {
     if let (PayloadFormat::Json, Ok(text)) = (format, std::str::from_utf8(data)) {
         object.string("data", text);
@@ -101,7 +101,7 @@ pub(crate) fn write_text_data(object: &mut Object<'_>, data: &[u8], format: Payl
 
 #[cold]
 fn write_binary(object: &mut Object<'_>, data: &[u8]) {
-    // JSON over several lines, which was kept as it came for those who take bytes.
+    // JSON over several lines, which was kept unchanged for Protobuf subscribers.
     if let Ok(json) = Json::parse(data) {
         object.raw("data", json.as_bytes());
     } else {

@@ -1,4 +1,4 @@
-//! How connections are opened, and why opening one failed.
+//! Opening of connections, and its errors.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout};
 
-/// A byte stream whose other end speaks HTTP/2.
+/// A byte stream to a peer that speaks HTTP/2.
 pub type Io = Box<dyn Stream>;
 
-/// What a connection is made of.
+/// The requirements of a connection's byte stream.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -22,34 +22,36 @@ pub type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Io, ConnectError>> 
 
 /// Opens connections.
 pub trait Connect: Send + Sync + 'static {
-    /// A new one. While it waits for something, `stage` is to know for what: requests whose deadline passes meanwhile
-    /// are reported.
+    /// Opens a connection. Set `stage` while the attempt waits for something: it is reported for requests whose
+    /// deadline passes meanwhile.
     fn connect(&self, stage: Stage) -> Connecting<'_>;
 }
 
-/// What keeps a connection from being opened.
+/// Why a connection cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ConnectFault {
-    /// The name cannot be looked up.
+    /// The name lookup fails.
     Dns,
-    /// The address does not answer, or refuses.
+    /// The address refuses the connection or does not respond.
     Address,
-    /// The proxy does not answer, or refuses.
+    /// The proxy refuses the connection or does not respond.
     Proxy,
-    /// The other end's certificate is signed by nobody we trust: something opens TLS on the way, or it is somebody else.
+    /// The certificate of the peer is not signed by a trusted authority: a proxy intercepts TLS, or it is another
+    /// server.
     Untrusted,
-    /// TLS fails otherwise: a certificate of another name or time, our own refused, no TLS at all.
+    /// TLS fails otherwise: a certificate with another name or outside its validity, a refused client certificate, or
+    /// no TLS at all.
     Tls,
-    /// The other end does not speak HTTP/2 as it should, or ends connections before it has answered anything.
+    /// The peer does not speak HTTP/2 correctly, or closes connections before its first response.
     Http2,
-    /// Something else.
+    /// Another error.
     Other,
 }
 
 impl ConnectFault {
-    /// All of them, for metrics.
+    /// All faults, for metrics.
     pub const ALL: [ConnectFault; 7] = [
         ConnectFault::Dns,
         ConnectFault::Address,
@@ -60,7 +62,7 @@ impl ConnectFault {
         ConnectFault::Other,
     ];
 
-    /// The word for it in metrics.
+    /// The name of the fault in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             ConnectFault::Dns => "dns",
@@ -78,9 +80,9 @@ impl ConnectFault {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{why}")]
 pub struct ConnectError {
-    /// What stands in the way.
+    /// The kind of the error.
     pub fault: ConnectFault,
-    /// The sentence for it, and how to fix it.
+    /// The cause and the fix.
     pub why: String,
 }
 
@@ -96,7 +98,7 @@ impl From<String> for ConnectError {
     }
 }
 
-/// What an attempt to connect waits for. Clones share their state.
+/// The current stage of an attempt to connect. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Stage(Arc<Mutex<Option<Waiting>>>);
 
@@ -107,13 +109,13 @@ struct Waiting {
 }
 
 impl Stage {
-    /// Begins to wait for something. `fault` and `why` are reported if it does not come.
+    /// Begins a stage. `fault` and `why` are reported if it does not end.
     pub fn wait(&self, fault: ConnectFault, why: impl Into<String>) {
         let error = ConnectError::new(fault, why);
         *self.waiting() = Some(Waiting { error, since: Instant::now() });
     }
 
-    /// Waits for something, at most so long.
+    /// Waits for a stage, with a timeout.
     pub(crate) async fn within<T>(
         &self,
         time: Duration,
@@ -125,7 +127,7 @@ impl Stage {
         timeout(time, what).await.map_err(|_| self.error(Duration::ZERO).unwrap_or_else(nothing))
     }
 
-    /// What has been waited for in vain, if for so long.
+    /// The error of the current stage, if it has lasted for `grace`.
     pub(crate) fn error(&self, grace: Duration) -> Option<ConnectError> {
         let waiting = self.waiting();
         let waiting = waiting.as_ref()?;

@@ -1,4 +1,4 @@
-//! From a name to a connection that speaks HTTP/2.
+//! Opens HTTP/2 connections to a name.
 
 use std::io;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::connect::{Connect, ConnectError, ConnectFault, Connecting, Io, Stage}
 use crate::origin::{Origin, OriginError};
 use crate::{names, tunnel};
 
-/// An address that has not answered for so long is given up.
+/// Time limit for the response of an address.
 const ADDRESS_WITHIN: Duration = Duration::from_secs(5);
-/// A proxy may take so long, which connects in its turn.
+/// Time limit for a proxy, which has to connect itself.
 const PROXY_WITHIN: Duration = Duration::from_secs(10);
-/// A handshake may take so long.
+/// Time limit for a TLS handshake.
 const TLS_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes that the kernel may hold unsent: more is a queue out of our sight.
+/// Most unsent bytes in the kernel, where they can no longer be reordered.
 const KERNEL_UNSENT_BYTES: u32 = 64 << 10;
 
-/// Connects to an [`Origin`]: fresh name look-up, TCP, proxy, TLS.
+/// Connects to an [`Origin`]: name lookup, TCP, proxy, TLS.
 pub struct Dialer {
     origin: Origin,
     tls: TlsConnector,
@@ -43,11 +43,11 @@ impl std::fmt::Debug for Dialer {
 }
 
 impl Dialer {
-    /// Prepares for connections to an origin.
+    /// Creates a dialer for an origin.
     ///
     /// # Errors
     ///
-    /// What is wrong with its certificates or its name.
+    /// Returns an error if its certificates or its name are invalid.
     pub fn new(origin: Origin) -> Result<Dialer, OriginError> {
         let tls = TlsConnector::from(Arc::new(origin.tls()?));
         let server = ServerName::try_from(origin.host.clone())
@@ -74,7 +74,7 @@ impl Dialer {
                 None => self.tcp(&format!("{}:{}", origin.host, origin.port), &stage).await?,
             },
         };
-        // A push that waits for others to fill its packet arrives late.
+        // Send each push at once instead of waiting to fill a packet.
         let _ = tcp.set_nodelay(true);
         let _ = SockRef::from(&tcp).set_tcp_notsent_lowat(KERNEL_UNSENT_BYTES);
         let _ = tcp.flush().await;
@@ -98,13 +98,13 @@ impl Dialer {
 
     async fn tcp(&self, name: &str, stage: &Stage) -> Result<TcpStream, ConnectError> {
         let mut addresses = names::look_up(name, stage).await?;
-        // Connections spread over the addresses of a name.
+        // Distribute connections over the addresses of a name.
         let turn = self.turn.fetch_add(1, Relaxed) % addresses.len().max(1);
         addresses.rotate_left(turn);
         let mut race = Race::new(interleave(addresses), ATTEMPT_DELAY_MS);
         let mut error = format!("{name} has no address; is the name right?");
         let mut fault = ConnectFault::Dns;
-        // Those that lost end with it.
+        // Dropping the set cancels the other attempts.
         let mut attempts = JoinSet::new();
         let began = Instant::now();
         loop {
@@ -131,7 +131,7 @@ impl Dialer {
                 }
                 Next::Failed => return Err(ConnectError::new(fault, error)),
             };
-            // Nothing has ended: it is time for the next address.
+            // No attempt has ended: try the next address.
             let Some(ended) = ended else { continue };
             match ended.unwrap_or_else(|panicked| Err(panicked.to_string())) {
                 Ok(tcp) => return Ok(tcp),
@@ -148,11 +148,11 @@ impl Connect for Dialer {
     }
 }
 
-/// What TLS did not like, with what to do about it.
+/// The TLS error with its fix.
 fn tls_error(host: &str, error: &io::Error) -> ConnectError {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let why = match inner {
-        // A bad signature is what an authority of a trusted one's name leaves.
+        // An authority with the name of a trusted one, but another key, causes a bad signature.
         Some(rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         )) => {

@@ -36,10 +36,10 @@ pub use service::{Attempt, Authorization, CredentialError, ResponseAction, Servi
 pub use dunlin_wire::backoff::Backoff;
 pub use dunlin_wire::http2::client::Response;
 pub use dunlin_wire::http2::hpack::Indexing;
-/// Of the version whose certificates and keys [`Origin`] and [`ClientIdentity`] hold.
+/// The version of the certificate and key types in [`Origin`] and [`ClientIdentity`].
 pub use rustls;
 
-/// A hash of whom a request is for.
+/// A hash of the recipient of a request.
 fn subject(text: &str) -> u64 {
     hash(text)
 }

@@ -1,5 +1,5 @@
-//! Names become addresses, each time anew, on threads of their own: the system's resolver may keep a thread for half a
-//! minute, and those of the runtime have other work.
+//! Name lookups in separate threads: the system's resolver may block a thread for half a minute. Results are not
+//! cached.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -9,10 +9,10 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::connect::{ConnectError, ConnectFault, Stage};
 
-/// Look-ups under way in the process. A connection that needs a further one waits.
+/// Most lookups at the same time in the process. Further ones wait.
 const LOOKUPS_MAX: usize = 32;
 const LOOKUP_WITHIN: Duration = Duration::from_secs(10);
-/// The C library's resolver is content with less.
+/// The resolver of the C library needs less.
 const STACK_BYTES: usize = 256 << 10;
 
 static ROOM: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
@@ -42,7 +42,7 @@ async fn look_up_by(
             .name("dunlin-push-name".to_owned())
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                // Held until the resolver has come back, whether or not anybody still waits.
+                // Held until the resolver returns, even if the caller has stopped waiting.
                 let _room = room;
                 let _ = reported.send(resolve(&name));
             })?;

@@ -1,4 +1,4 @@
-//! One notification for Apple, Google and browsers, with what each is to get differently.
+//! A notification for Apple, Google and browsers, with overrides for each platform.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -19,8 +19,8 @@ pub enum Urgency {
     Low,
 }
 
-/// What a user is to see, whatever device it arrives on. `apns`, `fcm` and `web` are merged into what the platform is sent
-/// (JSON merge patch, RFC 7396: `null` takes away), so that anything the platform can do can be said.
+/// A notification to a user, for any kind of device. `apns`, `fcm` and `web` are merged into the message for that
+/// platform (JSON merge patch, RFC 7396: `null` removes a member), so that all features of a platform can be used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Notification {
@@ -28,43 +28,43 @@ pub struct Notification {
     pub title: Option<String>,
     /// The text.
     pub body: Option<String>,
-    /// A picture's URL.
+    /// The URL of a picture.
     pub image: Option<String>,
-    /// A sound, by the name the app knows it by; `default` is the system's.
+    /// The name of a sound in the app; `default` is the system's sound.
     pub sound: Option<String>,
     /// The number on the app's icon.
     pub badge: Option<u32>,
-    /// What opens when it is tapped, a URL.
+    /// The URL to open when the notification is tapped.
     pub link: Option<String>,
-    /// For the app alone. With neither title nor body the notification is silent: it wakes the app in the background.
+    /// Data for the app. A notification with neither title nor body is silent: it wakes the app in the background.
     pub data: Map<String, Value>,
-    /// A later notification with the same id takes the place of this one; at most 32 letters, digits, `-` and `_`, which
-    /// every platform takes.
+    /// A later notification with the same id replaces this one; at most 32 letters, digits, `-` and `_`, which every
+    /// platform accepts.
     pub collapse_id: Option<String>,
-    /// Seconds for which it is worth delivering; 0 is now or never. Without it the platform decides: for Web Push, which
-    /// asks for one, four weeks.
+    /// Seconds for which the service tries to deliver it; 0 delivers it at once or never. Without it the platform
+    /// decides; Web Push requires a value, and gets four weeks.
     pub ttl_s: Option<u32>,
-    /// How soon.
+    /// The urgency.
     pub urgency: Urgency,
-    /// Merged into the payload that Apple is sent.
+    /// Merged into the payload for Apple.
     pub apns: Value,
-    /// What Apple is sent beside the payload.
+    /// Headers for Apple.
     pub apns_options: ApnsOptions,
     /// Merged into FCM's `Message`.
     pub fcm: Value,
-    /// Merged into what the page's service worker is given.
+    /// Merged into the message for the page's service worker.
     pub web: Value,
 }
 
-/// What Apple receives beside the payload, where the defaults of the notification do not fit.
+/// Headers for Apple, if the defaults of the notification are not suitable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApnsOptions {
-    /// `apns-push-type`; else `alert`, or `background` for one that is silent.
+    /// `apns-push-type`; by default `alert`, or `background` for a silent notification.
     pub push_type: Option<String>,
-    /// The app's bundle identifier or the whole topic; else that of the credential.
+    /// The app's bundle identifier or the complete topic; by default that of the credential.
     pub topic: Option<String>,
-    /// `apns-priority`: 10, 5 or 1; else from `urgency`.
+    /// `apns-priority`: 10, 5 or 1; by default from `urgency`.
     pub priority: Option<u8>,
 }
 
@@ -80,11 +80,11 @@ pub struct ApnsMessage {
     pub payload: Vec<u8>,
     /// `apns-push-type`.
     pub push_type: &'static str,
-    /// The topic, where it is not the credential's.
+    /// The topic, if it is not the credential's.
     pub topic: Option<String>,
     /// `apns-priority`.
     pub priority: u8,
-    /// `apns-expiration`, seconds since 1970; 0 is now or never.
+    /// `apns-expiration`, seconds since 1970; 0 is at once or never.
     pub expiration_s: Option<u64>,
     /// `apns-collapse-id`.
     pub collapse_id: Option<String>,
@@ -92,14 +92,15 @@ pub struct ApnsMessage {
 
 const LIVE_ACTIVITY: &str = "liveactivity";
 const COLLAPSE_ID_BYTES_MAX: usize = 32;
-/// The most that push services of browsers keep a message, and FCM: four weeks.
+/// The longest time that FCM and push services of browsers store a message: four weeks.
 const TTL_S_MAX: u32 = 2_419_200;
 
 impl Notification {
-    /// Checks what holds for every platform.
+    /// Checks the fields that apply to every platform.
     ///
     /// # Errors
-    /// Names the field and what it may be.
+    ///
+    /// Names the invalid field and its valid values.
     pub fn validate(&self) -> Result<(), NotificationError> {
         let wrong = |text| Err(NotificationError(text));
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -145,11 +146,12 @@ impl Notification {
         Ok(())
     }
 
-    /// Judges what a broadcast channel of Apple's has to be able to take beside: it updates Live Activities, and a phone
+    /// Checks the additional requirements of Apple's broadcast channels: they update Live Activities, and a phone
     /// ignores an invalid update.
     ///
     /// # Errors
-    /// Names the field and what it must be.
+    ///
+    /// Names the invalid field and its valid values.
     pub fn validate_broadcast(&self) -> Result<(), NotificationError> {
         if !matches!(self.apns_options.push_type.as_deref(), None | Some(LIVE_ACTIVITY)) {
             return Err(NotificationError(
@@ -166,8 +168,8 @@ impl Notification {
         Ok(())
     }
 
-    /// What a broadcast channel of Apple's is sent: an update of Live Activities, kept only if `ttl_s` says so. It knows
-    /// no collapse id: a later update takes the place of one before by its `timestamp`.
+    /// Encodes the notification for a broadcast channel of Apple: an update of Live Activities, stored only if
+    /// `ttl_s` is set. There is no collapse id: a later update replaces an earlier one by its `timestamp`.
     pub fn apns_broadcast(&self, now_s: u64) -> ApnsMessage {
         let mut live = self.clone();
         live.apns_options.push_type = Some(LIVE_ACTIVITY.to_owned());
@@ -200,7 +202,7 @@ impl Notification {
             aps.insert("badge".into(), badge.into());
         }
         if self.image.is_some() {
-            // An extension of the app fetches it.
+            // An extension of the app fetches the picture.
             aps.insert("mutable-content".into(), 1.into());
         }
         let mut payload = self.data.clone();
@@ -236,7 +238,7 @@ impl Notification {
         if !self.is_silent() {
             message.insert("notification".into(), shown.into());
         }
-        // FCM carries texts only.
+        // FCM transports strings only.
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let mut data: Map<String, Value> =
             self.data.iter().map(|(name, value)| (name.clone(), text(value).into())).collect();
@@ -294,14 +296,14 @@ impl Notification {
         let options =
             web_push::Options::new(self.ttl_s.unwrap_or(TTL_S_MAX).min(TTL_S_MAX), urgency);
         let options = match &self.collapse_id {
-            // `validate` has reported an id that is not valid; without it the message stands alone.
+            // `validate` has reported an invalid id; without it the message is not replaced.
             Some(id) => options.clone().with_topic(id).unwrap_or(options),
             None => options,
         };
         (message.to_string().into_bytes(), options)
     }
 
-    /// Whether there is nothing to see.
+    /// Whether there is nothing to display.
     fn is_silent(&self) -> bool {
         self.title.is_none() && self.body.is_none()
     }
@@ -313,7 +315,7 @@ fn put(into: &mut Map<String, Value>, name: &str, value: &Option<String>) {
     }
 }
 
-/// JSON merge patch (RFC 7396 §2), but that a patch of `null` changes nothing: it was not given.
+/// JSON merge patch (RFC 7396 §2), except that a patch of `null` as a whole changes nothing.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else { return };
     if !target.is_object() {

@@ -1,4 +1,4 @@
-//! Where a service is, and how to get there.
+//! The address of a service, and how to connect to it.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -9,26 +9,27 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 /// How a service is reached: its address, the roots to trust, the client certificate and the proxy.
 #[derive(Debug)]
 pub struct Origin {
-    /// The name, looked up anew for each connection and verified in the certificate.
+    /// The host name. It is looked up for each connection and verified in the certificate.
     pub host: String,
-    /// The port; Apple listens on 443 and, for firewalls, on 2197.
+    /// The port; Apple listens on 443 and 2197.
     pub port: u16,
-    /// Connect here instead of to `host`, or have the proxy do so: a test server, or one address of many.
+    /// Connect to this address instead of `host`, directly or through the proxy: a test server, or one of several
+    /// addresses.
     pub address: Option<String>,
-    /// What stands between.
+    /// The proxy.
     pub proxy: Option<Proxy>,
-    /// Root certificates to trust beside those of the system.
+    /// Root certificates to trust in addition to those of the system.
     pub roots: Vec<CertificateDer<'static>>,
-    /// Trust `roots` alone.
+    /// Trust only `roots`.
     pub roots_only: bool,
-    /// Our certificate, where the service knows us by it.
+    /// The client certificate, if the service requires one.
     pub identity: Option<ClientIdentity>,
 }
 
 /// A client certificate with its chain and key.
 #[derive(Debug)]
 pub struct ClientIdentity {
-    /// The certificate first, then those that signed it.
+    /// The certificate first, then its issuers.
     pub chain: Vec<CertificateDer<'static>>,
     /// Its key.
     pub key: PrivateKeyDer<'static>,
@@ -37,7 +38,7 @@ pub struct ClientIdentity {
 /// A proxy on the way to the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// How it is spoken to.
+    /// Its protocol.
     pub kind: ProxyKind,
     /// Its host.
     pub host: String,
@@ -62,7 +63,7 @@ pub enum ProxyKind {
 pub struct OriginError(pub String);
 
 impl Origin {
-    /// An origin without proxy, trusting the roots of the system.
+    /// Creates an origin without a proxy that trusts the roots of the system.
     pub fn new(host: &str, port: u16) -> Origin {
         Origin {
             host: host.to_owned(),
@@ -75,18 +76,18 @@ impl Origin {
         }
     }
 
-    /// Host and port to ask a proxy for.
+    /// Host and port to request from a proxy.
     pub(crate) fn reached_at(&self) -> (&str, u16) {
         let address = self.address.as_deref().and_then(|address| address.rsplit_once(':'));
         let address = address.and_then(|(host, port)| Some((host, port.parse().ok()?)));
         address.unwrap_or((&self.host, self.port))
     }
 
-    /// Adds the certificates of a PEM file to those that are trusted.
+    /// Trusts the certificates of a PEM file.
     ///
     /// # Errors
     ///
-    /// The file cannot be read or holds none.
+    /// Returns an error if the file cannot be read or has no certificates.
     pub fn add_roots(&mut self, file: &Path) -> Result<(), OriginError> {
         let shown = file.display();
         let certificates = CertificateDer::pem_file_iter(file)
@@ -101,11 +102,11 @@ impl Origin {
         Ok(())
     }
 
-    /// Adds the certificates of a PEM text to those that are trusted.
+    /// Trusts the certificates of a PEM text.
     ///
     /// # Errors
     ///
-    /// It is no PEM, or holds none.
+    /// Returns an error if the text is not PEM or has no certificates.
     pub fn add_roots_pem(&mut self, pem: &[u8]) -> Result<(), OriginError> {
         let certificates = CertificateDer::pem_slice_iter(pem)
             .collect::<Result<Vec<_>, _>>()
@@ -127,11 +128,11 @@ impl Origin {
         Ok(())
     }
 
-    /// What TLS needs: roots, our certificate, HTTP/2 by ALPN.
+    /// The TLS configuration: roots, client certificate, HTTP/2 by ALPN.
     pub(crate) fn tls(&self) -> Result<rustls::ClientConfig, OriginError> {
         let mut roots = rustls::RootCertStore::empty();
         if !self.roots_only {
-            // Read once: a process may have thousands of credentials, and each reading is a hundred files.
+            // Read once: a process may have thousands of credentials, and each read opens a hundred files.
             static NATIVE: OnceLock<Vec<CertificateDer<'static>>> = OnceLock::new();
             let native = NATIVE.get_or_init(|| rustls_native_certs::load_native_certs().certs);
             roots.add_parsable_certificates(native.iter().cloned());
@@ -150,7 +151,7 @@ impl Origin {
         self.with_roots(roots)
     }
 
-    /// Whether TLS can show our certificate, whomever we trust.
+    /// Checks whether the client certificate can be used, independent of the roots.
     pub(crate) fn check_identity(&self) -> Result<(), OriginError> {
         self.with_roots(rustls::RootCertStore::empty()).map(drop)
     }
@@ -178,7 +179,7 @@ impl Origin {
 impl std::str::FromStr for Proxy {
     type Err = OriginError;
 
-    /// Reads `http://user:password@host:port` or `socks5://host:port`.
+    /// Parses `http://user:password@host:port` or `socks5://host:port`.
     fn from_str(text: &str) -> Result<Proxy, OriginError> {
         let wrong = |why: &str| OriginError(format!("proxy {text:?}: {why}"));
         let (scheme, rest) = text

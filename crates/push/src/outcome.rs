@@ -1,4 +1,4 @@
-//! How a push ended, and how that is spelled: in JSON, in metrics, in files of results.
+//! The outcome of a push, and its encoding in JSON, metrics and result files.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Every push ends in exactly one of these.
+/// The outcome of a push. Every push has exactly one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The service took it.
+    /// The service accepted it.
     Accepted(Accepted),
-    /// The service answered that it will not take it.
+    /// The service refused it.
     Rejected(Rejected),
-    /// It never reached the service whole: sending it again cannot make it arrive twice.
+    /// It was not sent completely: sending it again cannot duplicate it.
     NotSent(NotSent),
-    /// It was sent whole, and no answer came: it may have been accepted.
+    /// It was sent completely, and no response came: it may have been accepted.
     Uncertain(Uncertain),
 }
 
-/// The four ends of a push by their names.
+/// The four kinds of outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeKind {
@@ -33,7 +33,7 @@ pub enum OutcomeKind {
     Uncertain,
 }
 
-/// How many pushes ended how.
+/// Numbers of pushes by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OutcomeCounts {
     /// [`OutcomeKind::Accepted`].
@@ -46,12 +46,12 @@ pub struct OutcomeCounts {
     pub uncertain: u64,
 }
 
-/// An outcome as JSON spells it, to be flattened into a line that says whom it is about.
+/// An outcome in JSON, to be flattened into a line with the recipient.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OutcomeJson<'a> {
-    /// Which of the four.
+    /// The kind of the outcome.
     pub outcome: OutcomeKind,
-    /// The service's name for the push.
+    /// The service's id of the push.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub id: &'a str,
     /// [`Accepted::unique_id`].
@@ -72,30 +72,31 @@ pub struct OutcomeJson<'a> {
     /// [`Rejected::retry_after`], seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u64>,
-    /// The reason in a sentence, or how to fix it.
+    /// The reason as text, or the fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<Cow<'a, str>>,
 }
 
-/// What an answer took. A push that was sent more than once is counted by its last sending.
+/// Durations of a push. If it was sent more than once, the last attempt counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// From when there was room for it to its leaving: the queue, the credential, the connections, and earlier sendings.
+    /// From acceptance into the queue until sending: the queue, the credential, the connections, and earlier
+    /// attempts.
     pub queue: Duration,
-    /// From its leaving to the answer: the path and the service.
+    /// From sending to the response: the network and the service.
     pub service: Duration,
 }
 
-/// A push that the service took.
+/// A push that the service accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
-    /// The service's name for it: `apns-id`, FCM's message name, Web Push's location.
+    /// The service's id: `apns-id`, FCM's message name, Web Push's location.
     pub id: String,
-    /// `apns-unique-id`, which the sandbox answers with, for Apple's delivery console.
+    /// `apns-unique-id`, which only the sandbox returns, for Apple's delivery console.
     pub unique_id: Option<String>,
-    /// It was sent before without an answer, so that it may have been accepted twice.
+    /// It was sent before without a response, so it may have been accepted twice.
     pub possible_duplicate: bool,
-    /// What the answer took.
+    /// The durations.
     pub timings: Timings,
 }
 
@@ -104,19 +105,19 @@ pub struct Accepted {
 pub struct Rejected {
     /// The HTTP status.
     pub status: u16,
-    /// The service's word for it (`BadDeviceToken`); words unknown to us are kept as they came.
+    /// The service's reason (`BadDeviceToken`); unknown ones are passed on unchanged.
     pub reason: String,
-    /// Since when a device token is known to be dead, in milliseconds since 1970 (410 of APNs).
+    /// The time since when a device token is invalid, in milliseconds since 1970 (410 of APNs).
     pub timestamp_ms: Option<u64>,
-    /// When the service asks to be asked again.
+    /// The delay after which the service asks to try again.
     pub retry_after: Option<Duration>,
-    /// The service's name for the push, where it gives one.
+    /// The service's id of the push, if there is one.
     pub id: String,
-    /// How to fix it, where that is known and is not the push; else what the service says beside its word.
+    /// How to fix the cause, if it is known and not the push; otherwise the service's message.
     pub advice: Option<String>,
-    /// It was sent before without an answer, so that it may have been accepted then.
+    /// It was sent before without a response, so it may have been accepted then.
     pub possible_duplicate: bool,
-    /// What the answer took.
+    /// The durations.
     pub timings: Timings,
 }
 
@@ -140,7 +141,7 @@ pub enum NotSent {
     /// Its deadline passed in the queue.
     #[error("its deadline passed in the queue; give it a longer timeout, or send less at once")]
     Deadline,
-    /// Its deadline passed while no connection could be made; why not.
+    /// Its deadline passed while no connection could be opened; contains the cause.
     #[error("no connection: {0}")]
     Connect(String),
     /// Its own expiration (`apns-expiration`) passed.
@@ -149,18 +150,18 @@ pub enum NotSent {
     /// The sender was closed.
     #[error("the sender was closed; send it by another")]
     Closed,
-    /// Its device has had as many as the caller's own limit allows.
+    /// Its device has reached the caller's limit.
     #[error("the device has had as many as it may have; send it later, or raise the limit")]
     DeviceLimit,
-    /// The credential cannot be used; what is wrong with it.
+    /// The credential cannot be used; contains the cause.
     #[error("the credential cannot be used: {0}")]
     Credential(String),
-    /// The push itself is not valid; which field and why.
+    /// The push is invalid; names the field and the cause.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// Why nobody knows whether a push was accepted.
+/// Why it is unknown whether a push was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Uncertain {
@@ -179,7 +180,7 @@ pub enum Uncertain {
 }
 
 impl Outcome {
-    /// Which of the four ends it is.
+    /// The kind of the outcome.
     pub fn kind(&self) -> OutcomeKind {
         match self {
             Outcome::Accepted(_) => OutcomeKind::Accepted,
@@ -189,7 +190,7 @@ impl Outcome {
         }
     }
 
-    /// The word for why it ended so: the service's own for a rejection, none if it was accepted.
+    /// The reason: the service's own for a rejection, empty if the push was accepted.
     pub fn reason(&self) -> &str {
         match self {
             Outcome::Accepted(_) => "",
@@ -221,7 +222,7 @@ impl Outcome {
         self.kind().is_final(status, self.reason())
     }
 
-    /// As JSON spells it.
+    /// The outcome in JSON.
     pub fn to_json(&self) -> OutcomeJson<'_> {
         let mut json = OutcomeJson::new(self.kind(), self.reason());
         match self {
@@ -246,7 +247,7 @@ impl Outcome {
 }
 
 impl<'a> OutcomeJson<'a> {
-    /// An end and its reason, and nothing else.
+    /// An outcome with a kind and a reason only.
     pub fn new(outcome: OutcomeKind, reason: &'a str) -> OutcomeJson<'a> {
         OutcomeJson {
             outcome,
@@ -263,8 +264,8 @@ impl<'a> OutcomeJson<'a> {
 }
 
 impl OutcomeKind {
-    /// Whether the outcome of a push stands: an attempt later, or with another credential, would not change it. What an
-    /// overloaded service answers (429, 5xx) does not, nor what it says of the credential (401, 403).
+    /// Whether another attempt, now or with another credential, would have the same outcome. This is not so for
+    /// responses of an overloaded service (429, 5xx) and about the credential (401, 403).
     pub fn is_final(self, status: Option<u16>, reason: &str) -> bool {
         match self {
             OutcomeKind::Accepted | OutcomeKind::Uncertain => true,
@@ -273,7 +274,7 @@ impl OutcomeKind {
         }
     }
 
-    /// As JSON and metrics spell it.
+    /// The name in JSON and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             OutcomeKind::Accepted => "accepted",
@@ -285,7 +286,7 @@ impl OutcomeKind {
 }
 
 impl OutcomeCounts {
-    /// Counts one more.
+    /// Counts an outcome.
     pub fn count(&mut self, end: OutcomeKind) {
         *match end {
             OutcomeKind::Accepted => &mut self.accepted,

@@ -1,4 +1,4 @@
-//! A request as the sender carries it: what goes on the wire, and what decides when.
+//! A request in the sender: its content and its scheduling.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,30 +8,30 @@ use bytes::Bytes;
 use dunlin_wire::http2::hpack::Indexing;
 use tokio::time::Instant;
 
-/// What a request costs in memory beside its texts and body.
+/// Memory of a request in addition to its texts and body.
 const OVERHEAD_BYTES: usize = 512;
 
-/// A push, spelled for its service.
+/// A push, encoded for its service.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// `:path`.
     pub path: String,
-    /// Headers but for the pseudo ones and the authorization, names in lower case.
+    /// Headers except pseudo headers and the authorization; names in lower case.
     pub headers: Vec<Header>,
     /// The body.
     pub body: Bytes,
-    /// Who goes first.
+    /// Its priority.
     pub class: Class,
-    /// Which connections may carry it.
+    /// The connections that may send it.
     pub lane: Lane,
-    /// It does not leave after this. What left shortly before has a few answer times more to be answered.
+    /// It is not sent after this time. If it was sent shortly before, it has the time of a few responses more.
     pub deadline: Instant,
-    /// After this it is not worth sending any more.
+    /// It is useless after this time and is not sent any more.
     pub expires: Option<SystemTime>,
-    /// Send it again if it was sent and no answer came. Harmless where a later push replaces an earlier
-    /// one (a collapse id); otherwise the device may see it twice.
+    /// Sends it again if it was sent and no response came. Harmless if a later push replaces an earlier one (a
+    /// collapse id); otherwise the device may show it twice.
     pub resend_uncertain: bool,
-    /// A hash of whom it is for, the same for all pushes to one device.
+    /// A hash of the recipient, the same for all pushes to a device.
     pub subject: u64,
 }
 
@@ -40,39 +40,40 @@ pub struct Request {
 pub struct Header {
     /// In lower case.
     pub name: Cow<'static, str>,
-    /// Shared, as most values are the same for many pushes.
+    /// Shared, because most values are the same for many pushes.
     pub value: Arc<str>,
-    /// [`Indexing::Table`] for what comes again.
+    /// [`Indexing::Table`] for values that are repeated.
     pub indexing: Indexing,
 }
 
-/// Who goes first. VoIP goes before all; of the others a higher class goes first, but each sixteen bytes
-/// of it let one byte of a waiting lower class pass, so that none waits for ever.
+/// The priority of a request. VoIP precedes all others. Otherwise a higher class precedes a lower one, but for each
+/// sixteen bytes of it one byte of a waiting lower class is sent, so that no class starves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// A call is ringing.
+    /// An incoming call.
     Voip,
-    /// Now (`apns-priority` 10).
+    /// Deliver at once (`apns-priority` 10).
     #[default]
     High,
-    /// When it suits the device (5).
+    /// Deliver when it suits the device's power (5).
     Normal,
-    /// Not at the cost of the device's power (1).
+    /// Never wake the device (1).
     Low,
 }
 
-/// Which connections may carry a request.
+/// The connections that may send a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// The main ones.
+    /// The main connections.
     #[default]
     Main,
-    /// One apart, for those likely to be refused: a service slows down a connection with many refusals.
+    /// A separate connection for requests that are likely to be refused: a service slows down a connection with many
+    /// refusals.
     Suspect,
 }
 
 impl Request {
-    /// Bytes of memory that the request counts for in the queue.
+    /// Bytes counted in the limit of the queue.
     pub fn bytes(&self) -> usize {
         let headers: usize =
             self.headers.iter().map(|header| header.name.len() + header.value.len()).sum();

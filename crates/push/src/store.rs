@@ -1,4 +1,4 @@
-//! A `redb` store that is opened again after it failed: once the disk refused something, `redb` takes nothing more.
+//! A `redb` store that is reopened after a failure: after a disk error `redb` accepts no further operations.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ type Open = dyn Fn() -> Result<Database, Error> + Send + Sync;
 
 /// The store of a registry or a journal.
 pub(crate) struct Store {
-    /// `None` after a failure, until it has been opened again.
+    /// `None` after a failure, until it is reopened.
     database: RwLock<Option<Database>>,
     open: Box<Open>,
 }
@@ -23,7 +23,8 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store in `file`, made if it is not there. One process at a time can. `make` makes the tables.
+    /// Opens the store in `file`, and creates it if necessary. Only one process can open it. `make` creates the
+    /// tables.
     pub(crate) fn open(
         file: &Path,
         make: fn(&Database) -> Result<(), Error>,
@@ -32,7 +33,7 @@ impl Store {
         Store::with(move || Ok(Database::create(&file)?), make)
     }
 
-    /// A store that ends with the process.
+    /// Creates a store in memory.
     pub(crate) fn in_memory(make: fn(&Database) -> Result<(), Error>) -> Result<Store, Error> {
         let memory = redb::backends::InMemoryBackend::new;
         Store::with(move || Ok(Database::builder().create_with_backend(memory())?), make)
@@ -52,7 +53,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Nothing is done if somebody else has by now.
+    /// Does nothing if it has been reopened already.
     fn reopen(&self) -> Result<(), Error> {
         let mut place = self.database.write().unwrap_or_else(PoisonError::into_inner);
         if place.is_none() {
@@ -61,7 +62,7 @@ impl Store {
         Ok(())
     }
 
-    /// Uses the store, opened again if it failed before. A failure closes it.
+    /// Uses the store, and reopens it if necessary. A failure closes it.
     pub(crate) fn with_database<T>(
         &self,
         using: impl Fn(&Database) -> Result<T, Error>,
@@ -88,13 +89,13 @@ impl Store {
     }
 }
 
-/// Whether the store answers nothing any more after this.
+/// Whether the store accepts no further operations after this error.
 fn is_fatal(error: &Error) -> bool {
     use redb::Error::{Corrupted, DatabaseClosed, Io, LockPoisoned, PreviousIo};
     matches!(error, Io(_) | PreviousIo | LockPoisoned(_) | Corrupted(_) | DatabaseClosed)
 }
 
-/// Whether a file was refused for what is in it: damage, or tables of somebody else's.
+/// Whether a file was refused because of its content: damage, or tables of another program.
 pub(crate) fn is_damage(error: &Error) -> bool {
     match error {
         Error::Corrupted(_)
@@ -102,7 +103,7 @@ pub(crate) fn is_damage(error: &Error) -> bool {
         | Error::TableIsMultimap(_)
         | Error::TableIsNotMultimap(_)
         | Error::TypeDefinitionChanged { .. } => true,
-        // It is no database.
+        // The file is not a database.
         Error::Io(error) => {
             matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
         }

@@ -1,4 +1,4 @@
-//! Through a proxy: HTTP CONNECT (RFC 9110 §9.3.6) and SOCKS version 5 (RFC 1928, RFC 1929).
+//! Connections through a proxy: HTTP CONNECT (RFC 9110 §9.3.6) and SOCKS version 5 (RFC 1928, RFC 1929).
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::origin::{Proxy, ProxyKind};
 
 const HEAD_BYTES_MAX: usize = 8 << 10;
 
-/// The sentence for a proxy that says nothing.
+/// The error text for a proxy that does not respond.
 pub(crate) fn silence(proxy: &Proxy, host: &str, port: u16) -> String {
     let (kind, what) = match proxy.kind {
         ProxyKind::Http => ("an HTTP", "CONNECT"),
@@ -24,7 +24,7 @@ pub(crate) fn silence(proxy: &Proxy, host: &str, port: u16) -> String {
     )
 }
 
-/// Has a proxy connect us through.
+/// Asks a proxy to connect.
 pub(crate) async fn open(
     mut tcp: TcpStream,
     proxy: &Proxy,
@@ -77,7 +77,7 @@ async fn http_connect(
     }
     head += "\r\n";
     tcp.write_all(head.as_bytes()).await?;
-    // Byte by byte: what follows the head belongs to TLS.
+    // Byte by byte, because the bytes after the head belong to TLS.
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\n") {
         if answer.len() >= HEAD_BYTES_MAX {
@@ -92,7 +92,7 @@ async fn http_connect(
     let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
     let why = match status {
         Some(status) if status.starts_with('2') && status.len() == 3 => return Ok(()),
-        // Tinyproxy calls a wrong login 401, which is a server's word and not a proxy's.
+        // Tinyproxy answers a wrong login with 401, although 407 is the status for proxies.
         Some("401" | "407") if proxy.login.is_some() => "it does not accept the login".to_owned(),
         Some("407") => "it wants a login: http://USER:PASSWORD@HOST:PORT".to_owned(),
         Some("403") => {
@@ -167,7 +167,7 @@ async fn socks5_connect(
     if let Some(why) = why {
         return Err(TunnelError::Refused(why));
     }
-    // The address it bound, which nobody needs.
+    // The bound address, which is not needed.
     let bytes = match answer[3] {
         1 => 4,
         4 => 16,

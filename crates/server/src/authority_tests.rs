@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dunlin_config::{ChannelOptions, Config, RecoveryMode, Secret, Serves};
 use serde_json::{Value, json};
 
-use crate::settings::Settings;
+use crate::state::settings::Settings;
 use crate::tests::{Cluster, Listener};
 
 const KEY: &str = "the backend's own key, long enough";

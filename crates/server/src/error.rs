@@ -1,24 +1,24 @@
-//! Why the server could not start or go on.
+//! Errors of the server.
 
 use std::io;
 use std::net::SocketAddr;
 
-/// Why [`serve`](crate::serve) returned. The text names the fix; what the kernel said is the
+/// Why [`serve`](crate::serve) failed. The text names the fix; the error of the kernel is the
 /// [source](std::error::Error::source).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// An address could not be listened on.
+    /// The server could not listen on an address.
     #[error("{}", listen_error(key, address, source))]
     Listen {
-        /// The setting that names the address.
+        /// The setting with the address.
         key: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// A listener of `listeners` could not be had.
+    /// A listener of `listeners` could not be opened.
     #[error("{0}")]
     Reserve(Box<dunlin_config::ConfigError>),
     /// The state directory could not be opened.
@@ -30,19 +30,19 @@ pub enum ServeError {
     State {
         /// The directory.
         path: std::path::PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// No configuration could be recovered.
     #[error("{0}")]
     Recover(String),
-    /// The push thread could not start; what is wrong, the device registry in the state directory perhaps.
+    /// The push thread could not start, for example because of the device registry in the state directory.
     #[error("cannot set up the push thread: {0}")]
     Push(String),
     /// The admin thread panicked.
     #[error("the admin thread panicked; the log has the reason, please report it")]
     AdminLost,
-    /// The mesh between the workers could not be made.
+    /// The mesh between the workers could not be created.
     #[error(
         "cannot open the bus between workers; lower server.workers or raise the descriptor limit (`ulimit -n`)"
     )]
@@ -53,23 +53,23 @@ pub enum ServeError {
          false if the kernel refuses them"
     )]
     Worker {
-        /// Which.
+        /// The worker.
         worker: usize,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// A worker panicked too often to be started again.
+    /// A worker panicked too often to be restarted.
     #[error(
         "worker {worker} panicked again and again; the log has the reasons, please report them"
     )]
     WorkerLost {
-        /// Which.
+        /// The worker.
         worker: usize,
     },
-    /// The control thread could not set itself up.
+    /// The control thread could not start.
     #[error("cannot set up the control thread")]
     Control(#[source] io::Error),
-    /// No randomness for secrets.
+    /// No random bytes were available for secrets.
     #[error("the kernel gave no random bytes")]
     Random(#[source] getrandom::Error),
 }

@@ -1,76 +1,44 @@
-//! The push server: wires event loop, hub, protocols, bus and configuration together.
+//! The push server: connects event loop, hub, protocols, bus and configuration.
 //!
-//! The way of a publication down: `worker` takes `POST /api/publish` from `net`, `api` reads it, the
+//! The path of a publication: `worker` receives `POST /api/publish` from `net`, and `api` parses it. The
 //! worker's hub sends it over the bus to the channel's home worker, which numbers it and sends one `Arc` to
-//! each worker with subscribers; their hubs put it into outboxes, and `worker` writes these to the sockets
-//! at the end of the turn. The way up is the same in reverse. `control` is the thread beside them: signals,
-//! shutdown, workers that begin anew. `admin` is another: the admin port, and the settings all run by; `push` a
-//! third: notifications for users who are not connected; `webhooks` the last: events for backends.
+//! each worker with subscribers. Their hubs put it into outboxes, and `worker` writes these to the sockets at
+//! the end of the turn. Publications of clients take the same path.
+//!
+//! Other threads: `control` handles signals, shutdown and restarts of workers; `admin` serves the admin port
+//! and applies settings; `push` sends notifications to users who are offline; `webhooks` sends events to
+//! backends.
 
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod admin;
-mod admission;
 mod api;
 pub mod auth;
 #[cfg(test)]
 mod authority_tests;
-mod bounded_regex;
-mod budget;
-#[cfg(test)]
-mod budget_tests;
-mod bus_message;
 mod clock;
 mod cluster;
-mod cluster_message;
-mod connections;
 mod control;
-mod control_bus;
-mod crash;
-mod derived_keys;
-mod engine_login;
-mod engine_servers;
-mod engine_stats;
+mod engines;
 mod error;
-mod expression;
-mod fanout_scheduler;
-mod forwarded_for;
-mod in_transit;
-mod key_fetcher;
-mod labels;
-mod local_host;
-mod log_gate;
-mod loop_stats;
+mod limits;
+mod message;
 mod metrics;
 mod namespace;
-mod node_name;
-mod operator;
-mod origin;
-mod page;
-mod pressure;
 mod program;
 mod proxy;
 mod push;
-mod push_message;
 mod pusher;
-mod reservations;
-mod revocation;
+mod request;
 mod server;
-mod session_token;
-mod settings;
-mod shared_buckets;
 mod state;
 mod tenants;
 #[cfg(test)]
 mod tests;
 mod tls;
-mod to_workers;
-mod trace_parent;
-mod user_connections;
 mod validation;
 mod webhooks;
-mod webhooks_state;
 mod worker;
 
 /// The fuzz targets of `fuzz/`, by the name of their corpus.
@@ -88,15 +56,15 @@ use dunlin_config::store::{Directory, InitialConfig, RecoverySource, Store};
 use dunlin_config::{ConfigErrors, Log, PushConfig, Snapshot, Webhooks};
 
 use crate::admin::{AdminParams, OperatorAccess};
-use crate::bus_message::BusMessage;
+use crate::auth::revocation::RevocationLog;
 use crate::clock::unix_ms;
+use crate::control::reservations::{Reservations, ServedAddrs};
 use crate::control::{Control, listen};
+use crate::message::bus::BusMessage;
 use crate::program::Program;
 use crate::push::PushThread;
-use crate::reservations::{Reservations, ServedAddrs};
-use crate::revocation::RevocationLog;
-use crate::settings::Settings;
 use crate::state::ServerState;
+use crate::state::settings::Settings;
 use crate::worker::thread::{Placement, Workers};
 
 pub use dunlin_config::Config;
@@ -221,7 +189,7 @@ fn open_operator(
     report: &mut Vec<String>,
 ) -> Result<(Option<OperatorAccess>, Option<UnixListener>), ServeError> {
     let Some(path) = state_dir else { return Ok((None, None)) };
-    let opened = operator::open(path)
+    let opened = control::operator::open(path)
         .map_err(|source| ServeError::State { path: path.to_path_buf(), source })?;
     report.extend(opened.report);
     Ok((Some(opened.access), opened.socket))
@@ -305,7 +273,7 @@ fn recover(
         Some(path) => {
             let directory = Directory::open(path)
                 .map_err(|source| ServeError::State { path: path.to_path_buf(), source })?;
-            Some(crash::directory(directory))
+            Some(control::crash::directory(directory))
         }
         None => None,
     };

@@ -1,4 +1,4 @@
-//! A server within another program.
+//! A server embedded in another program.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -9,8 +9,8 @@ use dunlin_protocol::Codec;
 use crate::program::{Authorizer, Handle, HttpRequest, Program, Reply};
 use crate::{Ready, ServeError, ServeOptions, serve_program};
 
-/// A server with what a program brings along: an [`Authorizer`], further routes, a protocol of its own ([`Codec`]).
-///
+/// A server with extensions of a program: an [`Authorizer`], additional routes, a custom protocol
+/// ([`Codec`]).
 /// ```no_run
 /// use dunlin_server::{Config, HttpResponse, Server};
 ///
@@ -32,8 +32,8 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// A server with these settings, which are validated when it runs. They change live through the admin port, as those of
-    /// `dunlin serve` do.
+    /// Creates a server with these settings, which are validated when it runs. They can be changed live
+    /// through the admin port, as with `dunlin serve`.
     pub fn new(config: Config) -> Server {
         let what = ServeOptions {
             config: config.validate().map(|()| config),
@@ -44,23 +44,23 @@ impl Server {
         Server { what, program: Program::default() }
     }
 
-    /// Keeps the settings in this directory, so that changes outlive the process.
+    /// Stores the settings in this directory, so that changes survive a restart.
     #[must_use]
     pub fn state(mut self, directory: impl Into<PathBuf>) -> Server {
         self.what.state_dir = Some(directory.into());
         self
     }
 
-    /// Called with `log` of the settings at the start and whenever it has changed: the program decides how to log, by a
-    /// subscriber of `tracing`.
+    /// Sets a function that is called with the `log` settings at the start and after each change. The program
+    /// decides how to log, with a `tracing` subscriber.
     #[must_use]
     pub fn on_log(mut self, on_log: impl Fn(&Log) + Send + 'static) -> Server {
         self.what.on_log = Box::new(on_log);
         self
     }
 
-    /// Has the program decide. `authorizer` is called on each worker's thread, once and after a panic there; what the
-    /// authorizers share, the closure brings along.
+    /// Sets the authorizer. `authorizer` is called on each worker's thread, at the start and after a panic
+    /// there. State shared by the authorizers is captured by the closure.
     #[must_use]
     pub fn authorizer<A: Authorizer>(
         mut self,
@@ -70,12 +70,14 @@ impl Server {
         self
     }
 
-    /// One more route on the client port, for every method: `/rooms`, `/rooms/{room}`, `/files/{*path}`. The server's own
-    /// paths go first. `handler` runs on the worker and must not block; what takes longer is answered
-    /// [later](HttpRequest::later). A body has at most `limits.message_bytes_max`.
+    /// Adds a route on the client port, for every method: `/rooms`, `/rooms/{room}`, `/files/{*path}`. The
+    /// server's own paths take precedence. `handler` runs on the worker and must not block; use
+    /// [`later`](HttpRequest::later) for responses that take time. A body has at most
+    /// `limits.message_bytes_max`.
     ///
     /// # Panics
-    /// The path is malformed, or there is such a route already.
+    ///
+    /// Panics if the path is malformed, or has a route already.
     #[must_use]
     pub fn route(
         mut self,
@@ -88,12 +90,13 @@ impl Server {
         self
     }
 
-    /// A protocol of the program's own, over WebSockets on this path of the client port: what its clients say becomes commands,
-    /// and what the server sends becomes its messages. Sessions, permissions, limits and bounded outboxes are those of every client.
-    /// `codec` is called on each worker's thread.
+    /// Adds a custom protocol over WebSockets on this path of the client port: the codec translates messages
+    /// of its clients to commands, and replies and pushes to messages. Sessions, permissions, limits and
+    /// outboxes are those of every client. `codec` is called on each worker's thread.
     ///
     /// # Panics
-    /// There is one already, or the path does not begin with `/`.
+    ///
+    /// Panics if there is a custom protocol already, or the path does not begin with `/`.
     #[must_use]
     pub fn protocol<C: Codec>(
         mut self,
@@ -106,16 +109,18 @@ impl Server {
         self
     }
 
-    /// The server API for the program's own threads, routes and authorizers. It can be had before the server runs, and is of
-    /// use from then on.
+    /// The server API for threads, routes and authorizers of the program. The handle can be created before
+    /// the server runs, and works while it runs.
     pub fn handle(&self) -> Handle {
         self.program.handle.clone()
     }
 
-    /// Serves until SIGTERM or SIGINT, then drains and returns. `on_ready` is called once connections are accepted.
+    /// Serves until SIGTERM or SIGINT, then drains and returns. `on_ready` is called once connections are
+    /// accepted.
     ///
     /// # Errors
-    /// What kept the server from starting, or a worker that could not be kept alive.
+    ///
+    /// Returns an error if the server cannot start, or a worker cannot be kept alive.
     pub fn run(self, on_ready: impl FnOnce(&Ready) + 'static) -> Result<(), ServeError> {
         serve_program(self.what, Some(self.program), Box::new(on_ready))
     }

@@ -12,7 +12,7 @@ use dunlin_hub::{WORKERS_MAX, tenant};
 use serde_json::{Value, json};
 
 use crate::auth::{Identity, Verifier, key_id};
-use crate::budget::Rates;
+use crate::limits::budget::Rates;
 use crate::namespace::{Namespace, find_namespace, namespace};
 use crate::pusher::ChannelVariants;
 

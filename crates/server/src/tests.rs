@@ -17,10 +17,10 @@ use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_config::{Config, Secret};
 use dunlin_hub::SessionId;
 
-use crate::bus_message::BusMessage;
 use crate::control::listen;
+use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
-use crate::settings::Settings;
+use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::worker::thread::{Placement, Workers};
 

@@ -31,7 +31,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// What listeners with TLS need, of one revision.
 pub(crate) struct Tls {
     certificates: Arc<Certificates>,
-    /// By whom has to have signed a client's certificate; one entry at most with each.
+    /// The authorities of client certificates.
     servers: Vec<Server>,
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn judge(before: &Config, after: &Config, errors: &mut ConfigErrors) 
     }
 }
 
-/// How connections reach each address, with the key that says so.
+/// The ingress of each address, with its key.
 fn ingresses(config: &Config) -> impl Iterator<Item = (impl Fn() -> Path, &Ingress)> {
     let server = &config.server;
     let fixed = [

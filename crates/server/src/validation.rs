@@ -11,9 +11,10 @@ use dunlin_net::{Tls, Url};
 
 use crate::api::Method;
 use crate::api::scope::PUSH;
-use crate::engine_login::credentials;
-use crate::expression::{self, Expression};
-use crate::{auth, bounded_regex, push, tls};
+use crate::engines::login::credentials;
+use crate::namespace::bounded_regex;
+use crate::namespace::expression::{self, Expression};
+use crate::{auth, push, tls};
 
 /// Validates what differs from a valid configuration.
 ///

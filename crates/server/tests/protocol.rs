@@ -129,8 +129,8 @@ fn clients_of_the_programs_protocol_meet_those_of_every_other() {
     assert_eq!(ada.next(), "MSG news from a thread");
 
     // The authorizer decides as for all others.
-    bob.say("SUB 4 private-ada");
     assert_eq!(bob.next(), "MSG news from a thread");
+    bob.say("SUB 4 private-ada");
     assert_eq!(bob.next(), "ERR 4 103");
     ada.say("SUB 4 private-ada");
     assert_eq!(ada.next(), "OK 4");

@@ -1,4 +1,4 @@
-//! Which events go into which request, to which member and when: the delivery without I/O and without a clock.
+//! The dispatcher: combines events to requests and selects the member and the time of each.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -20,12 +20,12 @@ use crate::upstream::{Failure, OpenCircuit, Pools, Selection, Upstream};
 
 /// Channels whose hooks are cached; beyond it the cache is cleared.
 const CHANNELS_MAX: usize = 65_536;
-/// Between two attempts at a request whose member serves others.
+/// Delay between two attempts of a request whose member works for others.
 const REQUEST_BACKOFF: Backoff = Backoff { min_ms: 100, max_ms: 30_000 };
 
 type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
-/// Names a queue of a hook.
+/// The id of a hook's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QueueId {
     hook: u32,
@@ -33,53 +33,54 @@ pub(crate) struct QueueId {
     queue: u8,
 }
 
-/// A request to be sent.
+/// A request to send.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Comes back with the result.
+    /// Repeated with the result.
     pub tag: u64,
-    /// Which connection pool it is sent on. Attempts with the same number share the settings that connections depend
-    /// on; other settings get another number.
+    /// The connection pool to use. Attempts with the same number have equal connection settings; other settings get
+    /// another number.
     pub pool: u64,
     /// Settings of the upstream: TLS, timeouts, connections.
     pub upstream: Arc<config::Upstream>,
-    /// The member to ask.
+    /// The member to send it to.
     pub member: Arc<config::Member>,
     /// Settings of the hook: path, secret.
     pub hook: Arc<config::Hook>,
-    /// The app whose key and secret sign it in place of the hook's.
+    /// The app whose key and secret sign it, instead of the hook's.
     pub app: Option<Arc<config::PusherApp>>,
-    /// The idempotency key: the same in each attempt at this batch.
+    /// The idempotency key; the same in each attempt of this batch.
     pub key: Arc<str>,
-    /// A JSON array of events, for an app an object with one: the same in each attempt at this batch.
+    /// A JSON array of events, or for an app an object with one; the same in each attempt of this batch.
     pub body: Arc<[u8]>,
-    /// Which attempt this is, from 1. Attempts that were never sent are not counted.
+    /// The number of the attempt, from 1. Attempts that were never sent are not counted.
     pub number: u32,
 }
 
-/// Queues events for each hook and decides what is sent to which member, when.
+/// Queues events for each hook and selects the member and the time of each request.
 ///
 /// In each turn call [`handle_settings`](Dispatcher::handle_settings), [`handle_event`](Dispatcher::handle_event) and
-/// [`handle_result`](Dispatcher::handle_result) as there is input, then [`poll_attempt`](Dispatcher::poll_attempt) and
-/// [`poll_unused_pool`](Dispatcher::poll_unused_pool) until each returns `None`. Every attempt ends in one result. Call
-/// [`handle_timeout`](Dispatcher::handle_timeout) no later than [`poll_timeout`](Dispatcher::poll_timeout) says.
+/// [`handle_result`](Dispatcher::handle_result) for the input, then [`poll_attempt`](Dispatcher::poll_attempt) and
+/// [`poll_unused_pool`](Dispatcher::poll_unused_pool) until each returns `None`. Pass exactly one result for each
+/// attempt. Call [`handle_timeout`](Dispatcher::handle_timeout) no later than
+/// [`poll_timeout`](Dispatcher::poll_timeout).
 #[derive(Debug)]
 pub struct Dispatcher {
     stats: Arc<DeliveryStats>,
     encoder: EventEncoder,
     settings: config::Webhooks,
     hooks: Vec<Option<Hook>>,
-    /// Of each hook in `hooks`, by name.
+    /// The index in `hooks` of each hook, by name.
     indexes: HashMap<Arc<str>, u32>,
     incarnations: u32,
-    /// The hooks that cover a channel.
+    /// The hooks of a channel.
     routes: FastMap<Arc<str>, Arc<[u32]>>,
     upstreams: HashMap<Arc<str>, AwaitedUpstream>,
     pools: Pools,
     /// Requests in flight, by tag.
     in_flight: Vec<Option<InFlight>>,
     free_tags: Vec<u64>,
-    /// Queues that may send, in their turn.
+    /// Queues that may send, in order.
     ready: VecDeque<QueueId>,
     timers: BinaryHeap<Reverse<(u64, Timer)>>,
     jitter: Jitter,
@@ -102,14 +103,14 @@ struct InFlight {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
-    /// The back-off of a queue is over.
+    /// The back-off of a queue has ended.
     Queue(QueueId),
     /// The circuit of a member of this upstream closes.
     Upstream(Arc<str>),
 }
 
 impl Dispatcher {
-    /// A dispatcher without hooks. `seed` spreads attempts in time; it is any number.
+    /// Creates a dispatcher without hooks. `seed`, any number, varies the times of attempts.
     pub fn new(stats: Arc<DeliveryStats>, encoder: EventEncoder, seed: u64) -> Dispatcher {
         Dispatcher {
             stats,
@@ -129,7 +130,7 @@ impl Dispatcher {
         }
     }
 
-    /// Switches to other settings. Queued events go out under them; those of a removed hook are dropped.
+    /// Applies new settings. Queued events are sent with the new settings; those of a removed hook are dropped.
     pub fn handle_settings(
         &mut self,
         new: &config::Webhooks,
@@ -165,7 +166,7 @@ impl Dispatcher {
                     if let Some(hook) = &mut self.hooks[index as usize] {
                         hook.configure(after);
                     }
-                    // Its queues may wait for a member of the upstream that it had.
+                    // Its queues may wait for a member of the previous upstream.
                     if let Some(before) = before.filter(|of| of.upstream != after.upstream)
                         && let Some(upstream) = self.upstreams.get_mut(&before.upstream)
                     {
@@ -189,7 +190,7 @@ impl Dispatcher {
         }
     }
 
-    /// Follows what checks have found of the members of all upstreams.
+    /// Applies the health of the members of all upstreams.
     pub fn handle_health(&mut self, unhealthy: &Unhealthy) {
         let mut waiting = VecDeque::new();
         for (name, upstream) in &mut self.upstreams {
@@ -201,7 +202,7 @@ impl Dispatcher {
         }
     }
 
-    /// Queues an event for each hook that wants it.
+    /// Queues an event for each hook that selects it.
     pub fn handle_event(&mut self, now: Now, event: &HookEvent) {
         if let HookEventBody::Missed(count) = event.body {
             for hook in self.hooks.iter_mut().flatten() {
@@ -245,7 +246,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes the result of an attempt.
+    /// Handles the result of an attempt.
     pub fn handle_result(&mut self, now: Now, tag: u64, result: &DeliveryResult) {
         let Some(request) = self.in_flight.get_mut(tag as usize).and_then(Option::take) else {
             return;
@@ -254,7 +255,7 @@ impl Dispatcher {
         self.update_member(now, &request, result);
         let QueueId { hook, incarnation, queue } = request.queue;
         let at = usize::from(queue);
-        // The hook may have been removed meanwhile, its events with it.
+        // The hook and its events may have been removed meanwhile.
         let hook = self.hooks[hook as usize].as_mut();
         let Some(hook) = hook.filter(|hook| hook.incarnation == incarnation) else { return };
         hook.stats.count_result(result, &request.member, now.unix_ms);
@@ -288,7 +289,7 @@ impl Dispatcher {
         }
     }
 
-    /// The next request to be sent.
+    /// Returns the next request to send.
     pub fn poll_attempt(&mut self, now: Now) -> Option<Attempt> {
         while let Some(id) = self.ready.pop_front() {
             let hook = self.hooks[id.hook as usize].as_mut();
@@ -325,10 +326,10 @@ impl Dispatcher {
                 queue.state = QueueState::Idle;
                 continue;
             };
-            // Settings without it are not valid.
+            // Valid settings always have the upstream.
             let Some(upstream) = self.upstreams.get_mut(&hook.config.upstream) else { continue };
             let members = &mut upstream.members;
-            // Rather another than the one that has failed.
+            // Prefer another member than the one that failed.
             let selected = members.select(now.ms, batch.member.as_slice());
             let Some(selected) = selected.or_else(|| members.select(now.ms, &[])) else {
                 queue.state = QueueState::AwaitingMember;
@@ -368,17 +369,17 @@ impl Dispatcher {
         None
     }
 
-    /// A connection pool that no attempt will name again: its connections may be closed.
+    /// Returns a connection pool that no attempt will use again: its connections may be closed.
     pub fn poll_unused_pool(&mut self) -> Option<u64> {
         self.pools.poll_unused()
     }
 
-    /// When [`Dispatcher::handle_timeout`] is to be called at the latest, in milliseconds; `None`: never.
+    /// The latest time to call [`Dispatcher::handle_timeout`], in milliseconds; `None`: never.
     pub fn poll_timeout(&self) -> Option<u64> {
         self.timers.peek().map(|Reverse((at_ms, _))| *at_ms)
     }
 
-    /// Ends back-offs and closes circuits whose time is over.
+    /// Ends back-offs and closes circuits whose time has passed.
     pub fn handle_timeout(&mut self, now: Now) {
         while let Some(Reverse((at_ms, _))) = self.timers.peek()
             && *at_ms <= now.ms
@@ -397,12 +398,12 @@ impl Dispatcher {
         }
     }
 
-    /// Events that wait or are in flight.
+    /// The number of events that are queued or in flight.
     pub fn pending_events(&self) -> u64 {
         self.hooks.iter().flatten().map(Hook::len).sum()
     }
 
-    /// The hooks that cover a channel. Patterns are matched once a channel.
+    /// The hooks of a channel. Patterns are matched once for each channel.
     fn route(&mut self, channel: &Arc<str>) -> Arc<[u32]> {
         if let Some(route) = self.routes.get(channel) {
             return Arc::clone(route);
@@ -418,7 +419,7 @@ impl Dispatcher {
         route
     }
 
-    /// The index of a hook, which is created if there is none.
+    /// The index of a hook, which is created if necessary.
     fn index_of(&mut self, name: &Arc<str>, config: &Arc<config::Hook>) -> u32 {
         if let Some(&index) = self.indexes.get(name) {
             return index;
@@ -446,7 +447,7 @@ impl Dispatcher {
         self.stats.remove(name);
     }
 
-    /// Has a queue send again, if it is still in the state that it waited in.
+    /// Makes a queue ready to send, if it is still in the given state.
     fn make_ready(&mut self, id: QueueId, waited_in: QueueState) {
         let hook = self.hooks[id.hook as usize].as_mut();
         let hook = hook.filter(|hook| hook.incarnation == id.incarnation);
@@ -457,7 +458,7 @@ impl Dispatcher {
         }
     }
 
-    /// Opens or resets the circuit of the member that was asked.
+    /// Opens or resets the circuit of the member.
     fn update_member(&mut self, now: Now, request: &InFlight, result: &DeliveryResult) {
         let Some(upstream) = self.upstreams.get_mut(&request.upstream) else { return };
         if !result.opens_circuit() {
@@ -482,7 +483,7 @@ impl Dispatcher {
         let Some(OpenCircuit { until_ms, failures }) = opened else { return };
         let member = (&request.upstream, &request.member);
         self.stats.member_failed(member, failures, now.unix_ms + (until_ms - now.ms), result);
-        // The pauses double, which bounds how often a member is logged.
+        // The pauses double, which limits how often a member is logged.
         tracing::warn!(
             upstream = %request.upstream,
             member = %request.member,

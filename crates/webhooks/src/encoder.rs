@@ -1,4 +1,4 @@
-//! Events as JSON, in the format of `docs/operating/webhooks.md`. It may gain keys and loses none.
+//! Encodes events as JSON, in the format of `docs/operating/webhooks.md`. Fields may be added but not removed.
 
 use std::io::Write;
 
@@ -8,10 +8,10 @@ use dunlin_hub::{PayloadFormat, Publication, UnsubscribeCause, tenant};
 
 use crate::event::{HookEvent, HookEventBody};
 
-/// Why events are missing: the `reason` of a `missed` event.
+/// Why events were dropped: the `reason` of a `missed` event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DropReason {
-    /// They happened faster than the dispatcher took them.
+    /// They occurred faster than the dispatcher handled them.
     Overflow,
     /// The hook's queue was full.
     QueueFull,
@@ -32,7 +32,7 @@ impl DropReason {
     }
 }
 
-/// Writes events as JSON, each with an id that no other event has.
+/// Encodes events as JSON, each with a unique id.
 #[derive(Debug)]
 pub struct EventEncoder {
     run: Box<str>,
@@ -40,8 +40,8 @@ pub struct EventEncoder {
 }
 
 impl EventEncoder {
-    /// An encoder for one run of a process. `run` differs in each run and needs no escaping in JSON; `node` is the name
-    /// of this node.
+    /// Creates an encoder for one run of a process. `run` is different in each run and needs no JSON escaping; `node`
+    /// is the name of this node.
     pub fn new(run: &str, node: &str) -> EventEncoder {
         EventEncoder { run: run.into(), node: node.into() }
     }
@@ -51,7 +51,7 @@ impl EventEncoder {
         format!("{}-{number}", self.run)
     }
 
-    /// Encodes an event. `None` for [`HookEventBody::Missed`], which is not sent by itself.
+    /// Encodes an event. `None` for [`HookEventBody::Missed`], which is not sent alone.
     pub(crate) fn encode(&self, number: u64, event: &HookEvent) -> Option<Vec<u8>> {
         let mut out = Vec::with_capacity(256);
         let name = match &event.body {
@@ -142,7 +142,8 @@ impl EventEncoder {
         Some(out)
     }
 
-    /// Encodes an event as Pusher does; the channel's name is without its namespace. `None` for what Pusher has not.
+    /// Encodes an event in Pusher's format, with the channel's name without its namespace. `None` for events that
+    /// Pusher does not have.
     pub(crate) fn encode_for_pusher(event: &HookEvent) -> Option<Vec<u8>> {
         let name = channel_event_name(&event.body)?;
         let mut out = Vec::with_capacity(128);
@@ -166,7 +167,7 @@ impl EventEncoder {
         Some(out)
     }
 
-    /// Encodes a `missed` event, in the place of `count` events that were dropped.
+    /// Encodes a `missed` event in place of `count` dropped events.
     pub(crate) fn encode_missed(
         &self,
         out: &mut Vec<u8>,
@@ -182,7 +183,7 @@ impl EventEncoder {
     }
 
     fn begin(&self, out: &mut Vec<u8>, number: u64, event: &str, unix_ms: u64) {
-        // Neither the run nor the name of an event has anything to escape. Writing to memory cannot fail.
+        // Neither the run nor the name of an event needs escaping. Writing to memory cannot fail.
         let _ = write!(out, "{{\"id\":\"{}-{number}\",\"event\":\"{event}\"", self.run);
         integer(out, "time_ms", unix_ms);
         text(out, "node", &self.node);
@@ -211,7 +212,8 @@ fn pusher_name(channel: &str) -> &str {
     channel.split_once(':').map_or(channel, |(_, name)| name)
 }
 
-/// A payload; what is not JSON is `null` and in base64 beside it, as the client protocol has it in JSON.
+/// Writes a payload. For one that is not JSON, `data` is `null` and `b64data` has the bytes in base64, as in the
+/// client protocol.
 fn payload(out: &mut Vec<u8>, data: &[u8], format: PayloadFormat) {
     out.extend_from_slice(b",\"data\":");
     let is_json = format == PayloadFormat::Json

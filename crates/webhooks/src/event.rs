@@ -1,4 +1,4 @@
-//! Events: what happens to clients and in channels, as some hook wants to know it.
+//! Events of clients and channels that a hook selects.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 use dunlin_config::HookEventKind;
 use dunlin_hub::{Epoch, Publication, SessionId, UnsubscribeCause, tenant};
 
-/// Queues that outcomes of pushes are spread over, by their content.
+/// Queues over which outcomes of pushes are distributed, by their content.
 const PUSH_QUEUES: u64 = 16;
 
-/// An event that some hook wants.
+/// An event that at least one hook selects.
 #[derive(Debug)]
 pub struct HookEvent {
-    /// When it happened, in milliseconds since 1970.
+    /// The time of the event, in milliseconds since 1970.
     pub unix_ms: u64,
     /// What happened.
     pub body: HookEventBody,
 }
 
-/// What happened.
+/// The kind of an event and its data.
 #[derive(Debug)]
 pub enum HookEventBody {
     /// A client has connected.
@@ -27,7 +27,7 @@ pub enum HookEventBody {
         session: SessionId,
         /// Its user; empty for an anonymous one.
         user: Box<str>,
-        /// How it is connected: `websocket`, `sse` and so on.
+        /// The transport: `websocket`, `sse` and so on.
         transport: &'static str,
     },
     /// A session has ended.
@@ -38,7 +38,7 @@ pub enum HookEventBody {
         user: Box<str>,
         /// The disconnect code.
         code: u32,
-        /// The reason that belongs to the code.
+        /// The reason for the code.
         reason: Box<str>,
     },
     /// A session has subscribed.
@@ -58,7 +58,7 @@ pub enum HookEventBody {
         user: Box<str>,
         /// The channel.
         channel: Arc<str>,
-        /// Why.
+        /// The cause.
         cause: UnsubscribeCause,
     },
     /// A channel has a publication.
@@ -70,40 +70,40 @@ pub enum HookEventBody {
         /// The publication.
         publication: Publication,
     },
-    /// A channel has its first subscriber, or has none any more.
+    /// A channel got its first subscriber, or lost its last one.
     Occupied {
         /// The channel.
         channel: Arc<str>,
-        /// It has one.
+        /// Whether it has a subscriber.
         occupied: bool,
     },
-    /// A user is in a presence channel, or has left it.
+    /// A user joined or left a presence channel.
     Member {
         /// The channel.
         channel: Arc<str>,
-        /// Who.
+        /// The user.
         user: Box<str>,
-        /// He is in it.
+        /// Whether the user joined.
         added: bool,
     },
     /// A client sent an event to the others in a channel.
     ClientEvent {
         /// The channel.
         channel: Arc<str>,
-        /// The publication, which has a client and an event's name.
+        /// The publication, with a client and an event name.
         publication: Publication,
     },
-    /// A push has its outcome.
+    /// A push has ended.
     PushOutcome {
-        /// The line of the feed of outcomes, JSON.
+        /// The line of the feed of outcomes, as JSON.
         outcome: Box<[u8]>,
     },
-    /// The producer had no room for so many events.
+    /// The producer dropped this number of events.
     Missed(u64),
 }
 
 impl HookEventBody {
-    /// The kind that a hook asks for; `None` for an event that every hook gets.
+    /// The kind that a hook selects it by; `None` for an event that every hook receives.
     pub fn kind(&self) -> Option<HookEventKind> {
         Some(match self {
             HookEventBody::Connect { .. } => HookEventKind::Connect,
@@ -121,7 +121,7 @@ impl HookEventBody {
         })
     }
 
-    /// The channel it happened in, if in one.
+    /// The channel, if the event has one.
     pub(crate) fn channel(&self) -> Option<&Arc<str>> {
         match self {
             HookEventBody::Subscribe { channel, .. }
@@ -134,8 +134,7 @@ impl HookEventBody {
         }
     }
 
-    /// Events with the same key keep their order: those of a session, and the publications of a channel.
-    /// The tenant that it happened in.
+    /// The tenant of the event.
     pub(crate) fn tenant(&self) -> Option<&str> {
         match self {
             HookEventBody::Connect { user, .. } | HookEventBody::Disconnect { user, .. } => {
@@ -146,7 +145,7 @@ impl HookEventBody {
     }
 
     pub(crate) fn ordering_key(&self) -> u64 {
-        // The same in every process, so that a test knows which events share a queue.
+        // The same in every process, so that tests know which events share a queue.
         let hasher = foldhash::fast::FixedState::default();
         match self {
             HookEventBody::Connect { session, .. }
@@ -157,13 +156,13 @@ impl HookEventBody {
             | HookEventBody::Occupied { channel, .. }
             | HookEventBody::Member { channel, .. }
             | HookEventBody::ClientEvent { channel, .. } => hasher.hash_one(&**channel),
-            // In no order, and so a few queues share them.
+            // They are not ordered, so a few queues suffice.
             HookEventBody::PushOutcome { outcome } => hasher.hash_one(outcome) % PUSH_QUEUES,
             HookEventBody::Missed(_) => 0,
         }
     }
 
-    /// Bytes to account for while the event is on its way to the dispatcher.
+    /// Bytes to account for until the dispatcher handles the event.
     pub fn cost_bytes(&self) -> u64 {
         const RECORD: usize = 128;
         let own = match self {

@@ -1,4 +1,4 @@
-//! Which events any hook wants: what a producer asks before it makes an event.
+//! The events that hooks select, for producers to check before they create an event.
 
 use std::sync::Arc;
 
@@ -27,19 +27,19 @@ impl KindSet {
     }
 }
 
-/// Kinds of events that the hooks of one configuration want, by channel.
+/// The kinds of events that the hooks of a configuration select, by channel.
 #[derive(Debug, Default)]
 pub struct EventFilter {
-    /// Wanted from some channel at least.
+    /// Selected from at least one channel.
     anywhere: KindSet,
-    /// Wanted from every channel.
+    /// Selected from every channel.
     everywhere: KindSet,
-    /// Wanted from the channels that match.
+    /// Selected from channels that match.
     patterns: Vec<(KindSet, Pattern)>,
 }
 
 impl EventFilter {
-    /// The filter for these hooks.
+    /// Creates the filter for these hooks.
     pub fn of(hooks: &Map<Hook>) -> EventFilter {
         let mut filter = EventFilter::default();
         for hook in hooks.values() {
@@ -54,7 +54,7 @@ impl EventFilter {
     }
 
     fn in_channel(&self, channel: &str) -> KindSet {
-        // Of several tenants' channels of one name all are wanted here; whose hook it is, is seen when they have come.
+        // Includes the channels of this name of all tenants; the hook of an event is determined later.
         let channel = tenant::bare(channel);
         let matching =
             self.patterns.iter().filter(|(_, pattern)| glob::matches(pattern.as_str(), channel));
@@ -62,7 +62,7 @@ impl EventFilter {
     }
 }
 
-/// An [`EventFilter`] as one producer uses it: patterns are matched once a channel.
+/// An [`EventFilter`] of one producer, with a cache: patterns are matched once for each channel.
 #[derive(Debug, Default)]
 pub struct FilterCache {
     filter: Arc<EventFilter>,
@@ -70,19 +70,19 @@ pub struct FilterCache {
 }
 
 impl FilterCache {
-    /// Switches to the filter of the present settings. The cache is kept if it is the same.
+    /// Switches to the filter of the current settings. The cache is kept if the filter is the same.
     pub fn set_filter(&mut self, filter: &Arc<EventFilter>) {
         if !Arc::ptr_eq(&self.filter, filter) {
             *self = FilterCache { filter: Arc::clone(filter), channels: HashMap::default() };
         }
     }
 
-    /// Whether any hook wants such events, at least from some channel. Without hooks this is the only branch taken.
+    /// Whether any hook selects such events from at least one channel. Without hooks this is the only branch.
     pub fn wants(&self, kind: HookEventKind) -> bool {
         self.filter.anywhere.contains(kind)
     }
 
-    /// Whether any hook wants such events from this channel.
+    /// Whether any hook selects such events from this channel.
     pub fn wants_from(&mut self, kind: HookEventKind, channel: &Arc<str>) -> bool {
         if !self.wants(kind) {
             return false;

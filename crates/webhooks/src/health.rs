@@ -1,5 +1,5 @@
-//! Active checks: each member of an upstream is asked for a path again and again, and is left out when it fails. Without
-//! I/O and without a clock; who asks is the caller's to say.
+//! Active health checks: each member of an upstream gets periodic requests, and receives no other requests while they
+//! fail. No I/O and no clock; the caller sends the requests.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,9 +13,9 @@ use dunlin_wire::backoff::Jitter;
 use hashbrown::HashMap;
 use serde_json::{Value, json};
 
-/// Checks under way at once: what bounds sockets and bursts, however many members there are.
+/// Most checks at the same time. Limits sockets and bursts, independent of the number of members.
 const IN_FLIGHT_MAX: usize = 256;
-/// The first checks of an upstream are spread over so long, or over an interval where that is shorter.
+/// The period over which the first checks of an upstream are distributed, or an interval if that is shorter.
 const FIRST_WITHIN_MS: u64 = 1_000;
 
 metrics! {
@@ -33,20 +33,20 @@ metrics! {
 /// A member that has failed its checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnhealthyMember {
-    /// Where it was asked.
+    /// The address that was checked.
     pub address: Arc<str>,
-    /// Since when, in milliseconds since 1970.
+    /// The time of the change, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// How the last of these checks ended.
+    /// The error of the last check.
     pub error: Arc<str>,
 }
 
-/// The members of all upstreams that have failed their checks. A copy costs a reference.
+/// The unhealthy members of all upstreams. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Unhealthy(Map<Map<UnhealthyMember>>);
 
 impl Unhealthy {
-    /// Those of one upstream.
+    /// The unhealthy members of one upstream.
     pub fn of(&self, upstream: &str) -> Map<UnhealthyMember> {
         self.0.get(upstream).cloned().unwrap_or_default()
     }
@@ -63,28 +63,28 @@ impl Unhealthy {
     }
 }
 
-/// A check to be made: a `GET` of the path of the upstream's `health_check` from this member, on a connection of its own.
+/// A check to execute: a `GET` of the path in the upstream's `health_check`, on a separate connection.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// Comes back with the result.
+    /// Repeated with the result.
     pub tag: u64,
     /// The upstream's name.
     pub name: Arc<str>,
     /// Settings of the upstream.
     pub upstream: Arc<config::Upstream>,
-    /// The member to ask.
+    /// The member to check.
     pub member: Arc<config::Member>,
 }
 
-/// Decides when which member is checked, and what follows.
+/// Schedules health checks and evaluates their results.
 ///
-/// Give it settings and results as they come, take [`poll_check`](HealthChecker::poll_check) until it returns `None`, each
-/// of which ends in one result, and call it again at [`poll_timeout`](HealthChecker::poll_timeout).
+/// Pass settings and results when they arrive. Call [`poll_check`](HealthChecker::poll_check) until it returns
+/// `None`, and again at [`poll_timeout`](HealthChecker::poll_timeout). Pass exactly one result for each check.
 #[derive(Debug)]
 pub struct HealthChecker {
     stats: Arc<UpstreamStats>,
     settings: Map<config::Upstream>,
-    /// By their numbers.
+    /// By number.
     members: HashMap<u64, CheckedMember>,
     /// Numbers of members, by upstream and name.
     numbers: HashMap<Arc<str>, HashMap<Arc<str>, u64>>,
@@ -100,13 +100,13 @@ struct CheckedMember {
     upstream: Arc<str>,
     name: Arc<str>,
     config: Arc<config::Member>,
-    /// Checks in a row that ended otherwise than what it passes for.
+    /// Consecutive checks with a result other than the current state.
     against: u32,
     is_unhealthy: bool,
 }
 
 impl HealthChecker {
-    /// A checker without upstreams. `seed` spreads checks in time; it is any number.
+    /// Creates a checker without upstreams. `seed`, any number, varies the times of checks.
     pub fn new(stats: Arc<UpstreamStats>, seed: u64) -> HealthChecker {
         HealthChecker {
             stats,
@@ -121,8 +121,8 @@ impl HealthChecker {
         }
     }
 
-    /// Follows a change of the upstreams. What is known of a member is forgotten with its address and with its
-    /// upstream's checks; a new one passes for healthy.
+    /// Applies new settings of the upstreams. The state of a member is reset when its address or its upstream's
+    /// checks change; a new member counts as healthy.
     pub fn handle_settings(&mut self, now: Now, new: &Map<config::Upstream>) {
         if self.settings.is_same(new) {
             return;
@@ -158,7 +158,7 @@ impl HealthChecker {
         }
     }
 
-    /// The next check that is due.
+    /// Returns the next check that is due.
     pub fn poll_check(&mut self, now: Now) -> Option<Check> {
         while self.in_flight < IN_FLIGHT_MAX
             && let Some(Reverse((at_ms, _))) = self.due.peek()
@@ -178,13 +178,13 @@ impl HealthChecker {
         None
     }
 
-    /// When the next check is due, in milliseconds; `None`: not before a result or a change of the settings.
+    /// When the next check is due, in milliseconds; `None`: not before a result or a change of settings.
     pub fn poll_timeout(&self) -> Option<u64> {
         let next = self.due.peek().filter(|_| self.in_flight < IN_FLIGHT_MAX);
         next.map(|Reverse((at_ms, _))| *at_ms)
     }
 
-    /// Takes how a check ended: passed, or why not. True if the member became healthy by it, or ceased to be.
+    /// Handles the result of a check. Returns whether the health of the member has changed.
     pub fn handle_result(&mut self, now: Now, tag: u64, result: Result<(), Arc<str>>) -> bool {
         self.in_flight = self.in_flight.saturating_sub(1);
         // It may have been removed meanwhile.
@@ -227,7 +227,7 @@ impl HealthChecker {
         true
     }
 
-    /// Those that have failed their checks.
+    /// The unhealthy members.
     pub fn unhealthy(&self) -> &Unhealthy {
         &self.unhealthy
     }
@@ -270,7 +270,7 @@ impl HealthChecker {
     }
 }
 
-/// Counters of the upstreams that have checks. One thread writes, anyone reads.
+/// Counters of upstreams with checks. One thread writes, any thread reads.
 #[derive(Debug, Default)]
 pub struct UpstreamStats(Mutex<BTreeMap<Arc<str>, Arc<UpstreamCounters>>>);
 
@@ -280,7 +280,7 @@ impl UpstreamStats {
         Arc::clone(all.entry(Arc::clone(upstream)).or_default())
     }
 
-    /// It has so many members that are checked; with none it is counted no more.
+    /// Sets the number of checked members; without any, the upstream's counters are removed.
     fn follow(&self, upstream: &Arc<str>, members: usize, unhealthy: usize) {
         if members == 0 {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(upstream);
@@ -291,7 +291,7 @@ impl UpstreamStats {
         counters.set(UpstreamMetric::Unhealthy, unhealthy as u64);
     }
 
-    /// For `/status/upstreams`: counts, and the members that fail.
+    /// For `/status/upstreams`: counters and unhealthy members.
     pub fn status(&self, unhealthy: &Unhealthy) -> Value {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let upstreams = all.iter().map(|(name, counters)| {

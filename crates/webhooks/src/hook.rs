@@ -1,4 +1,4 @@
-//! A hook: its queues, and the bound over all of them.
+//! A hook with its queues and their common limit.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::filter::KindSet;
 use crate::queue::{self, Batch, OrderedQueue};
 use crate::stats::{HookMetric, HookStats};
 
-/// Requests of one hook that may be in flight at once.
+/// Most requests of one hook in flight.
 pub(crate) const QUEUES_PER_HOOK: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Hook {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<config::Hook>,
-    /// Whom it posts as Pusher for.
+    /// The app for which it posts in Pusher's format.
     pub(crate) app: Option<Arc<config::PusherApp>>,
     pub(crate) kinds: KindSet,
     /// Distinguishes it from a removed hook that had the same index.
@@ -26,12 +26,12 @@ pub(crate) struct Hook {
     /// Bytes of all queues, requests in flight included.
     bytes: usize,
     pub(crate) stats: Arc<HookStats>,
-    /// Dropped events since they were logged last, and when that was.
+    /// Dropped events since the last log line about them, and its time.
     unlogged: u64,
     logged_ms: Option<u64>,
 }
 
-/// Milliseconds between two log lines about events that one hook drops.
+/// Milliseconds between two log lines about dropped events of a hook.
 const LOG_INTERVAL_MS: u64 = 10_000;
 
 impl Hook {
@@ -60,7 +60,7 @@ impl Hook {
         self.kinds = KindSet::of(&config.events);
     }
 
-    /// Whether the hook wants events of this channel.
+    /// Whether the hook selects events of this channel.
     pub(crate) fn covers(&self, channel: &str) -> bool {
         let of = |app: &config::PusherApp| {
             channel.split_once(':').is_some_and(|(namespace, _)| *namespace == *app.namespace)
@@ -69,14 +69,14 @@ impl Hook {
         if !self.is_of(tenant) {
             return false;
         }
-        // Without its app it gets nothing.
+        // Without its app it receives no events.
         let is_its = |app: &config::PusherApp| app.tenant.as_deref() == tenant && of(app);
         let is_own = self.config.pusher_app.is_none() || self.app.as_deref().is_some_and(is_its);
         let pattern = self.config.channels.as_ref();
         is_own && pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), channel))
     }
 
-    /// Whether the hook is for events of this tenant, or for those outside of tenants.
+    /// Whether the hook receives events of this tenant, or, for `None`, those of no tenant.
     pub(crate) fn is_of(&self, tenant: Option<&str>) -> bool {
         self.config.tenant.as_deref() == tenant
     }
@@ -114,7 +114,7 @@ impl Hook {
         }
     }
 
-    /// Events that wait or are in flight.
+    /// The number of events that are queued or in flight.
     pub(crate) fn len(&self) -> u64 {
         self.queues.iter().map(OrderedQueue::len).sum()
     }

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! The [`Dispatcher`] takes [`HookEvent`]s and settings, and gives out HTTP requests to be sent ([`Attempt`]). The caller
-//! sends it and hands its [`DeliveryResult`] back. Time is an argument.
+//! The [`Dispatcher`] takes [`HookEvent`]s and settings, and returns HTTP requests to send ([`Attempt`]). The caller sends
+//! them and passes each [`DeliveryResult`] back. Time is an argument.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -49,13 +49,14 @@
 //!
 //! # How it works
 //!
-//! - An [`EventFilter`] says which events any hook wants, so that a producer without hooks pays one branch.
-//! - The [`EventEncoder`] writes an event as JSON once for all hooks.
-//! - A hook has eight ordered queues, by session or by channel. A queue keeps the order of its events and has one
-//!   request under way. Events that arrive meanwhile leave together in the next.
-//! - An [`Upstream`] shares requests among its members by weight. A member that fails is left out while its circuit is open.
-//! - A [`HealthChecker`] asks members whether they are well, and says who is not.
-//! - Every queue is bounded in bytes. Dropped events are counted and announced to the backend by a `missed` event.
+//! - The [`EventFilter`] says which events the hooks select. A producer without hooks checks one branch.
+//! - The [`EventEncoder`] encodes an event as JSON once for all hooks.
+//! - A hook has eight ordered queues, selected by session or channel. A queue has at most one request in flight. Events
+//!   that arrive meanwhile are sent together in the next request.
+//! - An [`Upstream`] distributes requests over its members by weight. A failing member gets none while its circuit is
+//!   open.
+//! - A [`HealthChecker`] checks the members periodically and reports unhealthy ones.
+//! - Every queue has a limit in bytes. Dropped events are counted and reported to the backend by a `missed` event.
 #![forbid(unsafe_code)]
 
 mod dispatcher;

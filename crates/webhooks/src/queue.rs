@@ -1,14 +1,14 @@
-//! An ordered queue of a hook: events, and the one request in flight with the first of them.
+//! An ordered queue of a hook, and its request in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::encoder::DropReason;
 
-/// Bytes accounted for each event beside its JSON.
+/// Bytes accounted for each event in addition to its JSON.
 const ENTRY_BYTES: usize = 64;
 
-/// Events that keep their order. At most one request of them is in flight.
+/// Events in order. At most one request with the first of them is in flight.
 #[derive(Debug, Default)]
 pub(crate) struct OrderedQueue {
     entries: VecDeque<Entry>,
@@ -21,16 +21,16 @@ pub(crate) struct OrderedQueue {
 /// What a queue waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum QueueState {
-    /// An event.
+    /// For an event.
     #[default]
     Idle,
-    /// Its turn to send.
+    /// For its turn to send.
     Ready,
-    /// A member of its upstream that may be asked.
+    /// For an available member of its upstream.
     AwaitingMember,
-    /// The result of its request.
+    /// For the result of its request.
     InFlight,
-    /// The time of its next attempt, in milliseconds.
+    /// For the time of its next attempt, in milliseconds.
     BackingOff(u64),
 }
 
@@ -38,11 +38,11 @@ pub(crate) enum QueueState {
 enum Entry {
     /// An encoded event, shared by all hooks.
     Event(Arc<[u8]>),
-    /// So many events were dropped here.
+    /// This number of events was dropped here.
     Missed(u64, DropReason),
 }
 
-/// Events of one request. Each attempt sends the same body under the same key.
+/// The events of one request. Each attempt sends the same body with the same key.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) key: Arc<str>,
@@ -50,7 +50,7 @@ pub(crate) struct Batch {
     pub(crate) events: u64,
     /// Sum of the counts of its `missed` events.
     missed: u64,
-    /// Bytes of the hook's bound that it takes.
+    /// Bytes counted in the hook's limit.
     pub(crate) cost_bytes: usize,
     /// Attempts that reached a backend, or may have.
     pub(crate) attempts: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Batch {
     pub(crate) member: Option<Arc<str>>,
 }
 
-/// Bytes of its hook's bound that an event takes.
+/// Bytes of an event counted in the hook's limit.
 pub(crate) fn cost_bytes(event: &[u8]) -> usize {
     event.len() + ENTRY_BYTES
 }
@@ -69,31 +69,31 @@ impl OrderedQueue {
         self.events += 1;
     }
 
-    /// Notes that events were dropped behind those that wait.
+    /// Records that events were dropped after those in the queue.
     pub(crate) fn add_missed(&mut self, count: u64, reason: DropReason) {
         let behind = self.entries.iter_mut().rev().map_while(|entry| match entry {
             Entry::Missed(total, reason) => Some((total, *reason)),
             Entry::Event(_) => None,
         });
-        // One for each reason behind an event: causes that take turns while the queue is full take no room.
+        // One entry for each reason after an event, so that alternating reasons use no additional memory.
         match behind.into_iter().find(|(_, same)| *same == reason) {
             Some((total, _)) => *total += count,
             None => self.entries.push_back(Entry::Missed(count, reason)),
         }
     }
 
-    /// Whether there is an event to be sent. A `missed` event is never sent alone: a backend that rejects everything
-    /// would get one after the other for ever.
+    /// Whether there is an event to send. A `missed` event is never sent alone, or a backend that rejects all
+    /// requests would get them endlessly.
     pub(crate) fn has_events(&self) -> bool {
         self.batch.is_some() || self.events > 0
     }
 
-    /// Events that wait or are in flight.
+    /// The number of events that are queued or in flight.
     pub(crate) fn len(&self) -> u64 {
         self.events + self.batch.as_ref().map_or(0, |batch| batch.events)
     }
 
-    /// Makes a request of the first events. `key` names it, `missed` encodes a `missed` event.
+    /// Creates a request from the first events. `key` is its idempotency key; `missed` encodes a `missed` event.
     pub(crate) fn compose(
         &mut self,
         events_max: u32,
@@ -148,7 +148,7 @@ impl OrderedQueue {
         self.batch.take()
     }
 
-    /// Drops the request in flight; the next begins with a `missed` event.
+    /// Drops the request in flight; the next request begins with a `missed` event.
     pub(crate) fn drop_batch(&mut self, reason: DropReason) -> Option<Batch> {
         let batch = self.batch.take()?;
         let dropped = batch.events + batch.missed;

@@ -1,10 +1,10 @@
-//! How a request to a backend ended, as far as it decides what follows.
+//! Results of requests to a backend.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest that a backend's `Retry-After` is honoured.
+/// The longest `Retry-After` that is observed.
 const RETRY_AFTER_MS_MAX: u64 = 600_000;
 
 /// How a request to a backend ended.
@@ -12,7 +12,7 @@ const RETRY_AFTER_MS_MAX: u64 = 600_000;
 pub enum DeliveryResult {
     /// 2xx.
     Delivered,
-    /// Any status that is neither 2xx nor retried: every member would answer the same, at any time.
+    /// A status that is neither 2xx nor retried: a retry would get the same response.
     Rejected {
         /// The status.
         status: u16,
@@ -24,18 +24,18 @@ pub enum DeliveryResult {
         /// The response's `Retry-After`.
         retry_after_ms: Option<u64>,
     },
-    /// The request was not sent, and why: name resolution, connecting or TLS failed.
+    /// The request was not sent because name resolution, connecting or TLS failed.
     Unreachable(Arc<str>),
     /// No response in time.
     TimedOut,
-    /// The request was sent and no valid response came, and why.
+    /// The request was sent, but no valid response was received.
     Broken(Arc<str>),
-    /// The member was removed meanwhile; this says nothing about any backend.
+    /// The member was removed meanwhile; nothing is known about its state.
     Cancelled,
 }
 
 impl DeliveryResult {
-    /// The result of a response. `retry_after` is that of its header, if there is one.
+    /// The result for a response. `retry_after` is the value of its header.
     pub fn from_status(status: u16, retry_after: Option<Duration>) -> DeliveryResult {
         match status {
             200..=299 => DeliveryResult::Delivered,
@@ -48,7 +48,7 @@ impl DeliveryResult {
         }
     }
 
-    /// Whether a member that ends a request so gets no others for a while.
+    /// Whether this result opens the circuit of the member.
     pub(crate) fn opens_circuit(&self) -> bool {
         match self {
             DeliveryResult::Unreachable(_)

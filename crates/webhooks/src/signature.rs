@@ -1,4 +1,4 @@
-//! The headers of a request, its signature among them.
+//! The headers of a request, including its signature.
 
 use dunlin_config::Secret;
 use ring::hmac;
@@ -8,7 +8,7 @@ use crate::dispatcher::Attempt;
 const USER_AGENT: &str = concat!("dunlin/", env!("CARGO_PKG_VERSION"));
 
 impl Attempt {
-    /// Hands the headers of the request to `take`.
+    /// Calls `take` with the headers of the request.
     pub fn with_headers<R>(&self, take: impl FnOnce(&[(&str, &str)]) -> R) -> R {
         let number = self.number.to_string();
         if let Some(app) = &self.app {
@@ -27,7 +27,7 @@ impl Attempt {
         let headers = [
             ("Content-Type", "application/json"),
             ("User-Agent", USER_AGENT),
-            // The same in every attempt. It also makes the POST one that may be repeated.
+            // The same in every attempt. Its presence also permits repeating the POST.
             ("Idempotency-Key", &*self.key),
             ("Dunlin-Attempt", &*number),
             ("Dunlin-Signature", signature.as_deref().unwrap_or_default()),

@@ -1,5 +1,5 @@
-//! What others may know of the deliveries: counters of each hook, and members that do not answer. One thread writes,
-//! anyone reads.
+//! Statistics of deliveries: counters of each hook, and members that do not respond. One thread writes, any thread
+//! reads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,26 +41,26 @@ impl HookMetric {
     }
 }
 
-/// Counters of all hooks, and the members whose circuit is open. It outlives the [`Dispatcher`](crate::Dispatcher)
-/// that writes it, so that no counter falls and no id comes twice when that begins anew.
+/// Counters of all hooks, and members with an open circuit. They outlive the [`Dispatcher`](crate::Dispatcher), so
+/// that counters never decrease and ids are never reused when it is restarted.
 #[derive(Debug, Default)]
 pub struct DeliveryStats {
-    /// Ids given to events and requests so far.
+    /// The number of ids assigned to events and requests.
     ids: AtomicU64,
     hooks: Mutex<BTreeMap<Arc<str>, Arc<HookStats>>>,
-    /// Sums over removed hooks, so that no counter falls.
+    /// Sums over removed hooks, so that counters never decrease.
     removed: HookCounters,
     failing: Mutex<FailingMembers>,
 }
 
-/// What is known of one hook.
+/// The statistics of one hook.
 #[derive(Debug, Default)]
 pub(crate) struct HookStats {
     pub(crate) counters: HookCounters,
     last_error: Mutex<Option<LastError>>,
 }
 
-/// The last request of a hook that was not delivered.
+/// The last failed request of a hook.
 #[derive(Debug)]
 struct LastError {
     unix_ms: u64,
@@ -68,7 +68,7 @@ struct LastError {
     error: String,
 }
 
-/// Members that failed and have not answered since, by upstream and member.
+/// Members that failed and have not responded since, by upstream and member.
 type FailingMembers = BTreeMap<(Arc<str>, Arc<str>), FailingMember>;
 
 #[derive(Debug)]
@@ -79,7 +79,7 @@ struct FailingMember {
 }
 
 impl HookStats {
-    /// Counts how a request ended.
+    /// Counts the result of a request.
     pub(crate) fn count_result(&self, result: &DeliveryResult, member: &Arc<str>, unix_ms: u64) {
         let metric = match result {
             DeliveryResult::Delivered | DeliveryResult::Cancelled => return,
@@ -96,17 +96,17 @@ impl HookStats {
 }
 
 impl DeliveryStats {
-    /// A number that no event and no request of this process had before.
+    /// Returns a number that no event or request of this process has had.
     pub(crate) fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The stats of a hook, created if there are none.
+    /// The statistics of a hook, created if necessary.
     pub(crate) fn hook(&self, name: &Arc<str>) -> Arc<HookStats> {
         Arc::clone(lock(&self.hooks).entry(Arc::clone(name)).or_default())
     }
 
-    /// A hook was removed.
+    /// Removes a hook.
     pub(crate) fn remove(&self, name: &str) {
         let Some(hook) = lock(&self.hooks).remove(name) else { return };
         for &metric in HookMetric::ALL {
@@ -116,7 +116,7 @@ impl DeliveryStats {
         }
     }
 
-    /// The circuit of a member is open until then.
+    /// Records that the circuit of a member is open until the given time.
     pub(crate) fn member_failed(
         &self,
         (upstream, member): (&Arc<str>, &Arc<str>),
@@ -129,19 +129,19 @@ impl DeliveryStats {
         lock(&self.failing).insert((Arc::clone(upstream), Arc::clone(member)), failing);
     }
 
-    /// A member answers again.
+    /// Records that a member responds again.
     pub(crate) fn member_recovered(&self, upstream: &Arc<str>, member: &Arc<str>) {
         lock(&self.failing).remove(&(Arc::clone(upstream), Arc::clone(member)));
     }
 
-    /// An upstream has these members from now on; `None`: it was removed.
+    /// Sets the members of an upstream; `None`: it was removed.
     pub(crate) fn retain_members(&self, upstream: &Arc<str>, members: Option<&Map<Member>>) {
         lock(&self.failing).retain(|(of, name), _| {
             of != upstream || members.is_some_and(|members| members.contains_key(name))
         });
     }
 
-    /// The dispatcher was lost with all that it had queued; another begins.
+    /// Records that the dispatcher was restarted and its queue was lost.
     pub fn restart(&self) {
         for hook in lock(&self.hooks).values() {
             hook.counters.set(HookMetric::QueueEvents, 0);

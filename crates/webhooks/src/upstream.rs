@@ -1,4 +1,4 @@
-//! An upstream: which of its members is asked next, whose circuit is open, and which are not healthy.
+//! An upstream: selects the next member, and tracks circuits and health.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,17 +10,17 @@ use hashbrown::HashMap;
 
 use crate::health::UnhealthyMember;
 
-/// What a request adds to the pass of a member of weight 1. The larger, the finer the shares.
+/// The increment of the pass of a member of weight 1 for each request. A larger value makes shares more precise.
 const STRIDE: u128 = 1 << 32;
 /// How long the circuit of a failing member is open.
 const CIRCUIT_BACKOFF: Backoff = Backoff { min_ms: 1_000, max_ms: 30_000 };
 
-/// The members of an upstream. Each request goes to the member with the lowest pass, which then grows by the inverse of
-/// its weight (stride scheduling); a heap of them costs the same whatever the weights are. A member that fails is left
-/// out while its circuit is open, twice as long each time; then one request tries. One that is not healthy is left out
-/// until it is.
+/// The members of an upstream. Each request goes to the member with the lowest pass, which then grows by the inverse
+/// of its weight (stride scheduling); with a heap the cost is independent of the weights. A failing member gets no
+/// requests while its circuit is open, for twice as long each time; then one request tries it. An unhealthy member
+/// gets none until it is healthy.
 ///
-/// Every selection ends in one of [`handle_success`](Upstream::handle_success),
+/// Each selection must end with one of [`handle_success`](Upstream::handle_success),
 /// [`handle_failure`](Upstream::handle_failure) and [`handle_nothing`](Upstream::handle_nothing).
 #[derive(Debug)]
 pub struct Upstream {
@@ -28,7 +28,7 @@ pub struct Upstream {
     members: HashMap<Arc<str>, MemberState>,
     /// Pass, ticket and name of each member, the lowest pass first. An entry is valid if the ticket is the member's.
     schedule: BinaryHeap<Reverse<(u128, u64, Arc<str>)>>,
-    /// The pass of the member that was asked last: nobody enters the schedule below it.
+    /// The pass of the last selected member; a member enters the schedule with at least this pass.
     pass: u128,
     tickets: u64,
     /// When circuits close.
@@ -42,21 +42,21 @@ struct MemberState {
     /// Its connection pool; see [`Selection::pool`].
     pool: u64,
     pass: u128,
-    /// Of its entry in the schedule; 0 when it has none.
+    /// The ticket of its entry in the schedule; 0 if it has none.
     ticket: u64,
     circuit: Circuit,
     is_unhealthy: bool,
 }
 
-/// What the requests of a member say of it.
+/// The state of a member according to its requests.
 #[derive(Debug, Default)]
 struct Circuit {
     state: CircuitState,
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: u32,
-    /// Whose request failed last.
+    /// The client whose request failed last.
     failed_by: Option<u64>,
-    /// Times in a row that it was opened.
+    /// How often it was opened without a success in between.
     opened: u32,
 }
 
@@ -64,48 +64,48 @@ struct Circuit {
 enum CircuitState {
     #[default]
     Closed,
-    /// Until then, in milliseconds.
+    /// Open until this time, in milliseconds.
     Open(u64),
     /// One request may try.
     HalfOpen,
-    /// It does.
+    /// One request is trying.
     Trying,
 }
 
-/// The member to ask.
+/// The selected member.
 #[derive(Clone, Debug)]
 pub struct Selection {
     /// Its name.
     pub name: Arc<str>,
     /// Its settings.
     pub config: Arc<config::Member>,
-    /// Which connection pool the request is sent on. Selections with the same number share the settings that connections
-    /// depend on; other settings get another number.
+    /// The connection pool of the request. Selections with the same number have equal connection settings; other
+    /// settings get another number.
     pub pool: u64,
 }
 
-/// A request that a member has not answered.
+/// A failed request to a member.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
-    /// Whose it was. Failures in a row of the same one count once: a client whose own requests fail must not close a
-    /// backend to others. `None`: each counts.
+    /// The client of the request. Consecutive failures of the same client count once, so that a client whose own
+    /// requests fail cannot block a backend for others. `None`: each counts.
     pub by: Option<u64>,
-    /// How many in a row open the circuit. 0: none do.
+    /// Consecutive failures that open the circuit. 0: none do.
     pub failures_max: u32,
-    /// For how long the member wants to be left alone, in milliseconds; else it is a back-off.
+    /// The pause that the member has requested, in milliseconds; otherwise a back-off.
     pub retry_after_ms: Option<u64>,
 }
 
 /// A circuit has opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenCircuit {
-    /// Until then, in milliseconds.
+    /// When it closes, in milliseconds.
     pub until_ms: u64,
-    /// Failures in a row so far.
+    /// Consecutive failures so far.
     pub failures: u32,
 }
 
-/// Numbers connection pools, and collects those that are not used any more.
+/// Assigns numbers to connection pools, and collects unused ones.
 #[derive(Debug, Default)]
 pub struct Pools {
     last: u64,
@@ -118,14 +118,14 @@ impl Pools {
         self.last
     }
 
-    /// A pool that no selection will name again.
+    /// Returns a pool that no selection will use again.
     pub fn poll_unused(&mut self) -> Option<u64> {
         self.unused.pop()
     }
 }
 
 impl Upstream {
-    /// An upstream all of whose members are healthy.
+    /// Creates an upstream with healthy members.
     pub fn new(config: &Arc<config::Upstream>, pools: &mut Pools) -> Upstream {
         let mut upstream = Upstream {
             config: Arc::new(config::Upstream::default()),
@@ -145,7 +145,7 @@ impl Upstream {
         &self.config
     }
 
-    /// Follows a change of its settings. The cost is that of the members that differ.
+    /// Applies new settings. The cost depends on the number of changed members.
     pub fn update(&mut self, new: &Arc<config::Upstream>, pools: &mut Pools) {
         if Arc::ptr_eq(&self.config, new) {
             return;
@@ -194,7 +194,7 @@ impl Upstream {
         self.config = Arc::default();
     }
 
-    /// Follows what checks have found. The cost is that of the members that differ.
+    /// Applies the health of members. The cost depends on the number of changed members.
     pub fn handle_health(&mut self, unhealthy: &config::Map<UnhealthyMember>) {
         if self.unhealthy.is_same(unhealthy) {
             return;
@@ -205,14 +205,14 @@ impl Upstream {
             let was_unhealthy = member.is_unhealthy;
             member.is_unhealthy = is_unhealthy(unhealthy, name, &member.config);
             if was_unhealthy && !member.is_unhealthy {
-                // What failed before has been mended.
+                // The cause of earlier failures has been fixed.
                 member.circuit = Circuit::default();
             }
             self.enter(name);
         }
     }
 
-    /// The member to ask, none of those in `tried`. `None`: no other may be asked now.
+    /// Selects a member that is not in `tried`. `None`: no other member is available.
     pub fn select(&mut self, now_ms: u64, tried: &[Arc<str>]) -> Option<Selection> {
         self.close_expired_circuits(now_ms);
         let mut passed_over = Vec::new();
@@ -239,7 +239,7 @@ impl Upstream {
         Some(selected)
     }
 
-    /// A request of this pool has failed. Says so if that opens the circuit of its member.
+    /// Handles a failed request of this pool. Returns the circuit if this opens it.
     pub fn handle_failure(
         &mut self,
         now_ms: u64,
@@ -253,7 +253,7 @@ impl Upstream {
             return None;
         }
         let circuit = &mut self.members.get_mut(&name)?.circuit;
-        // What was under way when it opened does not prolong it.
+        // Requests that were in flight when it opened do not prolong it.
         if matches!(circuit.state, CircuitState::Open(until_ms) if until_ms > now_ms) {
             return None;
         }
@@ -275,7 +275,7 @@ impl Upstream {
         Some(OpenCircuit { until_ms, failures })
     }
 
-    /// A request of this pool was answered. True when those before had failed.
+    /// Handles a success of this pool. Returns whether earlier requests had failed.
     pub fn handle_success(&mut self, name: &str, pool: u64) -> bool {
         let Some((name, member)) = self.members.get_key_value(name) else { return false };
         let Circuit { state, failures, .. } = member.circuit;
@@ -284,7 +284,7 @@ impl Upstream {
         }
         let name = Arc::clone(name);
         let Some(MemberState { circuit, .. }) = self.members.get_mut(&name) else { return false };
-        // One that asked to be left alone is, though it answers what was sent before.
+        // A requested pause continues, although earlier requests succeed.
         let state = match circuit.state {
             CircuitState::Open(_) => circuit.state,
             _ => CircuitState::Closed,
@@ -294,7 +294,7 @@ impl Upstream {
         failures > 0
     }
 
-    /// A request of this pool has ended in a way that says nothing of its member, or never left.
+    /// Handles a request of this pool that was not sent, or whose result says nothing about its member.
     pub fn handle_nothing(&mut self, name: &str, pool: u64) {
         let Some((name, member)) = self.members.get_key_value(name) else { return };
         if member.pool != pool || member.circuit.state != CircuitState::Trying {
@@ -307,7 +307,7 @@ impl Upstream {
         self.enter(&name);
     }
 
-    /// Members whose circuit closes enter the schedule again.
+    /// Returns members whose circuit closes to the schedule.
     fn close_expired_circuits(&mut self, now_ms: u64) {
         while let Some(Reverse((until_ms, _))) = self.open_circuits.peek()
             && *until_ms <= now_ms
@@ -322,7 +322,7 @@ impl Upstream {
         }
     }
 
-    /// Takes the member with the lowest pass out of the schedule.
+    /// Removes the member with the lowest pass from the schedule.
     fn pop_lowest(&mut self) -> Option<Arc<str>> {
         while let Some(Reverse((_, ticket, name))) = self.schedule.pop() {
             if let Some(member) = self.members.get_mut(&name)
@@ -335,7 +335,7 @@ impl Upstream {
         None
     }
 
-    /// Puts a member into the schedule if it may be asked, else takes it out.
+    /// Adds a member to the schedule if it is available; otherwise removes it.
     fn enter(&mut self, name: &Arc<str>) {
         let Some(member) = self.members.get_mut(name) else { return };
         member.ticket = 0;
@@ -346,7 +346,7 @@ impl Upstream {
         }
         self.tickets += 1;
         member.ticket = self.tickets;
-        // A member that was away does not catch up on the requests it missed.
+        // A member that was unavailable does not catch up on missed requests.
         member.pass = member.pass.max(self.pass);
         self.schedule.push(Reverse((member.pass, member.ticket, Arc::clone(name))));
         if self.schedule.len() > 2 * self.members.len() + 16 {
@@ -359,7 +359,7 @@ impl Upstream {
 }
 
 impl MemberState {
-    /// Its connections are opened anew; what failed before were others.
+    /// New connections are opened; earlier failures are forgotten.
     fn renew(&mut self, pools: &mut Pools) {
         pools.unused.push(self.pool);
         self.pool = pools.next();
@@ -367,7 +367,7 @@ impl MemberState {
     }
 }
 
-/// Whether it has failed its checks at the address that it has.
+/// Whether it is unhealthy at its current address.
 fn is_unhealthy(
     unhealthy: &config::Map<UnhealthyMember>,
     name: &str,
@@ -376,7 +376,7 @@ fn is_unhealthy(
     unhealthy.get(name).is_some_and(|of| of.address == member.address)
 }
 
-/// Whether connections under the one settings serve the other.
+/// Whether connections with one of the settings can be used with the other.
 fn shares_connections(a: &config::Upstream, b: &config::Upstream) -> bool {
     let settings = |of: &config::Upstream| {
         (of.tls, of.ca.clone(), of.connect_timeout_ms, of.timeout_ms, of.connections_per_member_max)

@@ -40,6 +40,26 @@ impl Layout {
     }
 }
 
+/// Which servers of Redis the nodes read histories from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ReadFrom {
+    /// Those that are written to
+    Primary,
+    /// One of their replicas, as far as it has what is wanted
+    ReplicaPreferred,
+}
+
+impl ReadFrom {
+    /// A line of the settings of an engine.
+    pub(super) fn setting(self) -> &'static str {
+        match self {
+            ReadFrom::Primary => "",
+            ReadFrom::ReplicaPreferred => "read_from = \"replica_preferred\"\n",
+        }
+    }
+}
+
 /// The servers.
 pub(super) trait Deployment {
     /// The settings of an engine that reaches them, for a node.

@@ -19,7 +19,7 @@ use clap::ValueEnum as _;
 use serde_json::{Value, json};
 
 use self::clients::{Phase, Progress, Shared};
-use self::deployment::Layout;
+use self::deployment::{Layout, ReadFrom};
 use self::faults::{Chance, Fault, Loss, Stage};
 use self::ledger::Ledger;
 use crate::fleet::{Node, SETTINGS};
@@ -38,7 +38,7 @@ const PRESENCES: usize = 20;
 /// Options of `dunlin bench chaos`.
 #[derive(Debug, clap::Args)]
 pub struct Chaos {
-    /// The program that serves
+    /// The server program
     #[arg(long, value_name = "PROGRAM", default_value = "dunlin")]
     program: String,
     /// Another version of it: nodes that are rolled go from one to the other and back
@@ -47,6 +47,9 @@ pub struct Chaos {
     /// How the servers of Redis or NATS stand
     #[arg(long, value_enum, default_value_t = Layout::Single)]
     layout: Layout,
+    /// Which servers of Redis the nodes read histories from
+    #[arg(long, value_enum, default_value_t = ReadFrom::Primary)]
+    read_from: ReadFrom,
     /// Nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     nodes: u8,
@@ -86,6 +89,11 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
     if let Some(fault) = options.only.iter().find(|fault| !fault.is_possible(layout)) {
         return Err(Error::new(format!(
             "{fault:?} cannot happen to servers that stand as {layout:?}; choose another --layout"
+        )));
+    }
+    if options.read_from != ReadFrom::Primary && (layout.is_nats() || !layout.has_others()) {
+        return Err(Error::new(format!(
+            "servers that stand as {layout:?} have no replicas to read from; choose another --layout"
         )));
     }
     let chosen: Vec<Fault> = match &options.only[..] {
@@ -139,6 +147,7 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
     }
     let report = json!({
         "layout": layout,
+        "read_from": options.read_from,
         "upgraded": options.upgrade.is_some(),
         "nodes": options.nodes,
         "clients": options.clients,
@@ -162,8 +171,9 @@ fn stage(options: &Chaos, scratch: &Scratch) -> Result<Stage, Error> {
     for number in 1..=options.nodes {
         let settings = format!(
             "{SETTINGS}history_size = 1000\nhistory_ttl_ms = 600_000\nrecover = true\npositioned = true\npresence = true\n\
-             {}[cluster]\nengine = \"main\"\n",
-            deployment.engine(number.into())
+             {}{}[cluster]\nengine = \"main\"\n",
+            deployment.engine(number.into()),
+            options.read_from.setting(),
         );
         nodes.push(Node::start(&options.program, number, options.workers, path, &[], &settings)?);
     }

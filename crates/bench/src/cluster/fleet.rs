@@ -1,11 +1,12 @@
-//! The nodes of a measurement and their Redis.
+//! The nodes of a measurement and the server that they share.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use super::store::Store;
 use super::{ClusterBench, Round, Side};
-use crate::fleet::{Node, Redis, SETTINGS, address};
+use crate::fleet::{Node, SETTINGS, address};
 use crate::token::SECRET;
 use dunlin_load::{Error, Process, Scratch};
 
@@ -47,11 +48,11 @@ pub(super) struct Server {
     pub(super) process: Process,
 }
 
-/// Nodes and their Redis, for one measurement.
+/// Nodes and the server that they share, for one measurement.
 #[derive(Debug)]
 pub(super) struct Fleet {
     pub(super) nodes: Vec<Server>,
-    pub(super) redis: Redis,
+    pub(super) store: Store,
     _scratch: Scratch,
 }
 
@@ -65,11 +66,11 @@ pub(super) struct FleetPlan<'a> {
     pub(super) channel: Channel,
 }
 
-/// CPU that nodes and Redis have taken.
+/// CPU that nodes and the server have taken.
 #[derive(Debug)]
 pub(super) struct Cpu {
     nodes: Vec<u64>,
-    redis: u64,
+    store: u64,
 }
 
 impl Fleet {
@@ -90,14 +91,14 @@ impl Fleet {
     }
 
     pub(super) fn with(options: &ClusterBench, plan: &FleetPlan<'_>) -> Result<Self, Error> {
-        let (scratch, redis) = redis(options)?;
+        let (scratch, store) = store(options)?;
         let FleetPlan { client, channel, .. } = plan;
         let settings = SETTINGS.replacen("[client]\n", &format!("[client]\n{client}"), 1);
         let settings = format!(
             "{settings}{}[client.token]\nhmac_secret = \"{SECRET}\"\n\
-             [engines.main]\naddresses = [\"{}\"]\n[cluster]\nengine = \"main\"\n",
+             [engines.main]\n{}\n[cluster]\nengine = \"main\"\n",
             channel.settings(),
-            redis.address
+            store.settings()
         );
         let start = |number| {
             let (path, cores) = (scratch.path(), &options.server_core);
@@ -109,7 +110,7 @@ impl Fleet {
         }
         let server =
             |node: Node| Some(Server { client: node.client, process: node.into_process()? });
-        Ok(Self { nodes: nodes.into_iter().filter_map(server).collect(), redis, _scratch: scratch })
+        Ok(Self { nodes: nodes.into_iter().filter_map(server).collect(), store, _scratch: scratch })
     }
 
     /// Nodes of the peer look at positions and presence as often as Centrifugo's do.
@@ -119,32 +120,32 @@ impl Fleet {
         nodes: u8,
         channel: Channel,
     ) -> Result<Self, Error> {
-        let (scratch, redis) = redis(options)?;
+        let (scratch, store) = store(options)?;
         let start = |number| {
             let client = address(number, 8000);
             let command = format!(
                 "'{}' -listen {client} -redis {} -position-check 40s -join-leave=false {}",
                 program.display(),
-                redis.address,
+                store.redis()?.address,
                 channel.flags()
             );
             let process = Process::start(&command, &options.server_core, client, None)?;
             Ok(Server { client, process })
         };
         let nodes = (1..=nodes).map(start).collect::<Result<Vec<_>, Error>>()?;
-        Ok(Self { nodes, redis, _scratch: scratch })
+        Ok(Self { nodes, store, _scratch: scratch })
     }
 
     pub(super) fn cpu(&self) -> Cpu {
         Cpu {
             nodes: self.nodes.iter().map(|node| node.process.cpu_ns()).collect(),
-            redis: self.redis.process().map_or(0, Process::cpu_ns),
+            store: self.store.cpu_ns(),
         }
     }
 
     /// Cores that all of them took since then.
     pub(super) fn cores(&self, since: &Cpu, time: Duration) -> f64 {
-        let sum = |cpu: &Cpu| cpu.nodes.iter().sum::<u64>() + cpu.redis;
+        let sum = |cpu: &Cpu| cpu.nodes.iter().sum::<u64>() + cpu.store;
         (sum(&self.cpu()) - sum(since)) as f64 / time.as_nanos() as f64
     }
 
@@ -154,14 +155,13 @@ impl Fleet {
         let each = |now: u64, then: u64| Some((now - then) as f64 / 1e3 / count.max(1) as f64);
         round.node_us = each(now.nodes[0], since.nodes[0]);
         round.other_us = now.nodes.get(1).and_then(|&other| each(other, since.nodes[1]));
-        round.redis_us = each(now.redis, since.redis);
+        round.server_us = each(now.store, since.store);
     }
 }
 
-/// A Redis of its own, beside the generator.
-fn redis(options: &ClusterBench) -> Result<(Scratch, Redis), Error> {
+/// A server of its own, beside the generator.
+fn store(options: &ClusterBench) -> Result<(Scratch, Store), Error> {
     let scratch = Scratch::temporary("cluster")?;
-    let directory = scratch.path().join("redis");
-    let redis = Redis::start(address(200, 6379), directory, &options.core, "appendonly no")?;
-    Ok((scratch, redis))
+    let store = Store::start(options.store, &scratch, &options.core)?;
+    Ok((scratch, store))
 }

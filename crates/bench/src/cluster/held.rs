@@ -56,7 +56,7 @@ pub(super) fn held(options: &ClusterBench) -> Result<Round, Error> {
     }
     drop(progress);
     let cores = fleet.cores(&cpu, began.elapsed());
-    let commands = fleet.redis.commands(SETTLED_AFTER)?;
+    let commands = fleet.store.commands(SETTLED_AFTER)?;
 
     let (began, cpu) = (Instant::now(), fleet.cpu());
     let mut publisher = Client::connect(fleet.nodes[0].client)?;

@@ -1,11 +1,12 @@
-//! What it costs that several nodes share their channels by Redis: publishes, messages from one node to another, what is asked of
-//! Redis while nothing happens, and connections that Redis ends. Nodes of a peer take turns with those of Dunlin.
+//! What it costs that several nodes share their channels by Redis or NATS: publishes, messages from one node to another, what is asked of
+//! the server while nothing happens, and connections that Redis ends. Nodes of a peer take turns with those of Dunlin.
 
 mod fleet;
 mod held;
 mod messages;
 mod report;
 mod rest;
+mod store;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use serde_json::json;
 
 use self::fleet::{Channel, Fleet};
 use self::report::{Peer, Round, Turn, row};
+use self::store::StoreKind;
 use crate::protocol::{Protocol, ProtocolName};
 use crate::swarm::{Ping, Plan, Swarm};
 use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Progress, say};
@@ -26,13 +28,16 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Options of `dunlin bench cluster`.
 #[derive(Debug, clap::Args)]
 pub struct ClusterBench {
-    /// The program that serves
+    /// The server program
     #[arg(long, value_name = "PROGRAM", default_value = "dunlin")]
     program: String,
     /// Workers of each node
     #[arg(long, default_value_t = 1)]
     workers: u8,
-    /// A peer that takes turns with it: tests/interop/centrifuge, built
+    /// The server that nodes share
+    #[arg(long, value_enum, default_value_t = StoreKind::Redis)]
+    store: StoreKind,
+    /// A peer that takes turns with it: tests/interop/centrifuge, built. It shares no NATS
     #[arg(long, value_name = "PROGRAM")]
     peer: Option<PathBuf>,
     /// Only these measurements; without it all but those of `--clients`
@@ -65,7 +70,7 @@ pub struct ClusterBench {
     /// Cores of the nodes, e.g. 0 or 0,1
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     server_core: Vec<usize>,
-    /// Cores of Redis and of the generator
+    /// Cores of the server and of the generator
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     core: Vec<usize>,
     #[command(flatten)]
@@ -92,9 +97,9 @@ enum Measurement {
     LatencyAcross,
     /// On one node, 1,000 a second
     LatencyAlone,
-    /// What Redis is asked while clients with presence do nothing
+    /// What the server is asked while clients with presence do nothing
     PresenceAtRest,
-    /// What Redis is asked while channels with recovery have no messages
+    /// What the server is asked while channels with recovery have no messages
     RecoveryAtRest,
     /// Redis ends the connections by which nodes hear publications
     Killed,
@@ -108,9 +113,11 @@ enum Measurement {
 
 impl Measurement {
     /// Those that need neither more memory nor more descriptors than an ordinary machine has.
-    fn small() -> Vec<Measurement> {
+    fn small(kind: StoreKind) -> Vec<Measurement> {
         let all = <Measurement as clap::ValueEnum>::value_variants().iter().copied();
-        all.filter(|one| !matches!(one, Self::Each | Self::EachAlone | Self::Held)).collect()
+        all.filter(|one| !matches!(one, Self::Each | Self::EachAlone | Self::Held))
+            .filter(|one| kind == StoreKind::Redis || *one != Self::Killed)
+            .collect()
     }
 
     /// What a peer is measured by, too.
@@ -141,11 +148,17 @@ pub(crate) fn run(options: &ClusterBench) -> Result<ExitStatus, Error> {
     dunlin_load::system::pin(&options.core)
         .map_err(|error| Error::io(format!("cannot run on cores {:?}", options.core), error))?;
     let chosen = match &options.only[..] {
-        [] => Measurement::small(),
+        [] => Measurement::small(options.store),
         only => only.to_vec(),
     };
     let mut peer = options.peer.as_deref().map(Peer::find).transpose()?;
-    if peer.is_none() && chosen.iter().any(|one| one.has_peer()) {
+    if peer.is_some() && options.store != StoreKind::Redis {
+        return Err(Error::new("the peer shares nothing but Redis: leave --peer out"));
+    }
+    if peer.is_none()
+        && options.store == StoreKind::Redis
+        && chosen.iter().any(|one| one.has_peer())
+    {
         say("cluster: without --peer, Dunlin is measured alone");
     }
     let turns = chosen.iter().map(|one| u64::from(options.rounds_of(*one))).sum();
@@ -177,7 +190,7 @@ pub(crate) fn run(options: &ClusterBench) -> Result<ExitStatus, Error> {
             done += 1;
             progress.set(done);
         }
-        let row = row(turns.iter().map(|turn| &turn.ours));
+        let row = row(options.store, turns.iter().map(|turn| &turn.ours));
         say(format!("{name}: {row}"));
         if let Some(peer) = &mut peer {
             peer.add(&name, &turns);
@@ -194,10 +207,9 @@ pub(crate) fn run(options: &ClusterBench) -> Result<ExitStatus, Error> {
         "hold_s": options.hold_s,
         "rounds": options.rounds,
         "workers": options.workers,
-        "redis": dunlin_load::installed::find("redis-server", &[])
-            .and_then(|program| dunlin_load::installed::version(&program, "--version")),
         "rows": rows,
     });
+    report[options.store.name()] = json!(options.store.version());
     if let Some(peer) = peer.filter(Peer::has_rows) {
         report["peer"] = json!(peer);
     }

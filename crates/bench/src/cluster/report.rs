@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::store::StoreKind;
 use dunlin_load::Error;
 use dunlin_load::figures::median;
 use dunlin_load::installed::version;
@@ -14,16 +15,16 @@ use dunlin_load::installed::version;
 pub(super) struct Round {
     /// Publications a second.
     pub(super) per_s: Option<f64>,
-    /// CPU for each: of the node that is published to, of the other one, of Redis.
+    /// CPU for each: of the node that is published to, of the other one, of the server that they share.
     pub(super) node_us: Option<f64>,
     pub(super) other_us: Option<f64>,
-    pub(super) redis_us: Option<f64>,
+    pub(super) server_us: Option<f64>,
     /// From the time in the schedule to the arrival.
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
-    /// Asked of Redis, by all nodes, without what scripts call; and the part of a core that it takes.
+    /// Asked of the server, by all nodes, without what scripts of Redis call; and the part of a core that it takes.
     pub(super) commands_per_s: Option<f64>,
-    pub(super) redis_share: Option<f64>,
+    pub(super) server_share: Option<f64>,
     /// Until all channels were heard again.
     pub(super) heard_again_ms: Option<f64>,
     /// From a publish while nothing was heard to its arrival, the latest.
@@ -36,7 +37,7 @@ pub(super) struct Round {
     pub(super) bytes_each: Option<f64>,
     /// From the first request to the last arrival.
     pub(super) seconds: Option<f64>,
-    /// Cores that nodes and Redis took together.
+    /// Cores that nodes and the server took together.
     pub(super) cores: Option<f64>,
     /// Clients that were disconnected.
     pub(super) thrown_out: u64,
@@ -44,18 +45,18 @@ pub(super) struct Round {
     pub(super) lost: u64,
 }
 
-/// A figure of a round, and its name in the report.
+/// A figure of a round, and its name in the report, where that of the server stands for `server`.
 type Figure = (&'static str, fn(&Round) -> Option<f64>);
 
 const FIGURES: [Figure; 16] = [
     ("per_s", |round| round.per_s),
     ("node_us", |round| round.node_us),
     ("other_us", |round| round.other_us),
-    ("redis_us", |round| round.redis_us),
+    ("server_us", |round| round.server_us),
     ("p50_us", |round| round.p50_us),
     ("p99_us", |round| round.p99_us),
     ("commands_per_s", |round| round.commands_per_s),
-    ("redis_share", |round| round.redis_share),
+    ("server_share", |round| round.server_share),
     ("heard_again_ms", |round| round.heard_again_ms),
     ("late_ms", |round| round.late_ms),
     ("missed", |round| round.missed.map(|count| count as f64)),
@@ -74,9 +75,12 @@ pub(super) struct Turn {
 }
 
 /// The median of each figure.
-pub(super) fn row<'a>(rounds: impl Iterator<Item = &'a Round> + Clone) -> Value {
+pub(super) fn row<'a>(kind: StoreKind, rounds: impl Iterator<Item = &'a Round> + Clone) -> Value {
     let of = |(name, figure): Figure| {
-        (name.to_owned(), json!(median(&rounds.clone().filter_map(figure).collect::<Vec<_>>())))
+        (
+            name.replace("server", kind.name()),
+            json!(median(&rounds.clone().filter_map(figure).collect::<Vec<_>>())),
+        )
     };
     let mut row: Map<String, Value> = FIGURES.into_iter().map(of).collect();
     row.insert(
@@ -94,7 +98,11 @@ fn ratios(turns: &[Turn]) -> Value {
             let peer = figure(turn.peer.as_ref()?).filter(|figure| *figure > 0.0)?;
             Some(figure(&turn.ours)? / peer)
         };
-        (name.to_owned(), json!(median(&turns.iter().filter_map(ratio).collect::<Vec<_>>())))
+        // Only Redis has a peer.
+        (
+            name.replace("server", "redis"),
+            json!(median(&turns.iter().filter_map(ratio).collect::<Vec<_>>())),
+        )
     };
     Value::Object(FIGURES.into_iter().map(of).collect())
 }
@@ -129,7 +137,10 @@ impl Peer {
     /// Takes in the turns of a measurement, unless it was not part of it.
     pub(super) fn add(&mut self, name: &str, turns: &[Turn]) {
         if turns.iter().all(|turn| turn.peer.is_some()) {
-            self.rows.insert(name.into(), row(turns.iter().filter_map(|turn| turn.peer.as_ref())));
+            self.rows.insert(
+                name.into(),
+                row(StoreKind::Redis, turns.iter().filter_map(|turn| turn.peer.as_ref())),
+            );
             self.ratios.insert(name.into(), ratios(turns));
         }
     }

@@ -1,4 +1,4 @@
-//! What Redis is asked while nothing happens, and what happens when it ends the connections by which nodes hear publications.
+//! What the server that nodes share is asked while nothing happens, and what happens when it ends the connections by which nodes hear publications.
 
 use std::time::{Duration, Instant};
 
@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::{ClusterBench, Fleet, Round, connected};
 use crate::token::hs256;
-use dunlin_load::{Error, Process};
+use dunlin_load::Error;
 
-/// After the last connect: what is asked of Redis because of it.
+/// After the last connect: what is asked of the server because of it.
 const SETTLED_AFTER: Duration = Duration::from_secs(6);
 const HEARD_TIMEOUT: Duration = Duration::from_secs(120);
 /// Without an arrival for so long, what has not arrived is lost.
@@ -23,14 +23,13 @@ pub(super) fn at_rest(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Er
     let plan = options.plan(fleet.nodes[1].client, Some("c{n}"), options.channels);
     let (swarm, lost) = connected(&plan)?;
     std::thread::sleep(SETTLED_AFTER);
-    let cpu = || fleet.redis.process().map_or(0, Process::cpu_ns);
     let time = Duration::from_secs(options.rest_s.into());
-    let (began, cpu_before) = (Instant::now(), cpu());
-    let commands = fleet.redis.commands(time)?;
-    let (seconds, cpu_ns) = (began.elapsed().as_secs_f64(), cpu() - cpu_before);
+    let (began, cpu_before) = (Instant::now(), fleet.store.cpu_ns());
+    let commands = fleet.store.commands(time)?;
+    let (seconds, cpu_ns) = (began.elapsed().as_secs_f64(), fleet.store.cpu_ns() - cpu_before);
     Ok(Round {
         commands_per_s: Some(commands as f64 / seconds),
-        redis_share: Some(cpu_ns as f64 / 1e9 / seconds),
+        server_share: Some(cpu_ns as f64 / 1e9 / seconds),
         thrown_out: swarm.counts().closed,
         lost,
         ..Round::default()
@@ -38,6 +37,7 @@ pub(super) fn at_rest(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Er
 }
 
 pub(super) fn killed(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
+    let redis = fleet.store.redis()?;
     let clients = options.heard.div_ceil(CHANNELS_EACH);
     let channels = clients * CHANNELS_EACH;
     let mut plan = options.plan(fleet.nodes[1].client, None, clients);
@@ -51,7 +51,7 @@ pub(super) fn killed(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Err
     let clock = plan.clock;
     let (swarm, failed) = connected(&plan)?;
     let heard = || -> Result<usize, Error> {
-        let stats = fleet.redis.call(&["INFO", "stats"])?;
+        let stats = redis.call(&["INFO", "stats"])?;
         let count = stats.lines().find_map(|line| line.strip_prefix("pubsub_channels:"));
         Ok(count.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
     };
@@ -66,7 +66,7 @@ pub(super) fn killed(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Err
 
     let mut publisher = dunlin_load::client::Client::connect(fleet.nodes[0].client)?;
     let began = Instant::now();
-    fleet.redis.call(&["CLIENT", "KILL", "TYPE", "pubsub"])?;
+    redis.call(&["CLIENT", "KILL", "TYPE", "pubsub"])?;
     let began_ns = clock.now_ns();
     let mut commands = Vec::new();
     for at in 0..MISSED {

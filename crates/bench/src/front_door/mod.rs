@@ -41,7 +41,7 @@ pub struct FrontDoor {
     /// Clients that are connected
     #[arg(long, default_value_t = 10_000)]
     clients: usize,
-    /// How long messages are published in each round
+    /// Time to publish messages in each round
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration)]
     time: Duration,
     /// Rounds of each measurement, a server each; the median counts
@@ -73,7 +73,7 @@ pub(crate) enum Measurement {
     ConnectSlowProxy,
     /// Memory of an idle client: Protobuf, token, two subscriptions, presence in one that a hundred share
     Idle,
-    /// The same where each has the channel with presence to himself
+    /// The same with one channel with presence for each client
     IdleApart,
     /// Fan-out to as many in JSON as in Protobuf, beside one encoding
     Encodings,

@@ -74,7 +74,7 @@ pub(crate) struct Plan {
     pub(crate) server: SocketAddr,
     pub(crate) protocol: Protocol,
     pub(crate) connections: usize,
-    /// What clients speak below the protocol; some tens of KiB each.
+    /// Protocol of the clients below the protocol; some tens of KiB each.
     pub(crate) tls: Option<Arc<ClientConfig>>,
     /// 0: as few as the descriptor limit allows.
     pub(crate) threads: usize,

@@ -47,7 +47,7 @@ pub struct Webhooks {
     /// Turns of the measurement beside other clients, with and without a hook
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Clients of a channel that no hook covers
+    /// Clients of a channel without a hook
     #[arg(long, default_value_t = 100)]
     subscribers: usize,
     #[command(flatten)]
@@ -228,7 +228,7 @@ fn measured(
     Ok(row)
 }
 
-/// Clients of a channel that no hook covers, while events are published elsewhere: with a hook for them and without.
+/// Clients of a channel without a hook, while events are published elsewhere: with a hook for them and without.
 fn beside(options: &Webhooks, scratch: &Scratch) -> Result<(Vec<Value>, bool), Error> {
     let rate = options.rate.iter().copied().max().unwrap_or(10_000);
     let mut both = [false, true].map(|hooked| (hooked, Vec::new(), Vec::new()));

@@ -9,7 +9,7 @@ use crate::style::{GOOD, paint, print};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A channel is sent to with `dunlin apns send --channel ID --type liveactivity --payload …`."
+    after_help = "Send to a channel with `dunlin apns send --channel ID --type liveactivity --payload …`."
 )]
 pub(crate) struct Channels {
     #[command(subcommand)]

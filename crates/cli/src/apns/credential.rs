@@ -25,7 +25,7 @@ pub(crate) struct Account {
     /// A certificate with its key, .p12 or PEM, instead of a signing key
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "key")]
     certificate: Option<PathBuf>,
-    /// The certificate's key, PEM, where it is a file of its own
+    /// The certificate's key (PEM), if it is in a separate file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "certificate")]
     certificate_key: Option<PathBuf>,
     /// The password of the .p12 file, or the passphrase of a PEM key
@@ -34,7 +34,7 @@ pub(crate) struct Account {
     /// Use the sandbox environment, for builds from Xcode
     #[arg(long)]
     sandbox: bool,
-    /// Port to connect to, e.g. 2197 where a firewall blocks 443
+    /// Port to connect to, e.g. 2197 if a firewall blocks 443
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     #[command(flatten)]

@@ -32,7 +32,7 @@ pub(crate) struct Send {
     /// The device token, hexadecimal
     #[arg(long, value_name = "TOKEN", required_unless_present = "channel")]
     token: Option<String>,
-    /// Id of a broadcast channel: send to all devices that follow it
+    /// Id of a broadcast channel: send to all subscribed devices
     #[arg(long, value_name = "CHANNEL", conflicts_with = "token")]
     channel: Option<String>,
     #[command(flatten)]
@@ -43,16 +43,16 @@ pub(crate) struct Send {
     /// 10: at once; 5: when it suits the device's power; 1: never wakes the device
     #[arg(long, value_name = "N")]
     priority: Option<u8>,
-    /// Replace an earlier push of this id
+    /// Replace an earlier push with this id
     #[arg(long, value_name = "ID")]
     collapse_id: Option<String>,
-    /// Seconds that Apple keeps it for a device that is offline; 0: not at all
+    /// Seconds that Apple stores the push for a device that is offline; 0: not at all
     #[arg(long, value_name = "SECONDS")]
     expiration: Option<u64>,
     /// UUID of the push; by default Apple assigns one
     #[arg(long, value_name = "UUID")]
     id: Option<String>,
-    /// Seconds until the attempt is given up
+    /// Time limit in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     timeout: u64,
     /// Print the outcome as JSON
@@ -79,7 +79,7 @@ struct Content {
     /// A sound of the app's, or `default`
     #[arg(long, value_name = "NAME")]
     sound: Option<String>,
-    /// Let the app's service extension change it before it is shown
+    /// Let the app's service extension change the notification before it is shown
     #[arg(long)]
     mutable_content: bool,
     /// The whole notification as `/api/push` takes it: JSON, or @FILE

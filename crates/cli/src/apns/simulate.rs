@@ -18,9 +18,7 @@ use crate::style;
 use crate::style::{BOLD, DIM, LINK, WARN, paint};
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "All faults, and what the control port takes: docs/operating/apns-simulator.md"
-)]
+#[command(after_help = "All faults and the control API: docs/operating/apns-simulator.md")]
 pub(crate) struct Simulate {
     /// Address that accepts pushes
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2197", value_parser = address)]
@@ -156,7 +154,7 @@ impl Simulate {
         Ok(behaviour)
     }
 
-    /// Where to push, whom to trust, and a first push to copy.
+    /// The address to push to, the certificate to trust, and a first push to copy.
     fn banner(&self, simulator: &Simulator, checked: bool) -> String {
         let (scheme, trust) = if self.plain {
             ("http", "--http2-prior-knowledge".to_owned())

@@ -33,7 +33,7 @@ pub(crate) struct Demand {
     connections_max: u64,
 }
 
-/// How one fact bears on the demand.
+/// How a fact affects the requirement.
 #[derive(Clone, Debug)]
 pub(crate) struct Requirement {
     pub(crate) name: &'static str,

@@ -35,7 +35,7 @@ fn problem(status: u16, etag: Option<&str>, value: &Value, text: &str) -> String
     let errors = value["errors"].as_array().map_or(&[][..], Vec::as_slice);
     let mut out = match errors {
         // The detail says the same in one line.
-        [_] if status == 404 => "there is no such place".to_owned(),
+        [_] if status == 404 => "there is no such setting".to_owned(),
         [_] => "the change is refused".to_owned(),
         _ => reported.unwrap_or(text.trim_end()).to_owned(),
     };

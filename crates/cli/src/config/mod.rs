@@ -1,5 +1,6 @@
 //! `dunlin config`: what can be set, what is set in a running server, and whether a file is right.
 
+mod address;
 mod admin_response;
 mod client;
 mod file;
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 use crate::error::CliError;
 use crate::style;
+use address::{AdminAddress, TlsFiles};
 use client::{Client, Method};
 
 use file::text_of;
@@ -118,13 +120,13 @@ pub(crate) enum Command {
     },
     /// Convert a configuration of Centrifugo v6, and report what each key became
     ///
-    /// The file is printed, with the table as its first comment; the table goes to standard error too. Nothing that was
-    /// closed is opened: what has no counterpart closes what it guarded.
+    /// Prints the converted file with the report as its first comment, and the report to standard error. The result is
+    /// never more permissive: if a restriction has no counterpart, what it protected is closed.
     Import {
         /// The configuration: JSON, YAML or TOML; `-` reads standard input
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// Write the file here, readable by this user alone, in place of printing it; it must not be there yet
+        /// Write the converted file to this new file, readable by this user only, instead of printing it
         #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
         output: Option<PathBuf>,
     },
@@ -138,13 +140,23 @@ pub(crate) enum Command {
 const NOT_EVERYWHERE: u16 = 207;
 
 /// Which server.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Server {
-    /// The server's admin port, or `unix:` and the path of its socket; else `DUNLIN_ADMIN`, else 127.0.0.1:8001
+    /// The server's admin port: HOST:PORT, https://HOST:PORT, or unix:PATH of its socket; by default `DUNLIN_ADMIN`,
+    /// or 127.0.0.1:8001
     #[arg(long, value_name = "ADDR", help_heading = "Server")]
     admin: Option<String>,
-    /// An admin token; else `DUNLIN_ADMIN_TOKEN`. Without one, a server on this machine that was started by this user lets
-    /// in through the socket in its state directory
+    /// With https://: trust the certificates of this PEM file in place of the system's; else `DUNLIN_ADMIN_CA`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Server")]
+    ca: Option<String>,
+    /// With https://: the client certificate, a PEM file, for a server with `client_ca`; else `DUNLIN_ADMIN_CERT`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Server")]
+    cert: Option<String>,
+    /// The private key of --cert, a PEM file; else `DUNLIN_ADMIN_CERT_KEY`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Server")]
+    cert_key: Option<String>,
+    /// Admin token; by default `DUNLIN_ADMIN_TOKEN`. Not needed for a server on this machine that this user
+    /// has started with `--state`
     #[arg(long, help_heading = "Server")]
     token: Option<String>,
     /// Print JSON
@@ -161,7 +173,7 @@ pub(crate) struct ChangeArgs {
     /// Wait until the change is on the disk
     #[arg(long, help_heading = "Change")]
     durable: bool,
-    /// Refuse if this is no longer the current revision
+    /// Fail if this is not the current revision
     #[arg(long, value_name = "N", help_heading = "Change")]
     if_match: Option<u64>,
     /// Comment for the list of revisions
@@ -170,7 +182,7 @@ pub(crate) struct ChangeArgs {
     /// Let one worker run it this long first; roll back if that worker's error rate rises
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=300), help_heading = "Change")]
     canary: Option<u32>,
-    /// On all nodes of the cluster, this one first
+    /// Change all nodes of the cluster, this one first
     #[arg(long, conflicts_with = "dry_run", help_heading = "Change")]
     cluster: bool,
     #[command(flatten)]
@@ -194,7 +206,7 @@ impl Command {
                 change.send(Method::Delete, &path(&pointer(key)?), None, None)
             }
             Command::Diff { file, revision, merge, server } => {
-                let change = ChangeArgs::dry(server.clone_of());
+                let change = ChangeArgs::dry(server.clone());
                 match (file, revision) {
                     (Some(file), _) => change.send_file(file, *merge),
                     (None, Some(revision)) => change.restore(*revision),
@@ -204,7 +216,7 @@ impl Command {
             Command::Apply { file, merge, change } => change.send_file(file, *merge),
             Command::Restore { revision, change } => change.restore(*revision),
             Command::Revisions { limit, revision, server } => revisions(*limit, *revision, server),
-            Command::Watch { from, server } => watch::run(*from, &server.client(), server.json),
+            Command::Watch { from, server } => watch::run(*from, &server.client()?, server.json),
             Command::Default => style::print(&Config::default_toml()),
             Command::Import { file, output } => import::run(file, output.as_deref()),
             Command::Docs => style::print(&docs::markdown()),
@@ -222,7 +234,7 @@ impl Command {
 impl Server {
     /// What a path of the admin port answers.
     pub(crate) fn get(&self, path: &str) -> Result<Value, CliError> {
-        self.client().call(Method::Get, path, &[], None)?.read()
+        self.client()?.call(Method::Get, path, &[], None)?.read()
     }
 
     /// The answer is for a machine.
@@ -230,17 +242,22 @@ impl Server {
         self.json
     }
 
-    fn client(&self) -> Client {
-        let of = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let admin = self.admin.clone().or_else(|| of("DUNLIN_ADMIN"));
-        Client {
-            admin: admin.unwrap_or_else(|| "127.0.0.1:8001".to_owned()),
-            token: self.token.clone().or_else(|| of("DUNLIN_ADMIN_TOKEN")),
-        }
-    }
-
-    fn clone_of(&self) -> Server {
-        Server { admin: self.admin.clone(), token: self.token.clone(), json: self.json }
+    fn client(&self) -> Result<Client, CliError> {
+        let of = |given: &Option<String>, name: &str| {
+            let from_environment = || std::env::var(name).ok().filter(|value| !value.is_empty());
+            given.clone().or_else(from_environment)
+        };
+        let files = TlsFiles {
+            ca: of(&self.ca, "DUNLIN_ADMIN_CA"),
+            cert: of(&self.cert, "DUNLIN_ADMIN_CERT"),
+            cert_key: of(&self.cert_key, "DUNLIN_ADMIN_CERT_KEY"),
+        };
+        let admin = of(&self.admin, "DUNLIN_ADMIN");
+        let admin = admin.as_deref().unwrap_or("127.0.0.1:8001");
+        Ok(Client {
+            admin: AdminAddress::parse(admin, &files)?,
+            token: of(&self.token, "DUNLIN_ADMIN_TOKEN"),
+        })
     }
 }
 
@@ -304,7 +321,7 @@ impl ChangeArgs {
         if let Some(revision) = self.if_match {
             headers.push(("If-Match", format!("\"{revision}\"")));
         }
-        let response = self.server.client().call(method, &path, &headers, body)?;
+        let response = self.server.client()?.call(method, &path, &headers, body)?;
         let is_everywhere = response.status != NOT_EVERYWHERE;
         let answer = response.read()?;
         match self.server.json {
@@ -313,7 +330,7 @@ impl ChangeArgs {
         }
         match is_everywhere {
             true => Ok(()),
-            false => Err(answer["detail"].as_str().unwrap_or("not every node runs it").into()),
+            false => Err(answer["detail"].as_str().unwrap_or("some nodes do not run it").into()),
         }
     }
 }
@@ -330,7 +347,7 @@ fn get(
         None => format!("{}{query}", path(&pointer)),
         Some(revision) => format!("/config/revisions/{revision}/config{query}"),
     };
-    let mut value = server.client().call(Method::Get, &asked, &[], None)?.read()?;
+    let mut value = server.client()?.call(Method::Get, &asked, &[], None)?.read()?;
     if let Some(revision) = revision {
         let at = value.pointer(&pointer.to_string()).cloned();
         value = at.ok_or_else(|| format!("revision {revision} has no {pointer}"))?;
@@ -346,7 +363,7 @@ fn revisions(limit: u32, revision: Option<u64>, server: &Server) -> Result<(), C
         Some(revision) => format!("/config/revisions/{revision}"),
         None => format!("/config/revisions?limit={limit}"),
     };
-    let value = server.client().call(Method::Get, &path, &[], None)?.read()?;
+    let value = server.client()?.call(Method::Get, &path, &[], None)?.read()?;
     if server.json {
         return style::print(&format!("{value}\n"));
     }

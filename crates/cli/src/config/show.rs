@@ -79,7 +79,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Whom it would concern.
+/// The affected sessions.
 fn sessions(out: &mut String, sessions: &Value) {
     let number = |name: &str| sessions[name].as_u64().filter(|count| *count > 0);
     if let (Some(affected), Some(total)) = (number("affected"), number("total")) {

@@ -10,7 +10,7 @@ use crate::error::CliError;
 use crate::style;
 use crate::style::{DIM, paint};
 
-/// Follows the stream until it ends or nobody reads on.
+/// Follows the stream until it ends or the output is closed.
 pub(super) fn run(from: Option<u64>, client: &Client, json: bool) -> Result<(), CliError> {
     let path = match from {
         Some(from) => format!("/config/watch?from={from}"),

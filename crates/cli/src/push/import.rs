@@ -48,10 +48,10 @@ pub(crate) struct Import {
     results: Option<PathBuf>,
     #[command(flatten)]
     account: Account,
-    /// The app's bundle identifier, for lines that name no `topic`
+    /// The app's bundle identifier, for lines without a `topic`
     #[arg(long, value_name = "TOPIC")]
     topic: Option<String>,
-    /// The payload for lines that have none: JSON, or @FILE
+    /// Payload of lines without one: JSON, or @FILE
     #[arg(long, value_name = "JSON", default_value = "{}", hide_default_value = true)]
     payload: String,
     /// alert, background, voip, liveactivity, ...
@@ -60,16 +60,16 @@ pub(crate) struct Import {
     /// 10: at once; 5: when it suits the device's power; 1: never wakes the device
     #[arg(long, value_name = "N")]
     priority: Option<u8>,
-    /// Id under which a later push replaces this one, so that a repeated push does no harm
+    /// Collapse id: a later push with this id replaces an earlier one
     #[arg(long, value_name = "ID")]
     collapse_id: Option<String>,
-    /// Seconds that Apple keeps it for a device that is offline; 0: not at all
+    /// Seconds that Apple stores the push for a device that is offline; 0: not at all
     #[arg(long, value_name = "SECONDS")]
     expiration: Option<u64>,
-    /// Send at most so many a second
+    /// Send at most this many a second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
-    /// Seconds until a push is given up
+    /// Time limit of each push in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
     /// Print the counts as JSON

@@ -20,17 +20,17 @@ pub(crate) struct Send {
 
 #[derive(Debug, Subcommand)]
 enum To {
-    /// To an Apple device, or to all that follow a channel; same as `dunlin apns send`
+    /// To an Apple device, or to all subscribers of a channel; same as `dunlin apns send`
     Apns(Box<crate::apns::Send>),
     /// Through Firebase Cloud Messaging
     Fcm {
         /// The registration token
         #[arg(long, value_name = "TOKEN", required_unless_present_any = ["topic", "condition"])]
         token: Option<String>,
-        /// All that subscribed to a topic
+        /// Send to all devices subscribed to this topic
         #[arg(long, value_name = "NAME", conflicts_with_all = ["token", "condition"])]
         topic: Option<String>,
-        /// Devices whose topics match the condition, e.g. "'dogs' in topics || 'cats' in topics"
+        /// Send to all devices whose topics match this condition, e.g. "'dogs' in topics || 'cats' in topics"
         #[arg(long, value_name = "TEXT", conflicts_with = "token")]
         condition: Option<String>,
         /// The service account's JSON file
@@ -46,7 +46,7 @@ enum To {
     },
     /// To a browser
     Web {
-        /// What `JSON.stringify(subscription)` gave, or @FILE
+        /// The subscription as returned by `JSON.stringify(subscription)`, or @FILE
         #[arg(long, value_name = "JSON")]
         subscription: String,
         /// The VAPID private key: 32 bytes in base64url or PEM, or @FILE
@@ -82,7 +82,7 @@ struct NotificationArgs {
     /// The whole notification as `/api/push` takes it: JSON, or @FILE
     #[arg(long, value_name = "JSON", conflicts_with_all = ["title", "body"])]
     notification: Option<String>,
-    /// Seconds until the attempt is given up
+    /// Time limit in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     timeout: u64,
     /// Print the outcome as JSON

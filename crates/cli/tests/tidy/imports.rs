@@ -109,6 +109,24 @@ fn no_cycle_of_modules_crosses_a_folder() {
     report(&complaints);
 }
 
+/// Protocols plug in above the core of the loop, which does without them.
+#[test]
+fn the_core_of_the_loop_imports_no_protocol() {
+    let repository = Repository::read();
+    let modules = Modules::read(&repository, "net");
+    let mut complaints = Vec::new();
+    for (from, targets) in modules.edges() {
+        let below = from.first().is_some_and(|folder| folder == "core");
+        let above =
+            |to: &&Steps| to.first().is_some_and(|to| !["core", "timeout"].contains(&to.as_str()));
+        for to in targets.iter().filter(|_| below).filter(above) {
+            complaints.push(format!("net::{} imports net::{}", from.join("::"), to.join("::")));
+        }
+    }
+    assert!(modules.0.contains_key(&["core".to_owned(), "driver".to_owned()][..]));
+    report(&complaints);
+}
+
 /// The steps of a path: `["server", "worker", "Worker"]`.
 type Steps = Vec<String>;
 

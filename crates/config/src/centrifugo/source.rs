@@ -96,7 +96,7 @@ impl ImportSource {
         }
     }
 
-    /// Whatever nobody took has no counterpart.
+    /// Keys that were not taken have no counterpart.
     pub(super) fn absent(&mut self) {
         let left = std::mem::take(&mut self.left);
         let mut keys = Vec::new();

@@ -18,7 +18,7 @@ pub struct Compaction {
     disk: Arc<dyn Disk>,
     head: Arc<Revision>,
     start: Started,
-    /// The pairs whose revisions nobody asks for any more.
+    /// The pairs whose revisions are no longer needed.
     obsolete: Vec<u64>,
 }
 

@@ -241,7 +241,7 @@ impl NatsEngine {
                     self.touch(&channel);
                 }
             }
-            EngineRequest::History { token, channel, retention, filter } => {
+            EngineRequest::History { token, channel, retention, filter, .. } => {
                 self.read(now_ms, token, &channel, retention, filter);
             }
             EngineRequest::RemoveHistory { token, channel } => {
@@ -553,6 +553,7 @@ impl NatsEngine {
             version: session.version.clone(),
             eviction: String::new(),
             refusing: session.refusing,
+            replica: None,
             partitions: 1,
             partitions_ready: u16::from(self.is_ready()),
             slots_moving: 0,

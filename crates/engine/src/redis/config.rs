@@ -32,6 +32,18 @@ pub struct RedisConfig {
     pub wait_replicas: Option<NonZeroU8>,
     /// Milliseconds that they have for it; then it is uncertain.
     pub wait_timeout_ms: u64,
+    /// Which servers histories are read from.
+    pub read_from: ReadFrom,
+}
+
+/// Which servers histories are read from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// Those that are written to.
+    #[default]
+    Primary,
+    /// One of their replicas, as far as it has what is wanted, and else the primary. In Dunlin's own layout.
+    ReplicaPreferred,
 }
 
 /// How keys and messages of an engine look in Redis.
@@ -98,6 +110,7 @@ impl RedisConfig {
             probe_timeout_ms: 5000,
             wait_replicas: None,
             wait_timeout_ms: 500,
+            read_from: ReadFrom::Primary,
         }
     }
 }

@@ -257,6 +257,17 @@ impl RedisEngine {
         arguments
     }
 
+    /// A part of a history, as a replica has it.
+    pub(super) fn encode_replica_history(&self, partition: usize, read: &HistoryRead) -> Arguments {
+        let mut arguments = Arguments::script(&self.scripts.replica_history.sha, 3);
+        arguments.add(&self.keys.list(partition, &read.channel));
+        arguments.add(&self.keys.state(partition, &read.channel));
+        arguments.add(&self.keys.generation(partition));
+        arguments.add(self.partitions[partition].generation.as_bytes()).add(b"").add(b"");
+        arguments.page(read);
+        arguments
+    }
+
     /// The command of an operation of one channel, for the node that imports its slot.
     pub(super) fn encode_asked(
         &mut self,
@@ -315,7 +326,7 @@ fn renewal_ms(retention: Retention) -> u64 {
 }
 
 /// A time to live that holds until the next renewal, too; 0 stays without end.
-fn with_renewal(ttl_ms: u64, retention: Retention) -> u64 {
+pub(super) fn with_renewal(ttl_ms: u64, retention: Retention) -> u64 {
     match ttl_ms {
         0 => 0,
         ttl_ms => ttl_ms + renewal_ms(retention).max(1),

@@ -4,7 +4,7 @@
 //! for it: 32 MiB, or 8 MiB for a minute. So a script stops at a bound of bytes and says how many the next message takes, and of what is
 //! out on a connection the bounds together stay below [`PAGES_BYTES_MAX`], unless one message alone is larger.
 
-use dunlin_hub::engine::{EngineEvent, Retention};
+use dunlin_hub::engine::{EngineEvent, Lineage, Retention};
 use dunlin_hub::{Epoch, Error, History, HistoryFilter, Publication, StreamPosition};
 use dunlin_wire::resp::Value;
 
@@ -39,6 +39,18 @@ pub(crate) struct HistoryRead {
     pub(crate) page_bytes: usize,
     /// A connection broke that a page was out on.
     was_cut: bool,
+    /// No replica is asked: none will do, or one was, and has it not.
+    pub(crate) latest: bool,
+}
+
+/// A page as a server has said it.
+pub(super) struct Page {
+    pub(super) position: StreamPosition,
+    pub(super) inherits: Lineage,
+    /// What was asked for, as far as it is on the page.
+    pub(super) selected: Result<History, Error>,
+    /// Bytes of the next message, if there is one.
+    pub(super) more: usize,
 }
 
 impl HistoryRead {
@@ -47,6 +59,7 @@ impl HistoryRead {
         channel: Arc<str>,
         retention: Retention,
         filter: HistoryFilter,
+        latest: bool,
     ) -> HistoryRead {
         HistoryRead {
             token,
@@ -57,6 +70,7 @@ impl HistoryRead {
             epoch: Epoch::NONE,
             page_bytes: FIRST_PAGE_BYTES,
             was_cut: false,
+            latest,
         }
     }
 
@@ -152,24 +166,42 @@ impl RedisEngine {
         &mut self,
         now_ms: u64,
         partition: usize,
-        mut read: Box<HistoryRead>,
+        read: Box<HistoryRead>,
         reply: &Value<'_>,
     ) {
-        let (token, channel) = (read.token, Arc::clone(&read.channel));
         let Some([epoch, top, before, entries, more]) = reply.elements() else {
-            return self.history_ended(token, Err(Error::EngineRefused));
+            return self.history_ended(read.token, Err(Error::EngineRefused));
         };
-        let position = position(epoch, top);
-        self.learn(now_ms, partition, &channel, position, None);
-        let inherits = inherited(before);
+        let page = self.page(&read, [epoch, top, before, entries, more]);
+        self.learn(now_ms, partition, &read.channel, page.position, None);
+        self.page_came(now_ms, partition, read, page);
+    }
+
+    /// What a server has said of a read.
+    pub(super) fn page(&self, read: &HistoryRead, said: [&Value<'_>; 5]) -> Page {
+        let [epoch, top, before, entries, more] = said;
+        let (position, inherits) = (position(epoch, top), inherited(before));
         let entries = entries.elements().unwrap_or_default();
         let part = StreamSlice { position, inherits: &inherits, size: read.retention.size };
-        let page = self.select_part(&part, entries, &read.rest());
+        let selected = self.select_part(&part, entries, &read.rest());
         let more = match more {
             Value::Integer(bytes) => usize::try_from(*bytes).unwrap_or_default(),
             _ => 0,
         };
-        let Some(result) = read.take(page, more) else {
+        Page { position, inherits, selected, more }
+    }
+
+    /// The page counts: the read ends, or the next one is asked for.
+    pub(super) fn page_came(
+        &mut self,
+        now_ms: u64,
+        partition: usize,
+        mut read: Box<HistoryRead>,
+        page: Page,
+    ) {
+        let Page { position, inherits, selected, more } = page;
+        let (token, channel) = (read.token, Arc::clone(&read.channel));
+        let Some(result) = read.take(selected, more) else {
             let queued = Queued::new(Operation::History(read), now_ms, &self.queue_bytes);
             self.partitions[partition].histories.push_front(queued);
             return self.touch(partition);
@@ -196,7 +228,7 @@ mod tests {
     const RETENTION: Retention = Retention { size: 10, ttl_ms: 1, meta_ttl_ms: 1 };
 
     fn read(filter: HistoryFilter) -> HistoryRead {
-        HistoryRead::new(1, "a".into(), RETENTION, filter)
+        HistoryRead::new(1, "a".into(), RETENTION, filter, false)
     }
 
     /// A page of a stream with this epoch and top.

@@ -28,6 +28,7 @@ mod operation;
 mod partition;
 mod put_off;
 mod queue_bytes;
+mod replica_reads;
 mod replicas;
 mod reply;
 mod scripts;
@@ -40,7 +41,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use dunlin_hub::engine::{EngineEvent, EnginePublish, EngineRequest, Retention};
-use dunlin_hub::{Epoch, Error, HistoryFilter, NewPublication, StreamPosition};
+use dunlin_hub::{Epoch, Error, HistoryFilter, StreamPosition};
 use dunlin_wire::resp::{ServerError, Value};
 use foldhash::fast::RandomState;
 
@@ -51,6 +52,7 @@ use self::operation::{Batch, Check, Opening, Operation, Positions, Queued};
 use self::partition::{Partition, PartitionState, ServerLink};
 use self::put_off::DeferredAttempt;
 use self::queue_bytes::QueueBytes;
+use self::replica_reads::ReplicaRead;
 use self::scripts::Scripts;
 use self::topology::Discovery;
 use crate::frame::{Frame, FrameKind};
@@ -59,7 +61,7 @@ use crate::remembered::RecentStreams;
 use crate::status::{ShardState, ShardStatus, Stats};
 
 pub use centrifugo_message::centrifugo_client;
-pub use config::{Layout, RedisConfig, Topology};
+pub use config::{Layout, ReadFrom, RedisConfig, Topology};
 
 /// What was seen of a stream longer ago than this, before the last moment at which a server's data were known to be whole, is not held
 /// against them.
@@ -73,9 +75,6 @@ const GREETING_MS: u64 = 10_000;
 
 /// Bytes of a publish command beside its payload and the names of its channel, at most: keys, tags, info of the publisher.
 const COMMAND_BYTES: usize = 8 << 10;
-
-/// Milliseconds that an idempotency key is remembered if its publisher does not say.
-const IDEMPOTENCY_TTL_MS: u32 = 5 * 60 * 1000;
 
 /// An engine on Redis: a machine without I/O and without a clock, see the table of the crate.
 #[derive(Debug)]
@@ -136,6 +135,10 @@ enum Pending {
     Asked(DeferredAttempt),
     /// An operation that was put off, at the node where the slot comes from.
     TriedAgain(DeferredAttempt),
+    /// A page of a history, at a replica.
+    Replica(Box<ReplicaRead>),
+    /// Whether a replica can be read from.
+    ReplicaCheck,
     /// The address of a primary, by its partition.
     Primary(usize),
     /// The slots of a cluster.
@@ -220,7 +223,7 @@ impl RedisEngine {
                     self.topics.push((channel, false));
                 }
             }
-            EngineRequest::History { token, channel, retention, filter } => {
+            EngineRequest::History { token, channel, retention, filter, latest } => {
                 let operation = match filter {
                     HistoryFilter { since: Some(since), reverse: true, .. }
                         if since.offset == 0 =>
@@ -231,7 +234,7 @@ impl RedisEngine {
                     _ => {
                         let channel = channel.clone();
                         Operation::History(Box::new(HistoryRead::new(
-                            token, channel, retention, filter,
+                            token, channel, retention, filter, latest,
                         )))
                     }
                 };
@@ -256,7 +259,7 @@ impl RedisEngine {
     fn publish(&mut self, now_ms: u64, request: EnginePublish) {
         let EnginePublish { token, channel, retention, publish, time_ms } = request;
         let partition = self.keys.partition(&channel);
-        let check = check_of(&publish, retention);
+        let check = Check::of(&publish, retention);
         // The connection never has room for it.
         let bytes_max =
             self.config.queue_bytes_max.saturating_sub(COMMAND_BYTES + 3 * channel.len());
@@ -386,6 +389,9 @@ impl RedisEngine {
     pub fn handle_ready(&mut self, now_ms: u64, shard: ShardId) {
         let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
         (link.is_up, link.load) = (true, true);
+        if link.server.role == ServerRole::Replica {
+            return self.replica_connected(now_ms, shard);
+        }
         // What a server has refused it may refuse again: the state is that until it does not.
         let is_used = self.partitions.iter().any(|place| place.link == Some(shard));
         if !matches!(link.state, ShardState::Refused(_)) {
@@ -422,6 +428,9 @@ impl RedisEngine {
             }
         } else if matches!(link.state, ShardState::Ready | ShardState::Greeting) {
             link.enter(now_ms, ShardState::Connecting);
+        }
+        if link.server.role == ServerRole::Replica {
+            return self.replica_unreachable(now_ms, shard);
         }
         self.disconnected(now_ms, shard);
     }
@@ -513,8 +522,10 @@ impl RedisEngine {
     pub fn poll_timeout(&self) -> Option<u64> {
         let refused =
             |link: &&ServerLink| matches!(link.state, ShardState::Refused(_)) || link.closed;
-        let probes = self.links.iter().filter(|link| !refused(link));
+        let is_replica = |link: &&ServerLink| link.server.role == ServerRole::Replica;
+        let probes = self.links.iter().filter(|link| !refused(link) && !is_replica(link));
         let probes = probes.map(|link| link.probe.next_ms);
+        let replicas = self.links.iter().filter(is_replica).filter_map(ServerLink::replica_due_ms);
         let partitions = self.partitions.iter().filter_map(|partition| match partition.state {
             PartitionState::Ready => None,
             PartitionState::Refused { retry_ms } => Some(retry_ms),
@@ -522,13 +533,16 @@ impl RedisEngine {
         });
         let moving =
             self.partitions.iter().filter_map(|place| Some(place.moving.as_ref()?.due_ms()));
-        probes.chain(partitions).chain(moving).chain(self.topology_timeout()).min()
+        probes.chain(replicas).chain(partitions).chain(moving).chain(self.topology_timeout()).min()
     }
 
     /// Time has passed. [`flush`](Self::flush) follows.
     pub fn handle_timeout(&mut self, now_ms: u64) {
         for at in 0..self.links.len() {
-            self.probe(now_ms, at);
+            match self.links[at].server.role {
+                ServerRole::Replica => self.replica_timeout(now_ms, ShardId(at as u16)),
+                ServerRole::Data | ServerRole::Sentinel => self.probe(now_ms, at),
+            }
         }
         for partition in 0..self.partitions.len() {
             self.moving_timeout(now_ms, partition);
@@ -612,6 +626,7 @@ impl RedisEngine {
                 version: link.version.clone(),
                 eviction: link.eviction.clone(),
                 refusing: link.refusing,
+                replica: link.following.reason,
                 partitions: of_link().count() as u16,
                 partitions_ready: of_link()
                     .filter(|place| place.state == PartitionState::Ready)
@@ -663,6 +678,7 @@ impl RedisEngine {
         self.flush_links(links);
         self.flush_topics(links);
         self.flush_topology(now_ms, links);
+        self.flush_replicas(now_ms, links);
         for partition in std::mem::take(&mut self.dirty) {
             self.partitions[partition].dirty = false;
             self.flush_partition(now_ms, partition, links);
@@ -670,15 +686,4 @@ impl RedisEngine {
         self.flush_waits(links);
         self.flush_probes(now_ms, links);
     }
-}
-
-/// What has to be looked at before this is published.
-fn check_of(publish: &NewPublication, retention: Retention) -> Option<Check> {
-    let version = if retention.keeps() { publish.version } else { 0 };
-    if publish.idempotency_key.is_none() && version == 0 {
-        return None;
-    }
-    let ttl_ms = publish.idempotency_ttl_ms.unwrap_or(IDEMPOTENCY_TTL_MS).max(1);
-    let key = publish.idempotency_key.clone().map(|key| (key, ttl_ms));
-    Some(Check { key, version, version_epoch: publish.version_epoch.clone() })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_hub::engine::Retention;
-use dunlin_hub::{Epoch, StreamPosition};
+use dunlin_hub::{Epoch, NewPublication, StreamPosition};
 
 use super::history::HistoryRead;
 use super::queue_bytes::{QueueBytes, QueueShare};
@@ -11,6 +11,9 @@ use super::queue_bytes::{QueueBytes, QueueShare};
 /// Publications joined in one command at most, and bytes beyond which none is added.
 const JOINED_MAX: usize = 64;
 const JOINED_BYTES_MAX: usize = 64 << 10;
+
+/// Milliseconds that an idempotency key is remembered if its publisher does not say.
+const IDEMPOTENCY_TTL_MS: u32 = 5 * 60 * 1000;
 
 /// Channels in one command that opens streams.
 pub(crate) const OPENED_MAX: usize = 64;
@@ -89,6 +92,19 @@ pub(crate) struct Check {
     pub(crate) key: Option<(Box<str>, u32)>,
     pub(crate) version: u64,
     pub(crate) version_epoch: Box<str>,
+}
+
+impl Check {
+    /// What has to be looked at before this is published.
+    pub(crate) fn of(publish: &NewPublication, retention: Retention) -> Option<Check> {
+        let version = if retention.keeps() { publish.version } else { 0 };
+        if publish.idempotency_key.is_none() && version == 0 {
+            return None;
+        }
+        let ttl_ms = publish.idempotency_ttl_ms.unwrap_or(IDEMPOTENCY_TTL_MS).max(1);
+        let key = publish.idempotency_key.clone().map(|key| (key, ttl_ms));
+        Some(Check { key, version, version_epoch: publish.version_epoch.clone() })
+    }
 }
 
 impl Batch {

@@ -9,6 +9,7 @@ use foldhash::fast::RandomState;
 use super::Subscription;
 use super::operation::{Opening, Operation, Queued};
 use super::put_off::SlotMigration;
+use super::replica_reads::{FollowingReplicas, ReplicaReads};
 use super::replicas::Unreplicated;
 use crate::links::{Server, ShardId};
 use crate::status::{RefusalReason, ShardState};
@@ -163,6 +164,10 @@ pub(crate) struct ServerLink {
     /// Bytes of the pages of histories that are out, at most, and whether others wait for them.
     pub(super) pages_bytes: usize,
     pub(super) pages_wait: bool,
+    /// Of a primary: who follows it.
+    pub(super) following: FollowingReplicas,
+    /// Of a replica: what it is asked.
+    pub(super) reads: ReplicaReads,
 }
 
 /// Messages of a connection to itself.
@@ -195,6 +200,8 @@ impl ServerLink {
             unreplicated: Unreplicated::default(),
             pages_bytes: 0,
             pages_wait: false,
+            following: FollowingReplicas::default(),
+            reads: ReplicaReads::default(),
         }
     }
 

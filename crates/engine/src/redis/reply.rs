@@ -41,6 +41,8 @@ impl RedisEngine {
             Some(Pending::TriedAgain(attempt)) => {
                 self.tried_again_reply(now_ms, shard, attempt, reply);
             }
+            Some(Pending::Replica(read)) => self.replica_reply(now_ms, shard, token, *read, reply),
+            Some(Pending::ReplicaCheck) => self.replica_checked(now_ms, shard, reply),
             Some(Pending::Primary(partition)) => self.primary_reply(now_ms, partition, reply),
             Some(Pending::Slots) => self.slots_reply(now_ms, shard, reply),
             Some(Pending::Wait(shard)) => self.wait_reply(shard, reply),
@@ -61,6 +63,7 @@ impl RedisEngine {
                 return self.attempt_lost(now_ms, attempt, sent);
             }
             Some(Pending::Wait(shard)) => return self.waits_lost(shard),
+            Some(Pending::Replica(read)) => return self.replica_lost(shard, token, *read),
             _ => return,
         };
         self.answered(partition, &queued.operation, true);
@@ -194,7 +197,7 @@ impl RedisEngine {
         if self.partitions[partition].link != Some(shard) {
             return;
         }
-        let Some([generation, version, eviction, evicted]) = reply.elements() else {
+        let Some([generation, version, eviction, evicted, replicas @ ..]) = reply.elements() else {
             return self.generation_refused(now_ms, shard, partition, reply);
         };
         let [generation, version, eviction, evicted] =
@@ -209,6 +212,9 @@ impl RedisEngine {
             policy => format!("{policy}, {evicted} keys so far"),
         };
         link.probe.next_ms = now_ms + self.config.probe_interval_ms;
+        if let [replicas, ..] = replicas {
+            self.replicas_said(shard, replicas.text().unwrap_or_default());
+        }
         let is_new = self.partitions[partition].generation != generation;
         let good_ms = self.partitions[partition].good_ms;
         self.data_are_good(now_ms, shard, partition, is_new);
@@ -323,6 +329,10 @@ impl RedisEngine {
                 {
                     for (&index, pair) in positions.indices.iter().zip(elements.chunks_exact(2)) {
                         gathering.positions[index as usize] = position(&pair[0], &pair[1]);
+                    }
+                    // What is read next has to reach as far.
+                    for (channel, pair) in positions.channels.iter().zip(elements.chunks_exact(2)) {
+                        self.reaches(now_ms, partition, channel, position(&pair[0], &pair[1]));
                     }
                 }
                 self.gathered(positions.gathering, None);

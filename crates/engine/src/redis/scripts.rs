@@ -27,6 +27,7 @@ pub(crate) struct Scripts {
     pub(crate) announce: Script,
     pub(crate) open: Script,
     pub(crate) history: Script,
+    pub(crate) replica_history: Script,
     pub(crate) positions: Script,
     pub(crate) remove: Script,
     pub(crate) generation: Script,
@@ -41,6 +42,7 @@ impl Scripts {
                 .replace("@before", before)
                 .replace("@done", done)
                 .replace("@begin", include_str!("lua/begin.lua"))
+                .replace("@page", include_str!("lua/page.lua"))
                 .replace("@after", include_str!("lua/after.lua"))
                 .replace("@publish", publish);
             let mut sha = String::with_capacity(40);
@@ -62,6 +64,7 @@ impl Scripts {
                 announce: plain(include_str!("lua/centrifugo/announce.lua")),
                 open: plain(include_str!("lua/centrifugo/open.lua")),
                 history: plain(include_str!("lua/centrifugo/history.lua")),
+                replica_history: plain(include_str!("lua/replica_history.lua")),
                 positions: plain(include_str!("lua/centrifugo/positions.lua")),
                 remove: plain(include_str!("lua/centrifugo/remove.lua")),
                 generation: plain(include_str!("lua/centrifugo/generation.lua")),
@@ -78,12 +81,14 @@ impl Scripts {
             announce: plain(include_str!("lua/announce.lua")),
             open: plain(include_str!("lua/open.lua")),
             history: plain(include_str!("lua/history.lua")),
+            replica_history: plain(include_str!("lua/replica_history.lua")),
             positions: plain(include_str!("lua/positions.lua")),
             remove: plain(include_str!("lua/remove.lua")),
             generation: plain(include_str!("lua/generation.lua")),
         }
     }
 
+    /// All that a server runs which has channels.
     pub(crate) fn all(&self) -> [&Script; 8] {
         [
             &self.publish,

@@ -28,7 +28,7 @@ impl RedisEngine {
             if std::mem::take(&mut link.reconnect) {
                 links.reconnect(shard);
             }
-            if link.is_up && std::mem::take(&mut link.load) && link.server.role == ServerRole::Data
+            if link.is_up && link.server.role == ServerRole::Data && std::mem::take(&mut link.load)
             {
                 for script in self.scripts.clone().all() {
                     let mut arguments = Arguments::default();
@@ -169,6 +169,7 @@ impl RedisEngine {
                 return;
             }
         }
+        self.flush_replica_reads(now_ms, partition, shard, links);
         while let Some(queued) = self.next(partition, shard) {
             if let Some(queued) = self.hold_back(now_ms, partition, queued)
                 && !self.send(now_ms, partition, shard, queued, links)

@@ -60,7 +60,11 @@ impl RedisEngine {
     /// The connection to a server, an old one or a new one.
     pub(super) fn link_to(&mut self, server: Server, now_ms: u64) -> ShardId {
         // Two shards may be one server, as tests and small fleets have it.
-        let shared = self.keys.is_sharded() || server.role == ServerRole::Sentinel;
+        let shared = match server.role {
+            ServerRole::Data => self.keys.is_sharded(),
+            ServerRole::Sentinel => true,
+            ServerRole::Replica => false,
+        };
         let at = self.links.iter().position(|link| shared && !link.closed && link.server == server);
         // A number may be used again once its connection was closed.
         let free = || self.links.iter().position(|link| link.closed && !link.open);
@@ -137,7 +141,8 @@ impl RedisEngine {
     /// The server that was asked is silent or gone.
     fn ask_another(&mut self, now_ms: u64) {
         // Any node of a cluster knows.
-        let up = self.links.iter().position(|link| link.is_up && !link.closed);
+        let is_data = |link: &ServerLink| link.server.role == ServerRole::Data;
+        let up = self.links.iter().position(|link| is_data(link) && link.is_up && !link.closed);
         if self.keys.is_sharded()
             && let Some(at) = up
         {
@@ -158,15 +163,19 @@ impl RedisEngine {
     }
 
     /// A connection that serves no partition is closed by the next flush.
-    fn close_unused(&mut self, shard: ShardId) {
+    pub(super) fn close_unused(&mut self, shard: ShardId) {
         let used = self.partitions.iter().any(|place| {
             let importer = place.moving.as_ref().and_then(|moving| moving.importer());
             place.link == Some(shard) || importer == Some(shard)
         });
+        let used = used || self.links.iter().any(|link| link.following.link == Some(shard));
         if !used && self.discovery.link != Some(shard) {
             self.waits_lost(shard);
+            self.leave_replica(shard);
             let link = &mut self.links[usize::from(shard.0)];
-            (link.closed, link.is_up, link.open) = (true, false, true);
+            // One to a replica that was not opened yet need not be closed.
+            let is_new = link.server.role == ServerRole::Replica && link.open;
+            (link.closed, link.is_up, link.open) = (true, false, !is_new);
         }
     }
 
@@ -223,6 +232,7 @@ impl RedisEngine {
             Some(shard) => {
                 if self.links[usize::from(shard.0)].server != server {
                     self.waits_lost(shard);
+                    self.leave_replica(shard);
                     let link = &mut self.links[usize::from(shard.0)];
                     let probed = link.probe.partition;
                     *link = ServerLink::new(server, now_ms);

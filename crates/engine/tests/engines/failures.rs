@@ -329,6 +329,7 @@ fn histories_larger_than_the_output_buffer_are_read_in_pages() {
                 channel: "a".into(),
                 retention: KEPT,
                 filter,
+                latest: false,
             })
         };
         let all: Vec<u64> = (1..=100).collect();

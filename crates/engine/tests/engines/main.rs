@@ -12,6 +12,7 @@ mod nats_keys;
 mod nats_server;
 mod nats_tls;
 mod nodes;
+mod replica_reads;
 mod replicas;
 mod servers;
 mod streams;

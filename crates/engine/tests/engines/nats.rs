@@ -429,6 +429,7 @@ fn a_stream_goes_on_when_its_publications_have_expired() {
         channel,
         retention: short,
         filter: HistoryFilter::default(),
+        latest: false,
     });
     let history = fleet.answer(0, "history", |event| match event {
         EngineEvent::History { token: of, result } if *of == token => Some(result.clone().unwrap()),

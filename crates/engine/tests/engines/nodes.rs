@@ -14,7 +14,7 @@ use dunlin_hub::{Error, History, HistoryFilter, NewPublication, Published, Strea
 use dunlin_net::redis::{Client, ClientConfig, Received};
 use dunlin_net::{
     CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, Limits, LoopConfig,
-    ServerAddr, TimerId, Tls,
+    ServerAddr, Tcp, TimerId, Tls,
 };
 
 /// When all of it happens, Unix time in milliseconds.
@@ -301,6 +301,7 @@ impl Nodes {
 
 impl Handler for Nodes {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
         for node in &mut self.0 {
@@ -602,10 +603,23 @@ impl Fleet {
         channel: &str,
         filter: HistoryFilter,
     ) -> Result<History, Error> {
-        let channel = channel.into();
-        let retention = KEPT;
-        let token =
-            self.ask(node, |token| EngineRequest::History { token, channel, retention, filter });
+        let token = self.begin_history(node, channel, filter, false);
+        self.history_of(node, token)
+    }
+
+    /// Asks for a part of a stream; `latest`: the primary.
+    pub fn begin_history(
+        &mut self,
+        node: usize,
+        channel: &str,
+        filter: HistoryFilter,
+        latest: bool,
+    ) -> u64 {
+        let (channel, retention) = (channel.into(), KEPT);
+        self.ask(node, |token| EngineRequest::History { token, channel, retention, filter, latest })
+    }
+
+    pub fn history_of(&mut self, node: usize, token: u64) -> Result<History, Error> {
         self.answer(node, "history", |event| match event {
             EngineEvent::History { token: of, result } if *of == token => Some(result.clone()),
             _ => None,

@@ -1,8 +1,8 @@
-//! Channels at home here that live in an engine.
+//! Channels at home here that are stored in an engine.
 //!
-//! The home worker asks the engine and deals what the engine says. A subscription is answered at the position up to which
-//! publications were dealt, so a subscriber never sees one twice and misses none; what the engine holds beyond that
-//! position follows. Gaps are the matter of [`repair`](super::repair).
+//! The home worker sends requests to the engine and passes its publications on. A subscription is answered at
+//! the position up to which publications were passed on, so a subscriber receives each publication after it
+//! exactly once. [`repair`](super::repair) handles gaps.
 
 use std::sync::Arc;
 
@@ -28,10 +28,10 @@ use crate::publication::{ClientInfo, PublicationParts};
 use crate::session_id::SessionId;
 
 impl Hub {
-    /// Says which engines there are, and which namespaces have their channels there; those of any other live in memory.
-    /// Subscribers of a channel that lives elsewhere from now on, or whose names mean something else, are unsubscribed with
-    /// [`UNSUBSCRIBE_INSUFFICIENT_STATE`](crate::code::UNSUBSCRIBE_INSUFFICIENT_STATE): they come back and recover what
-    /// there is. What an engine that is gone has not answered fails.
+    /// Sets the engines and the namespaces that use them; channels of other namespaces are in memory. If a
+    /// channel moves to another engine, or its name changes its meaning, its subscribers are unsubscribed
+    /// with [`UNSUBSCRIBE_INSUFFICIENT_STATE`](crate::code::UNSUBSCRIBE_INSUFFICIENT_STATE); they subscribe
+    /// again and recover what is available. Outstanding requests to a removed engine fail.
     pub fn set_engines(
         &mut self,
         now: Now,
@@ -77,12 +77,12 @@ impl Hub {
         self.run();
     }
 
-    /// The next request for an engine. Call until `None` after each input.
+    /// Returns the next request for an engine. Call until `None` after each input.
     pub fn poll_engine(&mut self) -> Option<(EngineId, EngineRequest)> {
         self.engines.requests.pop_front()
     }
 
-    /// Takes what an engine says.
+    /// Handles an event of an engine.
     pub fn handle_engine(&mut self, now: Now, engine: EngineId, event: EngineEvent) {
         self.now = now;
         match event {
@@ -152,7 +152,7 @@ impl Hub {
         self.run();
     }
 
-    /// Gives up requests that no engine has answered, and checks positions.
+    /// Ends requests that have timed out, and checks positions.
     pub(super) fn engines_timeout(&mut self) {
         for key in self.engines.pending.expired(self.now.ms) {
             self.stats.engine_timeouts += 1;
@@ -226,7 +226,8 @@ impl Hub {
         let retention = Retention::new(&asked.options, self.config.history_meta_ttl_ms);
         let channel = Arc::clone(&asked.channel);
         let filter = asked.filter;
-        let request = EngineRequest::History { token: key.into(), channel, retention, filter };
+        let (token, latest) = (key.into(), false);
+        let request = EngineRequest::History { token, channel, retention, filter, latest };
         self.engines.send(engine, request);
     }
 
@@ -244,7 +245,7 @@ impl Hub {
         self.engines.send(engine, EngineRequest::RemoveHistory { token: key.into(), channel });
     }
 
-    /// Says to servers of another kind that share a channel that a session of this node has joined it, or left it.
+    /// Announces a join or a leave of this node to servers of another kind that share the channel.
     pub(super) fn share_announcement(&mut self, at: u32, info: &Arc<ClientInfo>, joined: bool) {
         let Some(engine) = self.engines.agents.get(&at).map(|agent| agent.engine) else { return };
         if self.engines.get(engine).is_some_and(|engine| engine.config.shares_members) {
@@ -253,13 +254,13 @@ impl Hub {
         }
     }
 
-    /// Too many requests wait for the engine.
+    /// Too many requests to the engine are outstanding.
     fn engine_refuses(&mut self, from: u8, request: WaiterId) {
         self.stats.overloaded += 1;
         self.reply(from, request, ReplyContent::Failed(Error::Overloaded));
     }
 
-    /// An engine has not answered a request in time, or is gone.
+    /// An engine has not answered a request in time, or was removed.
     fn engine_silent(&mut self, key: u32) {
         let Some(waiter) = self.engines.pending.cancel(key) else { return };
         match waiter.kind {
@@ -300,7 +301,7 @@ impl Hub {
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
         debug_assert!(agent.engine == engine, "a channel that moves has no agent any more");
         agent.options = Arc::clone(options);
-        // A channel whose history was switched on since has no stream here yet.
+        // A channel whose history was enabled later has no stream here yet.
         let begins = agent.live && options.keeps_history() && self.homes[at].stream.is_none();
         if begins {
             agent.live = false;
@@ -314,7 +315,7 @@ impl Hub {
         }
     }
 
-    /// Why a subscription cannot be made: one wildcard too many, or a worker that does not have the same settings yet.
+    /// Why a subscription is refused: too many wildcards, or a worker whose settings differ.
     fn wildcard_error(&self, engine: EngineId, asked: &SubscribeRequest) -> Option<Error> {
         let is_wildcard = asked.options.wildcard;
         let known = self.homes.find(&self.names, &asked.channel);
@@ -332,7 +333,7 @@ impl Hub {
         (!has_room).then_some(Error::LimitExceeded)
     }
 
-    /// Asks the engine to subscribe to a channel.
+    /// Requests the engine to subscribe to a channel.
     pub(super) fn join(&mut self, at: u32) {
         let (channel, incarnation) = (Arc::clone(&self.homes[at].name), self.homes[at].incarnation);
         let Some(agent) = self.engines.agents.get(&at) else { return };
@@ -370,7 +371,7 @@ impl Hub {
         let position = match result {
             Ok(position) => position,
             Err(error) => {
-                // One that was made is made again by the engine.
+                // The engine repeats an established subscription itself.
                 if !agent.live {
                     self.end_agent(at, error);
                     self.remove_if_empty(at);
@@ -399,7 +400,8 @@ impl Hub {
         self.answer_waiting(at, None);
     }
 
-    /// Every worker with subscribers is notified that something is missing, and sent nothing more until it subscribes again.
+    /// Notifies every worker with subscribers of a gap, and sends them nothing more until they subscribe
+    /// again.
     pub(super) fn home_gap(&mut self, at: u32) {
         for worker in self.homes[at].interest.iter() {
             let channel = Arc::clone(&self.homes[at].name);
@@ -408,7 +410,7 @@ impl Hub {
         }
     }
 
-    /// A channel lives in its engine without this node from now on. Whoever waits is answered with `error`.
+    /// Ends this node's agent of a channel. Waiting subscriptions are answered with `error`.
     pub(super) fn end_agent(&mut self, at: u32, error: Error) {
         self.engines.clear_held(at);
         let Some(agent) = self.engines.remove(at) else { return };
@@ -421,11 +423,11 @@ impl Hub {
         }
         let channel = Arc::clone(&self.homes[at].name);
         self.engines.send(agent.engine, EngineRequest::Unsubscribe { channel });
-        // Nobody says any more what goes on in it.
+        // Further publications of the channel are not received.
         self.end_stream(at);
     }
 
-    /// Subscriptions of a worker that has none any more, or of a session that has left, wait no longer.
+    /// Cancels the waiting subscriptions of a worker without subscribers, or of a session that has left.
     pub(super) fn forget_waiting(&mut self, at: u32, from: u8, member: Option<SessionId>) {
         if let Some(agent) = self.engines.agents.get_mut(&at) {
             agent.waiting.retain(|(worker, asked)| {
@@ -435,8 +437,8 @@ impl Hub {
         }
     }
 
-    /// Asks for the positions of channels from which nothing was heard, and gives up those without subscribers. Of many, a
-    /// slice at a time.
+    /// Requests the positions of channels without recent publications, and ends agents without subscribers.
+    /// Many channels are checked in slices.
     fn check_positions(&mut self) {
         let now_ms = self.now.ms;
         for engine in 0..self.engines.configs.len() {
@@ -483,7 +485,7 @@ impl Hub {
                 continue;
             }
             let Some(stream) = &self.homes[at].stream else { continue };
-            // What was heard since the read may be beyond it.
+            // Publications received since the read may be after it.
             if stream.epoch != position.epoch || stream.top < position.offset {
                 self.resynchronize(at, EnginePosition { position, ..Default::default() }, false);
             }
@@ -495,14 +497,14 @@ impl Hub {
             && self.homes.get(at).is_some_and(|home| home.incarnation == incarnation)
     }
 
-    /// The channel that this node hears from an engine.
+    /// The channel that this node is subscribed to in the engine.
     fn agent_of(&self, engine: EngineId, channel: &str) -> Option<u32> {
         let at = self.homes.find(&self.names, channel)?;
         self.engines.agents.get(&at).filter(|agent| agent.engine == engine).map(|_| at)
     }
 }
 
-/// Names a subscription in an engine.
+/// The token of a subscription in an engine.
 fn subscription_token(at: u32, incarnation: u32) -> u64 {
     u64::from(at) << 32 | u64::from(incarnation)
 }

@@ -1,7 +1,8 @@
-//! Joins and leaves, as a channel's subscribers are notified of them.
+//! Join and leave notifications to a channel's subscribers.
 //!
-//! A few go out at once. More of them in a short time are gathered, and whoever came and went meanwhile is not announced at
-//! all: what a subscriber is sent grows with the number of sessions that changed, not with how often they did.
+//! A few are sent at once. More of them within a short time are collected, and a session that joined and left
+//! meanwhile is not announced. The number of notifications therefore grows with the number of changed
+//! sessions, not with the number of their changes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,34 +18,34 @@ use crate::session_id::SessionId;
 
 /// Length of a window.
 const WINDOW_MS: u64 = 100;
-/// Announced at once in a channel and a window.
+/// Notifications sent at once in a channel and a window.
 const AT_ONCE: u32 = 32;
 
-/// The channels in which somebody joined or left of late, by the index of their home.
+/// The channels with recent joins or leaves, by the index of their home.
 #[derive(Default)]
 pub(super) struct Announcements {
     windows: HashMap<u32, Window, RandomState>,
-    /// When each window ends, in that order, and its channel's incarnation.
+    /// The end of each window, in order, and the incarnation of its channel.
     ends: VecDeque<(u64, u32, u32)>,
 }
 
 struct Window {
     incarnation: u32,
-    /// Announced in it so far.
+    /// Notifications sent in this window.
     announced: u32,
     changes: HashMap<SessionId, MemberChange, RandomState>,
 }
 
-/// What is to be announced of a session.
+/// A change of a session to announce.
 struct MemberChange {
-    /// It is in the channel, as far as subscribers know.
+    /// Subscribers have been notified that it is in the channel.
     known: bool,
     joined: bool,
     info: Arc<ClientInfo>,
 }
 
 impl Announcements {
-    /// Notes that a session joined or left. True: announce it now.
+    /// Records a join or leave. Returns whether to announce it at once.
     fn note(
         &mut self,
         now_ms: u64,
@@ -79,8 +80,8 @@ impl Announcements {
         self.ends.front().map(|&(end_ms, ..)| end_ms)
     }
 
-    /// Those of a channel's sessions that its subscribers know of: with those whose leave is gathered, and without those whose
-    /// join is.
+    /// The sessions of a channel as its subscribers know them: including those whose leave is pending,
+    /// excluding those whose join is.
     pub(super) fn known(
         &self,
         (at, incarnation): (u32, u32),
@@ -95,7 +96,7 @@ impl Announcements {
             .chain(left.map(|change| Arc::clone(&change.info)))
     }
 
-    /// A window that has ended, as index and incarnation of its channel, and what is to be announced.
+    /// A window that has ended: index and incarnation of its channel, and the changes to announce.
     fn poll(&mut self, now_ms: u64) -> Option<(u32, u32, Vec<MemberChange>)> {
         let &(_, at, incarnation) = self.ends.front().filter(|&&(end_ms, ..)| end_ms <= now_ms)?;
         self.ends.pop_front();
@@ -107,7 +108,7 @@ impl Announcements {
             if changes.is_empty() {
                 entry.remove();
             } else {
-                // It goes on: the next are gathered from the first on.
+                // The next window follows, so that further changes are collected.
                 self.ends.push_back((now_ms + WINDOW_MS, at, incarnation));
             }
         }
@@ -115,7 +116,7 @@ impl Announcements {
     }
 }
 
-/// A join or a leave, as subscribers are notified of it.
+/// A join or leave notification.
 struct Announcement<'a> {
     info: &'a Arc<ClientInfo>,
     joined: bool,
@@ -124,7 +125,7 @@ struct Announcement<'a> {
 }
 
 impl Hub {
-    /// A session has joined or left a channel whose subscribers are notified of that.
+    /// Notifies the subscribers of a channel of a join or leave.
     pub(super) fn announce(&mut self, at: u32, info: &Arc<ClientInfo>, joined: bool) {
         let channel = (at, self.homes[at].incarnation);
         if self.announcements.note(self.now.ms, channel, info, joined) {
@@ -136,7 +137,7 @@ impl Hub {
         }
     }
 
-    /// Announces what was gathered until now.
+    /// Announces collected changes.
     pub(super) fn announce_gathered(&mut self) {
         while let Some((at, incarnation, changes)) = self.announcements.poll(self.now.ms) {
             if self.homes.get(at).is_some_and(|home| home.incarnation == incarnation) {
@@ -146,7 +147,7 @@ impl Hub {
     }
 
     fn broadcast_gathered(&mut self, at: u32, changes: &[MemberChange]) {
-        // By how many sessions more each user is there than is known.
+        // For each user, by how many sessions the actual number exceeds the known one.
         let mut more: HashMap<&str, i64, RandomState> = HashMap::default();
         for change in changes {
             *more.entry(&change.info.user).or_default() += if change.joined { 1 } else { -1 };
@@ -159,7 +160,7 @@ impl Hub {
                     let known = more.get(&*info.user).map(|more| now - more);
                     let (before, after) = if *joined { (0, now > 0) } else { (1, now == 0) };
                     let changes = known.is_some_and(|known| known.min(1) == before);
-                    // One of a user's changes says so for all.
+                    // One change of a user reports it for all.
                     changes && after && more.remove(&*info.user).is_some()
                 }
             };
@@ -167,7 +168,7 @@ impl Hub {
         }
     }
 
-    /// How many sessions this user has in a channel; `None`: its users are not counted.
+    /// The number of the user's sessions in a channel; `None`: users are not counted.
     fn sessions_of_member(&self, at: u32, user: &str) -> Option<u32> {
         match &self.homes[at].members {
             Some(members) => members.sessions_of(user),

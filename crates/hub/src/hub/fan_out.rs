@@ -23,8 +23,8 @@ use crate::session::{BLOCKED, BULK, DIRTY, HELD};
 use crate::session_id::SessionId;
 use crate::tenant::MARK;
 
-/// Ranges after which a blocked session's bytes are copied together, so that it holds memory of the
-/// frame log in proportion to its bytes.
+/// Ranges after which the bytes of a blocked session are copied together, so that its memory in the frame log
+/// is proportional to its bytes.
 const RANGES_MAX: usize = 32;
 
 /// A push to many subscribers.
@@ -33,10 +33,10 @@ pub(super) struct FanOut<'a> {
     pub(super) outgoing: &'a Outgoing<'a>,
     pub(super) label: FrameLabel<'a>,
     pub(super) estimate_bytes: usize,
-    /// Only to subscribers that of the flags in `mask` have these and no others.
+    /// Only to subscribers that have these of the flags in `mask` and no others.
     pub(super) flags: u8,
     pub(super) mask: u8,
-    /// The publication was counted by its broadcast already, in another form.
+    /// The broadcast has counted the publication already, in another encoding.
     pub(super) repeats: bool,
     /// The session flag of the broadcast that flushes it over several turns.
     pub(super) paced: Option<u16>,
@@ -59,8 +59,8 @@ impl Hub {
         except: Option<SessionId>,
     ) {
         let Some(at) = self.channels.find(&self.names, name) else {
-            // Normal while an unsubscription is on its way. Repeated because a predecessor of this
-            // hub may have subscribed.
+            // Normal while an unsubscription is in flight. Repeated because a predecessor of this hub may
+            // have subscribed.
             let channel = Arc::clone(name);
             self.send_to(from, HubMessageKind::Unsubscribe { channel, member: None, last: true });
             return;
@@ -90,7 +90,7 @@ impl Hub {
         );
         let mut label = label(channel.options.overflow, name, publication);
         if paced.is_some() {
-            // So that the broadcast can be cancelled.
+            // Needed to cancel the broadcast.
             label.channel = Some(name);
         }
         let estimate_bytes = publication.data().len() + name.len() + 256;
@@ -112,7 +112,8 @@ impl Hub {
         if self.filters.is_empty() && self.deltas.is_empty() {
             return;
         }
-        // Subscribers beyond their bounds may have been disconnected, and with the last of them the channel has gone.
+        // Subscribers beyond their limits may have been disconnected, and the channel removed with the last
+        // of them.
         let is_alive = |hub: &Self| {
             hub.channels.get(at).is_some_and(|channel| channel.incarnation == incarnation)
         };
@@ -138,7 +139,7 @@ impl Hub {
         self.fan_out_to_watchers(name, &Outgoing::Leave { channel: name, info, of_user });
     }
 
-    /// Leaves a session's subscription to a channel out of what is fanned out, until [`Hub::end_exception`].
+    /// Excludes a session's subscription from the fan-out until [`Hub::end_exception`].
     fn except(&mut self, at: u32, session: SessionId) -> Option<u32> {
         let subscription = self.subscription_to(self.slot_of(session)?, at)?;
         self.set_excepted(subscription, true);
@@ -165,7 +166,7 @@ impl Hub {
         }
     }
 
-    /// The home worker could not send everything.
+    /// The home worker has lost messages.
     pub(super) fn deliver_gap(&mut self, name: &Arc<str>) {
         if let Some(at) = self.channels.find(&self.names, name)
             && self.channels[at].joined
@@ -188,8 +189,8 @@ impl Hub {
         }
     }
 
-    /// Puts a frame into the outbox of every subscriber with its flags. Afterwards the
-    /// channel may be gone: a subscriber whose outbox is full may have been disconnected.
+    /// Puts a frame into the outbox of every subscriber with its flags. The channel may be removed by this: a
+    /// subscriber whose outbox is full may be disconnected.
     pub(super) fn fan_out(&mut self, at: u32, fan_out: &FanOut<'_>) {
         let FanOut { outgoing, label, estimate_bytes, flags, mask, repeats, paced } = *fan_out;
         let Self { channels, sessions, encoder, log, dirty, flush_wanted, broadcasts, .. } = self;
@@ -249,10 +250,10 @@ impl Hub {
             let waiting = session.outbox.bytes();
             if waiting > session.outbox_bytes_max / 2 {
                 if mark == BULK && waiting <= session.outbox_bytes_max {
-                    // Whoever publishes more waits for the turns that this takes.
+                    // Publishers wait for the turns that this requires.
                     is_behind |= session.flags & (BLOCKED | HELD) == 0;
                 } else if session.flags & (BLOCKED | HELD) == 0 && !paused {
-                    // Before it takes more, and before those who have less.
+                    // Flush before it accepts more, and before sessions with less output.
                     *flush_wanted = true;
                     if !session.is(DIRTY) {
                         session.flags |= DIRTY;
@@ -286,7 +287,8 @@ impl Hub {
         self.enforce_budget();
     }
 
-    /// Encodes a push into one session's outbox; it is never dropped. False where the session's encoding has no such push.
+    /// Encodes a push into one session's outbox; it is never dropped. Returns `false` if the session's
+    /// encoding does not have this push.
     pub(super) fn enqueue(&mut self, slot: u32, outgoing: &Outgoing<'_>) -> bool {
         let encoding = EncodingId(self.sessions[slot].encoding);
         let estimate = match outgoing {

@@ -1,4 +1,4 @@
-//! From outboxes to sockets.
+//! Writing of outboxes to sockets.
 
 use std::io::IoSlice;
 
@@ -10,12 +10,12 @@ use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
 use crate::session_id::SessionId;
 
 impl Hub {
-    /// The next session with something to send, each once. Not one that is
-    /// [blocked](Hub::set_blocked) or held. Broadcasts come last, as far as [`Hub::begin_flush`]
-    /// allowed.
+    /// Returns the next session with output, each once, except [blocked](Hub::set_blocked) and held ones.
+    /// Broadcasts come last, within the quantum of [`Hub::begin_flush`].
     ///
-    /// Write its [outbox](Hub::outbox) and [`Hub::advance`] by what the socket took. If something
-    /// is left, [`Hub::set_blocked`]: otherwise it comes up again only when more is put into it.
+    /// Write its [outbox](Hub::outbox) and call [`Hub::advance`] with the number of bytes that the socket
+    /// accepted. If bytes are left, call [`Hub::set_blocked`]; otherwise the session is returned again only
+    /// after more output was added.
     pub fn poll_flush(&mut self) -> Option<Flush> {
         while let Some(slot) = self.dirty.pop_front() {
             let session = &mut self.sessions[slot];
@@ -40,28 +40,28 @@ impl Hub {
         flush
     }
 
-    /// True when outboxes fill up only for want of a flush: flush before handling more input.
+    /// Whether outboxes are full only because they were not flushed: flush before handling more input.
     pub fn wants_flush(&self) -> bool {
         self.flush_wanted || self.is_short_of_memory()
     }
 
-    /// True when all that waits for sessions is more than it may be.
+    /// Whether the output of all sessions exceeds its limit.
     pub(super) fn is_short_of_memory(&self) -> bool {
         self.log.is_over(self.config.pending_bytes_max)
     }
 
-    /// Points `slices` at the first bytes waiting for a session, in order; returns how many slices
-    /// it filled. 0 for a stale id or an empty outbox.
+    /// Points `slices` at the first bytes of a session's outbox, in order. Returns the number of slices; 0
+    /// for a stale id or an empty outbox.
     pub fn outbox<'a>(&'a self, id: SessionId, slices: &mut [IoSlice<'a>]) -> usize {
         self.slot_of(id).map_or(0, |slot| self.sessions[slot].outbox.slices(&self.log, slices))
     }
 
-    /// Bytes waiting for a session.
+    /// Bytes in a session's outbox.
     pub fn outbox_bytes(&self, id: SessionId) -> usize {
         self.slot_of(id).map_or(0, |slot| self.sessions[slot].outbox.bytes() as usize)
     }
 
-    /// Removes the first `bytes` bytes waiting for a session: they were sent.
+    /// Removes the first `bytes` bytes of a session's outbox, which were sent.
     pub fn advance(&mut self, id: SessionId, bytes: usize) {
         let Some(slot) = self.slot_of(id) else { return };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -70,8 +70,8 @@ impl Hub {
         self.outbox_shrank(slot);
     }
 
-    /// Records whether a session's socket is full. A session that is no longer blocked comes up in
-    /// [`Hub::poll_flush`] if something waits.
+    /// Records whether a session's socket is full. A session that is no longer blocked is returned by
+    /// [`Hub::poll_flush`] if it has output.
     pub fn set_blocked(&mut self, id: SessionId, blocked: bool) {
         let Some(slot) = self.slot_of(id) else { return };
         let session = &mut self.sessions[slot];
@@ -89,8 +89,8 @@ impl Hub {
         }
     }
 
-    /// Appends bytes to this session's outbox. `write` appends what is complete for the socket.
-    /// False, and `write` is not called, when the id is stale or the session is closing.
+    /// Appends bytes to this session's outbox. `write` appends complete output for the socket. Returns
+    /// `false`, without calling `write`, if the id is stale or the session is closing.
     pub fn push(&mut self, id: SessionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Some(slot) = self.live_slot(id) else { return false };
         if let Some(frame) = self.log.append(SESSION_TAIL, 512, FrameLabel::KEPT, write) {
@@ -99,7 +99,7 @@ impl Hub {
         true
     }
 
-    /// Encodes a push into this session's outbox. False when the id is stale or the session is
+    /// Encodes a push into this session's outbox. Returns `false` if the id is stale or the session is
     /// closing.
     pub fn send(&mut self, id: SessionId, outgoing: &Outgoing<'_>) -> bool {
         let Some(slot) = self.live_slot(id) else { return false };
@@ -107,9 +107,9 @@ impl Hub {
         true
     }
 
-    /// Releases a session opened with [`held`](crate::NewSession::held). What `write` appends goes
-    /// before everything that has arrived meanwhile. False, and `write` is not called, when the
-    /// session is not held.
+    /// Releases a session opened with [`held`](crate::NewSession::held). The output of `write` precedes
+    /// everything that has arrived meanwhile. Returns `false`, without calling `write`, if the session is not
+    /// held.
     pub fn release(&mut self, id: SessionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Some(slot) = self.live_slot(id).filter(|&slot| self.sessions[slot].is(HELD)) else {
             return false;

@@ -1,5 +1,4 @@
-//! Publications in other forms than most subscribers get them: filtered by their tags, or as the difference from the
-//! publication before.
+//! Publications for subscribers with filters or delta compression.
 
 use std::sync::Arc;
 
@@ -11,28 +10,28 @@ use crate::frame_log::FrameLabel;
 use crate::publication::{PayloadFormat, Publication};
 use crate::tag_filter::TagFilter;
 
-/// Memory for the filters of one worker's subscriptions.
+/// Most memory for the filters of one worker's subscriptions.
 pub(super) const FILTERS_BYTES_MAX: usize = 64 << 20;
 
-/// What a worker remembers of a channel whose subscribers take differences.
+/// The state of a channel with delta compression.
 #[derive(Default)]
 pub(super) struct DeltaChannel {
     subscribers: u32,
-    /// Those who have no publication yet that a difference could be from.
+    /// Subscribers without a publication yet that a delta could be based on.
     newcomers: u32,
-    /// What the others were given last.
+    /// The last publication of the other subscribers.
     previous: Option<Publication>,
 }
 
 impl Hub {
-    /// A subscription takes differences, from its second publication on.
+    /// Enables deltas for a subscription, from its second publication on.
     pub(super) fn begin_delta(&mut self, at: u32) {
         let delta = self.deltas.entry(at).or_default();
         delta.subscribers += 1;
         delta.newcomers += 1;
     }
 
-    /// A subscription that is filtered, takes differences or neither, ends.
+    /// Ends the filter and the deltas of a subscription.
     pub(super) fn end_forms(&mut self, at: u32, subscription: u32, flags: u8) {
         if flags & FILTERED != 0
             && let Some(filters) = self.filters.get_mut(&at)
@@ -53,12 +52,12 @@ impl Hub {
         }
     }
 
-    /// A subscription gets what its filter admits.
+    /// Enables a filter for a subscription.
     pub(super) fn begin_filter(&mut self, at: u32, subscription: u32, filter: TagFilter) {
         self.filter_bytes += self.filters.entry(at).or_default().insert(subscription, filter);
     }
 
-    /// To those who filter; each distinct filter is evaluated once.
+    /// Fans out to subscribers with filters; each distinct filter is evaluated once.
     pub(super) fn fan_out_filtered(
         &mut self,
         at: u32,
@@ -70,7 +69,7 @@ impl Hub {
         self.fan_out(at, &FanOut { mask: FILTERED, flags: FILTERED, repeats: true, ..*plain });
     }
 
-    /// To those who take differences. The difference is computed once; what it is from they were given whole.
+    /// Fans out to subscribers with deltas. The delta is computed once; its base was sent to all of them.
     pub(super) fn fan_out_delta(&mut self, at: u32, plain: &FanOut<'_>, publication: &Publication) {
         let Some(delta) = self.deltas.get_mut(&at) else { return };
         let previous = delta.previous.replace(publication.clone());
@@ -78,7 +77,7 @@ impl Hub {
         delta.newcomers = 0;
         let incarnation = self.channels[at].incarnation;
         let channel = Arc::clone(&self.channels[at].name);
-        // A difference is worth nothing without the one before it: no frame of these is ever dropped by itself.
+        // A delta requires the one before it: none of these frames is ever dropped alone.
         let plain = FanOut {
             label: FrameLabel::KEPT,
             mask: FILTERED | DELTA | BASED,

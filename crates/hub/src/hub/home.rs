@@ -50,7 +50,7 @@ impl Hub {
         self.answer_subscribe(at, from, asked, recovered);
     }
 
-    /// Answers a subscription at the stream's top, and counts the subscriber.
+    /// Answers a subscription at the top of the stream, and counts the subscriber.
     pub(super) fn answer_subscribe(
         &mut self,
         at: u32,
@@ -100,8 +100,8 @@ impl Hub {
             publications: recovered.unwrap_or_default(),
             members,
         };
-        // The reply goes first: everything sent to `from` after it belongs to the subscriber.
-        // Without room for the reply there is no subscriber.
+        // The reply comes first: everything sent to `from` after it is for the subscriber. Without room for
+        // the reply there is no subscriber.
         if !self.reply(from, request, content) {
             self.remove_members_if_empty(at);
             self.remove_if_empty(at);
@@ -148,7 +148,7 @@ impl Hub {
         self.remove_if_empty(at);
     }
 
-    /// A member is described anew; nobody has joined.
+    /// Updates the information of a member; this is not a join.
     pub(super) fn home_describe(&mut self, channel: &str, info: &Arc<ClientInfo>) {
         let Some(at) = self.homes.find(&self.names, channel) else { return };
         let described = self.homes[at].members.as_mut().and_then(|members| members.describe(info));
@@ -254,7 +254,7 @@ impl Hub {
                 Ok(history) => ReplyContent::History(history),
                 Err(error) => ReplyContent::Failed(error),
             },
-            // There is no room to begin a stream, so there is none.
+            // There is no room for a new stream, so there is none.
             None if asked.filter.since.is_none() => ReplyContent::History(History::default()),
             None => ReplyContent::Failed(Error::UnrecoverablePosition(StreamPosition::default())),
         };
@@ -335,8 +335,8 @@ impl Hub {
         }
     }
 
-    /// Who is present in a channel as far as its subscribers know, and `own`, who is about to be; each user once. `None`: that
-    /// is more than so many bytes. 0: there is no bound.
+    /// The members of a channel as its subscribers know them, and `own`, which is about to join; each user
+    /// once. `None` if they exceed `bytes_max` bytes (0: no limit).
     fn known_members(
         &self,
         at: u32,
@@ -376,7 +376,7 @@ impl Hub {
         }
     }
 
-    /// A session of a user has come into a channel, or has left it.
+    /// Counts a session of a user that joined or left a channel.
     fn note_member(&mut self, at: u32, user: &str, added: bool) {
         let home = &self.homes[at];
         let sessions = home.members.as_ref().and_then(|members| members.sessions_of(user));
@@ -392,15 +392,15 @@ impl Hub {
         }
     }
 
-    /// Removes the record of a channel for which there was no room in the end.
+    /// Removes the record of a channel that was not used because a limit was reached.
     fn remove_if_unused(&mut self, channel: &str) {
         if let Some(at) = self.homes.find(&self.names, channel) {
             self.remove_if_empty(at);
         }
     }
 
-    /// Sends to every worker with subscribers. A worker whose queue is full gets a gap instead, and
-    /// nothing more until it subscribes again.
+    /// Sends to every worker with subscribers. A worker whose queue is full gets a gap instead, and nothing
+    /// more until it subscribes again.
     pub(super) fn broadcast(&mut self, at: u32, kind: impl Fn(Arc<str>) -> HubMessageKind) {
         let home = &self.homes[at];
         let name = Arc::clone(&home.name);
@@ -416,8 +416,8 @@ impl Hub {
         }
     }
 
-    /// Replies to a request. A reply that carries data is replaced by an error when the queue is
-    /// full; then the result is false.
+    /// Replies to a request. If the queue is full, a reply with data is replaced by an error, and the result
+    /// is `false`.
     pub(super) fn reply(&mut self, to: u8, request: WaiterId, content: ReplyContent) -> bool {
         let kind = HubMessageKind::Reply(Box::new(HubReply { request, content }));
         let fits = kind.cost() <= REPLY_BYTES_SMALL || self.has_room(to, kind.cost());
@@ -433,5 +433,5 @@ impl Hub {
     }
 }
 
-/// Replies up to this size carry no data.
+/// Replies up to this size have no data.
 const REPLY_BYTES_SMALL: usize = size_of::<HubReply>() + size_of::<HubMessage>();

@@ -1,4 +1,4 @@
-//! Who is in a channel that is at home here.
+//! The members of channels at home here.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use crate::member_event::MemberEvent;
 use crate::publication::ClientInfo;
 
 impl Hub {
-    /// Records members as they come and go from now on, or does not.
+    /// Enables or disables the recording of joins and leaves of members.
     pub fn record_members(&mut self, recorded: bool) {
         self.members_recorded = recorded;
     }
 
-    /// The next recorded member that came or went. Call until `None` after each [`Hub::poll_event`].
+    /// Returns the next recorded join or leave. Call until `None` after each [`Hub::poll_event`].
     pub fn poll_member_event(&mut self) -> Option<MemberEvent> {
         self.member_events.pop_front()
     }
 
-    /// All members of channels at home here, each as if it had just come.
+    /// All members of channels at home here, as joins.
     pub fn members(&self) -> impl Iterator<Item = MemberEvent> {
         self.homes.iter().flat_map(|(_, home)| {
             let members = home.members.iter().flat_map(|members| members.iter());
@@ -27,8 +27,8 @@ impl Hub {
         })
     }
 
-    /// A session that is not of this process has joined or left a channel; its subscribers here are notified, if it is at
-    /// home here and has any.
+    /// Announces that a session of another process has joined or left a channel, to its subscribers here, if
+    /// the channel is at home here.
     pub fn announce_remote(
         &mut self,
         now: Now,
@@ -45,7 +45,7 @@ impl Hub {
         self.run();
     }
 
-    /// A member has gone from the list, or is about to come into it.
+    /// Records that a member is added to or removed from the list.
     pub(super) fn record_member(&mut self, at: u32, member: &HomeMember, joined: bool) {
         if self.members_recorded {
             let home = &self.homes[at];

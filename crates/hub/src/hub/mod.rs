@@ -63,31 +63,29 @@ pub use subscriber_count::SubscriberCount;
 pub use tenants::TenantTraffic;
 pub use withdraw::{SubscriberRights, Withdrawal};
 
-/// Sessions, subscriptions, the home channels of one worker, and what waits to be sent. Does no
-/// I/O and reads no clock.
+/// The sessions, subscriptions and home channels of one worker, and its pending output. Does no I/O and reads
+/// no clock.
 ///
 /// # Order of calls
 ///
-/// 1. `open_session`, `close_session` and the `handle_*` methods take input: operations of clients
-///    and API callers, messages of other workers' hubs, the passage of time.
-/// 2. After each of them (or each small group) [`Hub::poll_event`] until `None`. It also handles
-///    messages that wait behind an event: a subscription's event always comes out before any
-///    publication enters that session's outbox, so that a reply [pushed](Hub::push) on the event
-///    precedes them.
-///    Likewise [`Hub::poll_engine`], if there are [engines](Hub::set_engines).
-/// 3. At the end of a turn [`Hub::poll_transmit`] until `None`, each message handed to the worker
-///    it is for or given back with [`Hub::requeue`]; and, after [`Hub::begin_flush`],
-///    [`Hub::poll_flush`] until `None`, each session's [outbox](Hub::outbox) written and
-///    [advanced](Hub::advance).
-/// 4. [`Hub::handle_timeout`] no later than [`Hub::poll_timeout`] says, and the next turn no later
-///    than [`Hub::flush_due_ms`].
+/// 1. Pass input with `open_session`, `close_session` and the `handle_*` methods: operations of clients and
+///    API callers, messages of other workers' hubs, the passage of time.
+/// 2. After each of them (or a small group) call [`Hub::poll_event`] until `None`. It also handles messages
+///    that wait behind an event: the event of a subscription is always returned before a publication enters
+///    that session's outbox, so a reply that is [pushed](Hub::push) on the event precedes the publications.
+///    If there are [engines](Hub::set_engines), call [`Hub::poll_engine`] until `None`, too.
+/// 3. At the end of a turn call [`Hub::poll_transmit`] until `None`; pass each message to its worker or
+///    return it with [`Hub::requeue`]. Then call [`Hub::begin_flush`] and [`Hub::poll_flush`] until `None`;
+///    write each session's [outbox](Hub::outbox) and [advance](Hub::advance) it.
+/// 4. Call [`Hub::handle_timeout`] no later than [`Hub::poll_timeout`], and begin the next turn no later than
+///    [`Hub::flush_due_ms`].
 ///
-/// Messages between two workers must arrive in the order they were polled; between different
-/// pairs any order will do.
+/// Messages between two workers must arrive in the order they were polled. Messages between different pairs
+/// of workers may arrive in any order.
 pub struct Hub {
     config: HubConfig,
     encoder: Box<dyn Encode>,
-    /// As of the last call that brought it.
+    /// The time of the last call that had one.
     now: Now,
     names: NameHasher,
 
@@ -95,16 +93,16 @@ pub struct Hub {
     /// Node numbers in session ids.
     nodes: NodeNumbers,
     users: Users,
-    /// Raw JSON about connections that have any.
+    /// Raw JSON about connections, if they have any.
     conn_infos: HashMap<u32, Box<[u8]>, RandomState>,
     labels: Labels,
-    /// Commands about all users, under way.
+    /// Commands about all users in progress.
     walks: Walks,
     subscriptions: Slots<Subscription>,
-    /// What others see of the subscriptions that say more than their connections.
+    /// Client information of subscriptions that differs from that of their connections.
     infos: HashMap<u32, Arc<ClientInfo>, RandomState>,
     channels: ChannelTable<Channel>,
-    /// Incarnations given to channels and home channels so far.
+    /// Number of incarnations assigned to channels and home channels.
     incarnations: u32,
 
     homes: ChannelTable<HomeChannel>,
@@ -113,7 +111,7 @@ pub struct Hub {
     active_homes: u64,
     history_bytes: usize,
     shares: Shares,
-    /// The home channel that was examined last for one that may go.
+    /// The home channel that was last examined for eviction.
     eviction_cursor: u32,
     epochs: u64,
     /// Time, index and incarnation of home channels whose stream has a deadline.
@@ -121,52 +119,53 @@ pub struct Hub {
     idempotency: Idempotency,
     engines: Engines,
 
-    /// Of channels with subscribers that filter, or that take differences.
+    /// The filters of channels with subscribers that filter or use deltas.
     filters: HashMap<u32, ChannelFilters, RandomState>,
     filter_bytes: usize,
     deltas: HashMap<u32, DeltaChannel, RandomState>,
-    /// Of each tenant since it was taken last.
+    /// The traffic of each tenant since it was last taken.
     tenant_traffic: HashMap<Box<str>, TenantTraffic, RandomState>,
-    /// Scratch for one difference.
+    /// Buffer for one delta.
     patch: Vec<u8>,
 
     log: FrameLog,
-    /// Aggregate over all outboxes.
+    /// Sum over all outboxes.
     pending_bytes: u64,
     dirty: VecDeque<u32>,
     /// Flushed over several turns, after the dirty sessions.
     broadcasts: Broadcasts,
-    /// Some outbox needs a flush before it takes more.
+    /// An outbox must be flushed before it accepts more.
     flush_wanted: bool,
     /// Ends and length of the list of sessions that cannot be flushed, longest first.
     slow_head: u32,
     slow_tail: u32,
     slow_len: u32,
-    /// Since when the outboxes of blocked sessions are beyond their bounds.
+    /// The times since when the outboxes of blocked sessions exceed their limits.
     overdue: HashMap<u32, u64, RandomState>,
 
     requests: PendingRequests,
     transmit: TransmitQueues,
-    /// Incarnations of the other workers, as far as known.
+    /// Incarnations of the other workers, if known.
     peers: Box<[Option<u32>]>,
     events: VecDeque<Event>,
     channel_event_filter: ChannelEventFilter,
     channel_events: VecDeque<ChannelEvent>,
     members_recorded: bool,
     member_events: VecDeque<MemberEvent>,
-    /// Messages, own ones included, that wait until the events before them are taken.
+    /// Messages, including own ones, that wait until the events before them are taken.
     inbound: VecDeque<(u8, HubMessageKind)>,
     running: bool,
-    /// Counters; gauges are read from where they are.
+    /// Counters; gauges are computed on request.
     stats: HubStats,
 }
 
 impl Hub {
-    /// A worker's hub, without sessions or channels. With an `incarnation` above 0 it announces its
+    /// Creates a worker's hub without sessions or channels. With an `incarnation` above 0 it announces its
     /// restart to the other workers.
     ///
     /// # Panics
-    /// When `worker` is not below `workers`, or `workers` is above [`WORKERS_MAX`].
+    ///
+    /// Panics if `worker` is not below `workers`, or `workers` is above [`WORKERS_MAX`].
     pub fn new(mut config: HubConfig, encoder: Box<dyn Encode>) -> Self {
         assert!(
             config.worker < config.workers && usize::from(config.workers) <= WORKERS_MAX,
@@ -181,8 +180,8 @@ impl Hub {
                 transmit.push(worker, HubMessageKind::Restarted);
             }
         }
-        // Peers of a first incarnation are in theirs too. A later one learns of its peers'
-        // incarnations from their messages.
+        // Peers of a first incarnation are in their first, too. A later incarnation learns those of its peers
+        // from their messages.
         let known = (config.incarnation == 0).then_some(0);
         Self {
             names: NameHasher::new(config.hash_seed, config.workers),
@@ -237,8 +236,8 @@ impl Hub {
         }
     }
 
-    /// Changes the limits. What exists stays, also beyond a lowered limit; identity, seeds and
-    /// `requests_max` keep their values.
+    /// Changes the limits. Existing objects stay, even beyond a lowered limit; identity, seeds and
+    /// `requests_max` do not change.
     pub fn set_limits(&mut self, limits: &HubConfig) {
         self.config.sessions_max = limits.sessions_max.min(SESSIONS_MAX as u32);
         self.config.subscriptions_per_session_max = limits.subscriptions_per_session_max;
@@ -255,11 +254,11 @@ impl Hub {
         self.idempotency.set_max(limits.idempotency_keys_max);
     }
 
-    /// Changes the node number in the ids of sessions opened from now on. Open sessions keep their
-    /// ids.
+    /// Changes the node number in the ids of new sessions. Open sessions keep their ids.
     ///
     /// # Errors
-    /// [`Error::LimitExceeded`], and nothing has changed, while sessions of eight other numbers are open.
+    ///
+    /// Returns [`Error::LimitExceeded`], without a change, while sessions with eight other numbers are open.
     pub fn set_node(&mut self, node: u16) -> Result<(), Error> {
         if !self.nodes.set(node) {
             return Err(Error::LimitExceeded);
@@ -268,7 +267,7 @@ impl Hub {
         Ok(())
     }
 
-    /// The next event. Call until `None` after each input.
+    /// Returns the next event. Call until `None` after each input.
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {
             self.run();
@@ -276,18 +275,18 @@ impl Hub {
         self.events.pop_front()
     }
 
-    /// Selects the [channel events](ChannelEvent) to record from now on.
+    /// Selects the [channel events](ChannelEvent) to record.
     pub fn set_channel_event_filter(&mut self, filter: ChannelEventFilter) {
         self.channel_event_filter = filter;
     }
 
-    /// The next channel event. Call until `None` after each [`Hub::poll_event`], before its event
-    /// is handled: channel events that led to an event precede it.
+    /// Returns the next channel event. Call until `None` after each [`Hub::poll_event`], before its event is
+    /// handled: channel events that led to an event precede it.
     pub fn poll_channel_event(&mut self) -> Option<ChannelEvent> {
         self.channel_events.pop_front()
     }
 
-    /// Takes a message of another worker's hub.
+    /// Handles a message of another worker's hub.
     pub fn handle_message(&mut self, now: Now, from: u8, message: HubMessage) {
         self.now = now;
         let Some(peer) = self.peers.get_mut(usize::from(from)) else { return };
@@ -306,20 +305,20 @@ impl Hub {
         self.run();
     }
 
-    /// The next message and the worker it is for. Call until `None`, which begins a new round: a
-    /// worker whose message was [refused](Hub::requeue) is left out until then.
+    /// Returns the next message and its worker. Call until `None`, which begins a new round: a worker whose
+    /// message was [refused](Hub::requeue) is skipped until then.
     pub fn poll_transmit(&mut self) -> Option<(u8, HubMessage)> {
         self.transmit.pop()
     }
 
-    /// Returns a message that its full ring did not take. It stays the first of its worker's queue.
+    /// Returns a message that a full ring did not accept. It stays the first of its worker's queue.
     pub fn requeue(&mut self, to: u8, message: HubMessage) {
         self.stats.transmit_refused += 1;
         self.transmit.unpop(to, message);
     }
 
-    /// When [`Hub::handle_timeout`] is due, in [`Now::ms`]. Soon, while messages wait for a full
-    /// ring: the turn it causes tries again.
+    /// When [`Hub::handle_timeout`] is due, in [`Now::ms`]. Soon, while messages wait for a full ring, to try
+    /// again.
     pub fn poll_timeout(&self) -> Option<u64> {
         let retry = self.transmit.is_backlogged().then(|| self.now.ms + 1);
         let stream_timer = self.stream_timers.peek().map(|Reverse((at, ..))| *at);
@@ -330,7 +329,7 @@ impl Hub {
         times.flatten().min()
     }
 
-    /// Expires history, streams, idempotency keys and requests, and announces who joined and left.
+    /// Expires history, streams, idempotency keys and requests, and announces joins and leaves.
     pub fn handle_timeout(&mut self, now: Now) {
         self.now = now;
         self.idempotency.expire(now.ms);
@@ -344,14 +343,14 @@ impl Hub {
         self.run();
     }
 
-    /// The position of every local subscriber of a channel: received, or waiting in its outbox.
-    /// `None` when the channel has no established subscriber here.
+    /// The position of every local subscriber of a channel: received, or in its outbox. `None` if the channel
+    /// has no established subscriber here.
     pub fn position(&self, channel: &str) -> Option<StreamPosition> {
         let channel = &self.channels[self.channels.find(&self.names, channel)?];
         channel.joined.then_some(channel.position)
     }
 
-    /// Gauges and counters.
+    /// Returns gauges and counters.
     pub fn stats(&self) -> HubStats {
         HubStats {
             sessions: self.sessions.len().into(),
@@ -370,9 +369,9 @@ impl Hub {
         }
     }
 
-    /// Handles what waits, up to the next event.
+    /// Handles waiting messages, up to the next event.
     fn run(&mut self) {
-        // Handling may send to this very worker: that message waits its turn.
+        // Handling may send a message to this worker, which is then queued.
         if std::mem::replace(&mut self.running, true) {
             return;
         }
@@ -423,7 +422,7 @@ impl Hub {
         worker == self.config.worker
     }
 
-    /// Sends a message that is always admitted; see [`TransmitQueues`].
+    /// Sends a message that is always accepted; see [`TransmitQueues`].
     fn send_to(&mut self, worker: u8, kind: HubMessageKind) {
         if self.is_self(worker) {
             self.inbound.push_back((worker, kind));

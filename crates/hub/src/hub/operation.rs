@@ -1,4 +1,4 @@
-//! Operations on channels, on the requester's side.
+//! Operations on channels, on the requesting worker.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::shares::Owner;
 use crate::tenant::MARK;
 
 impl Hub {
-    /// Publishes into a channel; ends in [`Event::Published`].
+    /// Publishes to a channel; ends with [`Event::Published`].
     pub fn handle_publish(
         &mut self,
         now: Now,
@@ -60,7 +60,7 @@ impl Hub {
         self.run();
     }
 
-    /// Reads a channel's history for `owner`; ends in [`Event::History`].
+    /// Reads a channel's history for `owner`; ends with [`Event::History`].
     pub fn handle_history(
         &mut self,
         now: Now,
@@ -94,7 +94,7 @@ impl Hub {
         self.run();
     }
 
-    /// Removes a channel's history; its offsets go on. Ends in [`Event::HistoryRemoved`].
+    /// Removes a channel's history; its offsets continue. Ends with [`Event::HistoryRemoved`].
     pub fn handle_history_remove(
         &mut self,
         now: Now,
@@ -117,8 +117,8 @@ impl Hub {
         self.run();
     }
 
-    /// Lists who is in a channel; ends in [`Event::Presence`]. An answer of more than about `bytes_max` bytes is
-    /// [`Error::LimitExceeded`].
+    /// Reads the clients in a channel; ends with [`Event::Presence`]. A result of more than about `bytes_max`
+    /// bytes is [`Error::LimitExceeded`].
     pub fn handle_presence(
         &mut self,
         now: Now,
@@ -133,7 +133,7 @@ impl Hub {
         self.run();
     }
 
-    /// Counts who is in a channel; ends in [`Event::PresenceStats`].
+    /// Counts the clients in a channel; ends with [`Event::PresenceStats`].
     pub fn handle_presence_stats(
         &mut self,
         now: Now,
@@ -169,7 +169,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Takes a reply. One to a request that is over (cancelled, timed out, of a former incarnation)
+    /// Handles a reply. A reply to a request that has ended (cancelled, timed out, of a former incarnation)
     /// is ignored.
     pub(super) fn handle_reply(&mut self, from: u8, request: WaiterId, content: ReplyContent) {
         if let Some(gather) = self.requests.gather_mut(request) {
@@ -218,8 +218,8 @@ impl Hub {
         self.events.push_back(event);
     }
 
-    /// Ends a request without its reply. A subscription that may have reached the home worker is
-    /// withdrawn there.
+    /// Ends a request without its reply. A subscription that may have reached the home worker is withdrawn
+    /// there.
     pub(super) fn fail_request(&mut self, request: WaiterId, error: Error) {
         if let Some(waiter) = self.requests.take(request) {
             self.fail(waiter, error);

@@ -12,34 +12,34 @@ use crate::frame_log::{CHUNK_BYTES, Frame, FrameKind, FrameLabel, Range, SESSION
 use crate::session::{BLOCKED, DIRTY, HELD, SLOW};
 use crate::slots::NONE;
 
-/// Factor on the bound of an outbox that has not been flushed yet.
+/// Factor on the limit of an outbox that has not been flushed yet.
 const UNFLUSHED_FACTOR: u32 = 4;
 
-/// How long an outbox that only its session's disconnect would bound may be beyond the bound, up to [`UNFLUSHED_FACTOR`] times:
-/// a burst fills it faster than any socket takes it.
+/// How long an outbox may exceed its limit, by up to [`UNFLUSHED_FACTOR`], if only a disconnect would reduce
+/// it: a burst fills it faster than any socket accepts it.
 const SLOW_AFTER_MS: u64 = 1_000;
 
-/// Larger ranges, on average, are not copied together: they hold little of others, and a copy for each of many slow sessions
-/// would take far more.
+/// Larger ranges, on average, are not copied together: they hold little memory of others, and copies for many
+/// slow sessions would need far more.
 const RANGE_BYTES_MAX: usize = CHUNK_BYTES / 4;
 
-/// Slow sessions shortened in one call. If that does not free enough, the next call continues.
+/// Slow sessions reduced in one call. If that does not free enough, the next call continues.
 const SLOW_SESSIONS_PER_PASS_MAX: u32 = 1024;
 
 impl Hub {
-    /// Enforces the bound of a session's outbox. `ranges_max`: maximum number of ranges of an
-    /// outbox that cannot be flushed. `droppable`: the frame that was appended may be dropped.
+    /// Enforces the limit of a session's outbox. `ranges_max`: maximum number of ranges of an outbox that
+    /// cannot be flushed. `droppable`: the frame that was appended may be dropped.
     pub(super) fn enforce_limit(&mut self, slot: u32, ranges_max: usize, droppable: bool) {
         let session = &self.sessions[slot];
         if !session.is_live() {
             return;
         }
-        // A session that is not blocked is not slow: it only has not been flushed yet.
+        // A session that is not blocked is not slow: it has only not been flushed yet.
         let factor = if session.is(BLOCKED | HELD) { 1 } else { UNFLUSHED_FACTOR };
         let bytes_max = session.outbox_bytes_max.saturating_mul(factor);
         let is_over = session.outbox.bytes() > bytes_max;
         if is_over && (droppable || !self.has_time_left(slot)) {
-            // A frame larger than the bound could never be sent otherwise.
+            // A frame larger than the limit could otherwise never be sent.
             let session = &self.sessions[slot];
             if session.outbox.len() == 1 && !session.is(BLOCKED) {
                 let only = session.outbox.ranges().next();
@@ -62,7 +62,7 @@ impl Hub {
         }
     }
 
-    /// Whether a blocked session whose outbox is beyond its bound may still come back below it.
+    /// Whether a blocked session beyond its limit still has time to recover.
     fn has_time_left(&mut self, slot: u32) -> bool {
         let session = &self.sessions[slot];
         let most = session.outbox_bytes_max.saturating_mul(UNFLUSHED_FACTOR);
@@ -73,7 +73,7 @@ impl Hub {
         self.now.ms < since_ms + SLOW_AFTER_MS
     }
 
-    /// Some of a session's outbox has been sent, or all of it cleared.
+    /// A part of a session's outbox was sent, or all of it was cleared.
     pub(super) fn outbox_shrank(&mut self, slot: u32) {
         if !self.overdue.is_empty() {
             let session = &self.sessions[slot];
@@ -83,8 +83,8 @@ impl Hub {
         }
     }
 
-    /// Enforces the bound of all outboxes together. The session that has been slow for longest
-    /// loses its frames first.
+    /// Enforces the limit of all outboxes together. The frames of the session that has been slow for longest
+    /// are dropped first.
     pub(super) fn enforce_budget(&mut self) {
         let mut round = self.slow_len.min(SLOW_SESSIONS_PER_PASS_MAX);
         while round > 0 && self.log.is_over(self.config.pending_bytes_max) {
@@ -97,7 +97,7 @@ impl Hub {
                 frames.any(|frame| frame.whole && frame.label.kind != FrameKind::GapMarker);
             drop(frames);
             if undroppable && self.sessions[slot].is_live() {
-                // The remaining frames may not be dropped one by one, and are not worth a copy.
+                // The remaining frames must not be dropped one by one, and a copy would not help.
                 self.sessions[slot].outbox.refill(ranges, &mut self.log);
                 self.disconnect_slow(slot);
             } else {
@@ -110,7 +110,7 @@ impl Hub {
         }
     }
 
-    /// Clears a session's outbox but for the rest of a partly sent frame.
+    /// Clears a session's outbox except for the rest of a partly sent frame.
     pub(super) fn keep_partial_frame(&mut self, slot: u32) {
         let ranges = self.sessions[slot].outbox.take();
         let bytes: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
@@ -145,7 +145,7 @@ impl Hub {
         }
     }
 
-    /// Inserts retained frames at the front, behind the rest of a partly sent frame.
+    /// Inserts retained frames at the front, after the rest of a partly sent frame.
     pub(super) fn insert_front(&mut self, slot: u32, frames: &[Range]) {
         let mut ranges = self.sessions[slot].outbox.take();
         let head = ranges.first().copied();
@@ -166,7 +166,7 @@ impl Hub {
         self.sessions[slot].outbox.refill(ranges, &mut self.log);
     }
 
-    /// Appends a session to the list of those that cannot be flushed.
+    /// Appends a session to the list of sessions that cannot be flushed.
     pub(super) fn link_slow(&mut self, slot: u32) {
         if self.sessions[slot].is(SLOW) {
             return;
@@ -212,8 +212,8 @@ impl Hub {
         }
     }
 
-    /// Drops droppable frames that are not partly sent: those that a later one made obsolete, then
-    /// the oldest, until at most `target` bytes are left or none is droppable.
+    /// Drops droppable frames that are not partly sent: first those that a later one replaces, then the
+    /// oldest, until at most `target` bytes are left or none is droppable.
     fn drop_frames(&mut self, slot: u32, target: u32) {
         let ranges = self.sessions[slot].outbox.take();
         let before: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();
@@ -259,7 +259,7 @@ impl Hub {
         self.disconnect(slot, code::DISCONNECT_SLOW, &Arc::from("slow"), DisconnectCause::Slow);
     }
 
-    /// Copies the outbox into a chunk of its own, which holds no other session's frames.
+    /// Copies the outbox into a separate chunk without frames of other sessions.
     fn compact(&mut self, slot: u32, ranges: &[Range]) {
         if !ranges.is_empty() {
             let own = self.log.relocate(ranges);
@@ -271,11 +271,11 @@ impl Hub {
     }
 }
 
-/// Selects the frames to keep. Drops those that a later one made obsolete, then the oldest, until
-/// at most `target` of the `waiting` bytes are left or none is droppable.
+/// Selects the frames to keep. Drops those that a later one replaces, then the oldest, until at most `target`
+/// of the `waiting` bytes are left or none is droppable.
 fn choose(frames: &[Frame<'_>], mut waiting: u64, target: u64) -> Vec<bool> {
     let mut keep = vec![true; frames.len()];
-    // Newest first, to know what came later.
+    // Newest first, to find replaced frames.
     let mut seen = HashSet::new();
     for (frame, keep) in frames.iter().zip(&mut keep).rev() {
         let FrameLabel { kind, key, channel } = frame.label;
@@ -312,9 +312,9 @@ struct GapMarker {
     place: Option<usize>,
 }
 
-/// Drops the frames that are not kept. A gap marker takes the place of the first one dropped of
-/// its channel, or of the marker that is there. It does not move across a fixed frame: that may
-/// be the reply to a later subscription, to which an earlier gap means nothing.
+/// Drops the frames that are not kept. A gap marker replaces the first dropped frame of its channel, or the
+/// existing marker. It does not move across a fixed frame, which may be the reply to a later subscription, to
+/// which the earlier gap does not apply.
 fn shorten(frames: Vec<Frame<'_>>, keep: Vec<bool>) -> TrimmedFrames {
     let mut kept = Vec::new();
     let mut markers: Vec<GapMarker> = Vec::new();

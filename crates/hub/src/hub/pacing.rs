@@ -1,12 +1,11 @@
 //! Broadcasts flushed over several turns, so that other traffic need not wait for them.
 //!
-//! A publication enters every subscriber's outbox at once: that keeps the order of a channel and of
-//! a session, and costs a few hundredths of a microsecond each. The expensive part is the system
-//! call for each client. When a channel has more subscribers here than a turn's quantum, or its
-//! namespace has rates, its sessions therefore wait in the broadcast's queue, and each turn flushes
-//! a quantum of them, where there is much for one fewer. Publications that arrive meanwhile leave
-//! with what waits in one write. A session that receives anything else meanwhile is flushed at once,
-//! with all that waits for it.
+//! A publication enters every subscriber's outbox at once. This keeps the order of a channel and of a
+//! session, and costs a few hundredths of a microsecond for each. The expensive part is the system call for
+//! each client. If a channel has more subscribers here than a turn's quantum, or its namespace has rates, its
+//! sessions wait in the broadcast's queue. Each turn flushes a quantum of them, fewer if there are many bytes
+//! for each. Publications that arrive meanwhile are sent together in one write. A session that receives
+//! anything else meanwhile is flushed at once, with all of its output.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -44,16 +43,16 @@ impl Hub {
         self.broadcasts.budget = 0;
     }
 
-    /// When broadcasts need the next turn, in [`Now::ms`]: now if only the quantum was used up,
-    /// else when their rates allow it. `None`: nothing waits, or everything that waits is paused.
+    /// When broadcasts need the next turn, in [`Now::ms`]: now if only the quantum was exhausted, otherwise
+    /// when their rates permit it. `None`: nothing waits, or all waiting broadcasts are paused.
     pub fn flush_due_ms(&self) -> Option<u64> {
         let waiting = self.broadcasts.running.iter().filter(|broadcast| !broadcast.status.paused);
         let times = waiting.map(|broadcast| self.broadcasts.ready_ms(broadcast));
         times.min().map(|at| at.max(self.now.ms))
     }
 
-    /// Channels whose publications fill outboxes faster than broadcasts may be flushed: some outbox is half full, and all that
-    /// it waits for is turns. What is published there meanwhile had better wait too.
+    /// Channels whose publications fill outboxes faster than broadcasts are flushed: an outbox is half full,
+    /// and only waits for turns. Delay further publications to these channels.
     pub fn channels_behind(&self) -> impl Iterator<Item = &Arc<str>> {
         let behind = self.broadcasts.running.iter().filter(|broadcast| {
             broadcast.is_behind
@@ -68,7 +67,7 @@ impl Hub {
         self.broadcasts.quantum = sessions;
     }
 
-    /// Changes the rates of a namespace's broadcasts on this worker, also of those under way.
+    /// Changes the rates of a namespace's broadcasts on this worker, including current ones.
     pub fn set_pacing(&mut self, now: Now, namespace: &Arc<str>, pacing: Pacing) {
         let namespaces = &mut self.broadcasts.namespaces;
         if !pacing.is_limited() {
@@ -87,7 +86,7 @@ impl Hub {
         }
     }
 
-    /// The broadcasts under way on this worker.
+    /// The current broadcasts of this worker.
     pub fn broadcasts(&self) -> impl Iterator<Item = BroadcastStatus> + '_ {
         self.broadcasts.running.iter().map(|broadcast| {
             let mut status = broadcast.status.clone();
@@ -98,16 +97,16 @@ impl Hub {
         })
     }
 
-    /// Pauses a channel's broadcast, including later publications, until it is resumed. A client
-    /// that receives anything else meanwhile also receives what waits for it. False: none is under
-    /// way.
+    /// Pauses a channel's broadcast, including later publications, until it is resumed. A client that
+    /// receives anything else meanwhile also receives the publications. Returns `false` if there is no
+    /// broadcast.
     pub fn pause_broadcast(&mut self, channel: &str) -> bool {
         let Some(at) = self.broadcasts.position(channel) else { return false };
         let broadcast = &mut self.broadcasts.running[at];
         if !std::mem::replace(&mut broadcast.status.paused, true) {
             broadcast.status.waiting = broadcast.queue.len() as u64;
-            // Without the flag, so that other broadcasts do not skip these sessions. Resuming
-            // rebuilds the queue from the subscribers whose outbox is not empty.
+            // Without the flag, other broadcasts do not skip these sessions. Resuming rebuilds the queue from
+            // the subscribers with output.
             let (flag, queue) = (broadcast.flag, std::mem::take(&mut broadcast.queue));
             for &slot in &queue {
                 self.sessions[slot].flags &= !flag;
@@ -144,7 +143,7 @@ impl Hub {
         }
     }
 
-    /// Resumes a paused broadcast. False: none is under way.
+    /// Resumes a paused broadcast. Returns `false` if there is none.
     pub fn resume_broadcast(&mut self, channel: &str) -> bool {
         let Some(at) = self.broadcasts.position(channel) else { return false };
         let broadcast = &mut self.broadcasts.running[at];
@@ -163,9 +162,8 @@ impl Hub {
         true
     }
 
-    /// Cancels a channel's broadcast. Clients that have not received it get an [`Outgoing::Missed`]
-    /// with the number of publications. Returns the sum over all clients; `None`: none is under
-    /// way.
+    /// Cancels a channel's broadcast. Clients that have not received it get an [`Outgoing::Missed`] with the
+    /// number of publications. Returns the sum over all clients; `None` if there is no broadcast.
     pub fn cancel_broadcast(&mut self, channel: &str) -> Option<u64> {
         // A paused broadcast has an empty queue.
         self.resume_broadcast(channel).then_some(())?;
@@ -199,7 +197,7 @@ impl Hub {
     pub(super) fn poll_broadcast(&mut self) -> Option<Flush> {
         let mut tried = 0;
         while tried < self.broadcasts.running.len() {
-            // Short memory overrides the quantum, not the rates.
+            // A lack of memory overrides the quantum, but not the rates.
             if self.broadcasts.budget == 0 && !self.is_short_of_memory() {
                 return None;
             }
@@ -250,8 +248,8 @@ impl Hub {
         None
     }
 
-    /// Removes a channel's unsent publications from a session's outbox and puts a gap marker in
-    /// their place. Returns their number.
+    /// Removes a channel's unsent publications from a session's outbox and inserts a gap marker. Returns
+    /// their number.
     fn take_back(&mut self, slot: u32, channel: &Arc<str>) -> u64 {
         let ranges = self.sessions[slot].outbox.take();
         let before: u64 = ranges.iter().map(|range| u64::from(range.len())).sum();

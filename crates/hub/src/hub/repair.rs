@@ -1,5 +1,5 @@
-//! Gaps between an engine and this node: noticed at the next message or position, repaired from the stream before any client
-//! sees what comes later, or reported.
+//! Gaps between an engine and this node. A gap is detected at the next message or position check, and
+//! repaired from the stream before any client receives a later message, or it is reported.
 
 use std::sync::Arc;
 
@@ -15,27 +15,39 @@ use crate::position::{Epoch, StreamPosition};
 use crate::publication::Publication;
 use crate::session_id::SessionId;
 
-/// What is to be done with a subscription that waits.
+/// What to do with a waiting subscription.
 enum Decision {
     Answer(Option<Vec<Publication>>),
-    /// The engine has to be asked for what came after this offset.
+    /// Read the publications after this offset from the engine.
     Read(u64),
-    /// It is ahead of this node, or of an epoch that the node does not know: the engine decides whether that is refused.
+    /// It is ahead of this node, or its epoch is unknown to the node: the engine decides whether to refuse
+    /// it.
     Confirm,
 }
 
-/// What a read of the stream has brought.
+/// What a read of the stream is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// A gap.
+    Repair,
+    /// Subscribers that are behind the ring.
+    Recover,
+    /// The same, and some of them may be refused.
+    Confirm,
+}
+
+/// The result of a read of the stream.
 #[derive(Clone, Copy)]
 pub(super) struct ReadResult<'a> {
-    /// Everything after this offset was read.
+    /// Publications after this offset were read.
     since: u64,
     publications: &'a [Publication],
-    /// Subscriptions have come since it was sent that are to be confirmed: they wait for another.
+    /// Subscriptions that need confirmation arrived after it was sent: they wait for another read.
     late: bool,
 }
 
 impl Hub {
-    /// A publication has come from the engine.
+    /// A publication has arrived from the engine.
     pub(super) fn agent_publication(&mut self, at: u32, heard: EnginePublication) {
         let EnginePublication { epoch, ref publication, except } = heard;
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
@@ -52,7 +64,7 @@ impl Hub {
             return self.hold(at, heard);
         }
         let Some(stream) = &self.homes[at].stream else {
-            // Another node keeps what this one does not keep.
+            // Another node stores history for this channel, but this one does not.
             let unnumbered = publication.unnumbered();
             return self.deal(at, Epoch::NONE, &unnumbered, except);
         };
@@ -67,7 +79,7 @@ impl Hub {
         self.deal(at, epoch, publication, except);
     }
 
-    /// Sends a publication to every worker with subscribers; one with an offset is the stream's next.
+    /// Sends a publication to every worker with subscribers; one with an offset is the next of the stream.
     fn deal(
         &mut self,
         at: u32,
@@ -88,7 +100,7 @@ impl Hub {
         self.broadcast_publication(at, epoch, publication, except);
     }
 
-    /// Holds a publication back that is not the next.
+    /// Holds back a publication that is not the next.
     fn hold(&mut self, at: u32, heard: EnginePublication) {
         let (cost, offset) = (heard.publication.cost(), heard.publication.offset());
         let Some(agent) = self.engines.agents.get(&at) else { return };
@@ -108,7 +120,7 @@ impl Hub {
         agent.held.insert(place, heard);
     }
 
-    /// Deals what was held back, as far as it follows.
+    /// Passes on the publications held back, as far as they are consecutive.
     pub(super) fn deal_held(&mut self, at: u32) {
         loop {
             let Some(stream) = self.homes[at].stream.as_ref() else {
@@ -127,19 +139,19 @@ impl Hub {
             if let Some(engine) = self.engines.get_mut(engine) {
                 engine.held_bytes -= held.publication.cost();
             }
-            // One of another epoch, or from before, is no part of this stream.
+            // A publication of another epoch, or an earlier one, is not part of this stream.
             if is_next {
                 self.deal(at, epoch, &held.publication, held.except);
             }
         }
     }
 
-    /// The engine has said where the channel is. `interrupted`: this node has not heard it for a while.
+    /// Handles a position from the engine. `interrupted`: this node may have missed publications.
     pub(super) fn resynchronize(&mut self, at: u32, engine: EnginePosition, interrupted: bool) {
         let EnginePosition { position, inherits } = engine;
         let home = &self.homes[at];
         let Some(stream) = &home.stream else {
-            // Nobody knows what was published meanwhile.
+            // It is unknown what was published meanwhile.
             if interrupted {
                 self.stats.engine_unrepaired += u64::from(!home.interest.is_empty());
                 self.home_gap(at);
@@ -179,7 +191,7 @@ impl Hub {
         self.answer_waiting(at, None);
     }
 
-    /// Whoever waits is answered when the engine has subscribed anew.
+    /// Waiting subscriptions are answered after the engine has subscribed again.
     fn rejoin(&mut self, at: u32) {
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
         if !agent.waiting.is_empty() {
@@ -190,7 +202,8 @@ impl Hub {
         }
     }
 
-    /// What is missing cannot be had: subscribers come back and recover. The stream goes on after `position`.
+    /// The missing publications are not available: subscribers subscribe again and recover. The stream
+    /// continues after `position`.
     fn give_up(&mut self, at: u32, position: StreamPosition) {
         if !self.homes[at].interest.is_empty() {
             self.stats.engine_unrepaired += 1;
@@ -200,7 +213,7 @@ impl Hub {
         self.restart_stream(at, EnginePosition { position, ..Default::default() });
     }
 
-    /// The ring begins again after this position.
+    /// Restarts the ring after this position.
     pub(super) fn restart_stream(&mut self, at: u32, engine: EnginePosition) {
         let EnginePosition { position, inherits } = engine;
         self.clear_history(at);
@@ -212,7 +225,7 @@ impl Hub {
         }
     }
 
-    /// Reads what is missing after the top, unless a read is under way.
+    /// Reads the publications missing after the top, unless a read is in progress.
     fn repair(&mut self, at: u32) {
         let (Some(agent), Some(stream)) = (self.engines.agents.get(&at), &self.homes[at].stream)
         else {
@@ -220,11 +233,12 @@ impl Hub {
         };
         if agent.read.is_none() {
             let since = stream.top;
-            self.read(at, since, true);
+            self.read(at, since, Purpose::Repair);
         }
     }
 
-    fn read(&mut self, at: u32, since: u64, repairs: bool) {
+    fn read(&mut self, at: u32, since: u64, what: Purpose) {
+        let repairs = what == Purpose::Repair;
         let home = &self.homes[at];
         let (channel, incarnation) = (Arc::clone(&home.name), home.incarnation);
         let Some(epoch) = home.stream.as_ref().map(|stream| stream.epoch) else { return };
@@ -248,7 +262,8 @@ impl Hub {
         let since = Some(StreamPosition { offset: since, epoch });
         let filter = HistoryFilter { since, limit: None, reverse: false, bytes_max };
         let retention = Retention::new(&options, self.config.history_meta_ttl_ms);
-        let request = EngineRequest::History { token: key.into(), channel, retention, filter };
+        let (token, latest) = (key.into(), what == Purpose::Confirm);
+        let request = EngineRequest::History { token, channel, retention, filter, latest };
         self.engines.send(id, request);
     }
 
@@ -276,7 +291,7 @@ impl Hub {
         for publication in &history.publications {
             let next = self.homes[at].stream.as_ref().map(|stream| stream.top + 1);
             if next == Some(publication.offset()) {
-                // What was read does not say whom it was not for.
+                // A publication that was read has no excluded session.
                 self.deal(at, epoch, publication, None);
             }
         }
@@ -290,7 +305,7 @@ impl Hub {
         let is_behind = !agent.held.is_empty() || agent.known_top > top;
         match (read.repairs, is_behind) {
             (true, true) if top == before => {
-                // The stream does not have it any more.
+                // The stream no longer has it.
                 let position = StreamPosition { offset: agent.known_top, epoch };
                 let held_top = agent.held.back().map_or(0, |held| held.publication.offset());
                 let offset = position.offset.max(held_top);
@@ -304,7 +319,7 @@ impl Hub {
         self.answer_waiting(at, Some(ReadResult { since, publications, late }));
     }
 
-    /// What the read was to bring is not in the stream.
+    /// The stream does not have the requested publications.
     fn unrecoverable(&mut self, at: u32, position: StreamPosition) {
         let engine = EnginePosition { position, ..Default::default() };
         let same = self.homes[at].stream.as_ref().is_some_and(|of| of.epoch == position.epoch);
@@ -316,7 +331,7 @@ impl Hub {
         }
     }
 
-    /// A read brought nothing. The next message, or the next check of positions, asks again.
+    /// A read failed. The next message or position check tries again.
     fn read_failed(&mut self, at: u32, error: Error) {
         self.engines.clear_held(at);
         let Some(stream) = &self.homes[at].stream else { return };
@@ -333,11 +348,11 @@ impl Hub {
         }
     }
 
-    /// Answers the subscriptions that wait, as far as the ring and what was `read` have what they want; for the others the
-    /// engine is asked.
+    /// Answers the waiting subscriptions that the ring and the publications just `read` can serve; for the
+    /// others the engine is asked.
     pub(super) fn answer_waiting(&mut self, at: u32, read: Option<ReadResult<'_>>) {
         let Some(agent) = self.engines.agents.get_mut(&at) else { return };
-        let mut wanted = None::<u64>;
+        let (mut wanted, mut what) = (None::<u64>, Purpose::Recover);
         for (from, asked) in std::mem::take(&mut agent.waiting) {
             let since = match self.decide(at, &asked, read) {
                 Decision::Answer(recovered) => {
@@ -346,6 +361,7 @@ impl Hub {
                 }
                 Decision::Read(since) => since,
                 Decision::Confirm => {
+                    what = Purpose::Confirm;
                     let agent = self.engines.agents.get_mut(&at);
                     if let Some(under_way) = agent.and_then(|agent| agent.read.as_mut()) {
                         under_way.late = true;
@@ -361,11 +377,11 @@ impl Hub {
         if let Some(since) = wanted
             && self.engines.agents.get(&at).is_some_and(|agent| agent.read.is_none())
         {
-            self.read(at, since, false);
+            self.read(at, since, what);
         }
     }
 
-    /// What a subscription recovers at the stream's top.
+    /// What a subscription recovers at the top of the stream.
     fn decide(&self, at: u32, asked: &SubscribeRequest, read: Option<ReadResult<'_>>) -> Decision {
         let Some(since) = asked.since else { return Decision::Answer(None) };
         let Some(stream) = &self.homes[at].stream else {
@@ -394,7 +410,7 @@ impl Hub {
             let missed = stream.top.checked_sub(from);
             let too_many = |missed| publications_max > 0 && missed > publications_max as u64;
             if !since.epoch.accepts(stream.epoch) || missed.is_none() {
-                // Another node may be further than this one, which did not hear what was published last.
+                // Another node may be ahead of this one, which may have missed the last publications.
                 let is_refused = has_ended || read.is_some_and(|read| !read.late);
                 return if is_refused { Decision::Answer(None) } else { Decision::Confirm };
             } else if missed.is_some_and(too_many) {

@@ -7,10 +7,10 @@ use crate::message::HubMessageKind;
 use crate::session_id::SessionId;
 
 impl Hub {
-    /// A worker was restarted with this `incarnation` and its former state is lost. Its home
-    /// channels begin a new epoch (their subscribers here are unsubscribed with a code that makes
-    /// them come back), its sessions leave presence, requests to it fail. The first message of the
-    /// restarted hub has the same effect; the later of the two is ignored.
+    /// Handles the restart of a worker with this `incarnation`; its former state is lost. Its home channels
+    /// begin a new epoch (their subscribers here are unsubscribed with a code after which they subscribe
+    /// again), its sessions leave presence, and requests to it fail. The first message of the restarted hub
+    /// has the same effect; the later of the two is ignored.
     pub fn handle_worker_restarted(&mut self, now: Now, worker: u8, incarnation: u32) {
         self.now = now;
         if self.is_self(worker) {

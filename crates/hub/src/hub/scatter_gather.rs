@@ -26,8 +26,8 @@ use crate::tenant;
 use crate::worker_set::WorkerSet;
 
 impl Hub {
-    /// Lists channels that have subscribers; ends in [`Event::Channels`]. `pattern`: `*` any
-    /// characters, `?` any one, `[a-z]`, `{chat,news}:*`; empty: all.
+    /// Lists channels with subscribers; ends with [`Event::Channels`]. `pattern`: `*` matches any characters,
+    /// `?` one, `[a-z]`, `{chat,news}:*`; empty: all.
     pub fn handle_channels(&mut self, now: Now, token: u64, pattern: &str) {
         self.now = now;
         let patterns = if pattern.is_empty() { Some(Vec::new()) } else { glob::expand(pattern) };
@@ -41,7 +41,7 @@ impl Hub {
         self.run();
     }
 
-    /// Counts sessions, users, channels and subscriptions; ends in [`Event::Info`].
+    /// Counts sessions, users, channels and subscriptions; ends with [`Event::Info`].
     pub fn handle_info(&mut self, now: Now, token: u64) {
         self.now = now;
         if let Err(error) =
@@ -52,8 +52,8 @@ impl Hub {
         self.run();
     }
 
-    /// Disconnects a user's sessions; ends in [`Event::Affected`]. With an empty `user` a `client`
-    /// must be named, or all users.
+    /// Disconnects a user's sessions; ends with [`Event::Affected`]. With an empty `user`, a `client` or
+    /// `all_users` is required.
     pub fn handle_disconnect_user(
         &mut self,
         now: Now,
@@ -67,8 +67,8 @@ impl Hub {
         self.scatter_to_user(token, user, only, action);
     }
 
-    /// Unsubscribes a user's sessions from a channel, from all with an empty `channel`; ends in
-    /// [`Event::Affected`]. With an empty `user` a `client` must be named, or all users.
+    /// Unsubscribes a user's sessions from a channel, or from all with an empty `channel`; ends with
+    /// [`Event::Affected`]. With an empty `user`, a `client` or `all_users` is required.
     pub fn handle_unsubscribe_user(
         &mut self,
         now: Now,
@@ -88,8 +88,8 @@ impl Hub {
         );
     }
 
-    /// Subscribes a user's sessions to a channel; ends in [`Event::Affected`] with those that were
-    /// not subscribed yet. With an empty `user` a `client` must be named.
+    /// Subscribes a user's sessions to a channel; ends with [`Event::Affected`], counting those that were not
+    /// subscribed yet. With an empty `user`, a `client` is required.
     pub fn handle_subscribe_user(
         &mut self,
         now: Now,
@@ -113,16 +113,16 @@ impl Hub {
         self.scatter_to_user(token, user, only, action);
     }
 
-    /// A user's sessions expire at another time: [`Event::Refreshed`] for each on its worker; ends in [`Event::Affected`]. With an
-    /// empty `user` a `client` must be named, or all users.
+    /// Changes the expiry of a user's sessions: [`Event::Refreshed`] for each on its worker; ends with
+    /// [`Event::Affected`]. With an empty `user`, a `client` or `all_users` is required.
     pub fn handle_refresh_user(&mut self, now: Now, token: u64, user: &str, refresh: RefreshUser) {
         self.now = now;
         let RefreshUser { only, expire_at_s, conn_info } = refresh;
         self.scatter_to_user(token, user, only, SessionAction::Refresh { expire_at_s, conn_info });
     }
 
-    /// Sends a message to a user's sessions, of no channel; ends in [`Event::Sent`]. With an empty `user` a `client` must be
-    /// named. A long-poll takes none.
+    /// Sends a message to a user's sessions, outside of channels; ends with [`Event::Sent`]. With an empty
+    /// `user`, a `client` is required. A long-poll does not receive it.
     pub fn handle_send_to_user(&mut self, now: Now, token: u64, user: &str, send: SendToUser) {
         self.now = now;
         let SendToUser { client, device, data, format } = send;
@@ -160,15 +160,15 @@ impl Hub {
         if client.is_none() && !only.all_users && is_nobody(user) {
             return Err(Error::BadRequest);
         }
-        // Nobody's name stands for all users: they may be anywhere.
+        // An empty user with `all_users` is sent to all workers.
         let whose = if only.all_users { "" } else { user };
         let (user, action) = (user.into(), Box::new(action));
         let scatter = ScatterRequest::Sessions { user, only, action };
         self.scatter(token, result, client, whose, scatter)
     }
 
-    /// Sends a request to every worker, or only to the one that a session id names, or to those that may have sessions of a
-    /// user.
+    /// Sends a request to every worker, to the worker of a session id, or to those that may have sessions of
+    /// a user.
     fn scatter(
         &mut self,
         token: u64,
@@ -199,7 +199,7 @@ impl Hub {
         let request = self.requests.insert(deadline_ms, Waiter::ScatterGather(Box::new(gather)));
         let scatter = Arc::new(scatter);
         if asked.is_empty() {
-            // The session named is not of this process, or the user has none.
+            // The session is not of this process, or the user has none.
             self.finish_gather(request);
         }
         for worker in asked.iter() {
@@ -236,7 +236,7 @@ impl Hub {
             ScatterRequest::Sessions { user, only, action } => {
                 let mut affected = 0;
                 for slot in self.addressed(user, only) {
-                    // One may have ended another.
+                    // An action may have ended another session.
                     if self.sessions[slot].is_live() {
                         affected += self.act(slot, action);
                     }
@@ -247,7 +247,7 @@ impl Hub {
         self.reply(from, request, content);
     }
 
-    /// Does something to a live session. Gives how many were affected: 1 or 0.
+    /// Executes an action on a live session. Returns the number of affected sessions: 1 or 0.
     pub(super) fn act(&mut self, slot: u32, action: &SessionAction) -> u64 {
         let is_affected = match action {
             SessionAction::Disconnect { except, code, reason } => {
@@ -285,7 +285,7 @@ impl Hub {
         u64::from(is_affected)
     }
 
-    /// Whether what an action asks of other workers can be asked now.
+    /// Whether the requests to other workers that an action needs can be sent now.
     pub(super) fn has_room_for(&self, action: &SessionAction) -> bool {
         let SessionAction::Subscribe { channel, .. } = action else { return true };
         let home = self.names.home(self.names.hash(&**channel));
@@ -329,7 +329,8 @@ impl Hub {
         !ended.is_empty()
     }
 
-    /// Live sessions of a user, or the one named if it belongs to the user (or no user is given), whose labels pass.
+    /// Live sessions of a user, or the one with the given id if it belongs to the user (or no user is given),
+    /// whose labels match.
     fn addressed(&self, user: &str, only: &SessionFilter) -> Vec<u32> {
         let mut slots: Vec<u32> = match only.client {
             Some(client) => self
@@ -368,7 +369,7 @@ impl Hub {
     }
 }
 
-/// Whether a name is no user's.
+/// Whether a name is empty or only a tenant's prefix.
 fn is_nobody(user: &str) -> bool {
     user.is_empty() || tenant::is_anybody(user)
 }

@@ -20,10 +20,10 @@ use crate::session_id::SessionId;
 use crate::shares::Owner;
 use crate::slots::NONE;
 
-/// Largest bound of one outbox: the bytes between two flushes must fit its counter.
+/// Largest limit of an outbox: the bytes between two flushes must fit its counter.
 const OUTBOX_BYTES_MAX: u32 = 256 << 20;
 
-/// The hub's time in minutes, as far as two bytes hold it.
+/// The hub's time in minutes, truncated to two bytes.
 fn minutes(now: Now) -> u16 {
     (now.ms / 60_000) as u16
 }
@@ -33,7 +33,7 @@ fn minutes(now: Now) -> u16 {
 pub(super) enum DisconnectCause {
     Caller,
     ServerApi,
-    /// Its outbox is full: it is cleared but for the rest of a partly sent frame.
+    /// Its outbox is full: it is cleared except for the rest of a partly sent frame.
     Slow,
 }
 
@@ -72,8 +72,8 @@ impl Hub {
         Ok(self.id_of(slot))
     }
 
-    /// Says whose a session is that was opened before this was known, and is [held](NewSession::held) since. A stale id is
-    /// ignored.
+    /// Sets the user of a session that was opened without one, and that is still [held](NewSession::held). A
+    /// stale id is ignored.
     pub fn identify(
         &mut self,
         id: SessionId,
@@ -91,30 +91,30 @@ impl Hub {
         };
     }
 
-    /// Gives a connection its labels, by which [commands](crate::SessionFilter) and the operator tell connections apart. A stale id is
-    /// ignored.
+    /// Sets the labels of a connection, by which [commands](crate::SessionFilter) and operators select
+    /// connections. A stale id is ignored.
     pub fn set_labels(&mut self, id: SessionId, labels: Tags) {
         if let Some(slot) = self.slot_of(id) {
             self.labels.set(slot, labels);
         }
     }
 
-    /// The labels of a connection; of a stale id none.
+    /// The labels of a connection; none for a stale id.
     pub fn labels(&self, id: SessionId) -> &Tags {
         const NONE: &Tags = &Tags::NONE;
         self.slot_of(id).map_or(NONE, |slot| self.labels.get(slot))
     }
 
-    /// What others see of a connection from now on: raw JSON. Who is in a presence list already stays there as he is. A stale id
-    /// is ignored.
+    /// Sets the raw JSON about a connection that other clients receive. Existing presence entries do not
+    /// change. A stale id is ignored.
     pub fn set_conn_info(&mut self, id: SessionId, conn_info: Box<[u8]>) {
         if let Some(slot) = self.slot_of(id) {
             self.replace_conn_info(slot, conn_info);
         }
     }
 
-    /// What others see of a session in one channel from now on, presence included: raw JSON. Nobody is notified. Ignored where it is not
-    /// subscribed.
+    /// Sets the raw JSON about a session in one channel that other clients receive, including in presence.
+    /// Subscribers are not notified. Ignored if the session is not subscribed.
     pub fn set_chan_info(&mut self, now: Now, id: SessionId, channel: &str, chan_info: Box<[u8]>) {
         self.now = now;
         let Some(slot) = self.slot_of(id) else { return };
@@ -135,7 +135,7 @@ impl Hub {
         }
     }
 
-    /// Changes what others see of a connection, but not as a member of the channels in which it is one already.
+    /// Changes the information about a connection, but not in channels of which it is a member already.
     pub(super) fn replace_conn_info(&mut self, slot: u32, conn_info: Box<[u8]>) {
         let listed = |&at: &u32| self.subscriptions[at].is(LISTED);
         for at in self.subscriptions_of(slot).filter(listed).collect::<Vec<_>>() {
@@ -146,8 +146,8 @@ impl Hub {
         self.conn_infos.insert(slot, conn_info);
     }
 
-    /// Closes a session: it leaves every channel, pending subscriptions are cancelled, its outbox
-    /// is cleared. A stale id is ignored.
+    /// Closes a session: it leaves every channel, pending subscriptions are cancelled, and its outbox is
+    /// cleared. A stale id is ignored.
     pub fn close_session(&mut self, now: Now, id: SessionId) {
         self.now = now;
         let Some(slot) = self.slot_of(id) else { return };
@@ -164,9 +164,8 @@ impl Hub {
         self.run();
     }
 
-    /// Disconnects a session: it leaves every channel, an [`Outgoing::Disconnect`] is the last
-    /// frame in its outbox, and [`Event::Disconnect`] asks the caller to close. A stale or closing
-    /// id is ignored.
+    /// Disconnects a session: it leaves every channel, an [`Outgoing::Disconnect`] is the last frame in its
+    /// outbox, and [`Event::Disconnect`] asks the caller to close it. A stale or closing id is ignored.
     pub fn disconnect_session(&mut self, now: Now, id: SessionId, code: u32, reason: &str) {
         self.now = now;
         if let Some(slot) = self.live_slot(id) {
@@ -192,14 +191,14 @@ impl Hub {
         })
     }
 
-    /// All open sessions, closing ones included.
+    /// All open sessions, including closing ones.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
         let open = |&slot: &u32| self.sessions[slot].is(OPEN);
         self.sessions.indices().filter(open).map(|slot| self.id_of(slot))
     }
 
-    /// Open sessions among those of `places` from `from` on, at most this worker's places; and where to go on, unless that was the
-    /// end. One page after the other sees every session that is open all the while.
+    /// Open sessions in the slots from `from` on, `places` at most, and the next slot unless all were
+    /// visited. Consecutive pages include every session that stays open.
     pub fn sessions_page(&self, from: u32, places: u32) -> (Vec<SessionId>, Option<u32>) {
         let len = self.sessions.indices().end;
         let end = from.saturating_add(places).min(len);
@@ -208,7 +207,8 @@ impl Hub {
         (found, (end < len).then_some(end))
     }
 
-    /// Memory that is held for a session, in bytes: its record, its subscriptions, what others see of it, and its outbox.
+    /// Memory used by a session in bytes: its record, its subscriptions, its information for others, and its
+    /// outbox.
     pub fn session_bytes(&self, id: SessionId) -> usize {
         let Some(slot) = self.slot_of(id) else { return 0 };
         let info = self.conn_infos.get(&slot).map_or(0, |info| info.len());
@@ -224,7 +224,7 @@ impl Hub {
         self.conn_infos.get(&self.slot_of(id)?).map(|info| &**info)
     }
 
-    /// How many sessions of a user this worker has.
+    /// The number of a user's sessions on this worker.
     pub fn session_count(&self, user: &str) -> u32 {
         self.users.count(user)
     }
@@ -243,7 +243,7 @@ impl Hub {
             .map(|subscription| &*self.channels[self.subscriptions[subscription].channel].name)
     }
 
-    /// True when the session's subscription to the channel is established.
+    /// Whether the session's subscription to the channel is established.
     pub fn is_subscribed(&self, id: SessionId, channel: &str) -> bool {
         let subscription = self.slot_of(id).and_then(|slot| {
             let channel = self.channels.find(&self.names, channel)?;
@@ -252,29 +252,30 @@ impl Hub {
         subscription.is_some_and(|at| !self.subscriptions[at].is_pending())
     }
 
-    /// True when the session is subscribed to the channel, or will be.
+    /// Whether the session is subscribed to the channel, or has a pending subscription.
     pub fn has_subscription(&self, id: SessionId, channel: &str) -> bool {
         let channel = self.channels.find(&self.names, channel);
         let both = self.slot_of(id).zip(channel);
         both.is_some_and(|(slot, channel)| self.subscription_to(slot, channel).is_some())
     }
 
-    /// Whose the streams are that this user brings into being.
+    /// The owner of streams created by this user.
     pub fn owner_of(&self, user: &str) -> Owner {
         Owner(self.names.hash((0_u8, user)) as u32 | 1)
     }
 
-    /// Whose the streams are that clients without a user bring into being who come from this address.
+    /// The owner of streams created by clients without a user from this address.
     pub fn owner_of_address(&self, address: IpAddr) -> Owner {
         Owner(self.names.hash((1_u8, address)) as u32 | 1)
     }
 
-    /// Whose the streams are that a session brings into being.
+    /// The owner of streams created by a session.
     pub fn owner(&self, id: SessionId) -> Owner {
         self.slot_of(id).map_or(Owner::NONE, |slot| self.sessions[slot].owner)
     }
 
-    /// How many sessions here a message of the channel reaches, and whether joins and leaves are messages of it.
+    /// The number of sessions here that a message of the channel reaches, and whether joins and leaves are
+    /// sent, too.
     pub fn audience(&self, channel: &str) -> (usize, bool) {
         self.channels.find(&self.names, channel).map_or((0, false), |at| {
             let channel = &self.channels[at];
@@ -282,8 +283,8 @@ impl Hub {
         })
     }
 
-    /// A session's identity for publications: its entry in `channel`'s presence list, else its
-    /// connection's.
+    /// The client information of a session for publications: its entry in `channel`'s presence, otherwise
+    /// that of its connection.
     pub fn client_info(&self, id: SessionId, channel: Option<&str>) -> Option<Arc<ClientInfo>> {
         let slot = self.slot_of(id)?;
         let member = channel
@@ -314,8 +315,7 @@ impl Hub {
 
     pub(super) fn id_of(&self, slot: u32) -> SessionId {
         let config = &self.config;
-        // Offset by the seed, so that a hub with a former one's boot number does not repeat its
-        // ids.
+        // Offset by the seed, so that a hub with a reused boot number does not repeat ids.
         let session = &self.sessions[slot];
         let generation = session.generation.wrapping_add(config.seed as u8);
         let node = self.nodes.number(session.node());
@@ -345,7 +345,7 @@ impl Hub {
         let session = &mut self.sessions[slot];
         debug_assert!(session.is_live());
         session.flags |= CLOSING;
-        // A client that does not know yet that it is connected has no use for what comes after.
+        // A client that has not received its connect reply yet does not need later output.
         let discard = cause == DisconnectCause::Slow || session.is(HELD);
         session.flags &= !HELD;
         let tag = session.tag;

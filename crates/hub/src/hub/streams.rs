@@ -1,7 +1,8 @@
-//! Streams of the channels at home here: begun, counted, bounded, expired.
+//! Streams of the channels at home here: creation, accounting, limits, expiry.
 //!
-//! Whoever wants room gives up something of his own first: an owner his empty streams, a namespace its oldest publications,
-//! and in it the channel that is published to. What has publications never gives way to what has none.
+//! To make room, an owner first loses its own empty streams, and a namespace its own oldest publications,
+//! starting with the channel that is published to. A stream with publications is never evicted for one
+//! without.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -15,26 +16,26 @@ use crate::publication::Publication;
 use crate::shares::Owner;
 use crate::slots::NONE;
 
-/// Home channels examined to make room for one channel.
+/// Home channels examined to make room for a channel.
 const EVICTION_STEPS_MAX: usize = 1024;
-/// Publications evicted for one that is kept: so many, and as many more as there can be in its place.
+/// Publications evicted to store one: at least this number, and as many more as fit in its place.
 const EVICTIONS_MIN: usize = 1024;
 const PUBLICATION_BYTES_MIN: usize = 64;
-/// Channels of which the one with the largest history gives some up.
+/// Number of sampled channels, of which the one with the largest history loses publications.
 const SAMPLE: usize = 16;
 
-/// What an idle channel may give way to.
+/// What an idle channel may be evicted for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum EvictableFor {
     /// A channel without publications.
     Empty,
-    /// A channel whose first publication is here.
+    /// A channel with its first publication.
     Publication,
 }
 
 impl Hub {
-    /// The record of a channel at home here, made if there is none. `None` when its namespace or this worker has as many
-    /// as it may.
+    /// The record of a channel at home here, created if necessary. `None` if the limit of its namespace or of
+    /// this worker is reached.
     pub(super) fn home_channel(
         &mut self,
         name: &Arc<str>,
@@ -62,8 +63,8 @@ impl Hub {
         }
     }
 
-    /// A channel's stream, begun if there is none. Its meta time to live counts from now. `None` when its owner has as many
-    /// as it may; the channel is as it was.
+    /// A channel's stream, created if necessary. Its meta time to live begins now. `None` if the limit of its
+    /// owner is reached; the channel is unchanged.
     pub(super) fn ensure_stream(
         &mut self,
         at: u32,
@@ -95,8 +96,8 @@ impl Hub {
         self.homes[at].stream.as_deref_mut()
     }
 
-    /// Makes room for one more channel: in its namespace, and here. Evicts channels that nobody is subscribed to; a client
-    /// that returns to one sees a new epoch.
+    /// Makes room for a channel in its namespace and on this worker. Evicts channels without subscribers; a
+    /// client that returns to one gets a new epoch.
     fn make_room(
         &mut self,
         namespace: u32,
@@ -121,12 +122,12 @@ impl Hub {
             && (self.evict_holder(self.shares.most_holders()) || self.evict_holder(namespace))
     }
 
-    /// This worker's part of a bound that holds for the process.
+    /// This worker's share of a limit of the process.
     fn share_of(&self, all: u32) -> u32 {
         all.div_ceil(u32::from(self.config.workers))
     }
 
-    /// Evicts the oldest channel that this owner has made and that holds nothing; of a namespace, if one is named.
+    /// Evicts the oldest empty channel created by this owner, optionally of one namespace.
     fn evict_own_channel(&mut self, owner: Owner, namespace: Option<u32>) -> bool {
         let Self { shares, homes, .. } = self;
         let oldest = shares.oldest(owner, EVICTION_STEPS_MAX, |(at, incarnation)| {
@@ -138,7 +139,7 @@ impl Hub {
         oldest.is_some_and(|at| self.evict_home(at))
     }
 
-    /// Evicts the next channel that holds nothing, if one is found in time.
+    /// Evicts the next empty channel, if one is found in time.
     fn evict_forgettable(&mut self, namespace: Option<u32>) -> bool {
         let channels = self.homes.indices().end;
         for _ in 0..EVICTION_STEPS_MAX.min(channels as usize) {
@@ -154,7 +155,7 @@ impl Hub {
         false
     }
 
-    /// Evicts the next channel of this namespace that holds publications, if one is found in time.
+    /// Evicts the next channel of this namespace with publications, if one is found in time.
     fn evict_holder(&mut self, namespace: u32) -> bool {
         let holders = self.shares.share(namespace).holders.len();
         for _ in 0..EVICTION_STEPS_MAX.min(holders) {
@@ -184,7 +185,7 @@ impl Hub {
         self.count_history(at, -(bytes as isize));
     }
 
-    /// The memory of a channel's publications has changed by this.
+    /// Accounts for a change of the memory of a channel's publications.
     fn count_history(&mut self, at: u32, by: isize) {
         self.history_bytes = self.history_bytes.saturating_add_signed(by);
         let Self { homes, shares, .. } = self;
@@ -206,7 +207,7 @@ impl Hub {
         }
     }
 
-    /// Ends a channel's stream: its epoch with it.
+    /// Ends a channel's stream and its epoch.
     pub(super) fn end_stream(&mut self, at: u32) {
         self.clear_history(at);
         let Self { homes, shares, .. } = self;
@@ -257,8 +258,8 @@ impl Hub {
         options.history_bytes_max.map_or(usize::MAX, own)
     }
 
-    /// Appends a publication to its channel's history. One that is larger than all of the history may be is left out, and
-    /// takes the place of no other.
+    /// Appends a publication to its channel's history. A publication larger than the limit of history is not
+    /// stored and evicts no other.
     pub(super) fn append_history(
         &mut self,
         at: u32,
@@ -278,7 +279,8 @@ impl Hub {
         self.schedule_timer(at);
     }
 
-    /// Puts publications that were read elsewhere in front of a channel's history, if there is room for all of them.
+    /// Inserts publications that were read elsewhere before a channel's history, if there is room for all of
+    /// them.
     pub(super) fn fill_history(&mut self, at: u32, read: &[Publication]) {
         let Some(agent) = self.engines.agents.get(&at) else { return };
         let options = Arc::clone(&agent.options);
@@ -298,8 +300,8 @@ impl Hub {
         }
     }
 
-    /// Evicts publications until `cost` fits: of the namespace, if that has as much as it may, else of the one that has
-    /// most. More of them than are as large together, so that a bound that was lowered is reached after some calls.
+    /// Evicts publications until `cost` fits: from the namespace if it has reached its limit, otherwise from
+    /// the largest one. Evicts more than required, so that a lowered limit is reached after some calls.
     fn make_room_in_history(&mut self, at: u32, cost: usize, options: &ChannelOptions) {
         let mut evictions = EVICTIONS_MIN + cost / PUBLICATION_BYTES_MIN;
         let own_max = self.own_history_bytes_max(options);
@@ -311,7 +313,7 @@ impl Hub {
                 (0, 0) => return,
                 (0, _) => {
                     let (largest, next) = self.shares.largest();
-                    // Two that hold as much do not take turns with each publication.
+                    // Prevents two namespaces of equal size from alternating with each publication.
                     (largest, next / 8 * 7, excess)
                 }
                 _ => (namespace, 0, own_excess),
@@ -327,9 +329,9 @@ impl Hub {
         }
     }
 
-    /// Evicts the oldest publications of a namespace's channel: of the one that is published to, if it holds as much as
-    /// others on average, else of the one that holds most among some. At most half of what it holds, and one at least.
-    /// Returns their number and memory.
+    /// Evicts the oldest publications of a channel in a namespace: of the channel that is published to, if it
+    /// is at least of average size, otherwise of the largest of a sample. At least one, and at most half of
+    /// its publications. Returns their number and memory.
     fn evict_oldest(
         &mut self,
         victim: u32,

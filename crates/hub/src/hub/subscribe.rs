@@ -26,7 +26,7 @@ use crate::shares::Owner;
 use crate::slots::NONE;
 use crate::tag_filter::TagFilter;
 
-/// Where a subscription is to be recovered from.
+/// The position to recover from.
 #[derive(Clone, Copy)]
 struct Since {
     recover: Option<StreamPosition>,
@@ -34,7 +34,7 @@ struct Since {
     rejects: bool,
 }
 
-/// What a subscription begins with, beside its position.
+/// The initial content of a subscription besides its position.
 #[derive(Default)]
 pub(super) struct Recovered {
     pub(super) recovered: bool,
@@ -43,12 +43,11 @@ pub(super) struct Recovered {
 }
 
 impl Hub {
-    /// Subscribes a session; ends in [`Event::Subscribed`].
+    /// Subscribes a session; ends with [`Event::Subscribed`].
     ///
-    /// This worker subscribes further subscribers of a channel by itself, at the position of the
-    /// others. It asks the home worker about what only that one knows: the position of the first
-    /// subscriber here, recovery, presence. The reply arrives in order with the channel's
-    /// publications.
+    /// Further subscribers of a channel on this worker are subscribed locally, at the position of the others.
+    /// The home worker is asked for the position of the first subscriber here, for recovery and for presence.
+    /// Its reply arrives in order with the channel's publications.
     pub fn handle_subscribe(
         &mut self,
         now: Now,
@@ -69,9 +68,9 @@ impl Hub {
         self.run();
     }
 
-    /// Ends a session's subscription or cancels a pending one ([`Error::Cancelled`]). `notify`:
-    /// code and reason of an [`Outgoing::Unsubscribe`] to the client, if the client did not ask for
-    /// this. False when there is no such subscription.
+    /// Ends a session's subscription or cancels a pending one ([`Error::Cancelled`]). `notify`: code and
+    /// reason of an [`Outgoing::Unsubscribe`] to the client, if the client did not request this. Returns
+    /// `false` if there is no such subscription.
     pub fn handle_unsubscribe(
         &mut self,
         now: Now,
@@ -172,7 +171,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Adds the record of a channel that has none here yet, if the owner may have one more.
+    /// Adds the record of a channel, within the limit of its owner.
     fn insert_channel(
         &mut self,
         name: &str,
@@ -205,7 +204,7 @@ impl Hub {
         }
     }
 
-    /// A session has left a channel in which others are: it counts for one of them from now on.
+    /// A session has left a channel with other subscribers: the channel now counts for one of them.
     fn hand_over(&mut self, at: u32, leaver: Owner) {
         let channel = &mut self.channels[at];
         if channel.owner != leaver {
@@ -253,7 +252,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Takes the home worker's reply to a subscription that still exists.
+    /// Handles the home worker's reply to a subscription that still exists.
     pub(super) fn handle_subscribed(
         &mut self,
         pending: PendingSubscribe,
@@ -263,8 +262,8 @@ impl Hub {
         let at = self.subscriptions[pending.subscription].channel;
         let channel = &mut self.channels[at];
         if channel.joined && !channel.position.epoch.is_none() && channel.position != position {
-            // The edge keeps order, so the home worker's position is where its publications have
-            // led. If not, something is missing, and all subscribers must recover.
+            // Messages between workers are ordered, so the home worker's position must match. If it does not,
+            // publications are missing, and all subscribers must recover.
             debug_assert!(false, "{:?} answered at {position:?}", channel.position);
             self.gap(at);
             self.fail_subscribe(&pending, Error::WorkerRestarted);
@@ -293,8 +292,8 @@ impl Hub {
         }
     }
 
-    /// Removes a subscription, established or pending, and reports it to the home worker as far as
-    /// that one counts it. A channel without subscriptions is removed.
+    /// Removes a subscription, established or pending, and reports it to the home worker if necessary. A
+    /// channel without subscriptions is removed.
     pub(super) fn detach(&mut self, at: u32, cause: UnsubscribeCause) {
         let subscription = self.subscriptions[at];
         let slot = subscription.slot();
@@ -364,13 +363,13 @@ impl Hub {
         }
     }
 
-    /// Ends every established subscription of a channel whose stream has a gap. Clients subscribe
-    /// again and recover.
+    /// Ends every established subscription of a channel whose stream has a gap. Clients subscribe again and
+    /// recover.
     pub(super) fn gap(&mut self, at: u32) {
         const CODE: u32 = code::UNSUBSCRIBE_INSUFFICIENT_STATE;
         let name = Arc::clone(&self.channels[at].name);
         let incarnation = self.channels[at].incarnation;
-        // Messages that arrive before the home worker's next reply belong to no subscriber.
+        // Messages before the home worker's next reply are for no subscriber.
         self.channels[at].joined = false;
         self.fan_out_unsubscribe(at, CODE, "insufficient state");
         let alive = self.channels.get(at).filter(|channel| channel.incarnation == incarnation);
@@ -391,7 +390,7 @@ impl Hub {
         });
     }
 
-    /// Subscriptions of a session, pending ones included.
+    /// Subscriptions of a session, including pending ones.
     pub(super) fn subscriptions_of(&self, slot: u32) -> impl Iterator<Item = u32> {
         let some = |at: u32| (at != NONE).then_some(at);
         let first = some(self.sessions[slot].subscription);
@@ -402,7 +401,7 @@ impl Hub {
         self.subscriptions_of(slot).find(|&at| self.subscriptions[at].channel == channel)
     }
 
-    /// True when a subscription can begin at the position of the channel's other subscribers here.
+    /// Whether a subscription can begin at the position of the channel's other subscribers here.
     fn can_answer(
         &self,
         channel: &Channel,
@@ -410,7 +409,7 @@ impl Hub {
         recover: Option<StreamPosition>,
     ) -> bool {
         let current = channel.position;
-        // A channel whose history was switched on since has no epoch yet.
+        // A channel whose history was enabled later has no epoch yet.
         let up_to_date = !current.epoch.is_none() || !options.keeps_history();
         let recovers = recover.is_none_or(|at| match options.recovery_mode {
             RecoveryMode::Stream => at.offset == current.offset && at.epoch.accepts(current.epoch),
@@ -419,7 +418,7 @@ impl Hub {
         channel.joined && up_to_date && recovers
     }
 
-    /// Makes a subscription effective.
+    /// Establishes a subscription.
     fn establish(
         &mut self,
         pending: PendingSubscribe,
@@ -508,7 +507,7 @@ impl Hub {
         self.subscriptions[before].next = next;
     }
 
-    /// The name as another record of this hub shares it, if one does.
+    /// The name, shared with another record of this hub if possible.
     pub(super) fn shared_name(&self, name: &str) -> Arc<str> {
         if let Some(at) = self.channels.find(&self.names, name) {
             return Arc::clone(&self.channels[at].name);

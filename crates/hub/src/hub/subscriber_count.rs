@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use super::Hub;
 
-/// A count of the sessions subscribed to some channels, made in steps: a worker with a million of
-/// them handles other input in between. Sessions that come or go meanwhile may or may not be
-/// counted.
+/// A count of the sessions subscribed to selected channels, in steps, so that a worker with a million
+/// sessions is not blocked. Sessions that open or close meanwhile may or may not be counted.
 #[derive(Debug, Default)]
 pub struct SubscriberCount {
     /// The next channel, and the next of its subscribers.
     channel: u32,
     place: usize,
-    /// A bit for each session slot: most sessions are subscribed more than once.
+    /// A bit for each session slot, because most sessions have several subscriptions.
     seen: Vec<u64>,
     sessions: u64,
 }
@@ -34,9 +33,9 @@ impl SubscriberCount {
 }
 
 impl Hub {
-    /// Continues a count for about `steps` channels and subscribers. `is_wanted` is called once for
-    /// each channel with subscribers here, with its namespace and their number. True when the count
-    /// is complete.
+    /// Continues a count for about `steps` channels and subscribers. `is_wanted` is called once for each
+    /// channel with subscribers here, with its namespace and their number. Returns whether the count is
+    /// complete.
     pub fn count_subscribers(
         &self,
         count: &mut SubscriberCount,
@@ -51,8 +50,7 @@ impl Hub {
             }
             left -= 1;
             let found = self.channels.get(count.channel);
-            // A channel that has taken this slot since has fewer subscribers than were counted of
-            // the former.
+            // The slot may have been reused for a channel with fewer subscribers.
             let Some(channel) = found.filter(|channel| channel.subscribers.len() > count.place)
             else {
                 count.channel += 1;

@@ -1,4 +1,4 @@
-//! What tenants have used, and the end of what is theirs.
+//! Usage of tenants, and the removal of their data.
 
 use super::Hub;
 use crate::config::Now;
@@ -6,36 +6,37 @@ use crate::error::Error;
 use crate::shares::NamespaceShare;
 use crate::tenant;
 
-/// What was said in a tenant's channels.
+/// Traffic in a tenant's channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TenantTraffic {
-    /// Publications asked for on this worker.
+    /// Publications requested on this worker.
     pub publications: u64,
     /// Bytes of their payloads.
     pub published_bytes: u64,
-    /// Publications given to subscribers here.
+    /// Publications delivered to subscribers here.
     pub deliveries: u64,
     /// Bytes of their payloads.
     pub delivered_bytes: u64,
 }
 
 impl Hub {
-    /// What namespaces have among those of `places` from `from` on; and where to go on, unless that was the end.
+    /// Usage of namespaces in the slots from `from` on, `places` at most, and the next slot unless all were
+    /// visited.
     pub fn namespaces_page(&self, from: u32, places: u32) -> (Vec<NamespaceShare>, Option<u32>) {
         self.shares.page(from, places)
     }
 
-    /// How many sessions a tenant has here, and how many different users among them.
+    /// The number of sessions and distinct users of a tenant here.
     pub fn population(&self, tenant: &str) -> (u32, u32) {
         self.users.of_tenant(tenant)
     }
 
-    /// The traffic of tenants since this was asked last.
+    /// The traffic of tenants since the last call.
     pub fn take_traffic(&mut self) -> impl Iterator<Item = (Box<str>, TenantTraffic)> {
         self.tenant_traffic.drain()
     }
 
-    /// Counts what happens in a channel, if it is a tenant's.
+    /// Counts traffic in a channel, if it is a tenant's.
     pub(super) fn count_traffic(&mut self, channel: &str, count: impl FnOnce(&mut TenantTraffic)) {
         let Some(tenant) = tenant::split(channel).0 else { return };
         match self.tenant_traffic.get_mut(tenant) {
@@ -44,14 +45,14 @@ impl Hub {
         }
     }
 
-    /// Forgets some idempotency keys of a namespace. True when it has no more here.
+    /// Removes some idempotency keys of a namespace. Returns whether it has none left here.
     pub fn forget_keys(&mut self, namespace: &str, keys_max: u32) -> bool {
         let namespace = self.shares.find(namespace);
         namespace.is_none_or(|namespace| self.idempotency.forget(namespace, keys_max))
     }
 
-    /// Forgets the channels at home here that `is_gone` names, among those of `places` from `from` on: their histories
-    /// and positions. Gives where to go on, unless that was the end.
+    /// Removes the channels at home here for which `is_gone` is true, in the slots from `from` on, `places`
+    /// at most, with histories and positions. Returns the next slot unless all were visited.
     pub fn forget_channels(
         &mut self,
         now: Now,

@@ -1,5 +1,5 @@
-//! Commands about all users: carried out on each worker in steps, so that a worker with a million sessions handles other input in
-//! between.
+//! Commands about all users, executed on each worker in steps, so that a worker with a million sessions is
+//! not blocked.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,25 +13,26 @@ use crate::session::{HELD, POLL};
 use crate::slots::NONE;
 use crate::tenant;
 
-/// Walks that wait on a worker, in all and of one tenant: one more is [`Error::Overloaded`].
+/// Most waiting walks on a worker and of one tenant: a further one is [`Error::Overloaded`].
 const WALKS_MAX: usize = 64;
 const WALKS_PER_TENANT_MAX: usize = 8;
-/// What a step may cost: a place of the table of sessions counts one, and a filter what [`SessionFilter::cost`] says.
+/// The cost of a step: a slot of the session table counts one, and a filter its [`SessionFilter::cost`].
 const STEP_COST: usize = 8_192;
-/// Sessions on which a step acts at most.
+/// Most sessions on which a step acts.
 const STEP_ACTIONS: u32 = 256;
-/// A walk that takes longer is answered meanwhile, for whoever waits would give up.
+/// A walk that takes longer is answered before its end, because the requester would time out.
 const ANSWER_MS: u64 = 1_000;
 
-/// The walks of a worker; they are made in the order in which they came.
+/// The walks of a worker, in order of arrival.
 #[derive(Default)]
 pub(super) struct Walks(VecDeque<Walk>);
 
 struct Walk {
-    /// Who asked, and under what; `None`: it is answered.
+    /// The requesting worker and its request; `None` after the answer.
     asked_by: Option<(u8, WaiterId)>,
     scatter: Arc<ScatterRequest>,
-    /// The next place of the table of sessions, and where it ended when the walk began: what was opened behind it is not meant.
+    /// The next slot of the session table, and its length when the walk began: sessions opened later are not
+    /// included.
     next: u32,
     end: u32,
     affected: u64,
@@ -39,12 +40,13 @@ struct Walk {
 }
 
 impl Hub {
-    /// True when [`continue_walks`](Hub::continue_walks) has something to do.
+    /// Whether [`continue_walks`](Hub::continue_walks) has something to do.
     pub fn has_walks(&self) -> bool {
         !self.walks.0.is_empty()
     }
 
-    /// Goes on with the commands about all users, for one step. Call it once a turn while [there are any](Hub::has_walks).
+    /// Continues the commands about all users by one step. Call it once a turn while [there are
+    /// any](Hub::has_walks).
     pub fn continue_walks(&mut self, now: Now) {
         self.now = now;
         let Some(mut walk) = self.walks.0.pop_front() else { return };
@@ -64,7 +66,7 @@ impl Hub {
         self.run();
     }
 
-    /// Begins a walk for a worker, or tells it that there are too many.
+    /// Begins a walk for a worker, or replies that there are too many.
     pub(super) fn begin_walk(&mut self, from: u8, request: WaiterId, scatter: Arc<ScatterRequest>) {
         let user = scatter.user().unwrap_or_default();
         let all = &self.walks.0;
@@ -80,7 +82,7 @@ impl Hub {
         self.walks.0.push_back(Walk { asked_by, scatter, next: 0, end, affected: 0, answer_ms });
     }
 
-    /// True when the walk has been to every place.
+    /// Executes a step. Returns whether the walk has visited every slot.
     fn walk_step(&mut self, walk: &mut Walk) -> bool {
         let ScatterRequest::Sessions { user, only, action } = &*walk.scatter else { return true };
         let (mut cost, mut actions) = (0, 0);
@@ -102,11 +104,11 @@ impl Hub {
         walk.next >= walk.end
     }
 
-    /// Whether a session is of one of the users that a walk is about: those of a tenant, or those of none.
+    /// Whether a session belongs to the users of a walk: those of a tenant, or those of no tenant.
     fn is_of_walk(&self, slot: u32, user: &str) -> bool {
         let session = &self.sessions[slot];
         let name = self.users.name(session.user);
-        // Whose a session is may not be known yet: it is held, and nobody's.
+        // The user of a held session may not be known yet.
         let is_known = session.user != NONE || !session.is(HELD) || session.is(POLL);
         session.is_live()
             && is_known
@@ -116,7 +118,7 @@ impl Hub {
             }
     }
 
-    /// Whether a session fits what narrows a command.
+    /// Whether a session matches the filter of a command.
     pub(super) fn is_selected(&self, slot: u32, only: &SessionFilter) -> bool {
         only.client.is_none_or(|client| client == self.id_of(slot))
             && only.labels.as_ref().is_none_or(|of| of.admits(self.labels.get(slot)))

@@ -13,32 +13,34 @@ use crate::pending_requests::Waiter;
 use crate::session_id::SessionId;
 use crate::slots::NONE;
 
-/// A look through all subscriptions of a worker for those that may not stay, made in steps: a worker
-/// with a million of them handles other input in between.
+/// A check of all subscriptions of a worker for withdrawn permissions, in steps, so that a worker with a
+/// million subscriptions is not blocked.
 #[derive(Debug, Default)]
 pub struct Withdrawal {
     /// The next subscription.
     next: u32,
 }
 
-/// What a subscriber is allowed under the current rules.
+/// The permissions of a subscriber under the current rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubscriberRights {
     /// The subscription.
     pub subscription: bool,
-    /// Notice of who joins and leaves.
+    /// Receiving joins and leaves.
     pub join_leave: bool,
-    /// The grant that it rests on, if it rests on one.
+    /// The grant of the subscription, if it is based on one.
     pub grant: bool,
 }
 
 impl Hub {
-    /// Continues a withdrawal for `steps` subscriptions. `permits` says of each, by channel, user, session and
-    /// its tag, what it may have; what rests on a grant that holds rests on nobody's permission and stays. A subscription that ends is announced to its client by
-    /// an [`Outgoing::Unsubscribe`] with code 2000 and `reason`, or by [`Error::PermissionWithdrawn`] where it was not made
-    /// yet; joins and leaves end without a word. True when all have been looked at.
+    /// Continues a withdrawal for `steps` subscriptions. `permits` returns the permissions of a subscription,
+    /// by channel, user, session and its tag. A subscription that is based on a valid grant is not affected.
+    /// A subscription that ends is announced to its client by an [`Outgoing::Unsubscribe`] with code 2000 and
+    /// `reason`, or by [`Error::PermissionWithdrawn`] if it is pending; joins and leaves end without
+    /// notification. Returns whether all were checked.
     ///
-    /// What is subscribed meanwhile is not looked at for certain: it is the caller's to allow by the new rules.
+    /// Subscriptions made meanwhile are not necessarily checked: the caller must permit them by the new
+    /// rules.
     pub fn withdraw(
         &mut self,
         now: Now,

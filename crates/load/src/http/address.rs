@@ -32,7 +32,7 @@ pub(crate) enum ResolvedAddress {
 }
 
 impl Address {
-    /// Asks nobody: the host is not resolved.
+    /// The host is not resolved.
     ///
     /// # Errors
     /// An invalid URL; the sentence says what to write instead.

@@ -156,8 +156,8 @@ impl Core {
             self.tally.error(kind, left);
             let (number, host) = (self.schedule.number(first), &self.plan.address.authority);
             let sentence = format!(
-                "request {number} to {host}, and {} more: {kind}. Mend what kept its connections from being open, or give \
-                 the run more time.",
+                "request {number} to {host}, and {} more: {kind}. Fix what kept its connections from opening, or give the \
+                 run more time.",
                 left - 1
             );
             self.tally.sample(kind, || sentence);
@@ -194,7 +194,7 @@ impl Core {
         }
     }
 
-    /// A request of which nobody here knows whether it was done.
+    /// A request that may or may not have been processed.
     pub(super) fn doubt(&mut self, tag: u64, attempt: u16, kind: &str, advice: &str) {
         if tag >= self.counted_from {
             self.tally.ends.uncertain += 1;
@@ -539,9 +539,9 @@ fn closed(decision: ReplayDecision) -> &'static str {
 pub(super) fn connect_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
-            "Nothing listens there: start the server, or mend the port."
+            "Nothing listens there: start the server, or fix the port."
         }
-        io::ErrorKind::NotFound => "There is no such socket: start the server, or mend the path.",
+        io::ErrorKind::NotFound => "There is no such socket: start the server, or fix the path.",
         io::ErrorKind::PermissionDenied => "Run it as a user who may open that socket.",
         // A unix socket whose queue of connections is full.
         io::ErrorKind::WouldBlock => {

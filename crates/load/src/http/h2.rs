@@ -31,7 +31,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 struct Streams {
     core: Core,
     in_flight: u64,
-    /// Somebody has answered in HTTP/2.
+    /// A response in HTTP/2 has arrived.
     spoken: bool,
     /// Connections that are open.
     open: u64,

@@ -38,7 +38,7 @@ fn end() -> ! {
     std::process::exit(130)
 }
 
-/// Whether somebody has pressed Ctrl-C.
+/// Whether Ctrl-C was pressed.
 pub(super) fn is_asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }

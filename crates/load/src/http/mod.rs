@@ -1,4 +1,4 @@
-//! `dunlin bench http`: load for HTTP servers, and what came of it.
+//! `dunlin bench http`: load for HTTP servers, and its results.
 //!
 //! A request is a number; its bytes follow from the number (see `template`), its answer is matched to it by
 //! [`dunlin_pipeline::Connection`], and it ends exactly once. Threads share nothing while they run: each hands what it

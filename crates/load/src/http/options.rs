@@ -15,13 +15,13 @@ pub struct Http {
     /// URL to request, e.g. http://127.0.0.1:8500/hello or https://…; `{n%9}`, `{random:1-9}`, `{uuid}` … are filled in
     #[arg(value_name = "URL")]
     pub(crate) url: String,
-    /// Connections, all threads together
+    /// Connections of all threads together
     #[arg(short, long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) connections: u32,
     /// Requests in flight on each connection; `auto` adapts it to rate × round trip
     #[arg(short, long, value_name = "N|auto", default_value = "1", value_parser = depth)]
     pub(crate) pipeline: Depth,
-    /// Stop after so many requests
+    /// Stop after this many requests
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
     /// Stop sending after this time; 10s unless --requests is given
@@ -39,7 +39,7 @@ pub struct Http {
     /// Cores the generator may run on, e.g. 1 or 0,1
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub(crate) core: Vec<usize>,
-    /// Connect to this unix socket, whatever host the URL names
+    /// Connect to this Unix socket instead of the URL's host
     #[arg(long, value_name = "PATH")]
     pub(crate) unix_socket: Option<PathBuf>,
     /// Protocol: 1.1 or 2

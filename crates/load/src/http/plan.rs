@@ -89,14 +89,14 @@ impl Checks {
     }
 }
 
-/// What threads and whoever watches them share.
+/// State shared by the threads and their observer.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// When the run began, nanoseconds on its clock; 0: not yet.
     start_ns: AtomicU64,
     ready: AtomicU32,
     threads: u32,
-    /// Somebody wants it to end: send no more.
+    /// The run is to end: send no more.
     pub(super) stop: AtomicBool,
     pub(super) live: Vec<Live>,
 }
@@ -144,7 +144,7 @@ pub(super) struct Span {
     pub(super) tally: Box<Tally>,
 }
 
-/// A thread's end of the way to whoever watches: full tallies there, empty ones back.
+/// A thread's end of the channel to the observer: full tallies go there, empty ones come back.
 #[derive(Debug)]
 pub(super) struct Reporter {
     pub(super) spans: SyncSender<Span>,
@@ -156,7 +156,7 @@ impl Reporter {
     pub(super) fn report(&self, index: Option<u64>, tally: &mut Box<Tally>) {
         let fresh = self.empty.try_recv().unwrap_or_else(|_| Box::new(Tally::new()));
         let full = std::mem::replace(tally, fresh);
-        // Whoever watches has ended only when the run has failed already.
+        // The observer has ended only if the run has failed already.
         let _ = self.spans.send(Span { index, tally: full });
     }
 }

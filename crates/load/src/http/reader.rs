@@ -40,7 +40,7 @@ pub(super) static NO_ID: Mismatch = Mismatch {
 };
 pub(super) static OTHER_BODY: Mismatch = Mismatch {
     kind: "the body does not hold the text of --expect-body",
-    advice: "Look at what the server answers, or mend the text.",
+    advice: "Check the server's response, or fix the text.",
 };
 
 /// Takes the answers of one read.

@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use dunlin_net::{ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig};
+use dunlin_net::{ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, Tcp};
 use dunlin_wire::dial::interleave;
 
 use crate::Error;
@@ -74,6 +74,7 @@ struct First(Option<SocketAddr>);
 
 impl Handler for First {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
         self.0 = cx.peer_addr(conn);

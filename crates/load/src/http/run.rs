@@ -199,7 +199,7 @@ fn specs(options: &Http, address: &Address) -> Result<(Vec<RequestSpec>, bool), 
     Ok((vec![spec], false))
 }
 
-/// Whoever watches the threads: adds their spans up and shows how far it is.
+/// The observer of the threads: adds up their spans and shows the progress.
 struct Watch {
     plan: Arc<Plan>,
     total: Tally,

@@ -23,7 +23,7 @@ pub(crate) struct EndCounts {
     pub(crate) wrong: u64,
     /// Ended by a bad answer, by the time-out, or after too many attempts.
     pub(crate) failed: u64,
-    /// The connection ended without a word, and to send it again might do it twice.
+    /// The connection ended without notice, and sending it again could execute it twice.
     pub(crate) uncertain: u64,
     /// Never left, or in flight when the run ended.
     pub(crate) unanswered: u64,
@@ -40,7 +40,7 @@ pub(crate) struct EventCounts {
     pub(crate) closed_with_notice: u64,
     /// Closed at the number of requests the server is known to take.
     pub(crate) closed_at_budget: u64,
-    /// Closed without a word while requests were in flight.
+    /// Closed without notice while requests were in flight.
     pub(crate) closed_in_flight: u64,
     pub(crate) closed_idle: u64,
     pub(crate) reset: u64,

@@ -1,4 +1,4 @@
-//! Whom to trust.
+//! The certificates to trust.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -140,7 +140,7 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
-/// Trusts whoever answers; the signatures of the handshake are still checked.
+/// Trusts any certificate; the signatures of the handshake are still verified.
 #[derive(Debug)]
 struct AnyCertificate(WebPkiSupportedAlgorithms);
 

@@ -262,7 +262,7 @@ impl Worker {
     }
 
     fn publish(&mut self) {
-        // Single writer: a plain store is enough. What spans took along is added by whoever watches.
+        // Single writer: a plain store is enough. The observer adds up the spans.
         let live = &self.shared.live[self.thread];
         let ends = &self.core.tally.ends;
         live.answered.store(ends.answered, Ordering::Relaxed);

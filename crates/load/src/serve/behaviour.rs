@@ -17,7 +17,7 @@ pub struct Behaviour {
     /// Length of each body
     #[arg(long, value_name = "BYTES", default_value_t = HELLO.len(), value_parser = body_bytes)]
     pub bytes: usize,
-    /// Status code of each answer
+    /// Status code of each response
     #[arg(long, value_name = "CODE", default_value_t = 200, value_parser = clap::value_parser!(u16).range(200..600))]
     pub status: u16,
     /// Send bodies in chunks of this many bytes, with a trailer
@@ -92,7 +92,7 @@ impl Default for Behaviour {
 pub(super) enum ConnectionEnd {
     /// The answer says `Connection: close`.
     Said,
-    /// FIN without a word.
+    /// FIN without notice.
     Dropped,
     /// RST.
     Reset,
@@ -113,13 +113,13 @@ pub enum BrokenAnswer {
     NegativeLength,
     /// A `Content-Length` beyond 64 bits
     HugeLength,
-    /// A chunk whose size is no number
+    /// A chunk whose size is not a number
     BadChunkSize,
     /// A chunk without its line end
     BadChunkEnd,
     /// The end in the middle of the chunks
     CutChunk,
-    /// Two answers to one request
+    /// Two responses to one request
     Unasked,
     /// Not HTTP at all
     NotHttp,
@@ -131,9 +131,9 @@ pub enum BrokenAnswer {
     CutBody,
     /// A reset in the middle of the body
     ResetBody,
-    /// Never an answer; the connection stays open
+    /// No response; the connection stays open
     Never,
-    /// Never an answer; the connection is closed at once
+    /// No response; the connection is closed at once
     Nothing,
 }
 

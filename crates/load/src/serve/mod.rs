@@ -26,7 +26,7 @@ use thread::Thread;
 /// Options of `dunlin bench serve`.
 #[derive(Debug, clap::Args)]
 pub struct Serve {
-    /// Where to listen; port 0 takes a free one
+    /// Address to listen on; port 0 selects a free port
     #[arg(long, default_value = "127.0.0.1:8500")]
     listen: SocketAddr,
     /// Threads, each with its own listener

@@ -5,20 +5,21 @@ use std::io;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
-use super::config::Limits;
-use super::connection::{Conn, ConnId, End, Flags, Phase, Protocol};
+use super::connection::{Conn, ConnId, End, Flags, Phase};
 use super::context::{Context, Ending};
 use super::driver::Driver;
 use super::error::CloseReason;
+use super::handler::Handler;
+use super::upper::{Protocol, Spoken, Upper, UpperLayer};
 use super::wheel::NEVER;
 
 impl<D: Default> Context<D> {
-    pub(crate) fn peer_finished<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn peer_finished<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         record.flags.set(Flags::PEER_FINISHED);
         record.flags.clear(Flags::READ_READY);
         let protocol = record.protocol;
-        handler.peer_finished(self, conn, protocol);
+        H::Protocols::peer_finished(handler, self, conn, protocol);
     }
 
     pub(crate) fn drain_for_peer(&mut self, conn: ConnId) {
@@ -107,12 +108,13 @@ impl<D: Default> Context<D> {
     }
 
     /// Reports those that ended to the handler and frees their records.
-    pub(crate) fn reap_closed<H: Driver<Data = D>>(&mut self, handler: &mut H) {
+    pub(crate) fn reap_closed<H: Handler<Data = D>>(&mut self, handler: &mut H) {
         while let Some((conn, ending)) = self.ended.pop_front() {
             let record = self.slab.at_mut(conn.index());
             let data = std::mem::take(&mut record.data);
-            if let Some(spill) = record.spill.take() {
+            if let Some(mut spill) = record.spill.take() {
                 self.stats.buffered_bytes -= spill.bytes();
+                Upper::release(&mut spill.upper, &mut self.upper);
                 self.pool.give_back(spill);
             }
             match ending {
@@ -209,7 +211,7 @@ impl<D: Default> Context<D> {
     }
 
     /// The deadline of a connection has passed.
-    pub(crate) fn expire<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn expire<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         if !record.flags.take(Flags::OWN_DEADLINE) {
             if record.phase == Phase::Open {
@@ -229,7 +231,7 @@ impl<D: Default> Context<D> {
             Phase::Draining => self.finish(conn, CloseReason::TimedOut),
             Phase::Open => {
                 let protocol = record.protocol;
-                handler.timed_out(self, conn, protocol);
+                H::Protocols::timed_out(handler, self, conn, protocol);
             }
             Phase::Closed | Phase::Free => {}
         }
@@ -243,8 +245,10 @@ impl<D: Default> Context<D> {
         }
         let timeout_ms = match (record.phase, record.protocol) {
             (Phase::Draining, _) => self.config.linger(),
-            (_, Protocol::Http(_)) => self.limits(record.profile).keep_alive_timeout_ms,
-            _ => return,
+            (_, protocol) => match protocol.progress_timeout_ms(self.limits(record.profile)) {
+                Some(timeout_ms) => timeout_ms,
+                None => return,
+            },
         };
         self.schedule_own(conn, timeout_ms);
     }
@@ -252,13 +256,12 @@ impl<D: Default> Context<D> {
     /// Starts the loop's own timeout of a connection that has just opened.
     pub(crate) fn start_clock(&mut self, conn: ConnId) {
         let &Conn { profile, protocol, .. } = self.slab.at(conn.index());
-        let &Limits { idle_timeout_ms, head_timeout_ms, .. } = self.limits(profile);
-        match protocol {
-            Protocol::Tcp => self.schedule_idle(conn, idle_timeout_ms),
-            Protocol::Http(_) if head_timeout_ms.is_some() => {
-                self.schedule_own(conn, head_timeout_ms);
-            }
-            _ => {}
+        if protocol == Protocol::RAW {
+            return self.schedule_idle(conn, self.limits(profile).idle_timeout_ms);
+        }
+        let timeout_ms = protocol.input_timeout_ms(self.limits(profile));
+        if timeout_ms.is_some() {
+            self.schedule_own(conn, timeout_ms);
         }
     }
 }

@@ -16,8 +16,8 @@ use rustix::event::epoll;
 
 use super::connection::{ConnId, Phase};
 use super::context::Context;
-use super::driver::Driver;
 use super::foreign::descriptor;
+use super::handler::Handler;
 use super::token::Token;
 
 /// The connections of a loop whose input may wait.
@@ -97,7 +97,10 @@ impl<D: Default> Context<D> {
     }
 
     /// Takes what has come, if it is due.
-    pub(crate) fn coalesced_due<H: Driver<Data = D>>(&mut self, handler: &mut H) -> io::Result<()> {
+    pub(crate) fn coalesced_due<H: Handler<Data = D>>(
+        &mut self,
+        handler: &mut H,
+    ) -> io::Result<()> {
         let now_ms = self.now_ms();
         let Some(coalesced) = &mut self.coalesced else { return Ok(()) };
         if coalesced.due_ms.is_none_or(|at_ms| at_ms > now_ms) {

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use dunlin_wire::http1;
 use ipnet::IpNet;
 
 use super::tls::{ClientTls, ServerTls};
-use crate::http;
 use crate::timeout::TimeoutMs;
 
 /// Limits of one event loop. Each bounds a resource that peers can make it use.
@@ -105,7 +105,7 @@ pub struct Limits {
     /// HTTP server: milliseconds between an answer and the first byte of the next request.
     pub keep_alive_timeout_ms: TimeoutMs,
     /// Bounds on heads and bodies of HTTP messages.
-    pub http: http::Limits,
+    pub http: http1::Limits,
     /// Bytes of pipelined requests kept waiting behind one whose answer is outstanding. Beyond it the
     /// connection is not read from until it has been answered.
     pub pipelined_bytes_max: usize,
@@ -126,7 +126,7 @@ impl Default for Limits {
             head_timeout_ms: NonZeroU64::new(10_000),
             body_timeout_ms: NonZeroU64::new(10_000),
             keep_alive_timeout_ms: NonZeroU64::new(75_000),
-            http: http::Limits::default(),
+            http: http1::Limits::default(),
             pipelined_bytes_max: 64 << 10,
         }
     }

@@ -10,10 +10,11 @@ use rustix::net::sockopt::socket_error;
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 
 use super::config::ConnectConfig;
-use super::connection::{ConnId, Flags, Phase, Protocol};
+use super::connection::{ConnId, Flags, Phase};
 use super::context::{Context, Profile};
-use super::driver::Driver;
+use super::handler::Handler;
 use super::tls::Session;
+use super::upper::{Protocol, Spoken};
 
 impl<D: Default> Context<D> {
     /// Connects to an address. `on_connect` or `on_connect_failed` follows; what is written before leaves once
@@ -58,7 +59,7 @@ impl<D: Default> Context<D> {
         self.expect_room()?;
         let session = config.tls.as_ref().map(Session::client).transpose()?;
         let profile = self.profile(&Profile::from(&config.limits))?;
-        let conn = self.admit(fd, Protocol::Tcp, profile, Phase::Connecting)?;
+        let conn = self.admit(fd, Protocol::RAW, profile, Phase::Connecting)?;
         let record = self.slab.at_mut(conn.index());
         record.flags.set(Flags::SOCKET_FULL);
         if let Some(session) = session {
@@ -71,7 +72,7 @@ impl<D: Default> Context<D> {
     }
 
     /// The kernel reports how a connect ended.
-    pub(crate) fn connected<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn connected<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         match socket_error(record.fd()) {
             Ok(Ok(())) if record.flags.has(Flags::TLS) => {
@@ -84,7 +85,7 @@ impl<D: Default> Context<D> {
     }
 
     /// A connection is open, TLS included.
-    pub(crate) fn opened<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn opened<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         let is_upgraded = record.phase == Phase::Upgrading;
         record.phase = Phase::Open;

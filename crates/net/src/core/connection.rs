@@ -5,9 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::error::CloseReason;
 use super::spill::Spill;
+use super::upper::{Protocol, Spoken};
 use super::wheel::TimerLink;
-use crate::http::ServerState;
-use crate::websocket;
 
 /// Identifies a connection for as long as it lives; afterwards the id is recognised as stale.
 ///
@@ -55,18 +54,6 @@ impl fmt::Display for ConnId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
-}
-
-/// The protocol that a connection speaks now, and what its machine remembers while it is idle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    Tcp,
-    Http(ServerState),
-    /// The response has begun, and the caller writes it; further input of the peer is dropped.
-    Stream,
-    /// A client's request for an upgrade is out; the answer is awaited.
-    WebSocketHandshake,
-    WebSocket(websocket::State),
 }
 
 /// How far a connection has come.
@@ -244,7 +231,7 @@ impl<D: Default> Conn<D> {
             flags: Flags::default(),
             fd: None,
             profile: 0,
-            protocol: Protocol::Tcp,
+            protocol: Protocol::RAW,
             phase: Phase::Free,
             end: End::Local,
             data: D::default(),
@@ -282,8 +269,8 @@ impl<D> Conn<D> {
     /// Whether input of this connection waits: for the answer outstanding, or for the socket to take those
     /// given before. A peer that asks without reading is answered no further, and later not read from.
     pub(crate) fn holds_input(&self) -> bool {
-        matches!(self.protocol, Protocol::Http(state) if state.is_awaiting_response()
-            || self.flags.has(Flags::SOCKET_FULL) && self.output_bytes() > 0)
+        let is_blocked = self.flags.has(Flags::SOCKET_FULL) && self.output_bytes() > 0;
+        self.protocol.holds_input(is_blocked)
     }
 
     /// Bytes buffered for sending.

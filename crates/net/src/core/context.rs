@@ -13,9 +13,11 @@ use super::coalesce::Coalesced;
 use super::config::{Limits, LoopConfig};
 use super::connection::{ConnId, Flags, Phase};
 use super::dial::Dials;
+use super::driver::Plugged;
 use super::error::CloseReason;
 use super::foreign::Foreign;
 use super::listener::Listeners;
+use super::random::Random;
 use super::signal::Signals;
 use super::slab::Slab;
 use super::spill::Pool;
@@ -23,10 +25,9 @@ use super::stats::Stats;
 use super::timer::{Action, Timers};
 use super::token::Token;
 use super::unauthenticated::Unauthenticated;
+use super::upper::{Upper, UpperLayer};
 use super::wheel::{NEVER, Wheel};
-use crate::http::Date;
 use crate::timeout::TimeoutMs;
-use crate::websocket::{Agreed, Masks, SharedCompression};
 
 /// Identifies a listener of one loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +48,8 @@ pub struct TimerId {
 #[derive(Debug)]
 pub struct Context<D> {
     pub(crate) config: LoopConfig,
+    /// What the handler speaks.
+    pub(crate) plugged: Plugged,
     pub(crate) poll: Poll,
     pub(crate) slab: Slab<D>,
     pub(crate) wheel: Wheel,
@@ -73,12 +76,9 @@ pub struct Context<D> {
     pub(crate) memory_blocked_bytes: usize,
     /// Connections whose `on_close` or `on_connect_failed` is due.
     pub(crate) ended: VecDeque<(ConnId, Ending)>,
-    pub(crate) date: Date,
-    pub(crate) masks: Masks,
-    /// Compressors of all connections without context takeover, made when the first is needed.
-    pub(crate) compression: SharedCompression,
-    /// Where messages are inflated to.
-    pub(crate) inflated: Vec<u8>,
+    /// What the connections share above the core.
+    pub(crate) upper: <Upper as UpperLayer>::Shared,
+    pub(crate) random: Random,
     /// Where TLS records are opened to.
     pub(crate) decrypted: Vec<u8>,
     pub(crate) stats: Stats,
@@ -93,7 +93,7 @@ pub struct Context<D> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Profile {
     pub(crate) limits: Limits,
-    pub(crate) websocket: Agreed,
+    pub(crate) agreed: <Upper as UpperLayer>::Agreed,
 }
 
 impl Profile {
@@ -122,8 +122,9 @@ pub(crate) enum Ending {
 }
 
 impl<D: Default> Context<D> {
-    pub(crate) fn new(config: LoopConfig) -> io::Result<Context<D>> {
+    pub(crate) fn new(config: LoopConfig, plugged: Plugged) -> io::Result<Context<D>> {
         Ok(Context {
+            plugged,
             poll: Poll::new()?,
             slab: Slab::new(),
             wheel: Wheel::new(),
@@ -143,10 +144,8 @@ impl<D: Default> Context<D> {
             memory_blocked: Vec::new(),
             memory_blocked_bytes: 0,
             ended: VecDeque::new(),
-            date: Date::default(),
-            masks: Masks::default(),
-            compression: SharedCompression::new(config.deflate_level),
-            inflated: Vec::new(),
+            upper: (&config).into(),
+            random: Random::default(),
             decrypted: Vec::new(),
             stats: Stats::default(),
             start: Instant::now(),
@@ -447,7 +446,7 @@ impl<D> Context<D> {
 
     /// A random number from the kernel, for jitter and for secrets.
     pub fn random_u64(&mut self) -> u64 {
-        u64::from_ne_bytes(self.masks.take())
+        u64::from_ne_bytes(self.random.take())
     }
 
     /// What the loop has done since it was made.

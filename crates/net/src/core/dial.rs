@@ -14,7 +14,7 @@ use super::config::ConnectConfig;
 use super::connect::connect_socket;
 use super::connection::{ConnId, Phase};
 use super::context::{Context, TimerId};
-use super::driver::Driver;
+use super::handler::Handler;
 use super::resolver::{Name, Resolver};
 use super::timer::Action;
 use super::tls::Tls;
@@ -186,7 +186,7 @@ impl<D: Default> Context<D> {
     }
 
     /// The kernel reports an event of an attempt.
-    pub(crate) fn attempt_event<H: Driver<Data = D>>(
+    pub(crate) fn attempt_event<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         place: u32,

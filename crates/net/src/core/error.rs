@@ -21,6 +21,9 @@ pub enum WriteError {
         "the connection's protocol does not allow this now; answer each request once, and send messages by a WebSocket"
     )]
     OutOfTurn,
+    /// The loop's handler does not speak the protocol.
+    #[error("the handler does not speak this protocol; name it in its `type Protocols`")]
+    NotPlugged,
 }
 
 /// Why a connection does not begin TLS; see [`Context::begin_tls`](crate::Context::begin_tls). The connection is unchanged.
@@ -59,7 +62,7 @@ pub enum CloseReason {
     /// A timeout of the loop passed: a request was not complete in time, nothing arrived for the idle time, or the last bytes
     /// could not be sent.
     TimedOut,
-    /// The peer broke the protocol; `on_protocol_error` was called before.
+    /// The peer broke the protocol; `on_http_error` or `on_websocket_error` was called before.
     ProtocolError,
     /// The peer's buffered input would have exceeded `buffered_bytes_max` of the loop.
     OutOfMemory,

@@ -22,12 +22,13 @@ use super::token::Token;
 /// An event loop: it owns its connections, listeners, timers and buffers, and calls a [`Handler`].
 ///
 /// ```no_run
-/// use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig};
+/// use dunlin_net::{ConnId, Context, EventLoop, Handler, ListenConfig, LoopConfig, Tcp};
 ///
 /// struct Echo;
 ///
 /// impl Handler for Echo {
 ///     type Data = ();
+///     type Protocols = Tcp;
 ///
 ///     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
 ///         if cx.write(conn, bytes).is_err() {
@@ -68,7 +69,7 @@ impl<H: Handler> EventLoop<H> {
     /// Those of `epoll_create1`: no descriptors left.
     pub fn with_inbox(config: LoopConfig, inbox: Inbox<H>) -> io::Result<EventLoop<H>> {
         let events = Events::with_capacity(config.events_max.max(1));
-        let context = Context::new(config)?;
+        let context = Context::new(config, H::Protocols::PLUGGED)?;
         let raw = inbox.doorbell().as_raw_fd();
         let event = Token::Inbox.into();
         context.poll.registry().register(&mut SourceFd(&raw), event, Interest::READABLE)?;
@@ -205,7 +206,7 @@ impl<D: Default> Context<D> {
             .min()
     }
 
-    pub(crate) fn conn_event<H: Driver<Data = D>>(
+    pub(crate) fn conn_event<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
@@ -246,7 +247,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Does the work that no event announces: what the last turn has left, and what has come up in this one.
-    fn leftovers<H: Driver<Data = D>>(&mut self, handler: &mut H, unread: Vec<ConnId>) {
+    fn leftovers<H: Handler<Data = D>>(&mut self, handler: &mut H, unread: Vec<ConnId>) {
         if self.listeners.retry_at_ms.is_some_and(|at| at <= self.now_ms()) {
             self.listeners.retry();
         }
@@ -272,7 +273,7 @@ impl<D: Default> Context<D> {
         self.report_room(handler);
     }
 
-    fn timers_due<H: Driver<Data = D>>(&mut self, handler: &mut H) {
+    fn timers_due<H: Handler<Data = D>>(&mut self, handler: &mut H) {
         let now_ms = self.now_ms();
         while let Some((timer, action)) = self.timers.pop(now_ms) {
             match action {

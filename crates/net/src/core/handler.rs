@@ -5,10 +5,9 @@ use std::net::SocketAddr;
 
 use super::connection::ConnId;
 use super::context::{Context, ListenerId, TimerId};
+use super::driver::Driver;
 use super::error::CloseReason;
 use super::foreign::Ready;
-use crate::http;
-use crate::websocket;
 
 /// Whether to keep a connection that was just accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,20 +30,15 @@ pub enum Sleep {
     Poll,
 }
 
-/// How a peer broke the protocol.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProtocolError {
-    /// Malformed, oversized or late HTTP, with the status code for it.
-    #[error("{0}")]
-    Http(http::Error),
-    /// A WebSocket protocol error, with the close code for it.
-    #[error("{0}")]
-    WebSocket(websocket::Error),
-    /// The response to a client's WebSocket handshake is not valid.
-    #[error("{0}")]
-    Handshake(websocket::ClientHandshakeError),
-}
+/// What the handler `H` speaks beside raw TCP: [`Tcp`](crate::Tcp), which is nothing, [`Http`](crate::Http),
+/// [`WebSocket`](crate::WebSocket), or two of them as a pair, `(Http, WebSocket)`. Each asks the handler for the trait of
+/// its callbacks. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not what a handler speaks",
+    label = "not a protocol of this library",
+    note = "a handler has `type Protocols = Tcp;`, `Http`, `WebSocket` or `(Http, WebSocket)`"
+)]
+pub trait Protocols<H: Handler>: Driver<H> {}
 
 /// The application. It owns its state; the loop owns the connections.
 ///
@@ -54,11 +48,17 @@ pub enum ProtocolError {
 ///
 /// An accepted connection is announced by `on_open`, a connect of ours by `on_connect`; `on_close` ends both. A connect
 /// that fails has `on_connect_failed` instead of all that. In between a connection speaks one protocol at a time: raw
-/// bytes (`on_data`), HTTP (`on_request`), or WebSocket (`on_message`).
+/// bytes (`on_data`), or one that is plugged in by `Protocols`, whose events are methods of a trait of its own:
+/// [`HttpHandler`](crate::HttpHandler), [`WebSocketHandler`](crate::WebSocketHandler).
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait Handler: Sized {
     /// The application's data of each connection, kept in the connection's record. Keep it small: every connection pays for it.
     type Data: Default;
+
+    /// What it speaks: [`Tcp`](crate::Tcp), raw bytes alone; [`Http`](crate::Http), as an
+    /// [`HttpHandler`](crate::HttpHandler); [`WebSocket`](crate::WebSocket), as a
+    /// [`WebSocketHandler`](crate::WebSocketHandler); or the pair `(Http, WebSocket)`.
+    type Protocols: Protocols<Self>;
 
     /// A connection was accepted from `peer`, which is `None` on a Unix socket. Decides whether to keep it. A connection that is
     /// kept begins with `data` as this method leaves it. Its `on_open` follows, after the TLS handshake if there is one, or
@@ -128,77 +128,6 @@ pub trait Handler: Sized {
     /// itself.
     fn on_eof(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {
         cx.close(conn);
-    }
-
-    /// The head of a request has arrived, and its body has not, or not all of it. Says how many bytes of body are taken, at
-    /// most [`body_bytes_max`](http::Limits::body_bytes_max); more are answered with 413. `None`: the request has been
-    /// answered here, with [`Context::respond`], and the connection ends with the response.
-    fn on_request_head(
-        &mut self,
-        cx: &mut Context<Self::Data>,
-        conn: ConnId,
-        head: &http::RequestHead<'_>,
-    ) -> Option<u64> {
-        Some(u64::MAX)
-    }
-
-    /// A complete request has arrived: head and body. Answer it now or in a later turn with
-    /// [`Context::respond`], [`Context::start_stream`], [`Context::start_chunked`] or
-    /// [`Context::upgrade_websocket`]. Further pipelined requests of this connection wait until then.
-    fn on_request(
-        &mut self,
-        cx: &mut Context<Self::Data>,
-        conn: ConnId,
-        request: &http::Request<'_>,
-    ) {
-        let _ = cx.respond(conn, &http::Response::new(404));
-    }
-
-    /// A client's WebSocket handshake has succeeded, with the subprotocol the server chose: messages may be
-    /// sent. (A server knows when it upgrades.)
-    fn on_websocket(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, protocol: Option<&str>) {
-    }
-
-    /// A complete message, unmasked, inflated and, if text, valid UTF-8.
-    fn on_message(
-        &mut self,
-        cx: &mut Context<Self::Data>,
-        conn: ConnId,
-        message: websocket::Message<'_>,
-    ) {
-    }
-
-    /// A ping frame. By default answered with a pong of the same payload (RFC 6455 §5.5.2).
-    fn on_ping(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, payload: &[u8]) {
-        let _ = cx.ws_pong(conn, payload);
-    }
-
-    /// A pong frame.
-    fn on_pong(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, payload: &[u8]) {}
-
-    /// A close frame; `code` is 1005 when it had none. No message follows. By default the close frame is
-    /// answered, unless ours went first, and the connection closed (RFC 6455 §5.5.1). A handler that
-    /// overrides this must do as much in the end.
-    fn on_close_frame(
-        &mut self,
-        cx: &mut Context<Self::Data>,
-        conn: ConnId,
-        code: u16,
-        reason: &str,
-    ) {
-        cx.answer_close_frame(conn, code);
-    }
-
-    /// The peer broke the protocol. By default an HTTP server answers with the status of the error, a
-    /// WebSocket end sends a close frame with its code, and the connection is closed. A handler that
-    /// overrides this must close it in the end; nothing more is read from it in any case.
-    fn on_protocol_error(
-        &mut self,
-        cx: &mut Context<Self::Data>,
-        conn: ConnId,
-        error: &ProtocolError,
-    ) {
-        cx.answer_protocol_error(conn, error);
     }
 
     /// There is room to write again, after `try_write_slices` took less than it was given or a buffered write was refused as

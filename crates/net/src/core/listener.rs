@@ -16,14 +16,13 @@ use rustix::net::SocketFlags;
 use socket2::{Domain, Protocol as SocketProtocol, SockAddr, SockRef, Socket, Type};
 
 use super::config::{ListenConfig, Role};
-use super::connection::{ConnId, Phase, Protocol};
+use super::connection::{ConnId, Phase};
 use super::context::{Context, ListenerId, Profile};
-use super::driver::Driver;
-use super::handler::Admit;
+use super::handler::{Admit, Handler};
 use super::proxy::Arrival;
 use super::tls::{ServerTls, Session};
 use super::token::Token;
-use crate::http::ServerState;
+use super::upper::{Protocol, Spoken};
 
 /// Bytes that a socket takes beyond what it has sent: enough to keep a fast path busy for as long as a turn of the loop lasts. The
 /// kernel alone would take megabytes for each peer that does not read, of memory that all sockets share.
@@ -76,8 +75,9 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// Those of `socket`, `bind`, `listen` and `epoll_ctl`.
+    /// Those of `socket`, `bind`, `listen` and `epoll_ctl`; `InvalidInput` for a role that the handler does not speak.
     pub fn listen(&mut self, addr: SocketAddr, config: &ListenConfig) -> io::Result<ListenerId> {
+        self.expect_role(config.role)?;
         self.adopt_listener(open_listener(addr, config)?, config)
     }
 
@@ -86,8 +86,9 @@ impl<D: Default> Context<D> {
     /// # Errors
     ///
     /// Those of `socket`, `bind`, `listen` and `epoll_ctl`; `AddrInUse` when somebody listens there, or the path is
-    /// something else.
+    /// something else; `InvalidInput` for a role that the handler does not speak.
     pub fn listen_unix(&mut self, path: &Path, config: &ListenConfig) -> io::Result<ListenerId> {
+        self.expect_role(config.role)?;
         let stale = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
             && UnixStream::connect(path)
                 .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
@@ -105,12 +106,13 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// Those of `fcntl`, `setsockopt` and `epoll_ctl`.
+    /// Those of `fcntl`, `setsockopt` and `epoll_ctl`; `InvalidInput` for a role that the handler does not speak.
     pub fn adopt_listener(
         &mut self,
         listener: impl Into<OwnedFd>,
         config: &ListenConfig,
     ) -> io::Result<ListenerId> {
+        self.expect_role(config.role)?;
         let fd: OwnedFd = listener.into();
         rustix::io::ioctl_fionbio(&fd, true)?;
         // Linux hands the options down to accepted sockets: a call here instead of one a connection.
@@ -146,6 +148,15 @@ impl<D: Default> Context<D> {
     pub fn listener_addr(&self, listener: ListenerId) -> Option<SocketAddr> {
         let listener = self.listeners.places.get(listener.0 as usize)?.as_ref()?;
         rustix::net::getsockname(&listener.fd).ok()?.try_into().ok()
+    }
+
+    /// A connection of a role that the handler does not speak would have nobody to answer it.
+    fn expect_role(&self, role: Role) -> io::Result<()> {
+        if role == Role::Http && !self.plugged.http {
+            let why = "a listener for HTTP, and a handler that does not speak it; name `Http` in its `type Protocols`";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        Ok(())
     }
 
     /// The listeners of the loop.
@@ -212,7 +223,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Accepts until no connection waits or the budget is spent.
-    pub(crate) fn accept<H: Driver<Data = D>>(&mut self, handler: &mut H, place: u32) {
+    pub(crate) fn accept<H: Handler<Data = D>>(&mut self, handler: &mut H, place: u32) {
         if let Some(listener) = self.listeners.get_mut(place) {
             listener.queued = false;
         }
@@ -258,10 +269,7 @@ impl<D: Default> Context<D> {
             if !of_proxy && !self.is_admitted(handler, &arrival, &mut data) {
                 continue;
             }
-            let protocol = match role {
-                Role::Tcp => Protocol::Tcp,
-                Role::Http => Protocol::Http(ServerState::default()),
-            };
+            let protocol = Protocol::of(role);
             let conn = match self.admit(Some(fd), protocol, profile, Phase::Announcing) {
                 Ok(conn) => conn,
                 Err(error) => {
@@ -283,7 +291,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Whether the handler keeps a connection.
-    pub(crate) fn is_admitted<H: Driver<Data = D>>(
+    pub(crate) fn is_admitted<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         arrival: &Arrival,
@@ -301,7 +309,7 @@ impl<D: Default> Context<D> {
     }
 
     /// A connection that the handler keeps begins with its TLS handshake, or is open.
-    pub(crate) fn begin<H: Driver<Data = D>>(
+    pub(crate) fn begin<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
@@ -325,7 +333,7 @@ impl<D: Default> Context<D> {
     }
 
     /// An accepted connection is open, its TLS handshake included.
-    pub(crate) fn accepted<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn accepted<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         self.stats.accepted += 1;
         self.start_clock(conn);
         handler.on_open(self, conn);
@@ -353,7 +361,7 @@ impl<D: Default> Context<D> {
         Ok(conn)
     }
 
-    fn block_listener<H: Driver<Data = D>>(
+    fn block_listener<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         place: u32,
@@ -413,6 +421,11 @@ mod tests {
 
     impl Handler for Nobody {
         type Data = ();
+        type Protocols = crate::Http;
+    }
+
+    impl crate::HttpHandler for Nobody {
+        fn on_request(&mut self, _: &mut Context<()>, _: ConnId, _: &crate::http::Request<'_>) {}
     }
 
     #[test]

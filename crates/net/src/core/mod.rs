@@ -1,8 +1,8 @@
 //! The loop and its streams: connections as records, time as a wheel, listeners, connects, TLS.
 //!
-//! What bytes mean is left to the protocols, by the trait [`driver::Driver`]. The core keeps for them what they remember: of
-//! an idle connection the state in its record, of one that is cut short a place in its [`spill`], and what all connections
-//! share in the [`context`]. So it knows their types, and its [`handler`] has a method for each of their events.
+//! What bytes mean is left to the protocols that a handler names, by the trait [`driver::Driver`]. The core has room for what
+//! they remember: of an idle connection in its record, of one that is cut short in its [`spill`], and what all connections
+//! share in the [`context`]. It does not know what that is; [`upper`] names it. So nothing here imports a protocol.
 
 pub(crate) mod close;
 pub(crate) mod coalesce;
@@ -19,6 +19,7 @@ pub(crate) mod handler;
 pub(crate) mod heap;
 pub(crate) mod listener;
 pub(crate) mod proxy;
+pub(crate) mod random;
 pub(crate) mod record;
 pub(crate) mod remote;
 pub(crate) mod resolver;
@@ -34,6 +35,7 @@ pub(crate) mod timer;
 pub(crate) mod tls;
 pub(crate) mod token;
 pub(crate) mod unauthenticated;
+pub(crate) mod upper;
 pub(crate) mod url;
 pub(crate) mod wheel;
 pub(crate) mod worker;
@@ -44,7 +46,7 @@ pub use context::{Context, ListenerId, TimerId};
 pub use error::{BeginTlsError, CloseReason, WriteError};
 pub use event_loop::EventLoop;
 pub use foreign::{Interest, Ready};
-pub use handler::{Admit, Handler, ProtocolError, Sleep};
+pub use handler::{Admit, Handler, Protocols, Sleep};
 pub use heap::{free_heap_bytes, trim_heap};
 pub use listener::open_listener;
 pub use remote::{Inbox, LoopGone, Remote, remote_pair};

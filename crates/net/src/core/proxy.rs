@@ -9,7 +9,7 @@ use rustix::net::RecvFlags;
 
 use super::connection::{ConnId, Phase};
 use super::context::{Context, ListenerId};
-use super::driver::Driver;
+use super::handler::Handler;
 use super::tls::ServerTls;
 
 /// State of a connection for which the handler was not called yet.
@@ -23,7 +23,7 @@ pub(crate) struct Arrival {
 
 impl<D: Default> Context<D> {
     /// A proxy has connected. Its header must arrive in time.
-    pub(crate) fn await_proxy_header<H: Driver<Data = D>>(
+    pub(crate) fn await_proxy_header<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
@@ -38,7 +38,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Reads the header if it is complete, and no byte behind it.
-    pub(crate) fn proxy_header<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn proxy_header<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         if self.receive.len() < HEADER_BYTES_MAX {
             self.receive.resize(HEADER_BYTES_MAX, 0);
         }
@@ -78,7 +78,7 @@ impl<D: Default> Context<D> {
     }
 
     /// The header has arrived. It names the client, or no address.
-    fn announced<H: Driver<Data = D>>(
+    fn announced<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,

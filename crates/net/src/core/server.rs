@@ -48,13 +48,16 @@ pub struct Server<H: Handler> {
 ///
 /// ```no_run
 /// use dunlin_net::http::{Request, Response};
-/// use dunlin_net::{ConnId, Context, Handler, ListenConfig, ServerConfig};
+/// use dunlin_net::{ConnId, Context, Handler, Http, HttpHandler, ListenConfig, ServerConfig};
 ///
 /// struct Hello(usize);
 ///
 /// impl Handler for Hello {
 ///     type Data = ();
+///     type Protocols = Http;
+/// }
 ///
+/// impl HttpHandler for Hello {
 ///     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
 ///         let _ = cx.respond(conn, &Response::text(&format!("hello from worker {}\n", self.0)));
 ///     }

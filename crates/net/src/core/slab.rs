@@ -117,7 +117,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
-    use crate::core::connection::Protocol;
+    use crate::core::upper::{Protocol, Spoken};
 
     fn descriptor() -> OwnedFd {
         std::fs::File::open("/dev/null").expect("/dev/null").into()
@@ -127,14 +127,14 @@ mod tests {
     fn an_id_kept_too_long_is_recognised() {
         let mut slab: Slab<u32> = Slab::new();
         let first = slab.reserve();
-        slab.at_mut(first.index()).open(Some(descriptor()), Protocol::Tcp, 0, Phase::Open);
+        slab.at_mut(first.index()).open(Some(descriptor()), Protocol::RAW, 0, Phase::Open);
         assert!(slab.get(first).is_some());
 
         slab.release(first.index());
         assert!(slab.get(first).is_none(), "freed");
 
         let second = slab.reserve();
-        slab.at_mut(second.index()).open(Some(descriptor()), Protocol::Tcp, 0, Phase::Open);
+        slab.at_mut(second.index()).open(Some(descriptor()), Protocol::RAW, 0, Phase::Open);
         assert_eq!(second.index(), first.index(), "the record is used again");
         assert!(slab.get(first).is_none(), "but not for the old id");
         assert_eq!(slab.ids().collect::<Vec<_>>(), [second]);

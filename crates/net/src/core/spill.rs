@@ -1,12 +1,9 @@
 //! What a connection needs only while something is cut short: half a frame, half a head, unsent bytes.
 //! Borrowed from a pool of the loop and given back as soon as it is empty.
 
-use dunlin_wire::websocket::MessageAssembly;
-
 use super::proxy::Arrival;
 use super::tls::Session;
-use crate::http::PartialRequest;
-use crate::websocket::{Contexts, Handshake};
+use super::upper::{Kept, Upper, UpperLayer};
 
 /// Bytes waiting to be sent: appended at the end, sent from the front.
 #[derive(Debug, Default)]
@@ -60,14 +57,8 @@ pub(crate) struct Spill {
     pub(crate) output: Output,
     /// A proxy's header is awaited, and with it whose the connection is.
     pub(crate) arrival: Option<Box<Arrival>>,
-    /// An HTTP request whose body is under way.
-    pub(crate) request: Option<Box<PartialRequest>>,
-    /// A client's WebSocket handshake that waits for its answer.
-    pub(crate) handshake: Option<Box<Handshake>>,
-    /// A WebSocket message that is fragmented or cut.
-    pub(crate) assembly: Option<Box<MessageAssembly>>,
-    /// Compression contexts taken over from message to message.
-    pub(crate) contexts: Option<Box<Contexts>>,
+    /// What the protocol keeps.
+    pub(crate) upper: <Upper as UpperLayer>::Kept,
     /// The TLS session, for as long as the connection lives.
     pub(crate) tls: Option<Box<Session>>,
 }
@@ -77,10 +68,7 @@ impl Spill {
         self.input.is_empty()
             && self.output.is_empty()
             && self.arrival.is_none()
-            && self.request.is_none()
-            && self.handshake.is_none()
-            && self.assembly.is_none()
-            && self.contexts.is_none()
+            && self.upper.is_empty()
             && self.tls.is_none()
     }
 
@@ -88,9 +76,8 @@ impl Spill {
     pub(crate) fn bytes(&self) -> usize {
         self.input.len()
             + self.output.len()
-            + self.request.as_ref().map_or(0, |request| request.bytes())
+            + self.upper.bytes()
             + self.tls.as_ref().map_or(0, |session| session.bytes())
-            + self.assembly.as_ref().map_or(0, |assembly| assembly.memory_bytes())
     }
 }
 
@@ -99,31 +86,26 @@ impl Spill {
 #[expect(clippy::vec_box, reason = "they move between pool and records as pointers")]
 pub(crate) struct Pool {
     spare: Vec<Box<Spill>>,
-    assemblies: Vec<Box<MessageAssembly>>,
     spare_max: usize,
 }
 
 /// A buffer that grew beyond this is given back to the allocator, not to the pool.
-const SPARE_BYTES_MAX: usize = 16 << 10;
+pub(crate) const SPARE_BYTES_MAX: usize = 16 << 10;
 
 impl Pool {
     pub(crate) fn new(spare_max: usize) -> Pool {
-        Pool { spare: Vec::new(), assemblies: Vec::new(), spare_max }
+        Pool { spare: Vec::new(), spare_max }
     }
 
     pub(crate) fn borrow(&mut self) -> Box<Spill> {
         self.spare.pop().unwrap_or_default()
     }
 
+    /// Takes a spill back of which the protocol has kept nothing.
     pub(crate) fn give_back(&mut self, mut spill: Box<Spill>) {
+        debug_assert!(spill.upper.is_empty(), "what a protocol kept is released first");
         spill.arrival = None;
-        spill.request = None;
-        spill.handshake = None;
-        spill.contexts = None;
         spill.tls = None;
-        if let Some(assembly) = spill.assembly.take() {
-            self.give_back_assembly(assembly);
-        }
         if self.spare.len() >= self.spare_max {
             return;
         }
@@ -144,17 +126,6 @@ impl Pool {
         {
             // What stays for longer, as TLS does, keeps no buffers.
             (spill.input, spill.output) = Default::default();
-        }
-    }
-
-    pub(crate) fn borrow_assembly(&mut self) -> Box<MessageAssembly> {
-        self.assemblies.pop().unwrap_or_default()
-    }
-
-    pub(crate) fn give_back_assembly(&mut self, mut assembly: Box<MessageAssembly>) {
-        if self.assemblies.len() < self.spare_max {
-            assembly.reset(SPARE_BYTES_MAX);
-            self.assemblies.push(assembly);
         }
     }
 }

@@ -3,10 +3,11 @@
 //! Plain text that arrives before the handshake may come from an attacker. A protocol that took it for input behind the handshake
 //! would accept injected commands. So no received byte may be left over when the handshake begins.
 
-use super::connection::{ConnId, Flags, Phase, Protocol};
+use super::connection::{ConnId, Flags, Phase};
 use super::context::Context;
 use super::error::BeginTlsError;
 use super::tls::{ClientTls, Session};
+use super::upper::{Protocol, Spoken};
 use crate::timeout::TimeoutMs;
 
 impl<D: Default> Context<D> {
@@ -46,7 +47,7 @@ impl<D: Default> Context<D> {
             _ => return Err(BeginTlsError::Stale),
         }
         let ends = Flags::TLS | Flags::SHUTDOWN_WRITE;
-        if record.protocol != Protocol::Tcp || record.flags.has(ends) {
+        if record.protocol != Protocol::RAW || record.flags.has(ends) {
             return Err(BeginTlsError::OutOfTurn);
         }
         let kept = record.spill.as_ref().map_or(0, |spill| spill.input.len());

@@ -6,10 +6,12 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
-use super::connection::{ConnId, Flags, Phase, Protocol};
+use super::connection::{ConnId, Flags, Phase};
 use super::context::Context;
 use super::driver::Driver;
 use super::error::{CloseReason, WriteError};
+use super::handler::Handler;
+use super::upper::Spoken;
 
 /// Corked connections a turn may gather before their output leaves: so many buffers at most are borrowed
 /// for connections whose sockets are not full.
@@ -318,7 +320,7 @@ impl<D: Default> Context<D> {
     }
 
     /// The socket has room again.
-    pub(crate) fn writable<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn writable<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         if !record.flags.take(Flags::SOCKET_FULL) {
             return;
@@ -331,7 +333,7 @@ impl<D: Default> Context<D> {
             return;
         }
         let wanted = record.flags.take(Flags::WANT_WRITE);
-        if matches!(record.protocol, Protocol::Http(_)) {
+        if record.protocol.holds_input(true) {
             self.queue_resume(conn);
         }
         if wanted {
@@ -349,7 +351,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Notifies them.
-    pub(crate) fn report_room<H: Driver<Data = D>>(&mut self, handler: &mut H) {
+    pub(crate) fn report_room<H: Handler<Data = D>>(&mut self, handler: &mut H) {
         if !self.has_room_again() {
             return;
         }
@@ -365,7 +367,7 @@ impl<D: Default> Context<D> {
 
     /// Reads what the socket has, within the budget, and hands it out. `finished` says that an event
     /// announced the peer's FIN, so that a short read is not the last.
-    pub(crate) fn read<H: Driver<Data = D>>(
+    pub(crate) fn read<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
@@ -493,7 +495,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Gives what was received to the connection's protocol, behind what is kept of what came before; or keeps it.
-    fn give_input<H: Driver<Data = D>>(
+    fn give_input<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
@@ -519,7 +521,7 @@ impl<D: Default> Context<D> {
                 self.schedule(conn, idle.map(|idle_ms| self.now_ms() + idle_ms.get()));
             }
             let filled = &mut receive[..carried + received];
-            let consumed = handler.input(self, conn, filled, carried);
+            let consumed = H::Protocols::input(handler, self, conn, filled, carried);
             self.keep_input(conn, &receive[consumed..carried + received]);
         }
         self.receive = receive;
@@ -549,7 +551,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Looks again at the input kept for a connection: what held it up is out of the way.
-    pub(crate) fn resume<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn resume<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         record.flags.clear(Flags::RESUME_QUEUED);
         if record.phase != Phase::Open || record.flags.has(Flags::READ_PAUSED) {
@@ -560,7 +562,7 @@ impl<D: Default> Context<D> {
         {
             let mut input = std::mem::take(&mut spill.input);
             self.stats.buffered_bytes -= input.len();
-            let consumed = handler.input(self, conn, &mut input, 0);
+            let consumed = H::Protocols::input(handler, self, conn, &mut input, 0);
             if let Some(record) = self.slab.get_mut(conn).filter(|r| r.phase == Phase::Open) {
                 input.drain(..consumed);
                 self.stats.buffered_bytes += input.len();

@@ -17,11 +17,13 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
 
-use super::connection::{ConnId, Flags, Phase, Protocol};
+use super::connection::{ConnId, Flags, Phase};
 use super::context::Context;
 use super::driver::Driver;
 use super::error::CloseReason;
+use super::handler::Handler;
 use super::record::Records;
+use super::upper::Spoken;
 
 /// Which servers to trust. Clones share one configuration and its session cache.
 #[derive(Clone)]
@@ -187,11 +189,6 @@ fn identity(
     }
     Ok((chain, PrivateKeyDer::from_pem_slice(key).map_err(invalid)?))
 }
-
-/// The response to a client that speaks HTTP where TLS is expected.
-const PLAIN_HTTP: &[u8] =
-    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
-    Content-Length: 42\r\n\r\nThis port speaks TLS: ask with https://.\r\n";
 
 /// The error for every failure of TLS: `ErrorKind::InvalidData`.
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -443,7 +440,7 @@ fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>)
 
 impl<D: Default> Context<D> {
     /// An accepted connection begins its handshake.
-    pub(crate) fn secure<H: Driver<Data = D>>(
+    pub(crate) fn secure<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
@@ -460,7 +457,7 @@ impl<D: Default> Context<D> {
     }
 
     /// The TCP connection is there: goes on with the handshake as far as the socket lets it.
-    pub(crate) fn tls_handshake<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    pub(crate) fn tls_handshake<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let room = self.config.receive_bytes;
         if self.receive.len() < room {
             self.receive.resize(room, 0);
@@ -505,9 +502,9 @@ impl<D: Default> Context<D> {
             // No record begins like that; a method does.
             let is_text = !std::mem::replace(&mut session.heard, true)
                 && self.receive[0].is_ascii_uppercase();
-            if is_text && matches!(protocol, Protocol::Http(_)) {
-                let _ = rustix::net::send(fd, PLAIN_HTTP, super::stream::SEND);
-                return self.fail_connect(conn, invalid("plain HTTP where TLS is spoken"));
+            if is_text && let Some(answer) = protocol.answer_in_plain_text() {
+                let _ = rustix::net::send(fd, answer, super::stream::SEND);
+                return self.fail_connect(conn, invalid("plain text where TLS is spoken"));
             }
             let before = session.bytes();
             let result = session.advance(&self.receive[..received]);
@@ -521,7 +518,7 @@ impl<D: Default> Context<D> {
     }
 
     /// The handshake is done: the connection is open.
-    fn tls_open<H: Driver<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    fn tls_open<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         let accepting = record.phase == Phase::Accepting;
         let mut early = Vec::new();
@@ -548,7 +545,7 @@ impl<D: Default> Context<D> {
             self.opened(handler, conn);
         }
         if !early.is_empty() {
-            let consumed = handler.input(self, conn, &mut early, 0);
+            let consumed = H::Protocols::input(handler, self, conn, &mut early, 0);
             self.keep_input(conn, &early[consumed..]);
         }
         // No event follows for what came meanwhile.

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use super::connection::{ConnId, Flags, Phase};
 use super::context::Context;
-use super::driver::Driver;
 use super::error::CloseReason;
+use super::handler::Handler;
 
 /// Bytes read in one turn from unauthenticated and lingering connections together: a fraction of a millisecond. The rest waits
 /// for the next turn, in order, behind the input of all other connections.
@@ -110,7 +110,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Reads from those that wait, each once, as far as this turn has room.
-    pub(crate) fn read_waiting<H: Driver<Data = D>>(&mut self, handler: &mut H) {
+    pub(crate) fn read_waiting<H: Handler<Data = D>>(&mut self, handler: &mut H) {
         for _ in 0..self.unauthenticated.waiting.len() {
             if self.unauthenticated.readable_bytes == 0 {
                 return;

@@ -1,8 +1,8 @@
-//! The `Date` header (RFC 9110 §6.6.1), made once a second.
+//! The `Date` header (RFC 9110 §6.6.1), formatted once a second.
 
 use std::time::SystemTime;
 
-/// The present time as HTTP writes it, as fresh as a second ago.
+/// The current time in HTTP date format, at most one second old.
 #[derive(Debug, Default)]
 pub(crate) struct Date {
     text: String,
@@ -10,7 +10,7 @@ pub(crate) struct Date {
 }
 
 impl Date {
-    /// `now_ms` is the loop's clock; the system's is asked once a second.
+    /// Returns the date. `now_ms` is the loop's clock; the system clock is read once a second.
     pub(crate) fn get(&mut self, now_ms: u64) -> &str {
         if self.made_at_ms.is_none_or(|at| now_ms >= at + 1000) {
             self.made_at_ms = Some(now_ms);

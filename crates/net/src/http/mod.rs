@@ -1,5 +1,5 @@
-//! HTTP/1.1 as a server speaks it: what a [`Handler`](crate::Handler) is given and what it answers with, and the machine
-//! behind both, [`ServerConnection`]. Clients are in `dunlin-pipeline`.
+//! The server side of HTTP/1.1: requests and responses of an [`HttpHandler`](crate::HttpHandler), and [`ServerConnection`],
+//! the state machine below them. HTTP clients are in `dunlin-pipeline`.
 
 mod date;
 mod router;
@@ -18,12 +18,12 @@ pub use router::{Match, NoRoute, Params, RouteError, Router};
 pub(crate) use server::ServerState;
 pub use server::{AfterResponse, OutOfTurn, PartialRequest, ServerConnection, ServerEvent};
 
-/// A request as a server receives it: its head, reached through `Deref`, and its whole body.
+/// A request received by a server: the head, which is also the target of `Deref`, and the complete body.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Method, path, query, headers and the like.
+    /// Method, path, query and headers.
     pub head: RequestHead<'a>,
-    /// The body, chunked or not; empty when there is none.
+    /// The body, with chunked coding removed. Empty if the request has none.
     pub body: &'a [u8],
 }
 
@@ -35,8 +35,8 @@ impl<'a> Deref for Request<'a> {
     }
 }
 
-/// An answer as a server sends it. `Date`, `Content-Length`, `Transfer-Encoding` and `Connection` are added;
-/// do not list them.
+/// A response sent by a server. `Date`, `Content-Length`, `Transfer-Encoding` and `Connection` are added
+/// automatically; do not list them in `headers`.
 ///
 /// ```
 /// use dunlin_net::http::Response;
@@ -49,19 +49,19 @@ impl<'a> Deref for Request<'a> {
 pub struct Response<'a> {
     /// The status code, 200 to 599.
     pub status: u16,
-    /// Names and values of headers.
+    /// Names and values of the response's own headers.
     pub headers: &'a [(&'a str, &'a str)],
-    /// The body. Left out, but for its length, when the request was a `HEAD`; entirely, with 204 and 304.
+    /// The body. For a `HEAD` request only its length is sent. With status 204 or 304 neither is sent.
     pub body: &'a [u8],
 }
 
 impl<'a> Response<'a> {
-    /// An answer without headers of its own and without a body.
+    /// Creates a response without own headers and without a body.
     pub const fn new(status: u16) -> Response<'a> {
         Response { status, headers: &[], body: b"" }
     }
 
-    /// 200 with plain text.
+    /// Creates a 200 response with a plain text body.
     pub const fn text(body: &'a str) -> Response<'a> {
         Response {
             status: 200,
@@ -70,16 +70,16 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// 200 with JSON.
+    /// Creates a 200 response with a JSON body.
     pub const fn json(body: &'a [u8]) -> Response<'a> {
         Response { status: 200, headers: &[("Content-Type", "application/json")], body }
     }
 }
 
-/// How the end of a streamed answer is marked.
+/// How a streamed response is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// The stream is written in chunks ([`encode_chunk`]) and ends with [`LAST_CHUNK`]. Needs HTTP/1.1.
+    /// The caller writes the stream in chunks ([`encode_chunk`]) and ends it with [`LAST_CHUNK`]. Requires HTTP/1.1.
     Chunked,
     /// The stream ends when the connection is closed.
     UntilClose,

@@ -1,13 +1,14 @@
-//! Which handler a request is for: by its method and the pattern of its path.
+//! Selects the route of a request by method and path pattern.
 
 use std::collections::HashMap;
 
 pub use matchit::Params;
 
-/// Routes of a server: methods and path patterns to values of the application's, function pointers most often.
+/// The routes of a server. Each maps a method and a path pattern to a value of the application, usually a function
+/// pointer.
 ///
-/// `{name}` in a pattern stands for one segment, `{*name}` for all that follow. A literal segment goes before a
-/// parameter. `HEAD` is answered by the route of `GET` where it has none of its own.
+/// In a pattern, `{name}` matches one segment and `{*name}` matches all remaining ones. A literal segment takes
+/// precedence over a parameter. A `HEAD` request without a route of its own uses the route of `GET`.
 ///
 /// ```
 /// use dunlin_net::http::{NoRoute, Router};
@@ -25,7 +26,7 @@ pub use matchit::Params;
 ///
 /// ```
 /// use dunlin_net::http::{NoRoute, Params, Request, Response, Router};
-/// use dunlin_net::{ConnId, Context, Handler};
+/// use dunlin_net::{ConnId, Context, Handler, Http, HttpHandler};
 ///
 /// type Page = fn(&mut Context<()>, ConnId, &Request<'_>, &Params<'_, '_>);
 ///
@@ -33,7 +34,10 @@ pub use matchit::Params;
 ///
 /// impl Handler for Pages {
 ///     type Data = ();
+///     type Protocols = Http;
+/// }
 ///
+/// impl HttpHandler for Pages {
 ///     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
 ///         let answered = match self.0.find(request.method, request.path) {
 ///             Ok(found) => return (found.value)(cx, conn, request, &found.params),
@@ -59,36 +63,36 @@ pub struct Router<T> {
     routes: Vec<Vec<(String, T)>>,
 }
 
-/// The route of a request.
+/// The route that matches a request.
 #[derive(Debug)]
 pub struct Match<'r, T> {
-    /// What was added for it.
+    /// The value that was added for the route.
     pub value: &'r T,
-    /// What stands for the names of the pattern.
+    /// The values of the pattern's parameters.
     pub params: Params<'r, 'r>,
 }
 
-/// No route fits a request.
+/// The error for a request that matches no route.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoute {
-    /// No pattern fits the path: 404.
+    /// No pattern matches the path. Respond with 404.
     #[error("no route for this path")]
     NotFound,
-    /// A pattern fits, but not with this method: 405, with these in `Allow`.
+    /// A pattern matches the path, but has no route for this method. Respond with 405 and this `Allow` header.
     #[error("the path takes {allow} only")]
     MethodNotAllowed {
-        /// The methods that have a route, with commas between them.
+        /// The methods that have a route, separated by commas.
         allow: String,
     },
 }
 
-/// A pattern that cannot be added.
+/// The error for a route that cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// It is malformed, or another one fits the same paths.
+    /// The pattern is malformed, or conflicts with a pattern that matches the same paths.
     #[error("the path pattern cannot be added: {0}")]
     Pattern(String),
-    /// The method has a route of this pattern already.
+    /// The pattern already has a route for this method.
     #[error("method and path have a route already")]
     Duplicate,
 }
@@ -100,7 +104,7 @@ impl<T> Default for Router<T> {
 }
 
 impl<T> Router<T> {
-    /// A router without routes.
+    /// Creates a router without routes.
     pub fn new() -> Router<T> {
         Router { patterns: matchit::Router::new(), places: HashMap::new(), routes: Vec::new() }
     }
@@ -109,7 +113,7 @@ impl<T> Router<T> {
     ///
     /// # Errors
     ///
-    /// [`RouteError`]: nothing was added.
+    /// Returns [`RouteError`] if the route cannot be added; the router is unchanged.
     pub fn add(
         &mut self,
         method: &str,
@@ -134,11 +138,11 @@ impl<T> Router<T> {
         Ok(self)
     }
 
-    /// The route of a request of this method, a [`Method`](super::Method) or its name, and path.
+    /// Finds the route of a request. `method` is a [`Method`](super::Method) or the name of one.
     ///
     /// # Errors
     ///
-    /// [`NoRoute`], which is the answer.
+    /// Returns [`NoRoute`], which has the status to respond with.
     pub fn find<'r>(
         &'r self,
         method: impl AsRef<str>,
@@ -163,7 +167,7 @@ impl<T> Router<T> {
 }
 
 impl NoRoute {
-    /// The status that says so.
+    /// The HTTP status to respond with: 404 or 405.
     pub fn status(&self) -> u16 {
         match self {
             NoRoute::NotFound => 404,

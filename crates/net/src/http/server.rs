@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection as its server sees it, without its socket: requests one at a time and in order, answers out.
+//! The server side of one HTTP/1.1 connection, without a socket. Requests are emitted one at a time and in order.
 
 use dunlin_wire::http1::{
     self, Body, BodyDecoder, CONTINUE, Decoded, HeaderSlots, LAST_CHUNK, RequestHead,
@@ -7,25 +7,25 @@ use dunlin_wire::http1::{
 
 use super::{Error, Framing, Limits, Method, Request, Response, Version};
 
-/// The connection has no answer of this kind to give now: no request is outstanding, or another answer has begun.
+/// The connection cannot send this response now: no request is outstanding, or another response has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no answer of this kind is due on the connection")]
 pub struct OutOfTurn;
 
-/// What a connection remembers of the request outstanding, in one byte: all that an idle one costs.
+/// The state of the outstanding request in one byte. An idle connection stores nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ServerState(u8);
+pub struct ServerState(u8);
 
 impl ServerState {
-    /// A request has been handed out and its answer is not complete.
+    /// A request has been emitted and its response is not complete.
     const AWAITING_RESPONSE: u8 = 1;
-    /// The peer wants the connection kept after the present answer.
+    /// The peer wants to keep the connection open after the current response.
     const KEEP_ALIVE: u8 = 2;
-    /// The present request is a HEAD: its answer has no body.
+    /// The current request is a `HEAD`: its response has no body.
     const HEAD: u8 = 4;
-    /// The present request came as HTTP/1.0: its answer cannot be chunked.
+    /// The current request is HTTP/1.0: its response cannot be chunked.
     const HTTP_1_0: u8 = 8;
-    /// The answer is being written in chunks.
+    /// The response is being written in chunks.
     const CHUNKED: u8 = 16;
 
     fn of(head: &RequestHead<'_>) -> ServerState {
@@ -38,7 +38,8 @@ impl ServerState {
         )
     }
 
-    /// The same before the body is there: the connection ends with the response.
+    /// The state of a request that is answered before its body has arrived. The connection is closed after the
+    /// response.
     pub(crate) fn of_refused(head: &RequestHead<'_>) -> ServerState {
         ServerState(ServerState::of(head).0 & !ServerState::KEEP_ALIVE)
     }
@@ -56,10 +57,10 @@ impl ServerState {
     }
 }
 
-/// A request whose head is here and whose body is not yet.
+/// A request whose head is complete and whose body is not.
 #[derive(Debug)]
 pub struct PartialRequest {
-    /// The head as it came, to be decoded once more when the body is complete.
+    /// The bytes of the head. It is decoded again when the body is complete.
     head: Vec<u8>,
     body: Vec<u8>,
     decoder: BodyDecoder,
@@ -70,12 +71,13 @@ impl PartialRequest {
         self.head.len() + self.body.len()
     }
 
-    /// Takes no more of the body than so many bytes.
+    /// Limits the body to `bytes_max` bytes.
     pub(crate) fn restrict(&mut self, bytes_max: u64) -> Result<(), Error> {
         self.decoder.restrict(bytes_max)
     }
 
-    /// Gathers what is here of the body. Returns the bytes consumed and whether the body is complete.
+    /// Appends the part of the body that is in `bytes`. Returns the number of bytes consumed and whether the body is
+    /// complete.
     fn gather(&mut self, bytes: &[u8]) -> Result<(usize, bool), Error> {
         let mut at = 0;
         loop {
@@ -91,45 +93,44 @@ impl PartialRequest {
     }
 }
 
-/// What input has led to.
+/// The result of one call of [`handle_input`](ServerConnection::handle_input).
 #[derive(Debug)]
 pub enum ServerEvent<'a> {
-    /// What is left is the beginning of something: give it again with more behind it. `begun` says that these are the
-    /// first bytes of a request, whose last must follow in time.
+    /// The remaining bytes are an incomplete request head. Pass them again together with the bytes that follow.
     NeedMore {
-        /// A request has begun.
+        /// These are the first bytes of a request: start the timeout of its head.
         begun: bool,
     },
-    /// The head of a request is here and its body is not, or not in one piece. Give the bytes behind it.
+    /// The head is complete, but the body is not, or it is not in one piece. Pass the bytes behind the head.
     Head {
         /// The head.
         head: RequestHead<'a>,
-        /// The peer waits with its body until it is sent [`CONTINUE`].
+        /// The peer sends its body only after it has received [`CONTINUE`].
         expects_continue: bool,
     },
-    /// A request, head and body. It is to be answered before more input is given.
+    /// A complete request. Respond to it before passing more input.
     Request(Request<'a>),
 }
 
-/// What follows a complete answer.
+/// What to do with the connection after a call that wrote a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterResponse {
-    /// The next request may be read.
+    /// Read the next request.
     KeepAlive,
-    /// The connection is to be closed once the answer has been sent.
+    /// Close the connection after the response has been sent.
     Close,
-    /// More of the answer follows.
+    /// The response is not complete.
     More,
 }
 
-/// The state of one HTTP/1.1 connection as its server sees it. Does no I/O and reads no clock.
+/// The server side of one HTTP/1.1 connection. It does no I/O and reads no clock.
 ///
-/// 1. Give what is received to [`handle_input`](ServerConnection::handle_input), and again what it did not consume,
-///    with more behind it.
-/// 2. Answer a request with [`respond`](ServerConnection::respond),
-///    [`start_chunked`](ServerConnection::start_chunked) and its like, or
-///    [`start_stream`](ServerConnection::start_stream); each appends what is to be sent.
-/// 3. An error of `handle_input` is answered by its status, and the connection closed.
+/// 1. Pass received bytes to [`handle_input`](ServerConnection::handle_input). Pass bytes that it did not consume
+///    again, together with those that follow.
+/// 2. Respond to a request with [`respond`](ServerConnection::respond),
+///    [`start_chunked`](ServerConnection::start_chunked) or [`start_stream`](ServerConnection::start_stream). Each
+///    appends the bytes to send to a buffer.
+/// 3. If `handle_input` returns an error, respond with the error's status and close the connection.
 ///
 /// ```
 /// use dunlin_net::http::{AfterResponse, Limits, Response, ServerConnection, ServerEvent};
@@ -154,7 +155,7 @@ pub struct ServerConnection {
 }
 
 impl ServerConnection {
-    /// A connection on which nothing has been said.
+    /// Creates the state of a new connection.
     pub fn new() -> ServerConnection {
         ServerConnection::default()
     }
@@ -174,27 +175,27 @@ impl ServerConnection {
         self.state
     }
 
-    /// Bytes of the peer that are kept here.
+    /// Bytes of an incomplete request that are buffered here.
     pub fn buffered_bytes(&self) -> usize {
         self.partial.as_ref().map_or(0, |partial| partial.bytes())
     }
 
-    /// True while a request has been handed out and its answer is not complete.
+    /// Whether a request has been emitted and its response is not complete.
     pub fn is_awaiting_response(&self) -> bool {
         self.state.is_awaiting_response()
     }
 
-    /// Whether the connection is kept after the answer outstanding.
+    /// Whether the connection stays open after the outstanding response.
     pub fn keeps_alive(&self) -> bool {
         self.state.has(ServerState::KEEP_ALIVE)
     }
 
-    /// Reads at most one request from the start of `bytes`, of which the first `seen` were given before. Returns how many
-    /// it consumed. `partial` and `slots` are room for what is handed out.
+    /// Reads at most one request from the start of `bytes`, of which the first `seen` were passed before. Returns the
+    /// number of bytes consumed. `partial` and `slots` hold the data that the returned event borrows.
     ///
     /// # Errors
     ///
-    /// The peer has violated the protocol: answer with the error's status, and close.
+    /// Returns an error if the peer violates the protocol. Respond with the error's status and close the connection.
     pub fn handle_input<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -216,7 +217,7 @@ impl ServerConnection {
                     let request = Request { head, body: &gathered.body };
                     Ok((consumed, ServerEvent::Request(request)))
                 }
-                // The head was complete before.
+                // The head was complete the first time.
                 Decoded::NeedMore => Err(Error::StartLine),
             };
         }
@@ -229,7 +230,7 @@ impl ServerConnection {
             Decoded::Head(head, length) => (head, length),
         };
         let behind = &bytes[length..];
-        // Whole in the buffer, as nearly all are: no copy.
+        // Nearly all requests are in one buffer: do not copy them.
         let whole =
             head.body.remaining().and_then(|length| behind.get(..usize::try_from(length).ok()?));
         if let Some(body) = whole {
@@ -246,11 +247,12 @@ impl ServerConnection {
         Ok((length, ServerEvent::Head { head, expects_continue }))
     }
 
-    /// Appends the whole answer to the request outstanding. `date` is the `Date` header (RFC 9110 §6.6.1).
+    /// Appends a complete response to the outstanding request. `date` is the value of the `Date` header (RFC 9110
+    /// §6.6.1).
     ///
     /// # Errors
     ///
-    /// [`OutOfTurn`]: nothing was appended.
+    /// Returns [`OutOfTurn`] if no request is outstanding; nothing is appended.
     pub fn respond(
         &mut self,
         out: &mut Vec<u8>,
@@ -269,17 +271,17 @@ impl ServerConnection {
         Ok(self.handle_answered())
     }
 
-    /// Closes the connection behind the present answer, whatever the request asked.
+    /// Closes the connection after the current response, even if the request asked to keep it open.
     pub fn close_after_response(&mut self) {
         self.state.0 &= !ServerState::KEEP_ALIVE;
     }
 
-    /// Appends a head, after which the stream is the caller's to write, framing included, until the connection is closed.
-    /// Nothing more is read. [`AfterResponse::Close`]: the request was a `HEAD`.
+    /// Appends a response head. Afterwards the caller writes the body itself, including its framing, until the
+    /// connection is closed. No more requests are read. Returns [`AfterResponse::Close`] if the request was a `HEAD`.
     ///
     /// # Errors
     ///
-    /// [`OutOfTurn`], also when an HTTP/1.0 client was to get chunks.
+    /// Returns [`OutOfTurn`] if no request is outstanding, or if `framing` is chunked and the request was HTTP/1.0.
     pub fn start_stream(
         &mut self,
         out: &mut Vec<u8>,
@@ -301,12 +303,12 @@ impl ServerConnection {
         Ok(if is_head { AfterResponse::Close } else { AfterResponse::More })
     }
 
-    /// Appends the head of an answer whose body follows in pieces; an HTTP/1.0 client gets them unframed, and its end by
-    /// the end of the connection.
+    /// Appends the head of a response whose body follows in pieces. An HTTP/1.0 client receives the body without
+    /// chunked coding; it ends when the connection is closed.
     ///
     /// # Errors
     ///
-    /// [`OutOfTurn`]: nothing was appended.
+    /// Returns [`OutOfTurn`] if no request is outstanding; nothing is appended.
     pub fn start_chunked(
         &mut self,
         out: &mut Vec<u8>,
@@ -328,11 +330,12 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Appends a piece of an answer begun with [`start_chunked`](ServerConnection::start_chunked). An empty one is ignored.
+    /// Appends a piece of a response begun with [`start_chunked`](ServerConnection::start_chunked). An empty piece is
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// [`OutOfTurn`]: none has begun.
+    /// Returns [`OutOfTurn`] if no chunked response has begun.
     pub fn write_chunk(&self, out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), OutOfTurn> {
         self.expect_chunk()?;
         match self.state.has(ServerState::HTTP_1_0) {
@@ -343,11 +346,11 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Appends the end of an answer begun with [`start_chunked`](ServerConnection::start_chunked).
+    /// Appends the end of a response begun with [`start_chunked`](ServerConnection::start_chunked).
     ///
     /// # Errors
     ///
-    /// [`OutOfTurn`]: none has begun.
+    /// Returns [`OutOfTurn`] if no chunked response has begun.
     pub fn end_chunks(&mut self, out: &mut Vec<u8>) -> Result<AfterResponse, OutOfTurn> {
         self.expect_chunk()?;
         if self.frames_chunks() {
@@ -356,17 +359,17 @@ impl ServerConnection {
         Ok(self.handle_answered())
     }
 
-    /// Whether anything of a piece is sent.
+    /// Whether `write_chunk` appends anything for these bytes.
     pub(crate) fn takes_chunk(&self, bytes: &[u8]) -> bool {
         !self.state.has(ServerState::HEAD) && !bytes.is_empty()
     }
 
-    /// Whether the end of chunks is sent.
+    /// Whether `end_chunks` appends anything.
     pub(crate) fn frames_chunks(&self) -> bool {
         !self.state.has(ServerState::HTTP_1_0 | ServerState::HEAD)
     }
 
-    /// The answer outstanding has been written by other means: an upgrade, or its refusal.
+    /// Marks the outstanding request as answered by other means: an accepted or rejected upgrade.
     pub(crate) fn handle_answered(&mut self) -> AfterResponse {
         self.state.0 &= !(ServerState::AWAITING_RESPONSE | ServerState::CHUNKED);
         if self.keeps_alive() { AfterResponse::KeepAlive } else { AfterResponse::Close }
@@ -382,12 +385,12 @@ impl ServerConnection {
     }
 }
 
-/// Appends the answer to an error of the peer, with which the connection ends.
+/// Appends the response to a protocol error of the peer. The connection is closed after it.
 pub(crate) fn encode_error(out: &mut Vec<u8>, response: &Response<'_>, date: &str) {
     head(out, response, date).keep_alive(false, Version::Http11).body(response.body);
 }
 
-/// Appends the interim response that asks a peer for its body (RFC 9110 §10.1.1).
+/// Appends the interim response 100, which asks the peer for its body (RFC 9110 §10.1.1).
 pub(crate) fn encode_continue(out: &mut Vec<u8>) {
     out.extend_from_slice(CONTINUE);
 }
@@ -396,8 +399,8 @@ fn head<'o>(out: &'o mut Vec<u8>, response: &Response<'_>, date: &str) -> Respon
     ResponseWriter::new(out, response.status).header("Date", date).headers(response.headers)
 }
 
-/// True when a head that was not complete may be now: only a line end completes one. Spares the decoder
-/// from a peer that sends its head byte by byte.
+/// Whether an incomplete head may be complete now: only a line end can complete one. Avoids decoding again for each
+/// byte of a peer that sends its head byte by byte.
 fn worth_decoding(bytes: &[u8], seen: usize, limits: &Limits) -> bool {
     seen == 0 || bytes.len() >= limits.head_bytes_max || bytes[seen..].contains(&b'\n')
 }

@@ -1,4 +1,4 @@
-//! The opening handshake: a server's answer, a client's request.
+//! The WebSocket opening handshake on the loop, server and client side.
 
 use std::io;
 
@@ -7,43 +7,46 @@ use dunlin_wire::websocket::handshake::{
     self, ClientConfig, ClientHandshake, ServerConfig, encode_rejection,
 };
 
+use super::WebSocketHandler;
+use super::protocol::Protocol;
 use crate::core::config::ConnectConfig;
-use crate::core::connection::{ConnId, Protocol};
+use crate::core::connection::ConnId;
 use crate::core::context::{Context, Profile};
 use crate::core::error::WriteError;
-use crate::core::handler::{Handler, ProtocolError};
 use crate::core::url::Url;
 use crate::http::Request;
 use crate::websocket::{
     Agreed, ClientHandshakeError, Connection, Handshake, HandshakeError, NewHandshake,
-    WebSocketConfig,
+    ProtocolError, WebSocketConfig,
 };
 
-/// Why a request did not become a WebSocket.
+/// Why a request was not upgraded to a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpgradeError {
-    /// It was no handshake that can be accepted. It has been answered, with the error's status.
+    /// The request is not an acceptable handshake. It has been answered with the error's status.
     #[error("{0}")]
     Handshake(HandshakeError),
-    /// It could not be answered.
+    /// The response could not be written.
     #[error("{0}")]
     Write(WriteError),
 }
 
 impl<D: Default> Context<D> {
-    /// Answers the request outstanding with 101 if it is a WebSocket handshake: from now on the connection
-    /// speaks WebSocket. Returns the subprotocol chosen.
+    /// Accepts a WebSocket handshake: answers the outstanding request with 101 and switches the connection to
+    /// WebSocket. Returns the chosen subprotocol.
     ///
     /// # Errors
     ///
-    /// [`UpgradeError::Handshake`] when it is invalid; it has then been answered with the error's status and
-    /// text. [`UpgradeError::Write`] when no request is outstanding or the connection is stale.
+    /// [`UpgradeError::Handshake`] if the handshake is invalid; the request has then been answered with the error's
+    /// status and text. [`UpgradeError::Write`] if no request is outstanding, the connection is stale, or the
+    /// handler does not speak WebSocket.
     pub fn upgrade_websocket<'a>(
         &mut self,
         conn: ConnId,
         request: &Request<'a>,
         config: &WebSocketConfig<'_>,
     ) -> Result<Option<&'a str>, UpgradeError> {
+        self.expect_websocket().map_err(UpgradeError::Write)?;
         let mut http = self.http(conn).map_err(UpgradeError::Write)?;
         http.expect_answer().map_err(|error| UpgradeError::Write(error.into()))?;
         let server = ServerConfig { protocols: config.protocols, deflate: config.deflate };
@@ -60,10 +63,10 @@ impl<D: Default> Context<D> {
         };
         let profile = self.slab.at(conn.index()).profile;
         let profile = self.profile(&Profile {
-            websocket: Agreed { limits: config.limits, deflate: accepted.deflate() },
+            agreed: Agreed { limits: config.limits, deflate: accepted.deflate() },
             ..self.profile_at(profile).with_idle_timeout(config.idle_timeout_ms)
         });
-        // 65,536 different limits: the application makes them up as it goes.
+        // A loop holds at most 65,536 different sets of limits.
         let profile = profile.map_err(|_| UpgradeError::Write(WriteError::OutOfTurn))?;
         self.write_with(conn, 256, |out| accepted.encode_response(out, &[]))
             .map_err(UpgradeError::Write)?;
@@ -71,9 +74,9 @@ impl<D: Default> Context<D> {
         Ok(accepted.protocol)
     }
 
-    /// Connects a WebSocket by its URL, `ws://` or `wss://`: the name is resolved, its addresses are raced, TLS is spoken if
-    /// the URL says so. `on_websocket` follows, or `on_connect_failed`, or `on_protocol_error`. Target and host of `new`
-    /// are those of the URL.
+    /// Connects a WebSocket to a `ws://` or `wss://` URL. The host name is resolved, its addresses are raced (RFC
+    /// 8305), and `wss://` uses TLS. `on_websocket`, `on_connect_failed` or `on_websocket_error` reports the outcome.
+    /// `target` and `host` of `new` are replaced by those of the URL.
     ///
     /// ```no_run
     /// # fn example(cx: &mut dunlin_net::Context<()>) -> std::io::Result<()> {
@@ -87,13 +90,15 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for what is no URL; else as [`Context::connect_url`].
+    /// `InvalidInput` if `url` is not a valid URL; [`WriteError::NotPlugged`] in an `io::Error` if the handler does not speak
+    /// WebSocket; otherwise as [`Context::connect_url`].
     pub fn connect_websocket(
         &mut self,
         url: &str,
         new: &NewHandshake<'_>,
         config: &ConnectConfig,
     ) -> io::Result<ConnId> {
+        self.expect_websocket().map_err(io::Error::other)?;
         let url: Url = url.parse()?;
         let conn = self.connect_url(&url, config)?;
         let new = NewHandshake { target: &url.target, host: &url.authority, ..*new };
@@ -101,30 +106,32 @@ impl<D: Default> Context<D> {
         Ok(conn)
     }
 
-    /// Sends a WebSocket handshake on an outgoing connection, which may still be connecting. `on_websocket`
-    /// follows, or `on_protocol_error` when the server does not agree. A deadline until then is the
-    /// handler's to set.
+    /// Sends a WebSocket handshake on an outgoing connection, which may still be connecting. `on_websocket` follows,
+    /// or `on_websocket_error` if the server refuses. There is no timeout; the handler sets a deadline if it needs
+    /// one.
     ///
     /// # Errors
     ///
-    /// [`WriteError::OutOfTurn`] when it is no raw connection; [`WriteError::Stale`].
+    /// [`WriteError::OutOfTurn`] if the connection is not raw TCP; [`WriteError::NotPlugged`] if the handler does not speak
+    /// WebSocket; [`WriteError::Stale`].
     pub fn websocket_handshake(
         &mut self,
         conn: ConnId,
         new: &NewHandshake<'_>,
     ) -> Result<(), WriteError> {
+        self.expect_websocket()?;
         let record = self.slab.get(conn).ok_or(WriteError::Stale)?;
         if record.protocol != Protocol::Tcp {
             return Err(WriteError::OutOfTurn);
         }
-        let handshake = ClientHandshake::new(self.masks.take());
+        let handshake = ClientHandshake::new(self.random.take());
         let client = ClientConfig { protocols: new.protocols, deflate: new.deflate };
         self.write_with(conn, 256, |out| {
             handshake.encode_request(out, new.target, new.host, new.headers, &client);
         })?;
         let record = self.slab.at_mut(conn.index());
         record.protocol = Protocol::WebSocketHandshake;
-        record.spill.get_or_insert_with(|| self.pool.borrow()).handshake =
+        record.spill.get_or_insert_with(|| self.pool.borrow()).upper.handshake =
             Some(Box::new(Handshake {
                 handshake,
                 protocols: new.protocols.iter().map(|&protocol| protocol.to_owned()).collect(),
@@ -135,8 +142,8 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// Reads the answer to a client's handshake. Returns the bytes consumed.
-    pub(crate) fn handshake_input<H: Handler<Data = D>>(
+    /// Reads the response to a client's handshake. Returns the number of bytes consumed.
+    pub(crate) fn handshake_input<H: WebSocketHandler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
@@ -154,7 +161,7 @@ impl<D: Default> Context<D> {
                     Ok(Decoded::NeedMore) => return at,
                     Ok(Decoded::Head(head, consumed)) => (head, consumed),
                     Err(error) => {
-                        self.protocol_error(handler, conn, &ProtocolError::Http(error));
+                        self.websocket_error(handler, conn, &ProtocolError::Response(error));
                         return bytes.len();
                     }
                 };
@@ -163,14 +170,15 @@ impl<D: Default> Context<D> {
                 continue;
             }
             let record = self.slab.at_mut(conn.index());
-            let Some(asked) = record.spill.as_mut().and_then(|spill| spill.handshake.take()) else {
+            let Some(asked) = record.spill.as_mut().and_then(|spill| spill.upper.handshake.take())
+            else {
                 return bytes.len();
             };
             let protocols: Vec<&str> = asked.protocols.iter().map(String::as_str).collect();
             let client = ClientConfig { protocols: &protocols, deflate: asked.deflate };
             let agreed = asked.handshake.check_response(&head, &client).and_then(|connected| {
                 let profile = Profile {
-                    websocket: Agreed { limits: asked.limits, deflate: connected.deflate },
+                    agreed: Agreed { limits: asked.limits, deflate: connected.deflate },
                     ..self.profile_at(profile).with_idle_timeout(asked.idle_timeout_ms)
                 };
                 let profile = self.profile(&profile);
@@ -184,11 +192,16 @@ impl<D: Default> Context<D> {
                     return at;
                 }
                 Err(error) => {
-                    self.protocol_error(handler, conn, &ProtocolError::Handshake(error));
+                    self.websocket_error(handler, conn, &ProtocolError::Handshake(error));
                     return bytes.len();
                 }
             }
         }
+    }
+
+    /// Without a [`WebSocketHandler`] nobody would be given the messages.
+    fn expect_websocket(&self) -> Result<(), WriteError> {
+        if self.plugged.websocket { Ok(()) } else { Err(WriteError::NotPlugged) }
     }
 
     fn becomes_websocket(&mut self, conn: ConnId, websocket: &Connection, profile: u16) {

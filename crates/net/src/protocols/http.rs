@@ -1,17 +1,18 @@
-//! HTTP/1.1 served on the loop: requests to the handler, answers to the socket.
+//! The HTTP/1.1 server on the loop: passes requests to the handler and writes responses.
 
 use dunlin_wire::http1::HeaderSlots;
 
-use crate::core::connection::{ConnId, Flags, Phase, Protocol};
+use super::HttpHandler;
+use super::protocol::Protocol;
+use crate::core::connection::{ConnId, Flags, Phase};
 use crate::core::context::Context;
 use crate::core::error::{CloseReason, WriteError};
-use crate::core::handler::{Handler, ProtocolError};
 use crate::http::{
     AfterResponse, Error, Framing, OutOfTurn, RequestHead, Response, ServerConnection, ServerEvent,
     ServerState, encode_continue, encode_error,
 };
 
-/// Bytes of a head beyond status line and the caller's headers: enough for `Date`, framing and connection.
+/// Bytes of a head besides the status line and the caller's headers: `Date`, framing and `Connection`.
 const HEAD_BYTES: usize = 128;
 
 impl From<OutOfTurn> for WriteError {
@@ -21,14 +22,14 @@ impl From<OutOfTurn> for WriteError {
 }
 
 impl<D: Default> Context<D> {
-    /// Answers the request outstanding, now or long after `on_request`. The connection is kept or closed as
-    /// the request asked.
+    /// Responds to the outstanding request, during `on_request` or at any time after it. The connection is then kept
+    /// open or closed, as the request asked.
     ///
     /// # Errors
     ///
-    /// [`WriteError::OutOfTurn`] when no request is outstanding, [`WriteError::Full`] when
-    /// [`buffered_bytes_max`](crate::LoopConfig::buffered_bytes_max) of the loop is reached,
-    /// [`WriteError::Stale`].
+    /// [`WriteError::OutOfTurn`] if no request is outstanding. [`WriteError::Full`] if the loop has reached
+    /// [`buffered_bytes_max`](crate::LoopConfig::buffered_bytes_max). [`WriteError::Stale`] if the connection has
+    /// ended.
     pub fn respond(&mut self, conn: ConnId, response: &Response<'_>) -> Result<(), WriteError> {
         let mut http = self.http(conn)?;
         http.expect_answer()?;
@@ -37,7 +38,8 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// As [`Context::respond`], and closes the connection behind the answer, whatever the request asked.
+    /// Like [`Context::respond`], but closes the connection after the response, even if the request asked to keep it
+    /// open.
     ///
     /// # Errors
     ///
@@ -54,14 +56,14 @@ impl<D: Default> Context<D> {
         self.respond(conn, response)
     }
 
-    /// Answers with a head, and its body as the first bytes of a stream that the caller writes from now on,
-    /// framing included, by [`Context::write`] or [`Context::try_write_slices`] as on a raw connection. What
-    /// the client still sends is dropped, its FIN ends the connection. The stream ends with
-    /// [`Context::close`].
+    /// Sends a response head and makes the body a stream. The body of `head` is sent first; the caller then writes
+    /// the rest, including its framing, with [`Context::write`] or [`Context::try_write_slices`], as on a raw
+    /// connection. Further input of the client is discarded; its FIN ends the connection. Call [`Context::close`] to
+    /// end the stream.
     ///
     /// # Errors
     ///
-    /// As [`Context::respond`]; [`WriteError::OutOfTurn`] also when an HTTP/1.0 client was to get chunks.
+    /// As [`Context::respond`]. Also [`WriteError::OutOfTurn`] if `framing` is chunked and the request was HTTP/1.0.
     pub fn start_stream(
         &mut self,
         conn: ConnId,
@@ -80,7 +82,7 @@ impl<D: Default> Context<D> {
         }
         let record = self.slab.at_mut(conn.index());
         record.protocol = Protocol::Stream;
-        // Pipelined requests behind a stream will never be answered.
+        // Pipelined requests behind a stream are never answered.
         if let Some(spill) = &mut record.spill {
             self.stats.buffered_bytes -= spill.input.len();
             spill.input.clear();
@@ -91,9 +93,8 @@ impl<D: Default> Context<D> {
         self.write_with(conn, head.body.len(), |out| out.extend_from_slice(head.body))
     }
 
-    /// Begins an answer whose body follows in pieces, by [`Context::write_chunk`], and ends with
-    /// [`Context::end_chunks`]; then the connection serves the next request. The body of `head` is the first
-    /// piece.
+    /// Sends a response head whose body follows in pieces. Write the pieces with [`Context::write_chunk`] and call
+    /// [`Context::end_chunks`]; the connection then serves the next request. The body of `head` is the first piece.
     ///
     /// # Errors
     ///
@@ -106,11 +107,11 @@ impl<D: Default> Context<D> {
         self.write_chunk(conn, head.body)
     }
 
-    /// Sends the next piece of an answer begun with [`Context::start_chunked`]; an empty one is no piece.
+    /// Sends the next piece of a response begun with [`Context::start_chunked`]. An empty piece is ignored.
     ///
     /// # Errors
     ///
-    /// [`WriteError::OutOfTurn`] when none has begun, [`WriteError::Full`], [`WriteError::Stale`].
+    /// [`WriteError::OutOfTurn`] if no chunked response has begun, [`WriteError::Full`], [`WriteError::Stale`].
     pub fn write_chunk(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), WriteError> {
         let http = self.http(conn)?;
         http.expect_chunk()?;
@@ -120,7 +121,7 @@ impl<D: Default> Context<D> {
         self.write_with(conn, bytes.len() + 16, |out| _ = http.write_chunk(out, bytes))
     }
 
-    /// Ends an answer begun with [`Context::start_chunked`].
+    /// Ends a response begun with [`Context::start_chunked`].
     ///
     /// # Errors
     ///
@@ -137,12 +138,12 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// True while a request of this connection has been handed out and its answer is not complete.
+    /// Whether a request of this connection has been emitted and its response is not complete.
     pub fn is_awaiting_response(&self, conn: ConnId) -> bool {
         self.http(conn).is_ok_and(|http| http.is_awaiting_response())
     }
 
-    /// The machine of an open connection that speaks HTTP, without the request it may be receiving.
+    /// The state of an open HTTP connection, without a partial request.
     pub(super) fn http(&self, conn: ConnId) -> Result<ServerConnection, WriteError> {
         let record = self.slab.get(conn).ok_or(WriteError::Stale)?;
         match (record.phase, record.protocol) {
@@ -162,16 +163,16 @@ impl<D: Default> Context<D> {
         response: &Response<'_>,
         write: impl FnOnce(&mut Vec<u8>, &str),
     ) -> Result<(), WriteError> {
-        let mut date = std::mem::take(&mut self.date);
+        let mut date = std::mem::take(&mut self.upper.date);
         let text = date.get(self.now_ms());
         let bytes = HEAD_BYTES + response.body.len();
-        // Requests wait while answers do: this one finds no more than a turn's answers before it.
+        // Reading stops while responses are buffered, so at most one turn's responses precede this one.
         let result = self.write_within(conn, bytes, usize::MAX, |out| write(out, text));
-        self.date = date;
+        self.upper.date = date;
         result
     }
 
-    /// The answer to the request outstanding is complete.
+    /// The response to the outstanding request is complete.
     pub(super) fn answered(&mut self, conn: ConnId, http: &ServerConnection) {
         let record = self.slab.at_mut(conn.index());
         if record.phase != Phase::Open {
@@ -188,8 +189,8 @@ impl<D: Default> Context<D> {
         self.schedule_own(conn, keep_alive_timeout_ms);
     }
 
-    /// Hands out the requests in `bytes`, until one is left unanswered. Returns the bytes consumed.
-    pub(super) fn http_input<H: Handler<Data = D>>(
+    /// Emits the requests in `bytes` until one is not answered immediately. Returns the number of bytes consumed.
+    pub(super) fn http_input<H: HttpHandler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
@@ -206,7 +207,7 @@ impl<D: Default> Context<D> {
             if record.holds_input() {
                 return at;
             }
-            let partial = record.spill.as_mut().and_then(|spill| spill.request.take());
+            let partial = record.spill.as_mut().and_then(|spill| spill.upper.request.take());
             let mut http = ServerConnection::resume(state, partial);
             let before = http.buffered_bytes();
             let limits = &self.profiles[record.profile as usize].limits.http;
@@ -219,13 +220,13 @@ impl<D: Default> Context<D> {
             record.protocol = Protocol::Http(state);
             let is_partial = partial.is_some();
             if is_partial {
-                record.spill.get_or_insert_with(|| self.pool.borrow()).request = partial;
+                record.spill.get_or_insert_with(|| self.pool.borrow()).upper.request = partial;
             }
             match event {
                 Ok((consumed, ServerEvent::Request(request))) => {
                     at += consumed;
                     self.stats.requests += 1;
-                    // How long an answer may take is the handler's affair.
+                    // The handler decides how long a response may take.
                     self.schedule_own(conn, None);
                     handler.on_request(self, conn, &request);
                 }
@@ -238,7 +239,7 @@ impl<D: Default> Context<D> {
                         self.limits(self.slab.at(conn.index()).profile).body_timeout_ms;
                     self.schedule_own(conn, body_timeout_ms);
                     if expects_continue {
-                        // Only a full buffer or a broken connection refuses it; either will show.
+                        // This fails only if the buffer is full or the connection is broken; both are detected later.
                         let _ = self.write_with(conn, 32, encode_continue);
                     }
                 }
@@ -256,7 +257,7 @@ impl<D: Default> Context<D> {
                     return at;
                 }
                 Err(error) => {
-                    self.protocol_error(handler, conn, &ProtocolError::Http(error));
+                    self.http_error(handler, conn, error);
                     return bytes.len();
                 }
             }
@@ -264,20 +265,22 @@ impl<D: Default> Context<D> {
         at
     }
 
-    /// Asks the handler whether the body of a request is to be taken, and how much of it. False: the connection is ending.
-    fn takes_body<H: Handler<Data = D>>(
+    /// Asks the handler whether to read the body of a request, and how much of it. Returns `false` if the connection
+    /// is ending.
+    fn takes_body<H: HttpHandler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
         head: &RequestHead<'_>,
         state: ServerState,
     ) -> bool {
-        // It may be answered before its body is there, which then is not read.
+        // The handler may respond before the body has arrived; the body is then not read.
         self.slab.at_mut(conn.index()).protocol = Protocol::Http(ServerState::of_refused(head));
         let bytes_max = handler.on_request_head(self, conn, head);
         let Some(record) = self.slab.get_mut(conn) else { return false };
         let Some(bytes_max) = bytes_max else {
-            // What is still sent must not answer the last bytes with a reset.
+            // Read what the peer still sends: unread input would reset the connection and lose the end of the
+            // response.
             record.flags.set(Flags::READ_READY);
             self.begin_drain(conn);
             return false;
@@ -286,33 +289,46 @@ impl<D: Default> Context<D> {
             return false;
         }
         record.protocol = Protocol::Http(state);
-        let request = record.spill.as_mut().and_then(|spill| spill.request.as_mut());
+        let request = record.spill.as_mut().and_then(|spill| spill.upper.request.as_mut());
         match request.map(|request| request.restrict(bytes_max)) {
             Some(Err(error)) => {
-                self.protocol_error(handler, conn, &ProtocolError::Http(error));
+                self.http_error(handler, conn, error);
                 false
             }
             _ => true,
         }
     }
 
-    /// No request, or not all of one, has come in time.
-    pub(super) fn http_timeout<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
+    /// A request, or the rest of one, did not arrive in time.
+    pub(super) fn http_timeout<H: HttpHandler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         let begun = record
             .spill
             .as_ref()
-            .is_some_and(|spill| !spill.input.is_empty() || spill.request.is_some());
+            .is_some_and(|spill| !spill.input.is_empty() || spill.upper.request.is_some());
         if begun {
             record.end = crate::core::connection::End::TimedOut;
-            self.protocol_error(handler, conn, &ProtocolError::Http(Error::Timeout));
+            self.http_error(handler, conn, Error::Timeout);
         } else {
             self.finish(conn, CloseReason::TimedOut);
         }
     }
 
-    pub(super) fn answer_http_error(&mut self, conn: ConnId, error: Error) {
-        self.respond_to_protocol_error(
+    /// The peer broke the rules: the handler says how it ends.
+    fn http_error<H: HttpHandler<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        error: Error,
+    ) {
+        // What follows cannot be trusted to begin anywhere: no more of it is read.
+        self.distrust(conn);
+        handler.on_http_error(self, conn, error);
+    }
+
+    /// What [`HttpHandler::on_http_error`] does by default: answers with the status of the error, and closes.
+    pub fn answer_http_error(&mut self, conn: ConnId, error: Error) {
+        self.respond_to_http_error(
             conn,
             &Response {
                 status: error.status(),
@@ -322,11 +338,12 @@ impl<D: Default> Context<D> {
         );
     }
 
-    /// Answers an HTTP error of the peer in the handler's own words, and closes. The status should be that of the
-    /// error. Does nothing on a connection that speaks something else, or has been answered.
-    pub fn respond_to_protocol_error(&mut self, conn: ConnId, response: &Response<'_>) {
+    /// Responds to an HTTP protocol error of the peer with a response of the handler's choice, and closes the
+    /// connection. The status should be that of the error. If the connection does not speak HTTP or is closing
+    /// already, no response is sent.
+    pub fn respond_to_http_error(&mut self, conn: ConnId, response: &Response<'_>) {
         if self.http(conn).is_ok() {
-            // If it does not fit, the peer is not reading.
+            // If the buffer is full, the peer does not read.
             let _ = self.write_dated(conn, response, |out, date| encode_error(out, response, date));
         }
         self.begin_drain(conn);

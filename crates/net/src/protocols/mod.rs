@@ -1,98 +1,181 @@
-//! What the loop does with the machines of `http` and `websocket`: gives them bytes, hands their events to the
+//! What the loop does with the machines of `http` and `websocket`: gives them bytes, hands their events to the traits of a
 //! [`Handler`], writes what they answer.
 
 mod handshake;
 mod http;
+mod http_handler;
+mod kept;
+mod protocol;
+mod shared;
 mod websocket;
+mod websocket_handler;
 
 pub use handshake::UpgradeError;
+pub use http_handler::HttpHandler;
+pub use websocket_handler::WebSocketHandler;
 
-use crate::core::connection::{ConnId, Phase, Protocol};
+use protocol::Protocol;
+
+use crate::core::connection::ConnId;
 use crate::core::context::Context;
-use crate::core::driver::Driver;
+use crate::core::driver::{Driver, Plugged};
 use crate::core::error::CloseReason;
-use crate::core::handler::{Handler, ProtocolError};
+use crate::core::handler::{Handler, Protocols};
 
-impl<H: Handler> Driver for H {
-    fn input(
-        &mut self,
+/// What a [`Handler`] speaks that has raw TCP alone: bytes as they come.
+#[derive(Debug)]
+pub enum Tcp {}
+
+/// What a [`Handler`] speaks that serves HTTP/1.1, beside raw TCP. It is an [`HttpHandler`].
+#[derive(Debug)]
+pub enum Http {}
+
+/// What a [`Handler`] speaks that has WebSockets, beside raw TCP. It is a [`WebSocketHandler`]. Alone it is for clients: a server's
+/// WebSockets begin as HTTP, `(Http, WebSocket)`.
+#[derive(Debug)]
+pub enum WebSocket {}
+
+impl<H: Handler> Protocols<H> for Tcp {}
+impl<H: HttpHandler> Protocols<H> for Http {}
+impl<H: WebSocketHandler> Protocols<H> for WebSocket {}
+impl<H: Handler, A: Protocols<H>, B: Protocols<H>> Protocols<H> for (A, B) {}
+
+impl<H: Handler> Driver<H> for Tcp {
+    const PLUGGED: Plugged = Plugged { http: false, websocket: false };
+
+    fn speaks(protocol: Protocol) -> bool {
+        protocol == Protocol::Tcp
+    }
+
+    fn step(
+        handler: &mut H,
         cx: &mut Context<H::Data>,
         conn: ConnId,
+        _: Protocol,
+        bytes: &mut [u8],
+        _: usize,
+    ) -> usize {
+        handler.on_data(cx, conn, bytes);
+        bytes.len()
+    }
+
+    fn peer_finished(handler: &mut H, cx: &mut Context<H::Data>, conn: ConnId, _: Protocol) {
+        handler.on_eof(cx, conn);
+    }
+
+    fn timed_out(_: &mut H, cx: &mut Context<H::Data>, conn: ConnId, _: Protocol) {
+        cx.finish(conn, CloseReason::TimedOut);
+    }
+}
+
+impl<H: HttpHandler> Driver<H> for Http {
+    const PLUGGED: Plugged = Plugged { http: true, websocket: false };
+
+    fn speaks(protocol: Protocol) -> bool {
+        matches!(protocol, Protocol::Http(_) | Protocol::Stream)
+    }
+
+    fn step(
+        handler: &mut H,
+        cx: &mut Context<H::Data>,
+        conn: ConnId,
+        protocol: Protocol,
         bytes: &mut [u8],
         carried: usize,
     ) -> usize {
-        let mut consumed = 0;
-        // A request may turn the connection into a WebSocket whose first frame is here already.
-        loop {
-            let open = |cx: &Context<H::Data>| {
-                let record = cx.slab.get(conn).filter(|record| record.phase == Phase::Open)?;
-                Some(record.protocol)
-            };
-            let Some(protocol) = open(cx) else { return bytes.len() };
-            let rest = &mut bytes[consumed..];
-            consumed += match protocol {
-                Protocol::Tcp => {
-                    self.on_data(cx, conn, rest);
-                    rest.len()
-                }
-                Protocol::Http(_) => {
-                    cx.http_input(self, conn, rest, carried.saturating_sub(consumed))
-                }
-                Protocol::Stream => rest.len(),
-                Protocol::WebSocketHandshake => cx.handshake_input(self, conn, rest),
-                Protocol::WebSocket(_) => cx.websocket_input(self, conn, rest),
-            };
-            let changed = open(cx).is_some_and(|now| {
-                std::mem::discriminant(&now) != std::mem::discriminant(&protocol)
-            });
-            if !changed || consumed == bytes.len() {
-                return consumed;
-            }
+        match protocol {
+            Protocol::Http(_) => cx.http_input(handler, conn, bytes, carried),
+            Protocol::Stream => bytes.len(),
+            _ => Tcp::step(handler, cx, conn, protocol, bytes, carried),
         }
     }
 
-    fn peer_finished(&mut self, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol) {
+    fn peer_finished(handler: &mut H, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol) {
         match protocol {
-            Protocol::Tcp => self.on_eof(cx, conn),
             // Answers already given leave; an answer outstanding has lost its requester.
             Protocol::Http(_) => cx.drain_for_peer(conn),
-            Protocol::Stream | Protocol::WebSocketHandshake | Protocol::WebSocket(_) => {
-                cx.finish(conn, CloseReason::Peer);
-            }
+            Protocol::Stream => cx.finish(conn, CloseReason::Peer),
+            _ => Tcp::peer_finished(handler, cx, conn, protocol),
         }
     }
 
-    fn timed_out(&mut self, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol) {
+    fn timed_out(handler: &mut H, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol) {
         match protocol {
-            Protocol::Http(_) => cx.http_timeout(self, conn),
-            _ => cx.finish(conn, CloseReason::TimedOut),
+            Protocol::Http(_) => cx.http_timeout(handler, conn),
+            _ => Tcp::timed_out(handler, cx, conn, protocol),
         }
     }
 }
 
-impl<D: Default> Context<D> {
-    /// The peer broke the rules: the handler says how it ends.
-    pub(crate) fn protocol_error<H: Handler<Data = D>>(
-        &mut self,
-        handler: &mut H,
-        conn: ConnId,
-        error: &ProtocolError,
-    ) {
-        // What follows cannot be trusted to begin anywhere: no more of it is read.
-        self.distrust(conn);
-        handler.on_protocol_error(self, conn, error);
+impl<H: WebSocketHandler> Driver<H> for WebSocket {
+    const PLUGGED: Plugged = Plugged { http: false, websocket: true };
+
+    fn speaks(protocol: Protocol) -> bool {
+        matches!(protocol, Protocol::WebSocketHandshake | Protocol::WebSocket(_))
     }
 
-    /// What [`Handler::on_protocol_error`] does by default: answers in the protocol's own words and closes.
-    pub fn answer_protocol_error(&mut self, conn: ConnId, error: &ProtocolError) {
-        match error {
-            ProtocolError::Http(error) => self.answer_http_error(conn, *error),
-            ProtocolError::WebSocket(error) => {
-                // If it does not fit, the peer is not reading.
-                let _ = self.send_close_frame(conn, error.close_code(), error.message());
-            }
-            ProtocolError::Handshake(_) => {}
+    fn step(
+        handler: &mut H,
+        cx: &mut Context<H::Data>,
+        conn: ConnId,
+        protocol: Protocol,
+        bytes: &mut [u8],
+        carried: usize,
+    ) -> usize {
+        match protocol {
+            Protocol::WebSocket(_) => cx.websocket_input(handler, conn, bytes),
+            Protocol::WebSocketHandshake => cx.handshake_input(handler, conn, bytes),
+            _ => Tcp::step(handler, cx, conn, protocol, bytes, carried),
         }
-        self.begin_drain(conn);
+    }
+
+    fn peer_finished(handler: &mut H, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol) {
+        if <Self as Driver<H>>::speaks(protocol) {
+            return cx.finish(conn, CloseReason::Peer);
+        }
+        Tcp::peer_finished(handler, cx, conn, protocol);
+    }
+
+    fn timed_out(handler: &mut H, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol) {
+        Tcp::timed_out(handler, cx, conn, protocol);
+    }
+}
+
+impl<H: Handler, A: Driver<H>, B: Driver<H>> Driver<H> for (A, B) {
+    const PLUGGED: Plugged = Plugged {
+        http: A::PLUGGED.http || B::PLUGGED.http,
+        websocket: A::PLUGGED.websocket || B::PLUGGED.websocket,
+    };
+
+    fn speaks(protocol: Protocol) -> bool {
+        A::speaks(protocol) || B::speaks(protocol)
+    }
+
+    fn step(
+        handler: &mut H,
+        cx: &mut Context<H::Data>,
+        conn: ConnId,
+        protocol: Protocol,
+        bytes: &mut [u8],
+        carried: usize,
+    ) -> usize {
+        match A::speaks(protocol) {
+            true => A::step(handler, cx, conn, protocol, bytes, carried),
+            false => B::step(handler, cx, conn, protocol, bytes, carried),
+        }
+    }
+
+    fn peer_finished(handler: &mut H, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol) {
+        match A::speaks(protocol) {
+            true => A::peer_finished(handler, cx, conn, protocol),
+            false => B::peer_finished(handler, cx, conn, protocol),
+        }
+    }
+
+    fn timed_out(handler: &mut H, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol) {
+        match A::speaks(protocol) {
+            true => A::timed_out(handler, cx, conn, protocol),
+            false => B::timed_out(handler, cx, conn, protocol),
+        }
     }
 }

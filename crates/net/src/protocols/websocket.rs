@@ -1,12 +1,13 @@
-//! Open WebSockets on the loop, either end: messages and control frames.
+//! Open WebSockets on the loop, client and server side: messages and control frames.
 
-use crate::core::connection::{ConnId, End, Flags, Phase, Protocol};
+use super::WebSocketHandler;
+use super::protocol::Protocol;
+use crate::core::connection::{ConnId, End, Flags, Phase};
 use crate::core::context::Context;
 use crate::core::error::{CloseReason, WriteError};
-use crate::core::handler::{Handler, ProtocolError};
 use crate::websocket::{
-    Agreed, CONTROL_PAYLOAD_BYTES_MAX, CloseSent, Connection, Event, Opcode, OutgoingMessage, Role,
-    SharedCompression, close_code, encode_frame,
+    Agreed, CONTROL_PAYLOAD_BYTES_MAX, CloseSent, Connection, Event, Opcode, OutgoingMessage,
+    ProtocolError, Role, SharedCompression, close_code, encode_frame,
 };
 
 impl From<CloseSent> for WriteError {
@@ -16,13 +17,13 @@ impl From<CloseSent> for WriteError {
 }
 
 impl<D: Default> Context<D> {
-    /// Sends a message of one frame, `Text` or `Binary`, compressed if that was negotiated and makes it
-    /// smaller. The caller vouches that text is UTF-8.
+    /// Sends a `Text` or `Binary` message as one frame. It is compressed if compression was negotiated and the
+    /// payload is long enough. The caller guarantees that text is UTF-8.
     ///
     /// # Errors
     ///
-    /// [`WriteError::OutOfTurn`] when it is no WebSocket, a close frame has been sent, or the opcode is not
-    /// that of a message; [`WriteError::Full`]; [`WriteError::Stale`].
+    /// [`WriteError::OutOfTurn`] if the connection is not a WebSocket, a close frame has been sent, or `opcode` is
+    /// neither `Text` nor `Binary`; [`WriteError::Full`]; [`WriteError::Stale`].
     pub fn ws_send(
         &mut self,
         conn: ConnId,
@@ -33,7 +34,7 @@ impl<D: Default> Context<D> {
         if !matches!(opcode, Opcode::Text | Opcode::Binary) {
             return Err(WriteError::OutOfTurn);
         }
-        let agreed = self.profile_at(profile).websocket;
+        let agreed = self.profile_at(profile).agreed;
         let message = OutgoingMessage { opcode, payload, mask: self.mask(&websocket) };
         let bytes = payload.len() + 14;
         let Some(params) = websocket.compresses(payload, &agreed) else {
@@ -50,7 +51,7 @@ impl<D: Default> Context<D> {
         let sent = self.write_with(conn, bytes, |out| {
             _ = websocket.encode_message(out, &message, &mut compression, &agreed);
         });
-        self.compression = compression;
+        self.upper.compression = compression;
         self.return_contexts(conn, websocket);
         sent
     }
@@ -64,8 +65,9 @@ impl<D: Default> Context<D> {
         self.ws_send(conn, Opcode::Text, text.as_bytes())
     }
 
-    /// Sends a message to every open WebSocket whose data is as wanted. Returns how many took it. The frame is encoded once
-    /// for all that the loop serves without compression. Who is full or closing is left out.
+    /// Sends a message to each open WebSocket for whose data `wanted` returns `true`. Returns the number of
+    /// connections that accepted it. The frame is encoded once for all server connections without compression.
+    /// Connections that are full or closing are skipped.
     pub fn ws_broadcast(
         &mut self,
         opcode: Opcode,
@@ -79,7 +81,7 @@ impl<D: Default> Context<D> {
             if !cx.data(conn).is_some_and(|data| wanted(data)) {
                 return;
             }
-            let agreed = cx.profile_at(profile).websocket;
+            let agreed = cx.profile_at(profile).agreed;
             let plain = websocket.role() == Role::Server
                 && websocket.compresses(payload, &agreed).is_none();
             let sent = match plain {
@@ -91,7 +93,7 @@ impl<D: Default> Context<D> {
         taken
     }
 
-    /// Sends a ping of at most 125 bytes (more are cut off).
+    /// Sends a ping. The payload is truncated to 125 bytes.
     ///
     /// # Errors
     ///
@@ -100,7 +102,7 @@ impl<D: Default> Context<D> {
         self.send_control(conn, Opcode::Ping, payload)
     }
 
-    /// Sends a pong of at most 125 bytes (more are cut off).
+    /// Sends a pong. The payload is truncated to 125 bytes.
     ///
     /// # Errors
     ///
@@ -109,9 +111,9 @@ impl<D: Default> Context<D> {
         self.send_control(conn, Opcode::Pong, payload)
     }
 
-    /// Begins the closing handshake: sends a close frame and waits for the peer's, at most
-    /// [`linger_ms`](crate::LoopConfig::linger_ms). A code that must not stand in a frame (RFC 6455 §7.4.1)
-    /// sends one without code; a reason is cut to 123 bytes.
+    /// Begins the closing handshake: sends a close frame and waits at most
+    /// [`linger_ms`](crate::LoopConfig::linger_ms) for the peer's close frame. A code that must not be sent (RFC 6455
+    /// §7.4.1) is omitted; the reason is truncated to 123 bytes.
     ///
     /// # Errors
     ///
@@ -123,12 +125,12 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// What [`Handler::on_close_frame`] does by default: answers the close frame, unless it is an answer
-    /// itself, and closes the connection.
+    /// The default of [`WebSocketHandler::on_close_frame`]: replies with a close frame, unless one was sent before, and closes
+    /// the connection.
     pub fn answer_close_frame(&mut self, conn: ConnId, code: u16) {
         if self.websocket(conn).is_ok() {
             let code = if code == close_code::NONE { 0 } else { code };
-            // If it does not fit, the peer is not reading.
+            // If the buffer is full, the peer does not read.
             let _ = self.send_close_frame(conn, code, "");
             if let Some(record) = self.slab.get_mut(conn) {
                 record.end = record.end.max(End::Peer);
@@ -137,7 +139,29 @@ impl<D: Default> Context<D> {
         self.begin_drain(conn);
     }
 
-    pub(super) fn send_close_frame(
+    /// The peer broke the rules: the handler says how it ends.
+    pub(super) fn websocket_error<H: WebSocketHandler<Data = D>>(
+        &mut self,
+        handler: &mut H,
+        conn: ConnId,
+        error: &ProtocolError,
+    ) {
+        // What follows cannot be trusted to begin anywhere: no more of it is read.
+        self.distrust(conn);
+        handler.on_websocket_error(self, conn, error);
+    }
+
+    /// What [`WebSocketHandler::on_websocket_error`] does by default: sends a close frame with the code of the error, if the
+    /// WebSocket is open, and closes.
+    pub fn answer_websocket_error(&mut self, conn: ConnId, error: &ProtocolError) {
+        if let ProtocolError::Frame(error) = error {
+            // If it does not fit, the peer is not reading.
+            let _ = self.send_close_frame(conn, error.close_code(), error.message());
+        }
+        self.begin_drain(conn);
+    }
+
+    fn send_close_frame(
         &mut self,
         conn: ConnId,
         code: u16,
@@ -165,7 +189,7 @@ impl<D: Default> Context<D> {
         })
     }
 
-    /// The machine of an open WebSocket that may send, without its compression contexts; and its profile.
+    /// The state of an open WebSocket that may send, without its compression contexts, and the connection's profile.
     fn websocket(&self, conn: ConnId) -> Result<(Connection, u16), WriteError> {
         let record = self.slab.get(conn).ok_or(WriteError::Stale)?;
         if record.phase != Phase::Open {
@@ -178,23 +202,23 @@ impl<D: Default> Context<D> {
     }
 
     fn mask(&mut self, websocket: &Connection) -> Option<[u8; 4]> {
-        (websocket.role() == Role::Client).then(|| self.masks.take())
+        (websocket.role() == Role::Client).then(|| self.random.take())
     }
 
-    /// Hands out what the bytes hold. What is cut goes to an assembly; what is behind the message at which the handler has
-    /// paused reading is not consumed.
-    pub(super) fn websocket_input<H: Handler<Data = D>>(
+    /// Emits the messages and control frames in `bytes`. An incomplete message is kept in an assembly. If the handler
+    /// pauses reading, the bytes behind the current message are not consumed.
+    pub(super) fn websocket_input<H: WebSocketHandler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
         bytes: &mut [u8],
     ) -> usize {
         let record = self.slab.at_mut(conn.index());
-        let mut assembly = record.spill.as_mut().and_then(|spill| spill.assembly.take());
+        let mut assembly = record.spill.as_mut().and_then(|spill| spill.upper.assembly.take());
         self.stats.buffered_bytes -= assembly.as_ref().map_or(0, |kept| kept.memory_bytes());
-        let agreed = self.profiles[record.profile as usize].websocket;
-        // The scratch buffer belongs to the loop; the handler may use the loop meanwhile.
-        let mut inflated = std::mem::take(&mut self.inflated);
+        let agreed = self.profiles[record.profile as usize].agreed;
+        // Take the scratch buffer: the handler may use the loop during the call.
+        let mut inflated = std::mem::take(&mut self.upper.inflated);
         let (mut at, mut paused) = (0, false);
         while at < bytes.len() && !paused {
             let Protocol::WebSocket(state) = self.slab.at(conn.index()).protocol else { break };
@@ -209,7 +233,7 @@ impl<D: Default> Context<D> {
                 &mut bytes[at..],
                 &mut assembly,
                 &mut inflated,
-                &mut self.compression,
+                &mut self.upper.compression,
                 &agreed,
             );
             self.slab.at_mut(conn.index()).protocol = Protocol::WebSocket(websocket.state());
@@ -219,7 +243,7 @@ impl<D: Default> Context<D> {
             let (consumed, event) = match read {
                 Ok(read) => read,
                 Err(error) => {
-                    self.protocol_error(handler, conn, &ProtocolError::WebSocket(error));
+                    self.websocket_error(handler, conn, &ProtocolError::Frame(error));
                     break;
                 }
             };
@@ -227,7 +251,7 @@ impl<D: Default> Context<D> {
             match event {
                 Event::NeedMore => break,
                 Event::Continue => {
-                    assembly.get_or_insert_with(|| self.pool.borrow_assembly());
+                    assembly.get_or_insert_with(|| self.upper.borrow_assembly());
                     continue;
                 }
                 Event::Message(message) => {
@@ -247,16 +271,17 @@ impl<D: Default> Context<D> {
             paused = record.flags.has(Flags::READ_PAUSED);
         }
         inflated.shrink_to(self.config.receive_bytes);
-        self.inflated = inflated;
+        self.upper.inflated = inflated;
 
         if let Some(assembly) = assembly {
             let open = self.slab.get(conn).is_some_and(|record| record.phase == Phase::Open);
             if assembly.is_idle() || !open {
-                self.pool.give_back_assembly(assembly);
+                self.upper.give_back_assembly(assembly);
             } else {
                 self.stats.buffered_bytes += assembly.memory_bytes();
                 let record = self.slab.at_mut(conn.index());
-                record.spill.get_or_insert_with(|| self.pool.borrow()).assembly = Some(assembly);
+                record.spill.get_or_insert_with(|| self.pool.borrow()).upper.assembly =
+                    Some(assembly);
                 if self.stats.buffered_bytes > self.config.buffered_bytes_max {
                     self.finish(conn, CloseReason::OutOfMemory);
                 }
@@ -265,16 +290,16 @@ impl<D: Default> Context<D> {
         if paused { at } else { bytes.len() }
     }
 
-    /// The loop's compressors, while something is written by them.
+    /// Takes the loop's compressors for the duration of a write.
     fn take_compression(&mut self) -> SharedCompression {
         let empty = SharedCompression::new(self.config.deflate_level);
-        std::mem::replace(&mut self.compression, empty)
+        std::mem::replace(&mut self.upper.compression, empty)
     }
 
-    /// The machine with the compression contexts of its connection.
+    /// The state of a WebSocket together with the compression contexts of its connection.
     fn borrow_contexts(&mut self, conn: ConnId, websocket: &Connection) -> Connection {
         let spill = self.slab.at_mut(conn.index()).spill.as_mut();
-        let contexts = spill.and_then(|spill| spill.contexts.take());
+        let contexts = spill.and_then(|spill| spill.upper.contexts.take());
         Connection::resume(websocket.state(), contexts)
     }
 
@@ -283,7 +308,7 @@ impl<D: Default> Context<D> {
         if let Some(contexts) = websocket.suspend().1
             && record.phase == Phase::Open
         {
-            record.spill.get_or_insert_with(|| self.pool.borrow()).contexts = Some(contexts);
+            record.spill.get_or_insert_with(|| self.pool.borrow()).upper.contexts = Some(contexts);
         }
     }
 }

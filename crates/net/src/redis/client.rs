@@ -1,4 +1,4 @@
-//! A Redis client that keeps itself connected.
+//! A Redis client that reconnects automatically.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -10,43 +10,43 @@ use dunlin_wire::resp::Value;
 use super::connection::{Connection, Event, InvalidCommand};
 use crate::{ConnId, ConnectConfig, Context, ServerAddr, TimerId, WriteError};
 
-/// Channels named in one command to subscribe.
+/// Most channels in one subscribe command.
 const CHANNELS_PER_COMMAND: usize = 128;
 
-/// How to reach a Redis server, and what may wait for it.
+/// How to connect to a Redis server, and limits of the client.
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// The server. A name is resolved for each connection.
+    /// The server. A host name is resolved for each connection.
     pub server: ServerAddr,
-    /// Name and password, where it asks for them. The name of the default user is `default`.
+    /// User name and password, if the server requires them. The name of the default user is `default`.
     pub auth: Option<(String, String)>,
-    /// The database; of a cluster there is only 0. Channels know nothing of databases.
+    /// The database number. A cluster has only 0. Pub/sub channels are shared by all databases.
     pub database: u32,
-    /// What the connection is called in `CLIENT LIST`: without spaces.
+    /// The name of the connection in `CLIENT LIST`. It must not contain spaces.
     pub name: Option<String>,
-    /// Commands that had not left when a connection broke leave on the next one. If not, they are lost, and known not to
-    /// have been carried out.
+    /// Whether commands that were not yet written when a connection broke are sent on the next connection. If
+    /// `false`, they are lost; Redis has not executed them.
     pub requeue: bool,
-    /// How to connect: time-outs, TLS.
+    /// Timeouts and TLS of the connection.
     pub connect: ConnectConfig,
-    /// Commands out and not answered. Beyond it they wait as those without a connection do.
+    /// Most commands without a reply. Further ones wait in the queue.
     pub outstanding_max: usize,
-    /// Bytes of commands that wait. Beyond it [`Client::command`] refuses.
+    /// Most bytes of commands in the queue. Beyond it, [`Client::command`] returns [`CommandError::Full`].
     pub queue_bytes_max: usize,
-    /// Milliseconds from a lost connection to the next attempt; doubled after each that fails, up to `retry_ms_max`,
-    /// and spread by up to a half.
+    /// Milliseconds from a lost connection to the next attempt. The delay doubles after each failed attempt, up to
+    /// `retry_ms_max`, and is varied at random by up to a half.
     pub retry_ms_min: u64,
-    /// Milliseconds between attempts at most.
+    /// Most milliseconds between two attempts.
     pub retry_ms_max: u64,
 }
 
 impl ClientConfig {
-    /// The defaults, for a server at this address.
+    /// Creates the default configuration for a server at this address.
     pub fn new(addr: SocketAddr) -> ClientConfig {
         ClientConfig::at(ServerAddr::Network { host: addr.ip().to_string(), port: addr.port() })
     }
 
-    /// The defaults, for a server at this place.
+    /// Creates the default configuration for a server at this host or Unix socket.
     pub fn at(server: ServerAddr) -> ClientConfig {
         ClientConfig {
             server,
@@ -64,7 +64,7 @@ impl ClientConfig {
 }
 
 impl fmt::Debug for ClientConfig {
-    /// Without the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientConfig")
             .field("server", &self.server)
@@ -81,86 +81,89 @@ impl fmt::Debug for ClientConfig {
     }
 }
 
-/// Why a command was not taken.
+/// Why a command was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The commands that wait fill the queue. Try again when replies have come.
+    /// The queue is full. Try again after replies have arrived.
     #[error("too many commands wait for Redis; send less, or raise queue_bytes_max")]
     Full,
-    /// It can be answered by any number of values.
+    /// The number of values that answer the command is unknown.
     #[error("{0}")]
     Invalid(InvalidCommand),
 }
 
-/// What a client received.
+/// An event of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Received<'a> {
-    /// There is a connection, and it was greeted. Subscriptions have been asked for again, as far as the socket took them;
-    /// commands follow them.
+    /// The connection is established and the greeting was answered. The subscriptions have been requested again, up
+    /// to what the socket accepts at once; commands follow them.
     Ready,
     /// The reply to the command sent with this token.
     Reply(u64, &'a Value<'a>),
-    /// A message of a channel subscribed to.
+    /// A message of a subscribed channel.
     Message(PubSubMessage<'a>),
-    /// Anything else the server pushed: confirmations of subscriptions, and the errors by which it refuses them.
+    /// Any other push of the server: the confirmation of a subscription, or the error that refuses one.
     Push(&'a Value<'a>),
 }
 
-/// A command without a reply: its connection broke.
+/// A command that gets no reply because its connection broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostCommand {
-    /// What it was sent with.
+    /// The token of the command.
     pub token: u64,
-    /// Whether it had left, at least in part, so that nobody knows whether it was carried out. If not, it was not.
+    /// Whether the command was written, at least in part. If `true`, Redis may or may not have executed it. If
+    /// `false`, it has not.
     pub sent: bool,
 }
 
-/// A message of a channel subscribed to.
+/// A message of a subscribed channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PubSubMessage<'a> {
-    /// The pattern it was found by, if by one.
+    /// The pattern that matched, for a pattern subscription.
     pub pattern: Option<&'a [u8]>,
-    /// The channel it was published to.
+    /// The channel of the message.
     pub channel: &'a [u8],
-    /// What was published.
+    /// The payload of the message.
     pub payload: &'a [u8],
 }
 
-/// A Redis client that keeps itself connected: commands in their order, pipelined; subscriptions that survive a
-/// lost connection. Part of a [`Handler`](crate::Handler), which forwards what concerns its connection: `on_connect`,
-/// `on_data`, `on_writable`, `on_close`, `on_connect_failed` and `on_timer`, each to the `handle_*` of that name;
+/// A Redis client that reconnects automatically. Commands are pipelined in order; subscriptions are restored after a
+/// lost connection.
+///
+/// The client is a field of a [`Handler`](crate::Handler). The handler forwards `on_connect`, `on_data`,
+/// `on_writable`, `on_close`, `on_connect_failed` and `on_timer` to the `handle_*` method of the same name.
 /// [`forward_to_redis`](crate::forward_to_redis) does so for all but `on_data`.
 ///
-/// Each command taken ends once: its reply comes from [`handle_data`](Client::handle_data) with its token, or the
-/// token comes from [`poll_lost`](Client::poll_lost): its connection broke, and nobody knows whether it was carried out.
-/// Commands that had not left stay in the queue, unless [`ClientConfig::requeue`] is off.
+/// Each accepted command ends exactly once. Either [`handle_data`](Client::handle_data) reports its reply with its
+/// token, or [`poll_lost`](Client::poll_lost) returns the token because the connection broke. Commands that were not
+/// yet written stay in the queue, unless [`ClientConfig::requeue`] is off.
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
     conn: Option<ConnId>,
     connection: Connection,
-    /// The beginning of a value that is cut.
+    /// The beginning of an incomplete value.
     input: Vec<u8>,
-    /// Greeted, and the greeting answered.
+    /// The greeting has been answered.
     ready: bool,
-    /// Replies of our own greeting still to come.
+    /// Replies to the greeting that have not arrived.
     greetings: usize,
     waiting: VecDeque<(u64, Vec<Vec<u8>>)>,
     waiting_bytes: usize,
     outstanding: VecDeque<u64>,
     lost: VecDeque<LostCommand>,
-    /// What is subscribed to.
+    /// The current subscriptions.
     wanted: BTreeSet<Topic>,
-    /// Subscriptions that changed and whose command has not left.
+    /// Changed subscriptions whose command has not been written.
     changed: BTreeSet<Topic>,
     attempts: u32,
     timer: Option<TimerId>,
-    /// Why there is no connection: what the server answered to the greeting, or what failed.
+    /// Why there is no connection: the server's reply to the greeting, or the error of the attempt.
     last_error: Option<String>,
 }
 
-/// What can be subscribed to.
+/// The target of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Topic {
     Channel(Vec<u8>),
@@ -189,7 +192,7 @@ impl Topic {
 }
 
 impl Client {
-    /// A client that is not connected yet: [`Client::connect`].
+    /// Creates a client that is not connected. Call [`Client::connect`] to connect it.
     pub fn new(config: ClientConfig) -> Client {
         Client {
             config,
@@ -210,7 +213,7 @@ impl Client {
         }
     }
 
-    /// Connects, and from then on again and again whenever the connection is lost.
+    /// Connects, and reconnects each time the connection is lost.
     pub fn connect<D: Default>(&mut self, cx: &mut Context<D>) {
         if self.conn.is_some() {
             return;
@@ -230,8 +233,8 @@ impl Client {
         }
     }
 
-    /// Connects to another server from now on, with the same subscriptions. `connect` has the name that its certificate is to
-    /// bear.
+    /// Connects to another server and keeps the subscriptions. `connect` contains the name to verify in the server's
+    /// certificate.
     pub fn move_to<D: Default>(
         &mut self,
         cx: &mut Context<D>,
@@ -242,7 +245,7 @@ impl Client {
         self.reconnect(cx);
     }
 
-    /// Gives the connection up and makes another.
+    /// Aborts the connection and opens a new one.
     pub fn reconnect<D: Default>(&mut self, cx: &mut Context<D>) {
         match self.conn {
             Some(conn) => cx.abort(conn),
@@ -255,7 +258,7 @@ impl Client {
         }
     }
 
-    /// Closes the connection and makes no other. What was out is lost; subscriptions are forgotten.
+    /// Closes the connection and stops reconnecting. Outstanding commands are lost; subscriptions are removed.
     pub fn close<D: Default>(&mut self, cx: &mut Context<D>) {
         if let Some(timer) = self.timer.take() {
             cx.cancel(timer);
@@ -268,12 +271,12 @@ impl Client {
         (self.wanted, self.attempts) = (BTreeSet::new(), 0);
     }
 
-    /// Sends a command, now or when there is a connection. Its reply comes with `token`. Not for `SUBSCRIBE` and its
-    /// like: [`Client::subscribe`].
+    /// Sends a command now, or when the client is connected. The reply is reported with `token`. Do not use it for
+    /// commands such as `SUBSCRIBE`; use [`Client::subscribe`].
     ///
     /// # Errors
     ///
-    /// [`CommandError`]: nothing was taken.
+    /// Returns [`CommandError`] if the command was not accepted.
     pub fn command<D: Default>(
         &mut self,
         cx: &mut Context<D>,
@@ -299,18 +302,18 @@ impl Client {
         Ok(())
     }
 
-    /// Subscribes to a channel, now and after every reconnect. Messages come from [`Client::handle_data`]. Said again, it is
-    /// sent again, for a server may have ended a subscription unasked.
+    /// Subscribes to a channel, now and after each reconnect. [`Client::handle_data`] reports its messages. A
+    /// repeated call sends the command again, because the server may have ended the subscription.
     pub fn subscribe<D: Default>(&mut self, cx: &mut Context<D>, channel: &[u8]) {
         self.want(cx, Topic::Channel(channel.to_vec()), true);
     }
 
-    /// Subscribes to all channels that a pattern of Redis fits, now and after every reconnect.
+    /// Subscribes to all channels that match a glob pattern, now and after each reconnect.
     pub fn subscribe_pattern<D: Default>(&mut self, cx: &mut Context<D>, pattern: &[u8]) {
         self.want(cx, Topic::Pattern(pattern.to_vec()), true);
     }
 
-    /// Subscribes to a sharded channel of a cluster (Redis 7), now and after every reconnect.
+    /// Subscribes to a sharded channel of a cluster (Redis 7), now and after each reconnect.
     pub fn subscribe_sharded<D: Default>(&mut self, cx: &mut Context<D>, channel: &[u8]) {
         self.want(cx, Topic::ShardChannel(channel.to_vec()), true);
     }
@@ -331,39 +334,40 @@ impl Client {
     }
 
     fn want<D: Default>(&mut self, cx: &mut Context<D>, topic: Topic, wanted: bool) {
-        // Asked for once more, a subscription is made once more: a server may have ended it.
+        // A repeated subscription is sent again: the server may have ended it.
         let changed = match wanted {
             true => self.wanted.insert(topic.clone()) || self.ready,
             false => self.wanted.remove(&topic),
         };
-        // Without a connection it is said by the greeting of the next one.
+        // Without a connection, the greeting of the next one sends it.
         if changed && self.ready {
             self.changed.insert(topic);
             self.send_waiting(cx);
         }
     }
 
-    /// Commands out and not answered.
+    /// The number of commands without a reply.
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()
     }
 
-    /// Whether commands leave at once.
+    /// Whether commands are sent immediately.
     pub fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// Why the last attempt failed, while there is no connection: a wrong password, a server that does not run.
+    /// Why the last attempt failed, while there is no connection: for example a wrong password or a refused
+    /// connection.
     pub fn last_error(&self) -> Option<&str> {
         self.last_error.as_deref()
     }
 
-    /// Whether this is the connection of the client.
+    /// Whether `conn` is the client's connection.
     pub fn owns(&self, conn: ConnId) -> bool {
         self.conn == Some(conn)
     }
 
-    /// The connection is open: sends the greeting, and the subscriptions behind it.
+    /// The connection is open. Sends the greeting.
     pub fn handle_connect<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
         if !self.owns(conn) {
             return;
@@ -385,12 +389,12 @@ impl Client {
             self.greetings = 2;
         }
         if sent.is_err() {
-            // Without a greeting it would never be ready.
+            // Without a greeting the client would never become ready.
             cx.abort(conn);
         }
     }
 
-    /// Bytes of the server. `on_received` is called for each reply and push in them; it may send commands.
+    /// Handles bytes received from the server. Calls `on_received` for each reply and push; it may send commands.
     pub fn handle_data<D: Default>(
         &mut self,
         cx: &mut Context<D>,
@@ -451,7 +455,7 @@ impl Client {
                 }
             }
             Event::Reply(Value::Error(error)) => {
-                // The reason; what follows of the greeting only fails with it.
+                // Keep the first error; the rest of the greeting fails because of it.
                 self.last_error.get_or_insert_with(|| (*error).to_owned());
                 cx.close(conn);
             }
@@ -466,15 +470,15 @@ impl Client {
         }
     }
 
-    /// The connection takes more: what waits is sent.
+    /// The connection accepts more output. Sends commands from the queue.
     pub fn handle_writable<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
         if self.owns(conn) {
             self.send_waiting(cx);
         }
     }
 
-    /// Sends what waits, subscriptions first, as far as the connection takes it; `on_writable` follows when it takes
-    /// more.
+    /// Sends subscriptions and then commands until the connection accepts no more. `on_writable` follows when it does
+    /// again.
     fn send_waiting<D: Default>(&mut self, cx: &mut Context<D>) {
         let Some(conn) = self.conn.filter(|_| self.ready) else { return };
         while let Some(first) = self.changed.pop_first() {
@@ -486,7 +490,7 @@ impl Client {
             {
                 topics.extend(self.changed.pop_first());
             }
-            // Channels of different slots do not stand in one command.
+            // Channels of different slots cannot be in one command.
             if matches!(topics[0], Topic::ShardChannel(_)) {
                 self.changed.extend(topics.drain(1..));
             }
@@ -522,7 +526,7 @@ impl Client {
         })
     }
 
-    /// The connection has ended, or was not made. It is opened again in a while.
+    /// The connection has ended or was not established. Schedules the next attempt.
     pub fn handle_close<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
         if self.owns(conn) {
             self.conn = None;
@@ -543,7 +547,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::handle_close`], for a connect that failed.
+    /// Like [`Client::handle_close`], for a failed attempt to connect.
     pub fn handle_connect_failed<D: Default>(
         &mut self,
         cx: &mut Context<D>,
@@ -556,7 +560,7 @@ impl Client {
         }
     }
 
-    /// A timer has fired, perhaps the client's.
+    /// A timer has fired. Ignored unless it is the client's.
     pub fn handle_timer<D: Default>(&mut self, cx: &mut Context<D>, timer: TimerId) {
         if self.timer == Some(timer) {
             self.timer = None;
@@ -564,7 +568,7 @@ impl Client {
         }
     }
 
-    /// A command whose connection broke, in the order they were sent.
+    /// Returns the next command that was lost with its connection, in the order of sending.
     pub fn poll_lost(&mut self) -> Option<LostCommand> {
         self.lost.pop_front()
     }
@@ -573,18 +577,18 @@ impl Client {
         let min_ms = self.config.retry_ms_min.max(1);
         let backoff = Backoff { min_ms, max_ms: self.config.retry_ms_max.max(min_ms) };
         self.attempts += 1;
-        // Many clients that lost the same server do not come back as one.
+        // The jitter prevents many clients from reconnecting to a server at the same moment.
         let delay_ms = backoff.jittered_ms(self.attempts, &mut Jitter::new(cx.random_u64()));
         self.timer = Some(cx.run_after(delay_ms, 0));
     }
 }
 
-/// About how many bytes a command takes.
+/// The approximate size of an encoded command.
 fn command_bytes(arguments: &[&[u8]]) -> usize {
     arguments.iter().map(|argument| argument.len() + 16).sum()
 }
 
-/// The message of a channel that a push is, if it is one.
+/// The message in a push, if it is one.
 fn message<'a>(push: &'a Value<'_>) -> Option<PubSubMessage<'a>> {
     match push.elements()? {
         [kind, channel, payload] if matches!(kind.text(), Some("message" | "smessage")) => {

@@ -1,29 +1,29 @@
-//! One conversation with a Redis server, without its socket.
+//! The protocol state of one connection to a Redis server, without a socket.
 
 use std::collections::VecDeque;
 
 use dunlin_wire::resp::{Error, Limits, Scanner, Value, encode_command};
 
-/// Commands that are answered by pushes, one a channel, and by a reply only when they are refused.
+/// Commands that are answered by one push for each channel; a reply is sent only if the server refuses them.
 const ANSWERED_BY_PUSHES: [&str; 6] =
     ["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"];
 
-/// What a server said.
+/// A value received from the server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {
     /// The reply to the oldest command outstanding.
     Reply(Value<'a>),
-    /// A message of a channel, the confirmation of a subscription, or the error by which one is refused.
+    /// A message of a channel, the confirmation of a subscription, or the error that refuses one.
     Push(Value<'a>),
 }
 
-/// The command can be answered by any number of values, so the replies behind it could not be distinguished: it has no
-/// name, or it subscribes to or unsubscribes from no channel.
+/// The number of values that answer the command is unknown, so replies to later commands could not be matched: the
+/// command has no name, or it subscribes to or unsubscribes from no channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the command has no name, or names no channel; name each channel")]
 pub struct InvalidCommand;
 
-/// The state of one connection to Redis (RESP3): which commands are out, and where in a value its input is cut.
+/// The state of one connection to Redis (RESP3): the commands outstanding and the position in a partial value.
 ///
 /// ```
 /// use dunlin_net::redis::{Connection, Event, Value};
@@ -39,16 +39,16 @@ pub struct InvalidCommand;
 #[derive(Debug)]
 pub struct Connection {
     scanner: Scanner,
-    /// Commands without an answer, oldest first.
+    /// Outstanding commands, oldest first.
     expected: VecDeque<Expected>,
 }
 
-/// How a command is answered.
+/// The answer that a command expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
-    /// By one reply.
+    /// One reply.
     Reply,
-    /// By so many pushes of the kind with this index in [`ANSWERED_BY_PUSHES`], or one error.
+    /// This number of pushes of the kind with this index in [`ANSWERED_BY_PUSHES`], or one error.
     Pushes(u8, u32),
 }
 
@@ -59,17 +59,17 @@ impl Default for Connection {
 }
 
 impl Connection {
-    /// A connection on which nothing has been said.
+    /// Creates the state of a new connection.
     pub fn new() -> Connection {
         Connection { scanner: Scanner::new(&Limits::default()), expected: VecDeque::new() }
     }
 
-    /// Appends a command to what is to be sent. Commands of the `SUBSCRIBE` family are answered by one push a channel,
-    /// all others by one reply.
+    /// Appends a command to `out`. Commands of the `SUBSCRIBE` family are answered by one push for each channel, all
+    /// others by one reply.
     ///
     /// # Errors
     ///
-    /// [`InvalidCommand`]: nothing was appended.
+    /// Returns [`InvalidCommand`] if the replies could not be matched; nothing is appended.
     pub fn encode_command(
         &mut self,
         out: &mut Vec<u8>,
@@ -81,22 +81,22 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a command can be sent.
+    /// Checks whether a command can be sent.
     pub(super) fn check(arguments: &[&[u8]]) -> Result<(), InvalidCommand> {
         expected(arguments).map(drop).ok_or(InvalidCommand)
     }
 
-    /// Commands without an answer.
+    /// The number of commands without an answer.
     pub fn outstanding(&self) -> usize {
         self.expected.len()
     }
 
-    /// Reads one value from the start of `bytes`: what it is, and its length. `None`: it is cut; give the same bytes
-    /// again with more behind them.
+    /// Reads one value from the start of `bytes`. Returns the value and its length, or `None` if it is incomplete:
+    /// pass the same bytes again together with those that follow.
     ///
     /// # Errors
     ///
-    /// What came is no RESP, or nobody had asked for it. Close the connection.
+    /// Returns an error if the input is not valid RESP, or is a reply that no command expects. Close the connection.
     pub fn handle_input<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -105,7 +105,8 @@ impl Connection {
         let value = Value::parse(&bytes[..length]).ok_or(Error::Malformed)?;
         if let Value::Push(elements) = &value {
             let kind = elements.first().and_then(Value::text).unwrap_or_default();
-            // Of another kind it is unasked: a server ends subscriptions to the channels of a slot that moves away.
+            // A push of another kind is unsolicited: a server ends subscriptions to the channels of a slot that moves
+            // to another server.
             if let Some(Expected::Pushes(expected, left)) = self.expected.front_mut()
                 && kind_of(kind.as_bytes()) == Some(*expected)
             {
@@ -118,14 +119,14 @@ impl Connection {
         }
         match self.expected.pop_front() {
             Some(Expected::Reply) => Ok(Some((Event::Reply(value), length))),
-            // A subscription refused.
+            // The server refused a subscription.
             Some(Expected::Pushes(..)) => Ok(Some((Event::Push(value), length))),
             None => Err(Error::Type),
         }
     }
 }
 
-/// How a command is answered; `None` if nobody could tell where the answer ends.
+/// The answer that a command expects; `None` if its end could not be recognized.
 fn expected(arguments: &[&[u8]]) -> Option<Expected> {
     let (name, channels) = arguments.split_first()?;
     match kind_of(name) {

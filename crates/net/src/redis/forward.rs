@@ -1,12 +1,13 @@
-//! Forwarding what the loop says to a client that is part of a handler.
+//! The macro that forwards events of the loop to a Redis client.
 
-/// Forwards to a [`Client`](crate::redis::Client) in a field of a [`Handler`](crate::Handler) what concerns its connection,
-/// in the `impl` of that handler: all but `on_data`, which says what becomes of replies. The client ignores what is not
-/// its own. A handler that defines one of these methods itself forwards all of them by hand.
+/// Implements the methods of a [`Handler`](crate::Handler) that a [`Client`](crate::redis::Client) in one of its
+/// fields needs. Use it in the `impl` of the handler. `on_data` is not included: the handler implements it to receive
+/// replies. The client ignores events of other connections. If the handler needs one of these methods for itself,
+/// write all of them by hand.
 ///
 /// ```
 /// use dunlin_net::redis::{Client, Received};
-/// use dunlin_net::{ConnId, Context, Handler};
+/// use dunlin_net::{ConnId, Context, Handler, Tcp};
 ///
 /// struct Counter {
 ///     redis: Client,
@@ -15,6 +16,7 @@
 ///
 /// impl Handler for Counter {
 ///     type Data = ();
+///     type Protocols = Tcp;
 ///
 ///     fn on_data(&mut self, cx: &mut Context<()>, conn: ConnId, bytes: &[u8]) {
 ///         self.redis.handle_data(cx, conn, bytes, |_, _, received| {

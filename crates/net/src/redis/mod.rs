@@ -1,5 +1,5 @@
-//! Redis, the asking side (RESP3, so Redis 6 or later): [`Connection`] is one conversation without its socket,
-//! [`Client`] keeps one connected and stands on what the loop offers to everybody.
+//! A Redis client (RESP3, Redis 6 or later). [`Connection`] is the protocol state of one connection, without a
+//! socket. [`Client`] connects, reconnects and restores subscriptions; it uses only the public API of the loop.
 
 mod client;
 mod connection;

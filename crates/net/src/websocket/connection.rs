@@ -1,4 +1,4 @@
-//! One open WebSocket, either end, without its socket (RFC 6455).
+//! The state of an open WebSocket, client or server side, without a socket (RFC 6455).
 
 use dunlin_wire::websocket::deflate::{DeflateParams, Deflater, Inflater, SharedDeflate};
 use dunlin_wire::websocket::{
@@ -10,26 +10,26 @@ use super::{
     encode_frame,
 };
 
-/// Payloads below this many bytes are not worth compressing.
+/// Payloads shorter than this many bytes are not compressed.
 const COMPRESS_BYTES_MIN: usize = 32;
 
-/// A close frame has been sent: no frame follows it.
+/// A close frame has been sent; no frame may follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a close frame has been sent; no frame may follow it")]
 pub struct CloseSent;
 
-/// What both ends have agreed on, and the bounds of this one. Shared by many connections.
+/// The negotiated parameters of a connection and the local limits. Shared by many connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Agreed {
-    /// Bounds on frames and messages received.
+    /// Limits of received frames and messages.
     pub limits: Limits,
-    /// What was negotiated of compression.
+    /// The negotiated compression parameters.
     pub deflate: Option<DeflateParams>,
 }
 
-/// What an open WebSocket remembers, in one byte: all that an idle one costs.
+/// The state of an open WebSocket in one byte. An idle connection stores nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct State(u8);
+pub struct State(u8);
 
 impl State {
     const CLIENT: u8 = 1;
@@ -48,16 +48,16 @@ pub(crate) struct Contexts {
     inflater: Option<Inflater>,
 }
 
-/// Compressors for all connections without context takeover, made when the first is needed.
+/// The compressors of all connections without context takeover. They are created on first use.
 #[derive(Debug)]
 pub struct SharedCompression {
-    /// From 1 (fast) to 9 (small).
+    /// From 1 (fastest) to 9 (smallest).
     level: u32,
     shared: Option<Box<SharedDeflate>>,
 }
 
 impl SharedCompression {
-    /// Compressors of a level from 1 (fast) to 9 (small).
+    /// Creates compressors with a level from 1 (fastest) to 9 (smallest).
     pub fn new(level: u32) -> SharedCompression {
         SharedCompression { level, shared: None }
     }
@@ -68,40 +68,40 @@ impl SharedCompression {
     }
 }
 
-/// A message to be sent in one frame.
+/// A message to send in one frame.
 #[derive(Clone, Copy, Debug)]
 pub struct OutgoingMessage<'a> {
     /// [`Opcode::Text`] or [`Opcode::Binary`].
     pub opcode: Opcode,
-    /// Its bytes, not compressed; UTF-8 if it is text.
+    /// The uncompressed payload. UTF-8 if the message is text.
     pub payload: &'a [u8],
-    /// A client's: four bytes nobody can foresee (RFC 6455 §10.3). A server has none.
+    /// The masking key of a client: four unpredictable bytes (RFC 6455 §10.3). `None` for a server.
     pub mask: Option<[u8; 4]>,
 }
 
-/// What input has led to.
+/// The result of one call of [`handle_input`](Connection::handle_input).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// Everything was consumed, and a frame or message is cut.
+    /// All input was consumed; a frame or message is incomplete.
     NeedMore,
-    /// Nothing to report yet: give the rest.
+    /// No event yet. Pass the remaining bytes.
     Continue,
-    /// A whole message, unmasked, inflated and, if text, valid UTF-8.
+    /// A complete message, unmasked and decompressed. Text is valid UTF-8.
     Message(Message<'a>),
-    /// A ping; to be answered by a pong of the same payload.
+    /// A ping. Reply with a pong that has the same payload.
     Ping(&'a [u8]),
     /// A pong.
     Pong(&'a [u8]),
-    /// A close frame; to be answered by one, unless ours went first. Nothing that follows it counts.
+    /// A close frame. Reply with a close frame unless one was sent before. Ignore all further input.
     Close {
-        /// 1005 when it had none.
+        /// The close code; 1005 if the frame had none.
         code: u16,
-        /// Why, in the peer's words.
+        /// The peer's reason.
         reason: &'a str,
     },
 }
 
-/// The state of one open WebSocket. Does no I/O and reads no clock.
+/// The state of one open WebSocket. It does no I/O and reads no clock.
 ///
 /// ```
 /// use dunlin_net::websocket::{
@@ -127,12 +127,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The serving end.
+    /// Creates the server side of a connection.
     pub fn server() -> Connection {
         Connection { state: State(0), contexts: None }
     }
 
-    /// The asking end, whose frames are masked.
+    /// Creates the client side of a connection. Its frames are masked.
     pub fn client() -> Connection {
         Connection { state: State(State::CLIENT), contexts: None }
     }
@@ -149,7 +149,7 @@ impl Connection {
         self.state
     }
 
-    /// Which end this is.
+    /// The side of the connection.
     pub fn role(&self) -> Role {
         if self.state.0 & State::CLIENT == 0 { Role::Server } else { Role::Client }
     }
@@ -164,12 +164,14 @@ impl Connection {
         self.state.has_received_close()
     }
 
-    /// Reads at most one message or control frame from the start of `bytes`, which are unmasked in place. Returns how many
-    /// it consumed. What is cut is kept in `assembly`; a compressed message is inflated into `inflated`.
+    /// Reads at most one message or control frame from the start of `bytes` and unmasks it in place. Returns the
+    /// number of bytes consumed. An incomplete frame or message is kept in `assembly`; a compressed message is
+    /// decompressed into `inflated`.
     ///
     /// # Errors
     ///
-    /// The peer has violated the protocol: send a close frame with the error's code, and close.
+    /// Returns an error if the peer violates the protocol. Send a close frame with the error's code and close the
+    /// connection.
     pub fn handle_input<'a>(
         &mut self,
         bytes: &'a mut [u8],
@@ -209,11 +211,11 @@ impl Connection {
         Ok((decoded.consumed, event))
     }
 
-    /// Appends a message of one frame, compressed if that was agreed on and it is worth it.
+    /// Appends a message as one frame. It is compressed if compression was negotiated and the payload is long enough.
     ///
     /// # Errors
     ///
-    /// [`CloseSent`]: nothing was appended.
+    /// Returns [`CloseSent`] if a close frame has been sent; nothing is appended.
     pub fn encode_message(
         &mut self,
         out: &mut Vec<u8>,
@@ -241,11 +243,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Appends a ping or pong of at most 125 bytes (more are cut off).
+    /// Appends a ping or pong. The payload is truncated to 125 bytes.
     ///
     /// # Errors
     ///
-    /// [`CloseSent`]: nothing was appended.
+    /// Returns [`CloseSent`] if a close frame has been sent; nothing is appended.
     pub fn encode_control(
         &self,
         out: &mut Vec<u8>,
@@ -258,12 +260,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Appends a close frame, the last of this end. A code that must not stand in a frame (RFC 6455 §7.4.1) is left out; a
-    /// reason is cut to 123 bytes.
+    /// Appends a close frame, which is the last frame of this side. A code that must not be sent (RFC 6455 §7.4.1) is
+    /// omitted; the reason is truncated to 123 bytes.
     ///
     /// # Errors
     ///
-    /// [`CloseSent`]: nothing was appended.
+    /// Returns [`CloseSent`] if a close frame has been sent; nothing is appended.
     pub fn encode_close(
         &mut self,
         out: &mut Vec<u8>,
@@ -284,7 +286,7 @@ impl Connection {
         if self.has_sent_close() { Err(CloseSent) } else { Ok(()) }
     }
 
-    /// What was agreed on compression, if a payload is to be compressed.
+    /// The compression parameters, if this payload is to be compressed.
     pub(crate) fn compresses(&self, payload: &[u8], agreed: &Agreed) -> Option<DeflateParams> {
         let params = agreed.deflate.filter(|_| payload.len() >= COMPRESS_BYTES_MIN)?;
         params.outgoing(self.role()).can_compress().then_some(params)

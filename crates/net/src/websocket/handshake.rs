@@ -1,26 +1,26 @@
-//! What a client asks for in its opening handshake.
+//! The parameters of a client's opening handshake.
 
 use dunlin_wire::websocket::handshake::ClientHandshake;
 
 use super::{DeflateConfig, Limits};
 use crate::timeout::TimeoutMs;
 
-/// A client's handshake.
+/// A client's opening handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct NewHandshake<'a> {
     /// Path and query, percent-encoded.
     pub target: &'a str,
     /// The authority for the `Host` header.
     pub host: &'a str,
-    /// Names and values of further headers.
+    /// Names and values of additional headers.
     pub headers: &'a [(&'a str, &'a str)],
-    /// Subprotocols to offer, best first.
+    /// Subprotocols to offer, preferred ones first.
     pub protocols: &'a [&'a str],
-    /// Terms for permessage-deflate; `None` does not offer it.
+    /// Parameters to offer for permessage-deflate; `None` does not offer it.
     pub deflate: Option<DeflateConfig>,
-    /// Bounds on frames and messages received.
+    /// Limits of received frames and messages.
     pub limits: Limits,
-    /// Closed after so many milliseconds in which nothing arrived.
+    /// Milliseconds without input after which the connection is closed.
     pub idle_timeout_ms: TimeoutMs,
 }
 
@@ -31,7 +31,7 @@ impl Default for NewHandshake<'_> {
 }
 
 impl<'a> NewHandshake<'a> {
-    /// A handshake without extras.
+    /// Creates a handshake without additional headers, subprotocols or compression.
     pub fn new(target: &'a str, host: &'a str) -> NewHandshake<'a> {
         NewHandshake {
             target,
@@ -45,7 +45,7 @@ impl<'a> NewHandshake<'a> {
     }
 }
 
-/// A client's handshake that waits for its answer.
+/// A client's handshake whose response has not arrived.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     pub(crate) handshake: ClientHandshake,

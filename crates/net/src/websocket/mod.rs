@@ -1,9 +1,9 @@
-//! WebSocket, either end: what a [`Handler`](crate::Handler) is given and what it sends, and the machine behind both,
-//! [`Connection`].
+//! WebSocket, client and server side: messages and parameters of a [`WebSocketHandler`](crate::WebSocketHandler), and [`Connection`],
+//! the state machine below them.
 
 mod connection;
 mod handshake;
-mod mask;
+mod protocol_error;
 
 pub use dunlin_wire::websocket::deflate::{DeflateConfig, DeflateParams};
 pub use dunlin_wire::websocket::handshake::{ClientHandshakeError, HandshakeError};
@@ -16,20 +16,21 @@ pub use connection::{Agreed, CloseSent, Connection, Event, OutgoingMessage, Shar
 pub(crate) use connection::{Contexts, State};
 pub(crate) use handshake::Handshake;
 pub use handshake::NewHandshake;
-pub(crate) use mask::Masks;
+pub use protocol_error::ProtocolError;
 
 use crate::timeout::TimeoutMs;
 
-/// How a server speaks WebSocket on a connection it upgrades.
+/// The parameters of a server that upgrades a connection to WebSocket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WebSocketConfig<'a> {
-    /// Bounds on frames and messages received.
+    /// Limits of received frames and messages.
     pub limits: Limits,
-    /// Subprotocols spoken here. Of those a client offers, its first that is here is chosen.
+    /// Supported subprotocols. The first one in the client's list that is supported is chosen.
     pub protocols: &'a [&'a str],
-    /// Terms for permessage-deflate; `None` declines it. Without context takeover all connections of the
-    /// loop share one compressor; each that negotiated it holds some 340 KiB of its own once used.
+    /// Parameters to accept for permessage-deflate; `None` declines it. Connections without context takeover share
+    /// one compressor for each loop. A connection with context takeover holds about 340 KiB of its own once it is
+    /// used.
     pub deflate: Option<DeflateConfig>,
-    /// Closed after so many milliseconds in which nothing arrived.
+    /// Milliseconds without input after which the connection is closed.
     pub idle_timeout_ms: TimeoutMs,
 }

@@ -1,4 +1,4 @@
-//! Bounds and time-outs of a client and of the hosts it asks.
+//! Limits and timeouts of a client and its hosts.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -7,26 +7,26 @@ use dunlin_net::{TimeoutMs, Tls};
 
 use crate::{ConnectionLimits, WindowConfig};
 
-/// How many requests to keep in flight on a connection.
+/// The number of requests in flight on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// As many, at least 1. 1 sends one request at a time.
+    /// A fixed number, at least 1. 1 sends one request at a time.
     Fixed(u32),
-    /// As many as rate and distance ask for, within bounds; see [`Window`](crate::Window).
+    /// Adapted to rate and round trip, within limits; see [`Window`](crate::Window).
     Auto(WindowConfig),
 }
 
 impl Depth {
-    /// Found from rate and round trip, within the default bounds.
+    /// Adapted to rate and round trip, within the default limits.
     pub fn auto() -> Depth {
         Depth::Auto(WindowConfig::default())
     }
 }
 
-/// Bounds of a client over all hosts.
+/// Settings of a client for all hosts.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Milliseconds between two attempts to reach a host by different addresses (RFC 8305 §5).
+    /// Milliseconds between attempts to connect to different addresses of a host (RFC 8305 §5).
     pub attempt_delay_ms: u64,
 }
 
@@ -36,37 +36,38 @@ impl Default for ClientConfig {
     }
 }
 
-/// How requests are sent to one host.
+/// Settings of a client for one host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Connections at most. As many are opened as the requests waiting can fill.
+    /// Most connections. As many are opened as the queued requests can fill.
     pub connections: u32,
-    /// Requests in flight on each.
+    /// Requests in flight on each connection.
     pub depth: Depth,
-    /// Requests waiting to leave. Beyond it [`send`](crate::Requests::send) refuses.
+    /// Most queued requests. Beyond it [`send`](crate::Requests::send) returns an error.
     pub queue_max: usize,
-    /// Bytes of requests waiting to leave. Beyond it [`send`](crate::Requests::send) refuses.
+    /// Most bytes of queued requests. Beyond it [`send`](crate::Requests::send) returns an error.
     pub queue_bytes_max: usize,
-    /// Milliseconds the oldest request of a connection may take to be answered, counted from when it became the
+    /// Time limit in milliseconds for the answer to the oldest request of a connection, from the time it became the
     /// oldest.
     pub answer_timeout_ms: TimeoutMs,
-    /// Milliseconds a request may wait to leave.
+    /// Most milliseconds that a request is queued.
     pub queue_timeout_ms: TimeoutMs,
-    /// Milliseconds to open a connection, TLS included, by one address. `None`: as long as the kernel tries.
+    /// Time limit in milliseconds for opening a connection to one address, including TLS. `None`: the limit of the
+    /// kernel.
     pub connect_timeout_ms: TimeoutMs,
-    /// Times in a row that no connection could be opened until the requests waiting are given up; at least 1.
+    /// Consecutive failed attempts to connect after which the queued requests fail; at least 1.
     pub connect_attempts: u32,
-    /// Milliseconds after which a connection without requests is closed. `None`: when the server does.
+    /// Milliseconds after which a connection without requests is closed. `None`: the server closes it.
     pub idle_timeout_ms: TimeoutMs,
-    /// Times an idempotent request is sent again after a connection ended without a word.
+    /// How often an idempotent request is sent again after a connection ended without notice.
     pub replays_max: u8,
-    /// Bytes of a body that is gathered. Streamed and counted bodies have no bound.
+    /// Most bytes of a gathered body. Streamed and counted bodies have no limit.
     pub body_bytes_max: usize,
-    /// Bounds on what the server says.
+    /// Limits of the answers.
     pub limits: ConnectionLimits,
-    /// Addresses to connect to instead of those the name resolves to, best first.
+    /// Addresses to connect to, preferred first, instead of resolving the name.
     pub addresses: Vec<SocketAddr>,
-    /// Whom to trust, for `https`. `None`: the system's roots.
+    /// TLS settings for `https`. `None`: the system's root certificates.
     pub tls: Option<Tls>,
 }
 

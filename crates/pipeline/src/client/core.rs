@@ -1,4 +1,4 @@
-//! What a client knows: hosts, requests, connections. Everything but its caller.
+//! The state of a client without its caller: hosts, requests and connections.
 
 use std::io;
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use super::host_connection::HostConnection;
 use super::outcome::{Effect, ErrorKind, RequestError};
 use super::request::{Prepared, Record, Records, Request, RequestId, SendError};
 
-/// How often a client looks for requests that have waited too long, and for dials that are due, in milliseconds.
+/// Interval in milliseconds at which a client checks timeouts of requests and due dials.
 pub(crate) const WATCH_MS: u64 = 50;
-/// Milliseconds from a name that did not resolve to the next try.
+/// Milliseconds until a name that did not resolve is tried again.
 const UNRESOLVED_MS: u64 = 1000;
-/// From a dial that failed to the next.
+/// Delay after a failed dial.
 const DIAL_BACKOFF: Backoff = Backoff { min_ms: 100, max_ms: 1_600 };
 
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) config: ClientConfig,
     pub(crate) hosts: Vec<Host>,
-    /// Places of hosts that were removed, to be used again.
+    /// Slots of removed hosts, for reuse.
     pub(crate) vacant: Vec<u32>,
     pub(crate) records: Records,
     /// By the index of the connection.
     pub(crate) entries: Vec<Entry>,
-    /// Hosts with something to be sent, or connections to be opened.
+    /// Hosts with requests to send or connections to open.
     pub(crate) dirty: Vec<HostId>,
-    /// Requests that have ended without an answer and that are not reported yet.
+    /// Requests that ended without an answer and are not reported yet.
     pub(crate) ended: Vec<(u32, RequestError)>,
     pub(crate) next_id: u64,
     pub(crate) now_ns: u64,
     pub(crate) closing: bool,
     /// Runs while requests wait.
     pub(crate) watch_timer: Option<TimerId>,
-    /// Requests of a batch are put together here.
+    /// The buffer in which a batch is assembled.
     pub(crate) scratch: Vec<u8>,
     pub(crate) batch: Vec<u32>,
 }
 
-/// What a connection of the loop is to the client.
+/// The role of a connection of the loop.
 #[derive(Debug)]
 pub(crate) enum Entry {
     Free,
@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// Puts a request at the end of its host's queue.
+    /// Appends a request to the queue of its host.
     fn enqueue(
         &mut self,
         host_id: HostId,
@@ -115,7 +115,7 @@ impl Core {
         Ok(id)
     }
 
-    /// Puts requests back to the front of the queue, in the order given.
+    /// Puts requests back at the front of the queue, in the given order.
     pub(crate) fn requeue(&mut self, host_id: HostId, places: &[u32]) {
         if places.is_empty() {
             return;
@@ -133,26 +133,26 @@ impl Core {
         self.mark(host_id);
     }
 
-    /// A request ends without an answer; it is reported later in the turn.
+    /// Ends a request without an answer. It is reported later in the turn.
     pub(crate) fn end(&mut self, host_id: HostId, place: u32, effect: Effect, kind: ErrorKind) {
         let Some(record) = self.records.get(place) else { return };
         let host = Arc::clone(&self.hosts[host_id.0 as usize].name);
         self.ended.push((place, RequestError { host, request: record.id, kind, effect }));
     }
 
-    /// All requests that wait for a host end.
+    /// Ends all queued requests of a host.
     pub(crate) fn end_queue(&mut self, host_id: HostId, kind: &ErrorKind) {
         let host = &mut self.hosts[host_id.0 as usize];
         host.queue_bytes = 0;
         for place in std::mem::take(&mut host.queue) {
-            // What has been on a connection was not processed there, or may be repeated.
+            // A request that was sent before was not processed then, or is idempotent.
             let replayed = self.records.get(place).is_some_and(|record| record.replays > 0);
             let effect = if replayed { Effect::Possible } else { Effect::None };
             self.end(host_id, place, effect, kind.clone());
         }
     }
 
-    /// No connection could be opened.
+    /// A connection could not be opened.
     pub(crate) fn dial_failed<D: Default>(
         &mut self,
         cx: &mut Context<D>,
@@ -164,10 +164,10 @@ impl Core {
         host.dials -= 1;
         host.failures += 1;
         let backoff_ms = DIAL_BACKOFF.delay_ms(host.failures);
-        // The resolver is not asked without end.
+        // Limits the rate of requests to the resolver.
         let pause_ms = if unresolved.is_some() { UNRESOLVED_MS } else { backoff_ms };
         host.dial_after_ms = cx.now_ms() + pause_ms;
-        // How `net` marks what fails in TLS.
+        // `net` reports TLS failures with this kind.
         let tls = error.kind() == io::ErrorKind::InvalidData;
         let last = tls || unresolved.is_some() || host.failures >= host.config.connect_attempts;
         if last && host.links.is_empty() && host.dials == 0 {
@@ -182,14 +182,14 @@ impl Core {
         self.mark(host_id);
     }
 
-    /// Opens as many connections as the requests waiting can fill.
+    /// Opens as many connections as the queued requests can fill.
     pub(crate) fn open_more<D: Default>(&mut self, cx: &mut Context<D>, host_id: HostId) {
         let host = &self.hosts[host_id.0 as usize];
         let alive = host.links.iter().filter(|&&link| {
             matches!(&self.entries.get(link.index() as usize), Some(Entry::Open(link)) if link.connection.is_open())
         });
         let present = alive.count() as u32 + host.dials;
-        // Connections the server is about to close hold descriptors for a moment.
+        // Connections that the server is about to close still hold descriptors.
         let held = host.links.len() as u32 + host.dials;
         let config = &host.config;
         let allowed = config.connections.saturating_sub(present);
@@ -215,7 +215,7 @@ impl Core {
         }
     }
 
-    /// Whether a connection is open to a host. One being opened is its host's as well, but has no number of its own yet.
+    /// Whether a connection is open to a host. One that is being opened is not known by its id yet.
     pub(crate) fn owns(&self, conn: ConnId) -> bool {
         match self.entries.get(conn.index() as usize) {
             Some(Entry::Open(link)) => link.id == conn,
@@ -223,7 +223,7 @@ impl Core {
         }
     }
 
-    /// Takes a link out of the table, to be put back or let go of.
+    /// Takes a link out of the table; the caller puts it back or drops it.
     pub(crate) fn take_link(&mut self, conn: ConnId) -> Option<Box<HostConnection>> {
         let entry = self.entries.get_mut(conn.index() as usize)?;
         match std::mem::replace(entry, Entry::Free) {
@@ -236,20 +236,20 @@ impl Core {
     }
 }
 
-/// Adds hosts and sends requests, from any method of the caller. An id that names none of the client's hosts has nothing
-/// queued and no budget, and cannot be sent to; rendering for it panics.
+/// Adds hosts and sends requests, from any method of the caller. A [`HostId`] of another client has no queue and no
+/// budget, and sending to it fails; preparing a request for it panics.
 #[derive(Debug)]
 pub struct Requests<'a> {
     pub(crate) core: &'a mut Core,
 }
 
 impl Requests<'_> {
-    /// Adds a host by its URL: `http://`, `https://`, or `unix:` and the path of a socket. What follows host and
-    /// port is ignored. Opens nothing yet.
+    /// Adds a host by URL: `http://`, `https://`, or `unix:` and the path of a socket. The path of an HTTP URL is
+    /// ignored. Does not connect yet.
     ///
     /// # Errors
     ///
-    /// [`UrlError`], which says what is wrong with it.
+    /// Returns [`UrlError`] if the URL is invalid.
     pub fn host(&mut self, url: &str, config: HostConfig) -> Result<HostId, UrlError> {
         let host = Host::new(url.parse()?, config);
         if let Some(place) = self.core.vacant.pop() {
@@ -261,8 +261,8 @@ impl Requests<'_> {
         Ok(id)
     }
 
-    /// Removes a host. Its queued requests end as [`ErrorKind::Removed`], requests in flight end as usual, and its connections close
-    /// after their last answer. The id becomes invalid, and another host may get it.
+    /// Removes a host. Its queued requests end with [`ErrorKind::Removed`], requests in flight end as usual, and its
+    /// connections close after their last answer. The id becomes invalid and may be reused for another host.
     pub fn remove(&mut self, host: HostId) {
         let Some(known) = self.core.hosts.get_mut(host.0 as usize) else { return };
         if !std::mem::replace(&mut known.removed, true) {
@@ -271,20 +271,20 @@ impl Requests<'_> {
         }
     }
 
-    /// Renders a request for a host, to be sent as often as wanted.
+    /// Renders a request for a host. It can be sent any number of times.
     ///
     /// # Panics
     ///
-    /// If the client has no such host.
+    /// Panics if the client has no such host.
     pub fn prepare(&self, host: HostId, request: &Request<'_>) -> Prepared {
         Prepared::new(&self.host_of(host).expect(HostId::FOREIGN).url.authority, request)
     }
 
-    /// The same request for another host than the one that it was rendered for.
+    /// Renders a prepared request for another host.
     ///
     /// # Panics
     ///
-    /// If the client has no such host.
+    /// Panics if the client has no such host.
     pub fn prepare_again(&self, host: HostId, request: &Prepared) -> Prepared {
         request.for_authority(&self.host_of(host).expect(HostId::FOREIGN).url.authority)
     }
@@ -293,13 +293,12 @@ impl Requests<'_> {
         self.core.hosts.get(host.0 as usize)
     }
 
-    /// Sends a request at the end of this turn, or when there is room on a connection. `tag` comes back with the
-    /// outcome.
+    /// Sends a request at the end of this turn, or when a connection has room. The outcome is reported with `tag`.
     ///
     /// # Errors
     ///
-    /// [`SendError::Full`] when the queue of the host is full, [`SendError::Closing`] after
-    /// [`Client::shutdown`](crate::Client::shutdown), [`SendError::UnknownHost`] when the client has no such host.
+    /// [`SendError::Full`] if the queue of the host is full, [`SendError::Closing`] after
+    /// [`Client::shutdown`](crate::Client::shutdown), [`SendError::UnknownHost`] if the client has no such host.
     pub fn send(
         &mut self,
         host: HostId,
@@ -309,29 +308,29 @@ impl Requests<'_> {
         self.core.enqueue(host, request.clone(), tag)
     }
 
-    /// What a request that was not taken is to somebody who waits for an outcome.
+    /// Converts the refusal of a request to an outcome.
     pub(crate) fn send_error(&self, host: HostId, error: SendError) -> RequestError {
         let host = self.host_of(host).map_or_else(Arc::default, |host| Arc::clone(&host.name));
         RequestError { host, request: RequestId(0), kind: error.into(), effect: Effect::None }
     }
 
-    /// Requests taken and not ended.
+    /// The number of accepted requests that have not ended.
     pub fn outstanding(&self) -> usize {
         self.core.records.len()
     }
 
-    /// Requests of a host that are queued.
+    /// The number of queued requests of a host.
     pub fn queued(&self, host: HostId) -> usize {
         self.host_of(host).map_or(0, |host| host.queue.len())
     }
 
-    /// How many requests the host takes on one connection, if that is known.
+    /// The number of requests the host accepts on one connection, if it is known.
     pub fn budget(&self, host: HostId) -> Option<u64> {
         self.host_of(host)?.budget.limit()
     }
 }
 
-/// An error like this one: `io::Error` cannot be cloned.
+/// Copies an error: `io::Error` cannot be cloned.
 pub(crate) fn copy_error(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(code) => io::Error::from_raw_os_error(code),

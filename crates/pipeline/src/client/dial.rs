@@ -1,4 +1,4 @@
-//! Opening connections to a host. Names, addresses and TLS are the loop's.
+//! Opens connections to a host. Names, addresses and TLS are handled by the loop.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use super::core::{Core, Entry};
 use super::host::HostId;
 
 impl Core {
-    /// Begins to open a connection to a host.
+    /// Starts to open a connection to a host.
     pub(crate) fn dial<D: Default>(&mut self, cx: &mut Context<D>, host_id: HostId) {
         let host = &mut self.hosts[host_id.0 as usize];
         host.dials += 1;
@@ -37,7 +37,7 @@ impl Core {
     }
 }
 
-/// How to speak TLS to a name, if that is wanted.
+/// The TLS settings for a name, if the host uses TLS.
 fn secure(
     secure: bool,
     tls: Option<&Tls>,

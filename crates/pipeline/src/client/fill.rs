@@ -1,4 +1,4 @@
-//! Requests on their way from the queue to the connections that have room.
+//! Moves requests from the queue to connections with room.
 
 use std::io::IoSlice;
 use std::num::NonZeroU64;
@@ -11,17 +11,17 @@ use super::host::HostId;
 use super::host_connection::HostConnection;
 use super::outcome::{Effect, ErrorKind};
 
-/// Bytes of a batch. More would only wait in the socket.
+/// Most bytes of a batch. More would only wait in the socket.
 const BATCH_BYTES_MAX: usize = 256 << 10;
-/// Batches up to this size are put together and leave by `send`; those above by `writev`, uncopied.
+/// Batches up to this size are copied into one buffer and sent with `send`; larger ones are sent with `writev`.
 const COPIED_BYTES_MAX: usize = 64 << 10;
-/// Requests of a batch: as many slices as the kernel takes.
+/// Most requests of a batch: the number of slices that the kernel accepts.
 const BATCH_MAX: u32 = 1024;
-/// How long a server is given to close after the last request of its budget, in milliseconds.
+/// Milliseconds that a server has to close after the last request of its budget.
 const SPENT_MS: u64 = 500;
 
 impl Core {
-    /// Sends what waits for a host, on the connections that have room, and opens more if that is not enough.
+    /// Sends the queued requests of a host on connections with room, and opens more connections if necessary.
     pub(crate) fn fill_host<D: Default>(&mut self, cx: &mut Context<D>, host_id: HostId) {
         if self.hosts[host_id.0 as usize].removed {
             return self.clear_out(cx, host_id);
@@ -45,8 +45,8 @@ impl Core {
         }
     }
 
-    /// Closes the connections of a removed host that have nothing more to answer, and gives its place up with the
-    /// last of them.
+    /// Closes the connections of a removed host that have no outstanding answers. Frees the host's slot with the last
+    /// one.
     fn clear_out<D: Default>(&mut self, cx: &mut Context<D>, host_id: HostId) {
         let links = std::mem::take(&mut self.hosts[host_id.0 as usize].links);
         let (busy, idle): (Vec<ConnId>, Vec<ConnId>) = links
@@ -63,7 +63,7 @@ impl Core {
         }
     }
 
-    /// Sends as many requests on a connection as it has room for, in as few writes as it takes.
+    /// Sends as many requests on a connection as it has room for, in as few writes as possible.
     pub(crate) fn fill<D: Default>(&mut self, cx: &mut Context<D>, link: &mut HostConnection) {
         loop {
             let room = link.room().min(BATCH_MAX);
@@ -76,7 +76,7 @@ impl Core {
         }
     }
 
-    /// Takes requests from the queue into the batch. False: there are none for this connection.
+    /// Takes requests from the queue into the batch. Returns `false` if there are none for this connection.
     fn gather_batch(&mut self, link: &mut HostConnection, room: u32) -> bool {
         let host = &mut self.hosts[link.host.0 as usize];
         self.batch.clear();
@@ -111,13 +111,14 @@ impl Core {
             self.scratch.clear();
         }
         if host.refused {
-            // There may be room to report.
+            // The queue may have room to report.
             self.mark(link.host);
         }
         !self.batch.is_empty()
     }
 
-    /// Writes the batch. What the socket does not begin to take goes back to the queue. False: it is full.
+    /// Writes the batch. Requests that the socket did not begin to accept return to the queue. Returns `false` if the
+    /// socket is full.
     fn send_batch<D: Default>(&mut self, cx: &mut Context<D>, link: &mut HostConnection) -> bool {
         let batch = std::mem::take(&mut self.batch);
         let lengths = |core: &Core, place: u32| {
@@ -152,7 +153,7 @@ impl Core {
         if end > taken
             && let Some(last) = self.records.get(batch[begun - 1])
         {
-            // The end of a request that has begun to leave must follow.
+            // The rest of a partially written request must follow.
             let bytes = &last.prepared.bytes;
             let _ = cx.write(link.id, &bytes[bytes.len() - (end - taken)..]);
         }
@@ -170,7 +171,7 @@ impl Core {
         whole
     }
 
-    /// Sets the clock of a connection: that of its oldest request, or of its idleness.
+    /// Sets the deadline of a connection: that of its oldest request, or its idle timeout.
     pub(crate) fn watch<D: Default>(&mut self, cx: &mut Context<D>, link: &mut HostConnection) {
         let config = &self.hosts[link.host.0 as usize].config;
         let connection = &link.connection;
@@ -185,7 +186,7 @@ impl Core {
         cx.set_deadline(link.id, timeout_ms.map(|timeout_ms| from_ms + timeout_ms.get()));
     }
 
-    /// Ends requests that have waited too long to leave.
+    /// Ends requests whose queue timeout has expired.
     pub(crate) fn expire_queues(&mut self) {
         for index in 0..self.hosts.len() {
             let host = &mut self.hosts[index];

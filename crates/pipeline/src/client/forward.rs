@@ -1,13 +1,14 @@
-//! Forwarding what the loop says to a client that is part of a handler.
+//! The macro that forwards events of the loop to a client.
 
-/// Forwards to a [`Client`](crate::Client) in a field of a [`Handler`](dunlin_net::Handler) what concerns its connections,
-/// in the `impl` of that handler. The client ignores what is not its own, so both live on one loop. A handler that
-/// defines one of these methods itself names the others by hand, and forwards all of them for every connection that is
-/// not its own: [`Client::owns`](crate::Client::owns) knows a connection only once its `on_connect` was forwarded.
+/// Implements the methods of a [`Handler`](dunlin_net::Handler) that a [`Client`](crate::Client) in one of its fields
+/// needs. Use it in the `impl` of the handler. The client ignores events of other connections, so both share one
+/// loop. If the handler needs one of these methods for itself, list the others in the macro, and forward every event
+/// of a connection that the handler does not own: [`Client::owns`](crate::Client::owns) knows a connection only after
+/// its `on_connect` was forwarded.
 ///
 /// ```
 /// use dunlin_net::http::{Request, Response};
-/// use dunlin_net::{ConnId, Context, Handler};
+/// use dunlin_net::{ConnId, Context, Handler, Http, HttpHandler};
 /// use dunlin_pipeline::{Caller, Client, HostId, Outcome, Prepared, RequestId, Requests};
 ///
 /// /// Answers every request with what the backend answers to a `GET /`.
@@ -19,14 +20,17 @@
 ///
 /// impl Handler for Gateway {
 ///     type Data = ();
+///     type Protocols = Http;
 ///
+///     dunlin_pipeline::forward_to_client!(client);
+/// }
+///
+/// impl HttpHandler for Gateway {
 ///     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
 ///         if self.client.requests().send(self.backend, &self.get, conn.to_u64()).is_err() {
 ///             let _ = cx.respond(conn, &Response::new(503));
 ///         }
 ///     }
-///
-///     dunlin_pipeline::forward_to_client!(client);
 /// }
 ///
 /// struct Answers;

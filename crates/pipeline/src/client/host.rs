@@ -1,4 +1,4 @@
-//! A host: its queue, its connections, and what is known of it.
+//! A host: its queue, its connections and its state.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use dunlin_net::{ConnId, Url};
 use super::config::{Depth, HostConfig};
 use crate::{Budget, Window};
 
-/// Names a host of one client. To another client it names one of its own hosts, or none.
+/// The id of a host of one client. Another client may use the same id for another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostId(pub(crate) u32);
 
 impl HostId {
-    /// What an id that names no host of the client panics with.
+    /// The panic message for the id of another client.
     pub(crate) const FOREIGN: &str = "a host of this client";
 }
 
@@ -22,25 +22,25 @@ pub(crate) struct Host {
     pub(crate) url: Url,
     pub(crate) name: Arc<str>,
     pub(crate) config: HostConfig,
-    /// Requests waiting to leave, oldest first, by their places among the records.
+    /// Queued requests, oldest first, by their slots among the records.
     pub(crate) queue: VecDeque<u32>,
     pub(crate) queue_bytes: usize,
-    /// `send` has refused, and room is to be reported.
+    /// `send` has returned `Full`; room is to be reported.
     pub(crate) refused: bool,
     /// Open connections.
     pub(crate) links: Vec<ConnId>,
     /// Connections being opened.
     pub(crate) dials: u32,
     pub(crate) budget: Budget,
-    /// What the connections before found about the depth.
+    /// The depth found by earlier connections.
     pub(crate) window: Window,
-    /// Dials in a row that failed.
+    /// Consecutive failed dials.
     pub(crate) failures: u32,
     /// No dial before this time, in milliseconds of the loop's clock.
     pub(crate) dial_after_ms: u64,
-    /// It takes no more requests, and its place is used again when it has no more connections.
+    /// It accepts no more requests; its slot is reused after its last connection has closed.
     pub(crate) removed: bool,
-    /// In the list of hosts to be looked at at the end of the turn.
+    /// In the list of hosts to process at the end of the turn.
     pub(crate) dirty: bool,
 }
 
@@ -68,7 +68,7 @@ impl Host {
         }
     }
 
-    /// Requests a new connection is likely to take, for the number of connections worth opening.
+    /// Requests that a new connection can be expected to accept, to decide how many to open.
     pub(crate) fn depth(&self) -> u32 {
         let depth = match self.config.depth {
             Depth::Fixed(depth) => depth.max(1),

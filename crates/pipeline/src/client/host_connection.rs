@@ -1,4 +1,4 @@
-//! An open connection to a host, and the answer it is in the middle of.
+//! An open connection to a host, and its current answer.
 
 use dunlin_net::ConnId;
 
@@ -16,16 +16,16 @@ pub(crate) struct HostConnection {
     fixed_depth: u32,
     /// The socket is full; `on_writable` follows.
     pub(crate) blocked: bool,
-    /// What is in flight shares its connection with nothing.
+    /// The request in flight shares the connection with no other.
     pub(crate) exclusive: bool,
     /// When the oldest request became the oldest.
     pub(crate) oldest_since_ms: u64,
-    /// The server has been sent as many requests as it is known to take, and is given a moment to close.
+    /// The server has received as many requests as its limit, and has a moment to close.
     pub(crate) spent: bool,
     pub(crate) gathered: Gathered,
 }
 
-/// The answer under way.
+/// The current answer.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     pub(crate) head: Vec<u8>,
@@ -38,7 +38,7 @@ pub(crate) struct Gathered {
     pub(crate) too_long: bool,
 }
 
-/// A buffer that grew beyond this does not stay.
+/// A buffer that grew beyond this size is freed.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
 impl Gathered {
@@ -74,7 +74,7 @@ impl HostConnection {
         }
     }
 
-    /// How many more requests may leave.
+    /// The number of requests that may be sent.
     pub(crate) fn room(&self) -> u32 {
         if self.blocked || self.exclusive {
             return 0;

@@ -1,4 +1,4 @@
-//! A client of many hosts on one event loop.
+//! A client for many hosts on one event loop.
 
 mod config;
 mod core;
@@ -15,7 +15,7 @@ mod threaded;
 use std::io;
 use std::time::Instant;
 
-use dunlin_net::{CloseReason, ConnId, Context, Handler, TimerId};
+use dunlin_net::{CloseReason, ConnId, Context, Handler, Tcp, TimerId};
 
 pub use dunlin_net::UrlError;
 
@@ -32,13 +32,14 @@ use dial::put;
 use host_connection::HostConnection;
 use sink::LinkSink;
 
-/// Takes the outcomes of requests. The loop calls one method at a time, never from inside a call to [`Requests`].
+/// Receives the outcomes of requests. The loop calls one method at a time, never during a call of [`Requests`].
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait Caller: Sized {
-    /// What the loop keeps of each connection: that of the handler the client is part of, `()` if it is the handler.
+    /// The data that the loop stores for each connection: that of the enclosing handler, or `()`.
     type Data: Default;
 
-    /// A request has ended: once for each that was taken. A request of a connection of `cx` may be answered at once.
+    /// A request has ended. Called once for each accepted request. It may respond to a request of another connection
+    /// of `cx`.
     fn on_outcome(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -48,7 +49,7 @@ pub trait Caller: Sized {
         outcome: &Outcome<'_>,
     );
 
-    /// The head of an answer that is streamed. Its body follows, then its outcome.
+    /// The head of a streamed answer has arrived. Its body follows, then its outcome.
     fn on_head(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -59,7 +60,7 @@ pub trait Caller: Sized {
     ) {
     }
 
-    /// Bytes of the body of an answer that is streamed.
+    /// A piece of the body of a streamed answer has arrived.
     fn on_body(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -70,23 +71,23 @@ pub trait Caller: Sized {
     ) {
     }
 
-    /// The queue of a host was full and is half empty now.
+    /// The queue of a host was full and is now half empty.
     fn on_room(&mut self, cx: &mut Context<Self::Data>, requests: &mut Requests<'_>, host: HostId) {
     }
 
-    /// Everything that was taken has ended, and this turn brought the last of it.
+    /// All accepted requests have ended, the last of them in this turn.
     fn on_idle(&mut self, cx: &mut Context<Self::Data>, requests: &mut Requests<'_>) {}
 }
 
-/// A pipelining HTTP client of many hosts: the [`Handler`] of an event loop, with a [`Caller`] behind it.
+/// A pipelining HTTP client for many hosts. It is the [`Handler`] of an event loop and reports to a [`Caller`].
 ///
-/// Requests wait in a queue a host; each connection takes as many as may be in flight, in one write, whenever it
-/// has read answers. What happens to the requests of a connection that ends is decided by
-/// [`Connection`](crate::Connection): those the server has not processed, and those that may be repeated, leave
-/// again on another, before all that wait.
+/// Each host has a queue. After a connection has read answers, it sends as many queued requests as may be in flight,
+/// in one write. When a connection ends, [`Connection`](crate::Connection) decides about its requests. Those that the
+/// server has not processed, and those that may be repeated, are sent again on another connection, before all queued
+/// ones.
 ///
-/// A 101 ends HTTP on its connection. It is an answer like any other, and the connection is closed: who wants what
-/// comes after speaks to [`Connection`](crate::Connection).
+/// An answer with status 101 is reported like any other, and its connection is closed. To use the upgraded protocol,
+/// use [`Connection`](crate::Connection) directly.
 ///
 /// ```no_run
 /// use dunlin_net::{Context, EventLoop, LoopConfig};
@@ -129,20 +130,20 @@ pub struct Client<C> {
 }
 
 impl<C: Caller> Client<C> {
-    /// A client without hosts.
+    /// Creates a client without hosts.
     pub fn new(config: ClientConfig, caller: C) -> Client<C> {
         Client { caller, core: Core::new(config), began: Instant::now(), busy: false }
     }
 
-    /// For adding hosts and sending requests from outside of the caller's methods: before the loop runs, or in it
-    /// by its [`Remote`](dunlin_net::Remote).
+    /// Adds hosts and sends requests outside of the caller's methods: before the loop runs, or on the loop through
+    /// its [`Remote`](dunlin_net::Remote).
     pub fn requests(&mut self) -> Requests<'_> {
         self.tick_clock();
         Requests { core: &mut self.core }
     }
 
-    /// Whether a connection is one of the client's and open. One that is being opened is not yet known by its id: its
-    /// `on_connect` and `on_connect_failed` are to be forwarded although this is false.
+    /// Whether this is an open connection of the client. A connection that is being opened is not known by its id
+    /// yet: forward its `on_connect` and `on_connect_failed` although this returns `false`.
     pub fn owns(&self, conn: ConnId) -> bool {
         self.core.owns(conn)
     }
@@ -177,7 +178,7 @@ impl<C: Caller> Client<C> {
         self.core.now_ns = self.began.elapsed().as_nanos() as u64;
     }
 
-    /// Reads answers of a link, then sends what there is room for.
+    /// Reads answers of a link, then sends requests if there is room.
     fn hear(&mut self, cx: &mut Context<C::Data>, conn: ConnId, bytes: &[u8]) {
         let Some(mut link) = self.core.take_link(conn) else { return };
         self.tick_clock();
@@ -208,7 +209,7 @@ impl<C: Caller> Client<C> {
             }
         }
         match progress {
-            // Nothing more of it is read.
+            // The rest of the answer is not read.
             Ok(Progress::Open) if link.gathered.too_long => {
                 link.connection.handle_reset();
                 self.forget(&link);
@@ -221,7 +222,7 @@ impl<C: Caller> Client<C> {
                 self.core.entries[conn.index() as usize] = Entry::Open(link);
             }
             Ok(Progress::LastAnswer | Progress::Upgraded { .. }) => {
-                // The close of an idle connection says nothing.
+                // The close of an idle connection says nothing about the budget.
                 let in_use = answered > 0 || link.connection.in_flight() > 0;
                 let host = &mut self.core.hosts[link.host.0 as usize];
                 host.budget.handle_close(link.connection.answered(), in_use);
@@ -237,7 +238,7 @@ impl<C: Caller> Client<C> {
         }
     }
 
-    /// A link is no longer among those of its host.
+    /// Removes a link from its host.
     fn forget(&mut self, link: &HostConnection) {
         let host = &mut self.core.hosts[link.host.0 as usize];
         host.links.retain(|&other| other != link.id);
@@ -336,6 +337,7 @@ impl<C: Caller> Client<C> {
 
 impl<C: Caller> Handler for Client<C> {
     type Data = C::Data;
+    type Protocols = Tcp;
 
     fn on_connect(&mut self, cx: &mut Context<C::Data>, conn: ConnId) {
         let Some(&Entry::Dialing(host_id)) = self.core.entries.get(conn.index() as usize) else {
@@ -413,7 +415,7 @@ impl<C: Caller> Handler for Client<C> {
             return cx.abort(conn);
         }
         if std::mem::take(&mut link.spent) {
-            // As many answers as it was thought to give, and it is still there.
+            // The server has given as many answers as its supposed limit, and the connection is still open.
             link.connection.set_budget(None);
             if link.connection.is_open() {
                 let answered = link.connection.answered();
@@ -455,7 +457,7 @@ impl<C: Caller> Handler for Client<C> {
             }
         }
         self.report_ended(cx);
-        // What the caller sent meanwhile leaves now, not at the next event.
+        // Sends the requests of the caller in this turn, not at the next event.
         for host_id in std::mem::take(&mut self.core.dirty) {
             self.core.hosts[host_id.0 as usize].dirty = false;
             self.core.fill_host(cx, host_id);

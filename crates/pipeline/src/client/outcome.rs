@@ -1,4 +1,4 @@
-//! How a request ends: once, in one of four ways.
+//! Outcomes of requests.
 
 use std::fmt;
 use std::io;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 
 use crate::{Head, ProtocolError, RequestId, SendError};
 
-/// How a request ended. Each request that was taken ends once.
+/// The outcome of a request. Each accepted request has exactly one.
 #[derive(Debug)]
 pub enum Outcome<'a> {
-    /// The server has answered it completely, with whatever status.
+    /// The server has answered completely, with any status.
     Answered(ResponseView<'a>),
-    /// It never left, or the server said that it did not process it: it had no effect.
+    /// The request was not sent, or the server reported that it did not process it. It had no effect.
     NotSent(RequestError),
-    /// It has no valid answer. It may have had an effect if it is one that may be repeated; see
-    /// [`ErrorKind`] for what is known.
+    /// The request has no valid answer. An idempotent request may have had an effect; see [`ErrorKind`].
     Failed(RequestError),
-    /// It left, nobody knows whether it was processed, and repeating it might do it twice. Ask the server.
+    /// The request was sent, and may have been processed. Repeating it could execute it twice. Ask the server for its
+    /// state.
     Uncertain(RequestError),
 }
 
 impl Outcome<'_> {
-    /// Why there is no answer, if there is none.
+    /// The error, if there is no answer.
     pub fn error(&self) -> Option<&RequestError> {
         match self {
             Outcome::Answered(_) => None,
@@ -48,25 +48,25 @@ impl fmt::Display for Outcome<'_> {
 pub struct ResponseView<'a> {
     /// The status code.
     pub status: u16,
-    /// The head, headers and all.
+    /// The head with its headers.
     pub head: Head<'a>,
-    /// The body, when it was gathered.
+    /// The body, if it was gathered.
     pub body: &'a [u8],
     /// Bytes of the body, gathered or not.
     pub body_bytes: u64,
-    /// Nanoseconds from [`send`](crate::Requests::send) to leaving, for the last time it left: what the client's own
-    /// queue and its lost connections cost.
+    /// Nanoseconds from [`send`](crate::Requests::send) to the last time it was written: the time in the client's
+    /// queue and on lost connections.
     pub queue_ns: u64,
-    /// Nanoseconds from leaving to the last byte of the answer: what path and server cost, those before it on the
-    /// same connection included.
+    /// Nanoseconds from writing to the last byte of the answer: the time of path and server, including earlier
+    /// requests on the same connection.
     pub service_ns: u64,
 }
 
-/// Why a request was not answered: which, by whom, why, and what to do. Its text is one line.
+/// Why a request was not answered. Its text is one line with host, request, cause and fix.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("request {request} to {host}: {kind}")]
 pub struct RequestError {
-    /// The host asked.
+    /// The host.
     pub host: Arc<str>,
     /// The request.
     pub request: RequestId,
@@ -76,14 +76,14 @@ pub struct RequestError {
     pub effect: Effect,
 }
 
-/// What a request without an answer may have done.
+/// The possible effect of a request without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: it never left, or the server said that it did not process it.
+    /// None: it was not sent, or the server reported that it did not process it.
     None,
-    /// It may have been processed, once or, if it may be repeated, more often.
+    /// It may have been processed; an idempotent request more than once.
     Possible,
-    /// Nobody knows whether it was processed, and to repeat it might do it twice. Ask the server.
+    /// It may have been processed, and repeating it could execute it twice. Ask the server for its state.
     Unknown,
 }
 
@@ -97,7 +97,7 @@ impl From<RequestError> for Outcome<'_> {
     }
 }
 
-/// What happened to a request.
+/// Why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -109,7 +109,7 @@ pub enum ErrorKind {
         "no connection could be opened ({0}); check that the server runs, its address and port"
     )]
     Connect(Arc<io::Error>),
-    /// The host's certificate is not one to be trusted, or TLS failed otherwise.
+    /// The TLS handshake failed, for example because the certificate is not trusted.
     #[error(
         "TLS failed ({0}); check the name in the URL, the server's certificate and the roots trusted"
     )]
@@ -120,7 +120,7 @@ pub enum ErrorKind {
     /// The queue of the host was full.
     #[error("the host's queue is full; send less, or raise queue_max or queue_bytes_max")]
     QueueFull,
-    /// As many requests as a [`ThreadedClient`](crate::ThreadedClient) takes had not ended.
+    /// As many requests as a [`ThreadedClient`](crate::ThreadedClient) accepts have not ended.
     #[error(
         "outstanding_max requests have not ended; send it again when one has, or raise outstanding_max"
     )]
@@ -128,30 +128,30 @@ pub enum ErrorKind {
     /// The client has no such host.
     #[error("the client has no such host; take the id from the client that sends")]
     UnknownHost,
-    /// It did not leave within `queue_timeout_ms`.
+    /// The request was queued longer than `queue_timeout_ms`.
     #[error("it did not leave within queue_timeout_ms; send less, or raise connections or depth")]
     QueueTimeout,
     /// The answer is malformed.
     #[error("{0}")]
     Protocol(ProtocolError),
-    /// The connection ended in the middle of the answer; the status, if that came.
+    /// The connection ended during the answer.
     #[error("the connection ended in the {}; look at the server's log", truncated(*status))]
     Truncated {
-        /// The status, 0 when not even that came.
+        /// The status; 0 if it did not arrive.
         status: u16,
     },
-    /// The connection ended before the answer: closed by the server, or broken.
+    /// The connection was closed or broke before the answer.
     #[error(
         "the connection ended before the answer ({0}); look at the server's log before sending it again"
     )]
     Closed(io::ErrorKind),
-    /// The answer's body is longer than `body_bytes_max`.
+    /// The body of the answer is longer than `body_bytes_max`.
     #[error("the body is longer than body_bytes_max; raise it, or stream the answer")]
     BodyTooLong,
     /// The client was shut down.
     #[error("the client was shut down; send it to another")]
     Shutdown,
-    /// The host was [removed](crate::Requests::remove) while it waited to leave.
+    /// The host was [removed](crate::Requests::remove) while the request was queued.
     #[error("the host was removed; send it to another")]
     Removed,
 }
@@ -167,7 +167,7 @@ impl From<SendError> for ErrorKind {
     }
 }
 
-/// Where a connection ended whose answer had this status, 0 being none.
+/// The position in the answer where a connection ended; `status` is 0 if none arrived.
 fn truncated(status: u16) -> String {
     match status {
         0 => "head of the answer".to_owned(),

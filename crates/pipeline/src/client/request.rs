@@ -1,4 +1,4 @@
-//! Requests: rendered once, kept until they have ended.
+//! Requests, and their records until they have ended.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use crate::Kind;
 /// What to do with the body of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyMode {
-    /// Gather it, up to [`body_bytes_max`](crate::HostConfig::body_bytes_max), and hand it out with the answer.
+    /// Gather it, up to [`body_bytes_max`](crate::HostConfig::body_bytes_max), and report it with the answer.
     #[default]
     Gather,
-    /// Hand it to [`Caller::on_body`](crate::Caller::on_body) as it comes. What has been handed out cannot be taken back:
-    /// a request whose answer was cut is then not sent again.
+    /// Pass it to [`Caller::on_body`](crate::Caller::on_body) as it arrives. After a part was passed on, the request
+    /// is not sent again.
     Stream,
-    /// Count its bytes.
+    /// Discard it and count its bytes.
     Count,
 }
 
-/// A request to be rendered. `Host` and `Content-Length` are added.
+/// A request to render. `Host` and `Content-Length` are added.
 ///
 /// ```
 /// use dunlin_pipeline::Request;
@@ -35,21 +35,21 @@ pub struct Request<'a> {
     pub method: &'a str,
     /// Path and query.
     pub target: &'a str,
-    /// Names and values of further headers. `Idempotency-Key` among them makes any method idempotent.
+    /// Names and values of additional headers. An `Idempotency-Key` header makes any method idempotent.
     pub headers: &'a [(&'a str, &'a str)],
-    /// The body; `None` sends none and says nothing of its length.
+    /// The body. `None` sends neither a body nor its length.
     pub body: Option<&'a [u8]>,
     /// What to do with the body of the answer.
     pub answer: BodyMode,
-    /// Let others be in flight on its connection although it is not idempotent. Without it such a request has a
-    /// connection to itself, so that less remains uncertain when that breaks.
+    /// Permits other requests on its connection although it is not idempotent. By default such a request uses a
+    /// connection alone, so that fewer requests are uncertain if the connection breaks.
     pub pipelined: bool,
-    /// The server does the same when it is sent twice, though method and headers do not say so: a question.
+    /// The request is idempotent although its method and headers do not say so, for example a query.
     pub idempotent: bool,
 }
 
 impl<'a> Request<'a> {
-    /// A `GET`.
+    /// Creates a `GET` request.
     pub const fn get(target: &'a str) -> Request<'a> {
         Request {
             method: "GET",
@@ -62,7 +62,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// A `POST` with a body.
+    /// Creates a `POST` request with a body.
     pub const fn post(target: &'a str, body: &'a [u8]) -> Request<'a> {
         Request { method: "POST", body: Some(body), ..Request::get(target) }
     }
@@ -74,18 +74,18 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A request rendered for one host, to be sent once or a million times. Cloning it copies nothing.
+/// A request rendered for one host. It can be sent any number of times. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Prepared {
     pub(crate) bytes: Arc<[u8]>,
     pub(crate) kind: Kind,
     pub(crate) answer: BodyMode,
-    /// Others may be in flight beside it.
+    /// Other requests may be in flight on its connection.
     pub(crate) shares: bool,
 }
 
 impl Prepared {
-    /// Renders a request for a host of this authority (`name:port`).
+    /// Renders a request for a host with this authority (`name:port`).
     pub fn new(authority: &str, request: &Request<'_>) -> Prepared {
         let mut bytes = Vec::with_capacity(128 + request.body.map_or(0, <[u8]>::len));
         let writer = RequestWriter::new(&mut bytes, request.method, request.target, authority)
@@ -101,9 +101,9 @@ impl Prepared {
 }
 
 impl Prepared {
-    /// The same request for another authority.
+    /// Renders the same request for another authority.
     pub(crate) fn for_authority(&self, authority: &str) -> Prepared {
-        // What `new` has written: the request line, then the `Host`.
+        // `new` has written the request line, then the `Host` header.
         let line_end = |from: usize| {
             let rest = &self.bytes[from..];
             rest.windows(2)
@@ -128,12 +128,12 @@ impl fmt::Debug for Prepared {
     }
 }
 
-/// Names a request of one client: numbered in the order they were taken, never used twice.
+/// The id of a request of one client. Ids are assigned in order and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub(crate) u64);
 
 impl RequestId {
-    /// The number.
+    /// The id as a number.
     pub fn to_u64(self) -> u64 {
         self.0
     }
@@ -145,15 +145,15 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// Why a request was not taken. It has no id and no outcome.
+/// Why a request was not accepted. It has no id and no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The host's queue holds `queue_max` requests or `queue_bytes_max` bytes.
+    /// The queue of the host has `queue_max` requests or `queue_bytes_max` bytes.
     /// [`Caller::on_room`](crate::Caller::on_room) follows.
     #[error("the host's queue is full; wait for on_room, or raise queue_max or queue_bytes_max")]
     Full,
-    /// As many requests as a [`ThreadedClient`](crate::ThreadedClient) takes have not ended.
+    /// As many requests as a [`ThreadedClient`](crate::ThreadedClient) accepts have not ended.
     #[error(
         "outstanding_max requests have not ended; send it again when one has, or raise outstanding_max"
     )]
@@ -166,22 +166,22 @@ pub enum SendError {
     Closing,
 }
 
-/// What a client keeps of a request from `send` to its outcome.
+/// The state of a request from `send` to its outcome.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) prepared: Prepared,
     pub(crate) id: RequestId,
     pub(crate) tag: u64,
     pub(crate) queued_ns: u64,
-    /// Connections that ended without a word while it was on them.
+    /// How many connections ended without notice while the request was on them.
     pub(crate) replays: u8,
-    /// It has been on a connection.
+    /// It was written to a connection.
     pub(crate) sent: bool,
-    /// Something of its answer has been handed out and cannot be taken back.
+    /// A part of its answer was passed on.
     pub(crate) begun: bool,
 }
 
-/// The records, in places that are used again.
+/// The records, in slots that are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     places: Vec<Option<Record>>,

@@ -1,4 +1,4 @@
-//! Answers of a link, on their way to the caller.
+//! Passes the answers of a link to the caller.
 
 use dunlin_net::Context;
 
@@ -16,7 +16,7 @@ pub(crate) struct LinkSink<'a, C: Caller> {
     pub(crate) core: &'a mut Core,
     pub(crate) host: HostId,
     pub(crate) gathered: &'a mut Gathered,
-    /// When the request answered last had left.
+    /// When the last answered request was written.
     pub(crate) last_sent_ns: u64,
 }
 
@@ -46,7 +46,7 @@ impl<C: Caller> Sink for LinkSink<'_, C> {
                 if gathered.too_long || gathered.body.len() + bytes.len() > max {
                     gathered.too_long = true;
                     gathered.body = Vec::new();
-                    // A second answer would be as long.
+                    // A second answer would be too long, too.
                     if let Some(record) = self.core.records.get_mut(request.tag as u32) {
                         record.begun = true;
                     }

@@ -1,4 +1,4 @@
-//! A client in a thread of its own, for those who live elsewhere: a blocking program, an async runtime, another loop.
+//! A client in its own thread, for a blocking program, an async runtime, or another loop.
 
 use std::future::Future;
 use std::io;
@@ -21,33 +21,33 @@ use super::{
 pub struct Response {
     /// The status code.
     pub status: u16,
-    /// The head as it came, from the status line to the empty line.
+    /// The bytes of the head, from the status line to the empty line.
     pub head: Vec<u8>,
-    /// The body, when it was gathered.
+    /// The body, if it was gathered.
     pub body: Vec<u8>,
     /// Nanoseconds in the client's own queues.
     pub queue_ns: u64,
-    /// Nanoseconds from leaving to the last byte of the answer.
+    /// Nanoseconds from writing the request to the last byte of the answer.
     pub service_ns: u64,
 }
 
 impl Response {
-    /// The value of the first header of this name, if it has one.
+    /// The value of the first header with this name.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         crate::head::header(&self.head, name)
     }
 }
 
-/// What a request ends with: an answer, or the error that says why there is none and what effect it may have had.
+/// The result of a request: an answer, or an error with its cause and possible effect.
 pub type Result<T> = std::result::Result<T, RequestError>;
 
 type Done = Box<dyn FnOnce(Result<Response>) + Send>;
 
-/// Why a [`ThreadedClient`] takes no host.
+/// Why a [`ThreadedClient`] does not accept a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// What is wrong with its URL.
+    /// The URL is invalid.
     #[error(transparent)]
     Url(#[from] UrlError),
     /// The client's thread has ended: its event loop failed, or a `done` panicked.
@@ -55,8 +55,9 @@ pub enum HostError {
     Ended,
 }
 
-/// A [`Client`] in a thread of its own. A request is [sent](ThreadedClient::send) with what to do when it has ended, or
-/// [called](ThreadedClient::call) for a future. Dropping the client ends what is outstanding as [`Client::shutdown`] does.
+/// A [`Client`] in its own thread. [`send`](ThreadedClient::send) takes a callback for the outcome,
+/// [`call`](ThreadedClient::call) returns a future. Dropping the client ends outstanding requests like
+/// [`Client::shutdown`].
 ///
 /// ```no_run
 /// use dunlin_pipeline::{ClientConfig, HostConfig, Request, ThreadedClient};
@@ -72,15 +73,15 @@ pub enum HostError {
 #[derive(Debug)]
 pub struct ThreadedClient {
     remote: Remote<Client<Deliveries>>,
-    /// Of each host: its URL.
+    /// The URL of each host.
     hosts: Mutex<Vec<Url>>,
-    /// Requests taken and not ended; the queue into the thread has no other bound.
+    /// Accepted requests that have not ended. This is the only limit of the queue into the thread.
     outstanding: Arc<AtomicUsize>,
     outstanding_max: usize,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The caller of the thread's client: what to do with each request, by its tag.
+/// The caller of the thread's client: the callback of each request, by tag.
 #[derive(Default)]
 struct Deliveries {
     places: Vec<Option<Done>>,
@@ -95,11 +96,11 @@ impl std::fmt::Debug for Deliveries {
 }
 
 impl ThreadedClient {
-    /// Starts the thread. At most `outstanding_max` requests are taken and not ended at any time.
+    /// Starts the thread. At most `outstanding_max` requests are outstanding at any time.
     ///
     /// # Errors
     ///
-    /// The event loop gets no descriptor, or the thread cannot be started.
+    /// Returns an error if the event loop gets no file descriptor or the thread cannot be started.
     pub fn start(config: ClientConfig, outstanding_max: usize) -> io::Result<ThreadedClient> {
         let outstanding = Arc::new(AtomicUsize::new(0));
         let (remote, inbox) = dunlin_net::remote_pair()?;
@@ -113,9 +114,9 @@ impl ThreadedClient {
                     Ok(event_loop) => event_loop,
                     Err(error) => return drop(begun.send(Err(error))),
                 };
-                // Whoever starts it waits for this word.
+                // `start` waits for this message.
                 let _ = begun.send(Ok(()));
-                // The loop ends when the client is dropped, or fails and is missed by the next who asks for it.
+                // The loop ends when the client is dropped. If it fails, the next request reports it.
                 let _ = event_loop.run(&mut Client::new(config, deliveries));
             })?;
         begins.recv().unwrap_or_else(|_| Err(io::Error::other("the client's thread panicked")))?;
@@ -123,11 +124,11 @@ impl ThreadedClient {
         Ok(ThreadedClient { remote, hosts, outstanding, outstanding_max, thread })
     }
 
-    /// Adds a host by its URL. Waits for the thread, a turn of its loop at most.
+    /// Adds a host by URL. Waits for at most one turn of the thread's loop.
     ///
     /// # Errors
     ///
-    /// [`HostError`].
+    /// Returns [`HostError`] if the URL is invalid or the thread has ended.
     pub fn host(&self, url: &str, config: HostConfig) -> std::result::Result<HostId, HostError> {
         let parsed: Url = url.parse()?;
         let (reply, added) = mpsc::channel();
@@ -141,23 +142,23 @@ impl ThreadedClient {
         Ok(id)
     }
 
-    /// Renders a request for a host, to be sent as often as wanted.
+    /// Renders a request for a host. It can be sent any number of times.
     ///
     /// # Panics
     ///
-    /// If this client has no such host.
+    /// Panics if this client has no such host.
     pub fn prepare(&self, host: HostId, request: &Request<'_>) -> Prepared {
         let authority = self.lock_hosts().get(host.0 as usize).map(|url| url.authority.clone());
         Prepared::new(&authority.expect(HostId::FOREIGN), request)
     }
 
-    /// Sends a request. `done` is called once, in the client's thread, when it has ended; it must not block there.
+    /// Sends a request. `done` is called once in the client's thread when the request has ended; it must not block.
     ///
     /// # Errors
     ///
-    /// [`SendError::Outstanding`] while `outstanding_max` requests are outstanding, [`SendError::Closing`] when the thread
-    /// is gone. `done` is then not called. It is called with the error if the queue of the host is full, or if this client
-    /// has no such host.
+    /// [`SendError::Outstanding`] if `outstanding_max` requests are outstanding, [`SendError::Closing`] if the thread
+    /// has ended. `done` is then not called. If the queue of the host is full, or this client has no such host,
+    /// `done` is called with the error.
     pub fn send(
         &self,
         host: HostId,
@@ -182,12 +183,12 @@ impl ThreadedClient {
         })
     }
 
-    /// Sends a request and returns a future of its answer, for any runtime. A future that is dropped does not take the
-    /// request back.
+    /// Sends a request and returns a future of its answer, for any runtime. Dropping the future does not cancel the
+    /// request.
     ///
     /// # Panics
     ///
-    /// If this client has no such host.
+    /// Panics if this client has no such host.
     pub fn call(&self, host: HostId, request: &Request<'_>) -> Call {
         let state = Arc::new(Mutex::new(CallState::Waiting(None)));
         let done = Arc::clone(&state);
@@ -207,7 +208,7 @@ impl ThreadedClient {
         Call { state }
     }
 
-    /// Requests that were accepted and have not ended.
+    /// The number of accepted requests that have not ended.
     pub fn outstanding(&self) -> usize {
         self.outstanding.load(Ordering::Relaxed)
     }
@@ -279,7 +280,7 @@ impl Caller for Deliveries {
     }
 }
 
-/// A request of a [`ThreadedClient`] under way: a future of its answer.
+/// An outstanding request of a [`ThreadedClient`]: a future of its answer.
 #[derive(Debug)]
 #[must_use = "the request has left, but nobody waits for its answer"]
 pub struct Call {
@@ -306,7 +307,7 @@ impl Future for Call {
 
     /// # Panics
     ///
-    /// If it is polled again after it was ready, as futures may.
+    /// Panics if it is polled after it returned `Ready`.
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Result<Response>> {
         match &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             CallState::Ended(result) => Poll::Ready(*result.take().expect("polled when ready")),

@@ -38,11 +38,11 @@ pub enum Request<'a> {
     Unsubscribe(ChannelRequest<'a>),
     /// Publishes into a channel.
     Publish(PublishRequest<'a>),
-    /// Lists who is in a channel.
+    /// Reads the presence of a channel.
     Presence(ChannelRequest<'a>),
-    /// Counts who is in a channel.
+    /// Reads the presence stats of a channel.
     PresenceStats(ChannelRequest<'a>),
-    /// Asks for publications of the past.
+    /// Reads the history of a channel.
     History(HistoryRequest<'a>),
     /// A ping of the client's own, answered with an empty result.
     Ping,
@@ -50,9 +50,9 @@ pub enum Request<'a> {
     Send(SendRequest<'a>),
     /// A remote procedure call.
     Rpc(RpcRequest<'a>),
-    /// Hands in a new connection token.
+    /// Sends a new connection token.
     Refresh(RefreshRequest<'a>),
-    /// Hands in a new subscription token.
+    /// Sends a new subscription token.
     SubRefresh(SubRefreshRequest<'a>),
     /// The pong to a ping of the server: an empty command.
     Pong,
@@ -97,7 +97,7 @@ impl Request<'_> {
 }
 
 impl<'a> Request<'a> {
-    /// The same, to be replaced.
+    /// The channel, to replace it.
     pub fn channel_mut(&mut self) -> Option<&mut Cow<'a, str>> {
         match self {
             Request::Subscribe(request) => Some(&mut request.channel),

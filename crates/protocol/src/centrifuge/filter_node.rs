@@ -19,13 +19,13 @@ pub struct FilterNode<'a> {
     /// How it is compared: `eq`, `neq`, `in`, `nin`, `ex`, `nex`, `sw`, `ew`, `ct`, `lt`, `lte`, `gt`, `gte`.
     #[serde(borrow, deserialize_with = "json::text")]
     pub cmp: Cow<'a, str>,
-    /// With what.
+    /// The value to compare with.
     #[serde(borrow, deserialize_with = "json::text")]
     pub val: Cow<'a, str>,
-    /// With which, of `in` and `nin`.
+    /// The values to compare with, for `in` and `nin`.
     #[serde(borrow, deserialize_with = "texts")]
     pub vals: Vec<Cow<'a, str>>,
-    /// The nodes that `op` joins.
+    /// The operands of `op`.
     #[serde(borrow, deserialize_with = "nodes")]
     pub nodes: Vec<FilterNode<'a>>,
 }
@@ -33,15 +33,16 @@ pub struct FilterNode<'a> {
 impl FilterNode<'_> {
     /// Deepest nesting of a filter.
     pub const DEPTH_MAX: usize = 16;
-    /// Nodes and values of a filter.
+    /// Most nodes and values of a filter.
     pub const PARTS_MAX: usize = 128;
-    /// Bytes of its texts and its structure.
+    /// Most bytes of its texts and its structure.
     pub const BYTES_MAX: usize = 16 << 10;
 
-    /// The filter that the nodes say.
+    /// Converts the nodes to a filter.
     ///
     /// # Errors
-    /// What is wrong with them, for whoever wrote them.
+    ///
+    /// Returns a description of the error, for the client.
     pub fn to_filter(&self) -> Result<TagFilter, String> {
         let mut parts = 0;
         let filter = self.node(1, &mut parts)?;

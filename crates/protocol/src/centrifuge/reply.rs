@@ -29,9 +29,9 @@ pub enum Reply<'a> {
     Unsubscribe,
     /// The publication was accepted.
     Publish,
-    /// Who is in the channel.
+    /// The clients in the channel.
     Presence(&'a [Arc<ClientInfo>]),
-    /// How many are in the channel.
+    /// The number of clients in the channel.
     PresenceStats(PresenceStats),
     /// Publications of the past.
     History(&'a History),
@@ -242,7 +242,7 @@ pub(crate) fn write_publication_members(object: &mut Object<'_>, publication: &P
     write_publication_rest(object, publication);
 }
 
-/// The same for a subscriber that takes differences.
+/// The same for a subscriber with delta compression.
 pub(crate) fn write_publication_as_text(
     object: &mut Object<'_>,
     publication: &Publication,

@@ -65,8 +65,8 @@ impl ProtocolState {
         self.awaits_pong = true;
     }
 
-    /// The client is there: whatever it sends says so where the protocol has no pong that must be one. True: a ping was
-    /// unanswered.
+    /// Records that the client has sent something, which counts as a pong if the protocol has no explicit one.
+    /// Returns whether a ping was unanswered.
     pub fn heard(&mut self) -> bool {
         std::mem::take(&mut self.awaits_pong)
     }
@@ -76,7 +76,7 @@ impl ProtocolState {
         self.phase = ConnectPhase::Connected;
     }
 
-    /// The connect is not decided yet, and comes again.
+    /// The connect is not decided yet; it is passed again later.
     pub fn postponed(&mut self) {
         self.phase = ConnectPhase::Opened;
     }

@@ -1,19 +1,19 @@
-//! Names of channels, and what follows from how they begin.
+//! Channel names and their prefixes.
 
 /// Longest name of a channel, in bytes, as Pusher's libraries check it.
 pub const NAME_BYTES_MAX: usize = 200;
 
 const SERVER_TO_USER: &str = "#server-to-user-";
 
-/// What the beginning of a channel's name says.
+/// The kind of a channel, by the prefix of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelKind {
     /// Anyone who knows the app's key may subscribe.
     Public,
-    /// `private-`: a signature of the backend lets subscribe. So does it in `private-encrypted-`, whose payloads only clients
-    /// can read.
+    /// `private-`: a subscription needs a signature of the backend. So does `private-encrypted-`, whose payloads only
+    /// clients can decrypt.
     Private,
-    /// `presence-`: private, and subscribers know of each other.
+    /// `presence-`: private, and subscribers see each other.
     Presence,
     /// `#server-to-user-ID`: for the connections of one user.
     User,
@@ -33,7 +33,8 @@ impl ChannelKind {
         }
     }
 
-    /// `cache-`, `private-cache-`, `presence-cache-`, `private-encrypted-cache-`: who subscribes is sent the last event.
+    /// `cache-`, `private-cache-`, `presence-cache-`, `private-encrypted-cache-`: new subscribers receive the last
+    /// event.
     pub fn is_cache(name: &str) -> bool {
         let rest =
             name.strip_prefix("private-encrypted-").or_else(|| name.strip_prefix("private-"));
@@ -45,21 +46,22 @@ impl ChannelKind {
         name.starts_with("private-encrypted-")
     }
 
-    /// Clients may send events to each other, where their app lets them.
+    /// Whether clients may send events to each other, if their app permits it.
     pub fn takes_client_events(name: &str) -> bool {
         matches!(ChannelKind::of(name), ChannelKind::Private | ChannelKind::Presence)
             && !ChannelKind::is_encrypted(name)
     }
 }
 
-/// Whether it is a channel's name: letters, digits and `_-=@,.;`, at most [`NAME_BYTES_MAX`] bytes; or the channel of a user.
+/// Whether it is a valid channel name: letters, digits and `_-=@,.;`, at most [`NAME_BYTES_MAX`] bytes; or the
+/// channel of a user.
 pub fn is_name(name: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"_-=@,.;".contains(&byte);
     let is_user = name.strip_prefix(SERVER_TO_USER).is_some_and(|user| !user.is_empty());
     (1..=NAME_BYTES_MAX).contains(&name.len()) && (is_user || name.bytes().all(legal))
 }
 
-/// The channel's name for clients of this protocol, of its name in the hub.
+/// The channel's name in this protocol, from its name in the hub.
 pub fn pusher_name(channel: &str) -> &str {
     channel.split_once(':').map_or(channel, |(_, name)| name)
 }

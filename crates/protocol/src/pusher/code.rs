@@ -1,31 +1,31 @@
-//! Codes of errors and closes, and what clients do at them.
+//! Codes of errors and closes, and the reaction of clients.
 
 /// Why a connection is closed, or a message was refused.
 ///
-/// At 4000–4099 clients do not come back; at 4100–4199 after a second or more; at 4200–4299 at once. An error from 4300 on
-/// closes nothing.
+/// After 4000–4099 clients do not reconnect, after 4100–4199 they reconnect after a second or more, after 4200–4299
+/// at once. Errors from 4300 on do not close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum PusherCode {
-    /// No app has this key, or it was taken away.
+    /// No app has this key, or the app was removed.
     NoApp = 4001,
-    /// The path names no app's key.
+    /// The path has no app key.
     BadPath = 4005,
-    /// The protocol's version is no number.
+    /// The protocol version is not a number.
     BadVersion = 4006,
     /// See [`VERSIONS`](super::VERSIONS).
     UnsupportedVersion = 4007,
-    /// The request names no version of the protocol.
+    /// The request has no protocol version.
     NoVersion = 4008,
-    /// The connection is not authorized, or its user was sent away.
+    /// The connection is not authorized, or its user was disconnected.
     Unauthorized = 4009,
-    /// There is no room now.
+    /// The server is over capacity.
     OverCapacity = 4100,
-    /// Come back at once.
+    /// The client should reconnect at once.
     Reconnect = 4200,
     /// A ping was not answered.
     NoPong = 4201,
-    /// A client event was refused, for there were too many, or it may not be sent there.
+    /// A client event was refused: the rate is exceeded, or the channel does not permit it.
     ClientEventRefused = 4301,
 }
 
@@ -35,7 +35,7 @@ impl PusherCode {
         self as u16
     }
 
-    /// What the disconnect code of another protocol is for a client of this one. Codes that are this protocol's stay.
+    /// The code for the disconnect code of another protocol. Codes of this protocol are unchanged.
     pub const fn of_disconnect(code: u32, reconnect: bool) -> u16 {
         match code {
             4000..=4299 => code as u16,

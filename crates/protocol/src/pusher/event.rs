@@ -1,4 +1,4 @@
-//! What the server says: its own events and, by [`write_push`], those of channels.
+//! Events of the server: its own, and with [`write_push`] those of channels.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::payload::{event_name, write_data};
 use super::{PusherCode, SocketId};
 use crate::json::{Object, write_string};
 
-/// Writes the answer to a ping.
+/// Writes the response to a ping.
 pub fn write_pong(out: &mut Vec<u8>) {
     out.extend_from_slice(br#"{"event":"pusher:pong","data":{}}"#);
 }
 
-/// Writes what opens a connection. Without anything received for `activity_timeout_s` the client pings.
+/// Writes the first event of a connection. A client that receives nothing for `activity_timeout_s` sends a ping.
 pub fn write_connection_established(
     out: &mut Vec<u8>,
     socket_id: SocketId,
@@ -25,7 +25,7 @@ pub fn write_connection_established(
     write_event(out, "pusher:connection_established", None, &data);
 }
 
-/// Writes an error; `None` where there is no code for it.
+/// Writes an error; `None` for an error without a code.
 pub fn write_error(out: &mut Vec<u8>, code: Option<PusherCode>, message: impl fmt::Display) {
     write_error_code(out, code.map(PusherCode::code), &message.to_string());
 }
@@ -43,7 +43,7 @@ fn write_error_code(out: &mut Vec<u8>, code: Option<u16>, message: &str) {
     event.end();
 }
 
-/// Writes that a subscription is made; in a presence channel, with its members, each user once.
+/// Writes the confirmation of a subscription; for a presence channel with its members, each user once.
 pub fn write_subscription_succeeded(out: &mut Vec<u8>, channel: &str, members: &[Arc<ClientInfo>]) {
     const EVENT: &str = "pusher_internal:subscription_succeeded";
     if ChannelKind::of(channel) != ChannelKind::Presence {
@@ -75,7 +75,7 @@ pub fn write_subscription_succeeded(out: &mut Vec<u8>, channel: &str, members: &
     write_event(out, EVENT, Some(channel), &String::from_utf8_lossy(&data));
 }
 
-/// Writes that a subscription was refused, or has ended: a kind of error, a status as of HTTP, and a sentence.
+/// Writes that a subscription was refused or has ended, with a kind of error, an HTTP status and a message.
 pub fn write_subscription_error(
     out: &mut Vec<u8>,
     channel: &str,
@@ -91,7 +91,7 @@ pub fn write_subscription_error(
     event.end();
 }
 
-/// Writes that a sign-in was accepted.
+/// Writes the confirmation of a sign-in.
 pub fn write_signin_success(out: &mut Vec<u8>, user_data: &str) {
     let mut data = Vec::with_capacity(user_data.len() + 32);
     let mut object = Object::begin(&mut data);
@@ -100,14 +100,14 @@ pub fn write_signin_success(out: &mut Vec<u8>, user_data: &str) {
     write_event(out, "pusher:signin_success", None, &String::from_utf8_lossy(&data));
 }
 
-/// Writes that a cache channel holds nothing.
+/// Writes that a cache channel has no event.
 pub fn write_cache_miss(out: &mut Vec<u8>, channel: &str) {
     let mut event = Object::begin(out);
     event.string("event", "pusher:cache_miss").string("channel", channel);
     event.end();
 }
 
-/// Writes what the hub sends by itself, but for a disconnect. Writes nothing for what this protocol does not have.
+/// Writes a push of the hub, except a disconnect. Writes nothing for pushes that this protocol does not have.
 pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
     match *outgoing {
         Outgoing::Publication { channel, publication }
@@ -135,7 +135,7 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
         Outgoing::Leave { channel, info, of_user: true } => {
             write_member(out, "pusher_internal:member_removed", channel, info, false);
         }
-        // From 2500 on the subscriber is to come back, which it does by itself when the connection ends.
+        // From 2500 on the client should subscribe again, which it does when the connection ends.
         Outgoing::Unsubscribe { channel, code, reason } if code < 2500 => {
             write_subscription_error(out, pusher_name(channel), "Unsubscribed", code, reason);
         }
@@ -146,7 +146,7 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
     }
 }
 
-/// Writes the error that precedes the close of a connection.
+/// Writes the error that precedes the end of a connection.
 pub(crate) fn write_disconnect(out: &mut Vec<u8>, code: u16, reason: &str) {
     write_error_code(out, Some(code), reason);
 }
@@ -166,12 +166,12 @@ fn write_member(out: &mut Vec<u8>, event: &str, channel: &str, info: &ClientInfo
     write_event(out, event, Some(channel), &String::from_utf8_lossy(&data));
 }
 
-/// What a member says of itself. A client of another protocol says it of its connection.
+/// The information of a member; for a client of another protocol that of its connection.
 fn info_of(member: &ClientInfo) -> &[u8] {
     member.chan_info.as_deref().or(member.conn_info.as_deref()).unwrap_or(b"null")
 }
 
-/// Writes an event whose data is a text.
+/// Writes an event whose data is a string.
 fn write_event(out: &mut Vec<u8>, event: &str, channel: Option<&str>, data: &str) {
     let mut object = Object::begin(out);
     object.string("event", event);

@@ -1,4 +1,4 @@
-//! What clients say.
+//! Messages of clients.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,21 +10,21 @@ use super::payload::{is_reserved, text_of};
 use crate::json::{Json, ObjectOnly, Text};
 use crate::payload::Payload;
 
-/// One message of a client.
+/// A message of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message<'a> {
-    /// Is answered with a pong.
+    /// A ping; respond with a pong.
     Ping,
     /// The answer to a ping.
     Pong,
     /// Subscribes to a channel.
     Subscribe(Subscribe<'a>),
-    /// Leaves a channel.
+    /// Unsubscribes from a channel.
     Unsubscribe {
         /// The channel.
         channel: Cow<'a, str>,
     },
-    /// Says who the user of the connection is.
+    /// Authenticates the user of the connection.
     SignIn(SignIn<'a>),
     /// An event for the others in a channel; its name begins with `client-`.
     ClientEvent {
@@ -35,7 +35,7 @@ pub enum Message<'a> {
         /// JSON.
         data: Payload<'a>,
     },
-    /// None of these.
+    /// Another message.
     Unknown {
         /// The event's name.
         event: Cow<'a, str>,
@@ -49,10 +49,10 @@ pub struct Subscribe<'a> {
     /// The channel.
     #[serde(borrow, deserialize_with = "crate::json::text")]
     pub channel: Cow<'a, str>,
-    /// `key:signature` of private channels; else empty.
+    /// `key:signature` for a private channel; otherwise empty.
     #[serde(borrow, deserialize_with = "crate::json::text")]
     pub auth: Cow<'a, str>,
-    /// Who somebody is in a presence channel; else empty.
+    /// The member of a presence channel; otherwise empty.
     #[serde(borrow, deserialize_with = "crate::json::text")]
     pub channel_data: Cow<'a, str>,
 }
@@ -64,12 +64,12 @@ pub struct SignIn<'a> {
     /// `key:signature`.
     #[serde(borrow, deserialize_with = "crate::json::text")]
     pub auth: Cow<'a, str>,
-    /// Who it is: [`Member::of_user_data`](super::Member::of_user_data).
+    /// The user: [`Member::of_user_data`](super::Member::of_user_data).
     #[serde(borrow, deserialize_with = "crate::json::text")]
     pub user_data: Cow<'a, str>,
 }
 
-/// What is wrong with a message. The connection goes on.
+/// The error in a message. The connection continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageError(String);
 
@@ -79,7 +79,7 @@ impl fmt::Display for MessageError {
     }
 }
 
-/// The messages of a frame. A client sends one in each; those that wait stand one after the other.
+/// The messages of a frame. Clients send one per frame; queued frames are concatenated.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
@@ -91,7 +91,7 @@ impl<'a> Messages<'a> {
         Messages { rest: frame.trim_ascii() }
     }
 
-    /// What has not been read yet.
+    /// The bytes that were not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -100,7 +100,7 @@ impl<'a> Messages<'a> {
 impl<'a> Iterator for Messages<'a> {
     type Item = Result<Message<'a>, MessageError>;
 
-    /// After one that is no JSON nothing of the frame is read.
+    /// Stops after a message that is not JSON.
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
             return None;
@@ -157,7 +157,7 @@ fn parse(text: &str) -> Result<Message<'_>, MessageError> {
     })
 }
 
-/// The data of a message of the protocol's own: an object, or the text of one, as older clients send it.
+/// The data of a protocol message: an object, or an object as a string, as older clients send it.
 fn data_of<'a, T: Deserialize<'a> + Default + ToOwnedMessage<'a>>(
     event: &str,
     data: Option<&'a RawValue>,
@@ -172,7 +172,7 @@ fn data_of<'a, T: Deserialize<'a> + Default + ToOwnedMessage<'a>>(
     }
 }
 
-/// What can be read from a text that does not stay.
+/// A type that can be read from a temporary string.
 trait ToOwnedMessage<'a>: Sized {
     fn read(text: &str) -> Result<Self, serde_json::Error>;
 }

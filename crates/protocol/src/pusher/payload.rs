@@ -1,4 +1,4 @@
-//! Payloads of events and of members, between this protocol's texts and the hub's JSON.
+//! Payloads of events and members: conversion between this protocol's strings and the hub's JSON.
 
 use std::borrow::Cow;
 
@@ -11,17 +11,18 @@ use serde_json::value::RawValue;
 use super::USER_ID_BYTES_MAX;
 use crate::json::{Json, ObjectOnly, write_string};
 
-/// The tag of a publication that is its event's name.
+/// The tag of a publication that has the name of its event.
 pub const EVENT_TAG: &str = "event";
-/// What an event is named that was published without a name.
+/// The name of an event that was published without one.
 const EVENT_DEFAULT: &str = "message";
 
-/// A payload of the data of an event, which Pusher's libraries send as a text. JSON in it, on one line, is the payload; any
-/// other text is a JSON string. An event's data is the same text again of either.
+/// The payload for the data of an event, which Pusher's libraries send as a string. If it is JSON on one line, it is
+/// the payload; otherwise the payload is a JSON string. In both cases the data of the event is the original string
+/// again.
 pub fn payload_of_text(text: &str) -> Box<[u8]> {
     let bytes = text.as_bytes();
     let is_one_line = memchr::memchr2(b'\n', b'\r', bytes).is_none();
-    // A string in quotes would be sent without them.
+    // A quoted string would be sent without its quotes.
     if is_one_line && !text.trim_start().starts_with('"') && Json::parse(bytes).is_ok() {
         return bytes.into();
     }
@@ -30,7 +31,7 @@ pub fn payload_of_text(text: &str) -> Box<[u8]> {
     out.into()
 }
 
-/// Writes a publication's payload as the text that is an event's data.
+/// Writes a publication's payload as the string in an event's data.
 pub(super) fn write_data(out: &mut Vec<u8>, publication: &Publication) {
     let data = publication.data();
     match (publication.format(), std::str::from_utf8(data)) {
@@ -40,31 +41,32 @@ pub(super) fn write_data(out: &mut Vec<u8>, publication: &Publication) {
     }
 }
 
-/// An event's name. Names of the protocol's own are not for publishers.
+/// The name of an event. Names of protocol events are replaced.
 pub(super) fn event_name(publication: &Publication) -> &str {
     let tag = publication.tags().iter().find(|(name, _)| &**name == EVENT_TAG);
     tag.map(|(_, event)| &**event).filter(|event| !is_reserved(event)).unwrap_or(EVENT_DEFAULT)
 }
 
-/// Whether only the protocol itself has events of this name.
+/// Whether the name is reserved for protocol events.
 pub(super) fn is_reserved(event: &str) -> bool {
     event.starts_with("pusher:") || event.starts_with("pusher_internal:")
 }
 
-/// Who somebody is in a presence channel: the `channel_data` of a subscription, or the `user_data` of a sign-in.
+/// A member of a presence channel: the `channel_data` of a subscription, or the `user_data` of a sign-in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Not empty; a number is taken as its digits.
+    /// Not empty; a number is converted to its digits.
     pub user_id: String,
     /// Raw JSON.
     pub user_info: Option<Box<[u8]>>,
 }
 
 impl Member {
-    /// Reads the `channel_data` of a presence channel.
+    /// Parses the `channel_data` of a presence channel.
     ///
     /// # Errors
-    /// What is wrong with it, for the client.
+    ///
+    /// Returns a description of the error, for the client.
     pub fn of_channel_data(text: &str) -> Result<Member, String> {
         #[derive(Deserialize)]
         struct Data<'a> {
@@ -79,10 +81,11 @@ impl Member {
         Ok(Member { user_id, user_info: info_of(user_info, "channel_data.user_info")? })
     }
 
-    /// Reads the `user_data` of a sign-in.
+    /// Parses the `user_data` of a sign-in.
     ///
     /// # Errors
-    /// What is wrong with it, for the client.
+    ///
+    /// Returns a description of the error, for the client.
     pub fn of_user_data(text: &str) -> Result<Member, String> {
         #[derive(Deserialize)]
         struct Data<'a> {
@@ -119,7 +122,7 @@ fn info_of(raw: Option<&RawValue>, field: &str) -> Result<Option<Box<[u8]>>, Str
     Ok(Some(json.into_bytes()))
 }
 
-/// The text of a JSON value that is a string, or is JSON.
+/// The content of a JSON string, or other JSON as text.
 pub(super) fn text_of(raw: &RawValue) -> Result<Cow<'_, str>, serde_json::Error> {
     match raw.get().starts_with('"') {
         true => serde_json::from_str::<crate::json::Text<'_>>(raw.get()).map(|text| text.0),

@@ -5,13 +5,13 @@ use std::str::FromStr;
 
 use dunlin_hub::SessionId;
 
-/// The id of a connection: its session and a number that no connection had before it, for a session's id comes again. So a
-/// signature for a connection that has ended is worth nothing.
+/// The id of a connection: its session and a serial number. Session ids are reused, serial numbers are not, so a
+/// signature for a connection that has ended is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketId {
     /// The session.
     pub session: SessionId,
-    /// Which of its uses.
+    /// The serial number.
     pub serial: u64,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for SocketId {
 impl FromStr for SocketId {
     type Err = ();
 
-    /// Two decimal numbers with a dot between them.
+    /// Two decimal numbers separated by a dot.
     fn from_str(text: &str) -> Result<SocketId, ()> {
         let (session, serial) = text.split_once('.').ok_or(())?;
         let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -36,17 +36,17 @@ impl FromStr for SocketId {
     }
 }
 
-/// What is signed for a private channel.
+/// The text to sign for a private channel.
 pub fn private_channel_text(socket_id: SocketId, channel: &str) -> String {
     format!("{socket_id}:{channel}")
 }
 
-/// What is signed for a presence channel.
+/// The text to sign for a presence channel.
 pub fn presence_channel_text(socket_id: SocketId, channel: &str, channel_data: &str) -> String {
     format!("{socket_id}:{channel}:{channel_data}")
 }
 
-/// What is signed for a user's sign-in.
+/// The text to sign for a sign-in.
 pub fn sign_in_text(socket_id: SocketId, user_data: &str) -> String {
     format!("{socket_id}::user::{user_data}")
 }

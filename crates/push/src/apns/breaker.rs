@@ -1,5 +1,5 @@
-//! Stops a credential that Apple refuses: a revoked key fails every push the same way, and Apple takes those who go on
-//! asking for attackers.
+//! Stops a credential that Apple refuses. With a revoked key every push fails in the same way, and Apple treats
+//! continued attempts as an attack.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,33 +8,33 @@ use std::time::Duration;
 use dunlin_wire::backoff::Backoff;
 use tokio::time::Instant;
 
-/// So many refusals in a row, without an answer between that shows the credential to be good, stop a credential that has
-/// proved nothing yet. Apple's servers do not learn of a new key all at once, so that one refusal proves nothing.
+/// Refusals in a row that stop a credential that has never been accepted. Apple's servers learn of a new key at
+/// different times, so a single refusal proves nothing.
 const REFUSALS_MIN: u32 = 3;
-/// A proven credential is refused by one of Apple's servers now and then: so many good answers outweigh one more refusal.
+/// Good responses that compensate one refusal: a server of Apple may occasionally refuse a good credential.
 const GOOD_PER_REFUSAL: u32 = 16;
-/// Good answers that count.
+/// Most good responses that are counted.
 const GOOD_MAX: u32 = 1_024;
-/// Good answers outweigh nothing any more when there has been none for so long after a first refusal.
+/// Good responses no longer compensate refusals if none has come for this time after the first refusal.
 const ROW_MAX: Duration = Duration::from_secs(10);
-/// From the last refusal to the next trial.
+/// Delay from the last refusal to the next trial.
 const HOLD: Backoff = Backoff { min_ms: 30_000, max_ms: 15 * 60_000 };
-/// A trial whose answer does not come is followed by another after so long.
+/// A trial without a response is followed by another after this time.
 const TRIAL_WITHIN: Duration = Duration::from_secs(30);
 
-/// Closed while the credential is taken, open while it is not, and half open for one push now and then.
+/// Closed while the credential is accepted, open while it is not, and half open for an occasional trial.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
-    /// There is something to look at: refusals were counted.
+    /// Refusals were counted: the state must be checked.
     noted: AtomicBool,
-    /// Answers that only a good credential gets, up to [`GOOD_MAX`]; approximate, for nothing depends on one.
+    /// Responses that only a good credential gets, up to [`GOOD_MAX`]; approximate.
     good: AtomicU32,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Refusals in a row, and when the first of them came.
+    /// Consecutive refusals, and the time of the first.
     refusals: u32,
     since: Option<Instant>,
     open: Option<Open>,
@@ -43,18 +43,18 @@ struct State {
 #[derive(Debug)]
 struct Open {
     why: String,
-    /// How often it has opened since an answer proved the credential good: trials that were refused, and one.
+    /// How often it opened since the last good response: refused trials, plus one.
     times: u32,
-    /// When one push may try.
+    /// When a trial may be sent.
     trial_at: Instant,
-    /// One has been let go, and its answer is not known.
+    /// A trial was sent, and its outcome is unknown.
     trying: bool,
 }
 
 impl Breaker {
-    /// Whether pushes may be sent now; why not, and how to fix it.
+    /// Checks whether pushes may be sent now; otherwise returns the cause and the fix.
     ///
-    /// While it is open, a call at or after the time of the trial grants it, to its caller alone.
+    /// While it is open, the first call at or after the time of the trial may send one push.
     pub(super) fn check(&self, now: Instant) -> Result<(), String> {
         if !self.noted.load(Relaxed) {
             return Ok(());
@@ -75,7 +75,7 @@ impl Breaker {
         self.noted.load(Relaxed) && self.state().open.is_some()
     }
 
-    /// Apple refused the credential. `why` says how to fix it.
+    /// Apple refused the credential. `why` returns the fix.
     pub(super) fn handle_refused(&self, why: impl FnOnce() -> String, now: Instant) {
         self.noted.store(true, Relaxed);
         let mut state = self.state();
@@ -83,7 +83,7 @@ impl Breaker {
         let since = *state.since.get_or_insert(now);
         let good = if now >= since + ROW_MAX { 0 } else { self.good.load(Relaxed) };
         let times = match &state.open {
-            // Late answers to what was sent before it opened are no further trial.
+            // Late responses to pushes that were sent before it opened are not results of the trial.
             Some(open) if !open.trying => return,
             Some(open) => open.times + 1,
             None if state.refusals >= REFUSALS_MIN + good / GOOD_PER_REFUSAL => 1,
@@ -96,7 +96,7 @@ impl Breaker {
         state.open = Some(Open { why, times, trial_at: now + hold, trying: false });
     }
 
-    /// An answer that only a good credential gets.
+    /// A response that only a good credential gets.
     pub(super) fn handle_taken(&self) {
         let good = self.good.load(Relaxed);
         if good < GOOD_MAX {

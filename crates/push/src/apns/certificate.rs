@@ -1,4 +1,4 @@
-//! Certificates: the older way to say who is sending ("Establishing a certificate-based connection").
+//! Provider certificates, the older way to authenticate ("Establishing a certificate-based connection").
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,39 +11,39 @@ use super::Environment;
 use super::encrypted_pem::decrypt_pem;
 use crate::origin::ClientIdentity;
 
-/// A provider certificate with its key, valid when it was read.
+/// A provider certificate with its key. It was valid when it was read.
 #[derive(Debug)]
 pub struct Certificate {
     identity: ClientIdentity,
     validity: Option<Validity>,
 }
 
-/// Why a certificate cannot be used. Its text is a sentence that follows the name of the file or the key, and ends with
-/// how to fix it.
+/// Why a certificate cannot be used. The text is a clause that follows the name of the file or key, and ends with the
+/// fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; {fix}")]
 pub struct CertificateError {
-    /// What kind of fault it is.
+    /// The kind of the error.
     pub fault: CertificateFault,
-    /// What is wrong.
+    /// The cause.
     pub what: String,
     /// How to fix it.
     pub fix: String,
 }
 
-/// What is wrong with a certificate.
+/// The kind of a certificate error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CertificateFault {
-    /// The file is something else, or lacks the certificate or the key.
+    /// The file has another format, or lacks the certificate or the key.
     Unreadable,
-    /// The password or passphrase does not open it.
+    /// The password or passphrase is wrong.
     Password,
-    /// The key is not that of the certificate, or of a kind that TLS does not know.
+    /// The key does not match the certificate, or TLS does not support its kind.
     Key,
-    /// Its time is over.
+    /// It has expired.
     Expired,
-    /// Its time has not begun.
+    /// It is not valid yet.
     NotYetValid,
 }
 
@@ -58,11 +58,11 @@ impl CertificateError {
 }
 
 impl Certificate {
-    /// Reads a PEM file with certificate and key, in any order. `passphrase` opens an encrypted key.
+    /// Reads a PEM file with certificate and key, in any order. `passphrase` decrypts an encrypted key.
     ///
     /// # Errors
     ///
-    /// What is missing, a wrong passphrase, or that it is not valid now.
+    /// Something is missing, the passphrase is wrong, or the certificate is not valid now.
     pub fn from_pem(pem: &[u8], passphrase: &str) -> Result<Certificate, CertificateError> {
         let unreadable =
             |what: String, fix| Err(CertificateError::new(CertificateFault::Unreadable, what, fix));
@@ -83,14 +83,13 @@ impl Certificate {
         Certificate::validated(ClientIdentity { chain, key }, SystemTime::now())
     }
 
-    /// Reads a `.p12` file as Keychain Access exports it, in the old encryption (RC2 and triple DES) or the
-    /// new.
+    /// Reads a `.p12` file as exported by Keychain Access, in the old encryption (RC2 and triple DES) or the new one.
     ///
     /// # Errors
     ///
-    /// A wrong password, a file without certificate and key, or that it is not valid now.
+    /// The password is wrong, certificate or key are missing, or the certificate is not valid now.
     pub fn from_p12(p12: &[u8], password: &str) -> Result<Certificate, CertificateError> {
-        // A sequence in DER; one that is may still have another password.
+        // A DER sequence; if it is one, the password may still be wrong.
         if p12.first() != Some(&0x30) {
             let what = "it is neither PEM nor a .p12 file";
             return Err(CertificateError::new(CertificateFault::Unreadable, what, EXPORT));
@@ -111,7 +110,7 @@ impl Certificate {
         Certificate::validated(identity, SystemTime::now())
     }
 
-    /// When it expires; `None` if its text cannot be read.
+    /// When it expires; `None` if that cannot be parsed.
     pub fn valid_until(&self) -> Option<SystemTime> {
         self.validity.map(|validity| time(validity.until))
     }
@@ -120,7 +119,7 @@ impl Certificate {
         ClientIdentity { chain: self.identity.chain.clone(), key: self.identity.key.clone_key() }
     }
 
-    /// Whether TLS can show it, and it is valid.
+    /// Checks that TLS can use it and that it is valid.
     fn validated(
         identity: ClientIdentity,
         now: SystemTime,
@@ -142,7 +141,7 @@ impl Certificate {
 const EXPORT: &str = "export certificate and key together from Keychain Access";
 const RENEW: &str = "renew it in the developer account";
 
-/// From when to when a certificate is valid.
+/// The validity period of a certificate.
 #[derive(Clone, Copy, Debug)]
 struct Validity {
     from: ASN1Time,
@@ -173,7 +172,7 @@ impl Validity {
     }
 }
 
-/// What mends a certificate that Apple refuses: by its time, where that is over by now.
+/// The fix for a certificate that Apple refuses, if it has expired.
 pub(super) fn ended(until: Option<SystemTime>, now: SystemTime) -> Option<String> {
     let until = until.filter(|until| now > *until)?;
     let seconds = until.duration_since(UNIX_EPOCH).ok()?.as_secs() as i64;
@@ -181,7 +180,7 @@ pub(super) fn ended(until: Option<SystemTime>, now: SystemTime) -> Option<String
     Some(format!("the certificate expired on {on}: {RENEW}"))
 }
 
-/// As in 2026-11-21, UTC.
+/// A UTC date such as 2026-11-21.
 fn day(time: ASN1Time) -> String {
     time.to_datetime().date().to_string()
 }

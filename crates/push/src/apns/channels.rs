@@ -1,5 +1,5 @@
-//! Broadcast channels: what devices subscribe to, and one push goes to all of them ("Sending channel management requests
-//! to APNs"). Their management is rare, so each call has a connection of its own.
+//! Broadcast channels: one push goes to all subscribed devices ("Sending channel management requests to APNs"). Each
+//! management call opens its own connection, because calls are rare.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -17,9 +17,9 @@ use crate::dial::Dialer;
 use crate::origin::{Origin, OriginError};
 use crate::service::Authorization;
 
-/// How long an answer may take, the connection included.
+/// Time limit of a call, including the connection.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// A list of the 10,000 channels that an app may have.
+/// Sufficient for a list of 10,000 channels, the limit of an app.
 const BODY_BYTES_MAX: u32 = 4 << 20;
 
 /// The broadcast channels of an app.
@@ -31,21 +31,21 @@ pub struct Channels {
     bundle: String,
 }
 
-/// What a channel stores for devices that are off (`message-storage-policy`).
+/// What a channel stores for devices that are offline (`message-storage-policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// Nothing: for what changes often; Apple then allows more pushes.
+    /// Nothing: for frequent updates; Apple then permits more pushes.
     None,
-    /// The most recent message, for eight hours at most.
+    /// The most recent message, for at most eight hours.
     MostRecent,
 }
 
-/// Why Apple did not carry out a request to manage channels.
+/// Why a request to manage channels failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelError {
     /// The bundle identifier or the channel is invalid.
     Invalid(String),
-    /// No connection, or it ended; nobody knows whether the request was carried out.
+    /// No connection could be opened, or it ended. The request may have been executed.
     Connection(String),
     /// Apple refused it.
     Refused {
@@ -74,7 +74,7 @@ impl fmt::Display for ChannelError {
 impl std::error::Error for ChannelError {}
 
 impl Environment {
-    /// Where its broadcast channels are managed.
+    /// The origin for managing its broadcast channels.
     pub fn channels_origin(self) -> Origin {
         match self {
             Environment::Production => Origin::new("api-manage-broadcast.push.apple.com", 2_196),
@@ -131,10 +131,11 @@ impl Channels {
         Ok(all.channels)
     }
 
-    /// What a channel stores.
+    /// Returns what a channel stores.
     ///
     /// # Errors
-    /// Why it could not be read: [`Reason::ChannelNotRegistered`] where there is no such channel.
+    ///
+    /// Why it could not be read: [`Reason::ChannelNotRegistered`] if the channel does not exist.
     pub async fn show(&self, channel: &str) -> Result<Storage, ChannelError> {
         #[derive(Deserialize)]
         struct Shown {
@@ -146,7 +147,7 @@ impl Channels {
         Ok(if shown.policy == 0 { Storage::None } else { Storage::MostRecent })
     }
 
-    /// Deletes a channel for ever.
+    /// Deletes a channel permanently.
     ///
     /// # Errors
     /// Why it was not deleted.
@@ -184,7 +185,7 @@ impl Channels {
         Err(ChannelError::Refused { status: answer.status, reason: Reason::new(&refusal.reason) })
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on its own connection.
     async fn exchange(
         &self,
         method: &str,

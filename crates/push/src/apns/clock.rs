@@ -1,8 +1,8 @@
-//! Whether the clock of this machine is to blame when Apple refuses a provider token.
+//! Detects whether the clock of this machine is the reason why Apple refuses a provider token.
 //!
-//! Apple takes a token for an hour after it was issued, by its own clock. Its answers carry no time of their own; what
-//! stands between may add `date` (RFC 9110 §6.6.1), and says by how much we are off. Without it, that a young token is
-//! called expired still says something.
+//! Apple accepts a token for an hour after it was issued, by its own clock. Its responses have no time, but a proxy
+//! may add `date` (RFC 9110 §6.6.1), which gives the difference. Without it, a young token that is called expired
+//! indicates a wrong clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,11 +10,11 @@ use dunlin_wire::http1::retry_after::date_s;
 
 use super::Reason;
 
-/// Clocks that differ by less are right: nothing depends on it.
+/// Smaller differences are ignored, because they have no effect.
 const OFF_MIN: Duration = Duration::from_secs(120);
 const TOKEN_AGE_MAX: Duration = Duration::from_secs(3_600);
 
-/// What is wrong with our clock, as far as a refusal shows. `age` is that of the token by our clock.
+/// The error of our clock, as far as a refusal shows it. `age` is that of the token by our clock.
 pub(super) fn clock_error(
     reason: &Reason,
     date: Option<&str>,
@@ -45,7 +45,7 @@ pub(super) fn clock_error(
     })
 }
 
-/// To the minute, which is what it is known to.
+/// Rounded to a minute, which is the precision of the estimate.
 fn text(time: Duration) -> String {
     let minutes = (time.as_secs() + 30) / 60;
     match (minutes / 60, minutes % 60) {

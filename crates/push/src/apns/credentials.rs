@@ -5,13 +5,13 @@ use std::sync::{PoisonError, RwLock};
 
 use super::Apns;
 
-/// Senders by the names of their credentials. Each has its own queue, connections and back-off, so that one
-/// whose key was revoked keeps no other waiting.
+/// Senders by the name of their credential. Each has its own queue, connections and back-off, so that a revoked key
+/// does not affect the others.
 #[derive(Debug, Default)]
 pub struct Credentials(RwLock<BTreeMap<String, Apns>>);
 
 impl Credentials {
-    /// None yet.
+    /// Creates an empty set.
     pub fn new() -> Credentials {
         Credentials::default()
     }
@@ -25,7 +25,7 @@ impl Credentials {
         }
     }
 
-    /// Removes a sender. True if there was one.
+    /// Removes a sender. Returns whether there was one.
     pub fn remove(&self, name: &str) -> bool {
         let mut senders = self.0.write().unwrap_or_else(PoisonError::into_inner);
         senders.remove(name).inspect(Apns::close).is_some()

@@ -1,9 +1,9 @@
-//! Device tokens: what an app gets from iOS and hands to its server.
+//! Device tokens, which an app gets from iOS and sends to its server.
 
 use std::fmt;
 use std::hash::BuildHasher;
 
-/// Digits of a device token: 64 of old, more as Apple reserves to itself ("don't hard-code their size").
+/// Digits of a device token: currently 64, but Apple may use more ("don't hard-code their size").
 const DIGITS_MIN: usize = 64;
 const DIGITS_MAX: usize = 200;
 
@@ -19,13 +19,13 @@ pub enum DeviceTokenError {
         "device token: it has {0} characters; it is to have an even number from 64 to 200 hexadecimal digits"
     )]
     Length(usize),
-    /// A character that is no hexadecimal digit, and where.
+    /// A character that is not a hexadecimal digit, and its position.
     #[error("device token: {0:?} at {1} is no hexadecimal digit")]
     Character(char, usize),
 }
 
 impl DeviceToken {
-    /// Reads a token; blanks and angle brackets, as old code printed them, are not taken for digits.
+    /// Parses a token. Spaces and angle brackets, as printed by old code, are not accepted.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl DeviceToken {
         &self.0
     }
 
-    /// A number for the token, the same as long as the process lives.
+    /// A hash of the token, constant within a process.
     pub(crate) fn hash(&self) -> u64 {
         foldhash::fast::FixedState::default().hash_one(&self.0)
     }

@@ -1,4 +1,4 @@
-//! Device tokens that turned out to be dead, for whoever keeps them.
+//! A feed of invalid device tokens.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -7,9 +7,9 @@ use tokio::sync::broadcast;
 
 use super::Reason;
 
-/// Entries that a slow follower may be behind; then it learns how many it missed.
+/// Most entries that a follower may lag behind; beyond it, it learns how many it missed.
 const BEHIND_MAX: usize = 4_096;
-/// Tokens remembered as suspects, twice: the newer half and the older.
+/// Tokens remembered as suspects, in two halves: newer and older ones.
 const SUSPECTS_MAX: usize = 65_536;
 
 /// A device token that Apple does not accept any more.
@@ -19,15 +19,15 @@ pub struct DeadToken {
     pub token: String,
     /// The text that Apple uses.
     pub reason: Reason,
-    /// When Apple last knew that it was dead, in milliseconds since 1970 (410 only). A registration that is
-    /// younger is alive: the app came back.
+    /// When Apple last knew that it was invalid, in milliseconds since 1970 (410 only). A later registration is
+    /// valid: the app was installed again.
     pub timestamp_ms: Option<u64>,
 }
 
-/// Who follows the dead tokens of a sender.
+/// A follower of the invalid tokens of a sender.
 pub type Feed = broadcast::Receiver<DeadToken>;
 
-/// The dead tokens, and who was recently one.
+/// The invalid tokens, and the recent ones as suspects.
 #[derive(Debug)]
 pub(super) struct Dead {
     feed: broadcast::Sender<DeadToken>,
@@ -51,7 +51,7 @@ impl Dead {
         }
         suspects[0].insert(subject);
         drop(suspects);
-        // Nobody need follow.
+        // There may be no followers.
         let _ = self.feed.send(dead);
     }
 

@@ -1,4 +1,4 @@
-//! Provider tokens: ES256 tokens that say which team is sending ("Establishing a token-based connection").
+//! Provider tokens: ES256 tokens that authenticate a team ("Establishing a token-based connection").
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,11 +12,11 @@ use p256::pkcs8::DecodePrivateKey;
 
 use crate::service::Authorization;
 
-/// Apple takes a token for an hour and wants no new one for twenty minutes; in between is ours.
+/// Apple accepts a token for an hour, and accepts no new one within twenty minutes; this is in between.
 const RENEW_AFTER: Duration = Duration::from_secs(40 * 60);
 const RENEW_NOT_BEFORE: Duration = Duration::from_secs(20 * 60);
 
-/// A signing key: the `.p8` file of the developer account, its id and the team's.
+/// A signing key: the `.p8` file of the developer account, its id and the team id.
 #[derive(Clone)]
 pub struct ProviderKey {
     key: SigningKey,
@@ -26,7 +26,7 @@ pub struct ProviderKey {
 
 impl fmt::Debug for ProviderKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The key itself is a secret.
+        // The key itself is secret.
         f.debug_struct("ProviderKey")
             .field("key_id", &self.key_id)
             .field("team_id", &self.team_id)
@@ -63,7 +63,7 @@ impl ProviderKey {
         Ok(ProviderKey { key, key_id: key_id.to_owned(), team_id: team_id.to_owned() })
     }
 
-    /// A key from its secret number, for tests and benchmarks that need a key and no secret.
+    /// Creates a key from its secret number, for tests and benchmarks.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl ProviderKey {
         Ok(ProviderKey { key, key_id: key_id.to_owned(), team_id: team_id.to_owned() })
     }
 
-    /// A token that was issued then (RFC 7515, RFC 7518 §3.4).
+    /// Creates a token issued at this time (RFC 7515, RFC 7518 §3.4).
     fn sign(&self, issued_at_s: u64) -> String {
         let header = format!(r#"{{"alg":"ES256","kid":"{}"}}"#, self.key_id);
         let claims = format!(r#"{{"iss":"{}","iat":{issued_at_s}}}"#, self.team_id);
@@ -91,22 +91,22 @@ impl ProviderKey {
     }
 }
 
-/// The token of a key, made when needed and shared by every sender that clones it: Apple counts the tokens
-/// of a key, not of a sender.
+/// The token of a key, created on demand and shared by all senders that clone it: Apple limits the tokens of a key,
+/// not of a sender.
 #[derive(Clone, Debug)]
 pub struct ProviderToken {
     key: Arc<ProviderKey>,
     current: Arc<Mutex<Option<Current>>>,
 }
 
-/// How a token stands when the service refuses it.
+/// The state of a token that the service refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenAge {
-    /// A newer one is in use: the refusal says nothing of that one.
+    /// A newer one is in use: the refusal does not apply to that.
     Replaced,
-    /// It may be replaced now.
+    /// It may be replaced.
     Old,
-    /// Apple wants no new one yet: it cannot have grown old, of this age by our clock.
+    /// It is too young to be replaced, and cannot have expired by our clock, which gives this age.
     Young(Duration),
 }
 
@@ -114,12 +114,12 @@ pub(super) enum TokenAge {
 struct Current {
     authorization: Authorization,
     issued_at: SystemTime,
-    /// Apple called it expired.
+    /// Apple has called it expired.
     spent: bool,
 }
 
 impl ProviderToken {
-    /// A provider token of this key.
+    /// Creates the provider token of this key.
     pub fn new(key: ProviderKey) -> ProviderToken {
         ProviderToken { key: Arc::new(key), current: Arc::default() }
     }
@@ -130,7 +130,7 @@ impl ProviderToken {
         let generation = match &*current {
             None => 0,
             Some(token) => {
-                // A clock that was set back makes a negative age.
+                // The age is negative if the clock was set back.
                 let age = now.duration_since(token.issued_at).unwrap_or(Duration::MAX);
                 if age < RENEW_NOT_BEFORE || (age < RENEW_AFTER && !token.spent) {
                     return token.authorization.clone();
@@ -146,14 +146,14 @@ impl ProviderToken {
         authorization
     }
 
-    /// What a refusal of the token of this generation can mean.
+    /// The state of the token of this generation after a refusal.
     pub(super) fn standing(&self, generation: u64, now: SystemTime) -> TokenAge {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {
             Some(token) if token.authorization.generation == generation => {
                 match now.duration_since(token.issued_at) {
                     Ok(age) if age < RENEW_NOT_BEFORE => TokenAge::Young(age),
-                    // A clock that was set back makes a negative age.
+                    // The age is negative if the clock was set back.
                     _ => TokenAge::Old,
                 }
             }
@@ -161,8 +161,8 @@ impl ProviderToken {
         }
     }
 
-    /// Apple called the token of this generation expired. True if a new one can be made: one that is
-    /// younger than twenty minutes did not grow old, the clocks differ.
+    /// Apple has called the token of this generation expired. Returns whether a new one can be created: a token that
+    /// is younger than twenty minutes has not expired; the clocks differ.
     pub fn handle_spent(&self, generation: u64, now: SystemTime) -> bool {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *current {
@@ -171,7 +171,7 @@ impl ProviderToken {
                 let age = now.duration_since(token.issued_at).unwrap_or(Duration::MAX);
                 age >= RENEW_NOT_BEFORE
             }
-            // It has been renewed meanwhile.
+            // It has been renewed already.
             _ => true,
         }
     }

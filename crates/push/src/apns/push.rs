@@ -1,4 +1,4 @@
-//! A push as the provider API takes it ("Sending notification requests to APNs").
+//! A push for the provider API ("Sending notification requests to APNs").
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,37 +12,37 @@ use tokio::time::Instant;
 use super::DeviceToken;
 use crate::request::{Class, Header, Lane, Request};
 
-/// The most payload, and that of VoIP and broadcast pushes.
+/// The maximum payload, and that of VoIP and broadcast pushes.
 const PAYLOAD_BYTES_MAX: usize = 4_096;
 const PAYLOAD_BYTES_MAX_LARGE: usize = 5_120;
 const COLLAPSE_ID_BYTES_MAX: usize = 64;
 
-/// A push: to whom, what, and how.
+/// A push: its recipient, its content and its headers.
 #[derive(Clone, Debug)]
 pub struct Push {
-    /// To whom.
+    /// The recipient.
     pub target: Target,
-    /// JSON, with `aps` in it for all types but `mdm`.
+    /// JSON, with `aps` for all types except `mdm`.
     pub payload: Bytes,
-    /// What the payload is for.
+    /// The type of the push.
     pub push_type: PushType,
-    /// The app's bundle identifier, or the whole topic: the suffix of the type is added where it is missing.
-    /// With a certificate of one topic it may be left out.
+    /// The app's bundle identifier, or the complete topic: the suffix of the type is added if it is missing. May be
+    /// omitted with a certificate for one topic.
     pub topic: Option<Arc<str>>,
-    /// `apns-id`, a UUID in lower case; Apple makes one if there is none. `apns-request-id` of a broadcast.
+    /// `apns-id`, a UUID in lower case; Apple creates one if it is missing. `apns-request-id` of a broadcast.
     pub id: Option<String>,
-    /// `apns-expiration`: until when Apple keeps it for a device that is off; `UNIX_EPOCH` is not at all.
+    /// `apns-expiration`: how long Apple stores it for a device that is offline; `UNIX_EPOCH` is not at all.
     pub expiration: Option<SystemTime>,
     /// `apns-priority`: 10, 5 or 1.
     pub priority: u8,
-    /// `apns-collapse-id`: it replaces an earlier push of the same id. That makes it harmless to send it
-    /// again when it is uncertain whether it was accepted, which is done then.
+    /// `apns-collapse-id`: replaces an earlier push with the same id. If it is uncertain whether the push was
+    /// accepted, it is sent again, because that is harmless.
     pub collapse_id: Option<String>,
-    /// How long it may take, queue and answer, before it ends one way or another.
+    /// Time limit of the push, including queue and response.
     pub timeout: Duration,
-    /// Send it again if it was sent and no answer came, even without a collapse id.
+    /// Send it again if it was sent and no response came, even without a collapse id.
     pub resend_uncertain: bool,
-    /// Nobody has seen the token work yet: its push takes the connection for suspects.
+    /// The token is not known to be valid: use the connection for suspects.
     pub suspect: bool,
 }
 
@@ -51,11 +51,11 @@ pub struct Push {
 pub enum Target {
     /// One device.
     Device(DeviceToken),
-    /// All that follow a broadcast channel, by its id (base64, as Apple gave it).
+    /// All subscribers of a broadcast channel, by its id (base64, as returned by Apple).
     Channel(String),
 }
 
-/// What a push is for: `apns-push-type`.
+/// The type of a push: `apns-push-type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "Apple's words, which its documentation explains")]
 pub enum PushType {
@@ -72,7 +72,7 @@ pub enum PushType {
     Controls,
 }
 
-/// What is wrong with a push, by field.
+/// Why a push is invalid, with the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PushError(pub String);
@@ -93,7 +93,7 @@ const TYPES: [(PushType, &str, &str); 11] = [
 
 impl PushType {
     fn entry(self) -> &'static (PushType, &'static str, &'static str) {
-        // Every type is in the table, which a test holds.
+        // Every type is in the table; a test verifies this.
         TYPES.iter().find(|(known, ..)| *known == self).unwrap_or(&TYPES[0])
     }
 
@@ -102,7 +102,7 @@ impl PushType {
         self.entry().1
     }
 
-    /// The suffix of its topic behind the bundle identifier.
+    /// The suffix of its topic after the bundle identifier.
     pub fn topic_suffix(self) -> &'static str {
         self.entry().2
     }
@@ -121,7 +121,7 @@ impl std::str::FromStr for PushType {
 }
 
 impl Push {
-    /// An alert to one device, at once, with 30 seconds to end.
+    /// Creates an alert to one device with priority 10 and a time limit of 30 seconds.
     pub fn new(token: DeviceToken, topic: &str, payload: impl Into<Bytes>) -> Push {
         Push {
             target: Target::Device(token),
@@ -190,7 +190,7 @@ impl Push {
         matches!(self.target, Target::Channel(_))
     }
 
-    /// Payload, priority and type, and whether they fit together.
+    /// Validates payload, priority and type together.
     fn validate_content(&self) -> Result<(), PushError> {
         let wrong = |text: String| Err(PushError(text));
         let payload_bytes_max = if self.is_broadcast() || self.push_type == PushType::Voip {
@@ -238,7 +238,7 @@ impl Push {
         Ok(format!("/4/broadcasts/apps/{bundle}"))
     }
 
-    /// Until when Apple keeps the push, and until when it is worth sending.
+    /// How long Apple stores the push, and until when it should be sent.
     fn expiration_header(&self, headers: &mut Headers) -> Option<SystemTime> {
         let Some(expiration) = self.expiration else {
             if self.is_broadcast() {
@@ -248,11 +248,11 @@ impl Push {
         };
         let seconds = expiration.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         headers.literal("apns-expiration", seconds.to_string());
-        // 0 is "now or never" for Apple's store, and says nothing of our queue.
+        // 0 applies to storage at Apple, not to our queue.
         (seconds > 0).then_some(expiration)
     }
 
-    /// The caller's names for the push: its id, and what it replaces.
+    /// The caller's ids of the push: its own, and that of the pushes it replaces.
     fn name_headers(&self, headers: &mut Headers) -> Result<(), PushError> {
         if let Some(id) = &self.id {
             if !is_uuid(id) {
@@ -279,16 +279,16 @@ impl Push {
     }
 }
 
-/// The headers of a request as they are made.
+/// The headers of a request under construction.
 struct Headers(Vec<Header>);
 
 impl Headers {
-    /// A value that comes again: it enters the table of the connection.
+    /// Adds a value that is repeated: it enters the table of the connection.
     fn indexed(&mut self, name: &'static str, value: impl Into<Arc<str>>) {
         self.push(name, value.into(), Indexing::Table);
     }
 
-    /// A value of this push alone.
+    /// Adds a value that is specific to this push.
     fn literal(&mut self, name: &'static str, value: impl Into<Arc<str>>) {
         self.push(name, value.into(), Indexing::None);
     }
@@ -298,7 +298,7 @@ impl Headers {
     }
 }
 
-/// A JSON object, read to its end and thrown away.
+/// A JSON object that is parsed and discarded.
 struct Object;
 
 impl<'de> serde::Deserialize<'de> for Object {

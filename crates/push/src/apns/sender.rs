@@ -21,11 +21,11 @@ use crate::request::{Lane, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
 use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
-/// Waiting after a 5xx or 429, up to what Apple asks for at most.
+/// Delay after a 5xx or 429, up to the longest that Apple requests.
 const RETRY: Backoff = Backoff { min_ms: 1_000, max_ms: 15 * 60_000 };
 const DEVICE_PATH: &str = "/3/device/";
 
-/// Which of Apple's services a device's app was built for.
+/// The environment of Apple's service that an app was built for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Environment {
     /// The App Store and TestFlight: `api.push.apple.com`.
@@ -44,7 +44,7 @@ impl Environment {
         }
     }
 
-    /// Its origin. 2197 is for firewalls that let nothing to 443 of Apple pass but what they open.
+    /// Its origin. Apple also listens on port 2197.
     pub fn origin(self) -> Origin {
         Origin::new(self.host(), 443)
     }
@@ -60,7 +60,7 @@ pub enum Credential {
 }
 
 impl Credential {
-    /// The header of a request sent now; `None` where the connection says who is sending.
+    /// The header of a request sent now; `None` if the connection authenticates it.
     pub(super) fn authorization(&self, now: SystemTime) -> Option<Authorization> {
         match self {
             Credential::Token(token) => Some(token.authorization(now)),
@@ -75,12 +75,12 @@ pub struct Apns {
     sender: Sender<ApnsService>,
 }
 
-/// Apple's service, as [`Sender`](crate::Sender) uses it.
+/// Apple's service for a [`Sender`](crate::Sender).
 #[derive(Debug)]
 pub struct ApnsService {
     authority: String,
     token: Option<ProviderToken>,
-    /// The end of the certificate.
+    /// The expiry of the certificate.
     valid_until: Option<SystemTime>,
     dead: Arc<Dead>,
     breaker: Breaker,
@@ -91,11 +91,11 @@ impl Apns {
     ///
     /// # Errors
     ///
-    /// What is wrong with the origin or the certificate.
+    /// Returns an error if the origin or the certificate is invalid.
     ///
     /// # Panics
     ///
-    /// Outside of a `tokio` runtime.
+    /// Panics outside of a `tokio` runtime.
     pub fn start(
         mut origin: Origin,
         credential: Credential,
@@ -114,11 +114,11 @@ impl Apns {
         Ok(Apns::begin(authority, token, valid_until, Dialer::new(origin)?, config))
     }
 
-    /// Starts a sender whose connections are made by `dial`.
+    /// Starts a sender whose connections are opened by `dial`.
     ///
     /// # Panics
     ///
-    /// Outside of a `tokio` runtime.
+    /// Panics outside of a `tokio` runtime.
     pub fn start_with(
         authority: String,
         token: Option<ProviderToken>,
@@ -153,11 +153,11 @@ impl Apns {
         }
     }
 
-    /// Hands a push over: waits for room only. Its outcome arrives with `tag`.
+    /// Queues a push; waits only for room in the queue. Its outcome is reported with `tag`.
     ///
     /// # Errors
     ///
-    /// The push is not valid; no outcome arrives then.
+    /// Returns an error if the push is invalid; no outcome is reported then.
     pub async fn submit(&self, push: &Push, tag: u64, results: &Results) -> Result<(), NotSent> {
         let request = self.request(push)?;
         self.sender.submit(request, tag, results).await;
@@ -172,7 +172,7 @@ impl Apns {
         Ok(request)
     }
 
-    /// The device tokens that Apple reports as dead from now on.
+    /// A feed of the device tokens that Apple reports as invalid from now on.
     pub fn follow_dead_tokens(&self) -> Feed {
         self.sender.service().dead.follow()
     }
@@ -218,18 +218,18 @@ impl Service for ApnsService {
 
     fn handle_spent(&self, generation: u64) {
         if let Some(token) = &self.token {
-            // One that is young by our clock stays: a new one would be no better, and Apple forbids it.
+            // Keep a token that is young by our clock: a new one would not help, and Apple forbids it.
             token.handle_spent(generation, SystemTime::now());
         }
     }
 
     fn streams_before_settings(&self) -> u32 {
-        // With a provider token Apple allows one until it has accepted a push.
+        // With a provider token Apple permits one stream until it has accepted a push.
         1
     }
 
     fn classify(&self, request: &Request, response: &Response, attempt: Attempt) -> ResponseAction {
-        // A broadcast's answer names it otherwise.
+        // The response to a broadcast has another header name.
         let id = response.fields.get("apns-id").or_else(|| response.fields.get("apns-request-id"));
         let id = id.unwrap_or_default().to_owned();
         if response.status == 200 {
@@ -280,7 +280,7 @@ impl Service for ApnsService {
 }
 
 impl ApnsService {
-    /// Notes what a refusal says of the credential that its push carried, and returns how to fix it.
+    /// Records what a refusal says about the credential of its push, and returns the fix.
     fn note_credential(
         &self,
         reason: &Reason,
@@ -288,7 +288,7 @@ impl ApnsService {
         generation: u64,
     ) -> Option<String> {
         if !reason.is_credential() {
-            // Apple looks at the push only once it has taken the credential; a 5xx may come before that.
+            // Apple checks the push only after it has accepted the credential; a 5xx may come before that.
             if (400..500).contains(&response.status) && !matches!(reason, Reason::Unknown(_)) {
                 self.breaker.handle_taken();
             }
@@ -307,7 +307,7 @@ impl ApnsService {
             .then(|| certificate::ended(self.valid_until, now))
             .flatten();
         let advice = off.or(over).or_else(|| reason.advice().map(str::to_owned));
-        // One that grew old is renewed first.
+        // An expired token is renewed first.
         if !grew_old {
             let why = || {
                 let advice = advice.as_deref().unwrap_or("check the credential");
@@ -324,7 +324,7 @@ impl ApnsService {
 #[serde(default)]
 struct ErrorBody {
     reason: String,
-    /// Documented as a number. Whatever else it is, the reason counts.
+    /// Documented as a number. If it is anything else, the reason is still used.
     timestamp: serde_json::Value,
 }
 

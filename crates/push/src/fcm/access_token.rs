@@ -1,4 +1,5 @@
-//! Access tokens: fetched with an assertion, kept until they near their end, fetched once however many wait.
+//! Access tokens: fetched with an assertion, kept until shortly before their expiry, and fetched once for all waiting
+//! requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +9,15 @@ use serde::Deserialize;
 
 use super::ServiceAccount;
 
-/// A token this near to its end is fetched anew, while the old one still serves.
+/// A token is renewed this long before its expiry, and used meanwhile.
 const RENEW_BEFORE_S: u64 = 300;
-/// Pauses between tries that failed: doubled from the first to the last.
+/// Delays after failed attempts.
 const BACKOFF: Backoff = Backoff { min_ms: 1_000, max_ms: 300_000 };
-/// Refusals this near to each other are of one token.
+/// Refusals within this time count as one of the same token.
 const REFUSED_TOGETHER_S: u64 = 30;
 
-/// The access token of a service account. [`poll_request`](AccessTokens::poll_request) says when one is to be fetched;
-/// answer it with [`handle_response`](AccessTokens::handle_response) or
+/// The access token of a service account. [`poll_request`](AccessTokens::poll_request) returns the request when one
+/// is to be fetched; pass the result to [`handle_response`](AccessTokens::handle_response) or
 /// [`handle_failure`](AccessTokens::handle_failure).
 #[derive(Debug)]
 pub struct AccessTokens {
@@ -24,7 +25,7 @@ pub struct AccessTokens {
     token: Option<Token>,
     generation: u64,
     fetching: bool,
-    /// No other try before, in seconds since 1970.
+    /// The time of the next attempt at the earliest, in seconds since 1970.
     not_before_s: u64,
     failures: u32,
     /// When FCM last refused a token.
@@ -37,10 +38,10 @@ struct Token {
     expires_s: u64,
 }
 
-/// A request for an access token, to be sent by POST.
+/// A POST request for an access token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRequest {
-    /// The whole URL.
+    /// The complete URL.
     pub url: String,
     /// `content-type` of the body.
     pub content_type: &'static str,
@@ -51,16 +52,16 @@ pub struct TokenRequest {
 /// Why there is no access token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// The account is refused; the text says what Google says. Another try helps only once the account is mended.
+    /// The account is refused; contains Google's message. Fix the account before another attempt.
     #[error("the service account is refused: {0}")]
     Refused(String),
-    /// The answer is not what it should be, or none came; it is tried again after a while.
+    /// The response is invalid, or there was none; another attempt follows.
     #[error("no access token yet: {0}")]
     Unavailable(String),
 }
 
 impl AccessTokens {
-    /// None yet.
+    /// Creates the state without a token.
     pub fn new(account: ServiceAccount) -> AccessTokens {
         AccessTokens {
             account,
@@ -73,7 +74,7 @@ impl AccessTokens {
         }
     }
 
-    /// The account they are for.
+    /// The service account.
     pub fn account(&self) -> &ServiceAccount {
         &self.account
     }
@@ -90,7 +91,7 @@ impl AccessTokens {
         !self.token.as_ref().is_some_and(fresh) && !self.fetching && now_s >= self.not_before_s
     }
 
-    /// The request that fetches a token, if one is due and none is under way.
+    /// Returns the request that fetches a token, if one is due and none is in flight.
     pub fn poll_request(&mut self, now_s: u64) -> Option<TokenRequest> {
         if !self.is_due(now_s) {
             return None;
@@ -106,15 +107,16 @@ impl AccessTokens {
         })
     }
 
-    /// How long to wait until the next try, if one is to be waited for.
+    /// How long to wait until the next attempt, if there is one.
     pub fn wait(&self, now_s: u64) -> Duration {
         Duration::from_secs(self.not_before_s.saturating_sub(now_s))
     }
 
-    /// Takes the answer to the request.
+    /// Handles the response to the request.
     ///
     /// # Errors
-    /// Why there is no token in it.
+    ///
+    /// Why it has no token.
     pub fn handle_response(
         &mut self,
         status: u16,
@@ -156,7 +158,7 @@ impl AccessTokens {
         Err(error)
     }
 
-    /// The request for a token got no answer.
+    /// The request for a token got no response.
     pub fn handle_failure(&mut self, now_s: u64) {
         self.fetching = false;
         self.back_off(now_s);
@@ -169,8 +171,8 @@ impl AccessTokens {
         }
     }
 
-    /// FCM refused a token and nobody knows of which generation. Those that were in flight with it are refused too; their
-    /// answers do not spend the next one.
+    /// FCM refused a token of unknown generation. Other requests in flight with it are refused, too; their responses
+    /// do not expire the next token.
     pub fn handle_refused(&mut self, now_s: u64) {
         if now_s >= self.refused_s + REFUSED_TOGETHER_S {
             self.refused_s = now_s;

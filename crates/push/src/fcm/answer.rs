@@ -1,57 +1,58 @@
-//! What FCM's answer means ("ErrorCode" of the HTTP v1 API).
+//! Responses of FCM ("ErrorCode" of the HTTP v1 API).
 
 use std::time::Duration;
 
 use dunlin_wire::http1::retry_after;
 use serde::Deserialize;
 
-/// How FCM has answered a message.
+/// A response of FCM to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FcmAnswer {
-    /// FCM took it.
+    /// FCM accepted it.
     Accepted {
         /// `projects/PROJECT/messages/ID`.
         name: String,
     },
-    /// The registration token is over: drop it (`UNREGISTERED`).
+    /// The registration token is invalid: remove it (`UNREGISTERED`).
     Unregistered,
-    /// The message is at fault, or who sends it: again would change nothing.
+    /// The message or the sender's configuration is invalid: a retry would have the same result.
     Refused {
         /// The HTTP status.
         status: u16,
-        /// FCM's error code, such as `INVALID_ARGUMENT` or `SENDER_ID_MISMATCH`; ones unknown to us are kept.
+        /// FCM's error code, such as `INVALID_ARGUMENT` or `SENDER_ID_MISMATCH`; unknown ones are passed on.
         reason: String,
-        /// What FCM says about it.
+        /// FCM's message.
         message: String,
     },
-    /// The access token is spent: fetch another, then again.
+    /// The access token has expired: fetch another and try again.
     Reauthorize,
-    /// The project's quota is used up: nothing else either until then.
+    /// The project's quota is exhausted: send nothing until then.
     Pause {
-        /// How long; a minute where FCM does not say.
+        /// The delay; a minute if FCM gives none.
         after: Duration,
-        /// What FCM says about it.
+        /// FCM's message.
         message: String,
     },
-    /// FCM failed or is busy (`UNAVAILABLE`, `INTERNAL`), or this one device or topic had too many (`QUOTA_EXCEEDED`).
+    /// FCM failed or is overloaded (`UNAVAILABLE`, `INTERNAL`), or a quota of this device or topic is exhausted
+    /// (`QUOTA_EXCEEDED`).
     Retry {
         /// FCM's error code.
         reason: String,
-        /// How long, where FCM says it.
+        /// The delay, if FCM gives one.
         after: Option<Duration>,
-        /// Else so long at first, and twice as long each time.
+        /// Otherwise the first delay; it doubles each time.
         least: Duration,
-        /// What FCM says about it.
+        /// FCM's message.
         message: String,
     },
 }
 
-/// Without `Retry-After` a quota's minute has to pass.
+/// Without `Retry-After`: the period of a quota.
 const QUOTA_PAUSE: Duration = Duration::from_secs(60);
-/// What FCM wants to be left alone for after a failure ("Best practices when sending FCM messages at scale").
+/// The delay that FCM requests after a failure ("Best practices when sending FCM messages at scale").
 const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
-/// What an answer means. `header` gives a header's value by its name in lower case.
+/// Classifies a response. `header` returns the value of a header by its lower-case name.
 pub fn classify<'h>(
     status: u16,
     header: impl Fn(&str) -> Option<&'h str>,
@@ -84,11 +85,11 @@ pub fn classify<'h>(
     }
 }
 
-/// The error as Google's APIs spell it.
+/// The error format of Google's APIs.
 struct GoogleError {
     reason: String,
     message: String,
-    /// A quota of one device or topic, and not of the project. The code is the same for all; what is written beside it decides.
+    /// The quota of a device or topic, not of the project. The code is the same; the details distinguish them.
     of_target: bool,
 }
 

@@ -5,10 +5,10 @@ use serde_json::{Map, Value};
 /// `:authority` of the API.
 pub const AUTHORITY: &str = "fcm.googleapis.com";
 
-/// Bytes of the keys and values that a message carries ("ErrorCode": 4,096 for most messages, 2,048 to topics). FCM counts
-/// some overhead of its own too, so that it may refuse one that is this long.
+/// Most bytes of the keys and values of a message ("ErrorCode": 4,096 for most messages, 2,048 to topics). FCM also
+/// counts some overhead, so it may refuse a message of this size.
 pub const MESSAGE_BYTES_MAX: usize = 4_096;
-/// The same of one to a topic or to a condition.
+/// The limit of a message to a topic or a condition.
 const TOPIC_MESSAGE_BYTES_MAX: usize = 2_048;
 
 /// The recipient of a message.
@@ -16,13 +16,13 @@ const TOPIC_MESSAGE_BYTES_MAX: usize = 2_048;
 pub enum Recipient<'a> {
     /// One installation, by its registration token.
     Token(&'a str),
-    /// All that subscribed to a topic.
+    /// All devices subscribed to a topic.
     Topic(&'a str),
-    /// All whose topics fulfil a condition, as in `'dogs' in topics || 'cats' in topics`.
+    /// All devices whose topics match a condition, such as `'dogs' in topics || 'cats' in topics`.
     Condition(&'a str),
 }
 
-/// A request to be sent by POST.
+/// A POST request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FcmRequest {
     /// `:path`.
@@ -37,11 +37,13 @@ pub struct FcmRequest {
 pub struct MessageError(String);
 
 impl FcmRequest {
-    /// `message` is the `Message` of the API without its target: `notification`, `data`, `android`, and so on.
+    /// Creates a request. `message` is the `Message` of the API without its target: `notification`, `data`,
+    /// `android`, and so on.
     ///
     /// # Errors
-    /// An invalid recipient, a message that is too large, `data` with other values than text or names of FCM's own: it
-    /// would refuse them.
+    ///
+    /// The recipient is invalid, the message is too large, or `data` has values other than text or names reserved by
+    /// FCM.
     pub fn new(
         project_id: &str,
         to: Recipient<'_>,
@@ -99,7 +101,7 @@ impl FcmRequest {
     }
 }
 
-/// Bytes of what is shown and of what the app gets.
+/// Bytes of the displayed text and of the app's data.
 fn payload_bytes(message: &Map<String, Value>) -> usize {
     fn bytes(value: &Value) -> usize {
         match value {

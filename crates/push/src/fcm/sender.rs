@@ -22,32 +22,32 @@ use crate::request::{Class, Header, Lane, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
 use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
-/// The longest pause between two tries.
+/// The longest delay between two attempts.
 const RETRY_MS_MAX: u64 = 15 * 60_000;
-/// How long the token server may take.
+/// Time limit for the token server.
 const EXCHANGE_WITHIN: Duration = Duration::from_secs(30);
 
-/// Sends messages with one service account. Clones are the same sender.
+/// Sends messages with one service account. Clones share the sender.
 #[derive(Clone, Debug)]
 pub struct Fcm {
     sender: Sender<FcmService>,
 }
 
-/// FCM, as [`Sender`](crate::Sender) uses it.
+/// FCM for a [`Sender`](crate::Sender).
 #[derive(Debug)]
 pub struct FcmService {
     project_id: String,
     access: Arc<Access>,
 }
 
-/// The access token, and where it comes from.
+/// The access token, and how it is fetched.
 #[derive(Debug)]
 struct Access {
     tokens: Arc<Mutex<AccessTokens>>,
     exchange: Sender<Exchange>,
 }
 
-/// What Google's token server is to a sender of its own.
+/// Google's token server for a separate sender.
 #[derive(Debug)]
 struct Exchange {
     authority: String,
@@ -56,15 +56,16 @@ struct Exchange {
 }
 
 impl Fcm {
-    /// Starts a sender on the current `tokio` runtime. It trusts the roots of the system and uses no proxy; who wants others
-    /// gives [`Fcm::start_with`] two [`Dialer`]s.
+    /// Starts a sender on the current `tokio` runtime. It trusts the roots of the system and uses no proxy. For other
+    /// settings use [`Fcm::start_with`] with two [`Dialer`]s.
     ///
     /// # Errors
-    /// What is wrong with the token server's address, or with the system's certificates.
+    ///
+    /// Returns an error if the token server's address or the system's certificates are invalid.
     ///
     /// # Panics
     ///
-    /// Outside of a `tokio` runtime.
+    /// Panics outside of a `tokio` runtime.
     pub fn start(account: ServiceAccount, config: SenderConfig) -> Result<Fcm, OriginError> {
         let (authority, _) = split(account.token_uri());
         let (host, port) = match authority.split_once(':') {
@@ -79,13 +80,13 @@ impl Fcm {
         Ok(Fcm::start_with(account, dial, token_dial, config))
     }
 
-    /// Starts a sender whose connections to FCM and to the token server are made by `dial` and `token_dial`: by a
-    /// [`Dialer`] for an [`Origin`] with a proxy or roots, one for [`AUTHORITY`] and one for the host of
+    /// Starts a sender whose connections to FCM and to the token server are opened by `dial` and `token_dial`:
+    /// usually two [`Dialer`]s with an [`Origin`] each, for [`AUTHORITY`] and for the host of
     /// [`ServiceAccount::token_uri`].
     ///
     /// # Panics
     ///
-    /// Outside of a `tokio` runtime.
+    /// Panics outside of a `tokio` runtime.
     pub fn start_with(
         account: ServiceAccount,
         dial: impl Connect,
@@ -105,8 +106,8 @@ impl Fcm {
         Fcm { sender: Sender::start(FcmService { project_id, access }, dial, config) }
     }
 
-    /// Sends a message, given without its target: waits for room in the queue, then for the outcome. It ends within
-    /// `timeout`, one way or another.
+    /// Sends a message, given without its target: waits for room in the queue, then for the outcome, at most
+    /// `timeout`.
     pub async fn send(
         &self,
         to: Recipient<'_>,
@@ -119,10 +120,11 @@ impl Fcm {
         }
     }
 
-    /// Hands a message over: waits for room only. Its outcome arrives with `tag`.
+    /// Queues a message; waits only for room in the queue. Its outcome is reported with `tag`.
     ///
     /// # Errors
-    /// The message is not valid; no outcome arrives then.
+    ///
+    /// Returns an error if the message is invalid; no outcome is reported then.
     pub async fn submit(
         &self,
         to: Recipient<'_>,
@@ -194,7 +196,7 @@ impl Service for FcmService {
         };
         let (value, generation) = current.ok_or(CredentialError::Stale)?;
         if due {
-            // The old one serves until the new one is here.
+            // The old token is used until the new one arrives.
             let access = Arc::clone(&self.access);
             tokio::spawn(async move { drop(access.renew().await) });
         }
@@ -252,13 +254,13 @@ impl Service for FcmService {
 }
 
 impl Access {
-    /// Fetches a token if one is due, waiting out the pause after a try that failed.
+    /// Fetches a token if one is due, after the delay of a failed attempt.
     async fn renew(&self) -> Result<(), CredentialError> {
         let now_s = || seconds(SystemTime::now());
         let wait = lock(&self.tokens).wait(now_s());
         tokio::time::sleep(wait).await;
         let Some(request) = lock(&self.tokens).poll_request(now_s()) else {
-            // Somebody else is fetching one, or has.
+            // Another task is fetching a token, or has done so.
             let there = lock(&self.tokens).authorization(now_s()).is_some();
             return if there { Ok(()) } else { Err(CredentialError::Stale) };
         };
@@ -318,7 +320,7 @@ fn exchange_request(request: TokenRequest) -> Request {
         lane: Lane::Main,
         deadline: Instant::now() + EXCHANGE_WITHIN,
         expires: None,
-        // Asking twice for a token harms nobody.
+        // Requesting a token twice is harmless.
         resend_uncertain: true,
         subject: 0,
     }
@@ -338,7 +340,7 @@ fn seconds(now: SystemTime) -> u64 {
     now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Whatever panicked while holding it, its changes are whole.
+/// The data are consistent even if a holder of the lock has panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The service account that Google hands out as a JSON file, and the assertion it signs (RFC 7523).
+//! The service account, a JSON file from Google, and the assertion it signs (RFC 7523).
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 use serde::Deserialize;
 
-/// What an access token is asked for.
+/// The requested scope of an access token.
 const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
-/// How long an assertion is valid, Google's bound.
+/// The validity of an assertion, Google's maximum.
 const ASSERTION_VALID_S: u64 = 3_600;
 
 /// The service account of a project, with its key.
@@ -99,7 +99,7 @@ impl ServiceAccount {
         &self.token_uri
     }
 
-    /// A JWT that says who asks for an access token (RS256). `None`: the system has no random numbers.
+    /// A JWT that requests an access token (RS256). `None` if the system has no random numbers.
     pub(super) fn assertion(&self, now_s: u64) -> Option<String> {
         let mut header = serde_json::json!({ "alg": "RS256", "typ": "JWT" });
         if let Some(id) = &self.private_key_id {

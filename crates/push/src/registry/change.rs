@@ -1,4 +1,4 @@
-//! Changes of the registry: many of them are one transaction, and each has an answer of its own.
+//! Changes of the registry. Many of them share one transaction; each has its own result.
 
 use redb::{MultimapTable, ReadableMultimapTable, ReadableTable, Table};
 
@@ -7,48 +7,48 @@ use super::{
     RegistryError, TOKEN_BYTES_MAX, USER_BYTES_MAX, USERS, decode, encode,
 };
 
-/// A change of the journal.
+/// A change of the registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Gives a user these devices beside those they have. A token belongs to one user: one that another had moves. A user
-    /// has at most 100; the one registered longest ago makes room. Done: how many were given.
+    /// Adds devices to a user. A token belongs to one user; it is moved if another user has it. A user has at most
+    /// 100; a further registration removes the oldest one. The result is the number of devices.
     Register {
-        /// Whose they are.
+        /// The user.
         user: String,
         /// The devices.
         devices: Vec<Device>,
-        /// When the app got the tokens, milliseconds since 1970; registering again renews it.
+        /// When the app got the tokens, in milliseconds since 1970; registering again renews it.
         now_ms: u64,
     },
-    /// Takes devices away, as after a logout, or all that a user has, as after the account is gone. Done: how many there
-    /// were.
+    /// Removes devices, for example after a logout, or all devices of a user. The result is the number of removed
+    /// devices.
     Remove {
-        /// All of theirs.
+        /// Remove all devices of this user.
         user: Option<String>,
-        /// And these.
+        /// Remove these devices, too.
         devices: Vec<Device>,
     },
-    /// Takes a push service's word on a token. Done: 1 if it was dropped.
+    /// Handles the report of a push service about a token. The result is 1 if the token was removed.
     Invalidate(InvalidToken),
 }
 
-/// What a push service said of a token that is over. The device is dropped if it is dead since after it was registered; one
-/// registered again since has a new lease, as Apple's `timestamp` is meant ("Handling notification responses from APNs").
-/// Each goes to the feed, dropped or not.
+/// The report of a push service about an invalid token. The device is removed if it was registered before the token
+/// became invalid; a later registration is valid, as Apple's `timestamp` is meant ("Handling notification responses
+/// from APNs"). Each report is added to the feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidToken {
     /// The device.
     pub device: Device,
-    /// The service's word.
+    /// The service's reason.
     pub reason: String,
-    /// Since when it is over, milliseconds since 1970; where the service gives no time, that of the push.
+    /// Since when it is invalid, in milliseconds since 1970; the time of the push if the service gives none.
     pub dead_since_ms: u64,
-    /// Keep it all the same: the fault may be the sender's ([`KeptReason::Environment`]).
+    /// Keep the token: the sender's configuration may be wrong ([`KeptReason::Environment`]).
     pub doubtful: bool,
 }
 
 impl Change {
-    /// How many devices it is about: what it costs.
+    /// The number of devices, which determines the cost.
     pub fn devices(&self) -> usize {
         match self {
             Change::Register { devices, .. } | Change::Remove { devices, .. } => devices.len(),

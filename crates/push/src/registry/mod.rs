@@ -36,18 +36,18 @@ pub use self::change::{Change, InvalidToken};
 pub use self::writer::Writer;
 use crate::store::{self, Store};
 
-/// Device key → what is known of the device, in JSON.
+/// Device key → data of the device, in JSON.
 const DEVICES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("devices");
 /// User → device keys.
 const USERS: MultimapTableDefinition<'_, &str, &str> = MultimapTableDefinition::new("users");
 /// Number → entry, in JSON.
 const FEED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("feed");
 
-/// Entries that are kept; older ones leave.
+/// Most entries; older ones are removed.
 const FEED_MAX: u64 = 100_000;
 const USER_BYTES_MAX: usize = 1_024;
 const TOKEN_BYTES_MAX: usize = 4_096;
-/// Devices of one user; the one registered longest ago makes room.
+/// Most devices of one user; a further registration removes the oldest one.
 const DEVICES_MAX: usize = 100;
 
 /// A push service.
@@ -62,11 +62,11 @@ pub enum Platform {
     Web,
 }
 
-/// A device, or a browser, that notifications of one app arrive on.
+/// A device or browser that receives notifications of an app.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// Whose token it is: `provider` in JSON.
+    /// The service of the token: `provider` in JSON.
     #[serde(rename = "provider")]
     pub platform: Platform,
     /// The app, by the name of its credential.
@@ -75,35 +75,35 @@ pub struct Device {
     pub token: String,
 }
 
-/// What a push service said of a token that is over.
+/// The report of a push service about an invalid token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeedEntry {
-    /// Its place in the feed, from 1.
+    /// Its number in the feed, from 1.
     pub n: u64,
-    /// The user whose device it was; `None` when the registry did not know it.
+    /// The user of the device; `None` if the registry did not have it.
     pub user: Option<String>,
     /// The device.
     pub device: Device,
-    /// The service's word: `Unregistered`, `BadDeviceToken`, `UNREGISTERED`, `Gone`.
+    /// The service's reason: `Unregistered`, `BadDeviceToken`, `UNREGISTERED`, `Gone`.
     pub reason: String,
-    /// Since when it is over, milliseconds since 1970.
+    /// Since when it is invalid, in milliseconds since 1970.
     pub dead_since_ms: u64,
-    /// Whether it was dropped.
+    /// Whether it was removed.
     pub dropped: bool,
-    /// Why it was not.
+    /// Why it was not removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<KeptReason>,
 }
 
-/// Why a token was not dropped on feedback.
+/// Why a token was not removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeptReason {
     /// The registry does not have it.
     Unknown,
-    /// It was registered again after the service says that it was over.
+    /// It was registered again after it became invalid.
     RegisteredAgain,
-    /// The fault may be the sender's own: its credential looks like one of another environment.
+    /// The credential may be of the wrong environment.
     Environment,
 }
 
@@ -119,14 +119,14 @@ pub struct Registry {
     store: Store,
 }
 
-/// Why the registry did not do what was asked.
+/// Why an operation of the registry failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
-    /// A user or token that is empty or too long; the text says which.
+    /// A user or token is empty or too long; names which.
     #[error("{0}")]
     Invalid(&'static str),
-    /// The store failed: disk full, file of another kind, opened twice.
+    /// The store failed: the disk is full, the file has another format, or it is open in another process.
     #[error("the device registry's store failed: {0}")]
     Store(Arc<redb::Error>),
     /// The writer has ended.
@@ -135,7 +135,7 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
-    /// Whether the file is damaged, or of another kind: nothing that is done to the disk or to other processes repairs it.
+    /// Whether the file is damaged, or has another format, so that another attempt cannot succeed.
     pub fn is_damage(&self) -> bool {
         matches!(self, RegistryError::Store(error) if store::is_damage(error))
     }
@@ -156,7 +156,7 @@ impl Registry {
         Ok(Registry { store: Store::open(file, make)? })
     }
 
-    /// A registry that ends with the process.
+    /// Creates a registry in memory.
     ///
     /// # Errors
     /// The error of the store.
@@ -164,10 +164,11 @@ impl Registry {
         Ok(Registry { store: Store::in_memory(make)? })
     }
 
-    /// Gives a user these devices beside those they have: [`Change::Register`].
+    /// Adds devices to a user: [`Change::Register`].
     ///
     /// # Errors
-    /// An invalid user or token; nothing has changed then.
+    ///
+    /// The user or a token is invalid; nothing was changed.
     pub fn register(
         &self,
         user: &str,
@@ -178,7 +179,7 @@ impl Registry {
         self.apply_one(&Change::Register { user, devices, now_ms }).map(drop)
     }
 
-    /// Takes a device away, as after a logout. False: it was not there.
+    /// Removes a device, for example after a logout. Returns whether it was registered.
     ///
     /// # Errors
     /// The error of the store.
@@ -187,7 +188,7 @@ impl Registry {
         Ok(self.apply_one(&Change::Remove { user: None, devices })? > 0)
     }
 
-    /// Takes all devices of a user away, as after the account is gone. Returns how many there were.
+    /// Removes all devices of a user. Returns their number.
     ///
     /// # Errors
     /// The error of the store.
@@ -233,7 +234,7 @@ impl Registry {
         Ok(devices)
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     ///
     /// # Errors
     /// The error of the store.
@@ -241,7 +242,7 @@ impl Registry {
         Ok(self.store.begin_read()?.open_table(DEVICES)?.len()?)
     }
 
-    /// Whether there is none.
+    /// Whether there are no devices.
     ///
     /// # Errors
     /// The error of the store.
@@ -249,8 +250,8 @@ impl Registry {
         Ok(self.len()? == 0)
     }
 
-    /// At most `max` entries behind the `after`th, in order: an application follows the feed by asking with the last
-    /// number it has seen. Numbers it missed because it was too far behind are missing in the answer.
+    /// At most `max` entries after number `after`, in order. To follow the feed, pass the last number received.
+    /// Entries that were removed meanwhile are missing.
     ///
     /// # Errors
     /// The error of the store.
@@ -266,7 +267,7 @@ impl Registry {
 }
 
 impl Device {
-    /// What distinguishes devices: the token stands last, for it alone may contain anything.
+    /// The key of a device. The token is last, because only it may contain any character.
     fn key(&self) -> String {
         let platform = match self.platform {
             Platform::Apns => 'a',
@@ -289,7 +290,7 @@ impl Device {
     }
 }
 
-/// Makes what is missing in a store.
+/// Creates missing tables in a store.
 fn make(database: &Database) -> Result<(), redb::Error> {
     let write = database.begin_write()?;
     write.open_table(DEVICES)?;
@@ -302,7 +303,7 @@ fn encode(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("texts and numbers are JSON")
 }
 
-/// What an older version wrote and this one does not understand counts as not there.
+/// Data of an older version that cannot be decoded count as missing.
 fn decode<T: for<'d> Deserialize<'d>>(bytes: &[u8]) -> Option<T> {
     serde_json::from_slice(bytes).ok()
 }

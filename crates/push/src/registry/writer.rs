@@ -13,7 +13,7 @@ const WAITING_MAX: usize = 4_096;
 /// A group is full with so many devices: nobody is to wait for seconds of other people's changes.
 const GROUP_DEVICES_MAX: usize = 8_192;
 
-/// Whoever wants to know what was done of a change.
+/// Waits for the result of a change.
 type Done = oneshot::Sender<Result<usize, RegistryError>>;
 
 /// Takes changes from many callers. It ends with its runtime, or when the last clone is dropped.

@@ -28,7 +28,7 @@ pub(crate) struct Job {
     /// Of the last answer.
     timings: Timings,
     reply: Option<Reply>,
-    /// If somebody looks at it.
+    /// If it is traced.
     pub(crate) trace: Option<Box<Trace>>,
     /// Room in the queue, given back at the end.
     _room: OwnedSemaphorePermit,
@@ -107,7 +107,7 @@ impl Job {
 }
 
 impl Reply {
-    /// Whoever no longer listens has chosen not to know.
+    /// The receiver may have been dropped.
     pub(crate) fn send(self, outcome: Outcome) {
         match self {
             Reply::One(sender) => drop(sender.send(outcome)),

@@ -1,4 +1,4 @@
-//! What a sender and its connections say of themselves.
+//! Metrics of a sender and its connections.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -14,21 +14,21 @@ use serde::Serialize;
 use super::concurrency::ConcurrencyLimit;
 use crate::connect::{ConnectError, Stage};
 
-/// What keeps a connection from carrying more.
+/// What limits the rate of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Binding {
-    /// Nothing: there is no more to send.
+    /// Nothing: all requests are sent.
     #[default]
     Demand,
     /// The peer's MAX_CONCURRENT_STREAMS.
     Streams,
     /// The connection's flow-control window.
     Window,
-    /// More in flight would only wait, on the path or at the service.
+    /// More requests in flight would only wait, on the network or in the service.
     Path,
-    /// The socket does not take what is written.
+    /// The socket accepts no more output.
     Socket,
 }
 
@@ -38,19 +38,19 @@ const BINDINGS: [Binding; 5] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum ConnectionState {
-    /// Until the peer's settings came.
+    /// Until the peer's SETTINGS arrive.
     Connecting,
     Open,
-    /// Takes no more; what it carries ends.
+    /// Accepts no more requests; those in flight end.
     Draining,
     Closed,
 }
 
-/// One connection's numbers, written by its task, read by others.
+/// The figures of a connection, written by its task and read by others.
 #[derive(Debug)]
 pub(super) struct ConnectionStats {
     pub(super) id: u64,
-    /// What it waits for until it is open.
+    /// The stage of opening it.
     pub(super) stage: Stage,
     state: AtomicU8,
     retired: AtomicBool,
@@ -103,7 +103,7 @@ impl ConnectionStats {
         self.state.store(state as u8, Relaxed);
     }
 
-    /// Asks the connection to take no more and to end when it is empty.
+    /// Asks the connection to accept no more requests and to end when it is empty.
     pub(super) fn retire(&self) {
         self.retired.store(true, Relaxed);
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -116,7 +116,7 @@ impl ConnectionStats {
         self.retired.load(Relaxed)
     }
 
-    /// Who is to be woken by [`retire`](ConnectionStats::retire).
+    /// Sets the task to wake by [`retire`](ConnectionStats::retire).
     pub(super) fn set_waker(&self, waker: &std::task::Waker) {
         let mut known = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -128,7 +128,7 @@ impl ConnectionStats {
         self.bound_us[binding as usize].fetch_add(time.as_micros() as u64, Relaxed);
     }
 
-    /// What binds now.
+    /// The current limit.
     pub(super) fn binding(&self) -> Binding {
         BINDINGS[usize::from(self.binding.load(Relaxed)) % BINDINGS.len()]
     }
@@ -138,7 +138,7 @@ impl ConnectionStats {
         (us > 0).then(|| Duration::from_micros(us))
     }
 
-    /// What half of the answers take, of late.
+    /// The recent median response time.
     pub(super) fn median(&self) -> Option<Duration> {
         let us = self.median_us.load(Relaxed);
         (us > 0).then(|| Duration::from_micros(us))
@@ -149,7 +149,7 @@ impl ConnectionStats {
         *self.go_away.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 
-    /// What the peer said with its GOAWAY.
+    /// The peer's GOAWAY.
     pub(super) fn go_away(&self) -> Option<String> {
         self.go_away.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -193,43 +193,43 @@ impl ConnectionStats {
     }
 }
 
-/// A connection, as it is now.
+/// The current state of a connection.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConnectionMetrics {
-    /// Counts up as long as the sender exists.
+    /// A serial number within the sender.
     pub id: u64,
-    /// It takes no more requests, or none yet.
+    /// It accepts no more requests, or none yet.
     pub draining: bool,
-    /// Answers since it was made.
+    /// Responses on this connection.
     pub answered: u64,
-    /// Requests under way.
+    /// Requests in flight.
     pub in_flight: u32,
-    /// Requests that path and service carry without a queue, as far as is known.
+    /// The number of requests in flight without queueing, as far as is known.
     pub in_flight_max: u32,
-    /// Streams that the peer allows; 4,294,967,295 is no limit.
+    /// Streams that the peer permits; 4,294,967,295 is no limit.
     pub streams_max: u32,
     /// Bytes left of the connection's window.
     pub window_bytes: u32,
-    /// The shortest time from request to answer of late.
+    /// The shortest recent response time.
     pub rtt_min_s: Option<f64>,
-    /// Recent rate of answers, per second.
+    /// Recent rate of responses per second.
     pub rate: f64,
-    /// What binds now.
+    /// The current limit.
     pub binding: Binding,
-    /// Seconds that each limit has been the one that binds.
+    /// Seconds for which each limit was the current one.
     pub bound_s: Vec<(Binding, f64)>,
-    /// What the peer said with its GOAWAY.
+    /// The peer's GOAWAY.
     pub go_away: Option<String>,
 }
 
-/// A sender, as it is now.
+/// The current state of a sender.
 #[derive(Clone, Debug, Serialize)]
 pub struct SenderMetrics {
-    /// Requests that wait, delayed ones too.
+    /// Queued requests, including delayed ones.
     pub queued: usize,
-    /// Bytes of them, in the queue and in flight.
+    /// Bytes of requests in the queue and in flight.
     pub queued_bytes: usize,
-    /// Requests handed over since it was made.
+    /// Requests submitted.
     pub submitted: u64,
     /// Requests that ended accepted.
     pub accepted: u64,
@@ -239,33 +239,33 @@ pub struct SenderMetrics {
     pub not_sent: u64,
     /// Uncertain.
     pub uncertain: u64,
-    /// Answers that asked for another try later.
+    /// Responses that asked to try again later.
     pub retried: u64,
     /// Requests that the peer did not process and that were sent again.
     pub refused: u64,
-    /// Requests that were sent again though they may have been accepted.
+    /// Requests that were sent again although they may have been accepted.
     pub resent: u64,
-    /// Answers of any kind.
+    /// Responses of any kind.
     pub answered: u64,
-    /// The median time from request to answer since it was made, within 1 %.
+    /// The median response time, within 1 %.
     pub answer_p50_s: Option<f64>,
-    /// The time that one answer in a hundred exceeded.
+    /// The 99th percentile of response times.
     pub answer_p99_s: Option<f64>,
-    /// The times from request to response since it was made.
+    /// The histogram of response times.
     #[serde(skip)]
     pub response_times: Snapshot,
     /// Connections opened.
     pub opened: u64,
-    /// Attempts to open one that failed.
+    /// Failed attempts to open a connection.
     pub failed: u64,
-    /// Connections that had answered something and ended otherwise than in order.
+    /// Connections that broke after their first response.
     pub lost: u64,
-    /// Why the last of them did.
+    /// The reason of the last of these.
     pub lost_error: Option<String>,
-    /// Why there is no connection: why the last attempt failed, until one succeeds, or what it has been waiting for
+    /// Why there is no connection: the error of the last attempt, until one succeeds, or what it has been waiting for
     /// longer than a second.
     pub connect_error: Option<ConnectError>,
-    /// Those that there are.
+    /// The open connections.
     pub connections: Vec<ConnectionMetrics>,
 }
 
@@ -284,7 +284,7 @@ pub(super) struct SenderStats {
     pub(super) failed: AtomicU64,
     pub(super) lost: AtomicU64,
     pub(super) answered: AtomicU64,
-    /// Known to within 1 %.
+    /// With a precision of 1 %.
     pub(super) response_times: Histogram<4_096>,
 }
 

@@ -1,4 +1,4 @@
-//! The sender: a queue, a pool of connections, and one end for every request.
+//! The sender: a queue, a pool of connections, and one outcome for every request.
 
 #![allow(
     clippy::boxed_local,
@@ -35,38 +35,38 @@ use crate::outcome::{NotSent, Outcome};
 use crate::request::Request;
 use crate::service::Service;
 
-/// An attempt to connect is shown as an obstacle once it has waited for so long.
+/// An attempt to connect is reported as an error after it has waited for this time.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// Bounds, timeouts and connections of a sender.
+/// Limits, timeouts and connections of a sender.
 #[derive(Clone, Debug)]
 pub struct SenderConfig {
-    /// What log lines and traces call the credential; empty: by the service's authority.
+    /// The name of the credential in logs and traces; empty: the service's authority.
     pub name: Arc<str>,
-    /// How many main connections; one more for suspects is opened when there are any.
+    /// The number of main connections. One more is opened for suspects if there are any.
     pub connections: Connections,
-    /// Bytes of requests that are waiting or in flight. Who submits more waits for room.
+    /// Most bytes of requests that are queued or in flight. Further submissions wait for room.
     pub queue_bytes_max: usize,
-    /// How long an answer may take. After that a request is given up as uncertain though its deadline has not
-    /// passed: it holds one of the connection's streams, of which there may be one only.
+    /// Time limit of a response. Afterwards a request ends as uncertain even before its deadline, because it occupies
+    /// a stream of the connection, which may have only one.
     pub answer_within: Duration,
-    /// A connection that owes answers and says nothing for so long is sent a PING. It is given up if it does not answer
-    /// that within as long, or if it takes no bytes for twice as long. What had left whole is then uncertain; all else
-    /// leaves on another connection.
+    /// After this time without input, a connection with outstanding responses is sent a PING. It is closed if the
+    /// response to the PING does not arrive within the same time, or if it accepts no output for twice this time.
+    /// Requests that were sent completely are then uncertain; all others are sent on another connection.
     pub silence: Duration,
-    /// How long requests under way may take to end once the sender is closed.
+    /// Time limit for requests in flight after the sender is closed.
     pub drain: Duration,
 }
 
-/// How many main connections a sender has.
+/// The number of main connections of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connections {
-    /// As many as pay for themselves.
+    /// As many as increase the throughput.
     Auto {
-        /// At most.
+        /// The maximum.
         max: usize,
     },
-    /// So many, from the start.
+    /// A fixed number, from the start.
     Fixed(usize),
 }
 
@@ -83,32 +83,31 @@ impl Default for SenderConfig {
     }
 }
 
-/// Sends requests to one service with one credential. Clones are the same sender; the last one that is
-/// dropped closes it.
+/// Sends requests to one service with one credential. Clones share the sender; dropping the last one closes it.
 #[derive(Debug)]
 pub struct Sender<S: Service> {
     shared: Arc<Shared<S>>,
 }
 
-/// Where outcomes of [`Sender::submit`] arrive.
+/// The end of a channel to which [`Sender::submit`] reports outcomes.
 #[derive(Clone, Debug)]
 pub struct Results(mpsc::UnboundedSender<(u64, Outcome)>);
 
-/// The outcomes that arrive, each with the tag of its request: a [`Stream`]. It holds at most as many as were submitted,
-/// which the queues of the senders bound.
+/// A [`Stream`] of outcomes, each with the tag of its request. It holds at most as many as were submitted, which the
+/// queues of the senders limit.
 #[derive(Debug)]
 pub struct ResultStream(mpsc::UnboundedReceiver<(u64, Outcome)>);
 
-/// A channel of outcomes: the end that senders write to, and the stream.
+/// Creates a channel of outcomes.
 pub fn results() -> (Results, ResultStream) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (Results(sender), ResultStream(receiver))
 }
 
 impl Results {
-    /// Sends an outcome that needed no sender, so that all of a batch arrive in one place.
+    /// Reports an outcome that was determined without a sender, so that all outcomes of a batch arrive in one place.
     pub fn send(&self, tag: u64, outcome: Outcome) {
-        // Nobody may want to know any more.
+        // The receiver may have been dropped.
         let _ = self.0.send((tag, outcome));
     }
 }
@@ -134,12 +133,12 @@ impl Stream for ResultStream {
 }
 
 impl<S: Service> Sender<S> {
-    /// Starts a sender on the current `tokio` runtime. It opens its first connection for its first request,
-    /// or at once when their number is fixed.
+    /// Starts a sender on the current `tokio` runtime. It opens its first connection for the first request, or at
+    /// once with a fixed number of connections.
     ///
     /// # Panics
     ///
-    /// Outside of a `tokio` runtime.
+    /// Panics outside of a `tokio` runtime.
     pub fn start(service: S, dial: impl Connect, config: SenderConfig) -> Sender<S> {
         let shared = Arc::new(Shared::new(service, config));
         tokio::spawn(Pool::new(shared.clone(), Arc::new(dial)).run());
@@ -155,11 +154,11 @@ impl<S: Service> Sender<S> {
     pub async fn send(&self, request: Request) -> Outcome {
         let (sender, receiver) = oneshot::channel();
         self.put(request, Reply::One(sender)).await;
-        // A job sends its outcome even when it is dropped.
+        // A job reports its outcome even when it is dropped.
         receiver.await.unwrap_or(Outcome::NotSent(NotSent::Closed))
     }
 
-    /// Hands a request over: waits for room only. Its outcome arrives with `tag`.
+    /// Queues a request; waits only for room in the queue. Its outcome is reported with `tag`.
     pub async fn submit(&self, request: Request, tag: u64, results: &Results) {
         self.put(request, Reply::Tagged(tag, results.0.clone())).await;
     }
@@ -226,8 +225,8 @@ impl<S: Service> Sender<S> {
         }
     }
 
-    /// Closes the sender: what waits ends as not sent, what is in flight has
-    /// [`SenderConfig::drain`] to be answered. Returns at once.
+    /// Closes the sender: queued requests end as not sent, requests in flight have [`SenderConfig::drain`] to be
+    /// answered. Returns at once.
     pub fn close(&self) {
         self.shared.closing.store(true, Relaxed);
         self.shared.wake();

@@ -1,8 +1,8 @@
-//! A push as a span: from queueing to its end, with an event for all that happens to it on the way.
+//! A push as a span, from queueing to its end, with an event for each step.
 //!
-//! Target `dunlin_push::trace`, level `TRACE`. While no subscriber asks for it, a push costs one relaxed load and a
-//! comparison (`tracing`'s own filter) and a null pointer in its record. `otel.kind`, `otel.status_code` and the
-//! server's address are named as OpenTelemetry names them.
+//! Target `dunlin_push::trace`, level `TRACE`. Without a subscriber a push costs one relaxed load and a comparison
+//! (`tracing`'s own filter) and a null pointer in its record. `otel.kind`, `otel.status_code` and the server's
+//! address have the names of OpenTelemetry.
 
 use tokio::time::Instant;
 use tracing::{Level, Span, field};
@@ -13,19 +13,20 @@ use crate::service::Service;
 
 const TARGET: &str = "dunlin_push::trace";
 
-/// The span of a push that is looked at.
+/// The span of a push that is traced.
 #[derive(Debug)]
 pub(crate) struct Trace {
     span: Span,
     queued_at: Instant,
-    /// When it was put on a connection last.
+    /// When it was last sent.
     sent_at: Option<Instant>,
-    /// Connections it was put on.
+    /// Attempts to send it.
     attempts: u32,
 }
 
 impl Trace {
-    /// The span of a request that is queued now, if anybody looks. Its parent is the span of whoever queues it.
+    /// Creates the span of a request that is being queued, if there is a subscriber. Its parent is the current span
+    /// of the caller.
     #[inline]
     pub(crate) fn begin(
         service: &impl Service,
@@ -60,7 +61,7 @@ impl Trace {
         Box::new(Trace { span, queued_at: Instant::now(), sent_at: None, attempts: 0 })
     }
 
-    /// It was put on a connection.
+    /// The request was sent.
     pub(crate) fn sent(&mut self, connection: u64, stream: u32, now: Instant) {
         if self.attempts == 0 {
             self.span.record("queued_us", micros(self.queued_at, now));
@@ -72,18 +73,18 @@ impl Trace {
         tracing::trace!(target: TARGET, parent: &self.span, attempt, connection, stream, "sent");
     }
 
-    /// The service answered, which need not be the end.
+    /// The service responded, which is not necessarily the end.
     pub(crate) fn answered(&self, status: u16, now: Instant) {
         let took_us = self.sent_at.map_or(0, |at| micros(at, now));
         tracing::trace!(target: TARGET, parent: &self.span, status, took_us, "answered");
     }
 
-    /// It goes back to the queue: `why` is `retry`, `refused`, `reauthorize`, or how it was lost.
+    /// It returns to the queue: `why` is `retry`, `refused`, `reauthorize`, or how it was lost.
     pub(crate) fn returned(&self, why: &'static str) {
         tracing::trace!(target: TARGET, parent: &self.span, why, "returned to the queue");
     }
 
-    /// The end, which closes the span.
+    /// The push has ended; closes the span.
     pub(crate) fn end(self, outcome: &Outcome) {
         let span = &self.span;
         if self.attempts == 0 {
@@ -117,10 +118,10 @@ fn micros(from: Instant, to: Instant) -> u64 {
     to.saturating_duration_since(from).as_micros() as u64
 }
 
-/// Enough of a device token to find it in one's own database, and too little to send to it; of others a hash.
+/// Enough of a device token to find it in a database, and too little to send to it; for other recipients a hash.
 struct Shortened<'a>(&'a str, u64);
 
-/// Digits of a token, which has 64 at least.
+/// Digits of a token, which has at least 64.
 const SHOWN: usize = 8;
 
 impl std::fmt::Display for Shortened<'_> {

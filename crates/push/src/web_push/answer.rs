@@ -1,44 +1,44 @@
-//! What a push service's answer means (RFC 8030 §5, §7.3, §8.4).
+//! Responses of a push service (RFC 8030 §5, §7.3, §8.4).
 
 use std::time::Duration;
 
 use dunlin_wire::http1::retry_after;
 use serde::Deserialize;
 
-/// How FCM has answered a message.
+/// A response of a push service to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebPushAnswer {
-    /// The service took it; `location` names it, where the service says so.
+    /// The service accepted it; `location` is its id, if there is one.
     Accepted {
         /// The `location` header.
         location: Option<String>,
     },
-    /// The subscription is over: drop it (404, 410).
+    /// The subscription is invalid: remove it (404, 410).
     Gone,
-    /// The message is at fault, or who sends it: again would change nothing.
+    /// The message or the sender's configuration is invalid: a retry would have the same result.
     Refused {
         /// The HTTP status.
         status: u16,
-        /// The service's word, as Apple's `BadJwtToken`, or that of the status.
+        /// The service's reason, such as Apple's `BadJwtToken`, or that of the status.
         reason: String,
-        /// What the service says about it, shortened.
+        /// The service's message, shortened.
         message: String,
     },
-    /// Later (429, 5xx; Microsoft's service answers 406 where others answer 429).
+    /// Try again later (429, 5xx; Microsoft's service uses 406 instead of 429).
     Retry {
         /// The HTTP status.
         status: u16,
-        /// When the service asks to be asked again.
+        /// The delay that the service requests.
         after: Option<Duration>,
     },
 }
 
-/// Characters of a word and of a message that are kept.
+/// Most characters of a reason or a message.
 const REASON_MAX: usize = 64;
 const MESSAGE_MAX: usize = 200;
 
-/// What an answer means. `header` gives a header's value by its name in lower case; `now_s` is for a `Retry-After` that
-/// names a date.
+/// Classifies a response. `header` returns the value of a header by its lower-case name; `now_s` is used for a
+/// `Retry-After` with a date.
 pub fn classify<'h>(
     status: u16,
     header: impl Fn(&str) -> Option<&'h str>,
@@ -67,7 +67,7 @@ pub fn classify<'h>(
     }
 }
 
-/// What services write into a refusal: Apple's a word, Mozilla's a sentence in JSON, Google's a sentence.
+/// The body of a refusal: a reason from Apple, a JSON message from Mozilla, a text from Google.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ErrorBody {

@@ -10,23 +10,23 @@ use sha2::Sha256;
 
 use super::Subscription;
 
-/// Bytes of a message that any push service has to take once encrypted (4,096, RFC 8291 §4): less the header of 86,
-/// the tag of 16 and the delimiter of 1.
+/// Most bytes of a message. Every push service must accept 4,096 encrypted bytes (RFC 8291 §4), which include a
+/// header of 86, a tag of 16 and a delimiter of 1.
 pub const PLAINTEXT_BYTES_MAX: usize = 4_096 - HEADER_BYTES - TAG_BYTES - 1;
 
-/// Salt, record size, length of the key's id, and the key.
+/// Salt, record size, length of the key id, and the key.
 const HEADER_BYTES: usize = 16 + 4 + 1 + KEY_BYTES;
 const KEY_BYTES: usize = 65;
 const TAG_BYTES: usize = 16;
 const RECORD_BYTES: u32 = 4_096;
-/// Behind the plaintext of the last record (RFC 8188 §2).
+/// The delimiter after the plaintext of the last record (RFC 8188 §2).
 const LAST_RECORD: u8 = 2;
 
 /// Why a message was not encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncryptError {
-    /// It has more than [`PLAINTEXT_BYTES_MAX`] bytes.
+    /// It is longer than [`PLAINTEXT_BYTES_MAX`] bytes.
     #[error("a Web Push message has at most 3,993 bytes; shorten it")]
     TooLong,
     /// The system has no random numbers.
@@ -34,16 +34,17 @@ pub enum EncryptError {
     Random,
 }
 
-/// Encrypts a message with a fresh key and salt: the body of the request.
+/// Encrypts a message with a new key and salt. Returns the body of the request.
 ///
 /// # Errors
-/// A message that is too long, or a system without random numbers.
+///
+/// The message is too long, or the system has no random numbers.
 pub fn encrypt(subscription: &Subscription, plaintext: &[u8]) -> Result<Vec<u8>, EncryptError> {
     let random = SystemRandom::new();
     let mut salt = [0; 16];
     random.fill(&mut salt).map_err(|_| EncryptError::Random)?;
     let mut scalar = [0; 32];
-    // A random number is no key once in 2³² times.
+    // One random number in 2³² is not a valid key.
     let ephemeral = loop {
         random.fill(&mut scalar).map_err(|_| EncryptError::Random)?;
         if let Ok(key) = SecretKey::from_slice(&scalar) {
@@ -53,10 +54,11 @@ pub fn encrypt(subscription: &Subscription, plaintext: &[u8]) -> Result<Vec<u8>,
     encrypt_with(subscription, plaintext, &ephemeral, salt)
 }
 
-/// The same with a given key and salt, neither of which may be used twice.
+/// Encrypts a message with a given key and salt, neither of which may be reused.
 ///
 /// # Errors
-/// A message that is too long.
+///
+/// The message is too long.
 pub fn encrypt_with(
     subscription: &Subscription,
     plaintext: &[u8],

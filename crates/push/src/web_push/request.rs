@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use super::{EncryptError, Subscription, Vapid, encrypt};
 
-/// How much of the device's power a message is worth (RFC 8030 §5.3).
+/// The urgency of a message with regard to the device's power (RFC 8030 §5.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Urgency {
-    /// On power and Wi-Fi: advertisements.
+    /// Only with power and Wi-Fi: advertisements.
     VeryLow,
-    /// On either: topic updates.
+    /// With power or Wi-Fi: topic updates.
     Low,
-    /// On neither: chat.
+    /// Without either: chat.
     #[default]
     Normal,
-    /// Even when power is low: a call.
+    /// Even when the battery is low: a call.
     High,
 }
 
@@ -29,7 +29,7 @@ impl Urgency {
     }
 }
 
-/// How a message is to be delivered.
+/// Delivery options of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     ttl_s: u32,
@@ -43,25 +43,27 @@ pub struct Options {
 pub struct OptionsError(&'static str);
 
 impl Options {
-    /// A message that is kept for `ttl_s` seconds while the browser is away; with 0 it is delivered now or never.
+    /// Options of a message that is stored for `ttl_s` seconds while the browser is offline; with 0 it is delivered
+    /// at once or never.
     pub fn new(ttl_s: u32, urgency: Urgency) -> Options {
         Options { ttl_s, urgency, topic: None }
     }
 
-    /// How urgent the message is.
+    /// The urgency.
     pub fn urgency(&self) -> Urgency {
         self.urgency
     }
 
-    /// What it replaces.
+    /// The topic.
     pub fn topic(&self) -> Option<&str> {
         self.topic.as_deref()
     }
 
-    /// A message that replaces the one with the same topic that still waits (RFC 8030 §5.4).
+    /// Replaces a stored message with the same topic (RFC 8030 §5.4).
     ///
     /// # Errors
-    /// A topic that is not 1 to 32 characters of base64url.
+    ///
+    /// The topic is not 1 to 32 characters of base64url.
     pub fn with_topic(mut self, topic: &str) -> Result<Options, OptionsError> {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if topic.is_empty() || topic.len() > 32 || !topic.bytes().all(legal) {

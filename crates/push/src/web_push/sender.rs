@@ -26,10 +26,10 @@ const RETRY: Backoff = Backoff { min_ms: 1_000, max_ms: 15 * 60_000 };
 pub const KNOWN_HOSTS: [&str; 4] =
     ["fcm.googleapis.com", ".push.services.mozilla.com", ".push.apple.com", ".notify.windows.com"];
 
-/// A push: to whom, what, and how.
+/// A push: its recipient, its content and its options.
 #[derive(Clone, Copy, Debug)]
 pub struct Push<'a> {
-    /// To whom.
+    /// The recipient.
     pub subscription: &'a Subscription,
     /// What the page's service worker is given, at most [`PLAINTEXT_BYTES_MAX`](super::PLAINTEXT_BYTES_MAX) bytes; it is
     /// encrypted for the subscription.

@@ -1,4 +1,4 @@
-//! What a browser hands out to be pushed to: `PushSubscription.toJSON()` of the Push API.
+//! The subscription of a browser: `PushSubscription.toJSON()` of the Push API.
 
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
@@ -6,7 +6,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use p256::PublicKey;
 use serde::Deserialize;
 
-/// base64url with or without padding: browsers write none, some libraries do.
+/// base64url with or without padding: browsers use none, some libraries do.
 pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()
@@ -14,14 +14,14 @@ pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Bytes of an endpoint.
+/// Most bytes of an endpoint.
 const ENDPOINT_BYTES_MAX: usize = 2_048;
 
-/// A browser to push to.
+/// The subscription of a browser.
 #[derive(Clone, Debug)]
 pub struct Subscription {
     endpoint: String,
-    /// Where in the endpoint the path begins.
+    /// Where the path begins in the endpoint.
     path_at: usize,
     pub(super) public: PublicKey,
     pub(super) auth: [u8; 16],
@@ -33,7 +33,7 @@ pub struct Subscription {
 pub struct SubscriptionError(String);
 
 impl Subscription {
-    /// Reads what the browser's `JSON.stringify(subscription)` wrote.
+    /// Parses the output of the browser's `JSON.stringify(subscription)`.
     ///
     /// # Errors
     /// Names the field that is missing or wrong.
@@ -53,7 +53,7 @@ impl Subscription {
         Subscription::new(json.endpoint, &json.keys.p256dh, &json.keys.auth)
     }
 
-    /// From its three parts, the keys in base64url.
+    /// Creates a subscription from its three parts, with the keys in base64url.
     ///
     /// # Errors
     /// Names the part that is wrong.
@@ -83,7 +83,7 @@ impl Subscription {
         Ok(Subscription { endpoint, path_at, public, auth })
     }
 
-    /// The whole URL, which distinguishes subscriptions.
+    /// The complete URL, which identifies the subscription.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }

@@ -1,4 +1,5 @@
-//! Who pushes: a token signed with the application's key (RFC 8292), kept per push service until it nears its end.
+//! VAPID tokens, signed with the application's key (RFC 8292), and kept for each push service until shortly before
+//! their expiry.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,14 +14,14 @@ use p256::pkcs8::DecodePrivateKey;
 
 use super::subscription::BASE64;
 
-/// How long a token is valid; a service may refuse one that is for more than a day (RFC 8292 §2).
+/// The validity of a token; a service may refuse one of more than a day (RFC 8292 §2).
 const VALID_S: u64 = 12 * 3_600;
-/// A token this near to its end is made anew.
+/// A token is renewed this long before its expiry.
 const RENEW_BEFORE_S: u64 = 3_600;
-/// Push services tokens are kept for; an application meets a handful.
+/// Most push services to keep tokens for; an application uses a few.
 const ORIGINS_MAX: usize = 1_000;
 
-/// The application's key, and the tokens made with it.
+/// The application's key, and its tokens.
 pub struct Vapid {
     key: SigningKey,
     public: String,
@@ -45,11 +46,12 @@ impl fmt::Debug for Vapid {
 }
 
 impl Vapid {
-    /// From the private key, in base64url as the `web-push` tools write it, or in PEM (PKCS #8), and whom a push service
-    /// may write to: `mailto:...` or `https://...`.
+    /// Creates the key from the private key, in base64url as written by the `web-push` tools or in PEM (PKCS #8), and
+    /// a contact for push services: `mailto:...` or `https://...`.
     ///
     /// # Errors
-    /// A key that is not one of P-256, a contact of another form.
+    ///
+    /// The key is not a P-256 key, or the contact has another form.
     pub fn new(private_key: &str, contact: &str) -> Result<Vapid, VapidError> {
         let key = if private_key.contains("-----BEGIN") {
             SecretKey::from_pkcs8_pem(private_key).ok()
@@ -63,7 +65,7 @@ impl Vapid {
             return Err(VapidError("the VAPID contact has to begin with mailto: or https://"));
         }
         if contact.contains(|c: char| c.is_whitespace() || c.is_control() || "<>".contains(c)) {
-            // Apple answers BadJwtToken to it, and nothing else.
+            // Apple answers it with BadJwtToken and no details.
             return Err(VapidError(
                 "the VAPID contact has a space or a bracket; write it as in mailto:ops@example.com",
             ));
@@ -78,7 +80,7 @@ impl Vapid {
         &self.public
     }
 
-    /// The `authorization` header for a push service, which is named by its origin.
+    /// The `authorization` header for the push service with this origin.
     pub fn authorization(&mut self, origin: &str, now_s: u64) -> Arc<str> {
         if let Some(token) = self.tokens.get(origin)
             && token.expires_s > now_s + RENEW_BEFORE_S
@@ -96,7 +98,7 @@ impl Vapid {
         if self.tokens.len() >= ORIGINS_MAX {
             self.tokens.retain(|_, token| token.expires_s > now_s + RENEW_BEFORE_S);
         }
-        // Subscriptions name the origins, so that a hostile one could name many; those are signed for anew each time.
+        // Subscriptions contain the origins, so an attacker could use many; further tokens are not kept.
         if self.tokens.len() < ORIGINS_MAX {
             let token = Token { authorization: Arc::clone(&authorization), expires_s };
             self.tokens.insert(origin.to_owned(), token);

@@ -23,7 +23,7 @@ use rustix::net::AddressFamily;
 
 use super::problem::{self, ProblemDetails, ProblemType};
 use super::{Admin, Cx};
-use crate::local_host;
+use crate::request::local_host;
 
 /// What the operator of this machine has: made at the first start with a state directory.
 pub(crate) struct OperatorAccess {
@@ -114,7 +114,7 @@ impl Admin {
         Ok(Principal { role: AdminRole::Change, secrets: false })
     }
 
-    /// The role of a token; `None` when it is nobody's. All are compared, whichever it is.
+    /// The role of a token; `None` if it is unknown. All tokens are compared, for constant time.
     fn role_of(&self, shown: &str) -> Option<AdminRole> {
         let admin = &self.store.head().config.admin;
         let operator = self.operator.as_ref().map(|operator| &operator.token);

@@ -13,7 +13,7 @@ use super::timer::Timer;
 use super::worker_query::{WorkerQueries, WorkerQuery};
 use super::{Admin, Cx, answer_json};
 use crate::auth::{Verifier, fingerprint};
-use crate::bus_message::{AffectedCounts, AffectedScope, BusMessage};
+use crate::message::bus::{AffectedCounts, AffectedScope, BusMessage};
 use crate::metrics::Metric;
 
 /// How long workers may count. One that does not reply in time is reported as unresponsive.

@@ -16,7 +16,7 @@ use super::access::Principal;
 use super::problem::{self, ProblemDetails};
 use super::worker_query::{WorkerQueries, WorkerQuery};
 use super::{Admin, Cx, answer_json};
-use crate::bus_message::{BroadcastCommand, BusMessage};
+use crate::message::bus::{BroadcastCommand, BusMessage};
 
 /// How long a worker may take to reply. One that does not is reported as unresponsive.
 const REPLY_TIMEOUT_MS: u64 = 2_000;

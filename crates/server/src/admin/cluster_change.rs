@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::commit::{ReplyTo, SubmittedChange};
 use super::problem::{self, ProblemDetails};
 use super::{Admin, Cx, answer_json, respond};
-use crate::bus_message::BusMessage;
-use crate::cluster_message::{
+use crate::message::bus::BusMessage;
+use crate::message::cluster::{
     ClaimError, ClusterStatus, OutOfSync, SharedChange, SharedChangeBatch, SharedChangeEvent,
     SharedChangeRequest,
 };
@@ -262,6 +262,9 @@ impl Admin {
         let (why, current) = match refusal {
             ClaimError::UnderWay(current) => ("another node makes one", current),
             ClaimError::Behind(current) => ("this node does not run the newest one yet", current),
+            ClaimError::OtherSecret(why) => {
+                return ProblemDetails::new(&problem::CLUSTER_SECRET_DIFFERS, why);
+            }
             ClaimError::Unreachable(why) => {
                 return ProblemDetails::new(&problem::CLUSTER_UNREACHABLE, why)
                     .header("Retry-After", &1);
@@ -348,7 +351,7 @@ impl Admin {
         let (status, detail) = match (refused, has("no_answer")) {
             (true, _) => (
                 207,
-                "not every node runs it: mend what `problem` names on those that refused, and make the change again; or undo it on all",
+                "some nodes do not run it: fix the `problem` of those that refused, and make the change again; or undo it on all",
             ),
             (false, true) => (
                 207,
@@ -423,7 +426,7 @@ impl Admin {
                         "change {number} cannot be read: it was sealed with another `cluster.secret`"
                     );
                     let outcome = refused_outcome("refused", &json!({ "detail": why }));
-                    changes.skip(number, outcome, OutOfSync::Missed(why));
+                    changes.skip(number, outcome, OutOfSync::Refused(why));
                 }
                 Some(change) if change.id == changes.position.tried => {
                     changes.position.tried = 0;

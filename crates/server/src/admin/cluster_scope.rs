@@ -11,8 +11,8 @@ use super::call;
 use super::problem::{self, ProblemDetails};
 use super::worker_query::WorkerQueries;
 use super::{Admin, Cx, answer_json};
-use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterStatus, NodeStatus, StatusPage};
+use crate::message::bus::BusMessage;
+use crate::message::cluster::{ClusterStatus, NodeStatus, StatusPage};
 
 /// Requests in flight.
 const REQUESTS_MAX: usize = 16;

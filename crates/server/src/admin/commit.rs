@@ -20,10 +20,10 @@ use super::call::CanaryOptions;
 use super::problem::{self, ProblemDetails};
 use super::timer::Timer;
 use super::{Admin, Cx, respond, unix_ms, warnings};
-use crate::bus_message::BusMessage;
-use crate::crash;
+use crate::control::crash;
+use crate::message::bus::BusMessage;
 use crate::metrics::{ConfigMetric, Metric};
-use crate::settings::Settings;
+use crate::state::settings::Settings;
 
 /// How long to spin before workers are asked to report. A turn without a large fan-out takes less, and a report may
 /// cost a wake.
@@ -250,7 +250,7 @@ impl Admin {
         let names_files = || {
             let after = &prepared.snapshot().config;
             crate::tls::names_files(&base.config, after)
-                || crate::engine_login::names_files(&base.config, after)
+                || crate::engines::login::names_files(&base.config, after)
         };
         let concerns_secrets =
             prepared.changes().iter().any(ChangedKey::has_secret) || names_files();

@@ -60,8 +60,8 @@ use dunlin_config::{Config, Log};
 use dunlin_metrics::{Registry, text};
 use dunlin_net::http::{self, Method};
 use dunlin_net::{
-    Admit, CloseReason, ConnId, Context, EventLoop, Handler, Inbox, Interest, ListenConfig,
-    ListenerId, LoopConfig, ProtocolError, Remote, Sleep, TimeoutMs, TimerId, free_heap_bytes,
+    Admit, CloseReason, ConnId, Context, EventLoop, Handler, Http, HttpHandler, Inbox, Interest,
+    ListenConfig, ListenerId, LoopConfig, Remote, Sleep, TimeoutMs, TimerId, free_heap_bytes,
     remote_pair, trim_heap,
 };
 
@@ -79,15 +79,15 @@ use self::trial::CanaryTrial;
 use self::watch::Watcher;
 use self::worker_metrics::WorkerMetrics;
 use self::worker_query::WorkerQueries;
-use crate::bus_message::BusMessage;
+use crate::auth::revocation::RevocationLog;
 use crate::clock::unix_ms;
-use crate::cluster_message::StatusPage;
-use crate::log_gate::LogGate;
+use crate::control::reservations::Reservations;
+use crate::message::bus::BusMessage;
+use crate::message::cluster::StatusPage;
+use crate::metrics::log_gate::LogGate;
 use crate::metrics::{ConfigCounters, ConfigMetric};
 use crate::push::PushHandle;
-use crate::reservations::Reservations;
-use crate::revocation::RevocationLog;
-use crate::settings::Settings;
+use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::tls::{Tls, file_times};
 
@@ -150,7 +150,7 @@ pub(crate) struct Admin {
     broadcast_requests: WorkerQueries<BroadcastQuery>,
     dry_runs: WorkerQueries<DryRun>,
     status_requests: WorkerQueries<StatusRequest>,
-    /// As watches were let in by.
+    /// The access rules under which watches were accepted.
     admin_tokens: dunlin_config::Admin,
     /// As `on_log` was given last.
     log: Log,
@@ -513,6 +513,7 @@ impl Admin {
 
 impl Handler for Admin {
     type Data = AdminConnection;
+    type Protocols = Http;
 
     fn on_accept(
         &mut self,
@@ -528,39 +529,6 @@ impl Handler for Admin {
     fn on_accept_failed(&mut self, cx: &mut Cx, _: ListenerId, error: &io::Error) {
         if let Some(before) = self.accept_log.pass(cx.now_ms()) {
             tracing::warn!(before, %error, "the admin port could not accept");
-        }
-    }
-
-    fn on_request_head(
-        &mut self,
-        cx: &mut Cx,
-        conn: ConnId,
-        head: &http::RequestHead<'_>,
-    ) -> Option<u64> {
-        if let Err(problem) = self.caller(cx, conn, head) {
-            problem.answer(cx, conn);
-            return None;
-        }
-        Some(u64::MAX)
-    }
-
-    fn on_request(&mut self, cx: &mut Cx, conn: ConnId, request: &http::Request<'_>) {
-        if request.body.len() >= LARGE_BODY_BYTES {
-            self.lengthen_time_slice();
-        }
-        self.route(cx, conn, request);
-    }
-
-    fn on_protocol_error(&mut self, cx: &mut Cx, conn: ConnId, error: &ProtocolError) {
-        match error {
-            ProtocolError::Http(error) if error.status() == 413 => {
-                let limit = self.body_bytes_max;
-                let detail = format!("config.body_bytes_max is {limit}");
-                ProblemDetails::new(&problem::TOO_LARGE, detail)
-                    .with("limit", limit)
-                    .answer_protocol_error(cx, conn);
-            }
-            _ => cx.answer_protocol_error(conn, error),
         }
     }
 
@@ -632,6 +600,39 @@ impl Handler for Admin {
 
     fn on_wake(&mut self, _: &mut Cx) {
         self.endpoint.wake();
+    }
+}
+
+impl HttpHandler for Admin {
+    fn on_request_head(
+        &mut self,
+        cx: &mut Cx,
+        conn: ConnId,
+        head: &http::RequestHead<'_>,
+    ) -> Option<u64> {
+        if let Err(problem) = self.caller(cx, conn, head) {
+            problem.answer(cx, conn);
+            return None;
+        }
+        Some(u64::MAX)
+    }
+
+    fn on_request(&mut self, cx: &mut Cx, conn: ConnId, request: &http::Request<'_>) {
+        if request.body.len() >= LARGE_BODY_BYTES {
+            self.lengthen_time_slice();
+        }
+        self.route(cx, conn, request);
+    }
+
+    fn on_http_error(&mut self, cx: &mut Cx, conn: ConnId, error: http::Error) {
+        if error.status() != 413 {
+            return cx.answer_http_error(conn, error);
+        }
+        let limit = self.body_bytes_max;
+        let detail = format!("config.body_bytes_max is {limit}");
+        ProblemDetails::new(&problem::TOO_LARGE, detail)
+            .with("limit", limit)
+            .answer_http_error(cx, conn);
     }
 }
 

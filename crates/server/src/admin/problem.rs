@@ -76,6 +76,9 @@ kinds! {
          send yours again after `Retry-After` seconds.";
     NO_CLUSTER_SECRET, 409, "no-cluster-secret", "This node cannot seal a change for the others",
         "Set `cluster.secret` to the same value on every node: `openssl rand -hex 32`. Nothing was changed.";
+    CLUSTER_SECRET_DIFFERS, 409, "cluster-secret-differs", "A node could not read the change",
+        "`detail` names a node whose `cluster.secret` is another one. Give every node the same, or stop that node, and send the change again. \
+         Nothing was changed.";
     REVISION_MISMATCH, 412, "revision-mismatch", "The configuration has changed since",
         "`current` is the present revision. Read again, decide again, and send the new ETag as `If-Match`.";
     TOO_LARGE, 413, "too-large", "The body is too large",
@@ -190,10 +193,10 @@ impl ProblemDetails {
     }
 
     /// Answers a request that broke the rules of HTTP, and closes.
-    pub(super) fn answer_protocol_error(&self, cx: &mut Cx, conn: ConnId) {
+    pub(super) fn answer_http_error(&self, cx: &mut Cx, conn: ConnId) {
         let (status, headers, body) = (self.0.kind.status, self.headers(), self.body());
         let response = http::Response { status, headers: &headers, body: &body };
-        cx.respond_to_protocol_error(conn, &response);
+        cx.respond_to_http_error(conn, &response);
     }
 
     fn headers(&self) -> Vec<(&str, &str)> {

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::access::Principal;
 use super::problem::{self, ProblemDetails};
 use super::{Admin, Cx, answer_json, unix_ms};
-use crate::bus_message::BusMessage;
-use crate::revocation::{NAME_BYTES_MAX, Revocation, RevocationError, Revoked};
+use crate::auth::revocation::{NAME_BYTES_MAX, Revocation, RevocationError, Revoked};
+use crate::message::bus::BusMessage;
 
 /// What a `POST` or `DELETE` is about.
 #[derive(Deserialize)]

@@ -11,7 +11,7 @@ use dunlin_config::store::{Compaction, SyncHandle};
 use dunlin_net::Remote;
 
 use super::{Admin, Cx};
-use crate::crash;
+use crate::control::crash;
 
 /// Handle of the thread.
 pub(super) struct Sync {

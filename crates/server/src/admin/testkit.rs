@@ -14,10 +14,10 @@ use dunlin_config::{Config, Log, Secret};
 use serde_json::{Value, json};
 
 use crate::admin::{Admin, AdminParams, AdminThread, Cx, OperatorAccess};
-use crate::bus_message::BusMessage;
 use crate::control::listen;
-use crate::reservations::{Reservations, ServedAddrs};
-use crate::settings::Settings;
+use crate::control::reservations::{Reservations, ServedAddrs};
+use crate::message::bus::BusMessage;
+use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::worker::thread::{Placement, Workers};
 

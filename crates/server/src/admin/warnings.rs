@@ -3,7 +3,7 @@
 use dunlin_config::{ChannelOptions as Rules, ConfigError, Pointer, PreparedChange};
 use serde_json::{Value, json};
 
-use crate::settings::withdraws_subscribing;
+use crate::state::settings::withdraws_subscribing;
 
 /// Places listed one by one.
 const PLACES_MAX: usize = 20;

@@ -11,8 +11,8 @@ use dunlin_protocol::json::Object;
 use super::request::{
     ConnectionsRequest, DisconnectRequest, Request, SendRequest, SubscribeRequest, Target,
 };
-use crate::cluster_message::AboutUser;
-use crate::user_connections::is_somebody;
+use crate::limits::user_connections::is_somebody;
+use crate::message::cluster::AboutUser;
 
 impl Request<'_> {
     /// The body of a command that concerns every node, and the node of the only session that it is about, if it names one.

@@ -331,14 +331,27 @@ pub(crate) struct SendRequest<'a> {
 pub(crate) struct Target<'a> {
     /// Whose; empty only beside a `client`, a `session` or `all_users`.
     pub(crate) user: Cow<'a, str>,
-    /// Only the session with this id; empty: any. An id that Dunlin has not issued is nobody's.
+    /// Only the session with this id; empty: any. An id that Dunlin has not issued matches no session.
     pub(crate) client: Cow<'a, str>,
-    /// Only the session with this secret; empty: any. One that Dunlin has not issued is nobody's.
+    /// Only the session with this secret; empty: any. One that Dunlin has not issued matches no session.
     pub(crate) session: Cow<'a, str>,
     /// Of all users, where `user` is empty, or a tenant's name of nobody.
     pub(crate) all_users: bool,
     /// Only sessions whose labels pass; it can be read as a filter.
     pub(crate) label_filter: Option<FilterNode<'a>>,
+}
+
+impl Target<'_> {
+    /// All sessions of a user.
+    pub(crate) fn user(user: String) -> Target<'static> {
+        Target {
+            user: user.into(),
+            client: Cow::Borrowed(""),
+            session: Cow::Borrowed(""),
+            all_users: false,
+            label_filter: None,
+        }
+    }
 }
 
 /// A command about a channel and nothing else.
@@ -383,7 +396,7 @@ impl HistoryRequest<'_> {
     }
 }
 
-/// Revokes a token by its id: it lets nobody in any more, and whom it has let in is disconnected.
+/// Revokes a token by its id: it is refused, and its clients are disconnected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RevokeTokenRequest<'a> {
@@ -410,7 +423,7 @@ pub(crate) struct InvalidateUserTokensRequest<'a> {
     pub(crate) expire_at: u64,
 }
 
-/// Blocks a user: no token of his lets in any more, and he is disconnected.
+/// Blocks a user: all tokens of the user are refused, and the user is disconnected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct BlockUserRequest<'a> {

@@ -7,7 +7,7 @@ use dunlin_hub::wildcard;
 use regex::Regex;
 use serde::{Deserialize, Deserializer};
 
-use crate::bounded_regex::compile;
+use crate::namespace::bounded_regex::compile;
 
 /// Compiled expressions that are kept.
 const COMPILED_MAX: usize = 256;

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::{Allow, Capabilities, Error, Identity, Subscription, TokenClaims};
 use crate::api::request::OptionsOverride;
-use crate::labels::tags_of;
+use crate::auth::labels::tags_of;
 
 /// Options of one subscription: a value of `subs`.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -1,6 +1,6 @@
 //! Keys at a URL: a JSON Web Key Set (RFC 7517), looked into for every token that names a key which is not configured.
 //!
-//! No I/O and no clock: [`crate::key_fetcher`] fetches the set, and says when. A key that is known is found without it, so
+//! No I/O and no clock: [`crate::auth::key_fetcher`] fetches the set, and says when. A key that is known is found without it, so
 //! that an endpoint that is slow or gone stops nobody whose key is known. A key that is not known is asked for: whoever
 //! shows its token waits for the fetch, and all who wait share it. What the fetch did not bring is refused for as long as
 //! another one is not due.
@@ -42,7 +42,7 @@ pub struct Jwks {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Endpoint {
     pub(crate) url: String,
-    /// Whom to trust, in PEM; `None`: the system's roots.
+    /// Certificates to trust, in PEM; `None`: the system's roots.
     pub(crate) ca: Option<String>,
     pub(crate) timeout_ms: u64,
     refresh_ms: u64,
@@ -61,13 +61,13 @@ struct FetchedKeys {
 
 #[derive(Default)]
 struct Schedule {
-    /// Hashes of the keys that somebody waits for.
+    /// Hashes of the keys that requests wait for.
     asked: HashSet<u64>,
     /// Those of them that the fetch under way is to bring.
     fetching: Option<HashSet<u64>>,
-    /// When the set is fetched again though nobody asks.
+    /// When the set is fetched again without a request for an unknown key.
     refresh_at_ms: u64,
-    /// Before this it is not fetched again, whoever asks.
+    /// It is not fetched again before this time.
     earliest_ms: u64,
     failures: u32,
 }

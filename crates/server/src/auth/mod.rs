@@ -5,8 +5,13 @@
 
 mod capability;
 mod claims;
+pub(crate) mod derived_keys;
 pub(crate) mod jwks;
 mod key;
+pub(crate) mod key_fetcher;
+pub(crate) mod labels;
+pub(crate) mod revocation;
+pub(crate) mod session_token;
 mod signature;
 #[cfg(test)]
 mod tests;
@@ -34,7 +39,7 @@ pub(crate) use self::claims::overrides;
 use self::jwks::MissingKey;
 pub use self::jwks::{Jwks, KeySet};
 use self::key::Key;
-use crate::bounded_regex::compile;
+use crate::namespace::bounded_regex::compile;
 
 pub(crate) use self::key::{Family, fingerprint, judge, judge_pem, judge_secret};
 

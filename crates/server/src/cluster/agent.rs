@@ -24,11 +24,12 @@ use super::facts::tokens_of;
 use super::forwarding::{answer_without, name_in};
 use super::inbox::{InboxReader, inbox};
 use super::kept::{KeptRead, KnownCalls};
-use super::lease::{Lease, LeaseReply, LeaseWrite, Node};
+use super::lease::{Lease, LeaseReply, LeaseWrite, Node, random_number, random_seed};
 use super::member_writes::MemberWrites;
 use super::members::{Gathered, MembersByChannel, Reconciliation, TrackedChange};
 use super::message::{MemberChange, NodeMessage, VERSION};
 use super::name_conflict::NameConflict;
+use super::newcomers::Newcomers;
 use super::online::{self, ClusterOnlineQueries};
 use super::presence_reads::{PresenceReads, PresenceRequest};
 use super::state::ClusterMetric;
@@ -36,11 +37,11 @@ use super::status::{self, StatusQueries};
 use super::store::{Destination, RawMessage, Store, StoreError, UserCountsWrite};
 use super::user_counts::UserCounts;
 use crate::api::{ApiErrorCode, Method};
-use crate::bus_message::BusMessage;
-use crate::cluster_message::ClusterRequest;
+use crate::limits::user_connections::UserCount;
+use crate::message::bus::BusMessage;
+use crate::message::cluster::ClusterRequest;
+use crate::message::to_workers::ToWorkers;
 use crate::state::ServerState;
-use crate::to_workers::ToWorkers;
-use crate::user_connections::UserCount;
 
 /// Between two attempts to reach the store: other nodes hear nothing of this one meanwhile.
 const RECONNECT: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
@@ -111,6 +112,7 @@ pub(super) struct Agent {
     next: Instant,
     pub(super) jobs: JoinSet<TaskResult>,
     pub(super) nodes: BTreeMap<u16, Node>,
+    newcomers: Newcomers,
     pub(super) calls: Calls,
     pub(super) known_calls: KnownCalls,
     /// What is kept is to be read with the next sign of life: it was not, or lacks what this node knows.
@@ -171,6 +173,7 @@ impl Agent {
             next: Instant::now(),
             jobs: JoinSet::new(),
             nodes: BTreeMap::new(),
+            newcomers: Newcomers::default(),
             calls: Calls::default(),
             known_calls: KnownCalls::default(),
             is_missed_due: false,
@@ -295,7 +298,9 @@ impl Agent {
     }
 
     fn write_lease(&mut self) {
-        self.next = Instant::now() + self.every;
+        let now = Instant::now();
+        self.newcomers.handle_read(now, self.every);
+        self.next = now + self.every;
         self.count_dropped();
         let Some(store) = self.store.clone() else { return };
         if self.probes >= WRITES_A_LEASE {
@@ -431,6 +436,11 @@ impl Agent {
                 tracing::warn!("the lease of this node had ended: the others took it for dead");
             }
         }
+        if lease_reply.written != LeaseWrite::Renewed {
+            // Whoever hears of this node for the first time looks for it.
+            let message = NodeMessage::from(&self.lease.uid).encode();
+            self.say(vec![(Destination::All, message)]);
+        }
         if lease_reply.written != LeaseWrite::Renewed || self.state.cluster.take_members_dropped() {
             self.members_lost = true;
         }
@@ -459,7 +469,7 @@ impl Agent {
         });
         std::mem::swap(&mut self.nodes, &mut lease_reply.nodes);
         self.state.cluster.set_nodes(self.nodes.clone(), self.state.uptime_ms());
-        for node in lease_reply.nodes.values() {
+        for node in lease_reply.nodes.values().filter(|node| node.is_alive()) {
             let lives = self.nodes.values().any(|of| of.uid == node.uid && of.is_alive());
             if !lives {
                 self.give_up_on(node);
@@ -496,7 +506,11 @@ impl Agent {
 
     /// A node that is dead by now answers no more.
     fn give_up_on(&mut self, node: &Node) {
-        tracing::warn!(node = node.number, name = %node.facts.name, "a node's lease has ended");
+        let (number, name) = (node.number, &node.facts.name);
+        match self.nodes.values().any(|of| of.uid == node.uid && of.facts.left) {
+            true => tracing::info!(number, %name, "a node has left"),
+            false => tracing::warn!(number, %name, "a node's lease has ended"),
+        }
         for id in self.calls.waiting_for(&node.uid) {
             if let Some(answered) = self.calls.handle_missing(id, &node.uid, &node.facts.name) {
                 self.answer(answered);
@@ -623,6 +637,11 @@ impl Agent {
             self.probes = 0;
             return;
         }
+        let is_known =
+            self.nodes.values().any(|node| *node.uid == *message.from && node.is_alive());
+        if !is_known && self.has_joined && self.newcomers.is_due(&message.from) {
+            self.next = Instant::now();
+        }
         for change in &message.members {
             self.announce_here(change);
         }
@@ -678,16 +697,4 @@ async fn next_message(messages: &mut Option<InboxReader>) -> Option<RawMessage> 
         Some(messages) => messages.next().await,
         None => std::future::pending().await,
     }
-}
-
-/// A number that no node has asked for by name: 1 to 4,095.
-pub(crate) fn random_number() -> u16 {
-    // Without randomness the first write finds out whether somebody has it.
-    (random_seed() % 4_095 + 1) as u16
-}
-
-fn random_seed() -> u64 {
-    let mut bytes = [0; 8];
-    let _ = getrandom::fill(&mut bytes);
-    u64::from_ne_bytes(bytes)
 }

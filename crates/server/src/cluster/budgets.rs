@@ -1,4 +1,4 @@
-//! What nodes tell each other of the budgets that they share: see [`crate::shared_buckets`].
+//! What nodes tell each other of the budgets that they share: see [`crate::limits::shared_buckets`].
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl BudgetsShared {
 }
 
 impl Agent {
-    /// Whether there is anybody to tell.
+    /// Whether there are other nodes to notify.
     fn shares_budgets(&self) -> bool {
         let others = self.nodes.values().filter(|node| node.uid != self.lease.uid);
         self.budgets.has_key

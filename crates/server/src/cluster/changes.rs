@@ -14,16 +14,17 @@ use std::time::Duration;
 use dunlin_config::Secret;
 use dunlin_config::store::ClusterPosition;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use ring::hkdf::{HKDF_SHA256, Salt};
+use ring::hkdf::{HKDF_SHA256, Prk, Salt};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::agent::{Agent, TaskResult};
+use super::lease::Node;
 use super::log_position::LogPosition;
 use super::message::{NodeMessage, VERSION};
 use super::store::{LogClaim, LogEntry, LogPart, StoreError};
-use crate::bus_message::BusMessage;
-use crate::cluster_message::{
+use crate::message::bus::BusMessage;
+use crate::message::cluster::{
     ClaimError, SharedChange, SharedChangeBatch, SharedChangeEvent, SharedChangeRequest,
 };
 
@@ -45,6 +46,10 @@ pub(super) struct Changes {
     read: Option<LogPosition>,
     /// The change that this node may make.
     claimed: Option<LogPosition>,
+    /// How long it may take.
+    hold: Duration,
+    /// The newest that another node waits for: the request that the admin thread answers.
+    pub(super) offered: Option<u64>,
 }
 
 /// How something ended that ran beside the agent.
@@ -52,7 +57,7 @@ pub(super) enum ChangesDone {
     Claimed(Result<LogClaim, StoreError>),
     /// For the call of this id: the change is appended, or is not.
     Appended(u64, LogPosition, Result<bool, StoreError>),
-    /// For whom, and whether it is the first time on this connection.
+    /// The recipient, and whether it is the first time on this connection.
     Read(Option<(Arc<str>, u64)>, bool, Result<LogPart, StoreError>),
 }
 
@@ -63,6 +68,7 @@ impl Agent {
             SharedChangeRequest::Claim { hold_ms } => self.claim(hold_ms),
             SharedChangeRequest::Release => {
                 self.changes.claimed = None;
+                self.state.cluster.release_agent();
                 if let Some(store) = &self.store {
                     let released = store.release_log();
                     self.spawn(released);
@@ -70,6 +76,7 @@ impl Agent {
             }
             SharedChangeRequest::Append(change) => {
                 if let Err(why) = self.append(&change) {
+                    self.state.cluster.release_agent();
                     self.tell_admin(SharedChangeEvent::Unkept(why.to_owned()));
                 }
             }
@@ -87,6 +94,18 @@ impl Agent {
             let why = format!("{server} does not answer, or this node has not joined yet");
             return self.tell_admin(SharedChangeEvent::Refused(ClaimError::Unreachable(why)));
         };
+        let own = self.secret_check();
+        let other = self.nodes.values().find(|node| {
+            node.is_alive() && node.facts.secret != 0 && own != 0 && node.facts.secret != own
+        });
+        if let Some(Node { facts, .. }) = other {
+            let why = format!(
+                "{} at {} has another `cluster.secret`: it could not read the change; give all nodes the same",
+                facts.name, facts.client_addr
+            );
+            return self.tell_admin(SharedChangeEvent::Refused(ClaimError::OtherSecret(why)));
+        }
+        self.changes.hold = Duration::from_millis(hold_ms);
         let claimed = store.claim_log(hold_ms, self.changes.read.unwrap_or_default());
         self.jobs.spawn(async move { TaskResult::Changes(ChangesDone::Claimed(claimed.await)) });
     }
@@ -172,6 +191,7 @@ impl Agent {
                     }
                     Ok(_) => "it took so long that another node may have made one".to_owned(),
                 };
+                self.state.cluster.release_agent();
                 self.tell_admin(SharedChangeEvent::Unkept(why));
                 if let Err(error) = appended {
                     self.handle_failure(&error);
@@ -189,6 +209,7 @@ impl Agent {
         let event = match *claim {
             LogClaim::Claimed(log) => {
                 self.changes.claimed = Some(self.next_position(log));
+                self.state.cluster.keep_agent(self.changes.hold);
                 SharedChangeEvent::Claimed
             }
             LogClaim::UnderWay(log) => {
@@ -219,9 +240,16 @@ impl Agent {
         let request_id = self.served;
         if let Some((uid, id)) = for_whom {
             self.serving.insert(request_id, (uid, id, Instant::now()));
+            self.changes.offered = Some(request_id);
+            self.state.cluster.keep_agent(self.call_timeout);
         }
         let offer = SharedChangeBatch { request_id, log: log.id, changes, since, again };
         self.tell_admin(SharedChangeEvent::Offer(offer));
+    }
+
+    /// Some bits that follow from the secret, for [`Facts`](super::lease::Facts); 0 without one.
+    pub(super) fn secret_check(&self) -> u32 {
+        self.seal().and_then(|seal| seal.check()).unwrap_or(0)
     }
 
     fn seal(&self) -> Option<Seal> {
@@ -231,13 +259,24 @@ impl Agent {
 
 /// Closes and opens changes by `cluster.secret` (AES-256-GCM, RFC 5116): who may read or write the log learns no secret of the
 /// settings and makes no change.
-struct Seal(LessSafeKey);
+struct Seal {
+    key: LessSafeKey,
+    secret: Prk,
+}
 
 impl Seal {
     fn new(secret: &Secret) -> Option<Seal> {
-        let key = Salt::new(HKDF_SHA256, b"dunlin cluster").extract(secret.reveal().as_bytes());
-        let key = key.expand(&[b"settings"], &AES_256_GCM).ok()?;
-        Some(Seal(LessSafeKey::new(UnboundKey::from(key))))
+        let secret = Salt::new(HKDF_SHA256, b"dunlin cluster").extract(secret.reveal().as_bytes());
+        let key = secret.expand(&[b"settings"], &AES_256_GCM).ok()?;
+        let key = LessSafeKey::new(UnboundKey::from(key));
+        Some(Seal { key, secret })
+    }
+
+    /// Enough bits to tell two secrets apart, and too few to guess one by; never 0.
+    fn check(&self) -> Option<u32> {
+        let mut bytes = [0; 32];
+        self.secret.expand(&[b"check"], HKDF_SHA256).ok()?.fill(&mut bytes).ok()?;
+        bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes) | 1)
     }
 
     /// A change is closed for its number: it cannot be put in the place of another.
@@ -254,7 +293,7 @@ impl Seal {
         let entry = Entry { v: VERSION, change: change.clone() };
         let mut text = serde_json::to_vec(&entry).ok()?;
         let sealing = Nonce::assume_unique_for_key(nonce);
-        self.0.seal_in_place_append_tag(sealing, Self::aad(at), &mut text).ok()?;
+        self.key.seal_in_place_append_tag(sealing, Self::aad(at), &mut text).ok()?;
         text.splice(..0, nonce);
         Some(text)
     }
@@ -263,7 +302,7 @@ impl Seal {
         let (nonce, text) = sealed.split_first_chunk::<NONCE_LEN>()?;
         let mut text = text.to_vec();
         let opened =
-            self.0.open_in_place(Nonce::assume_unique_for_key(*nonce), Self::aad(at), &mut text);
+            self.key.open_in_place(Nonce::assume_unique_for_key(*nonce), Self::aad(at), &mut text);
         let entry: Entry = serde_json::from_slice(opened.ok()?).ok()?;
         (entry.v == VERSION).then_some(entry.change)
     }
@@ -285,6 +324,8 @@ mod tests {
             change: json!({ "merge": { "a": 1 } }),
             origin: Origin::default(),
         };
+        assert_eq!(seal("a secret").check(), seal("a secret").check());
+        assert_ne!(seal("a secret").check(), seal("another").check());
         let closed = seal("a secret").close(at, &change).unwrap();
         assert!(!closed.windows(5).any(|part| part == b"merge"));
         let opened = seal("a secret").open(at, &closed).unwrap();

@@ -2,7 +2,7 @@
 
 use dunlin_config::EngineKind;
 
-use crate::cluster_message::OutOfSync;
+use crate::message::cluster::OutOfSync;
 
 /// Where a node stands in its cluster. The worst of what holds is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) enum Condition {
     NameTaken,
     /// A node of this prefix verifies other tokens.
     OtherCluster,
-    /// Nobody answers where the nodes meet.
+    /// Redis or NATS does not respond.
     Unreachable,
     /// User and password, or what stands for them, are refused.
     WrongPassword,
@@ -37,9 +37,9 @@ pub(crate) enum Condition {
     CannotSave,
     /// It takes no writes, since too few replicas follow.
     TooFewReplicas,
-    /// A script of somebody blocks it.
+    /// A script blocks the server.
     Busy,
-    /// A key of the prefix is of another type: somebody else's.
+    /// A key with the prefix has another type: it belongs to another program.
     ForeignKey,
     /// Redis Cluster: the slot of the cluster's keys is between two nodes.
     SlotMoving,
@@ -196,7 +196,7 @@ impl Condition {
             Condition::OutOfMemory => {
                 "raise maxmemory in Redis, and set maxmemory-policy to noeviction"
             }
-            Condition::CannotSave => "mend Redis's disk, which its log names",
+            Condition::CannotSave => "fix the disk of Redis; see its log",
             Condition::TooFewReplicas => {
                 "start the replicas of Redis, or lower its min-replicas-to-write"
             }
@@ -212,7 +212,7 @@ impl Condition {
                 "set maxmemory-policy to noeviction and appendonly to yes in Redis; it was written again"
             }
             Condition::SettingsRefused => {
-                "mend what is named on this node, and make the change again with ?scope=cluster, or undo it so"
+                "fix the cause on this node, and make the change again with ?scope=cluster, or undo it in the same way"
             }
             Condition::SettingsMissed => {
                 "compare GET /config of this node and of another, make again with ?scope=cluster what differs, and restart it; give the node a state directory, and the same cluster.secret as the others"

@@ -24,6 +24,7 @@ impl Agent {
             tokens: tokens_of(&self.state),
             settings_log: position.log,
             settings_revision: position.revision,
+            secret: self.secret_check(),
             lease_ms: self.lease.lease_ms,
             left: false,
         }

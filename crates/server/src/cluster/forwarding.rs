@@ -14,8 +14,8 @@ use super::message::{NodeMessage, unix_ms};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
 use crate::api::{ApiErrorCode, Method};
-use crate::bus_message::BusMessage;
-use crate::cluster_message::{AboutUser, ClusterCommand, ClusterReply, TargetNodes};
+use crate::message::bus::BusMessage;
+use crate::message::cluster::{AboutUser, ClusterCommand, ClusterReply, TargetNodes};
 
 /// Stands for the store among the nodes that a call waits for: it keeps the call for those that are away.
 const KEPT: &str = "kept";
@@ -209,6 +209,9 @@ impl Agent {
     /// A worker of this node has carried a command out.
     pub(super) fn handle_served(&mut self, request_id: u64, response: &[u8]) {
         let Some((uid, id, _)) = self.serving.remove(&request_id) else { return };
+        if self.changes.offered.take_if(|of| *of == request_id).is_some() {
+            self.state.cluster.release_agent();
+        }
         if uid == self.lease.uid {
             if let Some(answered) = self.calls.handle_response(id, &uid, response) {
                 self.answer(answered);

@@ -10,12 +10,12 @@ use tokio::time::timeout;
 
 use super::agent::{Agent, Input};
 use crate::api::ApiErrorCode;
-use crate::bus_message::BusMessage;
-use crate::cluster_message::{
+use crate::message::bus::BusMessage;
+use crate::message::cluster::{
     ClaimError, ClusterReply, ClusterRequest, ClusterStatus, SharedChangeEvent, SharedChangeRequest,
 };
+use crate::message::to_workers::ToWorkers;
 use crate::state::ServerState;
-use crate::to_workers::ToWorkers;
 
 /// What workers have asked and the agent has not looked at. More is refused.
 const INPUTS_MAX: usize = 65_536;
@@ -25,6 +25,8 @@ pub(crate) struct ClusterHandle {
     state: Arc<ServerState>,
     to_workers: ToWorkers,
     running: Option<RunningAgent>,
+    /// `limits.connections_per_user_max`, as the agent has last been notified of it.
+    user_bound: u32,
 }
 
 /// The settings that an agent runs by.
@@ -45,12 +47,19 @@ struct RunningAgent {
 impl ClusterHandle {
     /// `to_workers` takes what the agent sends them.
     pub(crate) fn new(state: &Arc<ServerState>, to_workers: ToWorkers) -> ClusterHandle {
-        ClusterHandle { state: Arc::clone(state), to_workers, running: None }
+        ClusterHandle { state: Arc::clone(state), to_workers, running: None, user_bound: 0 }
     }
 
     /// Follows the settings. An agent whose settings have changed leaves the former cluster before the next joins.
     pub(crate) fn follow(&mut self) {
         let settings = self.state.settings.load();
+        let user_bound = settings.config.limits.connections_per_user_max;
+        if user_bound != self.user_bound
+            && let Some(running) = &self.running
+            && running.input.try_send(Input::Bus(0, BusMessage::UsersChanged)).is_ok()
+        {
+            self.user_bound = user_bound;
+        }
         // The agent looks at this one by itself.
         let cluster = &Cluster { budgets_shared: true, ..settings.config.cluster.clone() };
         let node = settings.config.server.node;
@@ -62,7 +71,8 @@ impl ClusterHandle {
             }
             (running, engine) => running.is_none() && engine.is_none(),
         };
-        if is_followed {
+        // A change of all nodes may be the one that moves the agent: it tells the others first, and hears what they make of it.
+        if is_followed || self.running.is_some() && self.state.cluster.keeps_agent() {
             return;
         }
         let wanted = engine.map(|engine| AgentSettings {

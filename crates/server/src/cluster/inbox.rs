@@ -19,10 +19,10 @@ const MESSAGE_BYTES: usize = 64;
 /// Where an announcement is known as one.
 const HEAD_BYTES: usize = 128;
 
-/// Why a connection ends that hears more than is taken from it.
+/// Why a connection ends whose messages are not taken fast enough.
 pub(super) const OVERRUN: &str = "more waits of what other nodes say than this node keeps";
 
-/// Where a connection puts what it hears.
+/// The queue for messages of a connection.
 #[derive(Clone)]
 pub(super) struct Inbox {
     queue: mpsc::UnboundedSender<RawMessage>,
@@ -50,7 +50,7 @@ pub(super) fn inbox() -> (Inbox, InboxReader) {
 }
 
 impl Inbox {
-    /// Of a connection that hears nothing.
+    /// For a connection without subscriptions.
     pub(super) fn of_nobody() -> Inbox {
         inbox().0
     }
@@ -67,7 +67,7 @@ impl Inbox {
             return false;
         }
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // Nobody listens while the connection is being closed.
+        // There is no receiver while the connection is being closed.
         let _ = self.queue.send(message);
         true
     }

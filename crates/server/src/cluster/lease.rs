@@ -39,10 +39,14 @@ pub(crate) struct Facts {
     pub(crate) settings_log: u64,
     #[serde(default)]
     pub(crate) settings_revision: u64,
+    /// Nodes of one cluster seal changes of all nodes' settings with the same secret: some bits that follow from it; 0: it has none, or its
+    /// version does not say.
+    #[serde(default)]
+    pub(crate) secret: u32,
     /// How long its writes hold, by which a lease is known that a clock which was set back has prolonged.
     #[serde(default)]
     pub(crate) lease_ms: u64,
-    /// Its last word: it has left, and serves nobody any more.
+    /// It has left and serves no clients any more.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) left: bool,
 }
@@ -71,6 +75,7 @@ impl Facts {
             tokens: 0,
             settings_log: 0,
             settings_revision: 0,
+            secret: 0,
             lease_ms: 9_000,
             left: false,
         }
@@ -131,7 +136,7 @@ pub(super) struct Lease {
     pub(super) number: u16,
     /// How long a write holds.
     pub(super) lease_ms: u64,
-    /// `server.node` names the number: a former holder whose lease has ended gives way.
+    /// `server.node` requests the number: it is taken from a former holder whose lease has expired.
     pub(super) is_wanted: bool,
 }
 
@@ -141,4 +146,16 @@ impl Lease {
         let (number, uid) = (self.number, Arc::clone(&self.uid));
         Node { number, uid, left_ms: self.lease_ms as i64, facts }
     }
+}
+
+/// A number that no node has asked for by name: 1 to 4,095.
+pub(crate) fn random_number() -> u16 {
+    // Without randomness the first write finds out whether somebody has it.
+    (random_seed() % 4_095 + 1) as u16
+}
+
+pub(super) fn random_seed() -> u64 {
+    let mut bytes = [0; 8];
+    let _ = getrandom::fill(&mut bytes);
+    u64::from_ne_bytes(bytes)
 }

@@ -73,7 +73,7 @@ impl Reconciliation {
     }
 }
 
-/// Who is in a channel, as far as anybody wants to know.
+/// The members of a channel, as far as requested.
 #[derive(Default)]
 pub(super) struct Gathered {
     /// Processes whose members count.

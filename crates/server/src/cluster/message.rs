@@ -10,7 +10,7 @@ use dunlin_hub::{ClientInfo, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::cluster_message::AboutUser;
+use crate::message::cluster::AboutUser;
 
 /// The version of all messages. A node answers a call of another version with an error, and ignores all else of it.
 pub(super) const VERSION: u8 = 1;
@@ -91,7 +91,7 @@ pub(super) struct StoredMember {
 }
 
 impl StoredMember {
-    /// A member that is not listed and of which nobody is notified.
+    /// A member that is not listed, and whose joins and leaves are not announced.
     pub(super) fn new(node: &Arc<str>, info: &ClientInfo) -> StoredMember {
         // What is no JSON cannot be passed on as such.
         let raw = |json: &Option<Box<[u8]>>| {

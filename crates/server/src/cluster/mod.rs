@@ -1,8 +1,8 @@
 //! The nodes of a cluster: who is one, calls that hold on all of them, and presence over all of them.
 //!
 //! A task of the control thread ([`Agent`](agent)) is this node's part in it. It holds one connection to where the nodes meet
-//! ([`store`]): to Redis ([`redis`]) or to NATS ([`nats`]). Workers reach it over the bus by [`crate::cluster_message`]; without
-//! `cluster.engine` there is no such task, and workers ask nobody.
+//! ([`store`]): to Redis ([`redis`]) or to NATS ([`nats`]). Workers reach it over the bus by [`crate::message::cluster`]; without
+//! `cluster.engine` there is no such task, and workers send it no requests.
 
 mod address;
 mod agent;
@@ -24,6 +24,7 @@ mod members;
 mod message;
 mod name_conflict;
 mod nats;
+mod newcomers;
 mod online;
 mod presence;
 mod presence_reads;

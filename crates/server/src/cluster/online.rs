@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::agent::Agent;
 use super::message::NodeMessage;
 use super::store::Destination;
-use crate::bus_message::BusMessage;
+use crate::message::bus::BusMessage;
 
 /// The name of the call between nodes; it is no method of the server API.
 pub(super) const CALL: &str = "online";

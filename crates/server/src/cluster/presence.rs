@@ -16,8 +16,8 @@ use super::presence_reads::{PresenceRequest, WAITING_MAX};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
 use crate::api::{ApiError, ApiErrorCode};
-use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterReply, MembersReport, RemoteMember};
+use crate::message::bus::BusMessage;
+use crate::message::cluster::{ClusterReply, MembersReport, RemoteMember};
 
 /// Members whose coming and going is announced in one message.
 const MEMBERS_A_MESSAGE: usize = 256;
@@ -169,7 +169,7 @@ impl Agent {
         });
     }
 
-    /// Somebody wants to know who is in a channel; without a bound, how many.
+    /// A request for the members of a channel; without a limit, for their number.
     pub(super) fn ask_presence(
         &mut self,
         origin: CallOrigin,
@@ -220,7 +220,7 @@ impl Agent {
         self.read_presence();
     }
 
-    /// Nobody who waits is answered by this connection any more.
+    /// Waiting requests are not answered by this connection any more.
     pub(super) fn lose_presence(&mut self, error: &StoreError) {
         for request in self.presence_reads.take_waiting() {
             self.answer_presence(&request, Err(unknown(error)));

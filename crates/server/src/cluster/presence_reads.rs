@@ -30,14 +30,14 @@ struct ChannelReads {
 #[derive(Default)]
 pub(super) struct PresenceReads {
     channels: HashMap<Arc<str>, ChannelReads>,
-    /// Channels that somebody waits for, and that are not read.
+    /// Channels with waiting requests that are not being read.
     due: VecDeque<Arc<str>>,
     reads: usize,
     waiting: usize,
 }
 
 impl PresenceReads {
-    /// Somebody asks. False: too many wait.
+    /// Adds a request. Returns `false` if too many wait.
     pub(super) fn add(&mut self, channel: &Arc<str>, request: PresenceRequest) -> bool {
         if self.waiting >= WAITING_MAX {
             return false;
@@ -51,7 +51,7 @@ impl PresenceReads {
         true
     }
 
-    /// The next channel to be read, and for whom.
+    /// The next channel to read, and its requests.
     pub(super) fn begin(&mut self) -> Option<(Arc<str>, Vec<PresenceRequest>)> {
         if self.reads >= READS_MAX {
             return None;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use dunlin_config::EngineKind;
 use dunlin_config::store::ClusterPosition;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use super::address::StoreAddress;
 use super::condition::Condition;
 use super::lease::Node;
-use crate::cluster_message::OutOfSync;
+use crate::message::cluster::OutOfSync;
 
 /// No number: this node is alone, and `server.node` is its number.
 const NO_NUMBER: u16 = u16::MAX;
@@ -52,6 +53,8 @@ pub(crate) struct ClusterState {
     members_dropped: AtomicBool,
     /// Connections of users are counted on all nodes.
     counts_users: AtomicBool,
+    /// Until when the agent is not replaced: it has a change of all nodes under way.
+    agent_kept: Mutex<Option<Instant>>,
     view: Mutex<View>,
     /// Written by the admin thread alone.
     settings: Mutex<(ClusterPosition, Option<OutOfSync>)>,
@@ -79,6 +82,7 @@ impl Default for ClusterState {
             written_ms: AtomicU64::new(0),
             members_dropped: AtomicBool::new(false),
             counts_users: AtomicBool::new(false),
+            agent_kept: Mutex::default(),
             view: Mutex::default(),
             settings: Mutex::default(),
         }
@@ -101,11 +105,15 @@ impl ClusterState {
         self.lock().log_revision = revision;
     }
 
-    /// Names of nodes whose leases have ended.
+    /// Names of nodes whose leases have ended, and that are not back under their names.
     pub(crate) fn gone(&self) -> Vec<Arc<str>> {
         let view = self.lock();
-        let gone = view.nodes.values().filter(|node| !node.is_alive());
-        gone.map(|node| Arc::clone(&node.facts.name)).collect()
+        let is_back = |gone: &Node| {
+            view.nodes.values().any(|node| node.is_alive() && node.facts.name == gone.facts.name)
+        };
+        let gone = view.nodes.values().filter(|node| !node.is_alive() && !is_back(node));
+        let names: BTreeSet<_> = gone.map(|node| Arc::clone(&node.facts.name)).collect();
+        names.into_iter().collect()
     }
 
     /// The numbers of the living nodes, this one among them.
@@ -131,6 +139,21 @@ impl ClusterState {
 
     pub(super) fn set_counts_users(&self, counts: bool) {
         self.counts_users.store(counts, Ordering::Release);
+    }
+
+    /// The agent has a change of all nodes under way: it is not replaced for so long, unless it is done before.
+    pub(super) fn keep_agent(&self, within: Duration) {
+        *self.agent_kept.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Instant::now() + within);
+    }
+
+    pub(super) fn release_agent(&self) {
+        *self.agent_kept.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(super) fn keeps_agent(&self) -> bool {
+        let until = *self.agent_kept.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() < until)
     }
 
     pub(super) fn drop_members(&self) {

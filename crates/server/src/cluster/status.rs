@@ -1,4 +1,4 @@
-//! What each node says of itself on its admin port, for an operator who asks one of them.
+//! The status of each node on its admin port, for an operator who asks one of them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::agent::Agent;
 use super::message::NodeMessage;
 use super::store::Destination;
 use crate::api::ApiErrorCode;
-use crate::bus_message::BusMessage;
-use crate::cluster_message::{ClusterStatus, NodeStatus, SharedChangeEvent, StatusPage};
+use crate::message::bus::BusMessage;
+use crate::message::cluster::{ClusterStatus, NodeStatus, SharedChangeEvent, StatusPage};
 
 /// The name of the call between nodes; it is no method of the server API.
 pub(super) const CALL: &str = "status";
@@ -130,6 +130,9 @@ impl Agent {
         status.unreachable = waiting.into_values().map(|(_, name)| name).collect();
         if !self.has_joined {
             status.unreachable.push("nodes that are not known yet".into());
+        }
+        if is_change {
+            self.state.cluster.release_agent();
         }
         let answer = match is_change {
             true => BusMessage::SharedChangeEvent(Box::new(SharedChangeEvent::Answered(status))),

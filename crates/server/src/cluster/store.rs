@@ -43,7 +43,7 @@ impl StoreError {
     }
 }
 
-/// Whom a message is for.
+/// The recipient of a message.
 #[derive(Clone, Debug)]
 pub(super) enum Destination {
     All,
@@ -57,7 +57,7 @@ pub(super) type RawMessage = Box<[u8]>;
 /// Calls that are kept, each with its name.
 pub(super) type KeptCalls = Vec<(Box<str>, Vec<u8>)>;
 
-/// What came of asking for the right to append to the log of settings.
+/// The result of a claim to append to the log of settings.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LogClaim {
     Claimed(LogPosition),
@@ -109,7 +109,7 @@ pub(super) trait Store: Send + Sync {
     /// and keeps calls for its process. `probe` is said to the process itself once.
     fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> StoreFuture<LeaseReply>;
 
-    /// Ends the lease: the node has left. Its number is given to nobody for a day; what it has left behind the others sweep.
+    /// Ends the lease: the node has left. Its number is not assigned for a day; other nodes remove its entries.
     fn leave(&self, lease: Lease) -> StoreFuture<()>;
 
     /// Writes what has changed on this node. Says of each whether it has changed anything in the store.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::agent::{Agent, TaskResult};
 use super::store::{StoreError, UserCountsWrite};
-use crate::bus_message::BusMessage;
-use crate::user_connections::{UserConnections, UserCount};
+use crate::limits::user_connections::{UserConnections, UserCount};
+use crate::message::bus::BusMessage;
 
 /// What the agent knows of the counts.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! Decisions in the program itself: the questions that proxies ask backends, as calls of a trait.
+//! Authorization by the program: the requests of proxies to backends, as calls of a trait.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,57 +14,58 @@ use crate::proxy::{
     Requester, RpcResult, SubscribeResult,
 };
 
-/// Who may do what, decided by the program: one of each worker, called on its thread. It must not block; what takes
-/// longer is [answered later](Connect::later).
+/// Decides in the program what clients may do. There is one authorizer for each worker, called on its thread.
+/// It must not block; use [`later`](Connect::later) for decisions that take time.
 ///
-/// It is asked first. What it leaves to the [rules](Decision::rules), which each method does unless it is written,
-/// is decided as it is without it: by tokens, proxies and the `allow_` keys of the settings.
+/// It is asked first. If it returns [`rules`](Decision::rules), which is the default of each method, tokens,
+/// proxies and the `allow_` keys of the settings decide.
 pub trait Authorizer: 'static {
-    /// The HTTP headers that it wants to see of connections. Others are not kept.
+    /// The HTTP headers of connections that it needs. Others are not kept.
     fn headers(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// A client connects: may it, and as whom? Asked of every connection but those of long-polls and of the Pusher protocol,
-    /// with its token as it is; a second time where the rules wait for the key of that token.
+    /// Whether a client may connect, and as which user. Called for every connection except long-polls and the
+    /// Pusher protocol, with the unverified token. Called a second time if the rules wait for the key of that
+    /// token.
     fn connect(&mut self, ask: &Connect<'_>) -> Decision<ConnectResult> {
         let _ = ask;
         Decision::rules()
     }
 
-    /// A client subscribes without a subscription token, to a channel of a namespace that there is. Unidirectional clients and
-    /// long-polls are answered at once or not at all: what is to be decided later is refused there.
+    /// Whether a client without a subscription token may subscribe, to a channel of an existing namespace.
+    /// Unidirectional clients and long-polls need an immediate decision; a later one is refused there.
     fn subscribe(&mut self, ask: &Subscribe<'_>) -> Decision<SubscribeResult> {
         let _ = ask;
         Decision::rules()
     }
 
-    /// A client publishes to a channel of a namespace that there is.
+    /// Whether a client may publish to a channel of an existing namespace.
     fn publish(&mut self, ask: &Publish<'_>) -> Decision<PublishResult> {
         let _ = ask;
         Decision::rules()
     }
 
-    /// A client calls a remote procedure.
+    /// Executes a remote procedure call of a client.
     fn rpc(&mut self, ask: &Rpc<'_>) -> Decision<RpcResult> {
         let _ = ask;
         Decision::rules()
     }
 
-    /// A connection that was granted until now: may it stay?
+    /// Whether a connection whose grant expires may continue.
     fn refresh(&mut self, ask: &Refresh<'_>) -> Decision<RefreshResult> {
         let _ = ask;
         Decision::rules()
     }
 
-    /// A subscription that was granted until now: may it go on?
+    /// Whether a subscription whose grant expires may continue.
     fn sub_refresh(&mut self, ask: &SubRefresh<'_>) -> Decision<RefreshResult> {
         let _ = ask;
         Decision::rules()
     }
 }
 
-/// What becomes of a question.
+/// The result of an authorizer.
 pub struct Decision<T>(DecisionKind<T>);
 
 enum DecisionKind<T> {
@@ -74,17 +75,17 @@ enum DecisionKind<T> {
 }
 
 impl<T> Decision<T> {
-    /// It may be done, like this.
+    /// Permits the operation, with this result.
     pub fn grant(result: T) -> Decision<T> {
         Decision(DecisionKind::Now(Ok(result)))
     }
 
-    /// It may not.
+    /// Denies the operation.
     pub fn deny(denial: impl Into<Denial>) -> Decision<T> {
         Decision(DecisionKind::Now(Err(denial.into())))
     }
 
-    /// The settings decide.
+    /// Leaves the decision to the settings.
     pub fn rules() -> Decision<T> {
         Decision(DecisionKind::Rules)
     }
@@ -107,7 +108,7 @@ impl<T> fmt::Debug for Decision<T> {
     }
 }
 
-/// Sends a decision that was to come later. One that is dropped refuses with error 100, which clients try again after.
+/// Sends a decision later. If it is dropped, the operation fails with error 100, and the client tries again.
 #[must_use = "the client waits"]
 pub struct DecisionSender<T: DecisionResult> {
     letter: Option<(Arc<Inbox>, u64)>,
@@ -115,7 +116,7 @@ pub struct DecisionSender<T: DecisionResult> {
 }
 
 impl<T: DecisionResult> DecisionSender<T> {
-    /// Sends it. It has no effect if the client is gone, or after half a minute.
+    /// Sends the decision. It has no effect if the client has disconnected, or after half a minute.
     pub fn send(mut self, result: Result<T, Denial>) {
         self.post(Some(T::decided(result)));
     }
@@ -139,30 +140,31 @@ impl<T: DecisionResult> fmt::Debug for DecisionSender<T> {
     }
 }
 
-/// Who asks.
+/// The client of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Client<'a> {
-    /// The session, as the server API names it; 0 of a long-poll, which has none yet.
+    /// The session id, as in the server API; 0 for a long-poll, which has none yet.
     pub id: SessionId,
-    /// Empty for an anonymous one, and before the connect.
+    /// Empty for an anonymous client, and before the connect.
     pub user: &'a str,
-    /// `websocket`, `sse`, `http_stream`, `uni_sse` and the like.
+    /// `websocket`, `sse`, `http_stream`, `uni_sse` and so on.
     pub transport: &'static str,
-    /// As it counts against limits: of IPv6 the prefix, behind a proxy the client's.
+    /// The address counted in limits: the prefix of an IPv6 address; behind a proxy the address of the
+    /// client.
     pub address: Option<IpAddr>,
-    /// The `meta` of its connect, raw JSON.
+    /// The `meta` of the connection, as raw JSON.
     pub meta: Option<&'a [u8]>,
     pub(crate) headers: &'a [(String, String)],
     pub(crate) emulated: &'a [(String, String)],
 }
 
 impl Client<'_> {
-    /// A header of its HTTP request, if [`Authorizer::headers`] names it.
+    /// A header of its HTTP request, if it is in [`Authorizer::headers`].
     pub fn header(&self, name: &str) -> Option<&str> {
         find(self.headers, name)
     }
 
-    /// The same of the headers in its connect command: it writes what it likes there.
+    /// A header in its connect command. The client chooses its value.
     pub fn emulated_header(&self, name: &str) -> Option<&str> {
         find(self.emulated, name)
     }
@@ -173,7 +175,7 @@ fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
     found.map(|(_, value)| value.as_str())
 }
 
-/// Where a decision goes that comes later.
+/// The address for a later decision.
 #[derive(Clone, Copy)]
 pub(crate) struct Deferral<'a> {
     pub(crate) inbox: &'a Arc<Inbox>,
@@ -194,14 +196,14 @@ macro_rules! asks {
     ($($(#[$doc:meta])* $ask:ident($result:ident) { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {$(
         $(#[$doc])*
         pub struct $ask<'a> {
-            /// Who asks.
+            /// The client.
             pub client: Client<'a>,
             $($(#[$field_doc])* pub $field: $type,)*
             deferral: Deferral<'a>,
         }
 
         impl $ask<'_> {
-            /// It is decided later, from any thread: `work` takes the answer there.
+            /// Decides later, from any thread: `work` takes the sender of the decision.
             ///
             /// ```
             /// use dunlin_server::{DecisionSender, Decision, DecisionResult};
@@ -226,46 +228,46 @@ macro_rules! asks {
 asks! {
     /// A client connects.
     Connect(ConnectResult) {
-        /// As it came; empty without one.
+        /// The token as received; empty without one.
         token: &'a str,
-        /// What it calls itself, its version, and what it has sent along.
+        /// Name, version and data of the client application.
         name: &'a str,
-        /// Of its SDK.
+        /// The version of the SDK.
         version: &'a str,
-        /// Its own data: JSON, or bytes of a Protobuf client.
+        /// The client's data: JSON, or bytes of a Protobuf client.
         data: Option<&'a [u8]>,
     }
     /// A client subscribes.
     Subscribe(SubscribeResult) {
         /// The channel.
         channel: &'a str,
-        /// The client's own data: JSON, or bytes of a Protobuf client.
+        /// The client's data: JSON, or bytes of a Protobuf client.
         data: Option<&'a [u8]>,
     }
     /// A client publishes.
     Publish(PublishResult) {
         /// The channel.
         channel: &'a str,
-        /// What: JSON, or bytes of a Protobuf client.
+        /// The payload: JSON, or bytes of a Protobuf client.
         data: &'a [u8],
     }
     /// A client calls a remote procedure.
     Rpc(RpcResult) {
-        /// Its name.
+        /// The name of the method.
         method: &'a str,
-        /// Its argument: JSON, or bytes of a Protobuf client.
+        /// The argument: JSON, or bytes of a Protobuf client.
         data: Option<&'a [u8]>,
     }
-    /// A connection is at its end.
+    /// The grant of a connection expires.
     Refresh(RefreshResult) {}
-    /// A subscription is at its end.
+    /// The grant of a subscription expires.
     SubRefresh(RefreshResult) {
         /// The channel.
         channel: &'a str,
     }
 }
 
-/// What an authorizer has said.
+/// The result of an authorizer.
 #[allow(clippy::large_enum_variant, reason = "there is one of a command, for a moment")]
 pub(crate) enum AuthorizerReply {
     Rules,
@@ -283,7 +285,7 @@ impl<T: DecisionResult> From<Decision<T>> for AuthorizerReply {
     }
 }
 
-/// Asks an authorizer what a proxy would ask a backend.
+/// Calls an authorizer with the request of a proxy.
 pub(crate) fn ask(
     authorizer: &mut dyn Authorizer,
     requester: &Requester<'_>,

@@ -1,4 +1,4 @@
-//! The server API for the program itself, from any of its threads.
+//! The server API for threads of the program.
 
 use std::hash::BuildHasher;
 use std::io;
@@ -10,24 +10,24 @@ use serde_json::{Value, json};
 use super::inbox::{Inbox, InboxMessage};
 use crate::api::Method;
 
-/// Calls that one worker has not taken yet, before further ones are refused.
+/// Most calls that wait for one worker; further ones are refused.
 const WAITING_MAX: usize = 65_536;
 
-/// The server API in this process. Clones reach the same server.
+/// The server API in this process. Clones use the same server.
 ///
-/// Commands about one channel are carried out in the order in which one thread calls them.
+/// Commands about one channel are executed in the order in which a thread calls them.
 #[derive(Clone, Debug, Default)]
 pub struct Handle {
     inboxes: Arc<OnceLock<Box<[Arc<Inbox>]>>>,
 }
 
-/// A call that was not made.
+/// Why a call was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The server does not serve yet.
+    /// The server does not run yet.
     #[error("the server does not serve yet")]
     NotServing,
-    /// 65,536 calls wait already.
+    /// 65,536 calls are waiting already.
     #[error("so many calls wait already; call more slowly")]
     Overloaded,
     /// The API has no such method.
@@ -36,19 +36,21 @@ pub enum CallError {
 }
 
 impl Handle {
-    /// Publishes into a channel. Whether that succeeds is not reported: see [`Handle::call`].
+    /// Publishes to a channel. The result is not reported; use [`Handle::call`] to get it.
     ///
     /// # Errors
-    /// The call was not made.
+    ///
+    /// Returns an error if the call was not made.
     pub fn publish(&self, channel: &str, data: impl Into<Value>) -> Result<(), CallError> {
         self.call("publish", &json!({"channel": channel, "data": data.into()}), |_| {})
     }
 
-    /// Calls a method of the server API with the fields of its request. `then` gets the response, `{"result":…}` or
-    /// `{"error":…}`, on a worker's thread: it must not block.
+    /// Calls a method of the server API with the fields of its request. `then` receives the response,
+    /// `{"result":…}` or `{"error":…}`, on a worker's thread and must not block.
     ///
     /// # Errors
-    /// The call was not made.
+    ///
+    /// Returns an error if the call was not made.
     pub fn call(
         &self,
         method: &str,
@@ -68,15 +70,16 @@ impl Handle {
         Ok(())
     }
 
-    /// Those of the workers, once they are about to start.
+    /// The inboxes of the workers, once they are about to start.
     pub(crate) fn inboxes(&self) -> Option<&[Arc<Inbox>]> {
         self.inboxes.get().map(|inboxes| &**inboxes)
     }
 
-    /// Makes the inboxes of so many workers.
+    /// Creates the inboxes of the workers.
     ///
     /// # Errors
-    /// There are no descriptors left.
+    ///
+    /// There are no file descriptors left.
     pub(crate) fn open(&self, workers: usize) -> io::Result<()> {
         let inboxes = (0..workers).map(|_| Inbox::new().map(Arc::new));
         // It is opened once.
@@ -84,7 +87,7 @@ impl Handle {
         Ok(())
     }
 
-    /// What has to be in the workers' descriptor tables.
+    /// The descriptors that workers need in their descriptor tables.
     pub(crate) fn doorbells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.inboxes().unwrap_or_default().iter().map(|inbox| inbox.doorbell())
     }

@@ -1,4 +1,4 @@
-//! What threads that have no endpoint on the bus send to a worker: the program's own.
+//! Messages to a worker from threads of the program, which have no endpoint on the bus.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,12 +12,12 @@ use rustix::event::EventfdFlags;
 use super::HttpResponse;
 use crate::proxy::AnyDecision;
 
-/// Takes the response of a call.
+/// Receives the response of a call.
 pub(crate) type OnResponse = Box<dyn FnOnce(&[u8]) + Send>;
 
-/// One thing sent.
+/// A message to a worker.
 pub(crate) enum InboxMessage {
-    /// A decision that was to come later; `None`: there will be none.
+    /// A later decision; `None`: it was dropped.
     Decided { number: u64, decided: Option<AnyDecision> },
     /// The response to a request of a route.
     Responded { conn: u64, incarnation: u32, response: HttpResponse },
@@ -35,11 +35,11 @@ impl fmt::Debug for InboxMessage {
     }
 }
 
-/// The messages of one worker. Its doorbell is made before the workers take descriptor tables of their own.
+/// The messages to one worker. Its doorbell is created before the workers get separate descriptor tables.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     messages: Mutex<VecDeque<InboxMessage>>,
-    /// The doorbell was rung, and the worker has not looked yet.
+    /// The doorbell was rung, and the worker has not checked yet.
     rung: AtomicBool,
     doorbell: OwnedFd,
 }
@@ -60,23 +60,23 @@ impl Inbox {
     }
 
     fn ring(&self) {
-        // It fails where the worker has been rung for more often than a number holds, and then it is awake.
+        // This fails only if the counter is full; the worker is then awake.
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// How many the worker has not taken yet.
+    /// The number of messages that the worker has not taken.
     pub(crate) fn len(&self) -> usize {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Registered for its edges: it need not be read.
+    /// Registered edge-triggered: it need not be read.
     pub(crate) fn doorbell(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }
 
-    /// The oldest that have come, at most so many: for the others it rings again.
+    /// Takes the oldest messages, at most `max`. If there are more, it rings again.
     pub(crate) fn take(&self, max: usize) -> Vec<InboxMessage> {
-        // Before the list is emptied: who sends between rings again.
+        // Before the list is emptied, so that a concurrent sender rings again.
         self.rung.store(false, Ordering::Release);
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = messages.len().min(max);

@@ -1,4 +1,4 @@
-//! Further HTTP routes on the client port.
+//! Additional HTTP routes on the client port.
 
 use std::fmt;
 use std::ops::Deref;
@@ -23,7 +23,7 @@ impl Routes {
         self.0.insert(path, route)
     }
 
-    /// `None`: none of them has this path.
+    /// Calls the route of a request; `None` if there is none for its path.
     pub(crate) fn call(
         &self,
         request: &http::Request<'_>,
@@ -34,14 +34,15 @@ impl Routes {
     }
 }
 
-/// A request to a route. It has what [`dunlin_net::http::Request`] has: method, path, query, headers, body.
+/// A request to a route, with the fields of [`dunlin_net::http::Request`]: method, path, query, headers,
+/// body.
 pub struct HttpRequest<'a> {
     request: &'a http::Request<'a>,
     params: Params<'a, 'a>,
     place: ResponseAddress,
 }
 
-/// Where the response goes: the worker's inbox, its incarnation and the connection.
+/// The address of a response: the worker's inbox, its incarnation and the connection.
 pub(crate) type ResponseAddress = (Arc<Inbox>, u32, ConnId);
 
 impl<'a> Deref for HttpRequest<'a> {
@@ -53,19 +54,20 @@ impl<'a> Deref for HttpRequest<'a> {
 }
 
 impl HttpRequest<'_> {
-    /// What stands in the path where the route has `{name}`, still percent-encoded; empty where it has no such part.
+    /// The part of the path that matches `{name}` of the route, still percent-encoded; empty if the route has
+    /// no such parameter.
     pub fn param(&self, name: &str) -> &str {
         self.params.get(name).unwrap_or_default()
     }
 
-    /// The response comes later, from any thread.
+    /// Responds later, from any thread.
     pub fn later(&self, work: impl FnOnce(Responder)) -> Reply {
         work(Responder { place: Some(self.place.clone()) });
         Reply(None)
     }
 }
 
-/// Sends the response to a request. One that is dropped sends 500.
+/// Sends the response to a request. If it is dropped, the response is 500.
 #[derive(Debug)]
 #[must_use = "the client waits"]
 pub struct Responder {
@@ -73,7 +75,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Sends it. Nobody gets it if the client is gone.
+    /// Sends the response. It has no effect if the client has disconnected.
     pub fn send(mut self, response: HttpResponse) {
         self.post(response);
     }
@@ -91,7 +93,7 @@ impl Drop for Responder {
     }
 }
 
-/// A response, or that it comes later.
+/// A response, now or later.
 #[derive(Debug)]
 pub struct Reply(pub(crate) Option<HttpResponse>);
 
@@ -101,36 +103,36 @@ impl From<HttpResponse> for Reply {
     }
 }
 
-/// A response.
+/// An HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpResponse {
-    /// 200 to 599.
+    /// The status, 200 to 599.
     pub status: u16,
-    /// Names and values. `Date`, `Content-Length` and `Connection` are added.
+    /// Names and values of headers. `Date`, `Content-Length` and `Connection` are added.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Vec<u8>,
 }
 
 impl HttpResponse {
-    /// One without headers of its own and without a body.
+    /// Creates a response without own headers and without a body.
     pub fn new(status: u16) -> HttpResponse {
         HttpResponse { status, headers: Vec::new(), body: Vec::new() }
     }
 
-    /// 200 with plain text.
+    /// Creates a 200 response with plain text.
     pub fn text(body: impl Into<String>) -> HttpResponse {
         HttpResponse { body: body.into().into_bytes(), ..HttpResponse::new(200) }
             .header("Content-Type", "text/plain; charset=utf-8")
     }
 
-    /// 200 with JSON.
+    /// Creates a 200 response with JSON.
     pub fn json(body: impl Into<Value>) -> HttpResponse {
         HttpResponse { body: body.into().to_string().into_bytes(), ..HttpResponse::new(200) }
             .header("Content-Type", "application/json")
     }
 
-    /// Whether it can be sent: its status is one, and no header has another within it.
+    /// Whether it can be sent: the status is valid, and no header contains a line break.
     pub(crate) fn is_valid(&self) -> bool {
         let is_text = |text: &str| !text.bytes().any(|byte| byte.is_ascii_control());
         (200..600).contains(&self.status)
@@ -139,7 +141,7 @@ impl HttpResponse {
             })
     }
 
-    /// The same with one more header.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> HttpResponse {
         self.headers.push((name.into(), value.into()));

@@ -1,4 +1,4 @@
-//! What a decision is made of, whoever has made it: a backend in an HTTP response, or the program itself in a value.
+//! The content of a decision, from a backend's HTTP response or from the program.
 
 use serde::de::DeserializeOwned;
 

@@ -15,7 +15,7 @@ pub(crate) enum ProxyError {
     TimedOut,
     /// As many requests wait as may.
     Overflow,
-    /// Nobody is asked at present: those before were not answered, or checks are not passed.
+    /// No backend is available: circuits are open, or health checks fail.
     BreakerOpen,
     /// An answer with another status than 200.
     Status(u16),

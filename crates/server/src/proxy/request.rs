@@ -1,4 +1,4 @@
-//! The body of a request: who asks, and what about.
+//! The body of a request: the client and the operation.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use dunlin_protocol::centrifuge::{ConnectRequest, PublishRequest, RpcRequest, Su
 use dunlin_protocol::json::{Object, write_string};
 use dunlin_protocol::{Encoding, Format, Payload};
 
-use crate::labels::write_labels;
+use crate::auth::labels::write_labels;
 
 /// Whose request it is.
 #[derive(Clone, Copy, Debug)]

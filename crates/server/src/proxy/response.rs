@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::{Denial, ProxyError};
 use crate::api::request::OptionsOverride;
 use crate::auth::SubscribeOptions;
-use crate::labels::tags_of;
+use crate::auth::labels::tags_of;
 
 /// The longest message of an error that is passed on, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1_024;

@@ -15,7 +15,7 @@ fn raw(value: impl Into<Value>) -> Option<Box<RawValue>> {
 }
 
 impl ConnectResult {
-    /// A client that is this user; empty: nobody in particular.
+    /// The user of the client; empty: anonymous.
     pub fn user(user: impl Into<String>) -> ConnectResult {
         ConnectResult { user: user.into(), ..ConnectResult::default() }
     }

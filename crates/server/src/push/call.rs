@@ -22,8 +22,8 @@ use super::submission::{Recipient, Submission, SubmissionBatch};
 use super::thread::Shared;
 use super::{devices, durable, outcomes_feed};
 use crate::api::{ApiError, ApiErrorCode};
-use crate::push_message::{PushMethod, PushReplyBody, PushRequest};
-use crate::trace_parent::TraceParent;
+use crate::message::push::{PushMethod, PushReplyBody, PushRequest};
+use crate::request::trace_parent::TraceParent;
 
 /// Pushes of one call that are submitted and not reported.
 const WINDOW: usize = 2_048;
@@ -130,7 +130,7 @@ async fn feed(shared: &Shared, lines: &[u8]) {
     }
 }
 
-/// Whom a call answers.
+/// The recipient of a call's response.
 struct ResponseTarget {
     shared: Arc<Shared>,
     worker: usize,
@@ -242,7 +242,7 @@ struct State {
     tags: u64,
     /// Every push has been submitted.
     submitted: bool,
-    /// Lines about users to whom nothing is sent, and how many.
+    /// Lines about users without a push, and their number.
     notes: Vec<u8>,
     noted: u64,
 }
@@ -326,7 +326,7 @@ impl Run<'_> {
         }
     }
 
-    /// Submits one push, once there is room for it. False: nobody waits for it any more.
+    /// Submits a push when there is room for it. Returns `false` if its caller has disconnected.
     async fn submit_one(
         &self,
         at: usize,

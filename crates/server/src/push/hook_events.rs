@@ -9,8 +9,8 @@ use dunlin_config::HookEventKind;
 use dunlin_webhooks::{FilterCache, HookEvent, HookEventBody};
 
 use super::thread::Shared;
-use crate::bus_message::BusMessage;
 use crate::clock::unix_ms;
+use crate::message::bus::BusMessage;
 use crate::state::ServerState;
 
 /// Events on their way to the bus; more are dropped, and hooks are notified of how many. The feed has them all.

@@ -1,7 +1,7 @@
 //! Push notifications: what `/api/push` and what is below it do.
 //!
 //! The senders of `dunlin-push` live in a thread of their own with a `tokio` runtime. A worker hands it a request's
-//! body over the bus and continues ([`PushRequest`](crate::push_message::PushRequest)); what comes back ([`PushReply`](crate::push_message::PushReply)) are pieces of an answer, as many as the client
+//! body over the bus and continues ([`PushRequest`](crate::message::push::PushRequest)); what comes back ([`PushReply`](crate::message::push::PushReply)) are pieces of an answer, as many as the client
 //! has room for ([`flow`]). The admin thread hands it credentials whenever a change of them is in effect
 //! ([`PushHandle::apply`]), so that the answer to the change means that they are used, and has them validated before
 //! ([`judge`]).

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::thread::Shared;
-use crate::bus_message::BusMessage;
+use crate::message::bus::BusMessage;
 
 /// A worker that has not said so long later who is there is not waited for: better a push too many than one too few.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -55,7 +55,7 @@ pub(super) fn write(
     Line::new(subject, ended).write(out);
 }
 
-/// Writes the line of a user to whom nothing was sent.
+/// Writes the line of a user without a push.
 pub(super) fn write_user(out: &mut Vec<u8>, subject: LineSubject<'_>, reason: &str, detail: &str) {
     let ended = OutcomeJson {
         detail: Some(detail.into()),

@@ -11,7 +11,7 @@ use super::submission::Recipient;
 use super::thread::Shared;
 use crate::clock::unix_ms;
 
-/// A push, whom it is for, and who sends it.
+/// A push, its recipient and its sender.
 #[derive(Clone)]
 pub(super) struct PendingPush {
     /// Its notification's place in the request.

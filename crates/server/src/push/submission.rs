@@ -1,4 +1,4 @@
-//! The bodies of `/api/push` and `/api/push/batch`: notifications and whom they are for.
+//! The bodies of `/api/push` and `/api/push/batch`: notifications and their recipients.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const TARGET_BYTES_MAX: usize = 1_024;
 const TIMEOUT_MS: u64 = 30_000;
 const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
-/// A notification and whom it is for.
+/// A notification and its recipients.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Submission {
@@ -107,7 +107,7 @@ struct Subscribers {
     condition: Option<String>,
 }
 
-/// Whom one push goes to.
+/// The recipient of a push.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Recipient {

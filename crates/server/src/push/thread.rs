@@ -22,9 +22,9 @@ use super::repeats::Repeats;
 use super::senders::Senders;
 use super::token_feedback::TokenFeedback;
 use super::{PushHandle, call, durable, files};
-use crate::bus_message::BusMessage;
 use crate::error::ServeError;
-use crate::push_message::{PushAdmissions, PushReply, PushReplyBody};
+use crate::message::bus::BusMessage;
+use crate::message::push::{PushAdmissions, PushReply, PushReplyBody};
 use crate::state::ServerState;
 
 /// Threads that wait for the disk.
@@ -66,7 +66,7 @@ pub(super) struct Shared {
     flows: Mutex<HashMap<u64, Arc<Flow>>>,
     /// To the bus. What is in it is bounded by flows and admissions.
     outgoing: mpsc::UnboundedSender<(usize, BusMessage)>,
-    /// Nobody is to be kept waiting for what may come.
+    /// Callers must not wait for pushes that may come.
     draining: AtomicBool,
     stopping: Notify,
 }
@@ -280,7 +280,7 @@ impl Shared {
             BusMessage::OnlineReply { request_id, online } => {
                 self.online_queries.handle(request_id, &online);
             }
-            // Nobody sends this thread anything else.
+            // This thread receives no other messages.
             _ => {}
         }
     }

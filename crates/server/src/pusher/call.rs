@@ -41,7 +41,7 @@ pub(crate) struct TriggeredEvent {
     pub(crate) event: String,
     pub(crate) channels: Vec<String>,
     pub(crate) payload: Box<[u8]>,
-    /// Whom it is not sent.
+    /// The session that does not receive it.
     pub(crate) except: Option<SocketId>,
     pub(crate) info: RequestedInfo,
 }

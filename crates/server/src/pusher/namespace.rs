@@ -70,7 +70,7 @@ impl ChannelVariants {
     }
 }
 
-/// Rules that let nobody do anything for being a client.
+/// Rules without any permission for clients.
 fn closed(rules: &Rules) -> Rules {
     Rules {
         allow_subscribe_for_client: false,

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use super::{Cluster, Listener, TIMEOUT};
 use dunlin_config::Secret;
 
-use crate::bus_message::BusMessage;
+use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 
 /// Says nothing on a connection from this address of the loopback network.

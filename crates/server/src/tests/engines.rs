@@ -21,9 +21,9 @@ use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
 use super::{Cluster, Listener, TIMEOUT};
-use crate::bus_message::BusMessage;
-use crate::settings::Settings;
+use crate::message::bus::BusMessage;
 use crate::state::Lifecycle;
+use crate::state::settings::Settings;
 
 /// A Redis that ends with the test, or by `kill -9` before.
 struct Redis {

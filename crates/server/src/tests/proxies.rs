@@ -10,9 +10,9 @@ use dunlin_config::{ChannelOptions, Config, OnFailure, Proxy, Secret};
 use serde_json::{Value, json};
 
 use super::{Cluster, Listener, TIMEOUT};
+use crate::auth::revocation::Revocation;
 use crate::proxy::ProxyMetric;
-use crate::revocation::Revocation;
-use crate::settings::Settings;
+use crate::state::settings::Settings;
 
 /// What the backend is asked, with its headers in lower case.
 pub(crate) struct Asked {

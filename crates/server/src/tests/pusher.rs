@@ -11,7 +11,7 @@ use ring::hmac;
 use serde_json::{Value, json};
 
 use super::{Cluster, Listener, TIMEOUT};
-use crate::bus_message::BusMessage;
+use crate::message::bus::BusMessage;
 
 const SECRET: &str = "the shop's own secret";
 

@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 /// Set in the tags of checks, and in those of no other request.
 pub(super) const CHECK: u64 = 1 << 63;
 
-/// Trusted by the members of an upstream, or why nobody can be.
+/// The certificates trusted for the members of an upstream, or their error.
 type Trust = Result<Option<Tls>, Arc<str>>;
 
 /// What is checked, and the requests under way.

@@ -15,7 +15,8 @@ use dunlin_bus::Endpoint;
 use dunlin_config as config;
 use dunlin_hub::Now;
 use dunlin_net::{
-    CloseReason, ConnId, Context, EventLoop, Handler, Interest, LoopConfig, Sleep, TimerId, Tls,
+    CloseReason, ConnId, Context, EventLoop, Handler, Interest, LoopConfig, Sleep, Tcp, TimerId,
+    Tls,
 };
 use dunlin_pipeline::{
     BodyMode, Caller, Client, ClientConfig, Depth, ErrorKind, HostConfig, HostId, Outcome, Request,
@@ -28,8 +29,8 @@ use dunlin_wire::http1::retry_after;
 use hashbrown::HashMap;
 
 use super::checks::{CHECK, Checks};
-use crate::bus_message::BusMessage;
 use crate::clock::unix_ms;
+use crate::message::bus::BusMessage;
 use crate::state::ServerState;
 
 /// How long the last events may take to reach their backends when the process ends.
@@ -378,6 +379,7 @@ fn host_config(upstream: &config::Upstream) -> Result<HostConfig, Arc<str>> {
 
 impl Handler for WebhookSender<'_> {
     type Data = ();
+    type Protocols = Tcp;
 
     fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
         self.client.on_connect(cx, conn);

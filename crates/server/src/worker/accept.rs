@@ -10,9 +10,9 @@ use super::link::{Link, Peer};
 use super::parts::Handshake;
 use super::reply::PlainResponse;
 use super::timer::Timer;
-use crate::admission::{Admission, counted_as};
-use crate::forwarded_for::forwarded_for;
+use crate::limits::admission::{Admission, counted_as};
 use crate::metrics::Metric;
+use crate::request::forwarded_for::forwarded_for;
 
 /// Descriptors that are left to the rest of the process where all threads share one table.
 const DESCRIPTORS_RESERVED: usize = 512;

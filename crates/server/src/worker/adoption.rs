@@ -18,11 +18,11 @@ use super::link::{Link, Role};
 use super::parts::SettingsEffect;
 use super::permission::{Permission, Subject, is_expressed, permits, permits_by_keys};
 use crate::auth::Allow;
-use crate::bus_message::BusMessage;
-use crate::crash;
+use crate::control::crash;
+use crate::message::bus::BusMessage;
 use crate::namespace::Namespace;
-use crate::settings::Settings;
 use crate::state::ServerState;
+use crate::state::settings::Settings;
 
 /// Boots that session ids distinguish; a restart of a worker takes the next.
 const BOOTS: u32 = dunlin_hub::BOOTS_MAX as u32;

@@ -20,9 +20,9 @@ use crate::api::{
     ApiError, ApiErrorCode, Batch, CommandResult, LegacyCommand, LenientReader, Method, NodeFacts,
     OPENAPI, Request, presented_key, scope, write_response,
 };
-use crate::budget::{CommandKind, Rates, Work};
+use crate::auth::revocation::Revocation;
+use crate::limits::budget::{CommandKind, Rates, Work};
 use crate::metrics::Metric;
-use crate::revocation::Revocation;
 
 /// What a caller's key may do; `None`: everything.
 pub(super) type Scope = Option<KeyScope>;
@@ -255,8 +255,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Hands a command to the hub. `Err`: it is answered already.
-    fn begin(
+    /// Has a command carried out, by the nodes that it concerns. `Err`: it is answered already.
+    pub(super) fn begin(
         &mut self,
         cx: &mut Context<Link>,
         place: CommandPlace,

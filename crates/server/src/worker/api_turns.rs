@@ -9,7 +9,7 @@ use super::link::Link;
 use super::parts::{BroadcastRest, CallId, CommandPlace, RestCommands};
 use super::timer::Timer;
 use crate::api::{ApiError, Request};
-use crate::budget::{BudgetKey, Rates, Work};
+use crate::limits::budget::{BudgetKey, Rates, Work};
 use crate::metrics::Metric;
 
 /// How long a call waits at most for the subscribers of a channel that is behind.

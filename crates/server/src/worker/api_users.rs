@@ -16,7 +16,7 @@ use crate::api::request::{
     DisconnectRequest, RefreshRequest, SubscribeRequest, Target, UnsubscribeRequest,
 };
 use crate::api::{ApiError, ApiErrorCode, CommandOutcome, label_filter};
-use crate::session_token;
+use crate::auth::session_token;
 
 /// Which sessions of a user a command is about.
 #[derive(Clone, Copy, PartialEq, Eq)]

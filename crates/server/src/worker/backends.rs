@@ -15,9 +15,9 @@ use dunlin_webhooks::{Failure, Pools, Selection, Upstream};
 
 use super::link::Link;
 use super::parts::{Decisions, FastMap, ForwardedData, ForwardedFields};
-use crate::log_gate::LogGate;
+use crate::metrics::log_gate::LogGate;
 use crate::proxy::{Event, ProxiesStats, ProxyError, ProxyMetric, ProxyReply, ProxyStats};
-use crate::webhooks_state::UpstreamsState;
+use crate::state::webhooks::UpstreamsState;
 
 /// A backend's servers close connections that are idle for 5 s or more, as a rule; one that is used again in the moment
 /// in which it closes fails.
@@ -252,7 +252,7 @@ impl Backends {
             tried: Vec::new(),
             pool: 0,
             unanswered: 0,
-            // Whoever is asked first is put into it.
+            // The first member asked is added to it.
             prepared: Prepared::new("", &request),
         };
         self.dispatch(now_ms, tag, in_flight)
@@ -319,7 +319,7 @@ impl Backends {
             // Its connections were others; under the new settings it may be asked.
             in_flight.tried.pop();
         }
-        // A gateway that has reached nobody answers so (RFC 9110 §15.6).
+        // A gateway that could not reach the server responds with these (RFC 9110 §15.6).
         let is_away = |status: &u16| matches!(status, 502..=504);
         let may_repeat = match &answer {
             Err(ProxyError::Overflow | ProxyError::TooLong | ProxyError::Malformed(_)) => false,

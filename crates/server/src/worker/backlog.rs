@@ -14,7 +14,7 @@ use dunlin_protocol::centrifuge::{Command, DisconnectCode, Request};
 use super::Worker;
 use super::link::{Link, Peer, Role};
 use super::parts::{Frames, Pending};
-use crate::budget::{BudgetKey, CommandKind, Rates, Work};
+use crate::limits::budget::{BudgetKey, CommandKind, Rates, Work};
 use crate::metrics::Metric;
 
 /// A message to others counts once more for each of so many bytes of it.

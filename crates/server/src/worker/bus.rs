@@ -4,8 +4,8 @@ use dunlin_net::Context;
 
 use super::Worker;
 use super::link::Link;
-use crate::bus_message::BusMessage;
-use crate::cluster_message::RemoteMember;
+use crate::message::bus::BusMessage;
+use crate::message::cluster::RemoteMember;
 
 impl Worker<'_> {
     /// Takes a message of another thread.

@@ -7,8 +7,8 @@ use super::Worker;
 use super::link::Link;
 use super::parts::{CallForm, CommandPlace, NewCall, Pending};
 use crate::api::{ApiError, CommandOutcome, Request};
-use crate::bus_message::BusMessage;
-use crate::cluster_message::{
+use crate::message::bus::BusMessage;
+use crate::message::cluster::{
     AboutUser, ClusterCommand, ClusterReply, ClusterRequest, MembersReport, TargetNodes,
 };
 use crate::metrics::Metric;
@@ -70,7 +70,7 @@ impl Worker<'_> {
         self.endpoint.send(self.state.control_endpoint(), report).is_ok()
     }
 
-    /// Asks who is in a channel on all nodes, with a token that the answer comes back with. False: this node is alone.
+    /// Requests the members of a channel on all nodes; the answer repeats the token. Returns `false` without a cluster.
     pub(super) fn ask_presence(
         &mut self,
         cx: &mut Context<Link>,

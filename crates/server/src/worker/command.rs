@@ -13,7 +13,7 @@ use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
 use super::parts::{Grant, ONCE_ANSWERED, Pending};
 use super::permission::{Basis, Permission};
-use crate::budget::Work;
+use crate::limits::budget::Work;
 use crate::metrics::Metric;
 
 impl Worker<'_> {

@@ -8,7 +8,7 @@ use super::Worker;
 use super::link::Link;
 use super::parts::Pending;
 use crate::api::{ApiError, CommandOutcome};
-use crate::budget::Work;
+use crate::limits::budget::Work;
 use crate::metrics::Metric;
 
 impl Worker<'_> {

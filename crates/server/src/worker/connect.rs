@@ -20,9 +20,9 @@ use super::parts::{Connected, Grant, NewConnect, Pending, SessionParams, TokenFa
 use super::permission::Subject;
 use super::server_side::ServerSide;
 use super::users::COUNT_TIMEOUT_MS;
+use crate::auth::revocation::{TokenId, TokenRevoked};
+use crate::auth::session_token;
 use crate::auth::{Identity, Subscription};
-use crate::revocation::{TokenId, TokenRevoked};
-use crate::session_token;
 
 /// The server's name and version, for clients and API callers.
 pub(crate) const VERSION: &str = concat!("dunlin ", env!("CARGO_PKG_VERSION"));

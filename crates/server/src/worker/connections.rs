@@ -10,8 +10,8 @@ use super::link::Link;
 use super::parts::{CommandPlace, Pending};
 use crate::api::request::ConnectionsRequest;
 use crate::api::{ApiError, ApiErrorCode, CommandOutcome, Request, label_filter};
-use crate::bus_message::BusMessage;
-use crate::connections::{
+use crate::message::bus::BusMessage;
+use crate::state::connections::{
     ClusterCursor, ConnectionCursor, ConnectionFilter, ConnectionPage, ConnectionSearch,
     ConnectionView,
 };

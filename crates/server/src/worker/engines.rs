@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::num::{NonZeroU8, NonZeroU64};
 use std::sync::Arc;
 
-use dunlin_config::{EngineKind, EngineLayout, EngineTopology, Map};
+use dunlin_config::{EngineKind, EngineLayout, EngineReadFrom, EngineTopology, Map};
 use dunlin_engine::nats::NatsEngine;
-use dunlin_engine::redis::{Layout, RedisConfig, RedisEngine, Topology};
+use dunlin_engine::redis::{Layout, ReadFrom, RedisConfig, RedisEngine, Topology};
 use dunlin_engine::{
     EngineConfig, EngineEvent, EngineId, EngineRequest, LinkFull, Links, Server, ServerRole,
     ShardId,
@@ -23,8 +23,8 @@ use super::Worker;
 
 use super::link::{Link, Role};
 use super::nats::NatsConnection;
-use crate::engine_servers::{nats_config, servers, tls_of};
-use crate::engine_stats::{EngineSample, EngineStats, EnginesStats};
+use crate::engines::servers::{nats_config, servers, tls_of};
+use crate::engines::stats::{EngineSample, EngineStats, EnginesStats};
 
 /// What a connection is called in a server's `CLIENT LIST`.
 const NAME: &str = "dunlin";
@@ -153,6 +153,7 @@ impl Engines {
                     if let Machine::Redis(engine, _) = &mut running.machine {
                         let replicas = NonZeroU8::new(config.wait_replicas);
                         engine.set_wait(replicas, config.wait_timeout_ms);
+                        engine.set_read_from(read_from(config));
                     }
                 }
                 None => {
@@ -316,7 +317,9 @@ impl RedisConnections {
     fn client_config(&self, server: &Server) -> ClientConfig {
         let config = &*self.config;
         let (user, password, database) = match server.role {
-            ServerRole::Data => (&config.user, &config.password, config.database),
+            ServerRole::Data | ServerRole::Replica => {
+                (&config.user, &config.password, config.database)
+            }
             ServerRole::Sentinel => (&config.sentinel_user, &config.sentinel_password, 0),
         };
         let auth = password.as_ref().map(|password| {
@@ -608,6 +611,13 @@ fn engine_config(id: EngineId, config: &dunlin_config::Engine, workers: usize) -
     }
 }
 
+fn read_from(config: &dunlin_config::Engine) -> ReadFrom {
+    match config.read_from {
+        EngineReadFrom::Primary => ReadFrom::Primary,
+        EngineReadFrom::ReplicaPreferred => ReadFrom::ReplicaPreferred,
+    }
+}
+
 fn redis_config(config: &dunlin_config::Engine) -> RedisConfig {
     let servers = |role| servers(config, role);
     let topology = match config.topology {
@@ -633,6 +643,7 @@ fn redis_config(config: &dunlin_config::Engine) -> RedisConfig {
         queue_bytes_max: config.queue_bytes_max,
         wait_replicas: NonZeroU8::new(config.wait_replicas),
         wait_timeout_ms: config.wait_timeout_ms,
+        read_from: read_from(config),
         ..RedisConfig::new(topology)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use dunlin_config::Map;
 
 use super::Worker;
-use crate::bus_message::{BroadcastCommand, BusMessage};
-use crate::settings::Settings;
+use crate::message::bus::{BroadcastCommand, BusMessage};
+use crate::state::settings::Settings;
 
 impl Worker<'_> {
     /// True when a broadcast could go on now.

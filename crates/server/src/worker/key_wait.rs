@@ -7,7 +7,7 @@ use dunlin_protocol::centrifuge::{CommandError, DisconnectCode, ErrorCode};
 use super::Worker;
 use super::link::Link;
 use crate::auth;
-use crate::bus_message::BusMessage;
+use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 
 /// After this a command that waits is looked at again, whatever was heard of the key.

@@ -9,8 +9,8 @@ use dunlin_config::{Config, Ingress};
 use dunlin_net::{Context, IpNet, ListenConfig, ListenerId, http};
 
 use super::link::Link;
-use crate::settings::Settings;
 use crate::state::ServerState;
+use crate::state::settings::Settings;
 
 /// The listeners that one worker has open.
 pub(super) struct Listeners<'w> {

@@ -74,8 +74,8 @@ use std::time::Instant;
 use dunlin_bus::{Endpoint, SendError};
 use dunlin_hub::{Hub, HubConfig, Now};
 use dunlin_net::{
-    Admit, CloseReason, ConnId, Context, EventLoop, Handler, Interest, ListenerId, LoopConfig,
-    ProtocolError, Ready, Sleep, TimerId, http, websocket,
+    Admit, CloseReason, ConnId, Context, EventLoop, Handler, Http, HttpHandler, Interest,
+    ListenerId, LoopConfig, Ready, Sleep, TimerId, WebSocket, WebSocketHandler, http, websocket,
 };
 use dunlin_protocol::FrameEncoder;
 use dunlin_protocol::centrifuge::Reply;
@@ -94,8 +94,8 @@ use self::parts::{
 };
 use self::program::{INBOX, ProgramLink};
 use self::timer::Timer;
-use crate::bus_message::BusMessage;
 use crate::clock::unix_ms;
+use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 use crate::state::{Lifecycle, ServerState};
 
@@ -386,6 +386,7 @@ impl<'w> Worker<'w> {
 
 impl Handler for Worker<'_> {
     type Data = Link;
+    type Protocols = (Http, WebSocket);
 
     fn on_accept(
         &mut self,
@@ -415,49 +416,6 @@ impl Handler for Worker<'_> {
 
     fn on_open_failed(&mut self, _: &mut Context<Link>, link: Link, _: &io::Error) {
         self.release_peer(link.peer);
-    }
-
-    fn on_request_head(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        head: &http::RequestHead<'_>,
-    ) -> Option<u64> {
-        self.takes_body(cx, conn, head)
-    }
-
-    fn on_request(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
-        self.count(Metric::HttpRequests);
-        if let Err(answer) = self.attribute(cx, conn, request) {
-            self.answer(cx, conn, &answer);
-            return cx.close(conn);
-        }
-        self.route(cx, conn, request);
-    }
-
-    fn on_message(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        message: websocket::Message<'_>,
-    ) {
-        self.websocket_message(cx, conn, &message);
-    }
-
-    fn on_ping(&mut self, cx: &mut Context<Link>, conn: ConnId, payload: &[u8]) {
-        self.websocket_ping(cx, conn, payload);
-    }
-
-    fn on_pong(&mut self, cx: &mut Context<Link>, conn: ConnId, _: &[u8]) {
-        self.websocket_pong(cx, conn);
-    }
-
-    fn on_close_frame(&mut self, cx: &mut Context<Link>, conn: ConnId, code: u16, _: &str) {
-        self.websocket_closed(cx, conn, code);
-    }
-
-    fn on_protocol_error(&mut self, cx: &mut Context<Link>, conn: ConnId, error: &ProtocolError) {
-        self.protocol_error(cx, conn, error);
     }
 
     fn on_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
@@ -610,6 +568,62 @@ impl Handler for Worker<'_> {
         self.state.rollout.wake(self.index, self.settings.generation());
         self.state.loop_stats[self.index].wakes();
         self.adopt_newest(cx);
+    }
+}
+
+impl HttpHandler for Worker<'_> {
+    fn on_request_head(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        head: &http::RequestHead<'_>,
+    ) -> Option<u64> {
+        self.takes_body(cx, conn, head)
+    }
+
+    fn on_request(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
+        self.count(Metric::HttpRequests);
+        if let Err(answer) = self.attribute(cx, conn, request) {
+            self.answer(cx, conn, &answer);
+            return cx.close(conn);
+        }
+        self.route(cx, conn, request);
+    }
+
+    fn on_http_error(&mut self, cx: &mut Context<Link>, conn: ConnId, error: http::Error) {
+        self.http_error(cx, conn, error);
+    }
+}
+
+impl WebSocketHandler for Worker<'_> {
+    fn on_message(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        message: websocket::Message<'_>,
+    ) {
+        self.websocket_message(cx, conn, &message);
+    }
+
+    fn on_ping(&mut self, cx: &mut Context<Link>, conn: ConnId, payload: &[u8]) {
+        self.websocket_ping(cx, conn, payload);
+    }
+
+    fn on_pong(&mut self, cx: &mut Context<Link>, conn: ConnId, _: &[u8]) {
+        self.websocket_pong(cx, conn);
+    }
+
+    fn on_close_frame(&mut self, cx: &mut Context<Link>, conn: ConnId, code: u16, _: &str) {
+        self.websocket_closed(cx, conn, code);
+    }
+
+    fn on_websocket_error(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        error: &websocket::ProtocolError,
+    ) {
+        self.websocket_error(cx, conn, error);
     }
 }
 

@@ -9,8 +9,8 @@ use dunlin_engine::{LinkFull, Server};
 use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Tls};
 
 use super::link::Link;
-use crate::engine_login::{credentials, is_in_file};
-use crate::engine_servers::tls_of;
+use crate::engines::login::{credentials, is_in_file};
+use crate::engines::servers::tls_of;
 
 /// The connection, and how the next is made.
 pub(super) struct NatsConnection {

@@ -10,8 +10,8 @@ use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::Worker;
 use crate::auth::{Allow, Capabilities};
-use crate::expression::{Expression, ExpressionInput};
 use crate::namespace::Namespace;
+use crate::namespace::expression::{Expression, ExpressionInput};
 
 /// What a client needs the permission for in a channel.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use super::reply::PlainResponse;
 use super::routes::origin_refused;
 use crate::api;
 use crate::auth::SubscribeOptions;
-use crate::log_gate::LogGate;
+use crate::metrics::log_gate::LogGate;
 use crate::program::{
     Authorizer, AuthorizerReply, Deferral, HttpResponse, Inbox, InboxMessage, Reply, ask,
 };

@@ -21,11 +21,11 @@ use super::key_wait::Unverified;
 use super::link::{Link, Role};
 use super::parts::{ForwardedFields, ProxyCall};
 use crate::auth::Identity;
+use crate::auth::revocation::TokenId;
 use crate::proxy::{
     BackendDecision, ConnectResult, Event, ProxyError, ProxyMetric, ProxyReply, Question,
     Requester, RpcResult, payload,
 };
-use crate::revocation::TokenId;
 
 /// Answers carried out in one turn.
 const ANSWERS_PER_TURN: usize = 1_024;

@@ -12,8 +12,8 @@ use super::connect::one_line;
 use super::link::{Link, Role};
 use super::parts::{Grant, GrantKey, GrantToken, ProxyCall, TokenFacts};
 use crate::auth::Allow;
+use crate::auth::revocation::TokenId;
 use crate::proxy::{BackendDecision, Event, ProxyError, Question, RefreshResult};
-use crate::revocation::TokenId;
 
 /// How long what has expired goes on while its backend is asked, and where it does not decide, until it is asked again; as in
 /// Centrifugo.

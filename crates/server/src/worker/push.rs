@@ -9,10 +9,10 @@ use super::link::{Link, Role};
 use super::parts::PushStep;
 use super::reply::PlainResponse;
 use crate::api::ApiErrorCode;
-use crate::bus_message::BusMessage;
+use crate::message::bus::BusMessage;
+use crate::message::push::{PushMethod, PushReply, PushRequest};
 use crate::metrics::Metric;
-use crate::push_message::{PushMethod, PushReply, PushRequest};
-use crate::trace_parent::TraceParent;
+use crate::request::trace_parent::TraceParent;
 
 /// JSON lines, as they come.
 const LINES: [(&str, &str); 2] =

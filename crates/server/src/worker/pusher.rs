@@ -21,10 +21,10 @@ use super::Worker;
 use super::link::{Link, Role};
 use super::parts::{Pending, SessionParams};
 use super::routes::{origin_of, origin_refused};
-use crate::budget::{BudgetKey, CommandKind, Rates, Work};
+use crate::limits::budget::{BudgetKey, CommandKind, Rates, Work};
 use crate::metrics::Metric;
-use crate::origin;
 use crate::pusher::App;
+use crate::request::origin;
 
 /// Why a subscription is refused: the type and status of its error, and a sentence.
 struct SubscriptionError {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::{ChannelRef, DisconnectUser, NewPublication};
+use dunlin_hub::NewPublication;
 use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::pusher::{EVENT_TAG, PusherCode};
 
@@ -10,7 +10,8 @@ use super::Worker;
 use super::link::Link;
 use super::parts::{CallForm, CallId, CommandPlace, CommandSlot, NewCall};
 use super::reply::PlainResponse;
-use crate::api::ApiError;
+use crate::api::Request;
+use crate::api::request::{ChannelRequest, ChannelsRequest, DisconnectRequest, Target};
 use crate::metrics::Metric;
 use crate::pusher::{
     App, Call, CallHead, ChannelCount, Plan, PlanStep, PusherError, ResponseShape, TriggeredEvent,
@@ -128,17 +129,9 @@ impl Worker<'_> {
                 self.publish_events(cx, conn, plan, events);
             }
             Call::Channels { prefix, info } => {
-                let pattern = format!("{}*", app.pattern(&prefix));
-                self.ask_hub(
-                    cx,
-                    conn,
-                    Plan::new(app, ResponseShape::Channels, info),
-                    |worker, cx, place| {
-                        let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
-                        worker.hub.handle_channels(now, token, &pattern);
-                        Ok(())
-                    },
-                );
+                let pattern = format!("{}*", app.pattern(&prefix)).into();
+                let request = Request::Channels(ChannelsRequest { pattern });
+                self.ask_one(cx, conn, Plan::new(app, ResponseShape::Channels, info), &request);
             }
             Call::Channel { name, info } => {
                 let mut plan = Plan::new(app, ResponseShape::Channel, info);
@@ -146,42 +139,18 @@ impl Worker<'_> {
                 self.go_on(cx, conn, plan.next(Vec::new()));
             }
             Call::Users { name } => {
-                let channel = app.channel(&name);
-                self.ask_hub(
-                    cx,
-                    conn,
-                    Plan::new(app, ResponseShape::Users, none),
-                    |worker, cx, place| {
-                        let options = worker.channel_options(&channel)?;
-                        let bytes_max = worker.settings.config.limits.answer_bytes_max;
-                        let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
-                        worker.hub.handle_presence(
-                            now,
-                            token,
-                            ChannelRef::new(&channel, &options),
-                            bytes_max,
-                        );
-                        Ok(())
-                    },
-                );
+                let request =
+                    Request::Presence(ChannelRequest { channel: app.channel(&name).into() });
+                self.ask_one(cx, conn, Plan::new(app, ResponseShape::Users, none), &request);
             }
             Call::Terminate { user } => {
-                let user = app.user(&user);
-                self.ask_hub(
-                    cx,
-                    conn,
-                    Plan::new(app, ResponseShape::Done, none),
-                    |worker, cx, place| {
-                        let how = DisconnectUser {
-                            code: PusherCode::Unauthorized.code().into(),
-                            reason: "the backend has terminated the user's connections".into(),
-                            ..DisconnectUser::default()
-                        };
-                        let (token, now) = (worker.api_token(cx, place)?, worker.now(cx));
-                        worker.hub.handle_disconnect_user(now, token, &user, how);
-                        Ok(())
-                    },
-                );
+                let request = Request::Disconnect(DisconnectRequest {
+                    target: Target::user(app.user(&user)),
+                    whitelist: Vec::new(),
+                    code: PusherCode::Unauthorized.code(),
+                    reason: "the backend has terminated the user's connections".into(),
+                });
+                self.ask_one(cx, conn, Plan::new(app, ResponseShape::Done, none), &request);
             }
         }
         Ok(())
@@ -223,18 +192,12 @@ impl Worker<'_> {
         self.pause(cx, call);
     }
 
-    /// Asks the hub one thing for a call.
-    fn ask_hub(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        plan: Plan,
-        ask: impl FnOnce(&mut Self, &mut Context<Link>, CommandPlace) -> Result<(), ApiError>,
-    ) {
+    /// Has one command carried out for a call.
+    fn ask_one(&mut self, cx: &mut Context<Link>, conn: ConnId, plan: Plan, request: &Request<'_>) {
         let call = self.open_pusher_call(conn, plan, 1);
         if let Some(at) = self.api_calls.begin_next(call) {
             let place = CommandPlace { call, at, part: None };
-            if let Err(error) = ask(self, cx, place) {
+            if let Err(error) = self.begin(cx, place, request) {
                 self.api_calls.handle_answer(place, Err(error));
             }
         }
@@ -274,31 +237,20 @@ impl Worker<'_> {
         for (name, count) in counts {
             let Some(at) = self.api_calls.begin_next(call) else { break };
             let place = CommandPlace { call, at, part: None };
-            if let Err(error) = self.ask_count(cx, place, &app, (&name, count)) {
+            let request = match count {
+                ChannelCount::Users => {
+                    Request::PresenceStats(ChannelRequest { channel: app.channel(&name).into() })
+                }
+                ChannelCount::Subscriptions => {
+                    Request::Channels(ChannelsRequest { pattern: app.pattern(&name).into() })
+                }
+            };
+            if let Err(error) = self.begin(cx, place, &request) {
                 self.api_calls.handle_answer(place, Err(error));
             }
         }
         self.drain_events(cx);
         self.pause(cx, call);
-    }
-
-    fn ask_count(
-        &mut self,
-        cx: &mut Context<Link>,
-        place: CommandPlace,
-        app: &App,
-        (name, count): (&str, ChannelCount),
-    ) -> Result<(), ApiError> {
-        let channel = app.channel(name);
-        let options = self.channel_options(&channel)?;
-        let (token, now) = (self.api_token(cx, place)?, self.now(cx));
-        match count {
-            ChannelCount::Users => {
-                self.hub.handle_presence_stats(now, token, ChannelRef::new(&channel, &options));
-            }
-            ChannelCount::Subscriptions => self.hub.handle_channels(now, token, &app.pattern(name)),
-        }
-        Ok(())
     }
 }
 

@@ -9,11 +9,11 @@ use super::Worker;
 use super::link::Link;
 use super::parts::{CommandPlace, Pending, TokenFacts};
 use crate::api::{ApiError, ApiErrorCode, CommandOutcome};
-use crate::bus_message::BusMessage;
-use crate::metrics::Metric;
-use crate::revocation::{
+use crate::auth::revocation::{
     NAME_BYTES_MAX, Revocation, RevocationError, Revoked, TokenId, TokenRevoked, concerns,
 };
+use crate::message::bus::BusMessage;
+use crate::metrics::Metric;
 
 const REVOKED: &str = "the token was revoked";
 

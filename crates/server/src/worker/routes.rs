@@ -7,7 +7,7 @@ use dunlin_protocol::stream::StreamTransport;
 use super::Worker;
 use super::link::Link;
 use super::reply::PlainResponse;
-use crate::{local_host, origin, page};
+use crate::request::{local_host, origin, page};
 
 /// What a request of the emulation has beside the commands.
 const EMULATION_BYTES: usize = 4096;

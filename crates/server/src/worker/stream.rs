@@ -1,7 +1,7 @@
 //! Transports that stay: WebSocket, server-sent events, HTTP streams, and the way up for those without one.
 
 use dunlin_hub::SessionId;
-use dunlin_net::{ConnId, Context, ProtocolError, http, websocket};
+use dunlin_net::{ConnId, Context, http, websocket};
 use dunlin_protocol::centrifuge::{Commands, ConnectRequest, DisconnectCode};
 use dunlin_protocol::emulation::{EmulationRequest, EmulationStatus};
 use dunlin_protocol::stream::{
@@ -18,10 +18,10 @@ use super::key_wait::Handled;
 use super::link::{Link, Role};
 use super::reply::{PlainResponse, permission};
 use super::routes::{method_refused, origin_of, origin_refused, preflight};
-use crate::budget::Work;
-use crate::bus_message::BusMessage;
+use crate::auth::session_token;
+use crate::limits::budget::Work;
+use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
-use crate::session_token;
 
 /// Every message is compressed for all who get it at once, so a level that costs little.
 const DEFLATE_LEVEL: u32 = 1;
@@ -242,34 +242,37 @@ impl Worker<'_> {
         cx.answer_close_frame(conn, code);
     }
 
-    /// Malformed HTTP or WebSocket input.
-    pub(super) fn protocol_error(
+    /// Malformed HTTP input.
+    pub(super) fn http_error(&mut self, cx: &mut Context<Link>, conn: ConnId, error: http::Error) {
+        self.count(Metric::ProtocolErrors);
+        if cx.data(conn).is_some() {
+            self.count(Metric::HttpErrors);
+            cx.answer_http_error(conn, error);
+        }
+    }
+
+    /// Malformed WebSocket input.
+    pub(super) fn websocket_error(
         &mut self,
         cx: &mut Context<Link>,
         conn: ConnId,
-        error: &ProtocolError,
+        error: &websocket::ProtocolError,
     ) {
         self.count(Metric::ProtocolErrors);
         let Some(&mut link) = cx.data(conn) else { return };
-        match (link.session(), error) {
-            (Some(session), ProtocolError::WebSocket(error)) => {
-                // The close frame goes behind what is in the outbox, where it cannot cut into a message.
-                let (code, reason) = (error.close_code(), error.to_string());
-                self.hub.push(session, |out| {
-                    encode_close(out, code, &reason);
-                });
-                if let Some(link) = cx.data(conn) {
-                    link.closing = true;
-                }
-                self.flush_session(cx, session, conn);
-            }
-            _ => {
-                if let ProtocolError::Http(_) = error {
-                    self.count(Metric::HttpErrors);
-                }
-                cx.answer_protocol_error(conn, error);
-            }
+        let (Some(session), websocket::ProtocolError::Frame(frame)) = (link.session(), error)
+        else {
+            return cx.answer_websocket_error(conn, error);
+        };
+        // The close frame goes behind what is in the outbox, where it cannot cut into a message.
+        let (code, reason) = (frame.close_code(), frame.to_string());
+        self.hub.push(session, |out| {
+            encode_close(out, code, &reason);
+        });
+        if let Some(link) = cx.data(conn) {
+            link.closing = true;
         }
+        self.flush_session(cx, session, conn);
     }
 
     /// `POST /emulation`: commands of a session whose stream may be another worker's.

@@ -12,7 +12,7 @@ use dunlin_protocol::centrifuge::{DisconnectCode, Error, ErrorCode, Request};
 
 use super::Worker;
 use super::api::Scope;
-use super::cluster::channels;
+
 use super::link::Link;
 use super::parts::{CallId, CommandPlace, KeyScope, TenantSweep};
 use crate::api::{self, ApiError, ApiErrorCode, CommandOutcome, CommandResult, Method};
@@ -146,10 +146,9 @@ impl Worker<'_> {
             Ok(CommandOutcome::Json(json))
                 if self.api_calls.method(place) == Some(Method::Channels) =>
             {
-                match channels(&json) {
-                    Some(CommandOutcome::Channels(all)) => all,
-                    _ => return Err(ApiErrorCode::Internal.into()),
-                }
+                let of = tenant.map(|tenant| &*tenant.name);
+                let own = own_channels(&json, of).ok_or(ApiErrorCode::Internal)?;
+                return Ok(CommandOutcome::Json(own));
             }
             answer => return answer,
         };
@@ -271,4 +270,18 @@ impl Worker<'_> {
         }
         self.disconnect(cx, conn, &why);
     }
+}
+
+/// The channels of a tenant, or of nobody, in what all nodes have answered, with the names that they have for him. What else is there,
+/// the nodes that have not answered, stays.
+fn own_channels(json: &[u8], tenant: Option<&str>) -> Option<Box<[u8]>> {
+    let mut result: serde_json::Value = serde_json::from_slice(json).ok()?;
+    let all = std::mem::take(result["channels"].as_object_mut()?);
+    let own = all.into_iter().filter_map(|(name, channel)| {
+        let (of, bare) = tenant::split(&name);
+        (of == tenant).then(|| (bare.to_owned(), channel))
+    });
+    let own = serde_json::Value::Object(own.collect());
+    result["channels"] = own;
+    serde_json::to_vec(&result).ok().map(Vec::into_boxed_slice)
 }

@@ -12,8 +12,8 @@ use dunlin_bus::Endpoint;
 use dunlin_net::{Descriptors, Exit, WorkerConfig, spawn_workers};
 
 use super::Worker;
-use crate::bus_message::BusMessage;
 use crate::error::ServeError;
+use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 use crate::state::ServerState;
 

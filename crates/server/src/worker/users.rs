@@ -1,4 +1,4 @@
-//! Connections of users: what ends with one, and how many there are where they are counted ([`crate::user_connections`]).
+//! Connections of users: what ends with one, and how many there are where they are counted ([`crate::limits::user_connections`]).
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::Worker;
 use super::link::Link;
-use crate::bus_message::BusMessage;
+use crate::limits::user_connections::is_somebody;
+use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
-use crate::settings::Settings;
-use crate::user_connections::is_somebody;
+use crate::state::settings::Settings;
 
 /// How long a connect waits for the nodes to count it, and up to a second more; then it is let in.
 pub(super) const COUNT_TIMEOUT_MS: u64 = 1_000;
@@ -118,8 +118,10 @@ impl Worker<'_> {
 
     /// On all nodes together a user has more connections than he may: ends the one that came to this worker last.
     pub(super) fn end_last_of_user(&mut self, cx: &mut Context<Link>, user: &str) {
-        let Some(session) = self.hub.sessions_of(user).next() else { return };
-        let Some(view) = self.hub.session(session).filter(|view| !view.closing) else { return };
+        let views = self.hub.sessions_of(user).filter_map(|id| Some((id, self.hub.session(id)?)));
+        let Some((session, view)) = views.into_iter().find(|(_, view)| !view.closing) else {
+            return;
+        };
         let (conn, is_poll) = (ConnId::from_u64(view.tag), view.poll);
         self.count(Metric::RefusedUser);
         match is_poll {

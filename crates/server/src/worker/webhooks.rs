@@ -7,7 +7,7 @@ use dunlin_webhooks::{HookEvent, HookEventBody};
 
 use super::Worker;
 use super::parts::Emitted;
-use crate::bus_message::BusMessage;
+use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 
 impl Worker<'_> {

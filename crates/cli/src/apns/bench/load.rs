@@ -57,7 +57,7 @@ pub(super) struct Load {
     pub(super) keep_outcomes: bool,
 }
 
-/// What came of it.
+/// The result.
 pub(super) struct Measured {
     pub(super) timeline: Timeline,
     pub(super) ended: u64,

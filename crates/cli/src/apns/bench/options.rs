@@ -25,23 +25,23 @@ pub(crate) struct Bench {
     /// The name in that server's certificate
     #[arg(long, value_name = "NAME", default_value = "localhost")]
     pub(super) host: String,
-    /// The certificate to trust that server by, PEM
+    /// Certificate of that server (PEM)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) roots: Option<PathBuf>,
-    /// How many devices that server knows; pushes go to them in turn. Without it each push has a device of its own
+    /// Number of devices of that server; pushes go to them in turn. By default each push goes to a different device
     #[arg(long, value_name = "N", requires = "server")]
     pub(super) devices: Option<NonZeroU64>,
-    /// Bytes that its connection window lets pass in a round trip for certain: all of it if it is returned at once,
-    /// half if it is returned by halves. With it the rate is judged
+    /// Guaranteed bytes of its connection window per round trip: the whole window if it is returned at once, half if
+    /// it is returned by halves. Required to evaluate the rate
     #[arg(long, value_name = "BYTES", requires = "server")]
     pub(super) window: Option<u32>,
-    /// What to call that server
+    /// Name of that server in the report
     #[arg(long, value_name = "NAME", default_value = "server")]
     pub(super) name: String,
-    /// Another sender to measure beside ours, by its name on the page; scripts/bench/apns says what it is asked
+    /// Another sender to measure, with its name in the report; scripts/bench/apns has the protocol
     #[arg(long = "peer", value_name = "NAME=PROGRAM")]
     pub(super) peers: Vec<Peer>,
-    /// The h2load to measure CPU beside
+    /// h2load program to compare CPU with
     #[arg(long, value_name = "PROGRAM")]
     pub(super) h2load: Option<String>,
     /// Seconds of each measurement of a window
@@ -56,7 +56,7 @@ pub(crate) struct Bench {
     /// Seconds of the table `drift`; an hour sees provider tokens renewed
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     pub(super) drift_seconds: u64,
-    /// Of the tables `windows` and `vary` only rows whose name holds this
+    /// Measure only rows of `windows` and `vary` whose names contain this text
     #[arg(long, value_name = "TEXT")]
     pub(super) only: Option<String>,
     #[command(flatten)]

@@ -2,7 +2,7 @@
 -- another: data may have been lost then. Also sends a message through the server's publish/subscribe.
 -- KEYS: the generation; none where it cannot be asked for, because its slot moves to another node: the generation is then named
 -- after process and replication history. ARGV: candidate for the generation, the message, channel of the message.
--- Returns generation, version, policy of eviction, keys evicted so far.
+-- Returns generation, version, policy of eviction, keys evicted so far, host and port of the replicas that follow.
 local c = redis.call
 if redis.replicate_commands then redis.replicate_commands() end
 local replication = c('INFO', 'replication')
@@ -22,10 +22,14 @@ if KEYS[1] then
   generation = string.sub(stored, #lineage + 1)
 end
 c('@publish', ARGV[3], ARGV[2])
-local memory = c('INFO', 'memory')
+local memory, replicas = c('INFO', 'memory'), {}
+for host, port in string.gmatch(replication, 'slave%d+:ip=([^,]+),port=(%d+),state=online') do
+  replicas[#replicas + 1] = host .. ' ' .. port
+end
 return {
   generation,
   string.match(server, 'redis_version:([%w.]+)') or '',
   string.match(memory, '\nmaxmemory:(%d+)') == '0' and '' or string.match(memory, 'maxmemory_policy:([%w-]+)') or '',
   string.match(c('INFO', 'stats'), 'evicted_keys:(%d+)') or '0',
+  table.concat(replicas, ','),
 }

@@ -1,7 +1,7 @@
-//! The Centrifugal client protocol in Protobuf: field numbers are those of client.proto in centrifugal/protocol.
+//! The Centrifugal client protocol in Protobuf. Field numbers are those of client.proto in centrifugal/protocol.
 //!
-//! Nothing here decides anything: commands are read into the types that JSON is read into, replies and pushes are written
-//! from the types that JSON is written from.
+//! This module only translates: commands are read into the same types as from JSON, and replies and pushes are
+//! written from the same types.
 
 mod command;
 mod emulation;

@@ -1,4 +1,4 @@
-//! Where NATS is, and as whom to speak to it.
+//! The address of NATS, and the credentials for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::cluster::byte_stream::ByteStream;
 use crate::cluster::condition::Condition;
 use crate::cluster::inbox::Inbox;
 use crate::cluster::store::StoreError;
-use crate::engine_login::{credentials, is_in_file};
-use crate::engine_servers::{nats_config, tls_of};
+use crate::engines::login::{credentials, is_in_file};
+use crate::engines::servers::{nats_config, tls_of};
 
 /// Bytes that a server may greet with.
 const GREETING_BYTES_MAX: usize = 64 << 10;

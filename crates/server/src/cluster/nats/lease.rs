@@ -10,7 +10,7 @@
 //! The record of a process says by which connection its members are written. It is written first on each connection, behind the lease;
 //! what an earlier connection has written behind it came late ([`super::members`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +78,10 @@ pub(super) struct LeaseTable {
     nodes: BTreeMap<u16, (u64, NodeRecord)>,
     pub(super) processes: HashMap<Arc<str>, (u64, ProcessRecord)>,
     seen: HashMap<u16, Seen>,
+    /// Since when there is a record of a process and none of a node with its uid.
+    alone: HashMap<Arc<str>, Instant>,
+    /// All that was there when the state was read last.
+    subjects: BTreeSet<Box<str>>,
     /// Since when a claim on sweeping after a process is known.
     pub(super) claims: HashMap<Arc<str>, (u64, Instant)>,
     head: LogPosition,
@@ -92,6 +96,17 @@ pub(super) struct LeaseTable {
 }
 
 impl LeaseTable {
+    #[cfg(test)]
+    pub(super) fn subjects(&self) -> impl Iterator<Item = &str> {
+        self.subjects.iter().map(|subject| &**subject)
+    }
+
+    /// Something was there when the state was read last.
+    #[cfg(test)]
+    pub(super) fn know(&mut self, subject: &str) {
+        self.subjects.insert(subject.into());
+    }
+
     /// The time of the stream's server, by its own last word.
     pub(super) fn server_ms(&self, now: Instant) -> Option<i64> {
         let (ms, at) = self.clock?;
@@ -108,8 +123,12 @@ impl LeaseTable {
         record.ended || self.age(number, now) > Duration::from_millis(record.lease_ms)
     }
 
-    /// Whether a process is one that others may sweep after.
-    fn is_dead(&self, uid: &Arc<str>, now: Instant) -> bool {
+    /// Whether a process is one that others may sweep after. One without a node is after as long as a lease of this node holds: its
+    /// record may be on its way to another number.
+    fn is_dead(&self, uid: &Arc<str>, now: Instant, lease_ms: u64) -> bool {
+        if let Some(since) = self.alone.get(uid) {
+            return now.saturating_duration_since(*since) > Duration::from_millis(lease_ms);
+        }
         let mut of_it = self.nodes.iter().filter(|(_, (_, record))| record.uid == *uid);
         of_it.all(|(number, (_, record))| {
             let lease = Duration::from_millis(record.lease_ms);
@@ -162,6 +181,13 @@ impl LeaseTable {
                 self.head = head.position();
             }
         }
+        self.subjects = records.iter().map(|record| record.subject.clone()).collect();
+        let with_node: HashSet<&Arc<str>> =
+            self.nodes.values().map(|(_, record)| &record.uid).collect();
+        let before = std::mem::take(&mut self.alone);
+        let alone = self.processes.keys().filter(|uid| !with_node.contains(uid));
+        self.alone =
+            alone.map(|uid| (Arc::clone(uid), before.get(uid).copied().unwrap_or(now))).collect();
         let nodes = &self.nodes;
         self.seen.retain(|number, _| nodes.contains_key(number));
         let processes = &self.processes;
@@ -182,7 +208,9 @@ impl LeaseTable {
         if written != LeaseWrite::Taken {
             nodes.insert(lease.number, lease.node(facts.clone()));
         }
-        let dead = self.processes.keys().filter(|uid| **uid != lease.uid && self.is_dead(uid, now));
+        let is_dead =
+            |uid: &&Arc<str>| **uid != lease.uid && self.is_dead(uid, now, lease.lease_ms);
+        let dead = self.processes.keys().filter(is_dead);
         LeaseReply { written, nodes, dead: dead.cloned().collect(), log: self.head }
     }
 }
@@ -197,7 +225,14 @@ impl NatsStore {
     }
 
     async fn read_state(&self, own: Option<u16>) -> Result<(), StoreError> {
-        let records = self.0.stream.read(&self.subject("state.>")).await?;
+        let mut records = self.0.stream.read(&self.subject("state.>")).await?;
+        // A reader is not delivered what is written anew while it reads.
+        let listed: HashSet<&str> = records.iter().map(|record| &*record.subject).collect();
+        let before: Vec<String> = self.known().subjects.iter().map(ToString::to_string).collect();
+        let missing: Vec<String> =
+            before.into_iter().filter(|subject| !listed.contains(&**subject)).collect();
+        let found = self.0.stream.get_all(&missing).await?;
+        records.extend(found.into_iter().flatten());
         self.known().take(Instant::now(), &records, own);
         Ok(())
     }
@@ -274,7 +309,7 @@ async fn write_once(
     if stream.put(store.node_subject(number), after, encoded(&record)).await?.is_none() {
         return Ok(None);
     }
-    // Another number of this process is nobody's.
+    // Another number of this process is not in use.
     let others = store.known().nodes.clone();
     for (other, (seq, former)) in others {
         if other != number && former.uid == lease.uid {
@@ -411,5 +446,22 @@ mod tests {
         assert_eq!(look(&mut known, (start, 0), 1_000_000, (5, 900_000)), [false, false]);
         assert_eq!(look(&mut known, (start, 8), 1_008_000, (5, 900_000)), [false, false]);
         assert_eq!(look(&mut known, (start, 10), 1_010_000, (5, 900_000)), [false, true]);
+    }
+
+    #[test]
+    fn a_process_without_a_node_is_swept_once_that_was_so_for_the_time_of_a_lease() {
+        let (mut known, start) = (LeaseTable::default(), Instant::now());
+        let mut is_dead = |at_s: u64, records: &[Record]| {
+            let now = start + Duration::from_secs(at_s);
+            known.take(now, records, None);
+            known.is_dead(&"b".into(), now, 9_000)
+        };
+        let (b, of_b) = (record(2, "b", 5, 0), process("b"));
+        assert!(!is_dead(0, std::slice::from_ref(&of_b)));
+        // It was there, and was missing in one reading.
+        assert!(!is_dead(8, &[b, of_b.clone()]));
+        assert!(!is_dead(10, std::slice::from_ref(&of_b)));
+        assert!(!is_dead(18, std::slice::from_ref(&of_b)));
+        assert!(is_dead(20, &[of_b]));
     }
 }

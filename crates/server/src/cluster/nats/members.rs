@@ -18,7 +18,7 @@ use super::lease::ProcessRecord;
 use super::stream::{Record, RecordWrite};
 use super::{ATTEMPTS_MAX, NatsStore, VERSION, contended};
 use crate::cluster::members::{Gathered, MembersByChannel};
-use crate::cluster::message::MemberChange;
+use crate::cluster::message::{MemberChange, StoredMember};
 use crate::cluster::store::StoreError;
 
 /// Late entries that one reader of a channel removes.
@@ -26,15 +26,43 @@ const LATE_REMOVED_MAX: usize = 256;
 
 /// A member as it is stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "FlatEntry", into = "FlatEntry")]
 struct Entry {
     v: u8,
     /// The connection of its process that has written it.
     link: u64,
     /// It has gone: it is swept, and removed once that is announced.
+    left: bool,
+    change: MemberChange,
+}
+
+/// The record as JSON. The members of the change stand beside the others: `serde` cannot read raw JSON, which the information of a
+/// connection is, through `flatten`.
+#[derive(Serialize, Deserialize)]
+struct FlatEntry {
+    v: u8,
+    link: u64,
     #[serde(default)]
     left: bool,
-    #[serde(flatten)]
-    change: MemberChange,
+    channel: Arc<str>,
+    client: u64,
+    joined: bool,
+    member: StoredMember,
+}
+
+impl From<FlatEntry> for Entry {
+    fn from(flat: FlatEntry) -> Entry {
+        let FlatEntry { v, link, left, channel, client, joined, member } = flat;
+        Entry { v, link, left, change: MemberChange { channel, client, joined, member } }
+    }
+}
+
+impl From<Entry> for FlatEntry {
+    fn from(entry: Entry) -> FlatEntry {
+        let Entry { v, link, left, change } = entry;
+        let MemberChange { channel, client, joined, member } = change;
+        FlatEntry { v, link, left, channel, client, joined, member }
+    }
 }
 
 impl Entry {
@@ -67,13 +95,17 @@ fn entries(records: &[Record]) -> Vec<(u64, Entry)> {
 
 /// What is done next for a change.
 enum Step {
-    /// Reads the record.
-    Get,
+    /// Reads the record, for the first time or once the stream's leader is known to have all that was written before.
+    Get {
+        is_sure: bool,
+    },
     /// Writes it behind this message, which has changed something or not.
     Write(u64, bool),
     Remove(u64, bool),
     Done(bool),
 }
+
+const GET: Step = Step::Get { is_sure: false };
 
 pub(super) async fn write(
     store: &NatsStore,
@@ -96,12 +128,12 @@ pub(super) async fn write(
 async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<bool>, StoreError> {
     let (stream, link) = (&store.0.stream, store.0.number);
     let own = store.known().processes.get(&store.0.uid).cloned();
-    let first =
-        |change: &MemberChange| if change.joined { Step::Write(0, true) } else { Step::Get };
+    let first = |change: &MemberChange| if change.joined { Step::Write(0, true) } else { GET };
     let mut steps: Vec<Step> = changes.iter().map(first).collect();
     for _ in 0..ATTEMPTS_MAX {
         let (mut puts, mut gets, mut removals) = (Vec::new(), Vec::new(), Vec::new());
         let (mut of_puts, mut of_gets, mut of_removals) = (Vec::new(), Vec::new(), Vec::new());
+        let mut waits = false;
         for (at, (step, change)) in steps.iter().zip(changes).enumerate() {
             match *step {
                 Step::Write(after, has_changed) => {
@@ -111,9 +143,10 @@ async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<
                     puts.push(RecordWrite { subject, after, payload });
                     of_puts.push((at, has_changed));
                 }
-                Step::Get => {
+                Step::Get { is_sure } => {
+                    waits |= is_sure;
                     gets.push(store.member_subject(change));
-                    of_gets.push(at);
+                    of_gets.push((at, is_sure));
                 }
                 Step::Remove(seq, has_changed) => {
                     removals.push(seq);
@@ -126,16 +159,21 @@ async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<
             break;
         }
         for ((at, has_changed), written) in of_puts.into_iter().zip(stream.put_all(&puts).await?) {
-            steps[at] = if written.is_some() { Step::Done(has_changed) } else { Step::Get };
+            steps[at] = if written.is_some() { Step::Done(has_changed) } else { GET };
         }
         let removed = stream.remove_all(&removals).await?;
         for ((at, has_changed), was_there) in of_removals.into_iter().zip(removed) {
-            steps[at] = if was_there { Step::Done(has_changed) } else { Step::Get };
+            steps[at] = if was_there { Step::Done(has_changed) } else { GET };
         }
-        for (at, record) in of_gets.into_iter().zip(stream.get_all(&gets).await?) {
+        if waits {
+            stream.wait_for_leader().await?;
+        }
+        for ((at, is_sure), record) in of_gets.into_iter().zip(stream.get_all(&gets).await?) {
             let joined = changes[at].joined;
             steps[at] = match record {
                 None if joined => Step::Write(0, true),
+                // Who leads since a moment ago may not have what the one before has acknowledged.
+                None if stream.is_replicated() && !is_sure => Step::Get { is_sure: true },
                 None => Step::Done(false),
                 Some(record) => {
                     // One that has gone, or came late, is nobody's; so is one that cannot be read.
@@ -280,4 +318,18 @@ pub(super) async fn forget(store: &NatsStore, dead: &str) -> Result<(), StoreErr
     stream.remove_all(&left).await?;
     store.purge_counts(dead).await?;
     stream.remove(record.seq).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_read_as_it_was_written_with_the_information_of_its_connection() {
+        let text = r#"{"v":1,"link":7,"left":true,"channel":"room","client":9,"joined":true,"member":{"v":1,"node":"n","user":"ann","conn_info":{"name":"Ann"},"chan_info":[1],"presence":true,"join_leave":true}}"#;
+        let entry: Entry = serde_json::from_str(text).unwrap();
+        let info = entry.change.member.conn_info.as_ref().map(|info| info.get().to_owned());
+        assert_eq!(info.as_deref(), Some(r#"{"name":"Ann"}"#));
+        assert_eq!(String::from_utf8(entry.encode()).unwrap(), text);
+    }
 }

@@ -19,7 +19,10 @@ mod address;
 mod kept;
 mod lease;
 mod link;
+mod listing;
 mod members;
+#[cfg(test)]
+mod replica_tests;
 mod settings_log;
 mod stream;
 #[cfg(test)]
@@ -91,7 +94,8 @@ impl NatsStore {
             "num_replicas": address.engine.stream_replicas,
             "storage": if address.engine.stream_in_memory { "memory" } else { "file" },
         });
-        let stream = RecordStream { link, name, config };
+        let is_replicated = address.engine.stream_replicas > 1;
+        let stream = RecordStream::new(link, name, config, is_replicated);
         stream.create().await?;
         let number = OPENED.fetch_add(1, Ordering::Relaxed) + 1;
         let (known, last) = (Mutex::default(), Mutex::default());
@@ -166,7 +170,14 @@ impl Store for NatsStore {
 
     fn members_in(&self, channel: &str, gathered: Gathered) -> StoreFuture<Gathered> {
         let (store, channel) = (self.clone(), channel.to_owned());
-        Box::pin(async move { members::of_channel(&store, &channel, gathered).await })
+        // Servers that share a stream are asked past what they are still agreeing upon.
+        let turn = self.0.stream.is_replicated().then(|| self.turn());
+        Box::pin(async move {
+            if let Some(turn) = turn {
+                drop(turn.await);
+            }
+            members::of_channel(&store, &channel, gathered).await
+        })
     }
 
     fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> StoreFuture<Option<Vec<MemberChange>>> {

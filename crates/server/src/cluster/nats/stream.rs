@@ -3,7 +3,12 @@
 //! Each subject is a record. It is written where its last message is the one that is known (`Nats-Expected-Last-Subject-Sequence`), and
 //! removed by the number of its message, so that of several who write or remove it at once one does, and nothing stays of what is
 //! removed. All records share one order: a later number was written later.
+//!
+//! Of several servers any may deliver to a reader, one that has fallen behind too. So where the stream has replicas, its leader is
+//! asked which records there are, and for each of them ([`super::listing`]).
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -24,8 +29,14 @@ const DELETE_FAILED: u32 = 10_057;
 const IN_FLIGHT_MAX: usize = 256;
 /// A server removes what a reader that has gone has left behind.
 const READER_IDLE: Duration = Duration::from_secs(30);
-/// Messages that are asked for at once.
+/// So many at first, until it is known how large the answers are.
+const IN_FLIGHT_FIRST: usize = 16;
+/// Bytes of answers that come at once, unless a single one is larger: they stand before the answer to a lease, on the same connection,
+/// for each channel that is read.
+const ANSWERS_BYTES: u64 = 1 << 20;
+/// Messages that are asked for at once, and at first.
 const BATCH_MAX: u64 = 4_096;
+const BATCH_FIRST: u64 = 64;
 /// How long they are waited for when there are fewer than were counted, and how often in a row.
 const BATCH_EXPIRES: Duration = Duration::from_millis(250);
 const SILENT_MAX: u32 = 16;
@@ -53,12 +64,33 @@ impl Record {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Response {
+pub(super) struct Response {
     error: Option<JetStreamError>,
     seq: u64,
     name: String,
     num_pending: u64,
     message: Option<StoredMessage>,
+    /// Subjects of a page, at most.
+    pub(super) limit: usize,
+    pub(super) state: StreamState,
+    pub(super) cluster: StreamCluster,
+}
+
+/// What the stream has.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct StreamState {
+    pub(super) last_seq: u64,
+    /// Those that match the filter of a question, and how many messages each has; of many, a page.
+    pub(super) subjects: BTreeMap<String, u64>,
+}
+
+/// Who has the stream.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct StreamCluster {
+    /// Nobody, while one is elected.
+    pub(super) leader: String,
 }
 
 #[derive(Deserialize)]
@@ -95,12 +127,35 @@ pub(super) struct RecordStream {
     pub(super) link: NatsLink,
     pub(super) name: String,
     /// As it is created, JSON.
-    pub(super) config: Value,
+    config: Value,
+    /// It is on several servers.
+    is_replicated: bool,
+    /// The newest message that was written on this connection.
+    written: AtomicU64,
 }
 
 impl RecordStream {
+    /// `config` is what it is created with.
+    pub(super) fn new(link: NatsLink, name: String, config: Value, is_replicated: bool) -> Self {
+        RecordStream { link, name, config, is_replicated, written: AtomicU64::new(0) }
+    }
+
+    pub(super) fn is_replicated(&self) -> bool {
+        self.is_replicated
+    }
+
+    /// The newest message that was written on this connection; 0: none was.
+    pub(super) fn newest_written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
     /// Creates it unless it is there.
     pub(super) async fn create(&self) -> Result<(), StoreError> {
+        // One that was gone counts from the beginning.
+        self.written.store(0, Ordering::Release);
+        if self.is_as_wanted().await? {
+            return Ok(());
+        }
         let config = self.config.to_string();
         for verb in ["CREATE", "UPDATE"] {
             let subject = format!("$JS.API.STREAM.{verb}.{}", self.name);
@@ -119,7 +174,16 @@ impl RecordStream {
         Ok(())
     }
 
-    fn ask(&self, what: &str, body: &Value) -> NatsReplies {
+    /// Whether it is there as it would be created. Its own leader says so; who leads JetStream, and creates streams, may be
+    /// out of reach meanwhile.
+    async fn is_as_wanted(&self) -> Result<bool, StoreError> {
+        let answer = self.ask("STREAM.INFO", &json!({})).next().await?;
+        let info: Value = serde_json::from_slice(&answer.payload).unwrap_or_default();
+        let mut wanted = self.config.as_object().into_iter().flatten();
+        Ok(answer.status.is_none() && wanted.all(|(key, value)| info["config"][key] == *value))
+    }
+
+    pub(super) fn ask(&self, what: &str, body: &Value) -> NatsReplies {
         let subject = format!("$JS.API.{what}.{}", self.name);
         self.link.request(&subject, &[], body.to_string().as_bytes())
     }
@@ -140,14 +204,26 @@ impl RecordStream {
         after: u64,
         payload: Vec<u8>,
     ) -> Result<Option<u64>, StoreError> {
-        written(&self.begin_put(&RecordWrite { subject, after, payload }).next().await?)
+        self.written(&self.begin_put(&RecordWrite { subject, after, payload }).next().await?)
     }
 
     pub(super) async fn put_all(
         &self,
         puts: &[RecordWrite],
     ) -> Result<Vec<Option<u64>>, StoreError> {
-        self.all(puts, |put| self.begin_put(put), written).await
+        self.all(puts, |put| self.begin_put(put), |answer| self.written(answer)).await
+    }
+
+    fn written(&self, answer: &NatsReply) -> Result<Option<u64>, StoreError> {
+        let response = response(answer)?;
+        match &response.error {
+            Some(error) if error.is_wrong_last_sequence() => Ok(None),
+            Some(error) => Err(store_error(error)),
+            None => {
+                self.written.fetch_max(response.seq, Ordering::AcqRel);
+                Ok(Some(response.seq))
+            }
+        }
     }
 
     fn begin_get(&self, subject: &str) -> NatsReplies {
@@ -179,7 +255,8 @@ impl RecordStream {
         removed(&self.begin_remove(seq).next().await?)
     }
 
-    /// Asks for each, some at once, and gives the answers in order.
+    /// Asks for each, some at once, and gives the answers in order. After an error those that are out are waited for: what they
+    /// ask for is not carried out behind the caller's back.
     async fn all<A, T>(
         &self,
         asked: &[A],
@@ -187,17 +264,40 @@ impl RecordStream {
         read: impl Fn(&NatsReply) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
         let mut answers = Vec::with_capacity(asked.len());
-        for step in asked.chunks(IN_FLIGHT_MAX) {
+        let (mut rest, mut in_flight_max) = (asked, IN_FLIGHT_FIRST);
+        while !rest.is_empty() {
+            let (step, others) = rest.split_at(in_flight_max.min(rest.len()));
+            rest = others;
             let begun: Vec<NatsReplies> = step.iter().map(&begin).collect();
+            let (mut failed, mut bytes) = (None, 1);
             for mut of in begun {
-                answers.push(read(&of.next().await?)?);
+                let answer = of.next().await?;
+                bytes += answer.payload.len() as u64;
+                match read(&answer) {
+                    Ok(answer) => answers.push(answer),
+                    Err(error) => _ = failed.get_or_insert(error),
+                }
             }
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            let fit = step.len() as u64 * ANSWERS_BYTES / bytes;
+            in_flight_max = (fit as usize).clamp(1, IN_FLIGHT_MAX);
         }
         Ok(answers)
     }
 
-    /// All records whose subjects match a filter, in the order of their numbers.
+    /// All records whose subjects match a filter, in the order of their numbers: none is missing that was stored before.
     pub(super) async fn read(&self, filter: &str) -> Result<Vec<Record>, StoreError> {
+        let mut records = match self.is_replicated {
+            true => self.read_at_leader(filter).await?,
+            false => self.read_by_reader(filter).await?,
+        };
+        records.sort_unstable_by_key(|record| record.seq);
+        Ok(records)
+    }
+
+    async fn read_by_reader(&self, filter: &str) -> Result<Vec<Record>, StoreError> {
         let config = json!({
             "stream_name": self.name,
             "config": {
@@ -219,8 +319,11 @@ impl RecordStream {
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", self.name, created.name);
         let mut records = Vec::new();
         let (mut pending, mut silent) = (created.num_pending, 0);
+        // Not by `max_bytes`: servers of 2.9 drop the message that has no room.
+        let mut batch_max = BATCH_FIRST;
         while pending > 0 {
-            let batch = pending.min(BATCH_MAX);
+            let batch = pending.min(batch_max);
+            let (mut count, mut bytes) = (0, 1);
             let body = json!({ "batch": batch, "expires": BATCH_EXPIRES.as_nanos() as u64 });
             let mut messages = self.link.request_messages(&next, body.to_string().as_bytes());
             for _ in 0..batch {
@@ -228,6 +331,7 @@ impl RecordStream {
                 match (answer.status, answer.reply.as_deref().and_then(delivered)) {
                     (None, Some((seq, time_ms, left))) => {
                         let (subject, payload) = (answer.subject, answer.payload);
+                        (count, bytes) = (count + 1, bytes + payload.len() as u64);
                         records.push(Record { seq, time_ms, subject, payload });
                         (pending, silent) = (left, 0);
                         if left == 0 {
@@ -243,12 +347,12 @@ impl RecordStream {
                     }
                 }
             }
+            batch_max = (count * ANSWERS_BYTES / bytes).clamp(1, BATCH_MAX);
             if silent > SILENT_MAX {
                 return Err(StoreError::Closed("the stream delivers nothing".into()));
             }
         }
         self.drop_reader(&created.name);
-        records.sort_unstable_by_key(|record| record.seq);
         Ok(records)
     }
 
@@ -280,20 +384,11 @@ fn response(answer: &NatsReply) -> Result<Response, StoreError> {
 }
 
 /// An answer that is no error.
-fn expected(answer: &NatsReply) -> Result<Response, StoreError> {
+pub(super) fn expected(answer: &NatsReply) -> Result<Response, StoreError> {
     let response = response(answer)?;
     match &response.error {
         Some(error) => Err(store_error(error)),
         None => Ok(response),
-    }
-}
-
-fn written(answer: &NatsReply) -> Result<Option<u64>, StoreError> {
-    let response = response(answer)?;
-    match &response.error {
-        Some(error) if error.is_wrong_last_sequence() => Ok(None),
-        Some(error) => Err(store_error(error)),
-        None => Ok(Some(response.seq)),
     }
 }
 

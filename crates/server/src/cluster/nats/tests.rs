@@ -27,21 +27,9 @@ impl Drop for Nats {
 impl Nats {
     fn start() -> Nats {
         let directory = tempfile::tempdir().unwrap();
-        let mut child = Command::new("nats-server")
-            .args(["-a", "127.0.0.1", "-p", "-1", "-js", "-sd"])
-            .arg(directory.path())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("nats-server: {error}; scripts/packages installs it"));
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let listening = "Listening for client connections on ";
-        let at = said.by_ref().find_map(|line| Some(line.split_once(listening)?.1.to_owned()));
-        assert!(said.by_ref().any(|line| line.contains("Server is ready")));
-        // It goes on talking, and must not wait for a reader.
-        std::thread::spawn(move || said.for_each(drop));
-        let engine =
-            Engine { kind: EngineKind::Nats, addresses: [at.unwrap()].into(), ..Engine::default() };
-        Nats { child, address: NatsAddress::new(&Arc::new(engine)), _directory: directory }
+        let store = directory.path().to_str().unwrap();
+        let (child, at) = begin(&["-a", "127.0.0.1", "-p", "-1", "-js", "-sd", store]);
+        Nats { child, address: address([at], 1), _directory: directory }
     }
 
     /// A connection of the process `uid`.
@@ -51,7 +39,30 @@ impl Nats {
     }
 }
 
-async fn renew(store: &NatsStore) -> Result<LeaseWrite, StoreError> {
+/// Runs a server. Where it listens for clients.
+pub(super) fn begin(arguments: &[&str]) -> (Child, String) {
+    let mut child = Command::new("nats-server")
+        .args(arguments)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("nats-server: {error}; scripts/packages installs it"));
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let listening = "Listening for client connections on ";
+    let at = said.by_ref().find_map(|line| Some(line.split_once(listening)?.1.to_owned()));
+    assert!(said.by_ref().any(|line| line.contains("Server is ready")));
+    // It goes on talking, and must not wait for a reader.
+    std::thread::spawn(move || said.for_each(drop));
+    (child, at.unwrap())
+}
+
+/// Servers that have so many replicas of all streams.
+pub(super) fn address<const N: usize>(at: [String; N], stream_replicas: u8) -> NatsAddress {
+    let (kind, addresses) = (EngineKind::Nats, at.into());
+    let engine = Engine { kind, addresses, stream_replicas, ..Engine::default() };
+    NatsAddress::new(&Arc::new(engine))
+}
+
+pub(super) async fn renew(store: &NatsStore) -> Result<LeaseWrite, StoreError> {
     let facts = Facts::named("");
     let number = store.0.uid.bytes().map(u16::from).sum();
     let uid = Arc::clone(&store.0.uid);
@@ -60,13 +71,22 @@ async fn renew(store: &NatsStore) -> Result<LeaseWrite, StoreError> {
 }
 
 /// Writes `+1`: session 1 has come; `-1`: it has gone. Says of each whether it has changed anything.
-async fn write(store: &NatsStore, changes: &[&str]) -> Vec<bool> {
+pub(super) async fn write(store: &NatsStore, changes: &[&str]) -> Vec<bool> {
+    write_info(store, changes, None).await
+}
+
+/// The same of clients with such information.
+async fn write_info(
+    store: &NatsStore,
+    changes: &[&str],
+    conn_info: Option<Box<[u8]>>,
+) -> Vec<bool> {
     let changes = changes.iter().map(|change| {
         let info = ClientInfo {
             foreign_client: None,
             client: SessionId::from_u64(0).unwrap(),
             user: "".into(),
-            conn_info: None,
+            conn_info: conn_info.clone(),
             chan_info: None,
         };
         let member = StoredMember {
@@ -89,7 +109,7 @@ async fn listed(store: &NatsStore) -> Vec<u64> {
     store.own_members().await.unwrap().keys().map(|(_, client)| *client).collect()
 }
 
-async fn present(store: &NatsStore) -> Vec<u64> {
+pub(super) async fn present(store: &NatsStore) -> Vec<u64> {
     let living = ["a", "b"].map(Arc::from).into();
     let wanted = Gathered::new(living, Some(usize::MAX), false);
     let found = store.members_in("a room.*", wanted).await.unwrap().list(usize::MAX);
@@ -117,6 +137,23 @@ async fn a_write_says_whether_it_has_changed_anything_and_nothing_stays_of_who_h
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     assert!(write(&store, &many).await.into_iter().all(|has_changed| has_changed));
     assert_eq!(present(&store).await.len(), 5_000);
+}
+
+/// All that a channel has stood before the answers to a lease, on the connection that both share.
+#[tokio::test]
+async fn a_lease_is_written_while_a_large_channel_is_read() {
+    let nats = Nats::start();
+    let store = nats.store("a").await;
+    renew(&store).await.unwrap();
+    let changes: Vec<String> = (1..=2_000).map(|client| format!("+{client}")).collect();
+    let changes: Vec<&str> = changes.iter().map(String::as_str).collect();
+    let info = format!("\"{}\"", "x".repeat(16 << 10)).into_bytes();
+    write_info(&store, &changes, Some(info.into())).await;
+    let reader = store.clone();
+    let read = tokio::spawn(async move { present(&reader).await.len() });
+    assert_eq!(renew(&store).await, Ok(LeaseWrite::Renewed));
+    assert!(!read.is_finished(), "the lease came behind all members");
+    assert_eq!(read.await.unwrap(), 2_000);
 }
 
 /// What a connection has under way that was given up is stored, and counts for nothing.
@@ -300,4 +337,22 @@ async fn the_log_of_settings_has_one_writer_at_a_time_and_a_bounded_number_of_ch
     assert_eq!(store.append_log(entry(30, 10)).await, Ok(true));
     let part = other.read_log(part.log).await.unwrap();
     assert_eq!((part.since, part.changes.len()), (29, 1));
+}
+
+/// A reader may not be delivered a record that is written anew while it reads. Here one that no reader of leases is delivered.
+#[tokio::test]
+async fn a_record_that_was_known_and_is_not_delivered_is_asked_for() {
+    let nats = Nats::start();
+    let store = nats.store("a").await;
+    renew(&store).await.unwrap();
+    assert_eq!(write(&store, &["+1"]).await, [true]);
+    let members = store.0.stream.read(&store.subject("members.>")).await.unwrap();
+    let [member] = &members[..] else { panic!("{members:?}") };
+    let known = || store.known().subjects().any(|subject| *subject == *member.subject);
+    store.known().know(&member.subject);
+    renew(&store).await.unwrap();
+    assert!(known(), "it is there, and was asked for");
+    assert_eq!(write(&store, &["-1"]).await, [true]);
+    renew(&store).await.unwrap();
+    assert!(!known(), "it is removed");
 }

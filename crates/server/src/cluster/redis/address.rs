@@ -1,4 +1,4 @@
-//! Where Redis is, and as whom to speak to it: the engine in which a cluster's nodes meet.
+//! The address of Redis and the credentials for it: the engine through which the nodes of a cluster communicate.
 
 use std::io;
 use std::sync::Arc;

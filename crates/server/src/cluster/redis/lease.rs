@@ -140,7 +140,7 @@ fn read(reply: &RedisReply) -> Option<LeaseReply> {
     };
     Some(LeaseReply {
         written,
-        // What is no entry of ours is nobody's.
+        // Other entries are ignored.
         nodes: nodes.list().iter().filter_map(node).collect(),
         dead: dead.list().iter().filter_map(RedisReply::text).map(Arc::from).collect(),
         log: position(log)?,

@@ -4,13 +4,15 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use dunlin_config::{Engine, EngineTopology, Secret};
+use dunlin_config::{Engine, EngineReadFrom, EngineTopology, Secret};
 use rcgen::{CertificateParams, KeyPair};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Cluster, Listener, Redis, crosses, node_on, on_engine, publish, ready, until};
+use super::{
+    Cluster, Listener, Redis, crosses, node_on, on_engine, publish, ready, recovering, until,
+};
 use crate::tests::TIMEOUT;
 
 /// One that speaks TLS alone, and the certificate by which it is trusted.
@@ -142,4 +144,69 @@ fn a_redis_that_may_evict_is_named_and_serves() {
     redis.command("CONFIG SET maxmemory-policy noeviction");
     ready(&cluster);
     assert!(cluster.state.engines.shard_states().is_empty());
+}
+
+/// The sum of a metric of engines, as of the last second.
+fn metric(cluster: &Cluster, name: &str) -> u64 {
+    let mut registry = dunlin_metrics::Registry::with_prefix("dunlin");
+    registry.register_collector(Box::new(Arc::clone(&cluster.state.engines)));
+    let (_, text) = dunlin_metrics::text::negotiate(&registry, None);
+    let samples = text.lines().filter(|line| line.starts_with(name));
+    samples.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+/// Clients recover from the replica what it has, and all that there is whatever becomes of it.
+#[test]
+fn clients_recover_by_a_replica_and_never_less_than_by_its_primary() {
+    // A full synchronization goes by a file.
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().display().to_string();
+    let primary = Redis::start(&["--dir", &directory]);
+    let port = primary.addr.port().to_string();
+    let following = ["--replicaof", "127.0.0.1", &port, "--dir", &directory];
+    let mut replica = Redis::start(&following);
+    let engine = || Engine {
+        addresses: [primary.addr.to_string()].into(),
+        read_from: EngineReadFrom::ReplicaPreferred,
+        ..Engine::default()
+    };
+    let (a, b) = (node_on(1, engine()), node_on(2, engine()));
+    let mut channels = 0;
+    // A channel that the other node does not know, and of which a client comes back that has missed the last.
+    let mut recover = || {
+        channels += 1;
+        let channel = format!("room{channels}");
+        let mut epoch = Value::Null;
+        for number in 1..=6 {
+            epoch = publish(&a, &channel, number)["epoch"].clone();
+        }
+        let (_, connect) = Listener::connect_to(b.address, &recovering(&channel, 2, &epoch));
+        let subscribed = &connect["connect"]["subs"][channel.as_str()];
+        assert_eq!(subscribed["recovered"], true, "{connect}");
+        let recovered = subscribed["publications"].as_array().unwrap().iter();
+        let offsets: Vec<u64> = recovered.map(|of| of["offset"].as_u64().unwrap()).collect();
+        assert_eq!(offsets, [3, 4, 5, 6], "{connect}");
+    };
+    until("no replica answers", || {
+        recover();
+        metric(&b, "dunlin_engine_replica_reads_total") > 0
+    });
+    replica.signal(Signal::STOP);
+    until("the silence is not named", || {
+        recover();
+        b.state.engines.health().into_values().eq(["replica_silent"])
+    });
+    replica.kill();
+    until("the loss is not named", || {
+        recover();
+        b.state.engines.health().into_values().eq(["no_replica"])
+    });
+    let states = json!({"main": {"no_replica": 1}});
+    until("a state stays behind", || json!(b.state.engines.shard_states()) == states);
+    replica.again(&following);
+    let before = metric(&b, "dunlin_engine_replica_reads_total");
+    until("it is not read from again", || {
+        recover();
+        metric(&b, "dunlin_engine_replica_reads_total") > before
+    });
 }

@@ -15,7 +15,7 @@ type Target = fn(&[u8]);
 
 /// All targets: `fuzz/corpus/NAME` holds the seeds of each.
 pub(crate) const TARGETS: &[(&str, Target)] =
-    &[("server_worker", worker), ("server_expression", crate::expression::fuzz)];
+    &[("server_worker", worker), ("server_expression", crate::namespace::expression::fuzz)];
 
 /// More would be a longer run, not a different one.
 const ACTIONS_MAX: usize = 80;

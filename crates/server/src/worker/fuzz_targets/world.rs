@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::client::{BARRIER, Connection, Reply, connect};
 use super::{NAMESPACES, Rules};
-use crate::bus_message::BusMessage;
 use crate::control::listen;
-use crate::settings::Settings;
+use crate::message::bus::BusMessage;
+use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::worker::Worker;
 

@@ -1,6 +1,6 @@
 //! How fast this worker accepts: its share of the rate that holds for all workers together.
 
-use crate::admission::TokenBucket;
+use crate::limits::admission::TokenBucket;
 
 /// How long accepting rests at least when the rate is used up.
 const PAUSE_MS: u64 = 10;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use dunlin_config::Limits;
 
 use super::{AcceptGate, AddressRates};
-use crate::log_gate::LogGate;
+use crate::metrics::log_gate::LogGate;
 
 /// The bounds on what comes to one worker.
 pub(crate) struct AcceptLimits {

@@ -6,7 +6,7 @@
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 
-use crate::admission::TokenBucket;
+use crate::limits::admission::TokenBucket;
 
 /// Buckets of a worker: 64 KiB.
 const BUCKETS: usize = 4096;

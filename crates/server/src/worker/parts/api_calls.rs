@@ -13,7 +13,7 @@ use crate::api::{
     ApiError, ApiErrorCode, CommandOutcome, CommandResult, Method, NodeFacts, write_batch,
     write_legacy, write_response,
 };
-use crate::budget::{BudgetKey, Rates};
+use crate::limits::budget::{BudgetKey, Rates};
 use crate::program::OnResponse;
 use crate::pusher::Plan;
 use crate::tenants::Tenant;
@@ -90,7 +90,7 @@ pub(crate) struct WaitingCall {
     call: CallId,
     /// Until then at most.
     pub(crate) until_ms: u64,
-    /// The channel that it has published to, by its hash in [`Pressure`](crate::pressure::Pressure): until that is not behind.
+    /// The channel that it has published to, by its hash in [`Pressure`](crate::limits::pressure::Pressure): until that is not behind.
     pub(crate) channel: Option<u64>,
 }
 

@@ -2,7 +2,7 @@
 
 use dunlin_hub::SessionId;
 
-use crate::budget::{Buckets, BudgetKey, Rates, Work};
+use crate::limits::budget::{Buckets, BudgetKey, Rates, Work};
 
 /// Commands that one connection has carried out in a turn of the loop, and messages to others that they may cause, before
 /// everybody else gets a turn.

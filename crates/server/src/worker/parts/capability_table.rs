@@ -7,7 +7,7 @@ use dunlin_hub::tenant::bare;
 
 use super::FastMap;
 use crate::auth::{Allow, Capabilities, Regexes};
-use crate::settings::Settings;
+use crate::state::settings::Settings;
 
 /// The capabilities of one worker's sessions, and what is compiled of them.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::SubscribeResult;
 
 use super::FastMap;
-use crate::log_gate::LogGate;
+use crate::metrics::log_gate::LogGate;
 
 /// The connects of one worker.
 #[derive(Default)]

@@ -198,7 +198,7 @@ impl Grants {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::revocation::TokenId;
+    use crate::auth::revocation::TokenId;
 
     fn session(slot: u32) -> SessionId {
         SessionId::pack(0, 0, 0, slot, 0)

@@ -9,7 +9,7 @@ use dunlin_hub::{Now, SessionId};
 use super::Jitter;
 use super::session_params::{SessionParams, SessionParamsTable};
 use super::token_table::TokenTable;
-use crate::revocation::TokenId;
+use crate::auth::revocation::TokenId;
 
 /// More than the system's clock and the loop's differ by between two looks at the former, unless somebody sets it.
 const CLOCK_DRIFT_MS: u64 = 20;

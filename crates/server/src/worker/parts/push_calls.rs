@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use dunlin_net::ConnId;
 
 use super::FastMap;
-use crate::bus_message::BusMessage;
-use crate::push_message::{PushReply, PushReplyBody};
+use crate::message::bus::BusMessage;
+use crate::message::push::{PushReply, PushReplyBody};
 
 /// The push calls of one worker.
 #[derive(Default)]

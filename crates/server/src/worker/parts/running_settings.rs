@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::settings::Settings;
+use crate::state::settings::Settings;
 
 /// The snapshot that a worker runs.
 pub(crate) struct RunningSettings {

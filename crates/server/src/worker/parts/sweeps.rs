@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use dunlin_hub::Withdrawal;
 
-use crate::revocation::TokenId;
+use crate::auth::revocation::TokenId;
 
 /// The looks that are under way on one worker, and those that the next second begins.
 #[derive(Debug)]

@@ -63,7 +63,7 @@ impl TokenTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::revocation::TokenId;
+    use crate::auth::revocation::TokenId;
 
     fn session(slot: u32, generation: u8) -> SessionId {
         SessionId::pack(0, 0, 0, slot, generation)

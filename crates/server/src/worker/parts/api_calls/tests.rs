@@ -187,7 +187,7 @@ fn what_waits_of_one_budget_is_a_share_of_what_may() {
         let may = Arc::<ApiScope>::default();
         Some(KeyScope { may, tenant: None, budget: Some((number, Rates::per_second(1))) })
     };
-    let budgets = crate::shared_buckets::SharedBuckets::default();
+    let budgets = crate::limits::shared_buckets::SharedBuckets::default();
     let (slow, other) = (budgets.api_key("slow"), budgets.api_key("other"));
     let mut calls = ApiCalls::default();
     let mut kept = |budget_key: Option<BudgetKey>| {

@@ -1,0 +1,63 @@
+//! The secrets of a process, derived from one by HKDF (RFC 5869): one of them reveals no other.
+
+use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+
+/// What a process keeps from others, or has at random.
+#[derive(Clone)]
+pub(crate) struct DerivedKeys {
+    /// Makes session tokens unguessable.
+    pub(crate) session_token: [u8; 16],
+    /// Seed of the hash that finds a channel's home worker.
+    pub(crate) channel_hash: u64,
+    /// Which start of the process session ids are of. It can be read off every session id.
+    pub(crate) boot: u8,
+}
+
+impl DerivedKeys {
+    pub(crate) fn of(secret: &[u8]) -> DerivedKeys {
+        let key = Salt::new(HKDF_SHA256, b"dunlin").extract(secret);
+        DerivedKeys {
+            session_token: derive(&key, b"session token"),
+            channel_hash: u64::from_ne_bytes(derive(&key, b"channel hash")),
+            boot: derive::<1>(&key, b"boot")[0],
+        }
+    }
+}
+
+struct Length(usize);
+
+impl KeyType for Length {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+fn derive<const N: usize>(key: &Prk, purpose: &[u8]) -> [u8; N] {
+    let mut out = [0; N];
+    let filled = key.expand(&[purpose], Length(N)).and_then(|okm| okm.fill(&mut out));
+    // 255 hashes long at most (RFC 5869 §2.3).
+    filled.expect("at most sixteen bytes are asked for");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_is_a_part_of_another() {
+        let secret = [7; 16];
+        let keys = DerivedKeys::of(&secret);
+        let again = DerivedKeys::of(&secret);
+        assert_eq!(
+            (keys.session_token, keys.channel_hash),
+            (again.session_token, again.channel_hash)
+        );
+        let bytes = keys.channel_hash.to_ne_bytes();
+        assert!(keys.session_token != secret && keys.session_token[8..] != bytes);
+        assert!(
+            keys.session_token[..8] != bytes
+                && DerivedKeys::of(&[8; 16]).channel_hash != keys.channel_hash
+        );
+    }
+}

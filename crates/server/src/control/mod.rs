@@ -1,0 +1,243 @@
+//! The control thread: starts the workers, the admin thread and the webhooks thread, and takes the process down in order.
+
+pub(crate) mod bus;
+pub(crate) mod crash;
+pub(crate) mod node_name;
+pub(crate) mod operator;
+pub(crate) mod reservations;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+
+use crate::admin::{AdminParams, AdminThread};
+use crate::cluster::ClusterHandle;
+use crate::error::ServeError;
+use crate::message::bus::BusMessage;
+use crate::message::to_workers::{ToWorkers, to_workers};
+use crate::push::PushThread;
+use crate::state::{Lifecycle, ServerState};
+use crate::webhooks::{FINISH_TIMEOUT, WebhooksThread};
+use crate::worker::thread::Workers;
+
+/// What a started server reports to its caller.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// The bound address of the client port; differs from the configured one when its port was 0.
+    pub client_addr: SocketAddr,
+    /// The bound address of the admin port.
+    pub admin_addr: SocketAddr,
+    /// Threads that serve connections.
+    pub workers: usize,
+    /// What runs, where it was found, and what was wrong with it: sentences for a person.
+    pub recovery: Vec<String>,
+}
+
+/// How often the control thread looks whether the last client has left.
+const DRAIN_POLL: Duration = Duration::from_millis(20);
+/// How often the control thread looks whether the admin thread has ended.
+const ADMIN_WATCH: Duration = Duration::from_millis(200);
+/// How long workers may take to leave their loops after the drain is over.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the control thread is given.
+pub(crate) struct Control {
+    pub(crate) state: Arc<ServerState>,
+    pub(crate) endpoint: dunlin_bus::Endpoint<BusMessage>,
+    pub(crate) workers: Workers,
+    /// The control thread's own handles of the workers' listeners.
+    pub(crate) listeners: Vec<TcpListener>,
+    pub(crate) admin: AdminParams,
+    pub(crate) pushes: PushThread,
+    /// The webhooks thread's endpoint on the bus.
+    pub(crate) webhooks: dunlin_bus::Endpoint<BusMessage>,
+    pub(crate) client_addr: SocketAddr,
+    pub(crate) admin_addr: SocketAddr,
+    pub(crate) recovery: Vec<String>,
+}
+
+impl Control {
+    /// Runs until SIGTERM or SIGINT has been carried out.
+    pub(crate) fn run(self, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ServeError::Control)?;
+        let Control { state, endpoint, workers, listeners, admin, pushes, webhooks, .. } = self;
+        let webhooks =
+            WebhooksThread::start(Arc::clone(&state), webhooks).map_err(ServeError::Control)?;
+        let mut running = ServingState { state, endpoint, workers, listeners };
+        let (to_workers, mut outbox) = to_workers();
+        let mut cluster = ClusterHandle::new(&running.state, to_workers.clone());
+        runtime.block_on(async {
+            let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Control)?;
+            let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Control)?;
+            running.workers.wait_until_ready()?;
+            running.state.set_lifecycle(Lifecycle::Serving);
+            let admin = AdminThread::start(admin).map_err(ServeError::Control)?;
+            on_ready(&Ready {
+                client_addr: self.client_addr,
+                admin_addr: self.admin_addr,
+                workers: running.state.workers(),
+                recovery: self.recovery,
+            });
+            {
+                let ServingState { state, endpoint, workers, listeners } = &mut running;
+                let for_workers = bus::run(state, endpoint, &mut outbox, &mut cluster);
+                let mut for_workers = std::pin::pin!(for_workers);
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                    error = workers.failed() => return Err(error),
+                    () = ended(&admin) => return Err(ServeError::AdminLost),
+                    () = &mut for_workers => {}
+                }
+                pushes.drain();
+                let drained = drain(state, listeners, &to_workers, &mut terminate, &mut interrupt);
+                tokio::select! {
+                    () = drained => {}
+                    () = for_workers => {}
+                }
+            }
+            cluster.leave(STOP_TIMEOUT).await;
+            admin.stop(STOP_TIMEOUT);
+            Ok(())
+        })?;
+        pushes.stop(STOP_TIMEOUT);
+        running.stop_workers();
+        running.workers.join(STOP_TIMEOUT);
+        // No worker emits events any more.
+        let to = running.state.webhooks_endpoint();
+        if running.endpoint.send(to, BusMessage::Stop).is_ok() {
+            running.endpoint.flush();
+            webhooks.join(FINISH_TIMEOUT + STOP_TIMEOUT);
+        }
+        Ok(())
+    }
+}
+
+/// Returns when the admin thread has ended, which it does not do by itself: it panicked, and nobody could change
+/// or look at anything any more.
+async fn ended(admin: &AdminThread) {
+    while !admin.has_ended() {
+        tokio::time::sleep(ADMIN_WATCH).await;
+    }
+}
+
+/// What the control thread has while clients are served.
+struct ServingState {
+    state: Arc<ServerState>,
+    endpoint: dunlin_bus::Endpoint<BusMessage>,
+    workers: Workers,
+    listeners: Vec<TcpListener>,
+}
+
+impl ServingState {
+    /// Has every worker leave its loop. One whose ring is full takes it once it has read from it.
+    fn stop_workers(&mut self) {
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        for worker in 0..self.state.workers() {
+            while let Err(error) = self.endpoint.send(worker, BusMessage::Stop)
+                && error.is_full()
+                && Instant::now() < deadline
+            {
+                self.endpoint.flush();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.endpoint.flush();
+    }
+}
+
+/// Stops accepting, has the clients asked to reconnect, and waits for them within the configured bound. A second signal
+/// ends the wait.
+async fn drain(
+    state: &ServerState,
+    listeners: &[TcpListener],
+    to_workers: &ToWorkers,
+    terminate: &mut tokio::signal::unix::Signal,
+    interrupt: &mut tokio::signal::unix::Signal,
+) {
+    let bound = state.settings.load().config.shutdown.drain_timeout_ms;
+    state.set_lifecycle(Lifecycle::Draining);
+    tracing::info!(
+        connections = state.admissions.total(),
+        bound_ms = bound,
+        "draining: clients are asked to reconnect"
+    );
+    for listener in listeners {
+        // Each worker's descriptor table holds a duplicate of every listener, so closing ours would
+        // close nothing: the socket itself has to stop listening.
+        if let Err(error) = rustix::net::shutdown(listener.as_fd(), rustix::net::Shutdown::Both) {
+            tracing::debug!(%error, "a listener was not listening any more");
+        }
+    }
+    for worker in 0..state.workers() {
+        // The other end is dropped behind this function alone.
+        let _ = to_workers.send((worker, BusMessage::Drain));
+    }
+    let deadline = Instant::now() + Duration::from_millis(bound);
+    while state.workers_left() > 0 && Instant::now() < deadline {
+        tokio::select! {
+            () = tokio::time::sleep(DRAIN_POLL) => {}
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    let left = state.admissions.total();
+    if left > 0 {
+        tracing::warn!(connections = left, "drain time is over, closing what is left");
+    }
+}
+
+/// Opens one listener a worker on `address`, all in one `SO_REUSEPORT` group.
+///
+/// They are opened here, before the workers take their own descriptor tables, so that a listener outlives
+/// a worker that has to begin anew.
+pub(crate) fn listen(
+    address: SocketAddr,
+    workers: usize,
+    backlog: i32,
+) -> io::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::with_capacity(workers);
+    let mut address = address;
+    for _ in 0..workers {
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(address),
+            socket2::Type::STREAM.nonblocking().cloexec(),
+            Some(socket2::Protocol::TCP),
+        )?;
+        socket.set_reuse_address(true)?;
+        if listeners.is_empty() && address.port() != 0 {
+            // A first bind without SO_REUSEPORT finds another process on this address, which the group
+            // would silently share its connections with.
+            TcpListener::bind(address).map(drop)?;
+        }
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(backlog)?;
+        let listener = TcpListener::from(socket);
+        address = listener.local_addr()?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_share_one_port_and_a_second_process_is_refused_it() {
+        let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 3, 16).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        assert!(listeners.iter().all(|l| l.local_addr().unwrap() == address));
+        let refused = listen(address, 1, 16).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    }
+}

@@ -1,0 +1,73 @@
+//! The servers of an engine, as the settings name them.
+
+use std::num::NonZeroU64;
+
+use dunlin_engine::nats::{Login, NatsConfig, StreamConfig, TlsMode};
+use dunlin_engine::{Server, ServerRole};
+use dunlin_net::Tls;
+
+use crate::engines::login::credentials;
+use crate::namespace::raw_subjects;
+
+/// Whom certificates have to be signed by, if the servers are spoken to by TLS. Roots that cannot be read were refused when
+/// they were set.
+pub(crate) fn tls_of(config: &dunlin_config::Engine) -> Option<Tls> {
+    let tls = match (config.tls, &config.ca) {
+        (false, _) => None,
+        (true, Some(ca)) => Tls::with_roots(ca.as_bytes()).ok(),
+        (true, None) => Tls::system().ok(),
+    };
+    match (&config.tls_client_cert, &config.tls_client_key) {
+        (Some(chain), Some(key)) => {
+            tls?.with_client_certificate(chain.as_bytes(), key.reveal().as_bytes()).ok()
+        }
+        _ => tls,
+    }
+}
+
+/// The servers of an engine.
+pub(crate) fn servers(config: &dunlin_config::Engine, role: ServerRole) -> Vec<Server> {
+    let server = |address: &String| {
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Server { host, port: port.parse().unwrap_or_default(), role }
+    };
+    config.addresses.iter().map(server).collect()
+}
+
+/// How an engine of NATS is reached, and as whom. Files are read here.
+pub(crate) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
+    let reveal = |secret: &Option<dunlin_config::Secret>| {
+        secret.as_ref().map(|secret| secret.reveal().to_owned())
+    };
+    let stream = StreamConfig {
+        replicas: config.stream_replicas,
+        in_memory: config.stream_in_memory,
+        max_age_ms: NonZeroU64::new(config.stream_max_age_ms),
+        bytes_max: NonZeroU64::new(config.stream_bytes_max),
+        channel_messages_max: config.stream_channel_messages_max,
+        idempotency_ms: config.stream_idempotency_ms,
+    };
+    NatsConfig {
+        login: Login {
+            user: config.user.as_deref().map(str::to_owned),
+            password: reveal(&config.password),
+            token: reveal(&config.token),
+            // One that is no seed was refused when it was set.
+            credentials: credentials(config).and_then(|(_, read)| read.ok()),
+        },
+        prefix: config.prefix.to_string(),
+        tls: match (config.tls, config.tls_handshake_first) {
+            (false, _) => TlsMode::Off,
+            (true, false) => TlsMode::Upgrade,
+            (true, true) => TlsMode::HandshakeFirst,
+        },
+        raw: raw_subjects(config).map(Box::new),
+        stream: (config.jetstream && !config.raw).then_some(stream),
+        // What waits for a connection is refused before the hub gives up on it: then nothing was stored for sure.
+        hold_ms: config.timeout_ms / 2,
+        answer_ms: config.timeout_ms,
+        queue_bytes_max: config.queue_bytes_max,
+        ..NatsConfig::new(servers(config, ServerRole::Data))
+    }
+}

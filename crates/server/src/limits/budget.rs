@@ -1,0 +1,338 @@
+//! Budgets: what clients, users, addresses, namespaces and API keys have used of them.
+//!
+//! A budget is a token bucket whose tokens are time: a command takes as long as its number, its bytes and its deliveries take
+//! at the rates of the budget, and whoever is ahead of the clock by more than the burst waits. So a bucket is one instant, a
+//! key whose instant has passed needs none, and a client that is idle costs nothing.
+//!
+//! A session's bucket belongs to its worker. Those of users, addresses, namespaces and keys are [shared](crate::limits::shared_buckets).
+
+use dunlin_config::{ClientBudget, SharedBudget};
+use dunlin_hub::SessionId;
+use dunlin_protocol::centrifuge::Request;
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+use crate::api::Request as Call;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Whose budget it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BudgetKey(u64);
+
+/// The upper three bits say what kind of key it is.
+const KIND_SHIFT: u32 = 61;
+
+impl BudgetKey {
+    pub(crate) fn session(session: SessionId) -> BudgetKey {
+        BudgetKey(session.to_u64())
+    }
+
+    /// One with a name, by a hash of it.
+    pub(crate) fn named(kind: u64, hash: u64) -> BudgetKey {
+        BudgetKey(kind << KIND_SHIFT | hash >> (u64::BITS - KIND_SHIFT))
+    }
+
+    pub(crate) fn of_u64(key: u64) -> BudgetKey {
+        BudgetKey(key)
+    }
+
+    pub(crate) fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// A session's events to others in the Pusher protocol.
+    pub(crate) fn client_events(session: SessionId) -> BudgetKey {
+        BudgetKey(5 << KIND_SHIFT | session.to_u64())
+    }
+
+    /// Its bucket belongs to a worker.
+    pub(crate) fn is_session(self) -> bool {
+        self.0 >> KIND_SHIFT == 0
+    }
+}
+
+/// What kind of command is charged: a budget may have a rate for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommandKind {
+    Publish,
+    Subscribe,
+    Read,
+    Rpc,
+}
+
+impl CommandKind {
+    /// Which rate of a budget a request counts for, beside that of all commands.
+    pub(crate) fn of_command(request: &Request<'_>) -> Option<CommandKind> {
+        match request {
+            Request::Publish(_) => Some(CommandKind::Publish),
+            Request::Subscribe(_) | Request::Unsubscribe(_) => Some(CommandKind::Subscribe),
+            Request::History(_) | Request::Presence(_) | Request::PresenceStats(_) => {
+                Some(CommandKind::Read)
+            }
+            Request::Rpc(_) | Request::Send(_) => Some(CommandKind::Rpc),
+            Request::Connect(_)
+            | Request::Refresh(_)
+            | Request::SubRefresh(_)
+            | Request::Ping
+            | Request::Pong
+            | Request::Unknown(_) => None,
+        }
+    }
+
+    /// Which rate of a key's budget a request counts for, beside that of all calls.
+    pub(crate) fn of_call(request: &Call<'_>) -> Option<CommandKind> {
+        match request {
+            Call::Publish(_) | Call::Broadcast(_) | Call::Send(_) => Some(CommandKind::Publish),
+            Call::Subscribe(_) | Call::Unsubscribe(_) => Some(CommandKind::Subscribe),
+            Call::History(_) | Call::Presence(_) | Call::PresenceStats(_) => {
+                Some(CommandKind::Read)
+            }
+            Call::HistoryRemove(_)
+            | Call::Disconnect(_)
+            | Call::Refresh(_)
+            | Call::RevokeToken(_)
+            | Call::InvalidateUserTokens(_)
+            | Call::BlockUser(_)
+            | Call::UnblockUser(_)
+            | Call::Connections(_)
+            | Call::Channels(_)
+            | Call::Info => None,
+        }
+    }
+}
+
+/// The rates of a budget. A rate of 0 is no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rates {
+    commands_per_s: u32,
+    /// By [`CommandKind`].
+    kinds_per_s: [u32; 4],
+    bytes_per_s: u64,
+    deliveries_per_s: u64,
+    burst_ms: u32,
+}
+
+impl Rates {
+    /// So many commands a second, and as many at once.
+    pub(crate) fn per_second(commands_per_s: u32) -> Rates {
+        Rates {
+            commands_per_s,
+            kinds_per_s: [0; 4],
+            bytes_per_s: 0,
+            deliveries_per_s: 0,
+            burst_ms: 1_000,
+        }
+    }
+
+    pub(crate) fn is_limited(&self) -> bool {
+        self.commands_per_s > 0
+            || self.bytes_per_s > 0
+            || self.deliveries_per_s > 0
+            || self.kinds_per_s != [0; 4]
+    }
+
+    pub(crate) fn burst_ms(&self) -> u32 {
+        self.burst_ms
+    }
+
+    /// How long it takes at these rates.
+    pub(crate) fn time_ns(&self, work: Work) -> u64 {
+        let of = |count: u64, per_s: u64| match per_s {
+            0 => 0,
+            per_s => count.saturating_mul(SECOND_NS) / per_s,
+        };
+        let kind_per_s = work.kind.map_or(0, |kind| self.kinds_per_s[kind as usize]);
+        of(work.commands.into(), self.commands_per_s.into())
+            .saturating_add(of(work.commands.into(), kind_per_s.into()))
+            .saturating_add(of(work.bytes, self.bytes_per_s))
+            .saturating_add(of(work.deliveries, self.deliveries_per_s))
+    }
+}
+
+macro_rules! rates_of {
+    ($budget:ty) => {
+        impl From<&$budget> for Rates {
+            fn from(of: &$budget) -> Rates {
+                Rates {
+                    commands_per_s: of.commands_per_s,
+                    kinds_per_s: [
+                        of.publishes_per_s,
+                        of.subscribes_per_s,
+                        of.reads_per_s,
+                        of.rpcs_per_s,
+                    ],
+                    bytes_per_s: of.bytes_per_s,
+                    deliveries_per_s: of.deliveries_per_s,
+                    burst_ms: of.burst_ms,
+                }
+            }
+        }
+    };
+}
+
+rates_of!(ClientBudget);
+rates_of!(SharedBudget);
+
+/// What is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work {
+    pub(crate) commands: u32,
+    /// Of the commands, if a budget may have a rate for them alone.
+    pub(crate) kind: Option<CommandKind>,
+    pub(crate) bytes: u64,
+    /// Messages to others.
+    pub(crate) deliveries: u64,
+}
+
+/// Buckets that have something in them.
+#[derive(Debug, Default)]
+pub(crate) struct Buckets {
+    /// Until when each key has used its budget.
+    used_until_ns: HashMap<u64, u64, RandomState>,
+}
+
+impl Buckets {
+    /// Charges a key. Gives how long the next command has to wait.
+    pub(crate) fn charge(&mut self, key: BudgetKey, rates: &Rates, work: Work, now_ms: u64) -> u64 {
+        if !rates.is_limited() {
+            return 0;
+        }
+        let ahead_ms = self.advance(key, rates.time_ns(work), now_ms) / 1_000_000;
+        ahead_ms.saturating_sub(u64::from(rates.burst_ms))
+    }
+
+    /// Adds what a key has used. Gives how far it is ahead, in nanoseconds.
+    pub(crate) fn advance(&mut self, key: BudgetKey, used_ns: u64, now_ms: u64) -> u64 {
+        let now_ns = now_ms.saturating_mul(1_000_000);
+        let until_ns = match self.used_until_ns.get_mut(&key.0) {
+            Some(until) => {
+                *until = (*until).max(now_ns).saturating_add(used_ns);
+                *until
+            }
+            None => {
+                self.make_room(now_ns);
+                let until = now_ns.saturating_add(used_ns);
+                self.used_until_ns.insert(key.0, until);
+                until
+            }
+        };
+        until_ns - now_ns
+    }
+
+    /// Whether a key owes something.
+    pub(crate) fn is_ahead(&self, key: BudgetKey, now_ms: u64) -> bool {
+        let until = self.used_until_ns.get(&key.0);
+        until.is_some_and(|until| *until > now_ms.saturating_mul(1_000_000))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.used_until_ns.len()
+    }
+
+    /// Forgets those who owe nothing.
+    pub(crate) fn sweep(&mut self, now_ms: u64) {
+        self.forget_idle(now_ms.saturating_mul(1_000_000));
+        if self.used_until_ns.len() * 8 <= self.used_until_ns.capacity() {
+            self.used_until_ns.shrink_to(self.used_until_ns.len() * 2);
+        }
+    }
+
+    /// Before one more is remembered. Most owe nothing after milliseconds, and a large table that is given back would leave
+    /// a hole in the heap.
+    fn make_room(&mut self, now_ns: u64) {
+        let capacity = self.used_until_ns.capacity();
+        if self.used_until_ns.len() < capacity {
+            return;
+        }
+        self.forget_idle(now_ns);
+        if self.used_until_ns.len() > capacity / 2 {
+            self.used_until_ns.reserve(capacity);
+        }
+    }
+
+    fn forget_idle(&mut self, now_ns: u64) {
+        self.used_until_ns.retain(|_, until| *until > now_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATES: Rates = Rates {
+        commands_per_s: 100,
+        kinds_per_s: [0; 4],
+        bytes_per_s: 1_000,
+        deliveries_per_s: 10_000,
+        burst_ms: 1_000,
+    };
+    const COMMAND: Work = Work { commands: 1, kind: None, bytes: 0, deliveries: 0 };
+
+    fn key(number: u64) -> BudgetKey {
+        BudgetKey(number)
+    }
+
+    #[test]
+    fn a_burst_goes_at_once_and_after_it_the_rate() {
+        let mut budgets = Buckets::default();
+        for _ in 0..100 {
+            assert_eq!(budgets.charge(key(1), &RATES, COMMAND, 5_000), 0);
+        }
+        assert_eq!(budgets.charge(key(1), &RATES, COMMAND, 5_000), 10);
+        assert_eq!(budgets.charge(key(2), &RATES, COMMAND, 5_000), 0, "others are not concerned");
+        assert_eq!(budgets.charge(key(1), &RATES, COMMAND, 5_010), 10);
+        assert_eq!(budgets.charge(key(1), &RATES, COMMAND, 9_000), 0);
+    }
+
+    #[test]
+    fn bytes_and_deliveries_take_time_as_well() {
+        let mut budgets = Buckets::default();
+        let work = Work { commands: 50, bytes: 500, deliveries: 5_000, ..COMMAND };
+        assert_eq!(budgets.charge(key(1), &RATES, work, 0), 500);
+        let free = Rates { burst_ms: 10, ..Rates::per_second(0) };
+        let much = Work { commands: u32::MAX, bytes: u64::MAX, deliveries: u64::MAX, ..COMMAND };
+        assert_eq!(budgets.charge(key(1), &free, much, 0), 0, "no bound");
+        assert!(budgets.charge(key(3), &RATES, much, 0) > 1 << 32, "nothing overflows");
+    }
+
+    #[test]
+    fn a_kind_of_command_may_have_a_rate_of_its_own() {
+        let mut budgets = Buckets::default();
+        let rates = Rates { kinds_per_s: [10, 0, 0, 0], ..Rates::per_second(0) };
+        assert!(rates.is_limited());
+        let publish = Work { kind: Some(CommandKind::Publish), ..COMMAND };
+        for _ in 0..10 {
+            assert_eq!(budgets.charge(key(1), &rates, publish, 0), 0);
+        }
+        assert_eq!(budgets.charge(key(1), &rates, publish, 0), 100);
+        let read = Work { kind: Some(CommandKind::Read), ..COMMAND };
+        for _ in 0..1_000 {
+            assert_eq!(budgets.charge(key(2), &rates, read, 0), 0, "no bound of its own");
+        }
+    }
+
+    #[test]
+    fn who_is_idle_costs_nothing_and_who_is_not_sixteen_bytes() {
+        let mut budgets = Buckets::default();
+        assert_eq!(size_of::<(u64, u64)>(), 16);
+        budgets.charge(key(1), &RATES, COMMAND, 0);
+        budgets.charge(key(2), &RATES, Work { commands: 50, ..COMMAND }, 0);
+        budgets.sweep(10);
+        assert_eq!(budgets.used_until_ns.len(), 1);
+        budgets.sweep(500);
+        assert_eq!((budgets.used_until_ns.len(), budgets.used_until_ns.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn a_storm_of_clients_that_ask_for_little_leaves_no_large_table() {
+        let mut budgets = Buckets::default();
+        // A hundred clients each millisecond, which have used 10 ms each: a thousand at one time.
+        for client in 0..100_000 {
+            budgets.charge(key(client), &RATES, COMMAND, client / 100);
+        }
+        let capacity = budgets.used_until_ns.capacity();
+        assert!((1_000..8_000).contains(&capacity), "{capacity}");
+    }
+}

@@ -1,0 +1,132 @@
+//! What the control thread and its tasks send to the other threads.
+//!
+//! What waits because rings are full is bounded: joins and leaves of the fleet are dropped first, which come without being asked for; then
+//! what other nodes ask. Answers to what a thread has asked are as many as it may ask, and always go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::mpsc;
+
+use crate::message::bus::BusMessage;
+
+/// Bytes that wait beyond which joins and leaves are dropped.
+const ANNOUNCED_BYTES_MAX: usize = 32 << 20;
+/// Bytes that wait beyond which nothing of other nodes is taken.
+const BYTES_MAX: usize = 64 << 20;
+/// What a message takes beside its texts.
+const MESSAGE_BYTES: usize = 256;
+
+/// The sending half.
+#[derive(Clone)]
+pub(crate) struct ToWorkers {
+    queue: mpsc::UnboundedSender<(usize, BusMessage)>,
+    waiting_bytes: Arc<AtomicUsize>,
+}
+
+/// The receiving half.
+pub(crate) struct ForWorkers {
+    queue: mpsc::UnboundedReceiver<(usize, BusMessage)>,
+    waiting_bytes: Arc<AtomicUsize>,
+}
+
+pub(crate) fn to_workers() -> (ToWorkers, ForWorkers) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let waiting_bytes = Arc::<AtomicUsize>::default();
+    let of_receiver = Arc::clone(&waiting_bytes);
+    (
+        ToWorkers { queue: sender, waiting_bytes },
+        ForWorkers { queue: receiver, waiting_bytes: of_receiver },
+    )
+}
+
+impl ToWorkers {
+    /// Sends a message to an endpoint of the bus. False: it is a join or a leave, and dropped.
+    pub(crate) fn send(&self, (to, message): (usize, BusMessage)) -> bool {
+        let bytes = bytes_of(&message);
+        let waiting = self.waiting_bytes.load(Ordering::Relaxed).saturating_add(bytes);
+        if waiting > ANNOUNCED_BYTES_MAX && matches!(message, BusMessage::RemoteMember(_)) {
+            return false;
+        }
+        self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // The control thread has the other end for as long as there are workers.
+        let _ = self.queue.send((to, message));
+        true
+    }
+
+    /// So much waits that nothing of other nodes is to be taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting_bytes.load(Ordering::Relaxed) > BYTES_MAX
+    }
+}
+
+impl ForWorkers {
+    pub(crate) async fn recv(&mut self) -> Option<(usize, BusMessage)> {
+        self.queue.recv().await
+    }
+
+    pub(crate) fn try_recv(&mut self) -> Option<(usize, BusMessage)> {
+        self.queue.try_recv().ok()
+    }
+
+    /// One that was received has left, and waits no more.
+    pub(crate) fn has_left(&self, bytes: usize) {
+        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What a message takes while it waits; of one that is not many, nothing beside itself.
+pub(crate) fn bytes_of(message: &BusMessage) -> usize {
+    MESSAGE_BYTES
+        + match message {
+            BusMessage::RemoteMember(of) => {
+                let json = |json: &Option<Box<[u8]>>| json.as_ref().map_or(0, |json| json.len());
+                let info = &of.info;
+                of.channel.len() + info.user.len() + json(&info.conn_info) + json(&info.chan_info)
+            }
+            BusMessage::ClusterCommand(of) => of.request.len(),
+            _ => 0,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use dunlin_hub::{ClientInfo, SessionId};
+
+    use super::*;
+    use crate::api::Method;
+    use crate::message::cluster::{ClusterCommand, RemoteMember};
+
+    /// Every join and leave of the fleet waited for each worker whose ring was full, however many.
+    #[test]
+    fn joins_and_leaves_are_dropped_first_then_what_others_ask_and_answers_never() {
+        let (sender, mut receiver) = to_workers();
+        let info = Arc::new(ClientInfo {
+            foreign_client: None,
+            client: SessionId::from_u64(1).expect("an id"),
+            user: "ann".into(),
+            conn_info: None,
+            chan_info: None,
+        });
+        let join = || {
+            let (channel, info) = ("room".into(), Arc::clone(&info));
+            BusMessage::RemoteMember(Box::new(RemoteMember { channel, info, joined: true }))
+        };
+        let command = || {
+            let (method, request) = (Method::Info, vec![b' '; 1 << 20].into());
+            BusMessage::ClusterCommand(Box::new(ClusterCommand { request_id: 1, method, request }))
+        };
+        let count = std::iter::repeat_with(|| sender.send((0, join()))).take_while(|taken| *taken);
+        let count = count.count();
+        assert!(count > 10_000 && count * bytes_of(&join()) <= ANNOUNCED_BYTES_MAX, "{count}");
+        let commands = std::iter::repeat_with(|| sender.send((0, command())));
+        let commands = commands.take_while(|_| !sender.is_full()).count();
+        assert!((30..=33).contains(&commands), "{commands}");
+        assert!(sender.send((0, BusMessage::NodeNumber)), "what was asked for is answered");
+        assert!(!sender.send((0, join())));
+        while let Some((_, message)) = receiver.try_recv() {
+            receiver.has_left(bytes_of(&message));
+        }
+        assert!(!sender.is_full() && sender.send((0, join())), "there is room again");
+    }
+}

@@ -1,0 +1,181 @@
+//! A namespace as the data plane needs it: its rules and what is derived from them once.
+
+pub(crate) mod bounded_regex;
+pub(crate) mod expression;
+
+use std::sync::Arc;
+
+use dunlin_config::{Config, DeltaType, Map, Overflow, RecoveryMode, split_channel};
+use dunlin_engine::nats::RawSubjects;
+use dunlin_hub::wildcard::NameKind;
+use dunlin_hub::{ChannelOptions, glob};
+use regex::Regex;
+
+use crate::namespace::expression::Expressions;
+use crate::pusher::ChannelVariants;
+
+/// The options of a namespace in the configuration.
+type Rules = dunlin_config::ChannelOptions;
+
+/// A namespace as the data plane needs it.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Namespace {
+    /// Who may do what.
+    pub(crate) rules: Rules,
+    /// Who may do what beside, by expressions.
+    pub(crate) expressions: Option<Arc<Expressions>>,
+    /// What else the names of its channels must match.
+    regex: Option<NameRegex>,
+    /// What the hub needs to know; shared by every operation on its channels.
+    pub(crate) options: Arc<ChannelOptions>,
+    /// Where it is that of an app of the Pusher protocol: what it is for channels whose names say more.
+    variants: Option<Arc<[Namespace; ChannelVariants::VARIANTS]>>,
+    /// Where its engine is raw: what its channels are there.
+    subjects: Option<Arc<RawSubjects>>,
+    /// Where it has wildcards: what it is for them.
+    wildcard: Option<Arc<Namespace>>,
+}
+
+impl Namespace {
+    /// What it is for a name that has a meaning in NATS; `None`: there is no such channel.
+    fn of_nats(&self, name: &str) -> Option<&Namespace> {
+        let wildcard = match (&self.wildcard, NameKind::of(name)) {
+            (_, NameKind::Channel) | (None, NameKind::Wildcard) => None,
+            (Some(wildcard), NameKind::Wildcard) => Some(&**wildcard),
+            (_, NameKind::Invalid) => return None,
+        };
+        let is_subject = |of: &RawSubjects| of.of(name, wildcard.is_some()).is_some();
+        self.subjects.as_deref().is_none_or(is_subject).then_some(wildcard.unwrap_or(self))
+    }
+
+    /// Whether an expression of it looks at the `meta` of connections.
+    pub(crate) fn looks_at_meta(&self) -> bool {
+        self.expressions.as_ref().is_some_and(|all| all.look_at_meta())
+    }
+}
+
+/// A compiled `channel_regex`.
+#[derive(Clone)]
+struct NameRegex(Regex);
+
+impl PartialEq for NameRegex {
+    fn eq(&self, other: &NameRegex) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+/// The namespace of a channel among those `named`; `any`: of one that is not among them.
+pub(crate) fn find_namespace<'n>(
+    named: &'n Map<Namespace>,
+    any: Option<&'n Namespace>,
+    without: &'n Namespace,
+    channel: &str,
+) -> Option<&'n Namespace> {
+    let (namespace, name) = match split_channel(channel) {
+        (Some(name), rest) => match named.get(name) {
+            Some(of) => (of, rest),
+            None => (any?, channel),
+        },
+        (None, _) => (without, channel),
+    };
+    let pattern = namespace.rules.name_pattern.as_ref();
+    let admits = pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name))
+        && namespace.regex.as_ref().is_none_or(|NameRegex(regex)| regex.is_match(name));
+    if namespace.wildcard.is_some() || namespace.subjects.is_some() {
+        return namespace.of_nats(channel).filter(|_| admits);
+    }
+    let variants = namespace.variants.as_ref().filter(|_| admits);
+    let variant = variants.and_then(|of| Some(&of[ChannelVariants::variant(name)?]));
+    admits.then_some(variant.unwrap_or(namespace))
+}
+
+/// A namespace as it is set; `kinds` where it is that of an app of the Pusher protocol.
+pub(crate) fn namespace(
+    name: &str,
+    rules: &Rules,
+    config: &Config,
+    kinds: Option<ChannelVariants>,
+) -> Namespace {
+    // One that is not compiled was refused when it was set.
+    let regex = rules.channel_regex.as_deref().and_then(|text| bounded_regex::compile(text).ok());
+    let options = channel_options(name, rules, config);
+    let variants = kinds.map(|kinds| {
+        let variant = |variant| {
+            let (rules, options) = kinds.derive(variant, rules, &options);
+            let expressions = None;
+            Namespace {
+                rules,
+                expressions,
+                regex: None,
+                options: Arc::new(options),
+                variants: None,
+                subjects: None,
+                wildcard: None,
+            }
+        };
+        Arc::new(std::array::from_fn(variant))
+    });
+    let (rules, regex) = (rules.clone(), regex.map(NameRegex));
+    let expressions = Expressions::of(&rules);
+    let wildcard = rules.wildcards.then(|| {
+        Arc::new(Namespace {
+            rules: rules.clone(),
+            expressions: expressions.clone(),
+            regex: None,
+            options: Arc::new(options.of_wildcard()),
+            variants: None,
+            subjects: None,
+            wildcard: None,
+        })
+    });
+    let engine = rules.engine.as_ref().and_then(|name| config.engines.get(name));
+    let subjects = engine.and_then(raw_subjects).map(Arc::new);
+    let options = Arc::new(options);
+    Namespace { rules, expressions, regex, options, variants, subjects, wildcard }
+}
+
+/// What channels are in an engine that is raw.
+pub(crate) fn raw_subjects(engine: &dunlin_config::Engine) -> Option<RawSubjects> {
+    engine.raw.then(|| RawSubjects {
+        prefix: engine.raw_prefix.to_string(),
+        separator: engine.raw_separator.chars().next().unwrap_or(':'),
+        reserved: engine.prefix.to_string(),
+    })
+}
+
+fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions {
+    ChannelOptions {
+        namespace: name.into(),
+        wildcard: false,
+        raw: (rules.engine.as_ref())
+            .and_then(|engine| config.engines.get(engine))
+            .is_some_and(|engine| engine.raw),
+        history_size: rules.history_size,
+        history_ttl_ms: rules.history_ttl_ms,
+        history_meta_ttl_ms: rules.history_meta_ttl_ms,
+        channels_max: (rules.channels_max > 0).then_some(rules.channels_max),
+        history_bytes_max: (rules.history_bytes_max > 0)
+            .then(|| usize::try_from(rules.history_bytes_max).unwrap_or(usize::MAX)),
+        presence: rules.presence,
+        join_leave: rules.join_leave,
+        presence_users_max: None,
+        force_push_join_leave: rules.force_push_join_leave,
+        recovery_mode: match rules.force_recovery_mode {
+            RecoveryMode::Stream => dunlin_hub::RecoveryMode::Stream,
+            RecoveryMode::Cache => dunlin_hub::RecoveryMode::Cache,
+        },
+        delta: rules.allowed_delta_types.contains(&DeltaType::Fossil),
+        delta_publish: rules.delta_publish,
+        force_positioning: rules.positioned,
+        force_recovery: rules.recover,
+        overflow: match rules.overflow {
+            Overflow::Disconnect => dunlin_hub::OverflowPolicy::Disconnect,
+            Overflow::DropOldest => dunlin_hub::OverflowPolicy::DropOldest,
+            Overflow::KeepLatest => dunlin_hub::OverflowPolicy::KeepLatest,
+        },
+        publication_bytes_max: u32::try_from(config.limits.publication_bytes_max)
+            .unwrap_or(u32::MAX),
+        recovery_publications_max: config.limits.recovery_messages_max,
+        recovery_bytes_max: config.limits.answer_bytes_max.min(config.limits.outbox_bytes_max),
+    }
+}

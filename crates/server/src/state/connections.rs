@@ -1,0 +1,226 @@
+//! Connections as an operator looks at them: which are asked for, and what is said of each.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use dunlin_hub::{SessionId, TagFilter, Tags, tenant};
+use dunlin_protocol::json::Object;
+use serde_json::{Map, Value};
+
+use crate::auth::labels::write_labels;
+
+/// Which connections are asked for: all of what is set has to fit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ConnectionFilter {
+    /// Whose it is; `None`: what is outside of tenants.
+    pub(crate) tenant: Option<Arc<str>>,
+    /// Empty: any.
+    pub(crate) user: Box<str>,
+    pub(crate) client: Option<SessionId>,
+    pub(crate) address: Option<IpAddr>,
+    /// A channel that it is subscribed to; empty: any.
+    pub(crate) channel: Box<str>,
+    /// Members that its info has.
+    pub(crate) info: Map<String, Value>,
+    /// What its labels pass.
+    pub(crate) labels: Option<TagFilter>,
+}
+
+/// A search under way: it goes from worker to worker.
+#[derive(Debug)]
+pub(crate) struct ConnectionSearch {
+    pub(crate) filter: ConnectionFilter,
+    /// The worker that asked, and under what.
+    pub(crate) origin: usize,
+    pub(crate) token: u64,
+    /// Where it goes on; `None`: it has been everywhere.
+    pub(crate) next: Option<ConnectionCursor>,
+    /// Connections and bytes that still fit, and places that may still be looked at.
+    pub(crate) room: u32,
+    pub(crate) bytes: usize,
+    pub(crate) places: u32,
+    pub(crate) page: ConnectionPage,
+}
+
+/// Where a search goes on: `WORKER.PLACE`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConnectionCursor {
+    pub(crate) worker: usize,
+    pub(crate) place: u32,
+}
+
+impl FromStr for ConnectionCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<ConnectionCursor, ()> {
+        let (worker, place) = text.split_once('.').ok_or(())?;
+        let worker = worker.parse::<u8>().map_err(|_| ())?.into();
+        Ok(ConnectionCursor { worker, place: place.parse().map_err(|_| ())? })
+    }
+}
+
+impl fmt::Display for ConnectionCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.worker, self.place)
+    }
+}
+
+/// Where a search of a cluster goes on: `NODE:WORKER.PLACE` of each node that has not been searched to its end, with commas
+/// between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClusterCursor(Vec<(u16, ConnectionCursor)>);
+
+impl ClusterCursor {
+    /// At the beginning of each of these nodes.
+    pub(crate) fn of_nodes(nodes: impl IntoIterator<Item = u16>) -> ClusterCursor {
+        ClusterCursor(nodes.into_iter().map(|node| (node, ConnectionCursor::default())).collect())
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = u16> + '_ {
+        self.0.iter().map(|(node, _)| *node)
+    }
+
+    /// Where a node goes on, and its parts of so many connections and bytes, which the nodes share.
+    pub(crate) fn part_of(
+        &self,
+        node: u16,
+        (connections, bytes): (u32, usize),
+    ) -> Option<(ConnectionCursor, u32, usize)> {
+        let at = self.nodes().position(|of| of == node)?;
+        let nodes = self.0.len();
+        let (each, rest) = (connections as usize / nodes, connections as usize % nodes);
+        Some((self.0[at].1, (each + usize::from(at < rest)) as u32, bytes / nodes))
+    }
+}
+
+impl FromStr for ClusterCursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<ClusterCursor, ()> {
+        let mut parts = Vec::new();
+        for part in text.split(',') {
+            let (node, at) = part.split_once(':').ok_or(())?;
+            let node = node.parse().map_err(|_| ())?;
+            if parts.iter().any(|(of, _)| *of == node) {
+                return Err(());
+            }
+            parts.push((node, at.parse()?));
+        }
+        Ok(ClusterCursor(parts))
+    }
+}
+
+impl fmt::Display for ClusterCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (node, cursor)) in self.0.iter().enumerate() {
+            write!(f, "{}{node}:{cursor}", if at > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ConnectionPage {
+    pub(crate) connections: Vec<ConnectionView>,
+    /// Where the next page begins.
+    pub(crate) next: Option<ConnectionCursor>,
+    /// It is this node's part of a page of the cluster, and begins there.
+    pub(crate) part: Option<(u16, ConnectionCursor)>,
+}
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ConnectionView {
+    pub(crate) client: SessionId,
+    pub(crate) user: Box<str>,
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) transport: &'static str,
+    pub(crate) protocol: &'static str,
+    pub(crate) age_s: u64,
+    /// Raw JSON.
+    pub(crate) info: Option<Box<[u8]>>,
+    pub(crate) labels: Tags,
+    pub(crate) channels: Vec<Box<str>>,
+    pub(crate) outbox_bytes: u32,
+    pub(crate) memory_bytes: usize,
+}
+
+impl ConnectionView {
+    /// Bytes of it in the answer, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let channels: usize = self.channels.iter().map(|channel| channel.len() + 8).sum();
+        let labels: usize = self.labels.iter().map(|(name, of)| name.len() + of.len() + 8).sum();
+        256 + self.user.len() + self.info.as_ref().map_or(0, |info| info.len()) + labels + channels
+    }
+}
+
+impl ConnectionPage {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let mut result = Object::begin(out);
+        let mut all = Object::begin(result.key("connections"));
+        for of in &self.connections {
+            let mut connection = Object::begin(all.text_key(&of.client.to_string()));
+            connection.string("user", tenant::bare(&of.user));
+            if let Some(address) = of.address {
+                connection.string("address", &address.to_string());
+            }
+            connection.string("transport", of.transport).string("protocol", of.protocol);
+            connection.integer("age", of.age_s);
+            if let Some(info) = &of.info {
+                connection.raw("info", info);
+            }
+            write_labels(&mut connection, &of.labels);
+            let mut channels = Object::begin(connection.key("channels"));
+            for channel in &of.channels {
+                Object::begin(channels.text_key(tenant::bare(channel))).end();
+            }
+            channels.end();
+            connection.integer("outbox_bytes", of.outbox_bytes);
+            connection.integer("memory_bytes", of.memory_bytes as u64);
+            connection.end();
+        }
+        all.end();
+        let of_node = self.part.map_or_else(String::new, |(node, _)| format!("{node}:"));
+        if let Some((_, begin)) = self.part {
+            result.string("begin", &format!("{of_node}{begin}"));
+        }
+        if let Some(next) = self.next {
+            result.string("cursor", &format!("{of_node}{next}"));
+        }
+        result.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_it_is_written_and_nothing_else_is_one() {
+        assert_eq!("3.70000".parse(), Ok(ConnectionCursor { worker: 3, place: 70_000 }));
+        for text in ["", ".", "1", "1.", ".1", "-1.2", "256.1", "1.4294967296", "1.2.3", "a.b"] {
+            assert_eq!(text.parse::<ConnectionCursor>(), Err(()), "{text}");
+        }
+        let both: ClusterCursor = "412:0.7,3:1.0".parse().unwrap();
+        assert_eq!(both.to_string(), "412:0.7,3:1.0");
+        assert_eq!(ClusterCursor::of_nodes([3, 412]).to_string(), "3:0.0,412:0.0");
+        for text in ["", "0.0", "3:", "3:0.0,", "3:0.0,3:1.0", "65536:0.0", "3:0.0;4:0.0"] {
+            assert_eq!(text.parse::<ClusterCursor>(), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_nodes_of_a_cursor_share_what_a_page_holds_and_no_more() {
+        let cursor: ClusterCursor = "5:0.0,3:1.9,4:0.0".parse().unwrap();
+        let part = |node| cursor.part_of(node, (8, 3_000));
+        assert_eq!(part(5), Some((ConnectionCursor::default(), 3, 1_000)));
+        assert_eq!(part(3), Some((ConnectionCursor { worker: 1, place: 9 }, 3, 1_000)));
+        assert_eq!(part(4).map(|(_, connections, _)| connections), Some(2));
+        assert_eq!(part(6), None, "it has been searched");
+        let fewer = cursor.nodes().filter_map(|node| cursor.part_of(node, (1, 9)));
+        assert_eq!(fewer.map(|(_, connections, _)| connections).sum::<u32>(), 1);
+    }
+}

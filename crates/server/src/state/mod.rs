@@ -1,0 +1,362 @@
+//! What all threads of one process share.
+
+pub(crate) mod connections;
+pub(crate) mod settings;
+pub(crate) mod webhooks;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use dunlin_bus::{Monitor, Rollout};
+use dunlin_config::Config;
+use dunlin_hub::UserDirectory;
+use serde_json::{Value, json};
+
+use crate::auth::derived_keys::DerivedKeys;
+use crate::auth::revocation::Revocations;
+use crate::cluster::ClusterState;
+use crate::engines::stats::EnginesStats;
+use crate::limits::admission::Admissions;
+use crate::limits::fanout_scheduler::FanoutScheduler;
+use crate::limits::pressure::Pressure;
+use crate::limits::shared_buckets::SharedBuckets;
+use crate::message::push::PushAdmissions;
+use crate::metrics::loop_stats::LoopStats;
+use crate::metrics::{Counters, KeyCounters, Metric};
+use crate::program::Program;
+use crate::proxy::ProxiesStats;
+use crate::state::settings::Settings;
+use crate::state::webhooks::{UpstreamsState, WebhooksState};
+
+/// Where the process stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Lifecycle {
+    /// Workers are starting; nothing is accepted yet.
+    Starting = 0,
+    /// All workers serve.
+    Serving = 1,
+    /// SIGTERM was received: clients are asked to reconnect elsewhere.
+    Draining = 2,
+}
+
+impl Lifecycle {
+    /// As `/health` says it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Lifecycle::Starting => "starting",
+            Lifecycle::Serving => "serving",
+            Lifecycle::Draining => "draining",
+        }
+    }
+}
+
+/// The shared part of one Dunlin process: settings, counters, connection counts, lifecycle.
+pub(crate) struct ServerState {
+    /// The snapshot every worker runs, or loads before it does anything else. Stored by
+    /// [`ServerState::publish`] alone.
+    pub(crate) settings: ArcSwap<Settings>,
+    /// The snapshot that one worker runs in its place, while it is tried out.
+    canary: ArcSwapOption<Canary>,
+    /// Counts publications of the two above.
+    generation: AtomicU64,
+    /// `server.client_addr` as it was when the process opened its listeners for it.
+    pub(crate) boot_addr: SocketAddr,
+    /// They listen no more, since that setting has changed.
+    boot_closed: AtomicBool,
+    /// Which generation each worker runs, and who sleeps.
+    pub(crate) rollout: Rollout,
+    /// Why a worker runs another snapshot than the newest.
+    rejections: Vec<Mutex<Option<Rejection>>>,
+    /// One a worker.
+    pub(crate) loop_stats: Vec<LoopStats>,
+    /// Sessions by the key that let them in, of each worker.
+    token_keys: Vec<Mutex<Vec<(u64, u64)>>>,
+    /// Which workers may have sessions of a user.
+    pub(crate) users: Arc<UserDirectory>,
+    /// Calls that the push thread has.
+    pub(crate) push_admissions: Arc<PushAdmissions>,
+    /// What the program that serves brings along.
+    pub(crate) program: OnceLock<Program>,
+    /// The counters of the bus, once there is one.
+    pub(crate) monitor: OnceLock<Monitor>,
+    /// One set a worker.
+    pub(crate) counters: Vec<Counters>,
+    /// What is known of the webhooks.
+    pub(crate) webhooks: WebhooksState,
+    /// Which members of upstreams are not healthy.
+    pub(crate) upstreams: UpstreamsState,
+    /// What is known of the calls of proxies.
+    pub(crate) proxies: Arc<ProxiesStats>,
+    /// What is known of engines.
+    pub(crate) engines: Arc<EnginesStats>,
+    /// Connections of the whole process.
+    pub(crate) admissions: Admissions,
+    /// Whose turn it is to broadcast.
+    pub(crate) fanout_scheduler: FanoutScheduler,
+    /// What users, addresses, namespaces and API keys have used of their budgets.
+    pub(crate) budgets: SharedBuckets,
+    /// Channels whose publishers wait.
+    pub(crate) pressure: Pressure,
+    /// The secrets of this process.
+    pub(crate) keys: DerivedKeys,
+    /// Revoked tokens.
+    pub(crate) revocations: Revocations,
+    /// What is known of key sets.
+    pub(crate) key_counters: Arc<KeyCounters>,
+    /// What is known of the cluster.
+    pub(crate) cluster: Arc<ClusterState>,
+    /// This process start as a random UUID: the `uid` of the server API's `info`.
+    pub(crate) uid: String,
+    started: Instant,
+    lifecycle: AtomicU8,
+    ready: Vec<AtomicBool>,
+    drained: Vec<AtomicBool>,
+}
+
+/// A snapshot on trial.
+struct Canary {
+    worker: usize,
+    settings: Arc<Settings>,
+}
+
+/// A generation a worker could not switch to.
+struct Rejection {
+    generation: u64,
+    reason: String,
+}
+
+/// Cores this process may run on.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+impl ServerState {
+    pub(crate) fn new(settings: Settings, workers: usize, secret: [u8; 16], uid: String) -> Self {
+        let started = Instant::now();
+        Self {
+            boot_addr: settings.config.server.client_addr,
+            boot_closed: AtomicBool::new(false),
+            settings: ArcSwap::from_pointee(settings),
+            canary: ArcSwapOption::empty(),
+            generation: AtomicU64::new(1),
+            rollout: Rollout::new(workers),
+            rejections: (0..workers).map(|_| Mutex::new(None)).collect(),
+            budgets: SharedBuckets::default(),
+            pressure: Pressure::new(workers),
+            loop_stats: (0..workers).map(|_| LoopStats::new(started)).collect(),
+            token_keys: (0..workers).map(|_| Mutex::new(Vec::new())).collect(),
+            push_admissions: Arc::default(),
+            program: OnceLock::new(),
+            monitor: OnceLock::new(),
+            counters: (0..workers).map(|_| Counters::default()).collect(),
+            proxies: Arc::default(),
+            engines: Arc::default(),
+            webhooks: WebhooksState::new(workers),
+            upstreams: UpstreamsState::default(),
+            admissions: Admissions::default(),
+            fanout_scheduler: FanoutScheduler::new(workers, cores()),
+            keys: DerivedKeys::of(&secret),
+            users: Arc::new(UserDirectory::new(workers as u8)),
+            revocations: Revocations::default(),
+            key_counters: Arc::default(),
+            cluster: Arc::default(),
+            uid,
+            started,
+            lifecycle: AtomicU8::new(Lifecycle::Starting as u8),
+            ready: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            drained: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+        }
+    }
+
+    /// The number that sessions are named by under these settings.
+    pub(crate) fn node_number(&self, config: &Config) -> u16 {
+        self.cluster.number().unwrap_or(config.server.node)
+    }
+
+    /// How many workers there are.
+    pub(crate) fn workers(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// The control thread's endpoint on the bus, behind the workers'.
+    pub(crate) fn control_endpoint(&self) -> usize {
+        self.workers()
+    }
+
+    /// The admin thread's endpoint on the bus, behind the workers' and the control thread's.
+    pub(crate) fn admin_endpoint(&self) -> usize {
+        self.workers() + 1
+    }
+
+    /// Whether an address is served by the listeners that the process began with.
+    pub(crate) fn is_boot(&self, address: SocketAddr) -> bool {
+        address == self.boot_addr && !self.boot_closed.load(Ordering::Acquire)
+    }
+
+    /// Said before the listeners that the process began with are closed for good.
+    pub(crate) fn boot_closes(&self) {
+        self.boot_closed.store(true, Ordering::Release);
+    }
+
+    /// The push thread's, behind that.
+    pub(crate) fn push_endpoint(&self) -> usize {
+        self.workers() + 2
+    }
+
+    /// The webhooks thread's endpoint on the bus.
+    pub(crate) fn webhooks_endpoint(&self) -> usize {
+        self.workers() + 3
+    }
+
+    /// Makes a snapshot the one every worker runs, and ends a trial. Workers that are awake switch at the
+    /// end of their turn, sleeping ones before anything else; [`Rollout`] says who has. Gives the
+    /// generation. For the admin thread alone.
+    pub(crate) fn publish(&self, settings: Arc<Settings>) -> u64 {
+        self.settings.store(settings);
+        self.canary.store(None);
+        self.next_generation()
+    }
+
+    /// Has one worker run another snapshot than the others. For the admin thread alone.
+    pub(crate) fn publish_to(&self, worker: usize, settings: Arc<Settings>) -> u64 {
+        self.canary.store(Some(Arc::new(Canary { worker, settings })));
+        self.next_generation()
+    }
+
+    fn next_generation(&self) -> u64 {
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        self.rollout.published();
+        generation
+    }
+
+    /// The newest publication. A snapshot loaded after this is at least as new.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// What a worker is to run.
+    pub(crate) fn newest_for(&self, worker: usize) -> Arc<Settings> {
+        match &*self.canary.load() {
+            Some(canary) if canary.worker == worker => Arc::clone(&canary.settings),
+            _ => self.settings.load_full(),
+        }
+    }
+
+    /// Said by a worker that cannot switch, before it says that it has seen the generation.
+    pub(crate) fn reject(&self, worker: usize, generation: u64, reason: String) {
+        let mut rejection = self.rejections[worker].lock().unwrap_or_else(PoisonError::into_inner);
+        *rejection = Some(Rejection { generation, reason });
+    }
+
+    /// Why a worker did not switch to this generation, if it did not.
+    pub(crate) fn rejection(&self, worker: usize, generation: u64) -> Option<String> {
+        let rejection = self.rejections[worker].lock().unwrap_or_else(PoisonError::into_inner);
+        rejection.as_ref().filter(|of| of.generation == generation).map(|of| of.reason.clone())
+    }
+
+    pub(crate) fn lifecycle(&self) -> Lifecycle {
+        match self.lifecycle.load(Ordering::Acquire) {
+            0 => Lifecycle::Starting,
+            1 => Lifecycle::Serving,
+            _ => Lifecycle::Draining,
+        }
+    }
+
+    pub(crate) fn set_lifecycle(&self, lifecycle: Lifecycle) {
+        self.lifecycle.store(lifecycle as u8, Ordering::Release);
+    }
+
+    /// Workers that accept connections.
+    pub(crate) fn workers_ready(&self) -> usize {
+        self.ready.iter().filter(|ready| ready.load(Ordering::Acquire)).count()
+    }
+
+    /// Said by a worker that accepts connections.
+    pub(crate) fn worker_ready(&self, worker: usize) {
+        self.ready[worker].store(true, Ordering::Release);
+    }
+
+    /// A worker has ended, and is about to begin anew.
+    pub(crate) fn worker_gone(&self, worker: usize) {
+        self.ready[worker].store(false, Ordering::Release);
+    }
+
+    /// Workers whose clients have not all left yet.
+    pub(crate) fn workers_left(&self) -> usize {
+        self.drained.iter().filter(|drained| !drained.load(Ordering::Acquire)).count()
+    }
+
+    /// Said by a worker when its last client has left after SIGTERM.
+    pub(crate) fn worker_drained(&self, worker: usize) {
+        self.drained[worker].store(true, Ordering::Release);
+    }
+
+    /// Milliseconds since start, the same for all threads.
+    pub(crate) fn uptime_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// Whole seconds since start.
+    pub(crate) fn uptime_s(&self) -> u64 {
+        self.started.elapsed().as_secs()
+    }
+
+    /// Published by a worker once a second: the number of its sessions by key.
+    pub(crate) fn publish_keys(&self, worker: usize, keys: Vec<(u64, u64)>) {
+        *self.token_keys[worker].lock().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
+    /// Sessions, as of a second ago, whose key `keeps` does not keep.
+    pub(crate) fn sessions_without(&self, keeps: impl Fn(u64) -> bool) -> u64 {
+        self.token_keys
+            .iter()
+            .flat_map(|keys| keys.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            .filter(|(key, _)| !keeps(*key))
+            .map(|(_, sessions)| sessions)
+            .sum()
+    }
+
+    /// Sum of one metric over all workers.
+    pub(crate) fn total(&self, metric: Metric) -> u64 {
+        self.counters.iter().map(|counters| counters.get(metric)).sum()
+    }
+
+    /// What `/info` shows.
+    pub(crate) fn info(&self) -> Value {
+        let settings = self.settings.load();
+        let workers: Vec<Value> = self
+            .counters
+            .iter()
+            .enumerate()
+            .map(|(index, counters)| {
+                json!({
+                    "worker": index,
+                    "connections": counters.get(Metric::Connections),
+                    "sessions": counters.get(Metric::Sessions),
+                    "subscriptions": counters.get(Metric::Subscriptions),
+                    "channels": counters.get(Metric::Channels),
+                    "outbox_bytes": counters.get(Metric::OutboxBytes),
+                    "restarts": counters.get(Metric::Restarts),
+                })
+            })
+            .collect();
+        json!({
+            "name": settings.node_name(),
+            "revision": settings.revision,
+            "uid": self.uid,
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime_s": self.uptime_s(),
+            "state": self.lifecycle().name(),
+            "client_addr": settings.config.server.client_addr.to_string(),
+            "admin_addr": settings.config.server.admin_addr.to_string(),
+            "connections": self.admissions.total(),
+            "sessions": self.total(Metric::Sessions),
+            "workers": workers,
+        })
+    }
+}

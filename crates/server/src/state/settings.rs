@@ -1,0 +1,406 @@
+//! The immutable snapshot workers run: the configuration and what is derived from it once.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dunlin_config::{ApiKey, Config, Map, MapChange, Pacing, Serves, Snapshot};
+use dunlin_hub::tenant;
+
+use crate::auth::{Jwks, Verifier};
+use crate::control::node_name::default_name;
+use crate::limits::user_connections::UserConnections;
+use crate::namespace::{Namespace, find_namespace, namespace};
+use crate::pusher::{Apps, ChannelVariants};
+use crate::tenants::{Tenant, Tenants};
+use crate::tls::Tls;
+use dunlin_webhooks::EventFilter;
+
+/// The options of a namespace in the configuration.
+type Rules = dunlin_config::ChannelOptions;
+
+/// One revision of everything that can be set.
+///
+/// Derived from the revision before it where that is at hand: what did not change is shared, so that one
+/// namespace changed among ten thousand costs one namespace.
+pub(crate) struct Settings {
+    pub(crate) revision: u64,
+    pub(crate) config: Config,
+    /// Verifies connection tokens.
+    pub(crate) verifier: Arc<Verifier>,
+    /// Verifies subscription tokens; the same where they have no keys of their own.
+    pub(crate) subscription_verifier: Arc<Verifier>,
+    /// Which events hooks want.
+    pub(crate) event_filter: Arc<EventFilter>,
+    /// The apps of the Pusher protocol.
+    pub(crate) pusher: Arc<Apps>,
+    /// Who shares this server.
+    pub(crate) tenants: Arc<Tenants>,
+    /// Connections of each user, if they have a bound.
+    pub(crate) user_connections: Option<Arc<UserConnections>>,
+    /// What listeners with TLS need.
+    pub(crate) tls: Arc<Tls>,
+    snapshot: Arc<Snapshot>,
+    node_name: Arc<str>,
+    without_namespace: Arc<Namespace>,
+    namespaces: Map<Namespace>,
+    /// Rates of the namespaces that have any. Few have, so that workers see what changed among them without a look
+    /// at all namespaces.
+    pub(crate) pacings: Map<Pacing>,
+    /// Engines of the namespaces that have one; the one without a name among them.
+    pub(crate) engines: Map<EngineOf>,
+    /// Some expression looks at the `meta` of connections, or has since the start.
+    pub(crate) looks_at_meta: bool,
+    /// Some address serves less than all: see [`Settings::serves`].
+    pub(crate) serves_apart: bool,
+}
+
+impl Settings {
+    /// Derives what workers need from a validated configuration.
+    pub(crate) fn new(snapshot: Arc<Snapshot>) -> Self {
+        let config = snapshot.config.clone();
+        let verifier = Arc::new(Verifier::new(config.client.token.rules()));
+        let without_namespace =
+            Arc::new(namespace("", &config.channel.without_namespace, &config, None));
+        let namespaces = all_namespaces(&config);
+        let tenants = Arc::new(Tenants::default().next(&Config::default(), &config));
+        Self {
+            looks_at_meta: tenants.look_at_meta
+                || namespaces.values().any(Namespace::looks_at_meta)
+                || without_namespace.looks_at_meta(),
+            revision: snapshot.revision,
+            node_name: node_name(&config),
+            subscription_verifier: subscription_verifier(&config, &verifier, None),
+            verifier,
+            without_namespace,
+            namespaces,
+            pacings: pacings(&config),
+            engines: engines(&config),
+            serves_apart: serves_apart(&config),
+            event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
+            pusher: Arc::new(Apps::of(&config.pusher.apps)),
+            tenants,
+            user_connections: user_connections(&config, None),
+            tls: Tls::of(&config, None),
+            snapshot,
+            config,
+        }
+    }
+
+    /// The same for another revision, by what differs from this one.
+    pub(crate) fn next(&self, snapshot: Arc<Snapshot>) -> Self {
+        let config = snapshot.config.clone();
+        let (old, new) = (&self.config, &config);
+        let verifier = if old.client.token == new.client.token {
+            Arc::clone(&self.verifier)
+        } else {
+            Arc::new(Verifier::next(new.client.token.rules(), Some(&self.verifier)))
+        };
+        let same_subscription_tokens = old.client.subscription_token
+            == new.client.subscription_token
+            && (new.client.subscription_token.enabled || Arc::ptr_eq(&verifier, &self.verifier));
+        let subscription_verifier = match same_subscription_tokens {
+            true => Arc::clone(&self.subscription_verifier),
+            false => subscription_verifier(new, &verifier, Some(&self.subscription_verifier)),
+        };
+        // Some limits are part of every channel's options.
+        let limits = |config: &Config| {
+            let limits = &config.limits;
+            let recovery = (limits.recovery_messages_max, limits.answer_bytes_max);
+            (limits.publication_bytes_max, limits.outbox_bytes_max, recovery)
+        };
+        let changed: Vec<_> =
+            new.channel.namespaces.changes_from(&old.channel.namespaces).collect();
+        let same_apps = new.pusher.apps.is_same(&old.pusher.apps);
+        let pusher = match same_apps {
+            true => Arc::clone(&self.pusher),
+            false => Arc::new(Apps::of(&new.pusher.apps)),
+        };
+        let same_tenants = new.tenants.is_same(&old.tenants)
+            && (limits(old) == limits(new) && same_apps || new.tenants.is_empty());
+        let tenants = match same_tenants {
+            true => Arc::clone(&self.tenants),
+            false => Arc::new(self.tenants.next(old, new)),
+        };
+        let same_engines = old.engines.is_same(&new.engines);
+        let namespaces = if limits(old) == limits(new) && same_apps && same_engines {
+            with_namespaces(&self.namespaces, new, &changed)
+        } else {
+            all_namespaces(new)
+        };
+        let pacings = with_pacings(self.pacings.clone(), &changed);
+        let same_channels = old.channel == new.channel;
+        let engines = if same_channels { self.engines.clone() } else { engines(new) };
+        let without_namespace = if limits(old) == limits(new)
+            && same_engines
+            && old.channel.without_namespace == new.channel.without_namespace
+        {
+            Arc::clone(&self.without_namespace)
+        } else {
+            Arc::new(namespace("", &new.channel.without_namespace, new, None))
+        };
+        let mut new_ones = changed.iter().filter_map(|(name, ..)| namespaces.get(name));
+        let looks_at_meta = self.looks_at_meta
+            || tenants.look_at_meta
+            || new_ones.any(Namespace::looks_at_meta)
+            || without_namespace.looks_at_meta();
+        let node_name =
+            if old.server == new.server { Arc::clone(&self.node_name) } else { node_name(new) };
+        let event_filter = if old.webhooks.hooks == new.webhooks.hooks {
+            Arc::clone(&self.event_filter)
+        } else {
+            Arc::new(EventFilter::of(&new.webhooks.hooks))
+        };
+        Self {
+            revision: snapshot.revision,
+            looks_at_meta,
+            node_name,
+            verifier,
+            subscription_verifier,
+            event_filter,
+            without_namespace,
+            namespaces,
+            pacings,
+            engines,
+            serves_apart: serves_apart(&config),
+            pusher,
+            tenants,
+            user_connections: user_connections(new, self.user_connections.as_ref()),
+            tls: Tls::of(&config, Some((old, &self.tls))),
+            snapshot,
+            config,
+        }
+    }
+
+    /// Whether a change from this snapshot to a newer one is more than a worker's next waking can wait for: a
+    /// listener opens or closes, sessions of a revoked key end, or a worker may have to refuse.
+    pub(crate) fn wants_work(&self, newer: &Settings) -> bool {
+        let (old, new) = (&self.config.server, &newer.config.server);
+        self.config.client.token != newer.config.client.token
+            || self.config.client.subscription_token != newer.config.client.subscription_token
+            || self.withdraws_anonymous(newer)
+            // Subscribers move, and what is published must not wait for a connection.
+            || self.config.engines != newer.config.engines
+            || self.engines != newer.engines
+            || self.withdraws_permissions(newer)
+            || !newer.config.pusher.apps.is_same(&self.config.pusher.apps)
+            || !newer.config.tenants.is_same(&self.config.tenants)
+            || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
+            || old.pin_workers != new.pin_workers
+            // It may be refused, and a worker that wakes later could not report it.
+            || old.node != new.node
+            || newer.config.listeners.changes_from(&self.config.listeners).next().is_some()
+    }
+
+    /// What is served at a local address.
+    pub(crate) fn serves(&self, local: SocketAddr) -> Serves {
+        let listener = self.config.listeners.get(self.listener_at(local));
+        listener.map_or(self.config.server.client_serves, |listener| listener.serves)
+    }
+
+    /// The name of the listener at a local address; empty for that of `server.client_addr`. Of two with the same port the
+    /// kernel gives a connection to the one with the address itself.
+    pub(crate) fn listener_at(&self, local: SocketAddr) -> &str {
+        let closeness = |addr: SocketAddr| {
+            let is_any = addr.ip().is_unspecified() && addr.port() == local.port();
+            (addr == local, is_any && addr.is_ipv4() == local.is_ipv4(), is_any)
+        };
+        let listeners = self.config.listeners.iter().map(|(name, of)| (name, of.addr));
+        // Of several that are as close, the last: one that is near no other is that of the clients.
+        let all = listeners.chain([("", self.config.server.client_addr)]);
+        all.max_by_key(|(_, addr)| closeness(*addr)).map_or("", |(name, _)| name)
+    }
+
+    /// Whether a permission to subscribe, or to receive joins and leaves, under this snapshot is missing in a newer one.
+    pub(crate) fn withdraws_permissions(&self, newer: &Settings) -> bool {
+        let (old, new) = (&self.config.channel, &newer.config.channel);
+        let withdraws = |old: &Rules, new: Option<&Rules>| {
+            withdraws_subscribing(old, new) || withdraws_presence(old, new)
+        };
+        let old_fallback = old.any_namespace.then_some(&old.without_namespace);
+        let new_fallback = new.any_namespace.then_some(&new.without_namespace);
+        old.any_namespace && !new.any_namespace
+            // What an app's namespace lets clients of the other protocols do depends on the names of its channels.
+            || !newer.config.pusher.apps.is_same(&self.config.pusher.apps)
+            || newer
+                .config
+                .tenants
+                .changes_from(&self.config.tenants)
+                .any(|(_, before, after)| before.is_some() && after.is_some())
+            || withdraws(&old.without_namespace, Some(&new.without_namespace))
+            || new.namespaces.changes_from(&old.namespaces).any(|(_, before, after)| {
+                let before = before.map(|of| &**of).or(old_fallback);
+                let after = after.map(|of| &**of).or(new_fallback);
+                before.is_some_and(|before| withdraws(before, after))
+            })
+    }
+
+    /// Whether clients without a token are accepted under this snapshot and not under a newer one.
+    pub(crate) fn withdraws_anonymous(&self, newer: &Settings) -> bool {
+        self.config.client.anonymous && !newer.config.client.anonymous
+    }
+
+    /// The owner of a caller's API key; `None` if it is unknown.
+    pub(crate) fn api_key(&self, shown: &str) -> Option<&ApiKey> {
+        self.snapshot.api_key(shown)
+    }
+
+    /// The tenant whose key a token names.
+    pub(crate) fn tenant_of_token(&self, token: &str) -> Option<&Arc<Tenant>> {
+        self.tenants.of_token(token, &self.snapshot)
+    }
+
+    /// Whether connection tokens with the key of this number are accepted.
+    pub(crate) fn keeps_key(&self, user: &str, key: u64) -> bool {
+        match tenant::split(user).0 {
+            Some(name) => self.tenants.get(name).is_some_and(|of| of.verifier.keeps(key)),
+            None => self.verifier.keeps(key),
+        }
+    }
+
+    /// The namespace of a channel, by the part of its name before the first `:`; `None` when it does not
+    /// exist, or does not admit the rest of the name. See [`any_namespace`](dunlin_config::Channel::any_namespace).
+    pub(crate) fn namespace(&self, channel: &str) -> Option<&Namespace> {
+        if let (Some(name), bare) = tenant::split(channel) {
+            return self.tenants.get(name)?.namespace(bare);
+        }
+        let any = self.config.channel.any_namespace.then_some(&*self.without_namespace);
+        find_namespace(&self.namespaces, any, &self.without_namespace, channel)
+    }
+
+    /// The key sets that tokens are verified by, each once.
+    pub(crate) fn key_sets(&self) -> impl Iterator<Item = Arc<Jwks>> {
+        let own = self.subscription_verifier.jwks();
+        let sets =
+            [self.verifier.jwks(), own.filter(|_| self.config.client.subscription_token.enabled)];
+        sets.map(|jwks| jwks.map(Arc::clone)).into_iter().flatten()
+    }
+
+    /// `server.name`, or host name and port.
+    pub(crate) fn node_name(&self) -> &str {
+        &self.node_name
+    }
+}
+
+/// Whether a permission to subscribe under these rules is missing in the newer ones; `None`: the namespace was removed.
+pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
+    new.is_none_or(|new| {
+        old.allow_subscribe_for_client && !new.allow_subscribe_for_client
+            || old.allow_subscribe_for_anonymous && !new.allow_subscribe_for_anonymous
+            || old.subscribe_cel.is_some() && old.subscribe_cel != new.subscribe_cel
+            || old.allow_user_limited_channels != new.allow_user_limited_channels
+            || new.subscribe_proxy.is_some() && old.subscribe_proxy.is_none()
+            || new.name_pattern.is_some() && old.name_pattern != new.name_pattern
+            || new.channel_regex.is_some() && old.channel_regex != new.channel_regex
+            || old.wildcards && !new.wildcards
+    })
+}
+
+fn subscription_verifier(
+    config: &Config,
+    verifier: &Arc<Verifier>,
+    before: Option<&Verifier>,
+) -> Arc<Verifier> {
+    match config.client.subscription_token.enabled {
+        true => Arc::new(Verifier::next(config.client.subscription_token.rules(), before)),
+        false => Arc::clone(verifier),
+    }
+}
+
+/// Whether a permission to read presence under these rules is missing in the newer ones.
+fn withdraws_presence(old: &Rules, new: Option<&Rules>) -> bool {
+    new.is_none_or(|new| {
+        old.allow_presence_for_client && !new.allow_presence_for_client
+            || old.allow_presence_for_subscriber && !new.allow_presence_for_subscriber
+            || old.allow_presence_for_anonymous && !new.allow_presence_for_anonymous
+            || old.presence_cel.is_some() && old.presence_cel != new.presence_cel
+    })
+}
+
+/// The table of a configuration, which is the one before if there was one.
+fn user_connections(
+    config: &Config,
+    before: Option<&Arc<UserConnections>>,
+) -> Option<Arc<UserConnections>> {
+    let is_counted = config.limits.connections_per_user_max > 0 || config.cluster.engine.is_some();
+    is_counted.then(|| before.map_or_else(Arc::default, Arc::clone))
+}
+
+fn serves_apart(config: &Config) -> bool {
+    config.server.client_serves != Serves::All
+        || config.listeners.values().any(|listener| listener.serves != Serves::All)
+}
+
+fn node_name(config: &Config) -> Arc<str> {
+    let server = &config.server;
+    if !server.name.is_empty() {
+        return server.name.as_str().into();
+    }
+    let uname = rustix::system::uname();
+    default_name(&uname.nodename().to_string_lossy(), server.client_addr).into()
+}
+
+fn all_namespaces(config: &Config) -> Map<Namespace> {
+    let namespaces = config.channel.namespaces.iter_shared();
+    namespaces.map(|(name, rules)| (Arc::clone(name), named(name, rules, config))).collect()
+}
+
+fn named(name: &str, rules: &Rules, config: &Config) -> Namespace {
+    namespace(name, rules, config, ChannelVariants::of(None, name, config))
+}
+
+/// Brings namespaces to those of `config`, which differ in what has `changed`.
+fn with_namespaces(
+    older: &Map<Namespace>,
+    config: &Config,
+    changed: &[MapChange<'_, Rules>],
+) -> Map<Namespace> {
+    let mut namespaces = older.clone();
+    for (name, _, after) in changed {
+        match after {
+            Some(rules) => namespaces.insert(Arc::clone(name), named(name, rules, config)),
+            None => drop(namespaces.remove(name)),
+        }
+    }
+    namespaces
+}
+
+fn pacings(config: &Config) -> Map<Pacing> {
+    let none = Map::new();
+    with_pacings(Map::new(), &config.channel.namespaces.changes_from(&none).collect::<Vec<_>>())
+}
+
+/// Brings the rates to those of the namespaces that have `changed`.
+fn with_pacings(mut pacings: Map<Pacing>, changed: &[MapChange<'_, Rules>]) -> Map<Pacing> {
+    for (name, _, after) in changed {
+        match after.map(|rules| rules.pacing).filter(|pacing| *pacing != Pacing::default()) {
+            Some(pacing) => pacings.insert(Arc::clone(*name), pacing),
+            None => drop(pacings.remove(name)),
+        }
+    }
+    pacings
+}
+
+/// The engine of a namespace.
+#[derive(Clone, PartialEq)]
+pub(crate) struct EngineOf {
+    pub(crate) name: Arc<str>,
+    /// The namespace has wildcards.
+    pub(crate) wildcards: bool,
+}
+
+fn engines(config: &Config) -> Map<EngineOf> {
+    let Config { channel, engines, .. } = config;
+    if engines.is_empty() {
+        return Map::new();
+    }
+    let without: Arc<str> = "".into();
+    let named = channel.namespaces.iter_shared().map(|(name, rules)| (name, &**rules));
+    named
+        .chain(std::iter::once((&without, &channel.without_namespace)))
+        .filter_map(|(name, rules)| {
+            let engine = Arc::clone(rules.engine.as_ref()?);
+            let wildcards = rules.wildcards;
+            Some((Arc::clone(name), Arc::new(EngineOf { name: engine, wildcards })))
+        })
+        .collect()
+}
