@@ -19,6 +19,7 @@ mod chaos;
 mod cluster;
 mod config;
 mod connections;
+mod connections_floor;
 mod dunlin;
 mod fanout;
 mod fleet;
@@ -43,6 +44,7 @@ pub use chaos::Chaos;
 pub use cluster::ClusterBench;
 pub use config::ConfigBench;
 pub use connections::Connections;
+pub use connections_floor::ConnectionsFloor;
 pub use dunlin::Dunlin;
 pub use fanout::{Fanout, Mode};
 pub use floor::Floor;
@@ -89,6 +91,8 @@ pub enum Command {
     Webhooks(Webhooks),
     /// The floor of fan-out: a server that only calls send() with one prebuilt frame for every connection
     Floor(Floor),
+    /// The floor of many connections: a server that only accepts, pings and sends one prebuilt message to all
+    ConnectionsFloor(ConnectionsFloor),
     /// Load test an HTTP server: pipelining, open-model schedules, checks, reports
     Http(Box<Http>),
     /// A test server for HTTP clients; the path selects fast, slow, closing or broken responses
@@ -125,6 +129,7 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::FrontDoor(options) => front_door::run(&options),
         Command::Webhooks(options) => webhooks::run(&options),
         Command::Floor(options) => floor::run(&options),
+        Command::ConnectionsFloor(options) => connections_floor::run(&options),
         Command::Http(options) => dunlin_load::http::run(&options),
         Command::Ledger(options) => dunlin_load::http::check_ledger(&options),
         Command::Comparison(options) => dunlin_load::comparison::run(&options),

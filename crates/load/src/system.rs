@@ -10,19 +10,29 @@ use rustix::thread::CpuSet;
 /// `RLIMIT_NOFILE` descriptors whatever the other threads hold, and does not contend for the shared table's lock.
 ///
 /// Call it first thing in a thread: the descriptors opened earlier, by any thread, do not exist for this one.
-#[allow(unsafe_code)]
+///
+/// # Errors
+/// When the kernel has no memory for another table.
 pub fn own_descriptor_table() -> io::Result<()> {
     const FIRST_AFTER_STANDARD_STREAMS: libc::c_uint = 3;
+    unshare_descriptors_and_close(FIRST_AFTER_STANDARD_STREAMS)
+}
+
+/// The same with a copy of all descriptors that are open, for a thread that is woken through one of them.
+///
+/// # Errors
+/// When the kernel has no memory for another table.
+pub fn copied_descriptor_table() -> io::Result<()> {
+    unshare_descriptors_and_close(libc::c_uint::MAX)
+}
+
+#[allow(unsafe_code)]
+fn unshare_descriptors_and_close(first: libc::c_uint) -> io::Result<()> {
     // SAFETY: CLOSE_RANGE_UNSHARE gives this thread a private copy of the table before anything is closed, so no
-    // other thread loses a descriptor. The callers are threads that have opened nothing yet and are handed no
+    // other thread loses a descriptor. A caller that closes any is a thread that has opened nothing yet and is handed no
     // descriptor from outside, so no owned descriptor is observed across tables.
     let outcome = unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            FIRST_AFTER_STANDARD_STREAMS,
-            libc::c_uint::MAX,
-            libc::CLOSE_RANGE_UNSHARE,
-        )
+        libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
     };
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
