@@ -1,35 +1,36 @@
-//! What a worker carries out in a turn of its loop, and what its sessions have used of their budgets.
+//! The work of one turn of a worker's loop, and the buckets of its sessions.
 
 use dunlin_hub::SessionId;
 
 use crate::limits::budget::{Buckets, BudgetKey, Rates, Work};
 
-/// Commands that one connection has carried out in a turn of the loop, and messages to others that they may cause, before
-/// everybody else gets a turn.
+/// The most commands of one connection in a turn of the loop, and the most deliveries that these may cause. A delivery appends
+/// to an outbox, which takes some nanoseconds: all of them less than a millisecond. Fewer would cut a batch of publications to a
+/// large channel into many turns, each of which writes to some subscribers what could leave in one write.
 const COMMANDS_PER_TURN: u32 = 256;
-const DELIVERIES_PER_TURN: u64 = 16_384;
-/// Commands of all connections together; after that, each has one carried out in this turn.
+const DELIVERIES_PER_TURN: u64 = 131_072;
+/// The most commands of all connections in a turn; after that, each connection executes one more.
 const ALL_COMMANDS_PER_TURN: u32 = 4_096;
 
-/// The buckets of one worker's sessions, and what the turn of its loop has had so far.
+/// The buckets of one worker's sessions, and the work of the current turn.
 #[derive(Default)]
 pub(crate) struct Budgets {
     sessions: Buckets,
     turn: Turn,
-    /// Bytes of answers that users and addresses have not been charged yet.
+    /// Bytes of answers not yet charged to users and addresses.
     answers: Vec<(SessionId, usize)>,
 }
 
 #[derive(Default)]
 struct Turn {
     commands: u32,
-    /// The connection whose commands are carried out, and what it has had.
+    /// The connection that executes commands, and its work in this turn.
     conn: u64,
     own: Work,
 }
 
 impl Budgets {
-    /// Charges a session. Gives how long its next command has to wait.
+    /// Charges a session. Returns how long its next command has to wait, in milliseconds.
     pub(crate) fn charge(
         &mut self,
         session: BudgetKey,
@@ -40,17 +41,17 @@ impl Budgets {
         self.sessions.charge(session, rates, work, now_ms)
     }
 
-    /// An answer of so many bytes is to be charged to more than its session.
+    /// Notes an answer that is to be charged to the session's user and address.
     pub(crate) fn put_off(&mut self, session: SessionId, bytes: usize) {
         self.answers.push((session, bytes));
     }
 
-    /// The next of those, at the end of the turn.
+    /// Returns the next such answer, at the end of the turn.
     pub(crate) fn next_put_off(&mut self) -> Option<(SessionId, usize)> {
         self.answers.pop()
     }
 
-    /// Forgets sessions that owe nothing.
+    /// Removes the buckets of sessions that are not ahead of the clock.
     pub(crate) fn sweep(&mut self, now_ms: u64) {
         self.sessions.sweep(now_ms);
     }
@@ -60,7 +61,7 @@ impl Budgets {
         self.turn = Turn::default();
     }
 
-    /// Counts a command of a connection, of which `deliveries` may follow. False when the next has to wait for the next turn.
+    /// Counts a command of a connection with its `deliveries`. Returns `false` if the next one has to wait for the next turn.
     pub(crate) fn take_turn(&mut self, conn: u64, deliveries: u64) -> bool {
         let turn = &mut self.turn;
         if turn.conn != conn {
