@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_a_lane_lie_side_by_side() {
+    fn frames_of_a_session_queue_lie_side_by_side() {
         let mut log = FrameLog::new();
         let one = put(&mut log, 0, b"one");
         log.retain(one.chunk, 1);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_lane_uses_its_first_bytes_over_and_over() {
+    fn an_idle_session_queue_uses_its_first_bytes_over_and_over() {
         let mut log = FrameLog::new();
         for _ in 0..10_000 {
             let range = put(&mut log, 3, &[1; 100]);

@@ -25,7 +25,7 @@ pub use outcome::{
     Accepted, NotSent, Outcome, OutcomeCounts, OutcomeJson, OutcomeKind, Rejected, Timings,
     Uncertain,
 };
-pub use request::{Class, Header, Lane, Request};
+pub use request::{Class, ConnectionGroup, Header, Request};
 pub use sender::concurrency::ConcurrencyLimit;
 pub use sender::{
     Binding, ConnectionMetrics, Connections, ResultStream, Results, Sender, SenderConfig,

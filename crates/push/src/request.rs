@@ -23,7 +23,7 @@ pub struct Request {
     /// Its priority.
     pub class: Class,
     /// The connections that may send it.
-    pub lane: Lane,
+    pub group: ConnectionGroup,
     /// It is not sent after this time. If it was sent shortly before, it has the time of a few responses more.
     pub deadline: Instant,
     /// It is useless after this time and is not sent any more.
@@ -63,7 +63,7 @@ pub enum Class {
 
 /// The connections that may send a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Lane {
+pub enum ConnectionGroup {
     /// The main connections.
     #[default]
     Main,

@@ -1,4 +1,4 @@
-//! Answers and messages become events.
+//! Converts answers and messages to events.
 
 use std::sync::Arc;
 
@@ -7,46 +7,46 @@ use dunlin_hub::{Epoch, Error, PayloadFormat, PublicationParts, Published, Strea
 use dunlin_wire::nats::{Headers, NatsMessage};
 use serde::Deserialize;
 
+use super::channel_state::{Batch, KnownTail, UnstoredPublication, Work};
 use super::jetstream_error::JetStreamError;
-use super::lane::{Batch, KnownTail, UnstoredPublication, Work};
 use super::message::State;
 use super::stored::{Message, StoredMessage, StoredReply};
 use super::{Confirmation, NatsEngine, StreamPhase, message, refusals};
 use crate::frame::{Frame, FrameKind};
 use crate::status::ShardState;
 
-/// Milliseconds until JetStream is asked again that was not able to answer.
+/// Milliseconds until JetStream is asked again after it was unable to answer.
 const RETRY_MS: u64 = 250;
 
-/// A request that was not answered.
+/// A request without an answer so far.
 #[derive(Debug)]
 pub(super) enum Pending {
-    /// The stream.
+    /// Creates or updates the stream.
     Stream {
         updates: bool,
     },
-    /// The last message of a channel.
+    /// Reads the last message of a channel.
     Last(Arc<str>),
-    /// The first message of a stream or an epoch, and what is known then.
+    /// Stores the first message of a stream or an epoch, with the state after it.
     Begin(Arc<str>, Box<KnownTail>),
     Publish(Arc<str>, Box<Batch>, Box<KnownTail>),
     Remove(Arc<str>, u64, Box<KnownTail>),
-    /// The message behind which a batch was sent.
+    /// Reads the message after the one that a batch was sent behind.
     Successor(Arc<str>, Box<Batch>),
-    /// The message that a key was published with.
+    /// Reads the message that was published with an idempotency key.
     Duplicate(Arc<str>, Box<Batch>),
-    /// A message of a history, by reader and sequence.
+    /// Reads a message of a history, by reader and sequence.
     Fetch(u64, u64),
-    /// The stream's last sequence, for a request for positions.
+    /// Reads the stream's last sequence, for a request for positions.
     Newest(u64),
-    /// One of the positions asked for, by its place there.
+    /// Reads one of the requested positions, by its index in the request.
     Peek(u64, usize, Arc<str>),
-    /// An idempotency key of a publication that is not kept.
+    /// Claims an idempotency key for an unstored publication.
     Claim(Box<UnstoredPublication>),
     Ignored,
 }
 
-/// What JetStream answers.
+/// The answer of JetStream's API.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ApiResponse {
@@ -91,7 +91,7 @@ impl NatsEngine {
             Pending::Successor(channel, batch) => match message.read() {
                 StoredReply::Stored(stored) => self.successor(&channel, batch, &stored),
                 _ => {
-                    self.lane(&channel).is_fresh = false;
+                    self.channel_state(&channel).is_fresh = false;
                     self.again_or_fail(now_ms, &channel, batch);
                 }
             },
@@ -101,7 +101,7 @@ impl NatsEngine {
                         let suppressed = stored.state.nonce != batch.nonce;
                         Ok(Published { position: stored.frame.position, suppressed })
                     }
-                    // Of replicas, one may know a key whose message is not stored yet.
+                    // Among replicas, one may know a key whose message is not stored yet.
                     StoredReply::Unavailable => Err(Error::EngineUncertain),
                     _ => Ok(Published { position: StreamPosition::default(), suppressed: true }),
                 };
@@ -111,7 +111,7 @@ impl NatsEngine {
             Pending::Fetch(reader, sequence) => match message.status {
                 None => self.fetched(now_ms, reader, sequence, Some(&message.payload)),
                 Some(404) => self.fetched(now_ms, reader, sequence, None),
-                // Whether it is there nobody says.
+                // Whether the message exists is unknown.
                 Some(_) => self.read_failed(reader),
             },
             Pending::Peek(gathering, index, channel) => {
@@ -134,7 +134,7 @@ impl NatsEngine {
         }
     }
 
-    /// The answer to what is answered in JSON; `None`: nobody is there to answer.
+    /// Handles a JSON answer; `None` if there is no responder.
     fn handle_json(&mut self, now_ms: u64, pending: Pending, answer: Option<ApiResponse>) {
         let Some(mut answer) = answer else {
             self.stream_gone(now_ms);
@@ -147,7 +147,7 @@ impl NatsEngine {
         }
     }
 
-    /// JetStream has done what was asked for.
+    /// Handles a successful answer of JetStream.
     fn handle_done(&mut self, now_ms: u64, pending: Pending, done: &ApiResponse) {
         let ApiResponse { seq, duplicate, .. } = *done;
         match pending {
@@ -158,7 +158,7 @@ impl NatsEngine {
             }
             Pending::Begin(channel, mut known) => {
                 known.sequence = seq;
-                self.lane(&channel).known = Some(*known);
+                self.channel_state(&channel).known = Some(*known);
                 self.free(&channel);
                 self.opened(now_ms, &channel);
             }
@@ -181,7 +181,7 @@ impl NatsEngine {
                 self.learn(&channel, *known);
                 self.removed(token, Ok(()));
                 self.free(&channel);
-                // What is before it is not read any more; now it takes no room either.
+                // Messages before it are not read any more; the purge frees their space.
                 let purge = serde_json::json!({ "filter": subject, "seq": seq }).to_string();
                 let token = self.expect(now_ms, Pending::Ignored);
                 let subject = format!("$JS.API.STREAM.PURGE.{}", self.config.prefix);
@@ -199,7 +199,7 @@ impl NatsEngine {
         }
     }
 
-    /// JetStream has refused what was asked for.
+    /// Handles an error answer of JetStream.
     fn handle_refused(&mut self, now_ms: u64, pending: Pending, error: JetStreamError) {
         match pending {
             Pending::Stream { updates: false } if error.is_stream_name_in_use() => {
@@ -215,7 +215,7 @@ impl NatsEngine {
                 if error.is_wrong_last_sequence() =>
             {
                 if let Some(channel) = pending.channel() {
-                    self.lane(&channel.clone()).is_fresh = false;
+                    self.channel_state(&channel.clone()).is_fresh = false;
                 }
                 self.put_back(now_ms, pending);
             }
@@ -232,7 +232,7 @@ impl NatsEngine {
         }
     }
 
-    /// The stream, or JetStream, is not there.
+    /// Handles the loss of the stream, or of JetStream.
     pub(super) fn stream_gone(&mut self, now_ms: u64) {
         if self.stream != StreamPhase::Asked {
             self.stream = StreamPhase::Wanted { at_ms: now_ms + RETRY_MS };
@@ -241,14 +241,14 @@ impl NatsEngine {
         self.session.detail = "nobody answers for the stream".to_owned();
     }
 
-    /// What was not carried out is done again.
+    /// Repeats a request that was not carried out.
     fn put_back(&mut self, now_ms: u64, pending: Pending) {
         match pending {
             Pending::Stream { .. } => {
                 self.stream = StreamPhase::Wanted { at_ms: now_ms + RETRY_MS };
             }
             Pending::Publish(channel, mut batch, known) => {
-                // Sent for the first time, and refused: it is not there. Sent before, it may be.
+                // Refused at the first attempt: the message is not stored. After an unanswered attempt it may be.
                 let expected = known.state.before.first().copied().unwrap_or(0);
                 if batch.sent_after == Some(expected) && !batch.is_sought {
                     batch.sent_after = None;
@@ -270,10 +270,10 @@ impl NatsEngine {
         }
     }
 
-    /// A request was not answered: in time, or because its connection was lost. Nobody knows whether it was carried out.
+    /// Handles a request without an answer, after a timeout or a lost connection. Its outcome is unknown.
     pub(super) fn pending_lost(&mut self, now_ms: u64, pending: Pending, disconnected: bool) {
         if !disconnected && self.stream == StreamPhase::Ready {
-            // What waits for JetStream is refused in time, until it answers again.
+            // Requests that wait for JetStream fail after their timeout until it answers again.
             self.stream = StreamPhase::Wanted { at_ms: now_ms };
             self.session.detail = "JetStream did not answer".to_owned();
             self.session.enter(now_ms, ShardState::Refused(refusals::UNAVAILABLE));
@@ -282,7 +282,7 @@ impl NatsEngine {
             Pending::Publish(channel, mut batch, known) => {
                 batch.sent_after.get_or_insert(known.state.before.first().copied().unwrap_or(0));
                 batch.is_sought = true;
-                self.lane(&channel).is_fresh = false;
+                self.channel_state(&channel).is_fresh = false;
                 self.again_or_fail(now_ms, &channel, batch);
             }
             Pending::Successor(channel, batch) => self.again_or_fail(now_ms, &channel, batch),
@@ -291,13 +291,13 @@ impl NatsEngine {
                 self.free(&channel);
             }
             Pending::Remove(channel, token, _) => {
-                self.lane(&channel).is_fresh = false;
+                self.channel_state(&channel).is_fresh = false;
                 self.removed(token, Err(Error::EngineUncertain));
                 self.free(&channel);
             }
             Pending::Claim(plain) => self.finish_plain(&plain, Err(Error::EngineUncertain)),
             Pending::Begin(channel, _) => {
-                self.lane(&channel).is_fresh = false;
+                self.channel_state(&channel).is_fresh = false;
                 self.free(&channel);
             }
             Pending::Stream { .. } if !disconnected => {
@@ -311,7 +311,7 @@ impl NatsEngine {
         }
     }
 
-    /// Sends a batch again, unless its publisher has been waiting for too long.
+    /// Sends a batch again, or fails it if its publisher has waited too long.
     fn again_or_fail(&mut self, now_ms: u64, channel: &Arc<str>, batch: Box<Batch>) {
         if batch.since_ms + self.config.answer_ms > now_ms {
             return self.again(channel, Work::Publish(batch));
@@ -320,11 +320,11 @@ impl NatsEngine {
         self.free(channel);
     }
 
-    /// JetStream does not do it, and nothing was stored, unless it was sent before without an answer.
+    /// Fails a request that JetStream refused. Nothing was stored, unless an earlier attempt had no answer.
     fn refused(&mut self, pending: Pending) {
         match pending {
             Pending::Publish(channel, batch, _) => {
-                self.lane(&channel).is_fresh = false;
+                self.channel_state(&channel).is_fresh = false;
                 let error = match batch.is_sought {
                     true => Error::EngineUncertain,
                     false => Error::EngineRefused,
@@ -333,7 +333,7 @@ impl NatsEngine {
                 self.free(&channel);
             }
             Pending::Remove(channel, token, _) => {
-                self.lane(&channel).is_fresh = false;
+                self.channel_state(&channel).is_fresh = false;
                 self.removed(token, Err(Error::EngineRefused));
                 self.free(&channel);
             }
@@ -350,11 +350,12 @@ impl NatsEngine {
         }
     }
 
-    /// Everything that waits for a channel is refused.
+    /// Fails everything that waits for a channel.
     fn refuse_channel(&mut self, channel: &Arc<str>) {
-        let lane = self.lane(channel);
-        let was_opening = std::mem::take(&mut lane.opening);
-        let (work, reads) = (std::mem::take(&mut lane.work), std::mem::take(&mut lane.reads));
+        let channel_state = self.channel_state(channel);
+        let was_opening = std::mem::take(&mut channel_state.opening);
+        let (work, reads) =
+            (std::mem::take(&mut channel_state.work), std::mem::take(&mut channel_state.reads));
         for work in work {
             self.fail_work(work, Error::EngineRefused);
         }
@@ -375,12 +376,12 @@ impl NatsEngine {
         self.refuse_channel(channel);
     }
 
-    /// The last message of a channel was read: where its stream is, and in which epoch it goes on.
+    /// Handles the last message of a channel: derives the position of its stream and the epoch in which it continues.
     fn settle(&mut self, now_ms: u64, channel: &Arc<str>, last: Option<StoredMessage<'_>>) {
         let generation = self.session.generation;
         let fresh = self.fresh_epoch();
-        let Some(lane) = self.lanes.get_mut(channel) else { return };
-        let seen = lane.known.take().filter(|known| known.written);
+        let Some(channel_state) = self.channel_states.get_mut(channel) else { return };
+        let seen = channel_state.known.take().filter(|known| known.written);
         let mut was_cut = seen.as_ref().is_some_and(|seen| seen.position.offset > 0);
         let known = match last {
             None => KnownTail {
@@ -411,42 +412,43 @@ impl NatsEngine {
             }
         };
         self.stats.streams_cut += u64::from(was_cut);
-        (lane.known, lane.is_fresh, lane.was_read) = (Some(known.clone()), true, true);
-        if !lane.opening && lane.reads.is_empty() {
+        (channel_state.known, channel_state.is_fresh, channel_state.was_read) =
+            (Some(known.clone()), true, true);
+        if !channel_state.opening && channel_state.reads.is_empty() {
             return;
         }
         if known.written {
             return self.opened(now_ms, channel);
         }
-        lane.busy = true;
+        channel_state.busy = true;
         self.begin(now_ms, channel, &known);
     }
 
-    /// A channel's position is known: who waits for it is notified.
+    /// Reports a channel's position to the requests that wait for it.
     fn opened(&mut self, now_ms: u64, channel: &Arc<str>) {
-        let Some(lane) = self.lanes.get_mut(channel) else { return };
-        let Some(known) = lane.known.clone() else { return };
-        if let Some(subscription) = &mut lane.subscription
-            && lane.opening
+        let Some(channel_state) = self.channel_states.get_mut(channel) else { return };
+        let Some(known) = channel_state.known.clone() else { return };
+        if let Some(subscription) = &mut channel_state.subscription
+            && channel_state.opening
         {
             if subscription.heard > known.sequence {
-                // Somebody published in between: once more.
-                lane.is_fresh = false;
+                // Another publication arrived in between: the position is read again.
+                channel_state.is_fresh = false;
                 return self.touch(channel);
             }
-            (subscription.synced, lane.opening) = (true, false);
+            (subscription.synced, channel_state.opening) = (true, false);
             let result =
                 EnginePosition { position: known.position, inherits: known.state.lineage() };
             self.subscribed(channel, Ok(result));
         }
-        let Some(lane) = self.lanes.get_mut(channel) else { return };
-        for read in std::mem::take(&mut lane.reads) {
+        let Some(channel_state) = self.channel_states.get_mut(channel) else { return };
+        for read in std::mem::take(&mut channel_state.reads) {
             self.begin_read(now_ms, channel, read, &known);
         }
         self.touch(channel);
     }
 
-    /// A batch was looked for, and this is the message where it would be.
+    /// Handles the message at the place where an unanswered batch would be.
     fn successor(&mut self, channel: &Arc<str>, mut batch: Box<Batch>, stored: &StoredMessage<'_>) {
         if stored.state.nonce == batch.nonce {
             let position = stored.frame.position;
@@ -454,7 +456,7 @@ impl NatsEngine {
             return self.free(channel);
         }
         if stored.state.before.first().copied().unwrap_or(0) == batch.sent_after.unwrap_or(0) {
-            // Another took its place.
+            // Another message was stored there.
             (batch.sent_after, batch.is_sought) = (None, false);
             return self.again(channel, Work::Publish(batch));
         }
@@ -462,15 +464,19 @@ impl NatsEngine {
         self.free(channel);
     }
 
-    /// What a channel's last message is.
+    /// Updates the known end of a channel's stream.
     fn learn(&mut self, channel: &Arc<str>, known: KnownTail) {
-        let lane = self.lane(channel);
-        if lane.known.as_ref().is_none_or(|old| !old.written || old.sequence < known.sequence) {
-            lane.known = Some(known);
+        let channel_state = self.channel_state(channel);
+        if channel_state
+            .known
+            .as_ref()
+            .is_none_or(|old| !old.written || old.sequence < known.sequence)
+        {
+            channel_state.known = Some(known);
         }
     }
 
-    /// A message of a channel that is heard.
+    /// Handles a message of a subscribed channel.
     pub(super) fn handle_message(&mut self, message: &NatsMessage<'_>) {
         let Some(channel) = self.sids.get(&message.sid).cloned() else { return };
         self.stats.messages += 1;
@@ -481,26 +487,26 @@ impl NatsEngine {
         let parsed = parsed.and_then(|(state, rest)| Some((state, Frame::parse(rest).ok()?)));
         let sequence = message.headers.get("Nats-Sequence").and_then(|text| text.parse().ok());
         let Some((state, frame)) = parsed else { return self.stats.unreadable += 1 };
-        let Some(lane) = self.lanes.get_mut(&channel) else { return };
-        let Some(subscription) = &mut lane.subscription else { return };
+        let Some(channel_state) = self.channel_states.get_mut(&channel) else { return };
+        let Some(subscription) = &mut channel_state.subscription else { return };
         if subscription.is_wildcard {
             return self.handle_match(&channel, message.subject, &frame);
         }
         if let (Some(state), Some(sequence)) = (state, sequence) {
-            // Before the position has come it is part of what that reaches.
+            // The position that is being read covers messages before it.
             if !subscription.synced {
                 return subscription.heard = subscription.heard.max(sequence);
             }
-            let known = lane.known.as_ref().filter(|known| known.written);
+            let known = channel_state.known.as_ref().filter(|known| known.written);
             if known.is_none_or(|known| known.position.epoch != frame.position.epoch) {
-                // What this epoch inherits is to be said before anything of it.
-                (lane.opening, subscription.synced) = (true, false);
-                (subscription.heard, lane.is_fresh) = (sequence, false);
+                // The epoch's inheritance is reported before any of its messages.
+                (channel_state.opening, subscription.synced) = (true, false);
+                (subscription.heard, channel_state.is_fresh) = (sequence, false);
                 return self.touch(&channel);
             }
             if known.is_some_and(|known| sequence > known.sequence) {
                 let position = frame.position;
-                lane.known = Some(KnownTail { position, sequence, state, written: true });
+                channel_state.known = Some(KnownTail { position, sequence, state, written: true });
             }
         }
         match frame.kind {
@@ -521,10 +527,11 @@ impl NatsEngine {
         }
     }
 
-    /// What anybody has published.
+    /// Handles a message from any publisher.
     fn handle_raw(&mut self, name: &Arc<str>, message: &NatsMessage<'_>) {
-        let lane = self.lanes.get(name).and_then(|lane| lane.subscription);
-        let (Some(raw), Some(subscription)) = (&self.config.raw, lane) else { return };
+        let channel_state =
+            self.channel_states.get(name).and_then(|channel_state| channel_state.subscription);
+        let (Some(raw), Some(subscription)) = (&self.config.raw, channel_state) else { return };
         let channel = match subscription.is_wildcard {
             false => None,
             true => match raw.channel_of(name, message.subject) {
@@ -540,12 +547,12 @@ impl NatsEngine {
         self.events.push_back(event);
     }
 
-    /// Counts a message that was not taken.
+    /// Counts a message that could not be read.
     pub fn count_unreadable(&mut self) {
         self.stats.unreadable += 1;
     }
 
-    /// A message of a channel that a wildcard matches.
+    /// Handles a message of a channel that a wildcard matches.
     fn handle_match(&mut self, name: &Arc<str>, subject: &[u8], frame: &Frame<'_>) {
         if frame.kind != FrameKind::Publications {
             return;
@@ -566,7 +573,7 @@ impl NatsEngine {
         }
     }
 
-    /// The server lets nothing be published, or heard, there.
+    /// Handles a permission error of the server for publishing or subscribing to a subject.
     pub(super) fn forbidden(&mut self, now_ms: u64, subject: &str) {
         if subject.starts_with("$JS.API.STREAM.") || subject.starts_with(&self.answers) {
             let refusal = ShardState::Refused(refusals::NO_PERMISSION);
@@ -594,7 +601,10 @@ impl NatsEngine {
         }
         self.finish_each(&tokens, Error::EngineRefused);
         let heard = self.sids.values().find(|channel| {
-            let of = self.lanes.get(*channel).and_then(|lane| lane.subscription.as_ref());
+            let of = self
+                .channel_states
+                .get(*channel)
+                .and_then(|channel_state| channel_state.subscription.as_ref());
             of.and_then(|of| self.heard_subject(channel, of)).is_some_and(|of| of == subject)
         });
         if let Some(channel) = heard.cloned() {
@@ -609,7 +619,7 @@ impl NatsEngine {
     }
 }
 
-/// What a payload of somebody else is.
+/// Returns the format of a foreign payload.
 fn format_of(payload: &[u8]) -> PayloadFormat {
     let is_line = !payload.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
     let is_json = is_line
@@ -619,7 +629,7 @@ fn format_of(payload: &[u8]) -> PayloadFormat {
 }
 
 impl Pending {
-    /// What is answered is a message of the stream.
+    /// Returns whether the answer is a message of the stream.
     fn is_of_message(&self) -> bool {
         matches!(
             self,
@@ -631,7 +641,7 @@ impl Pending {
         )
     }
 
-    /// The channel to which something was sent.
+    /// Returns the channel that a message was sent to.
     fn channel(&self) -> Option<&Arc<str>> {
         match self {
             Pending::Begin(channel, _)

@@ -1,4 +1,4 @@
-//! A channel, as the engine sees it.
+//! The state of a channel in the engine.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,58 +8,58 @@ use dunlin_hub::{HistoryFilter, StreamPosition};
 
 use super::message::State;
 
-/// Publications joined in one message at most, and bytes beyond which none is added.
+/// Maximum number of publications joined in one message, and the size in bytes beyond which none is added.
 const JOINED_MAX: usize = 64;
 const JOINED_BYTES_MAX: usize = 64 << 10;
 
-/// A channel with a subscription, or with something under way.
+/// A channel with a subscription or with pending work.
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct ChannelState {
     pub(super) subscription: Option<Subscription>,
     pub(super) known: Option<KnownTail>,
-    /// What is known can be continued as far as anybody here knows; JetStream refuses if not.
+    /// The known end can be continued; if that is wrong, JetStream refuses.
     pub(super) is_fresh: bool,
-    /// Its last message was read just now.
+    /// The last message was just read.
     pub(super) was_read: bool,
-    /// Something that changes the stream, or reads its end, is under way. One at a time.
+    /// A request that changes the stream or reads its end is in flight. At most one is.
     pub(super) busy: bool,
-    /// The subscription is to be notified of the position.
+    /// The subscription has to be notified of the position.
     pub(super) opening: bool,
-    /// What is to be done, in this order.
+    /// Pending work, in order.
     pub(super) work: VecDeque<Work>,
     /// Reads that wait for the position.
     pub(super) reads: Vec<StreamRead>,
-    /// It is among those for which something is to be sent.
+    /// The channel is in the engine's list of channels with something to send.
     pub(super) dirty: bool,
 }
 
-/// A channel that is heard.
+/// The subscription to a channel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subscription {
     pub(super) token: u64,
     pub(super) retention: Retention,
-    /// Its number in the protocol.
+    /// The subscription's id in the protocol.
     pub(super) sid: u64,
-    /// It hears all channels that the name matches.
+    /// The name is a wildcard.
     pub(super) is_wildcard: bool,
-    /// The connection on which it was asked for.
+    /// The number of the connection on which it was sent.
     pub(super) connection: u32,
-    /// Its position on this connection has been said.
+    /// Its position on this connection has been reported.
     pub(super) synced: bool,
-    /// The last message heard before that.
+    /// The sequence of the last message received before that.
     pub(super) heard: u64,
-    /// The stream's last message when the position was last found to be what is known; 0: never.
+    /// The stream's last sequence when the known position was last verified; 0: never.
     pub(super) verified: u64,
 }
 
-/// What is known of a stream.
+/// The known end of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KnownTail {
     pub(super) position: StreamPosition,
-    /// Of the channel's last message; 0 if there is none.
+    /// The sequence of the channel's last message; 0 if there is none.
     pub(super) sequence: u64,
     pub(super) state: State,
-    /// The stream has it. If not, the next message begins the epoch.
+    /// The epoch is stored in the stream. Otherwise the next message begins it.
     pub(super) written: bool,
 }
 
@@ -78,7 +78,7 @@ impl Work {
     }
 }
 
-/// Publications of one channel that leave in one message.
+/// Publications of one channel that are sent in one message.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) tokens: Vec<u64>,
@@ -87,11 +87,11 @@ pub(super) struct Batch {
     pub(super) version: u64,
     pub(super) version_epoch: Box<str>,
     pub(super) since_ms: u64,
-    /// By which its message is found again.
+    /// The nonce by which its message is found again.
     pub(super) nonce: u64,
-    /// It was sent behind the message of this sequence, and nobody knows whether it was stored.
+    /// The sequence of the message that it was sent after, if it is unknown whether it was stored.
     pub(super) sent_after: Option<u64>,
-    /// It was sent, and no answer came.
+    /// It was sent and not answered, and has to be searched for.
     pub(super) is_sought: bool,
 }
 
@@ -104,7 +104,7 @@ impl Batch {
             && self.encoded.len() < JOINED_BYTES_MAX
     }
 
-    /// Whether it is suppressed by what was published last.
+    /// Returns whether the last publication has an equal or newer version, which suppresses this one.
     pub(super) fn is_older_than(&self, state: &State) -> bool {
         self.version > 0
             && self.version <= state.version
@@ -131,7 +131,7 @@ pub(super) struct UnstoredPublication {
     pub(super) since_ms: u64,
 }
 
-impl Lane {
+impl ChannelState {
     /// Whether nothing is lost when it is forgotten.
     pub(super) fn is_idle(&self) -> bool {
         self.subscription.is_none() && !self.busy && self.work.is_empty() && self.reads.is_empty()

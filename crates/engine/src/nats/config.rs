@@ -1,4 +1,4 @@
-//! How an engine reaches NATS.
+//! The configuration of an engine on NATS.
 
 use std::num::NonZeroU64;
 
@@ -6,63 +6,63 @@ use super::credentials::Credentials;
 use super::raw::RawSubjects;
 use crate::links::Server;
 
-/// How an engine reaches NATS, and what it does there.
+/// The configuration of an engine on NATS.
 #[derive(Clone, Debug)]
 pub struct NatsConfig {
-    /// Servers of one NATS cluster, or one server: one of them is connected to, and another when that one is gone.
+    /// One server, or servers of one NATS cluster. The engine connects to one of them, and to another when that one is gone.
     pub servers: Vec<Server>,
-    /// As whom.
+    /// The login of the connection.
     pub login: Login,
-    /// What the connection is called in a server's `connz`.
+    /// The name of the connection in a server's `connz`.
     pub name: String,
-    /// What all subjects begin with, and the name of the stream. Letters, digits, `_` and `-`. Of fleets that share a
-    /// server, each has its own.
+    /// The prefix of all subjects, and the name of the stream: letters, digits, `_` and `-`. Fleets that share a server need
+    /// different ones.
     pub prefix: String,
-    /// Whether the connection is made by TLS, and how that begins.
+    /// Whether TLS is used, and how it begins.
     pub tls: TlsMode,
-    /// Channels are subjects as they are, and payloads what is published there by anybody. Without `stream`.
+    /// Maps channels directly to subjects, with payloads from any publisher. Requires `stream` to be `None`.
     pub raw: Option<Box<RawSubjects>>,
-    /// Where histories are kept; none: channels keep nothing.
+    /// The stream for histories; `None`: channels have no history.
     pub stream: Option<StreamConfig>,
     /// Milliseconds that requests wait for a connection before they fail.
     pub hold_ms: u64,
-    /// Milliseconds until a request that JetStream has not answered has failed.
+    /// Milliseconds after which a request without an answer of JetStream fails.
     pub answer_ms: u64,
-    /// Bytes of publications that wait; beyond it they fail at once.
+    /// Maximum bytes of waiting publications; further ones fail at once.
     pub queue_bytes_max: usize,
-    /// Milliseconds between two messages through the connection to itself, which show that it is alive.
+    /// Milliseconds between two probes, messages through the connection to itself.
     pub probe_interval_ms: u64,
-    /// Milliseconds without such a message after which the connection is given up.
+    /// Milliseconds without a returned probe after which the connection is closed.
     pub probe_timeout_ms: u64,
 }
 
 /// How TLS begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsMode {
-    /// There is none.
+    /// No TLS.
     #[default]
     Off,
-    /// The server says who it is in plain text, then TLS begins on the same connection. No secret leaves before.
+    /// The server sends its greeting in plain text, then TLS begins on the same connection. No secret is sent before.
     Upgrade,
-    /// From the first byte: `handshake_first` of nats-server 2.10.4 or later, or something in front of it that speaks TLS.
+    /// TLS from the first byte: `handshake_first` of nats-server 2.10.4 or later, or a TLS proxy in front of the server.
     HandshakeFirst,
 }
 
-/// As whom to log in. Default: as nobody.
+/// The login of a connection. Default: anonymous.
 #[derive(Clone, Default)]
 pub struct Login {
-    /// With `password`.
+    /// The user name; used with `password`.
     pub user: Option<String>,
-    /// Of `user`.
+    /// The password of `user`.
     pub password: Option<String>,
-    /// In place of both.
+    /// A token, instead of user and password.
     pub token: Option<String>,
-    /// In place of all of them: an nkey, or a JWT with its nkey.
+    /// An nkey, or a JWT with its nkey, instead of all of the above.
     pub credentials: Option<Credentials>,
 }
 
 impl std::fmt::Debug for Login {
-    /// Without what is secret.
+    /// Omits the secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut shown = f.debug_struct("Login");
         shown.field("user", &self.user).field("credentials", &self.credentials);
@@ -70,21 +70,21 @@ impl std::fmt::Debug for Login {
     }
 }
 
-/// The stream of JetStream in which histories are kept.
+/// The JetStream stream for histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
-    /// Servers that have all of it: 1 to 5.
+    /// The number of replicas: 1 to 5.
     pub replicas: u8,
-    /// It is in memory, and gone when the servers are.
+    /// Stores the stream in memory; it is lost when the servers stop.
     pub in_memory: bool,
-    /// Milliseconds that a message is kept; `None`: without end. A channel to which nothing was published for so long begins
-    /// anew.
+    /// Milliseconds after which a message is removed; `None`: never. A channel without publications for so long begins a new
+    /// epoch.
     pub max_age_ms: Option<NonZeroU64>,
-    /// Bytes of all messages, beyond which the oldest go; `None`: as many as the servers allow.
+    /// Maximum bytes of all messages, beyond which the oldest are removed; `None`: the limit of the servers.
     pub bytes_max: Option<NonZeroU64>,
-    /// Messages of one channel, beyond which its oldest go.
+    /// Maximum messages of a channel, beyond which its oldest are removed.
     pub channel_messages_max: u32,
-    /// Milliseconds that idempotency keys are remembered.
+    /// Milliseconds for which idempotency keys are stored.
     pub idempotency_ms: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Who logs in by a key: an nkey, or the credentials that an operator's tools issue (a JWT and the nkey it is of).
+//! Logins by key: an nkey, or credentials issued by an operator's tools (a JWT and its nkey).
 //!
-//! An nkey is an Ed25519 key written in base32: two bytes that say what it is, 32 of the key, two of a checksum. The server
-//! has the public key and sends a nonce; whoever signs it is the user. The seed never leaves.
+//! An nkey is an Ed25519 key in base32: two bytes for its type, 32 for the key, two for a checksum. The server has the public
+//! key and sends a nonce; the user signs it. The seed is never sent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::Deserialize;
 
-/// What a seed begins with, in the five highest bits.
+/// The prefix of a seed, in the five highest bits.
 const SEED: u8 = 18 << 3;
-/// What is a user's.
+/// The prefix of a user's key.
 const USER: u8 = 20 << 3;
 
-/// A user's key, and the JWT by which an account vouches for it. `Debug` shows what is public.
+/// A user's key, and the JWT by which an account vouches for it. `Debug` shows only public parts.
 #[derive(Clone)]
 pub struct Credentials {
     key: Arc<Ed25519KeyPair>,
@@ -25,7 +25,7 @@ pub struct Credentials {
     expires_s: Option<u64>,
 }
 
-/// Why something is no seed or no credentials. Says nothing of what is secret.
+/// Why a seed or credentials are invalid. Contains no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
@@ -55,7 +55,7 @@ pub enum CredentialsError {
     Unreadable(String),
 }
 
-/// What is read of a JWT. The server checks the rest.
+/// The parts of a JWT that are read here. The server checks the rest.
 #[derive(Deserialize)]
 struct Claims {
     sub: String,
@@ -72,7 +72,7 @@ struct Kind {
 }
 
 impl Credentials {
-    /// A user by its seed alone, as `nk -gen user` writes it: `SU...`. Blanks around it are left out.
+    /// Creates a user from a seed alone, as `nk -gen user` writes it: `SU...`. Surrounding whitespace is ignored.
     ///
     /// # Errors
     /// See [`CredentialsError`].
@@ -110,7 +110,7 @@ impl Credentials {
         Ok(Credentials { key: Arc::new(key), public_key, jwt: None, expires_s: None })
     }
 
-    /// A user by what is in a `.creds` file: the JWT and the seed, each in a block of its own.
+    /// Creates a user from the content of a `.creds` file: the JWT and the seed, each in a block.
     ///
     /// # Errors
     /// See [`CredentialsError`].
@@ -136,12 +136,12 @@ impl Credentials {
         Ok(Credentials { jwt: Some(jwt.into()), expires_s, ..credentials })
     }
 
-    /// The public half of the key: `U...`.
+    /// Returns the public key: `U...`.
     pub fn public_key(&self) -> &str {
         &self.public_key
     }
 
-    /// Unix time in seconds at which the JWT is over, if it ends.
+    /// Returns the Unix time in seconds at which the JWT expires, if it does.
     pub fn expires_s(&self) -> Option<u64> {
         self.expires_s
     }
@@ -150,7 +150,7 @@ impl Credentials {
         self.jwt.as_deref()
     }
 
-    /// The signature of a nonce, as a server wants it.
+    /// Signs a nonce and encodes the signature as servers expect it.
     pub(super) fn sign(&self, nonce: &[u8]) -> String {
         URL_SAFE_NO_PAD.encode(self.key.sign(nonce))
     }
@@ -164,7 +164,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// The line in the block of this name.
+/// Returns the line in the block with this name.
 fn block<'a>(text: &'a str, name: &'static str) -> Result<&'a str, CredentialsError> {
     let mut lines = text.lines().map(str::trim);
     let begins = |line: &str| line.starts_with("---") && line.contains(&format!("BEGIN {name}"));
@@ -178,7 +178,7 @@ fn block<'a>(text: &'a str, name: &'static str) -> Result<&'a str, CredentialsEr
 
 const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
-/// RFC 4648 §6, without padding. False if it is not of this length, or has other characters.
+/// Decodes base32 (RFC 4648 §6) without padding. Returns false for another length or invalid characters.
 fn decode_base32(text: &str, out: &mut [u8]) -> bool {
     if text.len() != (out.len() * 8).div_ceil(5) {
         return false;
@@ -215,7 +215,7 @@ fn encode_base32(bytes: &[u8]) -> String {
     text
 }
 
-/// CRC-16 as XMODEM has it: polynomial 0x1021, from 0.
+/// Computes CRC-16/XMODEM: polynomial 0x1021, initial value 0.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, &byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc: u16, _| match crc & 0x8000 {

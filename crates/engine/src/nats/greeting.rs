@@ -1,7 +1,7 @@
-//! How a connection begins: the server says who it is, TLS begins, and the client says who it is.
+//! The start of a connection: the server's greeting, TLS, and the client's greeting.
 //!
-//! A server of NATS speaks plain text first. What it says there came from anybody: by it alone no secret leaves where TLS is
-//! wanted, and nothing that comes before the handshake passes for what comes by TLS.
+//! A NATS server first sends plain text, which is not authenticated. If TLS is required, no secret is sent in reply to it, and
+//! no bytes from before the handshake are accepted as received through TLS.
 
 use dunlin_wire::nats::{Limits, Operation, PING, encode_connect, encode_subscribe, parse};
 use serde::{Deserialize, Serialize};
@@ -10,34 +10,34 @@ use super::session::{ANSWERS, GREETING_MS, Phase};
 use super::{Credentials, CredentialsError, NatsConfig, NatsEngine, Pipe, TlsMode, refusals};
 use crate::status::ShardState;
 
-/// Bytes that are looked at of what came where TLS is to begin.
+/// Maximum bytes examined of what arrived where TLS has to begin.
 const UNREAD_BYTES_MAX: usize = 4096;
 
-/// What a server says of itself: the object in JSON behind `INFO`.
+/// The server's information: the JSON object after `INFO`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServerInfo {
-    /// Which start of a server it is.
+    /// The id of the server, different at each start.
     pub server_id: String,
-    /// As in `2.9.10`.
+    /// The version, such as `2.9.10`.
     pub version: String,
-    /// Messages may have headers.
+    /// Whether messages may have headers.
     pub headers: bool,
-    /// Bytes of headers and payload of a message; 0: it does not say.
+    /// Maximum bytes of headers and payload of a message; 0 if unknown.
     pub max_payload: usize,
-    /// It has JetStream.
+    /// Whether JetStream is enabled.
     pub jetstream: bool,
-    /// It asks for TLS.
+    /// Whether the server requires TLS.
     pub tls_required: bool,
-    /// It speaks TLS if asked.
+    /// Whether the server accepts TLS.
     pub tls_available: bool,
-    /// To be signed by who logs in by a key; empty: nobody can.
+    /// The nonce to be signed for a login by key; empty if the server accepts none.
     pub nonce: String,
-    /// The name of the cluster that it is one of.
+    /// The name of the server's cluster.
     pub cluster: Option<String>,
 }
 
-/// What a client says of itself.
+/// The client's information.
 #[derive(Serialize)]
 struct Connect<'a> {
     verbose: bool,
@@ -64,8 +64,7 @@ struct Connect<'a> {
     tls_required: bool,
 }
 
-/// What a client says of itself behind `CONNECT`, to a server that gave this nonce. `None`: it logs in by a key, and there is
-/// nothing to sign.
+/// Returns the client's `CONNECT` for a server that sent this nonce. `None` for a login by key without a nonce to sign.
 pub fn greeting(config: &NatsConfig, nonce: &str) -> Option<Vec<u8>> {
     let login = &config.login;
     let key = login.credentials.as_ref();
@@ -86,7 +85,7 @@ pub fn greeting(config: &NatsConfig, nonce: &str) -> Option<Vec<u8>> {
         user: login.user.as_deref(),
         pass: login.password.as_deref(),
         auth_token: login.token.as_deref(),
-        // The JWT says of which key it is.
+        // The JWT contains the key.
         nkey: key.filter(|_| jwt.is_none()).map(Credentials::public_key),
         jwt,
         sig: key.map(|key| key.sign(nonce.as_bytes())),
@@ -106,7 +105,7 @@ impl NatsEngine {
             return;
         }
         session.version.clone_from(&info.version);
-        // What one server keeps it may lose when it ends; of a cluster, others have it, and a majority has answered.
+        // A single server may lose its data when it stops; in a cluster, a majority has stored what was acknowledged.
         let is_alone = info.jetstream && info.cluster.is_none();
         session.generation = match is_alone {
             true => info.server_id.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -126,7 +125,7 @@ impl NatsEngine {
             }
             TlsMode::Off | TlsMode::HandshakeFirst => self.connect(now_ms),
             TlsMode::Upgrade if info.tls_required || info.tls_available => {
-                // It begins at the end of the turn.
+                // TLS begins at the end of the turn.
                 self.session.phase = Phase::Securing;
                 self.session.due_ms = now_ms + GREETING_MS;
                 self.session.begin_tls = true;
@@ -138,7 +137,7 @@ impl NatsEngine {
         }
     }
 
-    /// What came where TLS is to begin, or has begun: it is not read, and TLS does not begin.
+    /// Keeps bytes that arrived where TLS has to begin, or has begun. They are not parsed, and TLS does not begin.
     pub(super) fn keep_unread(&mut self, bytes: &[u8]) {
         let input = &mut self.session.input;
         let room = UNREAD_BYTES_MAX.saturating_sub(input.len());
@@ -151,7 +150,7 @@ impl NatsEngine {
             return;
         }
         let unread = std::mem::take(&mut self.session.input);
-        // A server that has no room says so in plain text, and closes.
+        // A server without capacity sends its error in plain text and closes.
         if let Ok(Some((Operation::Error(text), _))) = parse(&unread, &Limits::default()) {
             self.refuse(now_ms, refusals::of_text(text), text);
             return self.give_up(now_ms);
@@ -163,14 +162,14 @@ impl NatsEngine {
         }
     }
 
-    /// The handshake that [`Pipe::begin_tls`] began is done.
+    /// Handles the end of the handshake that [`Pipe::begin_tls`] began.
     pub fn handle_secured(&mut self, now_ms: u64) {
         if self.session.phase == Phase::Securing {
             self.connect(now_ms);
         }
     }
 
-    /// TLS failed, in the handshake or behind it, and with it the connection; `reason` says why. Another is made by itself.
+    /// Handles a TLS failure during or after the handshake, which also ends the connection. Another one is opened.
     pub fn handle_tls_failed(&mut self, now_ms: u64, reason: &str) {
         if self.session.phase != Phase::Idle {
             self.refuse(now_ms, refusals::TLS_FAILED, reason);
@@ -178,7 +177,7 @@ impl NatsEngine {
         }
     }
 
-    /// From now on the login is by this key, as it was read anew. One that could not be read is a refusal until it can.
+    /// Replaces the credentials after they were read again. Unreadable credentials count as a refusal until they can be read.
     pub fn handle_credentials(&mut self, now_ms: u64, read: Result<Credentials, CredentialsError>) {
         match read {
             Ok(credentials) => self.config.login.credentials = Some(credentials),
@@ -189,13 +188,13 @@ impl NatsEngine {
         }
     }
 
-    /// Whether the login is by credentials that are over, by the clock of this machine.
+    /// Returns whether the credentials have expired by the clock of this machine.
     pub(super) fn has_expired(&self, now_ms: u64) -> bool {
         let expires_s = self.config.login.credentials.as_ref().and_then(Credentials::expires_s);
         expires_s.is_some_and(|expires_s| expires_s <= (now_ms + self.unix_ms) / 1000)
     }
 
-    /// Says who connects.
+    /// Sends the client's greeting.
     fn connect(&mut self, now_ms: u64) {
         let Some(connect) = greeting(&self.config, &self.session.nonce) else {
             self.refuse(now_ms, refusals::NO_NONCE, "the server gave nothing to sign");
@@ -209,7 +208,7 @@ impl NatsEngine {
         self.session.due_ms = now_ms + GREETING_MS;
     }
 
-    /// The server closed, or waited for too long, before it had said a word.
+    /// Handles a connection that was closed or timed out before the server's greeting.
     pub(super) fn no_greeting(&mut self, now_ms: u64) {
         self.session.enter(now_ms, ShardState::Refused(refusals::NO_GREETING));
         "the server said nothing".clone_into(&mut self.session.detail);

@@ -1,38 +1,38 @@
-//! The error that JetStream answers a request with.
+//! Errors in answers of JetStream.
 
 use serde::Deserialize;
 
 use super::refusals;
 use crate::status::RefusalReason;
 
-/// The `error` of an answer of JetStream.
+/// The `error` object of a JetStream answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct JetStreamError {
-    /// What is wrong, by number.
+    /// The error code.
     pub err_code: u32,
-    /// What is wrong, in the server's words.
+    /// The server's description.
     pub description: String,
 }
 
 impl JetStreamError {
-    /// The subject's last message is another than was expected. Servers from 2.12 have a second code for where they do not say which
-    /// it is: while other messages of a stream with replicas are being stored.
+    /// Returns whether the subject's last message differs from the expected one. Servers from 2.12 have a second code that
+    /// omits the actual sequence, used while other messages of a replicated stream are being stored.
     pub fn is_wrong_last_sequence(&self) -> bool {
         matches!(self.err_code, 10_071 | 10_164)
     }
 
-    /// There is a stream of the name, and its configuration is another.
+    /// Returns whether a stream with the name exists and has another configuration.
     pub fn is_stream_name_in_use(&self) -> bool {
         self.err_code == 10_058
     }
 
-    /// There is no such stream.
+    /// Returns whether the stream does not exist.
     pub fn is_stream_not_found(&self) -> bool {
         self.err_code == 10_059
     }
 
-    /// Why the server refuses, and what to do about it.
+    /// Returns why the server refuses, and the fix.
     pub fn reason(&self) -> RefusalReason {
         refusals::of_code(self.err_code)
     }

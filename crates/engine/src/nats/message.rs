@@ -1,7 +1,7 @@
 //! Messages of a channel in the stream.
 //!
-//! `n`, the state of the stream behind this message, as a Protocol Buffers message with its length before it, and a message
-//! of the form that all engines have ([`frame`](crate::frame)):
+//! A stored message is `n`, the length-prefixed Protocol Buffers message with the state of the stream after it, and a message
+//! in the format of all engines ([`frame`](crate::frame)):
 //!
 //! ```text
 //! message State    { uint64 generation = 1; uint64 nonce = 2; repeated Position inherits = 3; uint64 version = 4;
@@ -9,8 +9,8 @@
 //! message Position { uint64 epoch = 1; uint64 offset = 2; }
 //! ```
 //!
-//! The last message of a channel has all that is to be known of it: nobody has to read another to go on. A publication that is
-//! not kept is a message of the form that all engines have, alone.
+//! The last message of a channel contains the whole state, so no other has to be read to continue. An unstored publication is
+//! only a message in the format of all engines.
 
 use std::sync::Arc;
 
@@ -18,34 +18,34 @@ use dunlin_hub::engine::Lineage;
 use dunlin_hub::{Epoch, StreamPosition, wildcard};
 use dunlin_wire::protobuf::{Delimited, Fields, ProtobufError, Writer};
 
-/// Epochs before its own that a stream remembers, and messages before it that a message names.
+/// Maximum number of earlier epochs that a stream stores, and of earlier messages that a message lists.
 const REMEMBERED: usize = 8;
 
-/// What a message says of its stream.
+/// The state of the stream in a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    /// Of the server's data, when the epoch began.
+    /// The generation of the server's data when the epoch began.
     pub(crate) generation: u64,
-    /// By which the sender finds its message again.
+    /// The nonce by which the sender finds its message again.
     pub(crate) nonce: u64,
-    /// Of epochs before, the newest first: up to where they mean the same.
+    /// The positions up to which earlier epochs are equivalent, newest first.
     pub(crate) inherits: Arc<[StreamPosition]>,
-    /// Published last.
+    /// The version of the last publication.
     pub(crate) version: u64,
     pub(crate) version_epoch: Arc<str>,
-    /// Sequences of the channel's messages before this one, the newest first; up to the one that removed the others.
+    /// Sequences of the channel's earlier messages, newest first, back to the one that removed the others.
     pub(crate) before: Vec<u64>,
 }
 
 impl State {
-    /// The state behind the next message, before which the last is at `sequence`.
+    /// Returns the state after the next message, if the last one is at `sequence`.
     pub(crate) fn next(&self, sequence: u64, nonce: u64) -> State {
         let last = (sequence > 0).then_some(sequence);
         let before = last.into_iter().chain(self.before.iter().copied()).take(REMEMBERED);
         State { nonce, before: before.collect(), ..self.clone() }
     }
 
-    /// The state of a stream that goes on in another generation.
+    /// Returns the state of a stream that continues in another generation.
     pub(crate) fn inheriting(&self, position: StreamPosition, generation: u64) -> State {
         let inherits = [position].into_iter().chain(self.inherits.iter().copied());
         State { generation, inherits: inherits.take(REMEMBERED).collect(), ..self.clone() }
@@ -55,7 +55,7 @@ impl State {
         self.inherits.iter().copied().collect()
     }
 
-    /// Up to where an epoch reached, if it is one of those before.
+    /// Returns the offset up to which an earlier epoch is equivalent.
     pub(crate) fn reach(&self, epoch: Epoch) -> Option<u64> {
         self.inherits.iter().find(|at| at.epoch == epoch).map(|at| at.offset)
     }
@@ -79,7 +79,7 @@ impl State {
         });
     }
 
-    /// The state before a message of the form that all engines have; `None` for a message that is not kept.
+    /// Splits a message into the state and the rest; the state is `None` for an unstored message.
     pub(crate) fn parse(payload: &[u8]) -> Result<(Option<State>, &[u8]), ProtobufError> {
         let Some(rest) = payload.strip_prefix(b"n") else { return Ok((None, payload)) };
         let mut messages = Delimited::of(rest);
@@ -119,8 +119,8 @@ impl State {
     }
 }
 
-/// A channel in a subject: what all channels of its namespace and tenant begin with as one word, then each of its tokens.
-/// Those that no wildcard matches are apart by the first word.
+/// Encodes a channel as tokens of a subject: the common prefix of its namespace and tenant as one token, then each of its own
+/// tokens. Channels that no wildcard matches have a distinct first token.
 pub(crate) fn words(channel: &str) -> String {
     let (head, tokens) = wildcard::split(channel);
     let mut words = head_word(head);
@@ -134,7 +134,7 @@ pub(crate) fn words(channel: &str) -> String {
     words
 }
 
-/// A wildcard in a subject.
+/// Encodes a wildcard as tokens of a subject.
 pub(crate) fn wildcard_words(name: &str) -> String {
     let (head, tokens) = wildcard::split(name);
     let mut words = head_word(head);
@@ -148,7 +148,7 @@ pub(crate) fn wildcard_words(name: &str) -> String {
     words
 }
 
-/// The channel that a wildcard was heard of, by the words of the subject.
+/// Returns the channel of a message received through a wildcard, from the tokens of its subject.
 pub(crate) fn channel_of(name: &str, words: &str) -> Option<String> {
     let (head, _) = wildcard::split(name);
     let tokens = words.strip_prefix(&head_word(head))?.strip_prefix('.')?;
@@ -173,7 +173,7 @@ fn head_word(head: &str) -> String {
     if head.is_empty() { "-".to_owned() } else { word(head) }
 }
 
-/// A name as one word of a subject: what has a meaning there, and what cannot stand there, by its value.
+/// Encodes a name as one token of a subject, escaping special and forbidden characters by their values.
 pub fn word(name: &str) -> String {
     let mut word = String::with_capacity(name.len());
     for byte in name.bytes() {

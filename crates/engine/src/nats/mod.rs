@@ -2,34 +2,34 @@
 //!
 //! | subject | what it is |
 //! |---|---|
-//! | `PREFIX.p.CHANNEL` | what nodes subscribe to: publications that are not kept, and those of the stream, said by the server once it has them |
-//! | `PREFIX.s.CHANNEL` | messages of the stream `PREFIX` of JetStream, in which histories are |
-//! | `PREFIX.k` | claims of idempotency keys by publications that are not kept |
+//! | `PREFIX.p.CHANNEL` | what nodes subscribe to: unstored publications, and those of the stream, republished by the server once stored |
+//! | `PREFIX.s.CHANNEL` | messages of the JetStream stream `PREFIX`, which stores the histories |
+//! | `PREFIX.k` | claims of idempotency keys by unstored publications |
 //! | `PREFIX.r.ID.*` | answers to one connection, and its messages to itself |
 //!
 //! `CHANNEL` is the namespace (and tenant) as one token of the subject and the tokens of the channel's own name behind it, so that a
 //! wildcard of a namespace is a wildcard of NATS, and matches nothing beside it (`message::words`).
 //!
-//! **Offsets are counted by who publishes, and checked by the server.** A message says its offset and is stored only if the
-//! channel's last message is the one that its sender continues (`Nats-Expected-Last-Subject-Sequence`). Of two nodes that publish
-//! at once, one is refused, reads the last message, and goes on behind it. One message of a channel is out at a time; what is
-//! published meanwhile leaves as one message behind it.
+//! **Publishers count the offsets, and the server checks them.** A message contains its offset and is stored only if the
+//! channel's last message is the one that its sender continues (`Nats-Expected-Last-Subject-Sequence`). If two nodes publish at
+//! once, one is refused, reads the last message, and continues after it. One message of a channel is in flight at a time; what
+//! is published meanwhile leaves as one message after it.
 //!
-//! **The last message has all that is to be known of a stream** (`message`): offset, epoch, what the epoch inherits, version,
-//! and the sequences of the messages before it, by which a history is read backwards, eight messages at a time.
+//! **The last message contains the whole state of a stream** (`message`): offset, epoch, what the epoch inherits, version, and
+//! the sequences of the messages before it, by which a history is read backwards, eight messages at a time.
 //!
-//! **Equal numbers of different generations never pass for the same.** A server that is alone may have lost messages when it is another
-//! process: streams go on in another epoch, which inherits what the server has. An engine that has seen more of a stream than the
-//! server has cuts it: the new epoch inherits nothing. A channel of which nothing is left begins in an epoch of its own.
+//! **Equal offsets of different generations are never confused.** A single server may have lost messages when its process was
+//! replaced: streams continue in another epoch, which inherits what the server has. An engine that has seen more of a stream
+//! than the server has cuts it: the new epoch inherits nothing. A channel of which nothing is left begins in a new epoch.
 //!
-//! **A message without an answer is looked for** when the connection is back, by the nonce in it: publications are stored once.
+//! **An unanswered message is searched for** after a reconnect, by its nonce, so that publications are stored once.
 
 mod answer;
+mod channel_state;
 mod config;
 mod credentials;
 mod greeting;
 mod jetstream_error;
-mod lane;
 mod message;
 mod raw;
 mod read;
@@ -47,7 +47,9 @@ use dunlin_wire::nats::{PING, encode_subscribe, encode_unsubscribe};
 use foldhash::fast::RandomState;
 
 use self::answer::Pending;
-use self::lane::{Batch, KnownTail, Lane, StreamRead, Subscription, UnstoredPublication, Work};
+use self::channel_state::{
+    Batch, ChannelState, KnownTail, StreamRead, Subscription, UnstoredPublication, Work,
+};
 use self::read::{PositionQuery, Reader};
 use self::session::{Phase, Session};
 use crate::frame;
@@ -63,21 +65,21 @@ pub use message::word;
 pub use raw::RawSubjects;
 pub use refusals::of_text as refusal_of_text;
 
-/// A connection for bytes, as the engine is lent it. Of one at a time.
+/// A connection for bytes, which the caller lends to the engine. There is one at a time.
 pub trait Pipe {
     /// Connects to a server, by TLS from the first byte if `tls_first`. [`NatsEngine::handle_connected`],
     /// [`NatsEngine::handle_tls_failed`] or [`NatsEngine::handle_closed`] follows.
     fn open(&mut self, server: &Server, tls_first: bool);
 
-    /// Begins TLS on the connection, which leads to this server. `unread` came behind the server's greeting, in plain text:
-    /// where there is any, TLS does not begin. [`NatsEngine::handle_secured`] or [`NatsEngine::handle_tls_failed`] follows;
-    /// no bytes are handed to the engine before.
+    /// Begins TLS on the connection to this server. `unread` are bytes that arrived in plain text after the server's greeting:
+    /// if there are any, TLS does not begin. [`NatsEngine::handle_secured`] or [`NatsEngine::handle_tls_failed`] follows; the
+    /// engine receives no bytes before that.
     ///
     /// # Errors
-    /// Why it does not begin. The connection is given up.
+    /// Returns why TLS does not begin. The connection is closed.
     fn begin_tls(&mut self, server: &Server, unread: &[u8]) -> Result<(), String>;
 
-    /// Closes the connection. Nothing follows.
+    /// Closes the connection. No event follows.
     fn close(&mut self);
 
     /// Sends bytes.
@@ -87,29 +89,29 @@ pub trait Pipe {
     fn write(&mut self, bytes: &[u8]) -> Result<(), LinkFull>;
 }
 
-/// Requests out and not answered.
+/// Maximum number of unanswered requests.
 const IN_FLIGHT_MAX: usize = 16_384;
 
-/// Bytes that are said at once; what comes on top of it waits where it can be withdrawn.
+/// Maximum bytes that are written at once; the rest waits in queues from which it can be withdrawn.
 const OUT_BYTES_MAX: usize = 1 << 20;
 
-/// Milliseconds between two looks at what waits for a connection.
+/// Milliseconds between two checks of the requests that wait for a connection.
 const EXPIRY_MS: u64 = 50;
 
-/// An engine on NATS: a machine without I/O and without a clock, see the table of the crate.
+/// An engine on NATS: a state machine without I/O and without a clock; see the table of the crate.
 #[derive(Debug)]
 pub struct NatsEngine {
     config: NatsConfig,
-    /// State of the generator of random numbers.
+    /// State of the random number generator.
     random: u64,
-    /// What the caller's time is to be increased by for Unix time.
+    /// Added to the caller's time to get Unix time.
     unix_ms: u64,
-    /// What subjects of answers begin with.
+    /// Prefix of the subjects of answers.
     answers: String,
     session: Session,
     stream: StreamPhase,
-    lanes: HashMap<Arc<str>, Lane, RandomState>,
-    /// Channels for which something is to be sent.
+    channel_states: HashMap<Arc<str>, ChannelState, RandomState>,
+    /// Channels with something to send.
     dirty: Vec<Arc<str>>,
     /// Channels that wait for the stream.
     stalled: Vec<Arc<str>>,
@@ -118,28 +120,28 @@ pub struct NatsEngine {
     remembered: RecentStreams<KnownTail>,
     plain: VecDeque<UnstoredPublication>,
     positions: VecDeque<(u64, u64, Vec<Arc<str>>)>,
-    /// Bytes of publications that wait.
+    /// Bytes of waiting publications.
     queue_bytes: usize,
     pending: HashMap<u64, Pending, RandomState>,
-    /// Requests by when they have failed.
+    /// Deadlines of requests.
     due: VecDeque<(u64, u64)>,
     last_token: u64,
-    /// What the next `PONG` confirms, and those behind it.
+    /// What the next `PONG` confirms, followed by what later ones do.
     unconfirmed: Vec<Confirmation>,
     pings: VecDeque<Vec<Confirmation>>,
     readers: HashMap<u64, Reader, RandomState>,
     gatherings: HashMap<u64, PositionQuery, RandomState>,
     expiry_ms: Option<u64>,
-    /// To be sent.
+    /// Bytes to send.
     out: Vec<u8>,
     events: VecDeque<EngineEvent>,
     stats: Stats,
 }
 
-/// How far the stream is.
+/// The state of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamPhase {
-    /// It is to be asked for then.
+    /// The stream has to be requested at this time.
     Wanted {
         at_ms: u64,
     },
@@ -147,7 +149,7 @@ enum StreamPhase {
     Ready,
 }
 
-/// What the server has taken once it answers the `PING` behind it.
+/// What the server has processed once it answers the `PING` sent after it.
 #[derive(Debug)]
 enum Confirmation {
     Published { token: u64, subject: String },
@@ -155,8 +157,8 @@ enum Confirmation {
 }
 
 impl NatsEngine {
-    /// An engine without a connection: the first [`flush`](Self::flush) opens one. `seed` is random, and another for each
-    /// engine; `unix_ms` is Unix time now.
+    /// Creates an engine without a connection; the first [`flush`](Self::flush) opens one. `seed` is random and different for
+    /// each engine; `unix_ms` is the current Unix time.
     ///
     /// # Panics
     /// Without a server.
@@ -168,7 +170,7 @@ impl NatsEngine {
             answers: String::new(),
             session: Session::new(now_ms),
             stream: StreamPhase::Wanted { at_ms: now_ms },
-            lanes: HashMap::default(),
+            channel_states: HashMap::default(),
             dirty: Vec::new(),
             stalled: Vec::new(),
             sids: HashMap::default(),
@@ -195,14 +197,14 @@ impl NatsEngine {
         engine
     }
 
-    /// Takes a request of the hub. What it needs of a server is sent by the next [`flush`](Self::flush).
+    /// Handles a request of the hub. The next [`flush`](Self::flush) sends the commands for it.
     pub fn handle_request(&mut self, now_ms: u64, request: EngineRequest) {
         match request {
             EngineRequest::Publish(request) => self.publish(now_ms, *request),
             EngineRequest::Subscribe { token, channel, retention, is_wildcard } => {
                 self.last_sid += 1;
                 let sid = self.last_sid;
-                let lane = self.lane(&channel);
+                let channel_state = self.channel_state(&channel);
                 let new = Subscription {
                     token,
                     retention,
@@ -213,27 +215,27 @@ impl NatsEngine {
                     heard: 0,
                     verified: 0,
                 };
-                let subscription = lane.subscription.get_or_insert(new);
+                let subscription = channel_state.subscription.get_or_insert(new);
                 (subscription.token, subscription.retention) = (token, retention);
                 if subscription.connection > 0 {
-                    // It is heard already: the position is what is asked for.
+                    // The channel is already subscribed to; the request is for its position.
                     match retention.keeps() {
-                        true => lane.opening = true,
+                        true => channel_state.opening = true,
                         false => {
                             self.unconfirmed.push(Confirmation::Subscribed(channel.clone()));
                         }
                     }
                 }
-                if sid == self.lane(&channel).subscription.map_or(0, |of| of.sid) {
+                if sid == self.channel_state(&channel).subscription.map_or(0, |of| of.sid) {
                     self.sids.insert(sid, channel.clone());
                 }
                 self.touch(&channel);
             }
             EngineRequest::Unsubscribe { channel } => {
-                if let Some(lane) = self.lanes.get_mut(&channel)
-                    && let Some(subscription) = lane.subscription.take()
+                if let Some(channel_state) = self.channel_states.get_mut(&channel)
+                    && let Some(subscription) = channel_state.subscription.take()
                 {
-                    lane.opening = false;
+                    channel_state.opening = false;
                     self.sids.remove(&subscription.sid);
                     if subscription.connection == self.session.connection && self.is_up() {
                         encode_unsubscribe(&mut self.out, subscription.sid);
@@ -249,7 +251,9 @@ impl NatsEngine {
                     let result = Err(Error::EngineRefused);
                     return self.events.push_back(EngineEvent::HistoryRemoved { token, result });
                 }
-                self.lane(&channel).work.push_back(Work::Remove { token, since_ms: now_ms });
+                self.channel_state(&channel)
+                    .work
+                    .push_back(Work::Remove { token, since_ms: now_ms });
                 self.touch(&channel);
             }
             EngineRequest::Positions { token, channels } => {
@@ -273,8 +277,8 @@ impl NatsEngine {
             return self.events.push_back(EngineEvent::History { token, result: Err(error) });
         }
         let read = StreamRead { token, retention, filter, since_ms: now_ms };
-        let lane = self.lane(channel);
-        lane.reads.push(read);
+        let channel_state = self.channel_state(channel);
+        channel_state.reads.push(read);
         self.touch(channel);
     }
 
@@ -318,17 +322,17 @@ impl NatsEngine {
             });
         }
         let (nonce, max_payload) = (self.random(), self.session.max_payload);
-        let lane = self.lane(&channel);
+        let channel_state = self.channel_state(&channel);
         if key.is_none()
             && publish.version == 0
-            && let Some(Work::Publish(batch)) = lane.work.back_mut()
+            && let Some(Work::Publish(batch)) = channel_state.work.back_mut()
             && batch.takes_more()
             && batch.encoded.len() + encoded.len() + 1024 <= max_payload
         {
             batch.encoded.extend_from_slice(&encoded);
             return batch.tokens.push(token);
         }
-        lane.work.push_back(Work::Publish(Box::new(Batch {
+        channel_state.work.push_back(Work::Publish(Box::new(Batch {
             tokens: vec![token],
             encoded,
             key,
@@ -342,23 +346,23 @@ impl NatsEngine {
         self.touch(&channel);
     }
 
-    /// The channel's lane, an old one or a new one with what is remembered.
-    fn lane(&mut self, channel: &Arc<str>) -> &mut Lane {
-        if !self.lanes.contains_key(channel) {
+    /// Returns the channel's channel state; a new one starts with the remembered state of the stream.
+    fn channel_state(&mut self, channel: &Arc<str>) -> &mut ChannelState {
+        if !self.channel_states.contains_key(channel) {
             let known = self.remembered.get(channel);
             self.remembered.remove(channel);
             let is_fresh = known.is_some();
-            let lane = Lane { known, is_fresh, ..Lane::default() };
-            self.lanes.insert(channel.clone(), lane);
+            let channel_state = ChannelState { known, is_fresh, ..ChannelState::default() };
+            self.channel_states.insert(channel.clone(), channel_state);
         }
-        self.lanes.entry(channel.clone()).or_default()
+        self.channel_states.entry(channel.clone()).or_default()
     }
 
     fn touch(&mut self, channel: &Arc<str>) {
-        if let Some(lane) = self.lanes.get_mut(channel)
-            && !lane.dirty
+        if let Some(channel_state) = self.channel_states.get_mut(channel)
+            && !channel_state.dirty
         {
-            lane.dirty = true;
+            channel_state.dirty = true;
             self.dirty.push(channel.clone());
         }
     }
@@ -367,7 +371,7 @@ impl NatsEngine {
         self.events.extend(self.stats.finish_publish(tokens, result));
     }
 
-    /// A batch leaves the engine.
+    /// Reports the result of a batch.
     fn finish_batch(&mut self, batch: &Batch, result: Result<Published, Error>) {
         self.queue_bytes = self.queue_bytes.saturating_sub(batch.encoded.len());
         self.finish_publish(&batch.tokens, result);
@@ -379,8 +383,10 @@ impl NatsEngine {
     }
 
     fn subscribed(&mut self, channel: &str, result: Result<EnginePosition, Error>) {
-        let lane = self.lanes.get_mut(channel);
-        if let Some(subscription) = lane.and_then(|lane| lane.subscription.as_mut()) {
+        let channel_state = self.channel_states.get_mut(channel);
+        if let Some(subscription) =
+            channel_state.and_then(|channel_state| channel_state.subscription.as_mut())
+        {
             let token = subscription.token;
             self.events.push_back(EngineEvent::Subscribed { token, result });
         }
@@ -394,7 +400,7 @@ impl NatsEngine {
         self.pending.len() < IN_FLIGHT_MAX && self.out.len() < OUT_BYTES_MAX
     }
 
-    /// The connection takes requests: all that is heard is to be heard on it.
+    /// Subscribes to all channels on a connection that accepts requests.
     fn up(&mut self) {
         let heard: Vec<Arc<str>> = self.sids.values().cloned().collect();
         for channel in &heard {
@@ -402,7 +408,7 @@ impl NatsEngine {
         }
     }
 
-    /// The connection is gone, and with it what was out.
+    /// Handles the loss of the connection and of the unanswered requests.
     fn lost(&mut self, now_ms: u64) {
         let pending = std::mem::take(&mut self.pending);
         self.due.clear();
@@ -415,12 +421,12 @@ impl NatsEngine {
                 self.finish_publish(&[token], Err(Error::EngineUncertain));
             }
         }
-        for lane in self.lanes.values_mut() {
-            lane.is_fresh &= lane.subscription.is_none();
+        for channel_state in self.channel_states.values_mut() {
+            channel_state.is_fresh &= channel_state.subscription.is_none();
         }
     }
 
-    /// The server has taken what was said before the `PING` that it answers.
+    /// Handles a `PONG`: the server has processed what was sent before the `PING`.
     fn confirmed(&mut self) {
         for confirmation in self.pings.pop_front().unwrap_or_default() {
             match confirmation {
@@ -436,12 +442,12 @@ impl NatsEngine {
         }
     }
 
-    /// What to tell the hub.
+    /// Returns the next event for the hub.
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
         self.events.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
+    /// Returns the latest time for the next call of [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<u64> {
         let stream = match self.stream {
             StreamPhase::Wanted { at_ms } if self.is_up() && self.config.stream.is_some() => {
@@ -454,7 +460,7 @@ impl NatsEngine {
         [stream, due, session, self.expiry_ms].into_iter().flatten().min()
     }
 
-    /// Time has passed. [`flush`](Self::flush) follows.
+    /// Handles timeouts. Call [`flush`](Self::flush) afterwards.
     pub fn handle_timeout(&mut self, now_ms: u64) {
         self.session_due(now_ms);
         while let Some(&(due_ms, token)) = self.due.front()
@@ -470,7 +476,7 @@ impl NatsEngine {
         }
     }
 
-    /// What has waited for a connection for too long fails.
+    /// Fails the requests that have waited too long for a connection.
     fn expire(&mut self, now_ms: u64) {
         let hold_ms = self.config.hold_ms;
         let is_over = |since_ms: u64| since_ms + hold_ms <= now_ms;
@@ -499,14 +505,14 @@ impl NatsEngine {
             self.events.push_back(EngineEvent::Positions { token, result });
         }
         for channel in [&self.dirty[..], &self.stalled[..]].concat() {
-            let Some(lane) = self.lanes.get_mut(&channel) else { continue };
+            let Some(channel_state) = self.channel_states.get_mut(&channel) else { continue };
             let mut over = Vec::new();
-            while lane.work.front().is_some_and(|work| is_over(work.since_ms()))
-                && let Some(work) = lane.work.pop_front()
+            while channel_state.work.front().is_some_and(|work| is_over(work.since_ms()))
+                && let Some(work) = channel_state.work.pop_front()
             {
                 over.push(work);
             }
-            let reads = lane.reads.extract_if(.., |read| is_over(read.since_ms));
+            let reads = channel_state.reads.extract_if(.., |read| is_over(read.since_ms));
             let reads: Vec<u64> = reads.map(|read| read.token).collect();
             for work in over {
                 self.fail_work(work, Error::EngineUnavailable);
@@ -518,7 +524,7 @@ impl NatsEngine {
         }
     }
 
-    /// Ends what was not carried out, or of which nobody knows whether it was.
+    /// Fails work that was not carried out, or whose outcome is unknown.
     fn fail_work(&mut self, work: Work, error: Error) {
         match work {
             Work::Publish(batch) => {
@@ -531,17 +537,17 @@ impl NatsEngine {
         }
     }
 
-    /// What has been done so far.
+    /// Returns the engine's counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Requests that were not answered.
+    /// Returns the number of unanswered requests.
     pub fn outstanding(&self) -> usize {
         self.pending.len() + self.pings.len()
     }
 
-    /// How the connection is.
+    /// Returns the state of the connection.
     pub fn shards(&self) -> impl Iterator<Item = ShardStatus> + '_ {
         let session = &self.session;
         std::iter::once(ShardStatus {
@@ -561,7 +567,7 @@ impl NatsEngine {
         })
     }
 
-    /// Whether all channels can be published to and subscribed to.
+    /// Returns whether all channels can be published and subscribed to.
     pub fn is_ready(&self) -> bool {
         self.is_up() && (self.config.stream.is_none() || self.stream == StreamPhase::Ready)
     }
@@ -570,12 +576,12 @@ impl NatsEngine {
         dunlin_wire::random::next(&mut self.random)
     }
 
-    /// An epoch that no stream has: 48 random bits.
+    /// Creates an epoch that no stream has: 48 random bits.
     fn fresh_epoch(&mut self) -> Epoch {
         Epoch::from_u64((self.random() >> 16).max(1))
     }
 
-    /// Sends what is to be sent. Call it at the end of each turn in which any other method was called.
+    /// Sends everything that is due. Call it at the end of each turn in which any other method was called.
     pub fn flush(&mut self, now_ms: u64, pipe: &mut impl Pipe) {
         self.flush_session(now_ms, pipe);
         if self.is_up() {
@@ -611,23 +617,24 @@ impl NatsEngine {
         };
     }
 
-    /// Hears a channel on this connection.
+    /// Subscribes to a channel on this connection.
     fn hear(&mut self, channel: &Arc<str>) {
         let connection = self.session.connection;
-        let subscription = self.lanes.get(channel).and_then(|lane| lane.subscription);
+        let subscription =
+            self.channel_states.get(channel).and_then(|channel_state| channel_state.subscription);
         let Some(subscription) = subscription.filter(|of| of.connection != connection) else {
             return;
         };
         let Some(subject) = self.heard_subject(channel, &subscription) else {
             return self.subscribed(channel, Err(Error::EngineRefused));
         };
-        let Some(lane) = self.lanes.get_mut(channel) else { return };
-        let Some(subscription) = &mut lane.subscription else { return };
+        let Some(channel_state) = self.channel_states.get_mut(channel) else { return };
+        let Some(subscription) = &mut channel_state.subscription else { return };
         encode_subscribe(&mut self.out, subject.as_bytes(), subscription.sid);
         (subscription.connection, subscription.synced) = (connection, false);
         (subscription.heard, subscription.verified) = (0, 0);
         match (subscription.retention.keeps(), &self.config.stream) {
-            (true, Some(_)) => lane.opening = true,
+            (true, Some(_)) => channel_state.opening = true,
             (true, None) => self.subscribed(channel, Err(Error::EngineRefused)),
             (false, _) => self.unconfirmed.push(Confirmation::Subscribed(channel.clone())),
         }
@@ -637,7 +644,7 @@ impl NatsEngine {
         format!("{}.{kind}.{}", self.config.prefix, message::words(channel))
     }
 
-    /// What is subscribed to in order to hear a channel, or those that a wildcard matches.
+    /// Returns the subject to subscribe to for a channel, or for those that a wildcard matches.
     fn heard_subject(&self, channel: &str, subscription: &Subscription) -> Option<String> {
         match (&self.config.raw, subscription.is_wildcard) {
             (Some(raw), is_wildcard) => raw.of(channel, is_wildcard),

@@ -1,4 +1,4 @@
-//! Channels that are subjects as they are, and payloads that are whatever anybody publishes there.
+//! Maps channels directly to subjects, with payloads from any publisher.
 
 use dunlin_hub::tenant::MARK;
 use dunlin_hub::wildcard;
@@ -6,20 +6,20 @@ use dunlin_hub::wildcard;
 /// The longest subject, in bytes.
 const SUBJECT_BYTES_MAX: usize = 1_024;
 
-/// Which subjects the channels of a raw engine are.
+/// Maps the channels of a raw engine to subjects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawSubjects {
-    /// What stands before each, with the dot at its end; may be empty.
+    /// The prefix of each subject, with its final dot; may be empty.
     pub prefix: String,
-    /// What stands in place of the `:` behind a namespace.
+    /// Replaces the `:` after a namespace.
     pub separator: char,
     /// The first token of the engine's own subjects.
     pub reserved: String,
 }
 
 impl RawSubjects {
-    /// The subject of a channel, or of a wildcard. `None`: it is none, or one that clients must not reach: the engine's own,
-    /// and those of the server, which begin with `$` or `_`.
+    /// Returns the subject of a channel or a wildcard. `None` if it is not a valid subject, or one that clients must not reach:
+    /// the engine's own, and those of the server, which begin with `$` or `_`.
     pub fn of(&self, name: &str, is_wildcard: bool) -> Option<String> {
         let mut subject = self.literal(name)?;
         subject.push_str(wildcard::split(name).1);
@@ -46,13 +46,13 @@ impl RawSubjects {
         Some(subject)
     }
 
-    /// The channel that a wildcard was heard of.
+    /// Returns the channel of a message received through a wildcard.
     pub(super) fn channel_of(&self, name: &str, subject: &[u8]) -> Option<String> {
         let tokens = str::from_utf8(subject).ok()?.strip_prefix(&self.literal(name)?)?;
         Some(format!("{}{tokens}", wildcard::split(name).0))
     }
 
-    /// What all subjects of a namespace begin with.
+    /// Returns the prefix of all subjects of a namespace.
     fn literal(&self, name: &str) -> Option<String> {
         if name.starts_with(MARK) {
             return None;
@@ -122,7 +122,7 @@ mod tests {
             }
         }
         assert_eq!((bare.of("chat:*", false), bare.of("chat:>", false)), (None, None));
-        // Behind a prefix they are ordinary names, and wildcards stay behind it.
+        // After a prefix these are ordinary names, and wildcards match only names with the prefix.
         assert_eq!(app.of("$SYS:a", false).as_deref(), Some("app.$SYS.a"));
         assert_eq!(app.of(">", true).as_deref(), Some("app.>"));
         assert_eq!(bare.of(&format!("chat:{}", "a".repeat(2_000)), false), None);

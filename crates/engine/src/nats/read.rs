@@ -1,4 +1,4 @@
-//! Histories, backwards from a channel's last message, and positions of many channels.
+//! Reads histories, backwards from a channel's last message, and positions of many channels.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::NatsEngine;
 use super::answer::Pending;
-use super::lane::{KnownTail, StreamRead};
+use super::channel_state::{KnownTail, StreamRead};
 use super::message::State;
 use crate::frame::{Frame, FrameKind};
 use crate::select::select;
@@ -21,17 +21,17 @@ pub(super) struct Reader {
     read: StreamRead,
     position: StreamPosition,
     inherits: Lineage,
-    /// The lowest offset that is wanted.
+    /// The lowest requested offset.
     lowest: u64,
-    /// The highest.
+    /// The highest requested offset.
     highest: u64,
-    /// Messages by sequence, as many as the answer has room for.
+    /// Messages by sequence, up to the size of the answer.
     messages: BTreeMap<u64, StreamMessage>,
-    /// Of the publications of the newest message.
+    /// The time of the newest message's publications.
     newest_ms: u64,
-    /// Requests out.
+    /// The number of unanswered requests.
     out: usize,
-    /// Messages up to this one are not there any more.
+    /// Messages up to this sequence no longer exist.
     gone: u64,
 }
 
@@ -40,17 +40,17 @@ pub(super) struct Reader {
 struct StreamMessage {
     frame: Vec<u8>,
     kind: FrameKind,
-    /// Those before it, by sequence, the newest first.
+    /// Sequences of the messages before it, newest first.
     before: Vec<u64>,
-    /// The offset of its first publication; of one without any, what the next begins with.
+    /// The offset of its first publication; without publications, that of the next message's first one.
     first_offset: u64,
-    /// The offset that it reaches.
+    /// The offset of its last publication.
     offset: u64,
     time_ms: u64,
 }
 
 impl StreamMessage {
-    /// Fails on what this version cannot read.
+    /// Parses a message; `None` if this version cannot read it.
     fn parse(message: &[u8]) -> Option<Self> {
         let (state, rest) = State::parse(message).ok()?;
         let frame = Frame::parse(rest).ok()?;
@@ -71,7 +71,7 @@ impl StreamMessage {
 }
 
 impl Reader {
-    /// Drops what does not belong to the answer or has no room in it. Whether the answer wants what is older still.
+    /// Drops the messages outside the answer or beyond its size. Returns whether older ones are needed.
     fn trim(&mut self) -> bool {
         let counts = |message: &StreamMessage| message.kind == FrameKind::Publications;
         let removal = |message: &StreamMessage| message.kind == FrameKind::Cleared;
@@ -86,7 +86,7 @@ impl Reader {
         let goes_on = !removal(first) && first.first_offset > self.lowest && self.gone < oldest;
         let Some(room) = self.read.filter.bytes_max else { return goes_on };
         let wanted = self.lowest..=self.highest;
-        // The oldest says where those before it are.
+        // The oldest message contains the sequences of those before it.
         self.messages.retain(|&sequence, message| {
             sequence == oldest || message.first_offset <= *wanted.end()
         });
@@ -114,14 +114,14 @@ impl Reader {
     }
 }
 
-/// A request for positions under way.
+/// A request for positions that is under way.
 #[derive(Debug)]
 pub(super) struct PositionQuery {
     channels: Vec<Arc<str>>,
     positions: Vec<StreamPosition>,
     left: usize,
     failed: Option<Error>,
-    /// The stream's last sequence when it began.
+    /// The stream's last sequence at the start of the request.
     newest: u64,
 }
 
@@ -146,7 +146,7 @@ impl NatsEngine {
             }
         };
         let id = self.last_token + 1;
-        // Backwards from where there is nothing nothing is read.
+        // A backward read from beyond the end returns nothing.
         let is_beyond = filter.reverse && since.is_some_and(|since| since > top + 1);
         let wants = lowest <= highest && filter.limit != Some(0) && !is_beyond;
         self.readers.insert(
@@ -171,10 +171,10 @@ impl NatsEngine {
         self.fetch(now_ms, id, &sequences, top);
     }
 
-    /// Asks for messages of a history, the newest first, of which the first has this offset at most.
+    /// Requests messages of a history, newest first; the first has at most the offset `newest`.
     fn fetch(&mut self, now_ms: u64, id: u64, sequences: &[u64], newest: u64) {
         let Some(reader) = self.readers.get_mut(&id) else { return };
-        // Each message has one publication at least, but for those that begin an epoch.
+        // Each message has at least one publication, except those that begin an epoch.
         let wanted = (newest + 2).saturating_sub(reader.lowest).max(1) as usize;
         let sequences = &sequences[..sequences.len().min(wanted)];
         reader.out += sequences.len();
@@ -184,7 +184,7 @@ impl NatsEngine {
         }
     }
 
-    /// A message of a history has come, or is not there any more.
+    /// Handles a message of a history, or that it no longer exists.
     pub(super) fn fetched(&mut self, now_ms: u64, id: u64, sequence: u64, message: Option<&[u8]>) {
         let Some(reader) = self.readers.get_mut(&id) else { return };
         reader.out -= 1;
@@ -200,7 +200,7 @@ impl NatsEngine {
         let Some(oldest) = reader.messages.first_entry().filter(|_| goes_on) else {
             return self.finish_read(now_ms, id);
         };
-        // All that is known of the offsets is that each message behind this one has one at least.
+        // The offsets are known only in part: each later message has at least one.
         let (reached, gone) = (oldest.get().offset, reader.gone);
         let before: Vec<u64> =
             oldest.get().before.iter().copied().filter(|&before| before > gone).collect();
@@ -240,7 +240,7 @@ impl NatsEngine {
         self.events.push_back(EngineEvent::History { token, result });
     }
 
-    /// Asks for the positions that are wanted: first, whether anything was stored since the last time.
+    /// Requests the pending positions; first checks whether anything was stored since the last time.
     pub(super) fn flush_positions(&mut self, now_ms: u64) {
         if self.stream != super::StreamPhase::Ready && self.config.stream.is_some() {
             return;
@@ -263,16 +263,16 @@ impl NatsEngine {
         }
     }
 
-    /// The stream's last sequence: channels that were looked at when it was the same are where they were.
+    /// Handles the stream's last sequence: the positions of channels checked at the same sequence have not changed.
     pub(super) fn newest(&mut self, now_ms: u64, id: u64, newest: u64) {
         let Some(mut gathering) = self.gatherings.remove(&id) else { return };
         gathering.newest = newest;
         let mut asked = Vec::new();
         for (index, channel) in gathering.channels.iter().enumerate() {
-            let known = self.lanes.get(channel).and_then(|lane| {
-                let subscription = lane.subscription.as_ref()?;
+            let known = self.channel_states.get(channel).and_then(|channel_state| {
+                let subscription = channel_state.subscription.as_ref()?;
                 let is_verified = subscription.synced && subscription.verified == newest;
-                lane.known.as_ref().filter(|known| is_verified && known.written)
+                channel_state.known.as_ref().filter(|known| is_verified && known.written)
             });
             match known {
                 Some(known) => {
@@ -307,9 +307,9 @@ impl NatsEngine {
             Ok(position) => {
                 gathering.positions[index] = position;
                 let newest = gathering.newest;
-                if let Some(lane) = self.lanes.get_mut(channel)
-                    && let Some(subscription) = &mut lane.subscription
-                    && lane.known.as_ref().is_some_and(|known| known.position == position)
+                if let Some(channel_state) = self.channel_states.get_mut(channel)
+                    && let Some(subscription) = &mut channel_state.subscription
+                    && channel_state.known.as_ref().is_some_and(|known| known.position == position)
                 {
                     subscription.verified = newest;
                 }
@@ -321,7 +321,7 @@ impl NatsEngine {
         }
     }
 
-    /// A part of a request for positions was not answered: all of it fails.
+    /// Fails a request for positions of which one part was not answered.
     pub(super) fn gathering_failed(&mut self, id: u64) {
         if let Some(gathering) = self.gatherings.get_mut(&id) {
             gathering.failed = Some(Error::EngineUnavailable);

@@ -1,4 +1,4 @@
-//! What NATS refuses, and what to do about each.
+//! The errors of NATS, and the fix for each.
 
 use crate::status::RefusalReason;
 
@@ -69,7 +69,7 @@ pub(crate) const TOO_OLD: RefusalReason =
     refusal("too_old", "nats-server 2.9 or later is needed, with headers allowed");
 pub(crate) const OTHER: RefusalReason = refusal("error", "see the detail and the server's log");
 
-/// The meaning of `-ERR`.
+/// Returns the meaning of `-ERR`.
 pub fn of_text(text: &str) -> RefusalReason {
     let text = text.to_ascii_lowercase();
     for (beginning, refusal) in [
@@ -93,7 +93,7 @@ pub fn of_text(text: &str) -> RefusalReason {
     OTHER
 }
 
-/// The meaning of an error of JetStream, by its code.
+/// Returns the meaning of a JetStream error code.
 pub(crate) fn of_code(code: u32) -> RefusalReason {
     match code {
         10_023 | 10_028 | 10_047 | 10_077 => STORAGE_FULL,

@@ -1,4 +1,4 @@
-//! The conversation with a server: greeting, signs of life, and when the next connection is made.
+//! The session with a server: greeting, probes and reconnects.
 
 use std::fmt::Write as _;
 
@@ -9,33 +9,33 @@ use super::{NatsEngine, Pipe, StreamPhase, TlsMode, refusals};
 use crate::links::Server;
 use crate::status::{RefusalReason, ShardState};
 
-/// Between attempts to connect, each of all servers.
+/// Delay between attempts to connect; each attempt tries all servers.
 const RETRY: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
 
-/// Milliseconds that a connection may take until the server has greeted.
+/// Maximum milliseconds from the start of a connection to the server's greeting.
 pub(super) const GREETING_MS: u64 = 10_000;
 
-/// The number of the subscription to answers.
+/// The id of the subscription to answers.
 pub(super) const ANSWERS: u64 = 1;
 
-/// What is known of the connection.
+/// The state of the connection.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) phase: Phase,
-    /// Which of the servers it leads to.
+    /// The index of its server in the configuration.
     at: usize,
     attempts: u32,
-    /// When the phase has lasted for too long, or the next attempt is due.
+    /// When the phase times out, or the next attempt is due.
     pub(super) due_ms: u64,
-    /// Connections that were greeted so far.
+    /// The number of connections that were greeted.
     pub(super) connection: u32,
-    /// The connection is to be given up.
+    /// The connection has to be closed.
     close: bool,
-    /// TLS is to begin on it.
+    /// TLS has to begin.
     pub(super) begin_tls: bool,
-    /// The beginning of an operation, or what came where TLS is to begin.
+    /// An incomplete operation, or the bytes that arrived where TLS has to begin.
     pub(super) input: Vec<u8>,
-    /// What the server wants signed.
+    /// The nonce that the server wants signed.
     pub(super) nonce: String,
     pub(super) state: ShardState,
     pub(super) since_ms: u64,
@@ -43,10 +43,10 @@ pub(super) struct Session {
     pub(super) version: String,
     pub(super) refusing: Option<RefusalReason>,
     pub(super) max_payload: usize,
-    /// Of the server's data.
+    /// The generation of the server's data.
     pub(super) generation: u64,
     probe_ms: u64,
-    /// When the message was sent that has not come back; 0: it has.
+    /// When the outstanding probe was sent; 0: none is outstanding.
     probed_ms: u64,
 }
 
@@ -54,11 +54,11 @@ pub(super) struct Session {
 pub(super) enum Phase {
     Idle,
     Connecting,
-    /// The server speaks first.
+    /// The server's greeting is awaited.
     Connected,
-    /// It has, and TLS begins.
+    /// The server has sent its greeting, and TLS begins.
     Securing,
-    /// The answer to the greeting is awaited.
+    /// The answer to the client's greeting is awaited.
     Greeting,
     Up,
 }
@@ -106,7 +106,7 @@ impl NatsEngine {
         &self.config.servers[self.session.at % self.config.servers.len()]
     }
 
-    /// The connection that was asked for is open.
+    /// Handles the opened connection.
     pub fn handle_connected(&mut self, now_ms: u64) {
         if self.session.phase == Phase::Connecting {
             self.session.phase = Phase::Connected;
@@ -114,13 +114,13 @@ impl NatsEngine {
         }
     }
 
-    /// The connection was lost, or could not be made; `reason` says why, if anybody knows. It is made anew by itself.
+    /// Handles a connection that was lost or could not be opened; `reason` may be empty. It reopens by itself.
     pub fn handle_closed(&mut self, now_ms: u64, reason: &str) {
         let session = &mut self.session;
         if session.phase == Phase::Idle {
             return;
         }
-        // What a server refuses it says before it closes.
+        // A server sends its error before it closes.
         let was_reached = session.phase != Phase::Connecting;
         if !(was_reached && matches!(session.state, ShardState::Refused(_))) {
             if !reason.is_empty() {
@@ -137,7 +137,7 @@ impl NatsEngine {
     pub(super) fn disconnected(&mut self, now_ms: u64) {
         let mut jitter = Jitter::new(self.random());
         let session = &mut self.session;
-        // The other servers are tried at once.
+        // The other servers are tried without a delay.
         let delay_ms = match session.attempts / self.config.servers.len() as u32 {
             0 => 0,
             round => RETRY.jittered_ms(round + 1, &mut jitter),
@@ -151,7 +151,7 @@ impl NatsEngine {
         self.lost(now_ms);
     }
 
-    /// Gives the connection up, and makes another.
+    /// Closes the connection and opens another.
     pub(super) fn give_up(&mut self, now_ms: u64) {
         self.session.close = true;
         self.disconnected(now_ms);
@@ -162,7 +162,7 @@ impl NatsEngine {
         self.session.enter(now_ms, ShardState::Refused(refusal));
     }
 
-    /// Bytes have come.
+    /// Handles received bytes.
     pub fn handle_data(&mut self, now_ms: u64, bytes: &[u8]) {
         if self.session.phase == Phase::Securing && self.session.begin_tls {
             return self.keep_unread(bytes);
@@ -179,7 +179,7 @@ impl NatsEngine {
         loop {
             match self.session.phase {
                 Phase::Idle => return,
-                // Whoever says it: nobody has shown a certificate.
+                // These bytes come from an unauthenticated peer.
                 Phase::Securing => return self.keep_unread(&all[at..]),
                 _ => {}
             }
@@ -254,13 +254,13 @@ impl NatsEngine {
             refusal = refusals::EXPIRED;
         }
         if refusal == refusals::NO_PERMISSION {
-            // The connection stays. What was published there is refused, and nothing else.
+            // The connection stays open. Only publications to this subject are refused.
             text.clone_into(&mut self.session.detail);
             self.session.refusing = Some(refusal);
             let subject = text.split('"').nth(1).unwrap_or_default().to_owned();
             return self.forbidden(now_ms, &subject);
         }
-        // The server closes.
+        // The server closes the connection.
         self.refuse(now_ms, refusal, text);
     }
 
@@ -294,7 +294,7 @@ impl NatsEngine {
         }
     }
 
-    /// Makes or gives up the connection, as it is to be.
+    /// Opens or closes the connection if that is due.
     pub(super) fn flush_session(&mut self, now_ms: u64, pipe: &mut impl Pipe) {
         self.flush_tls(now_ms, pipe);
         if std::mem::take(&mut self.session.close) {
@@ -306,7 +306,7 @@ impl NatsEngine {
         }
     }
 
-    /// A request to JetStream, or to anybody: its answer comes with the token.
+    /// Sends a request to JetStream or any other responder; its answer contains the token.
     pub(super) fn request(
         &mut self,
         subject: &str,

@@ -1,4 +1,4 @@
-//! Messages of the stream that were asked for, of a replica or of the leader.
+//! Answers to reads of stored messages, from a replica or the leader.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use super::jetstream_error::JetStreamError;
 use super::message::State;
 use crate::frame::Frame;
 
-/// There is no message of this sequence, or under this subject.
+/// The code for no message with this sequence or subject.
 const NO_MESSAGE: u32 = 10_037;
 
 /// A message of the stream.
@@ -21,25 +21,25 @@ pub(super) struct StoredMessage<'a> {
     pub(super) frame: Frame<'a>,
 }
 
-/// What came of asking for a message.
+/// The result of a read of a message.
 pub(super) enum StoredReply<'a> {
     Stored(StoredMessage<'a>),
     Nothing,
-    /// Another program wrote it.
+    /// Another program wrote the message.
     Unreadable,
-    /// Nobody can be asked.
+    /// No server can answer.
     Unavailable,
 }
 
-/// A message that was asked for, as a replica gives it or the stream's leader.
+/// The requested message, in the form of a replica or of the stream's leader.
 pub(super) struct Message<'a> {
-    /// What is said in place of it.
+    /// The status sent in place of the message.
     pub(super) status: Option<u16>,
     sequence: Option<u64>,
     pub(super) payload: Cow<'a, [u8]>,
 }
 
-/// What the leader answers.
+/// The leader's answer.
 #[derive(Deserialize)]
 struct LeaderResponse {
     message: Option<LeaderMessage>,

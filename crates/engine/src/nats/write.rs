@@ -1,4 +1,4 @@
-//! What is asked of JetStream, and what is published.
+//! Sends requests to JetStream, and publications.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use dunlin_wire::nats::encode_publish;
 use serde_json::json;
 
 use super::answer::Pending;
-use super::lane::{Batch, KnownTail, Work};
+use super::channel_state::{Batch, KnownTail, Work};
 use super::{Confirmation, NatsEngine, StreamPhase, message};
 use crate::frame::{self, FrameKind};
 
 impl NatsEngine {
-    /// A request of which the answer is awaited: its token.
+    /// Registers a request that awaits an answer, and returns its token.
     pub(super) fn expect(&mut self, now_ms: u64, pending: Pending) -> u64 {
         self.last_token += 1;
         self.pending.insert(self.last_token, pending);
@@ -22,7 +22,7 @@ impl NatsEngine {
         self.last_token
     }
 
-    /// Asks for the stream when it is time.
+    /// Requests the stream if that is due.
     pub(super) fn flush_stream(&mut self, now_ms: u64) {
         if self.config.stream.is_some()
             && matches!(self.stream, StreamPhase::Wanted { at_ms } if at_ms <= now_ms)
@@ -31,7 +31,7 @@ impl NatsEngine {
         }
     }
 
-    /// Creates the stream, which is well if it is there and as it is to be, or changes it.
+    /// Creates the stream, or updates it. Creating an existing stream with the same configuration succeeds.
     pub(super) fn ask_stream(&mut self, now_ms: u64, what: &str) {
         let Some(config) = self.config.stream else { return };
         let prefix = &self.config.prefix;
@@ -60,12 +60,13 @@ impl NatsEngine {
         self.request(&subject, token, &[], &[stream.to_string().as_bytes()]);
     }
 
-    /// Does the next thing for a channel.
+    /// Starts the next work of a channel.
     pub(super) fn advance(&mut self, now_ms: u64, channel: &Arc<str>) {
-        let Some(lane) = self.lanes.get_mut(channel) else { return };
-        lane.dirty = false;
-        if lane.is_idle() {
-            let known = self.lanes.remove(channel).and_then(|lane| lane.known);
+        let Some(channel_state) = self.channel_states.get_mut(channel) else { return };
+        channel_state.dirty = false;
+        if channel_state.is_idle() {
+            let known =
+                self.channel_states.remove(channel).and_then(|channel_state| channel_state.known);
             if let Some(known) = known.filter(|known| known.written) {
                 self.remembered.set(channel, known);
             }
@@ -73,23 +74,26 @@ impl NatsEngine {
         }
         self.hear(channel);
         let generation = self.session.generation;
-        let Some(lane) = self.lanes.get_mut(channel) else { return };
-        if lane.busy || !lane.wants_stream() {
+        let Some(channel_state) = self.channel_states.get_mut(channel) else { return };
+        if channel_state.busy || !channel_state.wants_stream() {
             return;
         }
         if self.stream != StreamPhase::Ready {
-            lane.dirty = true;
+            channel_state.dirty = true;
             return self.stalled.push(channel.clone());
         }
-        let was_read = std::mem::take(&mut lane.was_read);
-        let known = lane.known.as_ref().filter(|known| known.state.generation == generation);
-        let known = known.filter(|_| lane.is_fresh).cloned();
+        let was_read = std::mem::take(&mut channel_state.was_read);
+        let known =
+            channel_state.known.as_ref().filter(|known| known.state.generation == generation);
+        let known = known.filter(|_| channel_state.is_fresh).cloned();
         let is_versioned =
-            matches!(lane.work.front(), Some(Work::Publish(batch)) if batch.version > 0);
-        lane.busy = true;
+            matches!(channel_state.work.front(), Some(Work::Publish(batch)) if batch.version > 0);
+        channel_state.busy = true;
         let known = match known {
             Some(known)
-                if !lane.opening && lane.reads.is_empty() && (was_read || !is_versioned) =>
+                if !channel_state.opening
+                    && channel_state.reads.is_empty()
+                    && (was_read || !is_versioned) =>
             {
                 known
             }
@@ -99,7 +103,7 @@ impl NatsEngine {
                 return self.ask_message(token, &wanted);
             }
         };
-        match lane.work.pop_front() {
+        match channel_state.work.pop_front() {
             Some(Work::Publish(batch)) => match batch.sent_after {
                 Some(after) if known.sequence > after => {
                     self.look_for(now_ms, channel, batch, after);
@@ -108,7 +112,7 @@ impl NatsEngine {
             },
             Some(Work::Remove { token, .. }) => {
                 if known.sequence == 0 {
-                    lane.busy = false;
+                    channel_state.busy = false;
                     self.touch(channel);
                     return self.removed(token, Ok(()));
                 }
@@ -125,11 +129,11 @@ impl NatsEngine {
                     &StreamMessage::mark(FrameKind::Cleared, &known),
                 );
             }
-            None => lane.busy = false,
+            None => channel_state.busy = false,
         }
     }
 
-    /// Publishes behind what is known.
+    /// Publishes a batch after the known end of the stream.
     fn send(&mut self, now_ms: u64, channel: &Arc<str>, mut batch: Box<Batch>, known: &KnownTail) {
         if batch.is_older_than(&known.state) {
             let published = Published { position: known.position, suppressed: true };
@@ -156,14 +160,14 @@ impl NatsEngine {
             publications: &encoded,
         };
         self.store(channel, token, known.sequence, &message);
-        // It may have to be sent again.
+        // The batch is kept, because it may have to be sent again.
         if let Some(Pending::Publish(_, batch, _)) = self.pending.get_mut(&token) {
             batch.encoded = encoded;
         }
     }
 
-    /// Asks for a message of the stream. Any server that has it answers at once, and may lag behind; of several replicas the leader is
-    /// asked, for what is not there must not be taken for lost.
+    /// Reads a message of the stream. Any server that has it answers at once, but may lag behind; with several replicas the
+    /// leader is asked, because a missing message must not be taken for lost.
     pub(super) fn ask_message(&mut self, token: u64, wanted: &serde_json::Value) {
         let kind = if self.asks_leader() { "STREAM.MSG" } else { "DIRECT" };
         let subject = format!("$JS.API.{kind}.GET.{}", self.config.prefix);
@@ -174,7 +178,7 @@ impl NatsEngine {
         self.config.stream.is_some_and(|stream| stream.replicas > 1)
     }
 
-    /// Looks whether a message that was not answered is in the stream.
+    /// Searches the stream for a message without an answer.
     fn look_for(&mut self, now_ms: u64, channel: &Arc<str>, batch: Box<Batch>, after: u64) {
         let next = json!({ "seq": after + 1, "next_by_subj": self.subject('s', channel) });
         let token = self.expect(now_ms, Pending::Successor(channel.clone(), batch));
@@ -182,7 +186,7 @@ impl NatsEngine {
         self.stats.retried += 1;
     }
 
-    /// Begins a stream, or its new epoch.
+    /// Begins a stream, or a new epoch of it.
     pub(super) fn begin(&mut self, now_ms: u64, channel: &Arc<str>, known: &KnownTail) {
         let state = known.state.next(known.sequence, 0);
         let after = Box::new(KnownTail { state, written: true, ..known.clone() });
@@ -192,7 +196,7 @@ impl NatsEngine {
         self.store(channel, token, known.sequence, &message);
     }
 
-    /// Sends a message to the stream, behind the channel's message of this sequence or not at all.
+    /// Sends a message that is stored only after the channel's message of sequence `expected`.
     fn store(&mut self, channel: &str, token: u64, expected: u64, message: &StreamMessage<'_>) {
         let StreamMessage { kind, after, key, publications } = *message;
         let mut head = Vec::with_capacity(160);
@@ -208,22 +212,22 @@ impl NatsEngine {
         self.request(&subject, token, headers, &[&head, publications]);
     }
 
-    /// A channel's next thing can be done.
+    /// Marks a channel as free for its next work.
     pub(super) fn free(&mut self, channel: &Arc<str>) {
-        if let Some(lane) = self.lanes.get_mut(channel) {
-            lane.busy = false;
+        if let Some(channel_state) = self.channel_states.get_mut(channel) {
+            channel_state.busy = false;
             self.touch(channel);
         }
     }
 
-    /// What was not carried out goes before all that waits.
+    /// Queues work that was not carried out before all that waits.
     pub(super) fn again(&mut self, channel: &Arc<str>, work: Work) {
         self.stats.retried += 1;
-        self.lane(channel).work.push_front(work);
+        self.channel_state(channel).work.push_front(work);
         self.free(channel);
     }
 
-    /// Sends publications that are not kept.
+    /// Sends unstored publications.
     pub(super) fn flush_plain(&mut self, now_ms: u64) {
         let mut waiting = std::collections::VecDeque::new();
         while self.takes_more()
@@ -261,21 +265,21 @@ impl NatsEngine {
 /// A message of a channel's stream.
 struct StreamMessage<'a> {
     kind: FrameKind,
-    /// The end of the stream when it is stored.
+    /// The end of the stream after the message.
     after: &'a KnownTail,
-    /// By which the server knows that it has it already.
+    /// The idempotency key by which the server detects a duplicate.
     key: Option<&'a str>,
     publications: &'a [u8],
 }
 
 impl<'a> StreamMessage<'a> {
-    /// Without publications.
+    /// Creates a message without publications.
     fn mark(kind: FrameKind, after: &'a KnownTail) -> StreamMessage<'a> {
         StreamMessage { kind, after, key: None, publications: &[] }
     }
 }
 
-/// An idempotency key among those of all channels.
+/// Returns an idempotency key that is unique across channels.
 fn key_of(channel: &str, key: &str) -> String {
     format!("{}:{}:{}", channel.len(), message::word(channel), message::word(key))
 }

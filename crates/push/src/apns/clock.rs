@@ -14,7 +14,7 @@ use super::Reason;
 const OFF_MIN: Duration = Duration::from_secs(120);
 const TOKEN_AGE_MAX: Duration = Duration::from_secs(3_600);
 
-/// The error of our clock, as far as a refusal shows it. `age` is that of the token by our clock.
+/// Estimates the error of our clock from a refusal. `age` is the token's age by our clock.
 pub(super) fn clock_error(
     reason: &Reason,
     date: Option<&str>,

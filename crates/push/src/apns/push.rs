@@ -10,7 +10,7 @@ use dunlin_wire::http2::hpack::Indexing;
 use tokio::time::Instant;
 
 use super::DeviceToken;
-use crate::request::{Class, Header, Lane, Request};
+use crate::request::{Class, ConnectionGroup, Header, Request};
 
 /// The maximum payload, and that of VoIP and broadcast pushes.
 const PAYLOAD_BYTES_MAX: usize = 4_096;
@@ -178,7 +178,7 @@ impl Push {
                 (_, 5) => Class::Normal,
                 _ => Class::Low,
             },
-            lane: if self.suspect { Lane::Suspect } else { Lane::Main },
+            group: if self.suspect { ConnectionGroup::Suspect } else { ConnectionGroup::Main },
             deadline: Instant::now() + self.timeout,
             expires,
             resend_uncertain: self.resend_uncertain || self.collapse_id.is_some(),
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(header(&request, "apns-expiration").as_deref(), Some("1900000000"));
         assert_eq!(header(&request, "apns-collapse-id").as_deref(), Some("score"));
         assert!(request.resend_uncertain, "a collapse id makes it harmless");
-        assert_eq!((request.class, request.lane), (Class::High, Lane::Main));
+        assert_eq!((request.class, request.group), (Class::High, ConnectionGroup::Main));
     }
 
     #[test]

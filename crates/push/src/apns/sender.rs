@@ -17,7 +17,7 @@ use crate::connect::Connect;
 use crate::dial::Dialer;
 use crate::origin::{Origin, OriginError};
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
-use crate::request::{Lane, Request};
+use crate::request::{ConnectionGroup, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
 use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
@@ -167,7 +167,7 @@ impl Apns {
     fn request(&self, push: &Push) -> Result<Request, NotSent> {
         let mut request = push.request().map_err(|error| NotSent::Invalid(error.to_string()))?;
         if self.sender.service().dead.is_suspect(request.subject) {
-            request.lane = Lane::Suspect;
+            request.group = ConnectionGroup::Suspect;
         }
         Ok(request)
     }

@@ -18,7 +18,7 @@ use crate::connect::Connect;
 use crate::dial::Dialer;
 use crate::origin::{Origin, OriginError};
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
-use crate::request::{Class, Header, Lane, Request};
+use crate::request::{Class, ConnectionGroup, Header, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
 use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
@@ -169,7 +169,7 @@ impl Fcm {
             headers: vec![header("content-type", "application/json")],
             body: request.body.into(),
             class: if high { Class::High } else { Class::Normal },
-            lane: Lane::Main,
+            group: ConnectionGroup::Main,
             deadline: Instant::now() + timeout,
             expires: None,
             resend_uncertain: message
@@ -317,7 +317,7 @@ fn exchange_request(request: TokenRequest) -> Request {
         headers: vec![header("content-type", request.content_type)],
         body: Bytes::from(request.body),
         class: Class::High,
-        lane: Lane::Main,
+        group: ConnectionGroup::Main,
         deadline: Instant::now() + EXCHANGE_WITHIN,
         expires: None,
         // Requesting a token twice is harmless.

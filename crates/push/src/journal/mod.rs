@@ -1,12 +1,12 @@
-//! Pushes that outlive the process, kept on disk (`redb`) until each has its outcome; and the outcomes, as a feed.
+//! Durable pushes, stored on disk (`redb`) until each has its outcome; and a feed of the outcomes.
 //!
-//! A batch is accepted when all of its pushes are on the disk. Before pushes leave, the journal says how far a batch may have
-//! left ([`JournalChange::Start`]); when one ends, its outcome takes its place in the same transaction
-//! ([`JournalChange::End`]). So after a crash each push is either in the feed or still in the journal, and which of the latter
-//! may have arrived is known. What a push is, the journal does not know: it keeps bytes.
+//! A batch is accepted when all of its pushes are on the disk. Before pushes are sent, the journal records up to which number
+//! they may have been sent ([`JournalChange::Start`]). When a push ends, its outcome replaces it in the same transaction
+//! ([`JournalChange::End`]). So after a crash each push is either in the feed or still in the journal, and it is known which
+//! of the latter may have arrived. The journal does not interpret pushes: it stores bytes.
 //!
-//! Every call of a [`Journal`] reads or writes the disk: call it from a thread that may wait. Whoever has many changes gives
-//! them to a [`JournalWriter`].
+//! Every call of a [`Journal`] reads or writes the disk: call it from a thread that may block. Pass many changes to a
+//! [`JournalWriter`], which writes them together.
 
 mod tables;
 mod writer;
@@ -22,51 +22,51 @@ use self::tables::Tables;
 pub use self::writer::JournalWriter;
 use crate::store::{self, Store};
 
-/// Batch → what its pushes have in common.
+/// Batch → data common to its pushes.
 const BATCHES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("batches");
 /// Batch and number → a push without an outcome.
 const PENDING: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("pending");
-/// Batch → its pushes below this number may have left.
+/// Batch → its pushes below this number may have been sent.
 const STARTED: TableDefinition<'_, u64, u64> = TableDefinition::new("started");
-/// Pushes below that number that have not left all the same.
+/// Pushes below that number that have not been sent.
 const UNSENT: TableDefinition<'_, (u64, u64), ()> = TableDefinition::new("unsent");
 /// Number → outcome.
 const OUTCOMES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("outcomes");
-/// Idempotency key → batch and how many pushes it had.
+/// Idempotency key → batch and its number of pushes.
 const KEYS: TableDefinition<'_, &str, (u64, u64)> = TableDefinition::new("keys");
 /// Batch → its key, oldest first.
 const KEY_AGES: TableDefinition<'_, u64, &str> = TableDefinition::new("key ages");
-/// Counters that never go back.
+/// Counters that never decrease.
 const COUNTERS: TableDefinition<'_, &str, u64> = TableDefinition::new("counters");
 
-/// Pushes without an outcome, and bytes of them.
+/// Most pushes without an outcome, and their bytes.
 const PENDING_MAX: u64 = 2_000_000;
 const PENDING_BYTES_MAX: u64 = 1 << 30;
-/// Outcomes that are kept; older ones leave.
+/// Most outcomes; older ones are removed.
 const OUTCOMES_MAX: u64 = 2_000_000;
-/// Idempotency keys that are remembered; older ones leave.
+/// Most idempotency keys; older ones are removed.
 const KEYS_MAX: u64 = 100_000;
 
 /// A change of the journal.
 #[derive(Clone, Debug)]
 pub enum JournalChange {
-    /// Takes a batch, unless one with this key was taken before.
+    /// Accepts a batch, unless one with the same key was accepted before.
     Accept(NewBatch),
-    /// Pushes below `through` are about to leave.
+    /// Pushes below `through` are about to be sent.
     Start {
         /// The batch.
         batch: u64,
-        /// The number behind the last that may leave.
+        /// The number after the last push that may be sent.
         through: u64,
     },
-    /// A push has not left, though it was about to.
+    /// A push was about to be sent, but has not been.
     Unsent {
         /// The batch.
         batch: u64,
         /// The push.
         number: u64,
     },
-    /// A push that had not left before is about to.
+    /// An unsent push is about to be sent.
     Restart {
         /// The batch.
         batch: u64,
@@ -87,20 +87,20 @@ pub enum JournalChange {
         /// The batch.
         batch: u64,
     },
-    /// An outcome of a push that is in no batch goes to the feed.
+    /// The outcome of a push outside of batches goes to the feed.
     Outcome(Vec<u8>),
 }
 
 /// Pushes to be accepted.
 #[derive(Clone, Debug, Default)]
 pub struct NewBatch {
-    /// The same key is not taken twice.
+    /// A batch with a key that was used before is not accepted again.
     pub idempotency_key: Option<String>,
-    /// What they have in common.
+    /// Data common to all of them.
     pub common: Vec<u8>,
-    /// Each of them.
+    /// The data of each.
     pub pushes: Vec<Vec<u8>>,
-    /// Outcomes of those that need not be sent, for the feed.
+    /// Outcomes for the feed, of pushes that need not be sent.
     pub outcomes: Vec<Vec<u8>>,
 }
 
@@ -109,9 +109,9 @@ pub struct NewBatch {
 pub struct AcceptedBatch {
     /// Its number.
     pub batch: u64,
-    /// How many pushes it has.
+    /// The number of its pushes.
     pub pushes: u64,
-    /// It was taken before, by its key.
+    /// A batch with the same key was accepted before; this is that one.
     pub repeated: bool,
 }
 
@@ -120,9 +120,9 @@ pub struct AcceptedBatch {
 pub struct OpenBatch {
     /// Its number.
     pub batch: u64,
-    /// What its pushes have in common.
+    /// Data common to its pushes.
     pub common: Vec<u8>,
-    /// Pushes below this number may have left.
+    /// Pushes below this number may have been sent.
     pub started: u64,
 }
 
@@ -131,9 +131,9 @@ pub struct OpenBatch {
 pub struct PendingPush {
     /// Its number in the batch.
     pub number: u64,
-    /// What it is.
+    /// Its data.
     pub push: Vec<u8>,
-    /// It was about to leave once, and has not.
+    /// It was about to be sent, but has not been.
     pub unsent: bool,
 }
 
@@ -150,7 +150,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// Whether the file is damaged, or of another kind: nothing that is done to the disk or to other processes repairs it.
+    /// Whether the file is damaged, or has another format, so that another attempt cannot succeed.
     pub fn is_damage(&self) -> bool {
         matches!(self, JournalError::Store(error) if store::is_damage(error))
     }
@@ -177,7 +177,7 @@ impl<E: Into<redb::Error>> From<E> for JournalError {
     }
 }
 
-/// What was done of each change.
+/// The result of each change.
 type Done = Vec<Result<AcceptedBatch, JournalError>>;
 
 /// Pushes without an outcome, and outcomes. After a failure of the disk the store is opened again.
@@ -197,7 +197,7 @@ impl Journal {
         Journal::with(Store::open(file, make)?)
     }
 
-    /// A journal in memory: nothing is durable, but there is a feed.
+    /// Creates a journal in memory: nothing is durable, but there is a feed.
     ///
     /// # Errors
     /// The error of the store.
@@ -214,16 +214,16 @@ impl Journal {
         Ok(Journal { store, pending: pending.into(), pending_bytes: pending_bytes.into() })
     }
 
-    /// Pushes without an outcome.
+    /// Returns the number of pushes without an outcome.
     pub fn pending(&self) -> u64 {
         self.pending.load(Relaxed)
     }
 
-    /// Carries changes out, in order and in one transaction: they are on the disk when this returns. Gives for each
-    /// [`JournalChange::Accept`] what was accepted; one for which there is no room leaves the others alone.
+    /// Makes changes in order and in one transaction: they are on the disk when this returns. Returns the result of each
+    /// change. A batch that is refused as [`JournalError::Full`] does not affect the others.
     ///
     /// # Errors
-    /// The error of the store. None of the changes was made then.
+    /// The error of the store; none of the changes was made.
     pub fn apply(&self, changes: &[JournalChange]) -> Result<Done, JournalError> {
         let (done, pending, bytes) =
             self.store.with_database(|database| self.carry_out(changes, database))?;
@@ -232,7 +232,7 @@ impl Journal {
         Ok(done)
     }
 
-    /// Gives with what was done how many pushes, and bytes of them, are without an outcome then.
+    /// Returns the results, and the pushes without an outcome afterwards: their number and their bytes.
     fn carry_out(
         &self,
         changes: &[JournalChange],
@@ -247,7 +247,7 @@ impl Journal {
         Ok((done, pending, bytes))
     }
 
-    /// The batches that have pushes without an outcome, oldest first.
+    /// Returns the batches with pushes without an outcome, oldest first.
     ///
     /// # Errors
     /// The error of the store.
@@ -264,7 +264,7 @@ impl Journal {
         Ok(open)
     }
 
-    /// At most `max` pushes of a batch without an outcome, from number `from` on.
+    /// Returns at most `max` pushes of a batch without an outcome, from number `from` on.
     ///
     /// # Errors
     /// The error of the store.
@@ -286,8 +286,8 @@ impl Journal {
         Ok(pushes)
     }
 
-    /// At most `max` outcomes behind the `after`th, in order, each with its number: an application follows the feed by
-    /// asking with the last number it has seen.
+    /// Returns at most `max` outcomes after number `after`, in order, each with its number. To follow the feed, pass the
+    /// last number received.
     ///
     /// # Errors
     /// The error of the store.
@@ -303,7 +303,7 @@ impl Journal {
     }
 }
 
-/// Makes what is missing in a store.
+/// Creates missing tables in a store.
 fn make(database: &Database) -> Result<(), redb::Error> {
     let write = database.begin_write()?;
     write.open_table(BATCHES)?;

@@ -1,5 +1,5 @@
-//! Changes of many callers, written in groups: one transaction and one wait for the disk for all that came while the group
-//! before was being written.
+//! Group commit for changes of many callers: all changes that arrive while a group is being written share the next
+//! transaction and its sync.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{Done, Journal, JournalChange, JournalError};
 
-/// Callers that wait; who comes then waits, too.
+/// Capacity of the queue; further callers wait for space in it.
 const WAITING_MAX: usize = 1_024;
-/// A group is full with so many changes.
+/// A group with this many changes is full.
 const GROUP_MAX: usize = 16_384;
 
-/// After a failure of the disk what has to be written is tried again so often.
+/// The delay between attempts of [`JournalWriter::write_surely`] after a failure of the disk.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Changes that were not written come back.
+/// The result of a write; changes that were not written are returned.
 type Written = Result<Done, (JournalError, Vec<JournalChange>)>;
 type Waiting = (Vec<JournalChange>, oneshot::Sender<Written>);
 
@@ -110,7 +110,7 @@ async fn write_groups(
                 Ok(applied) => Ok(applied.by_ref().take(count).collect()),
                 Err(error) => Err((error.clone(), changes.collect())),
             };
-            // Its caller may have gone.
+            // The caller may have been dropped.
             let _ = caller.send(answer);
         }
         written.notify_waiters();

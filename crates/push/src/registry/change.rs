@@ -56,7 +56,7 @@ impl Change {
         }
     }
 
-    /// Whether it can be carried out; judged before any of its transaction is.
+    /// Validates the change, before any change of its transaction is made.
     fn validate(&self) -> Result<(), RegistryError> {
         let Change::Register { user, devices, .. } = self else { return Ok(()) };
         if user.is_empty() || user.len() > USER_BYTES_MAX {
@@ -84,11 +84,11 @@ struct Tables<'t> {
 }
 
 impl Registry {
-    /// Carries changes out, in order and in one transaction: they are on the disk when this returns. Gives what was done of
-    /// each; one that cannot be carried out leaves the others alone.
+    /// Makes changes in order and in one transaction: they are on the disk when this returns. Returns the result of each
+    /// change. An invalid change does not affect the others.
     ///
     /// # Errors
-    /// The error of the store. None of the changes was made then.
+    /// The error of the store; none of the changes was made.
     pub fn apply(
         &self,
         changes: &[Change],

@@ -1,8 +1,8 @@
-//! Which devices a user has, kept on disk (`redb`), and which of them turned out dead.
+//! The devices of users, stored on disk (`redb`), and a feed of the tokens that turned out invalid.
 //!
-//! Every call of a [`Registry`] reads or writes the disk: call it from a thread that may wait. Whoever has many changes
-//! gives them to a [`Writer`], which writes as many as wait in one go: what a change costs is mostly the disk's word that
-//! it is there, and one word does for all.
+//! Every call of a [`Registry`] reads or writes the disk: call it from a thread that may block. Pass many changes to a
+//! [`Writer`], which makes all that are queued in one transaction: the cost of a change is mostly the sync of the disk,
+//! and one sync serves them all.
 //!
 //! ```
 //! use dunlin_push::registry::{Change, Device, InvalidToken, Platform, Registry};
@@ -315,7 +315,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of the test's own, gone with it.
+    /// A temporary file of one test, removed on drop.
     struct File(PathBuf);
 
     impl File {

@@ -1,5 +1,5 @@
-//! Changes of many callers, written in groups: one transaction and one wait for the disk for all that came while the group
-//! before was being written.
+//! Group commit for changes of many callers: all changes that arrive while a group is being written share the next
+//! transaction and its sync.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{Change, Registry, RegistryError};
 
-/// Changes that wait; who has one more waits, too.
+/// Capacity of the queue; further callers wait for space in it.
 const WAITING_MAX: usize = 4_096;
-/// A group is full with so many devices: nobody is to wait for seconds of other people's changes.
+/// A group with this many devices is full, so that no caller waits for seconds for the changes of others.
 const GROUP_DEVICES_MAX: usize = 8_192;
 
 /// Waits for the result of a change.
@@ -35,7 +35,7 @@ impl Writer {
         Writer { waiting: sender, judged }
     }
 
-    /// Has a change written: waits until it is on the disk. Gives what was done, as [`Registry::apply`].
+    /// Writes a change and waits until it is on the disk. Returns its result from [`Registry::apply`].
     ///
     /// # Errors
     /// Those of [`Registry::apply`].
@@ -46,13 +46,13 @@ impl Writer {
         answer.await.unwrap_or(Err(RegistryError::Closed))
     }
 
-    /// Hands a change over: waits for room only.
+    /// Queues a change; waits only for space in the queue.
     pub async fn submit(&self, change: Change) {
-        // It ends with the process only.
+        // The writer ends only with the process.
         let _ = self.waiting.send((change, None)).await;
     }
 
-    /// Ends when a entry has been written after this call: the feed has something new.
+    /// Returns a future that ends after the next write of an entry: the feed may have something new.
     pub fn next(&self) -> Notified<'_> {
         self.judged.notified()
     }
@@ -92,7 +92,7 @@ async fn write_groups(
                 Err(error) => Err(error.clone()),
             };
             if let Some(caller) = caller {
-                // Its caller may have gone.
+                // The caller may have been dropped.
                 let _ = caller.send(answer);
             }
         }
@@ -133,7 +133,7 @@ mod tests {
             callers.spawn(async move { writer.write(register(n)).await.unwrap() });
         }
         assert_eq!(callers.join_all().await.into_iter().sum::<usize>(), 500);
-        // The first of them may have gone alone.
+        // The first change may have been written alone.
         assert!(disk.syncs() - before <= 2 * syncs_of_one, "{} syncs", disk.syncs() - before);
         assert_eq!(registry.len().unwrap(), 501);
     }
@@ -147,7 +147,7 @@ mod tests {
         for n in 0..30 {
             let (writer, disk) = (writer.clone(), disk.clone());
             callers.spawn(async move {
-                // Several groups: they do not all come at once.
+                // Spreads the changes over several groups.
                 for _ in 0..n % 5 {
                     tokio::task::yield_now().await;
                 }

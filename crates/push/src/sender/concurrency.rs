@@ -1,44 +1,44 @@
-//! How many requests a connection may have in flight: as many as do not wait for each other.
+//! Limits the requests in flight on a connection to the most that do not queue behind each other.
 //!
-//! # What is asked of it
+//! # Requirements
 //!
-//! The peer's windows and its stream limit bind first wherever nothing queues: they are used to the last byte. Where
-//! something does queue (in our own socket, in a proxy, at the service), more in flight brings nothing but later answers.
-//! The limit has to tell the two apart while answer times vary by a factor of a thousand for reasons of their own.
+//! Where nothing queues, only the peer's windows and its stream limit may bind, and they are used in full. Where requests
+//! queue (in our own socket, in a proxy, at the service), more of them in flight only delays answers. The limit has to
+//! distinguish the two although answer times vary by a factor of a thousand for other reasons.
 //!
-//! # What it looks at
+//! # Measurement
 //!
-//! A queue delays everybody who stands in it, the quickest too. A service that takes long for some requests does not. So
-//! what is compared are *low quantiles* (5 to 50 %) of answer times: the median of the distances between those of now
-//! and those of a *baseline* taken at lower load is the *delay*. Tails (a Pareto, a slow shard, stalls of half a minute) do
-//! not reach these quantiles; two modes upset at most one or two of the five.
+//! A queue delays every request, including the fastest; a service that is slow for some requests does not. Therefore *low
+//! quantiles* (5 to 50 %) of answer times are compared. The *delay* is the median of the differences between the current
+//! quantiles and those of a *baseline* measured at lower load. Tails (a Pareto distribution, a slow shard, stalls of half a
+//! minute) do not reach these quantiles; a bimodal distribution disturbs at most one or two of the five.
 //!
-//! What it looks at is a *cohort*: requests sent one after the other at one limit. Its quantiles are read when its
-//! last member is as old as its median, so that those still without an answer are known to be longer.
+//! The unit of measurement is a *cohort*: consecutive requests sent at one limit. Its quantiles are read when its last
+//! member is as old as its median, so that requests without an answer are known to take longer.
 //!
-//! # What it does
+//! # Algorithm
 //!
-//! - The limit grows while it binds and there is no delay: threefold a cohort at the start, later by a step that doubles.
-//! - A delay above an eighth of the median answer is only a suspicion, for the service may have become slower. So the limit
-//!   goes down, and the next cohort says: if the delay falls with it, it was a queue, and the limit stays where a little of
-//!   it is left. If not, the baseline was out of date: it is replaced, and the limit restored.
-//! - At the end of the start, and after any large delay, the limit is halved until nothing falls any more: the start itself
-//!   may have queued in its baseline. A limit that binds is looked at from below now and then for the same reason.
+//! - The limit grows while it binds and there is no delay: threefold per cohort during startup, later by a step that doubles.
+//! - A delay above an eighth of the median answer time may also mean that the service has become slower. So the limit is
+//!   lowered and the next cohort decides. If the delay falls with the limit, there was a queue, and the limit is set so that
+//!   little of it remains. If not, the baseline was out of date: it is replaced, and the limit restored.
+//! - At the end of startup, and after any large delay, the limit is halved until answer times stop falling, because the
+//!   baseline itself may include queueing. For the same reason a binding limit is probed from below now and then.
+//! - When the whole machine stalls now and then, all answers are late together, whatever the number in flight. So the
+//!   differences between cohorts at one limit are measured as *noise*; a delay must exceed twice the noise, and a large delay
+//!   is measured a second time, with requests sent after the first measurement.
 //!
-//! - Where the whole machine stands still now and again, everything is late together, and a delay says nothing of the number in
-//!   flight. So what cohorts at one limit differ by is *noise*, and a delay is one above twice that; and a large delay is
-//!   looked at a second time, with requests that left after the first look.
+//! # Alternatives considered
 //!
-//! # What was weighed
-//!
-//! - Rate × shortest round trip (BBR) takes the quickest answer for the path: one answer in twenty at 1 ms and the rest at
-//!   30 ms leave a thirtieth in flight. Of the mean instead of the minimum, a heavy tail makes noise without end.
-//! - Goodput that stops growing (PCC) needs many answers for each comparison, and falls behind requests that stall.
-//! - Gradients of mean times (Netflix's Gradient2, Envoy) pull the limit down whenever a service becomes slower, and hold the
-//!   time at a limit of almost nothing for the truth, which costs throughput at every measurement.
-//! - HTTP/2 PING measures the path apart from the service, but whoever answers it stands in front of the service's queue.
-//! - The kernel's account (`TCP_INFO`) ends at whoever acknowledges bytes, a proxy perhaps. What it could say of unsent bytes
-//!   `TCP_NOTSENT_LOWAT` bounds already (`dial`): beyond that the socket takes no more, and that binds as
+//! - Rate × shortest round trip (BBR) takes the fastest answer for the round trip of the path: if one answer in twenty takes
+//!   1 ms and the rest 30 ms, a thirtieth of the right number is in flight. With the mean instead of the minimum, a heavy
+//!   tail causes unlimited noise.
+//! - Goodput that stops growing (PCC) needs many answers for each comparison, and is misled by requests that stall.
+//! - Gradients of mean times (Netflix's Gradient2, Envoy) lower the limit whenever a service becomes slower. They take the
+//!   time measured at a minimal limit as the reference, which costs throughput at every measurement.
+//! - HTTP/2 PING measures the path without the service, but its answer does not pass through the service's queue.
+//! - The kernel's statistics (`TCP_INFO`) end at the peer that acknowledges bytes, which may be a proxy. Unsent bytes are
+//!   already bounded by `TCP_NOTSENT_LOWAT` (`dial`): beyond that the socket accepts no more, which binds as
 //!   [`Binding::Socket`](super::Binding::Socket).
 
 use std::collections::VecDeque;
@@ -46,39 +46,39 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// In flight on a new connection before anything is known of its path.
+/// The limit of a new connection, before anything is measured.
 const FIRST: f64 = 128.0;
-/// In flight at least, so that there is something to learn from.
+/// The lowest limit: fewer requests give too few measurements.
 const MIN: f64 = 4.0;
 const MAX: f64 = 1e9;
-/// Growth a cohort before the first delay.
+/// Growth factor per cohort before the first delay.
 const STARTUP_GROWTH: f64 = 3.0;
-/// The first growth after a queue, doubled with each that follows.
+/// Relative growth after a queue was found; doubles with each further growth, up to [`STEP_MAX`].
 const STEP_MIN: f64 = 0.05;
 const STEP_FINE: f64 = 0.1;
 const STEP_MAX: f64 = 1.0;
-/// Of the median answer, how much may be queueing.
+/// The share of the median answer time that queueing may take.
 const DELAY_SHARE: f64 = 0.12;
-/// On paths shorter than this the queue may be longer, so that their own jitter does not leave them without work.
+/// On paths shorter than this a longer queue is allowed, so that jitter does not leave the connection idle.
 const SHORT: Duration = Duration::from_millis(2);
-/// Of the delay allowed: below this there is none.
+/// The limit grows only while the delay is below this share of the allowed delay.
 const NO_DELAY: f64 = 0.7;
-/// How often a delay has to be seen in a row before anything is done about it, unless it is large.
+/// Consecutive delayed cohorts before the limit is lowered, unless the delay is large.
 const DELAYED_COHORTS: u32 = 2;
-/// Of what cohorts at one limit differ by, how much may be queueing; and over how many cohorts that is taken.
+/// The allowed delay as a multiple of the noise, and the number of cohorts over which the noise is averaged.
 const NOISE_ALLOWED: f64 = 2.0;
 const NOISE_COHORTS: f64 = 8.0;
-/// Requests of a cohort.
+/// Bounds of the number of requests in a cohort.
 const COHORT_MIN: u32 = 16;
 const COHORT_MAX: u32 = 512;
-/// And of one that something is decided by for long.
+/// The least number in a cohort that decides a [`Phase::Verify`] or [`Phase::Search`], before the clamp.
 const COHORT_TRIAL: f64 = 48.0;
-/// Cohorts that are sent or wait for answers at once.
+/// Most cohorts that are being sent or await answers.
 const COHORTS_MAX: usize = 3;
-/// A limit that binds is looked at from below so often.
+/// Least time and least number of cohorts between two probes of a binding limit from below.
 const PROBE_EVERY: Duration = Duration::from_secs(30);
 const PROBE_COHORTS: u32 = 64;
-/// A shortest answer time is believed for so long, and as long again.
+/// The length of a period over which the shortest answer time is taken; the period before counts, too.
 const SHORTEST_BELIEVED: Duration = Duration::from_secs(10);
 
 /// The limit of one connection.
@@ -89,21 +89,21 @@ pub struct ConcurrencyLimit {
     baseline: Option<Level>,
     cohorts: VecDeque<Cohort>,
     next_cohort: u32,
-    /// Something waited for the limit since the cohort in front was begun.
+    /// A request had to wait for the limit since the last decision.
     bound: bool,
-    /// Cohorts in a row that were delayed.
+    /// Consecutive delayed cohorts.
     delayed: u32,
     step: f64,
-    /// When the limit was last looked at from below, and cohorts since.
+    /// When a search last ended, and the number of cohorts since.
     probed_at: Instant,
     probed_cohorts: u32,
-    /// The last cohort at this limit, and by how much cohorts at one limit differ, in seconds: what changes by itself says
-    /// nothing of the number in flight.
+    /// The last cohort at this limit, and the mean difference between cohorts at one limit, in seconds: changes of this
+    /// size are not caused by the number in flight.
     previous: Option<Level>,
     noise: f64,
-    /// The median answer of late.
+    /// The median answer time of the last cohort.
     median: Option<Duration>,
-    /// The shortest answer time now and in the period before.
+    /// The shortest answer times of the current period and of the one before.
     shortest: Option<Duration>,
     shortest_before: Option<Duration>,
     shortest_since: Instant,
@@ -112,12 +112,12 @@ pub struct ConcurrencyLimit {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// Nothing was delayed yet.
+    /// No delay has been seen yet.
     Startup,
     Steady,
-    /// The limit is lower than it was: does the delay fall with it?
+    /// The limit was lowered, to see whether the delay falls with it.
     Verify(Verify),
-    /// The limit is halved until nothing falls any more, for there is no baseline to be trusted.
+    /// The limit is halved until answer times stop falling, because the baseline cannot be trusted.
     Search(Search),
 }
 
@@ -125,26 +125,26 @@ enum Phase {
 struct Verify {
     above: Level,
     delay: f64,
-    /// Where the limit goes if it was no queue.
+    /// The limit to restore if there was no queue.
     restore: f64,
-    /// And where if it was one.
+    /// The limit to set if there was one.
     target: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Search {
-    /// What it was at twice the limit.
+    /// The level at the higher limit before this step.
     above: Level,
-    /// It was still changing: a lower one now is a sign, an equal one is not.
+    /// Answer times were still changing at `above`: the search goes on even if they have not fallen.
     changing: bool,
-    /// Where the limit goes if nothing falls any more.
+    /// The limit to set when answer times stop falling.
     restore: f64,
 }
 
-/// What a cohort found; times in seconds.
+/// The measurement of one cohort; times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Level {
-    /// The most that was in flight.
+    /// The highest number of requests in flight.
     in_flight: f64,
     quantiles: [f64; SHARES.len()],
     median: f64,
@@ -158,7 +158,7 @@ struct Fallen {
 
 const SHARES: [f64; 5] = [0.05, 0.1, 0.2, 0.3, 0.5];
 
-/// Requests that were sent one after the other, and the times of their answers.
+/// Consecutive requests and their answer times.
 #[derive(Debug)]
 struct Cohort {
     id: u32,
@@ -166,14 +166,14 @@ struct Cohort {
     sent: u32,
     begun_at: Instant,
     closed_at: Option<Instant>,
-    /// When all members are as old as the median, once that is known.
+    /// When all members are as old as the median answer time, once that is known.
     due_at: Option<Instant>,
     in_flight: u32,
-    /// Microseconds.
+    /// Answer times in microseconds.
     times: Vec<u32>,
 }
 
-/// What the limit remembers of a request until its answer.
+/// The time and the cohort of a request, kept until its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct SentRequest {
     sent_at: Instant,
@@ -188,7 +188,7 @@ impl SentRequest {
 }
 
 impl ConcurrencyLimit {
-    /// The limit of a new connection.
+    /// Creates the limit of a new connection.
     pub fn new(now: Instant) -> ConcurrencyLimit {
         ConcurrencyLimit {
             limit: FIRST,
@@ -211,18 +211,18 @@ impl ConcurrencyLimit {
         }
     }
 
-    /// How many requests may be in flight.
+    /// Returns how many requests may be in flight.
     #[inline]
     pub fn limit(&self) -> u32 {
         self.limit as u32
     }
 
-    /// Recent rate of answers, per second.
+    /// Returns the recent rate of answers per second.
     pub fn rate(&self) -> Option<f64> {
         self.answers.rate
     }
 
-    /// The shortest time of late, from request to answer.
+    /// Returns the shortest recent time from request to answer.
     pub fn shortest(&self) -> Option<Duration> {
         match (self.shortest, self.shortest_before) {
             (Some(now), Some(before)) => Some(now.min(before)),
@@ -230,12 +230,12 @@ impl ConcurrencyLimit {
         }
     }
 
-    /// The median time of recent answers; the shortest time before a median is known.
+    /// Returns the median time of recent answers, or the shortest time before a median is known.
     pub fn median(&self) -> Option<Duration> {
         self.median.or_else(|| self.shortest())
     }
 
-    /// A request is sent while `in_flight` others await their answers.
+    /// Records that a request is sent while `in_flight` others await their answers.
     #[inline]
     pub fn handle_sent(&mut self, in_flight: u32, now: Instant) -> SentRequest {
         let open = self.cohorts.back().is_some_and(|cohort| cohort.closed_at.is_none());
@@ -259,14 +259,14 @@ impl ConcurrencyLimit {
     fn begin_cohort(&mut self, now: Instant) {
         let size = match self.phase {
             Phase::Startup => self.limit / 2.0,
-            // To grow by much takes no fine measure.
+            // A large step needs no precise measurement.
             Phase::Steady if self.step > STEP_FINE => self.limit * 2.0,
             Phase::Steady => self.limit * 8.0,
             Phase::Verify(_) | Phase::Search(_) => (self.limit * 2.0).max(COHORT_TRIAL),
         };
         let size = (size as u32).clamp(COHORT_MIN, COHORT_MAX);
         let id = self.next_cohort;
-        // The highest number is nobody's.
+        // `u32::MAX` marks requests without a cohort.
         self.next_cohort = if id == u32::MAX - 1 { 0 } else { id + 1 };
         self.cohorts.push_back(Cohort {
             id,
@@ -280,13 +280,13 @@ impl ConcurrencyLimit {
         });
     }
 
-    /// A request waits although windows and stream limit would admit it: this limit binds.
+    /// Records that this limit binds: a request waits although windows and stream limit would admit it.
     #[inline]
     pub(crate) fn handle_bound(&mut self) {
         self.bound = true;
     }
 
-    /// An answer came.
+    /// Records an answer.
     #[inline]
     pub fn handle_answer(&mut self, sent: &SentRequest, now: Instant) {
         let time = now - sent.sent_at;
@@ -310,7 +310,7 @@ impl ConcurrencyLimit {
 
     fn handle_cohort(&mut self, cohort: Cohort, now: Instant) {
         let Some(level) = cohort.level() else {
-            // Hardly any of it was answered.
+            // Too few requests were answered to measure the quantiles.
             match self.phase {
                 Phase::Verify(Verify { restore, .. }) | Phase::Search(Search { restore, .. }) => {
                     self.go(Phase::Steady, restore);
@@ -328,12 +328,12 @@ impl ConcurrencyLimit {
         }
     }
 
-    /// Nothing is being tried: is there a delay?
+    /// Looks for a delay while no lower limit is being tried.
     fn handle_level(&mut self, level: Level, now: Instant) {
         if self.phase == Phase::Steady
             && let Some(previous) = self.previous.replace(level)
         {
-            // One jump is no noise.
+            // Bounded, so that a single jump does not count as noise.
             let most = 2.0 * self.noise + level.delay_max();
             self.noise += (level.behind(&previous).abs().min(most) - self.noise) / NOISE_COHORTS;
         }
@@ -356,7 +356,7 @@ impl ConcurrencyLimit {
         let bound = std::mem::take(&mut self.bound);
         let often = self.delayed >= DELAYED_COHORTS;
         if delay > large && !often && self.phase == Phase::Steady {
-            // Perhaps everything stood still for a moment: what is sent from now on will say.
+            // The machine may have stalled: requests sent from now on decide.
             self.cohorts.clear();
             return;
         }
@@ -369,7 +369,7 @@ impl ConcurrencyLimit {
             let keep = 1.0 - (delay - allowed / 2.0) / level.median;
             let target = level.in_flight * keep.clamp(0.5, 1.0);
             let verify = Verify { above: level, delay, restore: self.limit, target };
-            // Less than a fifth would be lost in noise.
+            // A decrease by less than a fifth would be lost in noise.
             return self.go(Phase::Verify(verify), target.min(level.in_flight * 0.8));
         }
         if !bound || delay > allowed {
@@ -380,7 +380,7 @@ impl ConcurrencyLimit {
         }
         if now >= self.probed_at + PROBE_EVERY && self.probed_cohorts >= PROBE_COHORTS {
             let search = Search { above: level, changing: false, restore: self.limit };
-            // Not by half: this costs throughput, and whatever stands in a queue becomes quicker by this too.
+            // A decrease by half would cost more throughput, and a quarter suffices to make queued requests faster.
             return self.go(Phase::Search(search), level.in_flight * 0.75);
         }
         if delay < NO_DELAY * allowed {
@@ -390,16 +390,16 @@ impl ConcurrencyLimit {
         }
     }
 
-    /// The limit was lowered for a delay: has the delay become less?
+    /// Decides whether a delay was a queue, from a cohort at the lowered limit.
     fn handle_verified(&mut self, verify: &Verify, level: Level) {
         let fallen = level.fallen_from(&verify.above);
         if fallen.quicker < -level.delay_max() {
-            // It changes faster than can be said of either.
+            // Answers became slower at a lower limit: the change is faster than the comparison.
             let search = Search { above: level, changing: true, restore: verify.restore };
             return self.go(Phase::Search(search), level.in_flight / 2.0);
         }
         if fallen.quicker < 0.5 * fallen.expected.min(verify.delay) {
-            // Nobody waited for anybody: the service has become slower.
+            // There was no queue: the service has become slower.
             self.baseline = Some(level);
             return self.go(Phase::Steady, verify.restore);
         }
@@ -428,7 +428,7 @@ impl ConcurrencyLimit {
         self.go(Phase::Steady, restore);
     }
 
-    /// Goes on at another limit; what was sent at the one before says nothing of it.
+    /// Continues with another limit; the cohorts sent at the previous one are discarded.
     fn go(&mut self, phase: Phase, limit: f64) {
         self.phase = phase;
         self.limit = limit.clamp(MIN, MAX);
@@ -440,7 +440,7 @@ impl ConcurrencyLimit {
 }
 
 impl Level {
-    /// How much later answers come than at another level, all of them.
+    /// Returns the delay relative to another level: the median difference of the quantiles, in seconds.
     fn behind(&self, other: &Level) -> f64 {
         let mut distances: [f64; SHARES.len()] =
             std::array::from_fn(|index| self.quantiles[index] - other.quantiles[index]);
@@ -448,20 +448,20 @@ impl Level {
         distances[SHARES.len() / 2]
     }
 
-    /// How much quicker answers are than at a level above, and by how much they would be if they had taken so long for
-    /// nothing but the number in flight.
+    /// Returns how much faster answers are than at a level with more in flight, and how much faster they would be if all of
+    /// their time were queueing.
     fn fallen_from(&self, above: &Level) -> Fallen {
         let lower = (1.0 - self.in_flight / above.in_flight).max(0.0);
         Fallen { quicker: above.behind(self), expected: lower * above.median }
     }
 
-    /// The delay that is no harm.
+    /// Returns the delay that is tolerated.
     fn delay_max(&self) -> f64 {
         let share = DELAY_SHARE * self.median;
         share.max(SHORT.as_secs_f64() - share)
     }
 
-    /// Follows what is seen anew at no higher load.
+    /// Moves an eighth of the way to a level measured at no higher load.
     fn approach(&mut self, level: &Level) {
         let near = |known: &mut f64, seen: f64| *known += (seen - *known) / 8.0;
         for (known, seen) in self.quantiles.iter_mut().zip(level.quantiles) {
@@ -472,15 +472,15 @@ impl Level {
 }
 
 impl Cohort {
-    /// Whether all is known of it that is going to be.
+    /// Returns whether the cohort is ready to be evaluated.
     fn is_over(&mut self, now: Instant) -> bool {
         let answered = self.times.len();
         if answered * 5 < self.sent as usize * 3 {
-            // Most of it is never answered, it seems.
+            // Fewer than three fifths are answered: gives up after a while.
             return self.closed_at.is_some_and(|closed_at| now >= closed_at + SHORTEST_BELIEVED);
         }
         let Some(closed_at) = self.closed_at else {
-            // Little is sent.
+            // At a low rate, closes the cohort before it is full.
             let late = now >= self.begun_at + Duration::from_secs(1);
             if late && self.sent >= COHORT_MIN {
                 self.closed_at = Some(now);
@@ -497,7 +497,7 @@ impl Cohort {
 
     fn level(mut self) -> Option<Level> {
         self.times.sort_unstable();
-        // Those without an answer take longer than these.
+        // Requests without an answer take longer than these.
         let quantile = |share: f64| {
             let us = *self.times.get((f64::from(self.sent) * share) as usize)?;
             Some(f64::from(us) / 1e6)
@@ -511,7 +511,7 @@ impl Cohort {
     }
 }
 
-/// Answers a second, over the last second or a little more.
+/// Answers per second, over the last second or a little more.
 #[derive(Debug)]
 struct AnswerRate {
     since: Instant,

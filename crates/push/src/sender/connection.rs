@@ -25,7 +25,7 @@ use super::pool::Shared;
 use super::queue::IdleConnection;
 use crate::connect::{ConnectError, Io};
 use crate::outcome::{NotSent, Outcome, Uncertain};
-use crate::request::Lane;
+use crate::request::ConnectionGroup;
 use crate::service::{Attempt, CredentialError, ResponseAction, Service};
 
 /// Bytes waiting for the socket beyond which nothing more is put behind them: what cannot leave is better
@@ -36,7 +36,7 @@ const BATCH: usize = 64;
 /// Streams that a batch may have begun beyond the window.
 const UNSENT_STREAMS_MAX: usize = BATCH;
 const READ_BYTES: usize = 64 << 10;
-/// An idle connection shows a sign of life so often (Apple drops silent ones without a word).
+/// The interval of keep-alive pings on an idle connection; Apple drops silent ones without notice.
 const PING_IDLE: Duration = Duration::from_secs(60);
 /// The peer has answered everything and given nothing of its window back: it is not going to. A round trip at least.
 const DRY_MIN: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ const GRACE_ANSWERS: u32 = 4;
 pub(super) struct PushConnection<S> {
     shared: Arc<Shared<S>>,
     stats: Arc<ConnectionStats>,
-    lane: Lane,
+    group: ConnectionGroup,
     io: Io,
     connection: Connection<Bytes>,
     limit: ConcurrencyLimit,
@@ -102,7 +102,7 @@ impl<S: Service> PushConnection<S> {
     pub(super) fn new(
         shared: Arc<Shared<S>>,
         stats: Arc<ConnectionStats>,
-        lane: Lane,
+        group: ConnectionGroup,
         io: Io,
     ) -> PushConnection<S> {
         let now = Instant::now();
@@ -113,7 +113,7 @@ impl<S: Service> PushConnection<S> {
         PushConnection {
             shared,
             stats,
-            lane,
+            group,
             io,
             connection: Connection::new(config),
             limit: ConcurrencyLimit::new(now),
@@ -139,7 +139,7 @@ impl<S: Service> PushConnection<S> {
     pub(super) async fn run(mut self) -> ConnectionEnd {
         let end = poll_fn(|cx| self.poll(cx)).await;
         self.account(&end);
-        self.shared.queue().forget(self.lane, &self.idle);
+        self.shared.queue().forget(self.group, &self.idle);
         self.stats.set_state(ConnectionState::Closed);
         end
     }
@@ -391,7 +391,7 @@ impl<S: Service> PushConnection<S> {
                 worked = true;
                 continue;
             };
-            if self.shared.queue().waiting(self.lane) == 0 {
+            if self.shared.queue().waiting(self.group) == 0 {
                 break Binding::Demand;
             }
             if limit == Binding::Path {
@@ -402,14 +402,14 @@ impl<S: Service> PushConnection<S> {
         if binding == Binding::Demand && !self.draining {
             let mut queue = self.shared.queue();
             // Asked under the lock, so that nothing slips in between.
-            if queue.waiting(self.lane) == 0 || !worked {
-                queue.handle_idle(self.lane, &self.idle, cx.waker());
+            if queue.waiting(self.group) == 0 || !worked {
+                queue.handle_idle(self.group, &self.idle, cx.waker());
             } else {
                 worked = true;
             }
         } else {
             // Perhaps it was we who were woken, and we cannot use it.
-            self.shared.queue().wake_next(self.lane);
+            self.shared.queue().wake_next(self.group);
         }
         if binding != self.binding {
             self.stats.add_bound(self.binding, now - self.bound_since);
@@ -441,7 +441,7 @@ impl<S: Service> PushConnection<S> {
 
     fn take(&mut self, count: usize, window_bytes: usize, now: Instant) {
         let batch = &mut self.batch;
-        self.shared.queue().pop(self.lane, count, window_bytes, now, batch);
+        self.shared.queue().pop(self.group, count, window_bytes, now, batch);
     }
 
     /// Puts the batch on the connection.

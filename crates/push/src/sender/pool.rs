@@ -19,7 +19,7 @@ use super::scale::{Scale, View};
 use super::{Connections, SenderConfig};
 use crate::connect::{Connect, ConnectError, ConnectFault};
 use crate::outcome::{NotSent, Outcome};
-use crate::request::Lane;
+use crate::request::ConnectionGroup;
 use crate::service::{CredentialError, Service};
 
 /// How often the pool looks at its connections while there is anything to send.
@@ -162,7 +162,7 @@ pub(super) struct Pool<S> {
 
 struct PoolEntry {
     stats: Arc<ConnectionStats>,
-    lane: Lane,
+    group: ConnectionGroup,
     begun_at: Instant,
 }
 
@@ -218,7 +218,7 @@ impl<S: Service> Pool<S> {
 
     fn wake_at(&self, now: Instant) -> Option<Instant> {
         let busy = self.shared.room.available_permits() < self.shared.config.queue_bytes_max;
-        let missing = self.open_or_opening(Lane::Main) < self.wanted && self.wants_any();
+        let missing = self.open_or_opening(ConnectionGroup::Main) < self.wanted && self.wants_any();
         let open = self.links.len() > 1 || self.scale.is_busy();
         let tick = (busy || missing || open).then_some(now + TICK);
         let queued =
@@ -240,13 +240,13 @@ impl<S: Service> Pool<S> {
 
         let (suspects, mains) = {
             let queue = self.shared.queue();
-            (queue.waiting(Lane::Suspect), queue.waiting(Lane::Main))
+            (queue.waiting(ConnectionGroup::Suspect), queue.waiting(ConnectionGroup::Main))
         };
         if let Connections::Auto { max } = self.shared.config.connections {
             let links: Vec<Arc<ConnectionStats>> = self.mains().cloned().collect();
             let view = View {
                 links: &links,
-                opening: self.count(Lane::Main, ConnectionState::Connecting),
+                opening: self.count(ConnectionGroup::Main, ConnectionState::Connecting),
                 wanted: self.wanted,
                 max,
                 waiting: mains,
@@ -259,7 +259,7 @@ impl<S: Service> Pool<S> {
             if wanted != self.wanted {
                 debug!(sender = self.shared.name(), from = self.wanted, to = wanted, "connections");
             }
-            let open = self.open_or_opening(Lane::Main);
+            let open = self.open_or_opening(ConnectionGroup::Main);
             for _ in wanted..open {
                 // The youngest goes: the others have proved themselves.
                 if let Some(link) = self.mains().max_by_key(|link| link.id) {
@@ -271,15 +271,17 @@ impl<S: Service> Pool<S> {
         if suspects > 0 {
             self.suspect_used_at = now;
         } else if now > self.suspect_used_at + SUSPECT_IDLE {
-            self.links.iter().filter(|held| held.lane == Lane::Suspect).for_each(|held| {
-                held.stats.retire();
-            });
+            self.links.iter().filter(|held| held.group == ConnectionGroup::Suspect).for_each(
+                |held| {
+                    held.stats.retire();
+                },
+            );
         }
-        if suspects > 0 && self.open_or_opening(Lane::Suspect) == 0 {
-            self.open(Lane::Suspect, now);
+        if suspects > 0 && self.open_or_opening(ConnectionGroup::Suspect) == 0 {
+            self.open(ConnectionGroup::Suspect, now);
         }
-        if self.open_or_opening(Lane::Main) < self.wanted && self.wants_any() {
-            self.open(Lane::Main, now);
+        if self.open_or_opening(ConnectionGroup::Main) < self.wanted && self.wants_any() {
+            self.open(ConnectionGroup::Main, now);
         }
     }
 
@@ -287,24 +289,24 @@ impl<S: Service> Pool<S> {
     fn mains(&self) -> impl Iterator<Item = &Arc<ConnectionStats>> {
         self.links
             .iter()
-            .filter(|held| held.lane == Lane::Main && !held.stats.is_retired())
+            .filter(|held| held.group == ConnectionGroup::Main && !held.stats.is_retired())
             .filter(|held| held.stats.state() == ConnectionState::Open)
             .map(|held| &held.stats)
     }
 
-    fn count(&self, lane: Lane, state: ConnectionState) -> usize {
+    fn count(&self, group: ConnectionGroup, state: ConnectionState) -> usize {
         let of = |held: &&PoolEntry| {
-            held.lane == lane && held.stats.state() == state && !held.stats.is_retired()
+            held.group == group && held.stats.state() == state && !held.stats.is_retired()
         };
         self.links.iter().filter(of).count()
     }
 
-    fn open_or_opening(&self, lane: Lane) -> usize {
-        self.count(lane, ConnectionState::Open) + self.count(lane, ConnectionState::Connecting)
+    fn open_or_opening(&self, group: ConnectionGroup) -> usize {
+        self.count(group, ConnectionState::Open) + self.count(group, ConnectionState::Connecting)
     }
 
-    fn open(&mut self, lane: Lane, now: Instant) {
-        let opening = self.count(Lane::Main, ConnectionState::Connecting);
+    fn open(&mut self, group: ConnectionGroup, now: Instant) {
+        let opening = self.count(ConnectionGroup::Main, ConnectionState::Connecting);
         if now < self.next_open_at || opening >= CONNECTING_MAX {
             return;
         }
@@ -312,7 +314,7 @@ impl<S: Service> Pool<S> {
         let id = self.next_id;
         self.next_id += 1;
         let stats = Arc::new(ConnectionStats::new(id));
-        self.links.push(PoolEntry { stats: stats.clone(), lane, begun_at: now });
+        self.links.push(PoolEntry { stats: stats.clone(), group, begun_at: now });
         let (shared, dial, stage) = (self.shared.clone(), self.dial.clone(), stats.stage.clone());
         self.tasks.spawn(async move {
             let io = match timeout(CONNECT_WITHIN, dial.connect(stage.clone())).await {
@@ -330,7 +332,7 @@ impl<S: Service> Pool<S> {
                 shared.service.authority()
             );
             stage.wait(ConnectFault::Http2, silent);
-            (id, PushConnection::new(shared, stats, lane, io).run().await)
+            (id, PushConnection::new(shared, stats, group, io).run().await)
         });
         self.sort_out();
     }

@@ -1,4 +1,4 @@
-//! What waits to be sent: by lane and class, in order, each with its deadline.
+//! What waits to be sent: by group and class, in order, each with its deadline.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::job::Job;
 use crate::outcome::{NotSent, Outcome};
-use crate::request::{Class, Lane};
+use crate::request::{Class, ConnectionGroup};
 
 const CLASSES: usize = 4;
 /// Bytes of a higher class that let one byte of a waiting lower class pass.
@@ -26,7 +26,7 @@ const SWEEP_PER_JOB: Duration = Duration::from_micros(1);
 /// The queue of one sender. Its room is counted by a semaphore beside it, for what is in pending too.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    lanes: [Waiting; 2],
+    groups: [Waiting; 2],
     /// Jobs whose answers asked to wait.
     delayed: BinaryHeap<Reverse<Delayed>>,
     delays: u64,
@@ -64,7 +64,7 @@ impl EndedCounts {
     }
 }
 
-/// One lane.
+/// One group.
 #[derive(Debug, Default)]
 struct Waiting {
     classes: [VecDeque<(Instant, Box<Job>)>; CLASSES],
@@ -105,14 +105,14 @@ impl Queue {
         }
         let deadline = job.request.deadline;
         self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
-        let lane = &mut self.lanes[job.request.lane as usize];
-        let class = &mut lane.classes[job.request.class as usize];
+        let group = &mut self.groups[job.request.group as usize];
+        let class = &mut group.classes[job.request.class as usize];
         if front {
             class.push_front((deadline, job));
         } else {
             class.push_back((deadline, job));
         }
-        lane.wake_one();
+        group.wake_one();
     }
 
     /// Adds a job for later. `otherwise` is its outcome at once, if later is behind its deadline.
@@ -132,7 +132,7 @@ impl Queue {
     /// Takes up to `count` jobs, as long as those before leave something of `bytes`.
     pub(crate) fn pop(
         &mut self,
-        lane: Lane,
+        group: ConnectionGroup,
         count: usize,
         mut bytes: usize,
         now: Instant,
@@ -141,11 +141,11 @@ impl Queue {
         if self.paused_until.is_some_and(|until| until > now) {
             return;
         }
-        let lane = &mut self.lanes[lane as usize];
+        let group = &mut self.groups[group as usize];
         let mut taken = 0;
         let mut clock = None;
         while taken < count && bytes > 0 {
-            let Some((deadline, job)) = lane.pop() else { return };
+            let Some((deadline, job)) = group.pop() else { return };
             if deadline <= now {
                 self.ended.end_not_sent(job, NotSent::Deadline);
                 continue;
@@ -163,23 +163,28 @@ impl Queue {
     }
 
     /// A connection with room has nothing to send: wake it when there is.
-    pub(crate) fn handle_idle(&mut self, lane: Lane, idle: &Arc<IdleConnection>, waker: &Waker) {
+    pub(crate) fn handle_idle(
+        &mut self,
+        group: ConnectionGroup,
+        idle: &Arc<IdleConnection>,
+        waker: &Waker,
+    ) {
         if !idle.0.swap(true, Relaxed) {
-            self.lanes[lane as usize].idle.push_back((idle.clone(), waker.clone()));
+            self.groups[group as usize].idle.push_back((idle.clone(), waker.clone()));
         }
     }
 
     /// A connection is over: it is nobody to wake.
-    pub(crate) fn forget(&mut self, lane: Lane, idle: &Arc<IdleConnection>) {
-        self.lanes[lane as usize].idle.retain(|(known, _)| !Arc::ptr_eq(known, idle));
-        self.wake_next(lane);
+    pub(crate) fn forget(&mut self, group: ConnectionGroup, idle: &Arc<IdleConnection>) {
+        self.groups[group as usize].idle.retain(|(known, _)| !Arc::ptr_eq(known, idle));
+        self.wake_next(group);
     }
 
     /// A connection was woken that has no use for it: somebody else may.
-    pub(crate) fn wake_next(&mut self, lane: Lane) {
-        let lane = &mut self.lanes[lane as usize];
-        if !lane.is_empty() {
-            lane.wake_one();
+    pub(crate) fn wake_next(&mut self, group: ConnectionGroup) {
+        let group = &mut self.groups[group as usize];
+        if !group.is_empty() {
+            group.wake_one();
         }
     }
 
@@ -195,9 +200,9 @@ impl Queue {
         {
             self.sweep(now, why);
         }
-        for lane in &mut self.lanes {
-            if !lane.is_empty() {
-                while lane.wake_one() {}
+        for group in &mut self.groups {
+            if !group.is_empty() {
+                while group.wake_one() {}
             }
         }
     }
@@ -205,8 +210,8 @@ impl Queue {
     fn sweep(&mut self, now: Instant, why: &NotSent) {
         let mut earliest = None;
         let mut late = Vec::new();
-        for lane in &mut self.lanes {
-            for class in &mut lane.classes {
+        for group in &mut self.groups {
+            for class in &mut group.classes {
                 if class.iter().any(|(deadline, _)| *deadline <= now) {
                     let (over, rest) = class.drain(..).partition(|(deadline, _)| *deadline <= now);
                     *class = rest;
@@ -241,8 +246,8 @@ impl Queue {
 
     /// Ends everything that waits.
     pub(crate) fn fail(&mut self, why: &NotSent) {
-        for lane in &mut self.lanes {
-            while let Some((_, job)) = lane.pop() {
+        for group in &mut self.groups {
+            while let Some((_, job)) = group.pop() {
                 self.ended.end_not_sent(job, why.clone());
             }
         }
@@ -256,19 +261,21 @@ impl Queue {
         self.ended
     }
 
-    /// How many wait in a lane.
-    pub(crate) fn waiting(&self, lane: Lane) -> usize {
-        self.lanes[lane as usize].classes.iter().map(VecDeque::len).sum()
+    /// How many wait in a group.
+    pub(crate) fn waiting(&self, group: ConnectionGroup) -> usize {
+        self.groups[group as usize].classes.iter().map(VecDeque::len).sum()
     }
 
     /// There is nothing, delayed or not.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lanes.iter().all(Waiting::is_empty) && self.delayed.is_empty()
+        self.groups.iter().all(Waiting::is_empty) && self.delayed.is_empty()
     }
 
     /// How many there are, delayed ones too.
     pub(crate) fn len(&self) -> usize {
-        self.waiting(Lane::Main) + self.waiting(Lane::Suspect) + self.delayed.len()
+        self.waiting(ConnectionGroup::Main)
+            + self.waiting(ConnectionGroup::Suspect)
+            + self.delayed.len()
     }
 }
 
@@ -367,7 +374,7 @@ mod tests {
                 headers: Vec::new(),
                 body: Bytes::from(vec![0; body]),
                 class,
-                lane: Lane::Main,
+                group: ConnectionGroup::Main,
                 deadline: self.now + Duration::from_secs(seconds),
                 expires: None,
                 resend_uncertain: false,
@@ -381,7 +388,7 @@ mod tests {
 
     fn take(queue: &mut Queue, count: usize, now: Instant) -> Vec<Box<Job>> {
         let mut jobs = Vec::new();
-        queue.pop(Lane::Main, count, usize::MAX, now, &mut jobs);
+        queue.pop(ConnectionGroup::Main, count, usize::MAX, now, &mut jobs);
         jobs
     }
 
@@ -412,9 +419,9 @@ mod tests {
             queue.push(harness.job(tag, Class::High, 400, 60));
         }
         let mut jobs = Vec::new();
-        queue.pop(Lane::Main, 10, 1_000, harness.now, &mut jobs);
+        queue.pop(ConnectionGroup::Main, 10, 1_000, harness.now, &mut jobs);
         assert_eq!(jobs.len(), 3, "the third begins within the window");
-        assert_eq!(queue.waiting(Lane::Main), 7);
+        assert_eq!(queue.waiting(ConnectionGroup::Main), 7);
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! How many connections pay for themselves.
+//! Decides how many connections to keep open.
 //!
-//! One more is tried while every connection is bound by a limit of its own (window or streams) and demand
-//! remains; what the trial brought is measured, and it is kept or taken back. A path that is full is no
-//! reason: it would only be shared. Those that drained a backlog are given back once it is drained: what is submitted then needs
-//! fewer.
+//! More connections are tried while every connection is bound by its own limit (window, streams or socket) and requests
+//! wait. The gain is measured, and the new connections are kept or closed. A full path is no reason to try: the connections
+//! would only share it. Connections that drained a backlog are closed afterwards, because the rate of submissions needs fewer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,38 +12,38 @@ use tokio::time::Instant;
 use super::metrics::{Binding, ConnectionStats};
 use super::pool::Rates;
 
-/// Of the growth that as many equal connections would bring, a trial has to bring so much.
+/// The share of linear growth that a trial has to reach.
 const PAYS: f64 = 0.4;
-/// What waits is to have left within so long: it is demand as much as what is submitted.
+/// The time in which waiting requests should be sent: they count as demand, like submissions.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
-/// At most so many are tried at once.
+/// Most connections added by one trial.
 const STEP_MAX: usize = 8;
-/// A trial that does not pay is repeated once soon: what it was compared with may have been the quick beginning of a connection,
-/// before slow requests had taken up their share of its streams.
+/// The delay before the first repetition of a failed trial. It is short, because the rate before the trial may have been that
+/// of a new connection whose streams are not yet occupied by slow requests.
 const REPEAT: Duration = Duration::from_secs(2);
-/// After that it is not repeated for so long, doubled each time.
+/// The delay before further repetitions, doubled each time.
 const HOLD_MIN: Duration = Duration::from_secs(30);
 const HOLD_MAX: Duration = Duration::from_secs(600);
-/// A connection is given back after so long without need.
+/// A connection is closed after this time in which not all were bound.
 const CALM: Duration = Duration::from_secs(60);
-/// Half of them at most after so long, if what is submitted meanwhile needs no more than the others.
+/// At most half of the connections are closed after this time, if the others suffice for the rate of submissions.
 const SURPLUS: Duration = Duration::from_secs(10);
-/// A rate is taken over two answer times, and not over the two before them: a connection begins with a full window, which it
-/// does not see again where the peer returns it by halves.
+/// Rates are measured over two answer times, after two more have passed: a new connection has a full window, which it never
+/// has again if the peer returns it by halves.
 const SPAN_MIN: Duration = Duration::from_millis(300);
 const TRIAL_MIN: Duration = Duration::from_secs(2);
 
-/// What the decision is made of.
+/// The input of a decision.
 pub(super) struct View<'a> {
-    /// The main connections that are open.
+    /// The open main connections.
     pub(super) links: &'a [Arc<ConnectionStats>],
-    /// Those being opened.
+    /// The number of connections being opened.
     pub(super) opening: usize,
     pub(super) wanted: usize,
     pub(super) max: usize,
     /// Requests waiting for a main connection.
     pub(super) waiting: usize,
-    /// The queue is nearly full: callers wait, so that what they submit is what is answered.
+    /// The queue is nearly full: callers wait, so the rate of submissions equals the rate of answers.
     pub(super) saturated: bool,
     pub(super) submitted: u64,
     pub(super) answered: u64,
@@ -55,9 +54,9 @@ pub(super) struct Scale {
     rates: Rates,
     bound_since: Option<Instant>,
     bound_at: Instant,
-    /// Answers a second of a connection, when all of them were bound.
+    /// Answers per second of one connection, measured when all were bound.
     of_one: Option<f64>,
-    /// Connections that have ended since the last look because their windows were used up for good.
+    /// Connections that have ended since the last tick because their windows were exhausted for good.
     dry: usize,
     trial: Option<Trial>,
     hold: Duration,
@@ -66,12 +65,12 @@ pub(super) struct Scale {
 
 #[derive(Debug)]
 struct Trial {
-    /// Answers a second before.
+    /// Answers per second before the trial.
     before: f64,
-    /// Connections before.
+    /// Connections before the trial.
     of: usize,
     added: usize,
-    /// When all were open.
+    /// When all added connections were open.
     open_at: Option<Instant>,
     began_at: Instant,
 }
@@ -90,17 +89,18 @@ impl Scale {
         }
     }
 
-    /// A trial is under way.
+    /// Whether a trial is in progress.
     pub(super) fn is_busy(&self) -> bool {
         self.trial.is_some()
     }
 
-    /// A connection has ended because its window was used up for good. What a new one brings is certain: a window.
+    /// Records a connection that has ended because its window was exhausted for good. It is replaced without a trial, because
+    /// a new connection certainly has a window.
     pub(super) fn handle_dry(&mut self) {
         self.dry += 1;
     }
 
-    /// How many main connections are wanted from now on.
+    /// Returns how many main connections are wanted from now on.
     pub(super) fn handle_tick(&mut self, view: &View<'_>, now: Instant) -> usize {
         self.rates.record(now, view.answered, view.submitted);
         let dry = std::mem::take(&mut self.dry);
@@ -135,7 +135,7 @@ impl Scale {
                     && link.median().is_some()
             });
         if !bound {
-            // Answers free a window for a moment; that alone is no want of demand.
+            // Answers free a window for a moment; that alone does not mean that demand is low.
             if view.waiting == 0 || now > self.bound_at + Duration::from_millis(200) {
                 self.bound_since = None;
             }
@@ -178,7 +178,8 @@ impl Scale {
         view.wanted + step
     }
 
-    /// How many connections carry what is submitted, and one more. `None`: nothing is, or what one carries is not known.
+    /// Returns the number of connections for the current rate of submissions, plus one. `None` if nothing is submitted, or the
+    /// rate of one connection is not known.
     fn needed(&self, now: Instant) -> Option<usize> {
         let of_one = self.of_one.filter(|rate| *rate > 0.0)?;
         let (_, submitted) = self.rates.since(now - DRAIN_WITHIN)?;
@@ -187,7 +188,7 @@ impl Scale {
 }
 
 impl Trial {
-    /// Whether it paid, once that is known.
+    /// Returns whether the trial succeeded, once that is known.
     fn judge(
         &mut self,
         view: &View<'_>,
@@ -199,7 +200,7 @@ impl Trial {
             if view.links.len() >= self.of + self.added {
                 self.open_at = Some(now);
             } else if now > self.began_at + Duration::from_secs(20) {
-                // They cannot be opened: nothing was gained.
+                // The connections cannot be opened.
                 return Some(false);
             }
             return None;
@@ -217,7 +218,7 @@ impl Trial {
         if now < open_at + TRIAL_MIN.max(span * 4) {
             return None;
         }
-        // Demand met is success too: nothing waits any more.
+        // The trial also succeeds if no request waits any more.
         Some(after >= self.before + linear * PAYS || view.waiting == 0)
     }
 }

@@ -15,7 +15,7 @@ use crate::connect::{Connect, Connecting, Stage};
 use crate::dial::Dialer;
 use crate::origin::Origin;
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
-use crate::request::{Class, Header, Lane, Request};
+use crate::request::{Class, ConnectionGroup, Header, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
 use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
@@ -178,7 +178,7 @@ impl WebPush {
                 Urgency::Normal => Class::Normal,
                 Urgency::Low | Urgency::VeryLow => Class::Low,
             },
-            lane: Lane::Main,
+            group: ConnectionGroup::Main,
             deadline: Instant::now() + timeout,
             expires: None,
             resend_uncertain: options.topic().is_some(),

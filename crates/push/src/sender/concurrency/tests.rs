@@ -8,18 +8,18 @@ use super::*;
 /// Draws the service's own time for a push, given the seconds since the begin and a source of numbers from 0 to 1.
 type Draw = fn(f64, &mut dyn FnMut() -> f64) -> f64;
 
-/// What stands behind a connection.
+/// A model of the path and the service behind a connection.
 #[derive(Clone, Copy)]
 struct Model {
-    /// The path, both ways.
+    /// The round trip time of the path.
     path_s: f64,
-    /// Pushes a second through whatever is narrow, one behind the other.
+    /// Pushes per second through the bottleneck, which is a queue.
     capacity: fn(f64) -> f64,
     answer: Draw,
     streams: fn(f64) -> u32,
     /// Pushes whose bytes fit the peer's window, which gives them back after a round trip.
     window: u32,
-    /// Pushes a second that there are to send.
+    /// Pushes per second offered.
     asked: f64,
     /// The whole machine stands still again and again, for so long on average, and runs for as long.
     idle_s: f64,
@@ -42,7 +42,7 @@ const STEADY: Model = Model {
 struct Played {
     rate: f64,
     median_s: f64,
-    /// For whoever reads why a test failed.
+    /// Shown when an assertion fails.
     #[allow(dead_code, reason = "shown when an assertion fails")]
     in_flight: f64,
 }
