@@ -16,10 +16,10 @@ use dunlin_load::{Clock, Context, Error, Progress};
 const CHANNEL: &str = "background";
 /// Length of a broadcast message's filler, bytes.
 const PAD_BYTES: usize = 60;
-/// Without an arrival for so long, a broadcast is over.
+/// A broadcast ends when nothing arrives for this long.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How the broadcasts went.
+/// The results of the broadcasts.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct BackgroundLoadReport {
     pub(crate) clients: usize,
@@ -55,7 +55,7 @@ impl BackgroundLoad {
         clock: Clock,
     ) -> Result<Self, Error> {
         let plan = target.plan(url, Some(CHANNEL), clients, clock)?;
-        // Threads inherit their priority: the background is to take its messages when the measured clients have theirs.
+        // Threads inherit their priority: background clients must not delay the measured ones.
         let swarm = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let _ = rustix::process::nice(19);
@@ -70,7 +70,7 @@ impl BackgroundLoad {
         Ok(Self { swarm, publishing, clock })
     }
 
-    /// Publishes to all of them, again and again, from a thread of its own.
+    /// Publishes to all of them repeatedly, from its own thread.
     pub(crate) fn broadcast_every(self, interval: Duration) -> Result<Broadcasting, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&stop);
@@ -118,7 +118,7 @@ pub(crate) struct Broadcasting {
 }
 
 impl Broadcasting {
-    /// Lets the last one end.
+    /// Waits for the last broadcast to end.
     pub(crate) fn finish(self) -> Result<BackgroundLoadReport, Error> {
         self.stop.store(true, Ordering::Release);
         self.thread.join().map_err(|_| Error::new("a thread of the generator panicked"))?

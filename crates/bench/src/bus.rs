@@ -1,7 +1,7 @@
-//! What the mesh between workers costs, beside the floors of the same run.
+//! Benchmarks of the mesh between workers, with floors measured in the same run.
 //!
-//! Two threads, each on a core of its own where there are two. Every figure is measured in batches, mesh and floor by
-//! turns, so that what the machine does meanwhile affects both alike.
+//! Two threads, each on its own core if there are two. Every figure is measured in batches that alternate between
+//! mesh and floor, so that other load on the machine affects both alike.
 
 use std::hint::{black_box, spin_loop};
 use std::io;
@@ -89,15 +89,15 @@ pub(crate) fn run(options: &BusBench) -> Result<ExitStatus, Error> {
         &json!({
             "endpoints": options.endpoints,
             "batches": options.batches,
-            // The floor: a word written by two threads by turns, one way.
+            // The floor: a word written by two threads alternately, one way.
             "cache_line_ns": Figure::of(cache_line),
             "awake_hop_ns": Figure::of(awake),
-            // A request through the table, and its reply.
+            // A request through the request table, and its reply.
             "request_reply_ns": Figure::of(reply),
             // The floor: a bare eventfd and epoll_wait, one way.
             "eventfd_hop_ns": Figure::of(bare),
             "sleeping_hop_ns": Figure::of(asleep),
-            // What the mesh adds to a bare wake: median of the differences within a batch.
+            // The mesh's overhead over a bare wake-up: median of the differences within a batch.
             "sleeping_hop_over_eventfd_ns": median(&over),
             "stream_message_ns": stream_message_ns,
             "stream_messages_per_s": 1e9 / stream_message_ns.median,
@@ -133,7 +133,7 @@ impl Bench {
         thread::scope(|scope| {
             scope.spawn(|| {
                 self.pin(1);
-                // There, and turning: the time a thread takes to start is no part of a hop.
+                // Signals that the thread runs: its start-up time must not count as a hop.
                 word.store(HERE, Ordering::Release);
                 for round in 0..rounds {
                     wait_for(HERE + 2 * round + 1);
@@ -179,7 +179,7 @@ impl Bench {
         })
     }
 
-    /// The least that can wake a thread through an event loop: one write, one `epoll_wait`.
+    /// Measures the minimum cost of waking a thread through an event loop: one write, one `epoll_wait`.
     fn eventfd_hop(&self, rounds: u64) -> io::Result<f64> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bells = [rustix::event::eventfd(0, flags)?, rustix::event::eventfd(0, flags)?];
@@ -208,7 +208,7 @@ impl Bench {
         })
     }
 
-    /// Ping and pong between two threads that sleep in `epoll_wait` whenever nothing is there.
+    /// Measures ping-pong between two threads that sleep in `epoll_wait` whenever they are idle.
     fn sleeping_hop(&self, rounds: u64) -> io::Result<f64> {
         let mut endpoints = mesh::<BenchMessage>(self.endpoints, &MeshConfig::default())?;
         let [ours, theirs, ..] = &mut endpoints[..] else {
@@ -220,7 +220,7 @@ impl Bench {
                     return message;
                 }
                 if endpoint.prepare_sleep() {
-                    // Without it this would be a spin, which the figure shows.
+                    // If sleeping fails this spins, which the figure shows.
                     let _ = sleep(&mut bed);
                 }
                 endpoint.wake();
@@ -238,7 +238,7 @@ impl Bench {
         }))
     }
 
-    /// A stream from one thread to another, both awake, flushed every 64 messages.
+    /// Measures a stream from one thread to another, both awake, flushed every 64 messages.
     fn stream(&self, messages: u64) -> io::Result<f64> {
         let count = move |endpoint: &mut Endpoint<BenchMessage>| {
             for _ in 0..messages {
@@ -277,8 +277,8 @@ impl Bench {
         Ok(self.between(ours, theirs, receive, serve, measure))
     }
 
-    /// Runs `measure` on endpoint 0 while endpoint 1 does `serve` on a thread of its own; before that, a message to say
-    /// that both are there.
+    /// Runs `measure` on endpoint 0 while endpoint 1 runs `serve` on its own thread. A first message confirms that
+    /// both have started.
     fn between(
         &self,
         ours: &mut Endpoint<BenchMessage>,
@@ -296,7 +296,7 @@ impl Bench {
             self.pin(0);
             receive(ours);
             let figure = measure(ours);
-            // Nobody listens any more if the peer has finished by itself.
+            // Fails only if the peer has already finished.
             let _ = ours.send(1, BenchMessage::Stop);
             ours.flush();
             figure
@@ -327,13 +327,13 @@ fn echo(
     }
 }
 
-/// One message is on its way at a time, so the ring has room.
+/// Only one message is in flight at a time, so the ring has room.
 fn send(endpoint: &mut Endpoint<BenchMessage>, to: usize, message: BenchMessage) {
     assert!(endpoint.send(to, message).is_ok(), "an empty ring takes a message");
     endpoint.flush();
 }
 
-/// A reactor with one doorbell in it.
+/// Creates a reactor that watches one doorbell.
 fn bed(doorbell: BorrowedFd<'_>) -> io::Result<Reactor> {
     let reactor = Reactor::new().map_err(io::Error::other)?;
     reactor.watch(doorbell, 0, Flags::IN | Flags::ET)?;
@@ -341,7 +341,7 @@ fn bed(doorbell: BorrowedFd<'_>) -> io::Result<Reactor> {
 }
 
 fn sleep(reactor: &mut Reactor) -> io::Result<()> {
-    // Only a signal ends a wait without an event.
+    // A wait ends without an event only on a signal.
     let mut events = Events::with_capacity(1);
     while reactor.wait(None, &mut events).map_err(io::Error::other)? == 0 {}
     Ok(())

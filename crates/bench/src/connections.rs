@@ -112,7 +112,7 @@ pub(crate) fn run(options: &Connections) -> Result<ExitStatus, Error> {
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// Waits so long. Gives how many seconds it were.
+/// Waits for `time`. Returns the seconds that passed.
 fn hold(time: Duration) -> f64 {
     let start = Instant::now();
     let mut progress = Progress::new("hold, seconds", time.as_secs());
@@ -123,7 +123,7 @@ fn hold(time: Duration) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// What connecting and holding came to.
+/// The measurements while connecting and holding.
 struct Measured {
     /// After connecting.
     connected: Counts,
@@ -157,7 +157,7 @@ impl Measured {
         let pings_sent = self.in_hold.pings_sent - self.connected.pings_sent;
         json!({
             "connections": options.connections,
-            // Clients looked at their sockets at multiples of this time only; none: whenever something arrived.
+            // Clients read their sockets only at multiples of this time; null: whenever something arrives.
             "coalesce_ms": options.coalesce.map(|interval| interval.as_secs_f64() * 1e3),
             "connected": self.connected.ready,
             "connect_failed": self.connected.failed,
@@ -165,26 +165,26 @@ impl Measured {
             "connect_seconds": self.connect_seconds,
             "connects_per_s": self.connected.ready as f64 / self.connect_seconds,
             "connect_cpu_us": held.cpu_ns_since(before).map(|ns| ns / 1e3 / connections as f64),
-            // Server, user space, after the connections are there, and at the end of the hold.
+            // User memory of the server per connection: once connected, and at the end of the hold.
             "user_bytes_per_connection": per_connection(held),
             "user_bytes_per_connection_held": per_connection(after),
-            // The same without pages of the program, which the first connection reads in for all; and how many those were.
+            // The same without file pages of the program, which the first connection faults in for all; and those pages.
             "own_bytes_per_connection": grown(held, own).map(|bytes| bytes / connections),
             "program_bytes_read_in": grown(held, |server| server.file_bytes),
             "server_pss_bytes": after.server.map(|server| server.pss_bytes),
             "server_pss_bytes_before": before.server.map(|server| server.pss_bytes),
             "generator_bytes_per_connection":
                 (held.own_bytes as i64 - before.own_bytes as i64) / connections,
-            // Both ends of the connection, if both are on this machine.
+            // Both ends of a connection, if both are on this machine.
             "kernel_bytes_per_pair": per_pair(|kernel| kernel.slab_bytes),
             "kernel_unreclaimable_bytes_per_pair":
                 per_pair(|kernel| kernel.slab_unreclaimable_bytes),
-            // Fall of the available memory of the machine, everything included.
+            // Decrease of the machine's available memory, everything included.
             "machine_bytes_per_pair": -per_pair(|kernel| kernel.available_bytes),
             "tcp_buffer_bytes": held.kernel.tcp_buffer_bytes,
             "hold_seconds": self.hold_seconds,
             "hold_cores": self.hold_cores(),
-            // CPU of the server for a ping asked and answered, the loop's share included.
+            // Server CPU per ping and its answer, including its share of the event loop.
             "ping_cpu_us": after.cpu_ns_since(held)
                 .filter(|_| pings + pings_sent > 0)
                 .map(|ns| ns / 1e3 / (pings + pings_sent) as f64),
@@ -196,7 +196,7 @@ impl Measured {
     }
 }
 
-/// One message after the other to everybody.
+/// Sends messages to all clients, one at a time.
 fn broadcast(
     options: &Connections,
     publishes: u32,
@@ -220,7 +220,7 @@ fn broadcast(
     let mut counts = before;
     for sequence in 1..=publishes {
         publisher.publish(sequence, 1)?;
-        // The next leaves when everybody has this one: what is measured is one message to all, not their queue.
+        // The next message leaves when every client has this one: this measures one message to all, without queueing.
         let so_far = before.publications + alive * u64::from(sequence);
         counts = swarm.wait_publications(so_far, options.delivery, |counts| {
             progress.set(counts.publications - before.publications);
@@ -229,7 +229,7 @@ fn broadcast(
     drop(progress);
     std::thread::sleep(Duration::from_millis(200));
     let cpu_ns = process.map(Process::cpu_ns).zip(cpu_ns).map(|(after, before)| after - before);
-    // A second message to someone would come now: it is waited for, so that it is counted.
+    // Counted after the sleep, so that duplicates have arrived too.
     let delivered = swarm.counts().publications - before.publications;
     let seconds = counts.last_publication_ns.saturating_sub(start_ns) as f64 / 1e9;
     let each_us = |ns: f64| ns.max(0.0) / 1e3 / delivered.max(1) as f64;
@@ -242,7 +242,7 @@ fn broadcast(
         "seconds": seconds,
         "messages_per_s": delivered as f64 / seconds.max(1e-9),
         "cpu_us_per_message": cpu_ns.map(|ns| each_us(ns as f64)),
-        // The same less what the pings of that time cost, as measured in the hold before.
+        // The same without the CPU of the pings meanwhile, as measured in the hold.
         "cpu_us_per_message_without_pings": cpu_ns.map(|ns| each_us(ns as f64 - pings_ns)),
         "server_pss_bytes_after": process.map(|process| process.sample().pss_bytes),
         "message_bytes": (counts.publication_bytes - before.publication_bytes) as f64 / arrived,
@@ -266,7 +266,7 @@ impl Usage {
         }
     }
 
-    /// CPU of the server between two times, in nanoseconds.
+    /// Returns the server's CPU time between two samples, in nanoseconds.
     fn cpu_ns_since(&self, earlier: &Usage) -> Option<f64> {
         Some((self.server?.cpu_ns - earlier.server?.cpu_ns) as f64)
     }

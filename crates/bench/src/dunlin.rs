@@ -1,4 +1,4 @@
-//! Dunlin under settings of the benchmark's own.
+//! Starts Dunlin with settings for a benchmark.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -21,20 +21,20 @@ pub struct Dunlin {
     pub(crate) workers: u8,
 }
 
-/// What anybody may do in a server that is measured.
+/// Settings that allow everything to everyone.
 pub(crate) const OPEN: &str = "[client]\nanonymous = true\n[api]\nwithout_key = true\n[channel.without_namespace]\n\
                                allow_subscribe_for_anonymous = true\nallow_subscribe_for_client = true\n";
 
-/// Opens the admin port of servers that a benchmark starts: changes take one.
+/// Token of the admin port of servers that a benchmark starts: changes need one.
 const ADMIN_TOKEN: &str = "the token of the benchmark";
 
 impl Dunlin {
-    /// A client of the admin port.
+    /// Returns a client of the admin port.
     pub(crate) fn admin_client(&self) -> Result<Client, Error> {
         Ok(Client::connect(self.admin)?.with_token(ADMIN_TOKEN))
     }
 
-    /// Another one to run at the same time, and its target: with ports that much higher.
+    /// Returns another instance to run at the same time, and its target, with ports `ports` higher.
     pub(crate) fn beside(&self, target: &Target, ports: u16) -> Result<(Self, Target), Error> {
         let mut client = target.address()?.address;
         client.set_port(client.port().saturating_add(ports));
@@ -43,8 +43,8 @@ impl Dunlin {
         Ok((other, Target { url: format!("ws://{client}/"), ..target.clone() }))
     }
 
-    /// Starts it at the address and on the cores of `target`, with the settings in `text`; with its state in `scratch`
-    /// if it is to have one.
+    /// Starts it at the address and on the cores of `target`, with the settings in `text` and, if requested, with its
+    /// state in `scratch`.
     pub(crate) fn start(
         &self,
         target: &Target,

@@ -1,9 +1,9 @@
-//! One message to many subscribers, again and again: messages a second and CPU a message, beside the floor and peers.
+//! Repeated fan-out of one message to many subscribers: messages a second and CPU per message, compared with the floor and peers.
 //!
-//! Contenders take turns, and each has the machine to itself while it is measured: in every round each one is started,
-//! gets its subscribers and the same work, and is stopped again before the next begins. So nobody's sockets lie
-//! between another's in the kernel's memory, and nobody profits from having connected first. The order moves on by one
-//! from round to round. A contender's ratio to the floor is taken within each round; reported is the median.
+//! Contenders take turns, and each has the machine to itself while it is measured: in every round each one is
+//! started, gets its subscribers and the same work, and is stopped before the next begins. So no contender's sockets
+//! affect the layout of kernel memory for another, and none benefits from connecting first. The order rotates by one
+//! each round. A contender's ratio to the floor is computed within each round; the report has the median.
 
 use std::time::Duration;
 
@@ -132,7 +132,7 @@ pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// Which server takes part.
+/// A server that takes part.
 #[derive(Debug, Clone, Copy)]
 enum Source {
     Floor,
@@ -140,7 +140,7 @@ enum Source {
     Target,
 }
 
-/// A server that takes part, and what its turns have shown so far.
+/// A server that takes part, with its results so far.
 #[derive(Debug)]
 struct Candidate {
     source: Source,
@@ -150,7 +150,7 @@ struct Candidate {
     user_bytes_per_connection: Vec<f64>,
     kernel_bytes_per_pair: Vec<f64>,
     message_bytes: f64,
-    /// The fewest clients that had every message once at the end of a turn.
+    /// Over all turns, the fewest clients that had received every message once.
     complete: u64,
     subscribers: usize,
     faults: Faults,
@@ -174,7 +174,7 @@ impl Candidate {
         }
     }
 
-    /// Starts the server, connects its subscribers, measures a round, and stops it. False: not everything arrived.
+    /// Starts the server, connects its subscribers, measures a round, and stops it. Returns false if messages are missing.
     fn turn(&mut self, options: &Fanout, scratch: &Scratch, clock: Clock) -> Result<bool, Error> {
         let peer = match self.source {
             Source::Floor => Some(crate::peer::floor(options.message_bytes)?),
@@ -190,7 +190,7 @@ impl Candidate {
             None => Contender::start_target(options, clock)?,
         };
         contender.calibrate(options.message_bytes)?;
-        // The first messages on a connection pay for memory of the sockets that later ones find there.
+        // The first messages on a connection allocate socket memory that later ones reuse.
         let (_, warm) = contender.round(options, WARM_UP.min(options.publishes), clock)?;
         let (round, arrived) = contender.round(options, options.publishes, clock)?;
         self.rounds.push(round);
@@ -203,7 +203,7 @@ impl Candidate {
         self.subscribers = end.subscribers;
         self.faults.add(end.tally.faults);
         self.closed += end.tally.counts.closed;
-        // What the kernel frees later than it closes is not to fall into the next turn.
+        // Memory that the kernel frees after the close must not count in the next turn.
         std::thread::sleep(BETWEEN_TURNS);
         Ok(warm && arrived)
     }
@@ -222,18 +222,18 @@ impl Candidate {
         };
         json!({
             "name": self.name,
-            // Of a peer, as it says itself.
+            // As a peer reports it.
             "version": self.version,
             "messages_per_s": median(&self.rounds.iter().filter_map(rate).collect::<Vec<_>>()),
             "cpu_us_per_message": median(&self.rounds.iter().filter_map(cpu).collect::<Vec<_>>()),
             "rate_to_floor": to_floor(&rate),
             "cpu_to_floor": to_floor(&cpu),
-            // Payload of a message as it arrived: a WebSocket frame's payload, a line, a packet's body.
+            // Payload bytes of a message as received: a WebSocket frame's payload, a line, a packet's body.
             "message_bytes": self.message_bytes,
             "user_bytes_per_connection":
                 median(&self.user_bytes_per_connection).map(|bytes| bytes as i64),
             "kernel_bytes_per_pair": median(&self.kernel_bytes_per_pair).unwrap_or(0.0) as i64,
-            // Clients that had every message once at the end, of how many.
+            // Clients that had received every message once at the end.
             "complete": self.complete,
             "subscribers": self.subscribers,
             "faults": self.faults,
@@ -247,7 +247,7 @@ impl Candidate {
 const WARM_UP: u32 = 10;
 const BETWEEN_TURNS: Duration = Duration::from_secs(1);
 
-/// How a turn ended.
+/// The result of a turn.
 #[derive(Debug)]
 struct TurnResult {
     message_bytes: f64,
@@ -264,12 +264,12 @@ struct Contender {
     process: Option<Process>,
     swarm: Swarm,
     publishing: Publishing,
-    /// Whether the server puts a number of its own into each message.
+    /// Whether the server adds its own number to each message.
     numbers: bool,
     sequence: u32,
     user_bytes_per_connection: Option<i64>,
     kernel_bytes_per_pair: i64,
-    /// Publications and their bytes before the rounds: probes.
+    /// Publications and their bytes before the rounds: the probes.
     before: Counts,
 }
 
@@ -327,7 +327,7 @@ impl Contender {
         if counts.failed > 0 {
             return Err(Error::new(format!("{name}: {} connections failed", counts.failed)));
         }
-        // The server frees what it needed to open them, and ends what it does after.
+        // Lets the server free what it needed for the connects.
         std::thread::sleep(Duration::from_millis(1500));
         let after = process.as_ref().map(Process::sample);
         let user = before
@@ -351,7 +351,7 @@ impl Contender {
         })
     }
 
-    /// Publishes a probe, looks how long it arrives, and fills the messages up to the length asked for.
+    /// Publishes a probe, measures its received length, and pads the messages to the requested length.
     fn calibrate(&mut self, message_bytes: usize) -> Result<(), Error> {
         if !matches!(self.publishing.template, Template::Floor) {
             self.publishing.connect()?.publish(0, 1)?;
@@ -373,7 +373,7 @@ impl Contender {
         Ok(())
     }
 
-    /// Publishes `publishes` messages and waits for all of them. False beside it: not everything arrived.
+    /// Publishes `publishes` messages and waits for all of them. The flag is false if messages are missing.
     fn round(
         &mut self,
         options: &Fanout,
@@ -402,7 +402,7 @@ impl Contender {
             |_| {},
         );
         self.swarm.keep_awake(false);
-        // What the server does after the last message is a part of its cost.
+        // Work of the server after the last message is part of its cost.
         std::thread::sleep(Duration::from_millis(20));
         let messages = counts.publications - before.publications;
         let seconds = counts.last_publication_ns.saturating_sub(start_ns) as f64 / 1e9;

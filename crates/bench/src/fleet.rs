@@ -1,4 +1,4 @@
-//! Several nodes of Dunlin and the Redis that they share, each on a loopback address of its own.
+//! Several nodes of Dunlin and the Redis that they share, each on its own loopback address.
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -9,13 +9,13 @@ use dunlin_load::client::Client;
 use dunlin_load::installed::installed;
 use dunlin_load::{Context, Error, Process};
 
-/// Opens the admin ports.
+/// Token of the admin ports.
 const ADMIN_TOKEN: &str = "the token of the benchmark";
-/// Until a node has its engine, or Redis its data.
+/// Time limit for a node to connect its engine, and for Redis to load its data.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Any client may subscribe to any channel, no budget holds anybody back, and channels live in Redis, but for those of `local`.
+/// Any client may subscribe to any channel, budgets do not limit, and channels live in Redis, except those of `local`.
 pub(crate) const SETTINGS: &str = "[client]\nanonymous = true\n[api]\nwithout_key = true\n\
     [limits]\nconnections_per_address_max = 0\n\
     [limits.client_budget]\ncommands_per_s = 0\nbytes_per_s = 0\ndeliveries_per_s = 0\n\
@@ -24,13 +24,13 @@ pub(crate) const SETTINGS: &str = "[client]\nanonymous = true\n[api]\nwithout_ke
     [channel.without_namespace]\nallow_subscribe_for_anonymous = true\nallow_subscribe_for_client = true\n\
     engine = \"main\"\n";
 
-/// Addresses that no other run on this machine has: by this process.
+/// Returns an address that no other run on this machine uses, derived from the process id.
 pub(crate) fn address(host: u8, port: u16) -> SocketAddr {
     let [low, high, ..] = std::process::id().to_le_bytes();
     SocketAddr::from((Ipv4Addr::new(127, 128 | high & 63, low, host), port))
 }
 
-/// A Redis server that is started here, and what it keeps.
+/// A Redis server that this process starts, with its data.
 #[derive(Debug)]
 pub(crate) struct Redis {
     pub(crate) address: SocketAddr,
@@ -61,7 +61,7 @@ impl Redis {
         Self::configured(address, directory, &[], settings, "--sentinel")
     }
 
-    /// With a file that it may write: what it became by a failover, it is after a restart.
+    /// Starts it with a configuration file that it may rewrite: a role changed by a failover survives a restart.
     fn configured(
         address: SocketAddr,
         directory: PathBuf,
@@ -85,7 +85,7 @@ impl Redis {
         Ok(redis)
     }
 
-    /// Begins again after [`kill`](Self::kill), with the data that it has written.
+    /// Starts again after [`kill`](Self::kill), with the data that it has written.
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
         self.process = Some(Process::start(&self.command, &self.cores, self.address, None)?);
         let until = Instant::now() + READY_TIMEOUT;
@@ -98,7 +98,7 @@ impl Redis {
         Ok(())
     }
 
-    /// `kill -9`; its data are kept, or not.
+    /// Kills it with `kill -9`, and keeps its data or deletes them.
     pub(crate) fn kill(&mut self, keep: bool) -> Result<(), Error> {
         if let Some(process) = self.process.take() {
             process.kill();
@@ -114,7 +114,7 @@ impl Redis {
         self.process.as_ref()
     }
 
-    /// What it answers a command: a status, a number, a string, or strings with a line each.
+    /// Sends a command and returns the answer: a status, a number, a string, or strings with a line each.
     pub(crate) fn call(&self, command: &[&str]) -> Result<String, Error> {
         let sentence = || format!("Redis does not answer {}", command.join(" "));
         let mut stream = TcpStream::connect(self.address).context(sentence())?;
@@ -127,7 +127,7 @@ impl Redis {
         answer(&mut BufReader::new(stream)).context(sentence())
     }
 
-    /// How many commands clients send it within so long, without those that scripts call.
+    /// Counts the commands that clients send within `time`, without those that scripts call.
     pub(crate) fn commands(&self, time: Duration) -> Result<u64, Error> {
         let sentence = "Redis does not say what it is asked";
         let mut stream = TcpStream::connect(self.address).context(sentence)?;
@@ -139,13 +139,13 @@ impl Redis {
             match reader.read_until(b'\n', &mut line) {
                 Ok(0) => return Err(Error::new(sentence)),
                 Ok(_) if line.ends_with(b"\n") => {
-                    // `+1700000000.123456 [0 127.0.0.1:50000] "PING"`; a script's are of `[0 lua]`.
+                    // `+1700000000.123456 [0 127.0.0.1:50000] "PING"`; a script's have `[0 lua]`.
                     let is_command = memchr::memchr(b'[', &line).is_some();
                     let by_script = memchr::memmem::find(&line, b" lua] ").is_some();
                     count += u64::from(is_command && !by_script);
                     line.clear();
                 }
-                // A part of a line, or nothing yet.
+                // A partial line, or a timeout.
                 _ => {}
             }
         }
@@ -160,7 +160,7 @@ fn answer(reader: &mut impl BufRead) -> std::io::Result<String> {
     match line.split_at_checked(1) {
         Some(("+" | ":", text)) => Ok(text.to_owned()),
         Some(("$", length)) => {
-            // With the end of the line; what is not there has the length -1.
+            // Includes the line end; a nil string has the length -1.
             let length = length.parse().map_or(0, |length: u64| length + 2);
             let mut text = String::new();
             reader.take(length).read_to_string(&mut text)?;
@@ -189,17 +189,17 @@ impl Drop for Redis {
 pub(crate) struct Node {
     pub(crate) client: SocketAddr,
     pub(crate) admin: SocketAddr,
-    /// What serves, from its next start on.
+    /// Program to run from its next start on.
     pub(crate) program: String,
     arguments: String,
-    /// How many it has from its next start on.
+    /// Number of workers from its next start on.
     pub(crate) workers: u8,
     cores: Vec<usize>,
     process: Option<Process>,
 }
 
 impl Node {
-    /// Starts node `number`, the first being 1, with these settings, which its file in `directory` gets.
+    /// Starts node `number`, counted from 1, with these settings, which are written to its file in `directory`.
     pub(crate) fn start(
         program: &str,
         number: u8,
@@ -220,21 +220,21 @@ impl Node {
         Ok(node)
     }
 
-    /// Begins again after [`kill`](Self::kill) or [`stop`](Self::stop).
+    /// Starts again after [`kill`](Self::kill) or [`stop`](Self::stop).
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
         let command = format!("{} {} --workers {}", self.program, self.arguments, self.workers);
         self.process = Some(Process::start(&command, &self.cores, self.admin, None)?);
         Ok(())
     }
 
-    /// `kill -9`.
+    /// Kills it with `kill -9`.
     pub(crate) fn kill(&mut self) {
         if let Some(process) = self.process.take() {
             process.kill();
         }
     }
 
-    /// As an operator ends it: its clients are sent away.
+    /// Stops it as an operator does: its clients are disconnected.
     pub(crate) fn stop(&mut self) {
         self.process = None;
     }
@@ -243,7 +243,7 @@ impl Node {
         self.process.as_ref()
     }
 
-    /// What serves, if it was not ended.
+    /// Returns the process, if it was not ended.
     pub(crate) fn into_process(self) -> Option<Process> {
         self.process
     }
@@ -252,7 +252,7 @@ impl Node {
         Ok(Client::connect(self.admin)?.with_token(ADMIN_TOKEN))
     }
 
-    /// Waits until it can publish to every channel and is a member of its cluster, if it is to be one.
+    /// Waits until it can publish to every channel and, in a cluster, is a member.
     pub(crate) fn ready(&self) -> Result<(), Error> {
         let until = Instant::now() + READY_TIMEOUT;
         loop {

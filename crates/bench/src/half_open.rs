@@ -1,4 +1,4 @@
-//! Connections that say nothing, by the hundred thousand, and how fast others connect beside them.
+//! Hundreds of thousands of silent connections, and the connect rate of other clients beside them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,11 +18,11 @@ use dunlin_load::system::{
 };
 use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Process, Scratch, say};
 
-/// Where the silent ones come from; others come from 127.1.0.0/16.
+/// Source network of the silent connections; other clients use 127.1.0.0/16.
 const NETWORK: u32 = u32::from_be_bytes([127, 2, 0, 0]);
 /// Connections that are opened again at once, where the server has closed them.
 const EVENTS: usize = 64;
-/// How long a thread waits for closings before it looks whether it is over.
+/// How long a thread waits for closings before it checks whether to end.
 const PAUSE_NS: u64 = 20_000_000;
 const SHARE_MIN: f64 = 0.8;
 
@@ -56,25 +56,25 @@ struct HalfOpenReport {
     connects: usize,
     workers: u8,
     rounds: Vec<Round>,
-    /// Of the medians of the rates, beside the silent ones and without.
+    /// Median connect rate beside the silent connections, divided by that without them.
     share: f64,
-    /// The same, beside those that have sent the first byte of a request.
+    /// The same beside connections that have sent the first byte of a request.
     begun_share: f64,
 }
 
 #[derive(Debug, Serialize)]
 struct Round {
-    /// Connects a second without the silent ones, each up to its subscription.
+    /// Connects a second without silent connections, each up to its subscription.
     alone_per_s: f64,
     beside_per_s: f64,
-    /// Beside as many that begin a request and do not go on.
+    /// Beside as many connections that begin a request and do not continue.
     begun_per_s: f64,
-    /// The server's CPU time for each connect, and beside the silent ones with what those take.
+    /// Server CPU time per connect; beside the silent connections it includes theirs.
     alone_cpu_us: f64,
     beside_cpu_us: f64,
     begun_cpu_us: f64,
     failed: u64,
-    /// Silent connections opened, those that were opened again counted again.
+    /// Silent connections opened, including those opened again.
     opened: u64,
     begun_opened: u64,
 }
@@ -94,7 +94,7 @@ pub(crate) fn run(options: &HalfOpen) -> Result<ExitStatus, Error> {
     let alone = || connect_all(options, &serve()?);
     let mut rounds = Vec::new();
     for number in 0..options.rounds.max(1) {
-        // What comes last begins the next round: what changes on the machine changes for all.
+        // The last measurement of a round begins the next, so that drift of the machine affects all alike.
         let first = if number % 2 == 0 { Some(alone()?) } else { None };
         let (silent, opened) = beside(options, &serve()?, Sent::Nothing)?;
         let (begun, begun_opened) = beside(options, &serve()?, Sent::Byte)?;
@@ -144,7 +144,7 @@ pub(crate) fn run(options: &HalfOpen) -> Result<ExitStatus, Error> {
     Ok(if passed { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// How fast clients connected and subscribed.
+/// The rate at which clients connected and subscribed.
 struct Connects {
     per_s: f64,
     cpu_us: f64,
@@ -166,7 +166,7 @@ fn connect_all(options: &HalfOpen, server: &Process) -> Result<Connects, Error> 
     })
 }
 
-/// The same while silent connections are held, and how many of these were opened.
+/// Measures the same while silent connections are held. Returns also how many of these were opened.
 fn beside(options: &HalfOpen, process: &Process, sent: Sent) -> Result<(Connects, u64), Error> {
     let server = options.target.address()?.address;
     let per_thread = descriptors_per_thread();
@@ -194,7 +194,7 @@ fn beside(options: &HalfOpen, process: &Process, sent: Sent) -> Result<(Connects
     })
 }
 
-/// Opens connections and says nothing more on them, until it is over.
+/// Opens connections and sends nothing more on them, until the end.
 fn hold(
     server: SocketAddr,
     addresses: u32,

@@ -21,12 +21,12 @@ pub enum PeerName {
     Mosquitto,
 }
 
-/// What is needed to measure one server.
+/// Everything needed to measure one server.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     pub(crate) command: String,
-    /// What it says of itself.
+    /// The version it reports.
     pub(crate) version: Option<String>,
     pub(crate) address: SocketAddr,
     pub(crate) protocol: Protocol,
@@ -35,7 +35,7 @@ pub(crate) struct Peer {
 
 const CHANNEL: &str = "c";
 
-/// The floor, as a process of its own started from this very program.
+/// Starts the floor as a separate process of this program.
 pub(crate) fn floor(message_bytes: usize) -> Result<Peer, Error> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     // `dunlin bench floor`, or `dunlin-bench floor` from the example.

@@ -1,4 +1,4 @@
-//! What a client says to a server to be subscribed, and how it finds messages among the rest.
+//! The bytes with which a client subscribes, and how it finds messages in what it receives.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -55,11 +55,11 @@ pub(crate) struct Protocol {
     pub(crate) channel: Option<String>,
     /// First text frame of a plain WebSocket client, with the same placeholders.
     pub(crate) hello: Option<String>,
-    /// Connection tokens of the Centrifugal protocol, by turns; none: without.
+    /// Connection tokens of the Centrifugal protocol, used in turn; empty: no token.
     pub(crate) tokens: Arc<[String]>,
-    /// Subscribers of the Centrifugal protocol ask for deltas.
+    /// Whether subscribers of the Centrifugal protocol negotiate deltas.
     pub(crate) delta: bool,
-    /// Subscribers of the Centrifugal protocol ask for joins and leaves.
+    /// Whether subscribers of the Centrifugal protocol ask for joins and leaves.
     pub(crate) join_leave: bool,
 }
 
@@ -82,12 +82,12 @@ impl Protocol {
         }
     }
 
-    /// Whether the opening is an HTTP request whose response head comes before the first message.
+    /// Returns whether the opening is an HTTP request whose response head comes before the first message.
     pub(crate) fn opens_with_http(&self) -> bool {
         !matches!(self.name, ProtocolName::Redis | ProtocolName::Nats | ProtocolName::Mqtt)
     }
 
-    /// The status an HTTP opening must be answered with.
+    /// Returns the status that an HTTP opening must be answered with.
     pub(crate) fn opening_status(&self) -> &'static [u8] {
         match self.framing() {
             Framing::WebSocket { .. } | Framing::WebSocketProtobuf => b"HTTP/1.1 101",
@@ -95,7 +95,7 @@ impl Protocol {
         }
     }
 
-    /// The answers to wait for before a client counts as ready. A plain WebSocket is ready once it is open.
+    /// Returns the answers to wait for before a client counts as ready. A plain WebSocket is ready once it is open.
     pub(crate) fn needed(&self) -> u8 {
         let subscribes = if self.channel.is_some() { ANSWERED_SUBSCRIBE } else { 0 };
         match self.name {
@@ -109,7 +109,7 @@ impl Protocol {
         }
     }
 
-    /// The bytes client `number` sends as soon as TCP is connected.
+    /// Appends the bytes that client `number` sends as soon as TCP is connected.
     pub(crate) fn opening(&self, number: usize, out: &mut Vec<u8>) {
         let channel = self.channel.as_deref().map(|pattern| expand(pattern, number));
         let channel = channel.as_deref().unwrap_or("");
@@ -157,7 +157,7 @@ impl Protocol {
                 );
             }
             ProtocolName::Nats => out.extend_from_slice(
-                // The PONG that answers our PING says that the subscription before it is in place.
+                // The PONG that answers this PING confirms the subscription before it.
                 format!("CONNECT {{\"verbose\":false}}\r\nSUB {channel} 1\r\nPING\r\n").as_bytes(),
             ),
             ProtocolName::Mqtt => {
@@ -170,7 +170,7 @@ impl Protocol {
         }
     }
 
-    /// The bytes client `number` sends once its HTTP opening has been answered.
+    /// Appends the bytes that client `number` sends once its HTTP opening has been answered.
     pub(crate) fn greeting(&self, number: usize, out: &mut Vec<u8>) {
         match self.name {
             ProtocolName::Websocket => {
@@ -250,7 +250,7 @@ pub(crate) fn websocket_frame(opcode: u8, payload: &[u8], out: &mut Vec<u8>) {
     out.extend(payload.iter().zip(MASK.iter().cycle()).map(|(byte, mask)| byte ^ mask));
 }
 
-/// Appends a command behind its length.
+/// Appends a command prefixed with its length.
 fn protobuf_command(id: u8, method: u8, body: &[u8], out: &mut Vec<u8>) {
     let mut command = vec![1 << 3, id];
     protobuf_bytes(method, body, &mut command);
@@ -258,7 +258,7 @@ fn protobuf_command(id: u8, method: u8, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&command);
 }
 
-/// Appends a field of bytes.
+/// Appends a length-delimited field.
 fn protobuf_bytes(field: u8, bytes: &[u8], out: &mut Vec<u8>) {
     out.push(field << 3 | 2);
     varint(bytes.len(), out);
@@ -292,7 +292,7 @@ fn mqtt_packet(kind: u8, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(body);
 }
 
-/// Appends a number in groups of seven bits, the lowest first, as MQTT and Protobuf have it.
+/// Appends a varint (seven bits per byte, lowest first), as MQTT and Protobuf encode it.
 fn varint(mut number: usize, out: &mut Vec<u8>) {
     loop {
         let low = (number % 128) as u8;

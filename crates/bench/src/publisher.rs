@@ -1,4 +1,4 @@
-//! Publishes numbered messages over one connection, in whatever way the server takes them.
+//! Publishes numbered messages over one connection, in the server's protocol.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,8 +19,8 @@ pub(crate) struct Publishing {
     pub(crate) template: Template,
     /// Filler in each message, bytes.
     pub(crate) pad_bytes: usize,
-    /// Number of the last message published before number 1, on a server that puts its own number into each message:
-    /// that grows by a digit now and then, and the filler shrinks as much.
+    /// Number of the last message published before number 1, on a server that adds its own number to each message:
+    /// when that number grows by a digit, the filler shrinks by one.
     pub(crate) numbered_after: Option<u32>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Template {
 }
 
 impl Publishing {
-    /// The message with this number: JSON, of the same length for every number as it arrives.
+    /// Returns the message with this number: JSON, whose received length is the same for every number.
     pub(crate) fn message(&self, sequence: u32) -> String {
         let digits =
             self.numbered_after.and_then(|before| before.checked_add(sequence)?.checked_ilog10());
@@ -57,7 +57,7 @@ impl Publishing {
         format!("{{{SEQUENCE_MARK}{sequence:0SEQUENCE_DIGITS$}\",\"pad\":\"{:y<pad$}\"}}", "")
     }
 
-    /// The bytes that publish `count` messages from number `first` on, and how many answers they cause.
+    /// Appends the bytes that publish `count` messages from number `first` on. Returns how many answers they cause.
     pub(crate) fn request(&self, first: u32, count: u32, out: &mut Vec<u8>) -> u32 {
         let sequences = first..first + count;
         match &self.template {
@@ -118,7 +118,7 @@ impl Publishing {
                         format!("PUB {channel} {}\r\n{message}\r\n", message.len()).as_bytes(),
                     );
                 }
-                // NATS answers no publish; the PONG says that all before it was taken.
+                // NATS answers no publish; the PONG confirms all publishes before it.
                 out.extend_from_slice(b"PING\r\n");
                 1
             }
@@ -132,7 +132,7 @@ impl Publishing {
         }
     }
 
-    /// Opens the connection and introduces itself where the protocol wants it.
+    /// Opens the connection, with the protocol's handshake if there is one.
     pub(crate) fn connect(&self) -> Result<Publisher, Error> {
         let sentence = || format!("cannot connect to {} to publish", self.address);
         let stream = TcpStream::connect(self.address).context(sentence())?;
@@ -166,7 +166,7 @@ impl Publishing {
     }
 }
 
-/// An open connection to publish on.
+/// An open connection for publishing.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(crate) publishing: Publishing,
@@ -193,13 +193,13 @@ impl Publisher {
             .context(format!("cannot publish to {}", self.publishing.address))
     }
 
-    /// Takes the two directions apart, for a sender that does not wait for answers.
+    /// Splits the two directions, for a sender that does not wait for answers.
     pub(crate) fn split(self) -> (TcpStream, Answers) {
         (self.writer, self.answers)
     }
 }
 
-/// The direction of the answers.
+/// The receiving half.
 #[derive(Debug)]
 pub(crate) struct Answers {
     reader: BufReader<TcpStream>,
@@ -207,10 +207,10 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Waits for so many answers.
+    /// Waits for this many answers.
     ///
     /// # Errors
-    /// At the first that is not a success, with the server's words.
+    /// At the first answer that is not a success, with the server's message.
     pub(crate) fn wait(&mut self, answers: u32) -> Result<(), Error> {
         for _ in 0..answers {
             match &self.template {
@@ -262,7 +262,7 @@ impl Answers {
             read(&mut self.reader, head.content_length.unwrap_or(0))?;
         }
         let (status, success) = (head.status, (200..300).contains(&head.status));
-        // Centrifugo's API answers 200 and puts the error into the body.
+        // Centrifugo's API answers 200 with the error in the body.
         if success && memchr::memmem::find(&body, b"\"error\":{").is_none() {
             return Ok(());
         }
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(publishing.message(42), "{\"seq\":\"0000000042\",\"pad\":\"yyy\"}");
         assert_eq!(publishing.message(0).len(), publishing.message(u32::MAX).len());
 
-        // Offset 9 and offset 10: the filler makes up for the digit.
+        // Offset 9 and offset 10: the filler compensates for the digit.
         let publishing = Publishing { numbered_after: Some(1), ..publishing };
         assert_eq!(publishing.message(8).len(), publishing.message(9).len() + 1);
     }

@@ -1,9 +1,9 @@
-//! What `dunlin apns bench` found: written by it, read by the page.
+//! The results of `dunlin apns bench`, written by it and read by the page.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// What one run found.
+/// The results of one run.
 #[derive(Debug, Serialize)]
 pub struct PushReport {
     /// The server: `simulator`, or the name that the command line gave it.
@@ -15,9 +15,9 @@ pub struct PushReport {
 /// A table with its rows.
 #[derive(Debug, Serialize)]
 pub struct PushRows {
-    /// Which one.
+    /// The table's kind.
     pub table: PushTable,
-    /// In the order in which they were measured.
+    /// In order of measurement.
     pub rows: Vec<PushRow>,
 }
 
@@ -45,7 +45,7 @@ pub enum PushTable {
     Drift,
 }
 
-/// A row of a table: what was measured, and what it is held against.
+/// A row of a table: the measured figures and their limits.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PushRow {
     /// What was done.
@@ -54,17 +54,17 @@ pub struct PushRow {
     pub who: String,
     /// Pushes a second, once under way.
     pub rate: f64,
-    /// What the binding limit allows, pushes a second, where that is known.
+    /// Pushes a second that the binding limit allows, if known.
     pub allowed: Option<f64>,
-    /// Seconds from the start to 95 % of it.
+    /// Seconds from the start until the rate reached 95 % of `allowed`.
     pub reached_s: Option<f64>,
     /// The median time from push to answer.
     pub answer_p50_s: Option<f64>,
-    /// What one answer in a hundred exceeded.
+    /// The 99th percentile of the time from push to answer.
     pub answer_p99_s: Option<f64>,
-    /// The shortest time from push to answer: what the path of `rtt_s` really took.
+    /// The shortest time from push to answer: the actual latency of the path with `rtt_s`.
     pub answer_min_s: Option<f64>,
-    /// The round trip that was asked for; 0 is next door.
+    /// The configured round-trip time; 0 for no added delay.
     pub rtt_s: f64,
     /// The limit that bound for most of the time.
     pub binding: String,
@@ -72,9 +72,9 @@ pub struct PushRow {
     pub connections: usize,
     /// CPU for each 10,000 pushes, where it was measured.
     pub cpu_s_per_10k: Option<f64>,
-    /// Whatever else the table is about.
+    /// Other figures of the table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// False if what the row promises did not hold.
+    /// False if the row's target was not met.
     pub holds: bool,
 }

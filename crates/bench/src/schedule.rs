@@ -1,8 +1,8 @@
-//! Publishes at a fixed rate to subscribers of one channel, and when each message arrived at each of them.
+//! Publishes at a fixed rate to subscribers of one channel, and records when each message arrived at each of them.
 //!
-//! An open model: the publisher keeps its schedule whatever the server does, and a publish that left late, because
-//! the one before was slow to take, counts from its time in the schedule. So a server that stands still for a second
-//! is seen by every message of that second, not by one (Tene, "How not to measure latency").
+//! An open model: the publisher keeps its schedule whatever the server does, and latency counts from the scheduled
+//! time even if a publish left late because the one before blocked. So a server that stalls for a second affects
+//! every message of that second, not one (Tene, "How not to measure latency").
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -18,19 +18,19 @@ use crate::swarm::{Departures, Faults, Plan, Swarm};
 use dunlin_load::clock::{Percentiles, new_histogram};
 use dunlin_load::{Clock, Context, Error, Progress};
 
-/// After the last publish, without an arrival for so long: what has not arrived is missing.
+/// If nothing arrives for this long after the last publish, the rest counts as missing.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// From being ready to the first publish.
+/// Delay between being ready and the first publish.
 const START_NS: u64 = 10_000_000;
 
-/// How many publishes, and when.
+/// The number and rate of publishes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Schedule {
     /// Publishes a second.
     pub(crate) rate: u32,
     /// Publishes before the measured ones.
     pub(crate) warm_up: u32,
-    /// All of them.
+    /// All publishes, the warm-up included.
     pub(crate) publishes: u32,
 }
 
@@ -42,16 +42,16 @@ impl Schedule {
     }
 }
 
-/// What arrived, and when.
+/// The arrivals and their latency.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Arrivals {
     pub(crate) delivered: u64,
     pub(crate) expected: u64,
-    /// From the time in the schedule to the arrival at a subscriber, microseconds.
+    /// From the scheduled time to the arrival at a subscriber, microseconds.
     pub(crate) latency_us: Percentiles,
-    /// From the time in the schedule to when the publish left: the generator's own share.
+    /// From the scheduled time to when the publish left: the generator's own delay.
     pub(crate) late_us: Percentiles,
-    /// Subscribers that had every message once.
+    /// Subscribers that received every message once.
     pub(crate) complete: u64,
     pub(crate) closed: u64,
     pub(crate) faults: Faults,
@@ -63,7 +63,7 @@ impl Arrivals {
     }
 }
 
-/// Subscribers who wait for what is published by a schedule.
+/// Subscribers that wait for messages published by a schedule.
 pub(crate) struct Subscribers {
     schedule: Schedule,
     swarm: Swarm,
@@ -73,7 +73,7 @@ pub(crate) struct Subscribers {
 }
 
 impl Subscribers {
-    /// Connects the subscribers that `plan` says.
+    /// Connects the subscribers of `plan`.
     pub(crate) fn connect(
         mut plan: Plan,
         publishing: Publishing,
@@ -87,11 +87,11 @@ impl Subscribers {
         Ok(Self { schedule, swarm, publishing, departures, clock })
     }
 
-    /// Publishes all there is to publish, and waits for the arrivals.
+    /// Publishes all messages, and waits for the arrivals.
     pub(crate) fn publish(self) -> Result<Published, Error> {
         let (mut writer, mut answers) = self.publishing.connect()?.split();
         let before = self.swarm.counts().numbered;
-        // 50 µs of the default slack would be the generator's, not the server's.
+        // The default timer slack of 50 µs would add to the generator's delay.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
             .context("cannot set the timer slack")?;
         let late = self.keep(&mut writer, &mut answers)?;
@@ -102,7 +102,7 @@ impl Subscribers {
         Ok(Published { swarm: self.swarm, publishes, late, delivered, expected })
     }
 
-    /// Gives how late each publish left.
+    /// Publishes by the schedule. Returns how late each publish left.
     fn keep(&self, writer: &mut TcpStream, answers: &mut Answers) -> Result<Histogram<u64>, Error> {
         let Schedule { rate, warm_up, publishes } = self.schedule;
         let interval_ns = 1_000_000_000 / u64::from(rate);
@@ -135,7 +135,7 @@ impl Subscribers {
             };
             let sent = send_all();
             if sent.is_err() {
-                // The answers that are missing will not come: let the reader see the end.
+                // Missing answers will not arrive: this ends the reader.
                 let _ = writer.shutdown(std::net::Shutdown::Both);
             }
             (reader.join(), sent)
@@ -156,7 +156,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// Sends the subscribers home, and sums up.
+    /// Disconnects the subscribers and returns the results.
     pub(crate) fn finish(self) -> Result<Arrivals, Error> {
         let tally = self.swarm.finish(self.publishes)?;
         let latencies = tally.latencies.unwrap_or_else(new_histogram);

@@ -74,13 +74,13 @@ impl Target {
         Url::parse(&self.url)
     }
 
-    /// Keeps this thread, and those it starts, on the generator's cores.
+    /// Pins this thread, and those it starts, to the generator's cores.
     pub(crate) fn settle(&self) -> Result<(), Error> {
         dunlin_load::system::pin(&self.core)
             .map_err(|error| Error::io(format!("cannot run on cores {:?}", self.core), error))
     }
 
-    /// Starts or finds the server's process, if it was named.
+    /// Starts the server's process or attaches to a running one, if given.
     pub(crate) fn process(&self, address: SocketAddr) -> Result<Option<Process>, Error> {
         match (&self.cmd, self.server_pid) {
             (Some(command), _) => {
@@ -157,7 +157,7 @@ impl Target {
     }
 }
 
-/// Source addresses: those asked for, or a network of the loopback when the server is there.
+/// Returns the network of the source addresses: the one requested, or one of the loopback if the server is there.
 pub(crate) fn sources(asked: Option<&str>, server: SocketAddr) -> Result<Option<Ipv4Addr>, Error> {
     match asked {
         Some("none") => Ok(None),

@@ -24,7 +24,7 @@ use crate::error::CliError;
 use crate::style;
 use crate::style::{BOLD, DIM, LINK, WARN, paint};
 
-/// Goes before `log.level` when it is set.
+/// Overrides `log.level` when it is set.
 const LOG_VARIABLE: &str = "DUNLIN_LOG";
 
 #[derive(Debug, Args)]
@@ -57,7 +57,7 @@ impl Serve {
         };
         let config = match (config, &self.state) {
             (Ok(config), _) => Ok(config),
-            // There may be a good one in the state directory, and a broken file must not keep it down.
+            // The state directory may hold a valid configuration: a broken file must not prevent the start.
             (Err((errors, refusal)), Some(_)) => {
                 style::error(&*refusal);
                 Err(errors)
@@ -69,7 +69,7 @@ impl Serve {
         let development = file.is_none();
         let page = shown.client.demo_page;
         let on_ready = Box::new(move |ready: &Ready| {
-            // Output may be closed; the server serves all the same.
+            // Standard output may be closed; the server runs all the same.
             let mut text = banner(ready, page);
             if development {
                 text += &development_notice(ready);
@@ -88,7 +88,7 @@ impl Serve {
         )?)
     }
 
-    /// What the file says, and the flags in its place: valid, or why not, with the lines of the file.
+    /// Returns the file's configuration with the flags applied, or its errors with their lines.
     fn of_file(&self, file: &File) -> Result<Config, (ConfigErrors, CliError)> {
         let config = file.config().map_err(|refusal| (file.errors(), refusal))?;
         let config = self.with_flags(with_environment(&config)?);
@@ -115,7 +115,7 @@ impl Serve {
         }
     }
 
-    /// Flags count as part of the file: what runs is what a reader of the configuration is shown.
+    /// Applies the flags. They count as part of the file, so that the configuration shown is the one that runs.
     fn with_flags(&self, mut config: Config) -> Config {
         let server = &mut config.server;
         server.client_addr = self.client.unwrap_or(server.client_addr);
@@ -125,7 +125,7 @@ impl Serve {
     }
 }
 
-/// Says to systemd, where it has started this, that the server serves (sd_notify(3)).
+/// Notifies systemd, if it started this process, that the server is ready (sd_notify(3)).
 fn tell_service_manager(socket: Option<&OsStr>) {
     let Some(name) = socket else { return };
     let address = match name.as_bytes().strip_prefix(b"@") {
@@ -141,7 +141,7 @@ fn tell_service_manager(socket: Option<&OsStr>) {
     }
 }
 
-/// The configuration with what the environment says in its place.
+/// Returns the configuration with the environment's values applied.
 fn with_environment(config: &Config) -> Result<Config, (ConfigErrors, CliError)> {
     let variables = std::env::vars_os()
         .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
@@ -157,8 +157,8 @@ fn with_environment(config: &Config) -> Result<Config, (ConfigErrors, CliError)>
     }
 }
 
-/// Why development mode does not serve an address that others can reach. What it sets itself, such
-/// as `api.without_key`, is not the operator's error and not named.
+/// Explains why development mode does not serve an address that others can reach. Errors of keys it sets itself, such
+/// as `api.without_key`, are left out.
 fn only_this_machine(errors: &ConfigErrors) -> String {
     let mut reported =
         "without a configuration Dunlin accepts connections from this machine only".to_owned();
@@ -172,7 +172,7 @@ fn only_this_machine(errors: &ConfigErrors) -> String {
     reported
 }
 
-/// An address as `server.client_addr` has it; the slips are answered with what to write.
+/// Parses an address of `server.client_addr`'s form; errors say what to write instead.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
@@ -184,11 +184,11 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Sets the rules of logging.
+/// Applies other `[log]` settings.
 type SetLog = Box<dyn Fn(&Log) + Send>;
 
-/// Logs to standard error by the rules of `[log]`. Returns what sets other rules; another level does nothing where
-/// the environment has set one.
+/// Logs to standard error by the settings of `[log]`. Returns a function that applies other settings; it ignores the
+/// level if the environment has set one.
 fn log(rules: &Log) -> Result<SetLog, CliError> {
     let variable = std::env::var(LOG_VARIABLE).ok();
     let wanted = variable.clone().unwrap_or_else(|| directive(rules.level));
@@ -196,7 +196,7 @@ fn log(rules: &Log) -> Result<SetLog, CliError> {
         .map_err(|error| format!("{LOG_VARIABLE} is {wanted:?}, which names no level: {error}"))?;
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (filter, handle) = reload::Layer::new(filter);
-    // One of the two is silent.
+    // One of the two layers is always disabled.
     let is_json = Arc::new(AtomicBool::new(rules.format == LogFormat::Json));
     let [for_text, for_json] = [Arc::clone(&is_json), Arc::clone(&is_json)];
     let text = fmt::layer()
@@ -222,7 +222,7 @@ fn directive(level: LogLevel) -> String {
     format!("{level:?}").to_lowercase()
 }
 
-/// Where to look.
+/// Returns the addresses to print at the start.
 fn banner(ready: &Ready, page: bool) -> String {
     let client = format!("http://{}", ready.client_addr);
     let admin = format!("http://{}", ready.admin_addr);
@@ -258,7 +258,7 @@ fn banner(ready: &Ready, page: bool) -> String {
     out
 }
 
-/// What development mode means.
+/// Returns an explanation of development mode.
 fn development_notice(ready: &Ready) -> String {
     format!(
         "\n  {} Everyone on this machine may publish and subscribe, without key or token.\n  \

@@ -252,7 +252,7 @@ fn every_bad_answer_is_an_error_of_its_kind_and_given_to_no_wrong_request() {
 #[test]
 fn an_answer_that_comes_byte_by_byte_is_not_waited_for_longer_than_another() {
     let server = Running::serve(&[]);
-    // Half a minute of bytes, of which each is a sign of life; those behind it have their own time.
+    // Bytes for half a minute, each of which shows that the server is alive; later requests have their own timeout.
     let slow = scratch("slow.jsonl");
     std::fs::write(&slow, "{\"path\":\"/slow/20ms/bytes/1500\"}\n{\"path\":\"/hello\"}\n")
         .expect("written");

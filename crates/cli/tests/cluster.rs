@@ -29,7 +29,7 @@ kit::cluster::wherever_they_meet! {
     what_is_used_of_a_budget_at_one_node_is_used_at_all
 }
 
-/// The uid of a node's process.
+/// Returns the uid of a node's process.
 fn uid(node: &Node) -> String {
     let status = node.status();
     let own = |of: &&Value| of["node"] == status["node"];
@@ -37,7 +37,7 @@ fn uid(node: &Node) -> String {
     own["uid"].as_str().unwrap().to_owned()
 }
 
-/// Signs of life are so far apart that no other tells of it.
+/// Leases are renewed so rarely that only the join itself can announce a node.
 fn a_node_that_has_joined_is_asked_at_once_and_members_have_their_information(kind: Kind) {
     let mut cluster = Cluster::start(kind, 2);
     for node in &cluster.nodes {
@@ -245,7 +245,7 @@ fn one_admin_port_shows_every_node_and_names_those_that_do_not_answer(kind: Kind
     assert_eq!(all["unreachable"], json!([]));
 }
 
-/// On N nodes a key had N budgets.
+/// Regression: with N nodes a key had N budgets.
 fn what_is_used_of_a_budget_at_one_node_is_used_at_all(kind: Kind) {
     const SLOW: &str = "a key with a budget";
     const OTHER: &str = "another with the same";
@@ -279,8 +279,8 @@ fn what_is_used_of_a_budget_at_one_node_is_used_at_all(kind: Kind) {
     assert!(metrics.contains("dunlin_cluster_budget_charges_forgotten_total 0"));
 }
 
-/// Entries that were sent by a connection which the node had given up, or by a node that was killed, were written when all who
-/// compare and sweep had done so: for good.
+/// Regression: entries in flight on a connection that its node had given up, or from a killed node, were written
+/// after all comparisons and sweeps, and stayed forever.
 fn what_a_lost_connection_or_a_killed_node_has_under_way_brings_nobody_back(kind: Kind) {
     let meeting = Meeting::start(kind);
     let way = Way::to(meeting.at());
@@ -339,7 +339,7 @@ fn without_a_store_each_node_serves_says_so_and_comes_back_when_it_does(kind: Ki
     cluster.settle();
     cluster.nodes[1].until_present("room", &["ann", "bob", "cat"]);
 
-    // A store that has lost all gets to know again who is there.
+    // After the store has lost its data, members are written again.
     cluster.meeting.lose_all();
     cluster.settle();
     cluster.nodes[1].until_present("room", &["ann", "bob", "cat"]);
@@ -404,7 +404,7 @@ fn two_nodes_of_one_name_are_named_until_one_has_another(kind: Kind) {
     assert_eq!(status, 200, "{body}");
     cluster.settle();
 
-    // A node that is killed and back meets its own lease, which nobody prolongs.
+    // A node that is killed and restarted finds its own lease, which nobody renews.
     cluster.nodes[0].kill();
     cluster.nodes[0] = cluster.nodes[0].restarted();
     let deadline = Instant::now() + TIMEOUT;
@@ -434,7 +434,7 @@ fn shift_leases(cluster: &Cluster, by_ms: i64) {
     assert!(said.contains("shifted"), "{said}");
 }
 
-/// Set back, it kept a node that was dead alive for an hour, with everybody who had been there.
+/// Regression: with the clock set back, a dead node and its members stayed for an hour.
 #[test]
 fn a_clock_that_jumps_ends_no_membership_and_prolongs_none() {
     let mut cluster = Cluster::start(Kind::Redis, 2);
@@ -449,7 +449,7 @@ fn a_clock_that_jumps_ends_no_membership_and_prolongs_none() {
     cluster.nodes[0].until_present("room", &["ann"]);
 }
 
-/// What it has stored is there when it is back, and nothing is announced again; a stream that somebody has deleted is made anew.
+/// After a restart stored data is there, and nothing is announced again; a deleted stream is created again.
 #[test]
 fn a_nats_that_is_back_with_its_data_has_everybody_and_one_whose_stream_is_deleted_has_again() {
     let mut cluster = Cluster::start(Kind::Nats, 2);

@@ -13,7 +13,7 @@ kit::cluster::wherever_they_meet! {
     revocations_that_a_store_has_lost_are_kept_again
 }
 
-/// What a living node was not asked was answered as if nothing was missing.
+/// Regression: answers did not name a living node that was not asked.
 fn a_node_that_may_serve_though_its_lease_has_ended_is_named(kind: Kind) {
     let mut cluster = Cluster::start(kind, 3);
     for (node, name) in cluster.nodes.iter().zip(["\"web-0\"", "\"web-1\"", "\"web-2\""]) {
@@ -44,7 +44,7 @@ fn a_node_that_may_serve_though_its_lease_has_ended_is_named(kind: Kind) {
     until("it is back", || disconnect(&cluster).is_empty());
 }
 
-/// What living nodes knew, nobody wrote again.
+/// Regression: revocations known to living nodes were not written again.
 fn revocations_that_a_store_has_lost_are_kept_again(kind: Kind) {
     let mut cluster = Cluster::start(kind, 2);
     let blocked = cluster.nodes[0].api("block_user", json!({ "user": "hal" }));

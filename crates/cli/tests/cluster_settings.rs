@@ -1,4 +1,4 @@
-//! Changes of settings that are said to all nodes, with several nodes and a real Redis, or a real NATS.
+//! Changes of settings on all nodes, with several nodes and a real Redis, or a real NATS.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
 mod kit;
@@ -18,7 +18,7 @@ kit::cluster::wherever_they_meet! {
     a_node_with_another_secret_makes_no_change_of_all_and_none_is_made_beside_it
 }
 
-/// Status and body of a call of the admin port.
+/// Calls the admin port and returns status and body.
 fn call(node: &Node, method: &str, target: &str, body: &Value) -> (u16, Value) {
     let kind = match method {
         "PATCH" if body.is_array() => "application/json-patch+json",
@@ -30,7 +30,7 @@ fn call(node: &Node, method: &str, target: &str, body: &Value) -> (u16, Value) {
     (status, serde_json::from_str(&body).unwrap())
 }
 
-/// A change of all nodes, made as soon as no other comes first.
+/// Changes all nodes; retries if another change came first.
 fn change(node: &Node, method: &str, target: &str, body: &Value) -> (u16, Value) {
     let target = format!("{target}?scope=cluster");
     let deadline = Instant::now() + 2 * TIMEOUT;
@@ -47,7 +47,7 @@ fn value(node: &Node, target: &str) -> Value {
     call(node, "GET", target, &Value::Null).1
 }
 
-/// Each node's outcome, the first node's first.
+/// Returns each node's outcome, the first node's first.
 fn outcomes(answer: &Value) -> Vec<&str> {
     let nodes = answer["nodes"].as_array().unwrap_or_else(|| panic!("{answer}"));
     nodes.iter().map(|node| node["outcome"].as_str().unwrap()).collect()
@@ -165,7 +165,7 @@ fn a_node_that_was_away_catches_up_and_one_that_restarts_keeps_what_it_has(kind:
     cluster.nodes[0].until("all there", follows);
     assert_eq!(value(&cluster.nodes[1], LIMIT), json!(555));
 
-    // A store that has lost the log goes on from where the nodes are.
+    // After the store has lost the log, the nodes continue from their own state.
     cluster.meeting.lose_all();
     cluster.settle();
     let answer = change_all(&cluster, LIMIT, &json!(10_004));
@@ -250,7 +250,7 @@ fn a_node_with_another_secret_makes_no_change_of_all_and_none_is_made_beside_it(
         answer["type"] == "/problems/cluster-secret-differs"
             && answer["detail"].as_str().unwrap().contains(&name)
     };
-    // Each has learnt of the other's with the next signs of life.
+    // Each has learnt of the other's with the next lease renewals.
     until("it is refused at both", || differs(a, b) && differs(b, a));
     let kept = [value(a, LIMIT), value(b, LIMIT)];
     assert!(differs(a, b) && [value(a, LIMIT), value(b, LIMIT)] == kept, "nothing was changed");

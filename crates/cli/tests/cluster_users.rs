@@ -13,7 +13,7 @@ kit::cluster::wherever_they_meet! {
     connections_of_a_user_are_bounded_over_all_nodes_and_those_of_a_dead_node_end_with_its_lease
 }
 
-/// Calls that a node has carried out for others, and those about users that it does not have.
+/// Returns the calls that a node has carried out for others, and those about users that it does not have.
 fn calls(node: &Node) -> (u64, u64) {
     let metric = |name: &str| node.metric(&format!("dunlin_cluster_calls_{name}_total"));
     (metric("served"), metric("unconcerned"))
@@ -32,7 +32,7 @@ fn call(cluster: &Cluster, method: &str, body: Value) -> (Value, Vec<u64>) {
     (answer["result"].clone(), carried_out)
 }
 
-/// All workers of every node did.
+/// Regression: all workers of every node carried the call out.
 fn a_call_about_a_user_is_carried_out_where_he_is_and_bars_his_tokens_everywhere(kind: Kind) {
     let mut cluster = Cluster::start(kind, 3);
     let now_s = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
@@ -79,7 +79,7 @@ fn a_call_about_a_user_is_carried_out_where_he_is_and_bars_his_tokens_everywhere
     assert_eq!(eve.until_disconnected(), 3503);
 }
 
-/// Two nodes let in each what one may.
+/// Regression: two nodes each admitted the full number of connections.
 fn connections_of_a_user_are_bounded_over_all_nodes_and_those_of_a_dead_node_end_with_its_lease(
     kind: Kind,
 ) {
@@ -163,13 +163,13 @@ fn of_connects_at_once_on_all_nodes_no_more_stay_than_the_user_may_have(kind: Ki
     until("they are counted", || counts("ann").iter().sum::<u64>() == connected() as u64);
 }
 
-/// Whether a client is connected, as a node sees all.
+/// Returns whether a client is connected, as a node sees all nodes.
 fn has(node: &Node, client: &Client) -> bool {
     let found = node.api("connections", json!({ "client": client.id }));
     found["result"]["connections"].as_object().is_some_and(|found| !found.is_empty())
 }
 
-/// The uid of a node's process.
+/// Returns the uid of a node's process.
 fn uid(node: &Node) -> String {
     let status = node.status();
     let own = |of: &&Value| of["node"] == status["node"];

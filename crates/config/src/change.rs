@@ -1,4 +1,4 @@
-//! What a caller wants changed, and how it is done to a copy of the configuration.
+//! Changes requested by callers, applied to a copy of the configuration.
 
 use std::sync::Arc;
 
@@ -16,26 +16,26 @@ use crate::{Config, Secret, check, json};
 /// The most operations of one JSON Patch.
 const OPERATIONS_MAX: usize = 200_000;
 
-/// A change of the configuration, done whole or not at all.
+/// A change of the configuration, made as a whole or not at all.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Sets one place; what a table leaves out has its default.
+    /// Sets one place; keys missing from a table have their defaults.
     Put {
         /// The place.
         pointer: Pointer,
         /// Its new value.
         value: Value,
     },
-    /// Takes an entry out of a map, or sets a key of the schema back to its default.
+    /// Removes an entry from a map, or resets a key of the schema to its default.
     Delete {
         /// The place.
         pointer: Pointer,
     },
-    /// A JSON Merge Patch (RFC 7396): what it names is changed, null takes away.
+    /// A JSON Merge Patch (RFC 7396): changes the keys it names; null removes.
     Merge(Value),
     /// A JSON Patch (RFC 6902), in its order.
     Patch(Vec<Operation>),
-    /// Everything as it was in another revision.
+    /// Restores all settings of another revision.
     Restore(Arc<Snapshot>),
 }
 
@@ -50,33 +50,33 @@ pub enum Operation {
         /// Its new value.
         value: Value,
     },
-    /// Takes away what is there.
+    /// Removes the value at a place.
     Remove {
         /// The place.
         path: Pointer,
     },
-    /// Sets what is there.
+    /// Replaces the value at a place.
     Replace {
         /// The place.
         path: Pointer,
         /// Its new value.
         value: Value,
     },
-    /// Takes a value away and adds it elsewhere.
+    /// Moves a value to another place.
     Move {
         /// Where it is.
         from: Pointer,
-        /// Where it goes.
+        /// The new place.
         path: Pointer,
     },
-    /// Adds what is elsewhere.
+    /// Copies a value to another place.
     Copy {
         /// Where it is.
         from: Pointer,
-        /// Where it goes too.
+        /// The new place.
         path: Pointer,
     },
-    /// Goes on only if the place has this value.
+    /// Fails the patch unless the place has this value.
     Test {
         /// The place.
         path: Pointer,
@@ -86,7 +86,7 @@ pub enum Operation {
 }
 
 impl Change {
-    /// Whether it takes a secret from one place to another, or asks what one is: it gives secrets away without setting any.
+    /// Whether it moves, copies or tests a secret, and so could disclose it without setting one.
     pub fn reads_secrets(&self) -> bool {
         let Change::Patch(operations) = self else { return false };
         operations.iter().any(|operation| match operation {
@@ -100,7 +100,7 @@ impl Change {
     /// A [`Change::Put`] of a JSON text.
     ///
     /// # Errors
-    /// What [`json::parse`] refuses. Whether the value fits is said when the change is prepared.
+    /// The errors of [`json::parse`]. Whether the value fits is checked when the change is prepared.
     pub fn put(pointer: Pointer, text: &[u8]) -> Result<Change, ConfigErrors> {
         Ok(Change::Put { pointer, value: json::parse(text, json::BYTES_MAX)? })
     }
@@ -143,7 +143,7 @@ impl Change {
         errors.or(Change::Patch(read))
     }
 
-    /// Does it to a configuration; on an error that is left half changed and to be thrown away.
+    /// Applies the change to a configuration. After an error that is half changed and must be discarded.
     pub(crate) fn apply(&self, config: &mut Config) -> Result<(), ChangeError> {
         match self {
             Change::Put { pointer, .. } | Change::Delete { pointer } => {
@@ -213,7 +213,7 @@ impl Operation {
     }
 }
 
-/// Every error of form first, all at once; then one operation after the other.
+/// Reports all errors of form at once, before it applies the operations in order.
 fn patch(config: &mut Config, operations: &[Operation]) -> Result<(), ChangeError> {
     let mut errors = ConfigErrors::default();
     for operation in operations {
@@ -281,10 +281,10 @@ fn patch(config: &mut Config, operations: &[Operation]) -> Result<(), ChangeErro
     Ok(())
 }
 
-/// The node a pointer leads to.
+/// Returns the schema node of a pointer.
 ///
 /// # Errors
-/// Which step leads nowhere, and what was probably meant.
+/// The first unknown step, and what was probably meant.
 pub(crate) fn known(pointer: &Pointer) -> Result<&'static SchemaNode, ConfigError> {
     let mut node = schema::root();
     for (depth, step) in pointer.steps().iter().enumerate() {
@@ -303,7 +303,7 @@ pub(crate) fn known(pointer: &Pointer) -> Result<&'static SchemaNode, ConfigErro
     Ok(node)
 }
 
-/// A value as it may stand at a place, with the secrets it leaves as they are.
+/// Checks a value for a place, and fills in the present secrets for `***`.
 fn fitting(config: &Config, pointer: &Pointer, value: Value) -> Result<Value, ChangeError> {
     let node = known(pointer).map_err(ChangeError::NotFound)?;
     let mut errors = ConfigErrors::default();
@@ -317,7 +317,7 @@ fn revealed(config: &Config, pointer: &Pointer, mut value: Value) -> Result<Valu
     Ok(value)
 }
 
-/// Puts the present secret where a value has `***`.
+/// Replaces `***` in a value by the present secret.
 fn reveal(config: &Config, pointer: &Pointer, value: &mut Value) -> Result<(), ConfigErrors> {
     fn walk(
         config: &Config,

@@ -1,7 +1,7 @@
-//! The configuration as a tree that is read and changed by the step.
+//! The configuration as a tree that is read and changed by pointers.
 //!
-//! A table knows its keys and the tables below it, a [`Map`] its entries. Each edit touches what lies on
-//! its way and nothing else; what two trees share is skipped when they are compared.
+//! A table knows its keys and the tables below it, a [`Map`] its entries. An edit touches only the nodes on
+//! its path; a comparison of two trees skips what they share.
 
 use std::sync::Arc;
 
@@ -18,26 +18,26 @@ use crate::{
     Shutdown, SubscriptionToken, Tenant, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
-/// The most entries of one map; memory is bounded by it, whatever is put.
+/// The most entries of one map, to bound its memory.
 const ENTRIES_MAX: usize = 1_000_000;
 
-/// What happens to a place (RFC 6902 §4).
+/// An operation on a place (RFC 6902 §4).
 #[derive(Debug)]
 pub(crate) enum Edit {
-    /// Sets it, whether or not it is there; in an array inserts before it.
+    /// Sets the value, whether or not there is one; in an array inserts before it.
     Add(Value),
-    /// Sets what is there.
+    /// Replaces an existing value.
     Replace(Value),
-    /// Takes it away; a key of the schema goes back to its default.
+    /// Removes the value; a key of the schema is reset to its default.
     Remove,
 }
 
-/// Why an edit was not done.
+/// Why an edit failed.
 #[derive(Debug)]
 pub(crate) enum EditError {
-    /// There is nothing at that place, or nothing around it.
+    /// The place or its parent does not exist.
     NotFound,
-    /// The value does not fit; [`crate::check`] says so better and goes first.
+    /// The value does not fit. [`crate::check`] runs before and reports it better.
     Invalid(String),
 }
 
@@ -47,7 +47,7 @@ impl From<serde_json::Error> for EditError {
     }
 }
 
-/// A difference between two trees: a key, or a map's whole entry that is new or gone.
+/// A difference between two trees: a key, or a whole entry of a map that was added or removed.
 pub(crate) struct Difference {
     pub(crate) pointer: String,
     pub(crate) before: Option<Value>,
@@ -61,7 +61,7 @@ pub(crate) trait Part: Clone + PartialEq + Serialize + DeserializeOwned {
     /// Reads a new one.
     fn from_value(value: Value) -> Result<Self, EditError>;
 
-    /// The value at a place; defaults filled in.
+    /// Returns the value at a place, including defaults.
     fn at(&self, steps: Steps<'_>) -> Option<Value>;
 
     /// Whether there is something at a place.
@@ -70,16 +70,16 @@ pub(crate) trait Part: Clone + PartialEq + Serialize + DeserializeOwned {
     /// Changes one place.
     fn edit(&mut self, steps: Steps<'_>, edit: Edit) -> Result<(), EditError>;
 
-    /// Takes a whole new value, and keeps of the old one what is the same.
+    /// Replaces the whole value, and keeps parts of the old one that are equal.
     fn replace(&mut self, value: Value) -> Result<(), EditError>;
 
     /// Applies a merge patch (RFC 7396 §2).
     fn merge(&mut self, patch: Value) -> Result<(), EditError>;
 
-    /// Appends what is different in `after`. `path` is the pointer of this part.
+    /// Appends the differences of `after`. `path` is the pointer of this part.
     fn compare(&self, after: &Self, path: &mut String, out: &mut Vec<Difference>);
 
-    /// What differs from the defaults.
+    /// Returns the values that differ from the defaults.
     fn sparse(&self) -> Value;
 }
 
@@ -123,7 +123,7 @@ fn edit_value(value: &mut Value, steps: Steps<'_>, edit: Edit) -> Result<(), Edi
     Ok(())
 }
 
-/// An array's index (RFC 6901 §4): digits without a leading zero, or `-` for behind the last.
+/// Parses an array's index (RFC 6901 §4): digits without a leading zero, or `-` for the end.
 fn index(step: &str, length: usize) -> Option<usize> {
     if step == "-" {
         return Some(length);
@@ -198,7 +198,7 @@ macro_rules! table {
 
             fn replace(&mut self, value: Value) -> Result<(), EditError> {
                 let mut object = object(value)?;
-                // All or nothing: a table half replaced would be neither.
+                // All or nothing: an error must not leave the table half replaced.
                 let mut next = self.clone();
                 $(match object.remove(stringify!($nested)) {
                     Some(value) => next.$nested.replace(value)?,
@@ -411,7 +411,7 @@ impl<T: Part> Part for Map<T> {
     fn merge(&mut self, patch: Value) -> Result<(), EditError> {
         for (name, value) in object(patch)? {
             if value.is_null() {
-                // Nothing to take away is no error in a merge patch.
+                // In a merge patch, removing a missing entry is not an error.
                 self.remove(&name);
                 continue;
             }
@@ -447,7 +447,7 @@ impl<T: Part> Part for Map<T> {
     }
 }
 
-/// What a merge patch puts where nothing was: itself, without what it takes away.
+/// Returns what a merge patch sets where nothing was: the patch without its nulls.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(object) => object
@@ -517,7 +517,7 @@ mod tests {
     use super::*;
     use crate::schema::{self, Kind, SchemaNode};
 
-    /// A value of this kind that is not the one there is.
+    /// Returns a value of this kind that differs from the present one.
     fn another(node: &SchemaNode, present: Option<&Value>) -> Value {
         let values = match &node.kind {
             Kind::Boolean => vec![json!(true), json!(false)],
@@ -574,7 +574,7 @@ mod tests {
             let (merged, differences) = changed(config, |config| config.merge(patch).unwrap());
             assert_eq!(differences, [pointer.as_str()], "what a merge patch of {pointer} changes");
             assert_eq!(merged, put);
-            // What follows is done to tables that are not at their defaults.
+            // The following edits apply to tables that are not at their defaults.
             *config = put;
         }
     }

@@ -1,7 +1,7 @@
-//! Settings from environment variables: one rule of naming, read off the schema.
+//! Settings from environment variables, named by one rule from the schema.
 //!
 //! A key's variable is `DUNLIN_`, then its path in capitals with `_` for each dot: `client.ping_interval_ms` is
-//! `DUNLIN_CLIENT_PING_INTERVAL_MS`. A name of the operator's choice stands there in capitals too and is read in lower
+//! `DUNLIN_CLIENT_PING_INTERVAL_MS`. A name of the operator's choice is in capitals, too, and is read in lower
 //! case: `DUNLIN_CHANNEL_NAMESPACES_CHAT_PRESENCE`.
 
 use serde_json::Value;
@@ -12,13 +12,13 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
 use crate::schema::{self, Kind, SchemaNode};
 
-/// What the names of all begin with.
+/// The prefix of all variables.
 pub const PREFIX: &str = "DUNLIN_";
 
 /// Variables of that prefix that are read elsewhere: what is logged, and which server `dunlin config` speaks to.
 const OTHERS: &[&str] = &["DUNLIN_LOG", "DUNLIN_ADMIN"];
 
-/// Names alike enough that one was probably meant for the other.
+/// The least similarity of a misspelled name to the name that was probably meant.
 const LIKENESS_MIN: f64 = 0.85;
 
 impl Config {
@@ -123,7 +123,7 @@ fn find<'s>(
     }
 }
 
-/// The value that a text is for a key of this kind; `None`: it cannot be shown, and is no value.
+/// Parses a text as a value of a key of this kind. `None` if it is not one and must not be shown.
 fn read(kind: &Kind, text: &str) -> Option<Value> {
     let plain = || Value::String(text.to_owned());
     Some(match kind {

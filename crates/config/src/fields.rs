@@ -1,4 +1,4 @@
-//! The plain keys of a table, one by one: a setting is changed without its table being spelled out.
+//! Reads and writes single plain keys of a table, without code for each key.
 
 use serde::de::DeserializeOwned;
 use serde::de::value::MapDeserializer;
@@ -9,24 +9,24 @@ use serde_json::{Error, Value};
 /// Keys and their values, in the order of the type.
 pub(crate) type Fields = Vec<(&'static str, Value)>;
 
-/// As many as the largest table has, or so: what is compared ten thousand times is not to grow by and by.
+/// Initial capacity, about the size of the largest table: comparing ten thousand tables should not reallocate.
 const KEYS: usize = 24;
 
-/// The keys of a table but those named in `except`.
+/// Returns the keys of a table except those in `except`.
 pub(crate) fn of<T: Serialize>(table: &T, except: &[&str]) -> Fields {
     let wanted = FieldSelection::AllBut(except);
-    // Only a type that is no struct is refused, and no such type is a table.
+    // The serializer refuses only types that are not structs, and every table is one.
     table.serialize(Keys { wanted, fields: Vec::with_capacity(KEYS) }).unwrap_or_default()
 }
 
-/// One key of a table.
+/// Returns the value of one key of a table.
 pub(crate) fn one<T: Serialize>(table: &T, key: &str) -> Option<Value> {
     let fields =
         table.serialize(Keys { wanted: FieldSelection::Only(key), fields: Vec::new() }).ok()?;
     fields.into_iter().next().map(|(_, value)| value)
 }
 
-/// A table of these keys; those left out have their defaults.
+/// Builds a table from these keys; missing ones have their defaults.
 pub(crate) fn read<T: DeserializeOwned>(fields: Fields) -> Result<T, Error> {
     T::deserialize(MapDeserializer::new(fields.into_iter()))
 }

@@ -1,5 +1,5 @@
-//! What is looked up across the configuration, kept beside each snapshot so that a change is judged by
-//! what it touches: whose API key is this, how many hooks need that upstream.
+//! Indices across the configuration, kept with each snapshot, so that validating a change costs only what it
+//! touches: the owner of an API key, the number of hooks that use an upstream.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -12,8 +12,8 @@ use crate::{Config, Map, Secret, Tenant};
 /// Shared with the snapshots before and after, as the configuration is.
 #[derive(Clone, Default)]
 pub(crate) struct Index {
-    /// Keys with their names, by hashes that outsiders cannot predict: the way down a tree of the keys themselves
-    /// would show by its time how much of a guess is right.
+    /// Keys with their names, by hashes that outsiders cannot predict: the time of a search in a tree of the keys
+    /// themselves would reveal how much of a guess is right.
     api_keys: Map<Vec<(Secret, ApiKey)>>,
     hashes: RandomState,
     /// Tenants by the ids of their tokens' keys.
@@ -22,7 +22,7 @@ pub(crate) struct Index {
     hooks: Map<usize>,
 }
 
-/// Whose an API key is.
+/// The owner of an API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
     /// Its name, in `api.keys` or in the tenant's.
@@ -48,7 +48,7 @@ impl Index {
 
     fn hash(&self, key: &str) -> Hash {
         let hash = self.hashes.hash_one(key);
-        // Asked with every request to the API: nothing is allocated.
+        // Called for every request to the API, so nothing is allocated.
         Hash(std::array::from_fn(|at| b"0123456789abcdef"[(hash >> (4 * at)) as usize & 15]))
     }
 
@@ -57,7 +57,7 @@ impl Index {
         self.token_keys.get_shared(kid).map(|tenant| &**tenant)
     }
 
-    /// Changes what is known under the hash of a key.
+    /// Edits the entry under the hash of a key.
     fn edit(&mut self, key: &Secret, edit: impl FnOnce(&mut Vec<(Secret, ApiKey)>)) {
         let hash = self.hash(key.reveal());
         let mut same_hash = self.api_keys.get(hash.digits()).cloned().unwrap_or_default();
@@ -68,7 +68,7 @@ impl Index {
         }
     }
 
-    /// Follows a change of the configuration.
+    /// Updates the indices after a change of the configuration.
     pub(crate) fn follow(&mut self, old: &Config, new: &Config, errors: &mut ConfigErrors) {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         let mut keys = |tenant: Option<&Arc<str>>, old: &Map<Secret>, new: &Map<Secret>| {
@@ -147,7 +147,7 @@ fn same_key(other: &ApiKey, of: &ApiKey) -> String {
         true => {
             format!("it is the same key as {:?}, and logs could not distinguish them", other.name)
         }
-        // Whoever sets a tenant's keys may not learn what another's are.
+        // The caller who sets a tenant's keys must not learn the keys of another tenant.
         false => "the same key is somebody else's".to_owned(),
     }
 }

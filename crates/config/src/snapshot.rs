@@ -1,4 +1,4 @@
-//! One revision of everything that can be set, and the next one beside it.
+//! A revision of all settings, and the preparation of the next one.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::path::Path;
 use crate::pointer::Pointer;
 use crate::schema::{self, Applies};
 
-/// One revision of everything that can be set. Immutable.
+/// One revision of all settings. Immutable.
 ///
-/// A change costs what it changes: the next snapshot shares all else with this one.
+/// The cost of a change is proportional to its size: the next snapshot shares the rest with this one.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// Its number; each change has the next one.
@@ -36,20 +36,20 @@ pub enum Secrets {
     Shown,
 }
 
-/// A key that a change touches, or a map's entry that it adds or takes away.
+/// A key that a change sets, or a map's entry that it adds or removes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedKey {
     /// Where it is: a JSON Pointer.
     pub pointer: String,
-    /// What it was; `None`: it was not there. Of an entry what differs from the defaults.
+    /// The old value; `None` if there was none. Of an entry, the values that differ from the defaults.
     pub before: Option<Value>,
-    /// What it is; `None`: it is gone.
+    /// The new value; `None` if removed.
     pub after: Option<Value>,
     /// When the change takes effect.
     pub applies: Applies,
 }
 
-/// A change that could be made: the snapshot it leads to, complete and valid.
+/// A validated change, with the complete snapshot that it leads to.
 #[derive(Clone, Debug)]
 pub struct PreparedChange {
     base: Arc<Snapshot>,
@@ -61,16 +61,16 @@ pub struct PreparedChange {
 /// Why a change cannot be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChangeError {
-    /// Another change was faster; `current` is the revision there is.
+    /// Another change was made before; `current` is the current revision.
     #[error("the revision is {current}; read it again, and change that")]
     Revision {
-        /// The revision there is.
+        /// The current revision.
         current: u64,
     },
-    /// The value, or what the configuration would be with it, is not valid.
+    /// The value, or the configuration with it, is not valid.
     #[error("{0}")]
     Invalid(ConfigErrors),
-    /// An operation of a JSON Patch does not find what it says is there.
+    /// An operation of a JSON Patch does not fit the current settings: a place is missing, or a test failed.
     #[error("{0}")]
     Conflict(ConfigError),
     /// There is no such place.
@@ -89,7 +89,7 @@ impl Snapshot {
         errors.or(Snapshot { revision, config, index })
     }
 
-    /// The value at a place, defaults filled in; `None`: there is no such place.
+    /// Returns the value at a place, including defaults; `None` if there is no such place.
     pub fn get(&self, pointer: &Pointer, secrets: Secrets) -> Option<Value> {
         let mut value = self.config.at(pointer.steps())?;
         if secrets == Secrets::Hidden {
@@ -98,13 +98,13 @@ impl Snapshot {
         Some(value)
     }
 
-    /// Appends the value at a place as JSON; `false`: there is no such place.
+    /// Appends the value at a place as JSON. Returns `false` if there is no such place.
     pub fn write_json(&self, pointer: &Pointer, secrets: Secrets, out: &mut Vec<u8>) -> bool {
         let Some(value) = self.get(pointer, secrets) else { return false };
         serde_json::to_writer(out, &value).is_ok()
     }
 
-    /// Why there is nothing at a place: the key that was probably meant, or the entry that is not there.
+    /// Returns the error for a missing place: the key that was probably meant, or the missing entry.
     pub fn missing(&self, pointer: &Pointer) -> ConfigError {
         if let Err(error) = known(pointer) {
             return error;
@@ -127,12 +127,12 @@ impl Snapshot {
         self.index.token_key(kid)
     }
 
-    /// What is different against another snapshot; what both share is skipped.
+    /// Returns the differences from an older snapshot. Skips what both share.
     pub fn changes_from(&self, older: &Snapshot) -> Vec<ChangedKey> {
         changes(&older.config, &self.config)
     }
 
-    /// Makes the snapshot that a change leads to, beside this one.
+    /// Prepares the snapshot that a change leads to; this one stays as it is.
     ///
     /// # Errors
     /// Why it cannot be made; every error that can be found at once.
@@ -168,7 +168,7 @@ impl Snapshot {
         Snapshot { revision, ..self.clone() }
     }
 
-    /// Does what the log says was done, without judging it; `false` where a place is not there.
+    /// Applies a change of the log without validating it. Returns `false` if the place does not exist.
     pub(crate) fn replay(
         config: &mut Config,
         pointer: &Pointer,
@@ -196,7 +196,7 @@ impl Snapshot {
     }
 }
 
-/// What is different between two configurations.
+/// Returns the differences between two configurations.
 pub(crate) fn changes(before: &Config, after: &Config) -> Vec<ChangedKey> {
     let mut differences = Vec::new();
     before.compare(after, &mut String::new(), &mut differences);
@@ -213,7 +213,7 @@ impl ChangedKey {
         ChangedKey { pointer, before, after, applies }
     }
 
-    /// The same with `***` for each secret; that one was changed can still be seen.
+    /// Returns the change with `***` for each secret; it still shows that a secret was changed.
     pub fn hidden(&self) -> ChangedKey {
         let mut hidden = self.clone();
         let pointer = Pointer::parse(&self.pointer).unwrap_or_default();
@@ -223,13 +223,13 @@ impl ChangedKey {
         hidden
     }
 
-    /// Whether a secret is set, changed or taken away by it.
+    /// Whether it sets, changes or removes a secret.
     pub fn has_secret(&self) -> bool {
         let hidden = self.hidden();
         (&hidden.before, &hidden.after) != (&self.before, &self.after)
     }
 
-    /// About how many bytes it takes in memory.
+    /// Returns the approximate memory in bytes.
     pub(crate) fn weight(&self) -> usize {
         fn of(value: &Value) -> usize {
             let below = match value {
@@ -269,7 +269,7 @@ impl Serialize for ChangedKey {
 }
 
 impl PreparedChange {
-    /// The snapshot the change leads to; when there is nothing to change, the one there is.
+    /// Returns the snapshot the change leads to; the base if nothing changes.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
@@ -289,7 +289,7 @@ impl PreparedChange {
         &self.changes
     }
 
-    /// Whether everything is already as the change wants it.
+    /// Whether the change has no effect.
     pub fn is_unchanged(&self) -> bool {
         self.changes.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Whether the values of a config fit together.
+//! Validates that the values of a configuration fit together.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ use crate::path::Path;
 use crate::pusher;
 use crate::{ChannelOptions, ClaimPath, Config, Map, Serves, TokenRules};
 
-/// What a publication grows by on its way to a client: envelope, channel name, client info.
+/// Most bytes added to a publication on its way to a client: envelope, channel name, client info.
 const ENVELOPE_BYTES: usize = 4_096;
 /// Labels of a connection, and the bytes of a name.
 const LABELS_MAX: usize = 32;
@@ -64,7 +64,7 @@ impl Config {
         index
     }
 
-    /// What is allowed and still probably not meant.
+    /// Returns warnings about settings that are valid but probably not meant.
     pub fn warnings(&self) -> Vec<ConfigError> {
         let lost = self.api.scopes.keys().filter(|name| !self.api.keys.contains_key(name));
         let mut warnings: Vec<ConfigError> = lost
@@ -83,7 +83,7 @@ impl Config {
             let fix = "give each its own namespace or tenant, unless both are one application";
             warn(&format!("pusher.apps.{name}.namespace"), &message, fix);
         }
-        // Tenants and apps bring keys of their own.
+        // Tenants and apps have their own keys.
         let has_apps = !self.pusher.apps.is_empty() || !self.tenants.is_empty();
         let lets_in = self.client.anonymous || self.client.proxy.connect.is_some() || has_apps;
         if !self.client.token.rules().has_key() && !lets_in {
@@ -109,7 +109,7 @@ impl Config {
         let options = || {
             self.channel.namespaces.values().chain(std::iter::once(&self.channel.without_namespace))
         };
-        // Looked at last, for they may be ten thousand and this is asked after each change.
+        // Evaluated last: there may be ten thousand namespaces, and this runs after each change.
         let clients_publish = || {
             options().any(|options| {
                 options.allow_publish_for_client
@@ -188,7 +188,7 @@ impl Config {
             return;
         }
         let mut missing = Vec::new();
-        // Tenants and apps of the Pusher protocol bring keys of their own for both; without others nobody else is let in.
+        // Tenants and apps of the Pusher protocol have their own keys for both; without other keys nobody else is admitted.
         let has_apps = !self.pusher.apps.is_empty() || !self.tenants.is_empty();
         if self.api.keys.is_empty() && !has_apps && serves != Serves::Clients {
             missing.push("an API key (`[api.keys]` with `backend = \"...\"`)");
@@ -416,7 +416,7 @@ pub(crate) fn origin_pattern(origin: &str) -> Result<(), String> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     let host = authority.strip_prefix("*.").unwrap_or(authority);
     let (host, port) = match host.rsplit_once(':') {
-        // An IPv6 address has colons of its own.
+        // An IPv6 address contains colons.
         Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
         _ => (host, None),
     };

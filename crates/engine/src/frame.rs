@@ -1,15 +1,14 @@
-//! What lies in a stream and what is published: one encoding for both.
+//! The encoding of messages, both stored and published.
 //!
-//! A message is text and bytes behind it: `1`, the version; a kind; an epoch; `:`; an offset; `:`; and the rest. In
-//! brackets what is absent:
+//! A message is text followed by bytes: `1`, the version; a kind; an epoch; `:`; an offset; `:`; and the rest:
 //!
 //! | kind | what it says | rest |
 //! |---|---|---|
-//! | `p` | publications, the last of which has this offset; offset 0 and no epoch where nothing is kept | publications |
+//! | `p` | publications, the last of which has this offset; offset 0 and no epoch if nothing is stored | publications |
 //! | `c` | the stream's publications were removed; its top | (nothing) |
-//! | `e` | the stream goes on in this epoch; what came before cannot be continued | (nothing) |
+//! | `e` | the stream continues in this epoch; earlier positions cannot be continued | (nothing) |
 //!
-//! Publications are Protocol Buffers messages one behind the other, each with its length before it:
+//! Publications are Protocol Buffers messages, each preceded by its length:
 //!
 //! ```text
 //! message Publication { bytes data = 1; uint32 format = 2; bool delta = 3; uint64 time_ms = 4;
@@ -18,8 +17,8 @@
 //! message Info        { string user = 1; uint64 client = 2; optional bytes conn_info = 3; optional bytes chan_info = 4; }
 //! ```
 //!
-//! A reader skips fields and kinds that it does not know. A change that an older reader would get wrong takes another
-//! version; a node that meets one it does not know reports it and reads the stream no further.
+//! A reader skips unknown fields and kinds. A change that an older reader would misread needs another version; a node that
+//! receives an unknown version reports it and stops reading the stream.
 
 use std::sync::Arc;
 
@@ -47,7 +46,7 @@ pub enum FrameError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame<'a> {
     pub(crate) kind: FrameKind,
-    /// Of the last publication.
+    /// The position of the last publication.
     pub(crate) position: StreamPosition,
     pub(crate) body: &'a [u8],
 }
@@ -57,7 +56,7 @@ pub(crate) enum FrameKind {
     Publications,
     Cleared,
     EpochChanged,
-    /// Of a later version; to be skipped.
+    /// A kind of a later version; skipped.
     Unknown,
 }
 
@@ -79,7 +78,7 @@ impl<'a> Frame<'a> {
         Ok(Frame { kind, position: StreamPosition { offset, epoch: Epoch::parse(epoch) }, body })
     }
 
-    /// The publications, with their offsets, and the session that each is not for.
+    /// Decodes the publications, with their offsets, and the session that does not receive each.
     pub(crate) fn publications(
         &self,
     ) -> Result<Vec<(PublicationParts, Option<SessionId>)>, FrameError> {
@@ -105,7 +104,7 @@ fn until_colon(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]))
 }
 
-/// What a message begins with: all before its publications.
+/// Encodes the start of a message, before its publications.
 pub(crate) fn head(kind: FrameKind, position: StreamPosition) -> String {
     let kind = match kind {
         FrameKind::Cleared => 'c',
@@ -168,7 +167,7 @@ fn decode(message: &[u8]) -> Result<(PublicationParts, Option<SessionId>), Proto
     Ok((publication, except))
 }
 
-/// A tag: its name and its value.
+/// Decodes a tag: its name and its value.
 pub(crate) fn decode_tag(message: &[u8]) -> Result<(Box<str>, Box<str>), ProtobufError> {
     let (mut name, mut value) = ("", "");
     for field in Fields::of(message) {

@@ -1,6 +1,6 @@
-//! Connections of an engine to its servers, as it sees them.
+//! Connections of an engine to its servers.
 
-/// A connection of a worker to a server of its engine. The engine gives the numbers.
+/// The number of a connection to a server, assigned by the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(pub u16);
 
@@ -16,43 +16,42 @@ pub struct Server {
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// What it is: with whom to log in.
+    /// Its role, which determines the login.
     pub role: ServerRole,
 }
 
-/// What a server of an engine is for.
+/// The role of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServerRole {
-    /// It has the channels.
+    /// Has the channels.
     Data,
-    /// It knows who has them: a Redis Sentinel, which has its own users and no databases.
+    /// Knows the addresses of primaries: a Redis Sentinel, which has its own users and no databases.
     Sentinel,
-    /// It follows one that has the channels, and is read from.
+    /// Replicates a primary, and is read from.
     Replica,
 }
 
-/// What an engine does to its connections. Each keeps itself connected, carries commands in order, and subscribes again
-/// by itself after it was lost, before it is announced as ready. A command that had not left when its connection broke is
-/// not sent on the next one.
+/// The connections of an engine. Each reconnects by itself, sends commands in order, and subscribes again after a reconnect,
+/// before it is announced as ready. A command that was not written when its connection broke is not sent on the next one.
 pub trait Links {
-    /// Connects to a server, or, if there is a connection of this number, to this server from now on, with the same
-    /// subscriptions. `handle_ready` or `handle_closed` follows.
+    /// Connects to a server. An existing connection of this number moves to this server and keeps its subscriptions.
+    /// `handle_ready` or `handle_closed` follows.
     fn open(&mut self, shard: ShardId, server: &Server);
 
-    /// Gives a connection up and makes another to the same server.
+    /// Closes a connection and opens another to the same server.
     fn reconnect(&mut self, shard: ShardId);
 
     /// Closes a connection for good and forgets its subscriptions.
     fn close(&mut self, shard: ShardId);
 
-    /// Sends a command. Its reply, or that it was lost, comes back with `token`.
+    /// Sends a command. Its reply, or its loss, is reported with `token`.
     ///
     /// # Errors
     /// [`LinkFull`]: nothing was taken.
     fn command(&mut self, shard: ShardId, token: u64, arguments: &[&[u8]]) -> Result<(), LinkFull>;
 
-    /// Subscribes to a channel of the server, before the commands that follow; to a sharded one if `sharded`. Is asked again
-    /// for a channel that is subscribed to, when the server may have ended the subscription.
+    /// Subscribes to a channel of the server, sharded if `sharded`, before the commands that follow. It is called again for a
+    /// subscribed channel if the server may have ended the subscription.
     fn subscribe(&mut self, shard: ShardId, channel: &[u8], sharded: bool);
 
     /// Ends a subscription.

@@ -1,14 +1,14 @@
-//! Streams that are known without a subscription.
+//! What is known of streams without a subscription.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-/// Streams that are remembered without a subscription: between so many and twice as many.
+/// The number of streams that are remembered without a subscription: at least this many, at most twice as many.
 const REMEMBERED_MAX: usize = 1 << 15;
 
-/// Streams that were published to, without a subscription to them. Those that were not used for long are forgotten first.
+/// Streams that were published to without a subscription. The least recently used are forgotten first.
 #[derive(Debug)]
 pub(crate) struct RecentStreams<K> {
     recent: HashMap<Arc<str>, K, RandomState>,

@@ -113,7 +113,7 @@ pub enum EngineRequest {
         retention: Retention,
         /// The part.
         filter: HistoryFilter,
-        /// What the engine has now: the answer decides whether a position is refused, so none of a replica will do.
+        /// Read the latest state, not a replica's: the answer decides whether a position is refused.
         latest: bool,
     },
     /// Announce to servers of another kind that a session of this node has joined or left a channel. Used if

@@ -13,7 +13,7 @@ use crate::publication::ClientInfo;
 use crate::session_id::SessionId;
 use crate::worker_set::WorkerSet;
 
-/// A channel at home on this worker. Exists while it has something to remember.
+/// A channel at home on this worker. Exists while it has state.
 pub(crate) struct HomeChannel {
     pub(crate) name: Arc<str>,
     /// Workers that have subscribers or pending ones.
@@ -33,7 +33,7 @@ const _: () = assert!(size_of::<HomeChannel>() <= 56);
 pub(crate) struct Members {
     plain: PlainMembers,
     described: Option<Box<Described>>,
-    /// How many of them each user has, once one of them was to be counted.
+    /// Number of sessions of each user, counted from the first time it is needed.
     users: Option<Box<Users>>,
 }
 
@@ -43,9 +43,9 @@ type Described = HashMap<SessionId, HomeMember, RandomState>;
 
 type Users = HashMap<ArcStr, u32, RandomState>;
 
-/// A session of which nothing is known but whose it is: two words, for most are such, and every client may be one.
+/// A session with only its user and no other information. Two words, because most are such and every client may be one.
 struct PlainMember {
-    /// The session, above one bit each for what [`HomeMember`] says of it.
+    /// The session, above one bit for each flag of [`HomeMember`].
     session: u64,
     user: ArcStr,
 }
@@ -57,7 +57,7 @@ const JOIN_LEAVE: u64 = 2;
 const SESSION_SHIFT: u32 = 2;
 
 impl PlainMember {
-    /// None where more is known.
+    /// Returns `None` if the member has more information.
     fn of(member: &HomeMember) -> Option<Self> {
         let HomeMember { info, presence, join_leave } = member;
         let flag = |set: bool, flag: u64| if set { flag } else { 0 };
@@ -78,7 +78,7 @@ impl PlainMember {
     }
 
     fn hash(session: SessionId) -> u64 {
-        // Sessions are numbers of this process's own: clients do not choose them.
+        // A fixed seed is safe: this process assigns the session ids, clients do not choose them.
         FixedState::with_seed(0).hash_one(session)
     }
 }
@@ -97,7 +97,7 @@ impl From<&PlainMember> for HomeMember {
     }
 }
 
-/// By session. Who is alone in a channel needs no table.
+/// Members by session. A single member needs no table.
 enum PlainMembers {
     One(PlainMember),
     Table(HashTable<PlainMember>),
@@ -122,7 +122,7 @@ impl PlainMembers {
         matches!(self, Self::Table(table) if table.is_empty())
     }
 
-    /// Adds one that is not there.
+    /// Adds a member that is not in the table.
     fn insert(&mut self, member: PlainMember) {
         if self.is_empty() {
             *self = Self::One(member);
@@ -172,7 +172,7 @@ impl Members {
         self.plain.iter().map(PlainMember::session).chain(described)
     }
 
-    /// The users of those who are shown in presence, once for each session.
+    /// Returns the users of sessions shown in presence, once for each session.
     pub(crate) fn present_users(&self) -> impl Iterator<Item = &ArcStr> {
         let plain = self.plain.iter().filter(|member| member.is(PRESENCE));
         let described = self.described().filter(|member| member.presence);
@@ -183,7 +183,7 @@ impl Members {
         self.described.iter().flat_map(|members| members.values())
     }
 
-    /// Counts users from now on.
+    /// Begins to count the sessions of each user.
     pub(crate) fn count_users(&mut self) {
         if self.users.is_none() {
             let mut users = Box::<Users>::default();
@@ -201,7 +201,7 @@ impl Members {
         users.len() < users_max as usize || users.contains_key(user)
     }
 
-    /// Adds a session, or replaces what is known of it.
+    /// Adds a session, or replaces its entry.
     pub(crate) fn insert(&mut self, member: HomeMember) {
         if let Some(users) = &mut self.users {
             *users.entry(member.info.user.clone()).or_default() += 1;
@@ -214,14 +214,14 @@ impl Members {
         }
     }
 
-    /// Replaces what is known of a session, if it is there.
+    /// Replaces the information of a session, if it is a member.
     pub(crate) fn describe(&mut self, info: &Arc<ClientInfo>) -> Option<HomeMember> {
         let member = HomeMember { info: Arc::clone(info), ..self.remove(info.client)? };
         self.insert(member.clone());
         Some(member)
     }
 
-    /// Takes a session out.
+    /// Removes a session.
     pub(crate) fn remove(&mut self, session: SessionId) -> Option<HomeMember> {
         let member = match self.plain.remove(session) {
             Some(plain) => HomeMember::from(&plain),
@@ -238,7 +238,7 @@ impl Members {
         Some(member)
     }
 
-    /// How many sessions a user has here; `None`: users are not counted.
+    /// Returns the number of a user's sessions; `None` if they are not counted.
     pub(crate) fn sessions_of(&self, user: &str) -> Option<u32> {
         self.users.as_ref().map(|users| users.get(user).copied().unwrap_or(0))
     }

@@ -1,4 +1,4 @@
-//! Who holds how much of a worker's streams and of their memory: by namespace, and by who brought a stream into being.
+//! Accounts a worker's streams and their memory by namespace and by owner.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
-/// Whom a stream counts for: who brought it into being, a user, or the address of those without one. The server itself is none.
+/// The user that created a stream, or the address if the client has no user. Streams created by the server have no owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Owner(pub(crate) u32);
 
 impl Owner {
-    /// The caller of an API, whose streams count as nobody's.
+    /// No owner: for callers of an API.
     pub const NONE: Owner = Owner(0);
 }
 
-/// What a namespace has of this worker.
+/// A namespace's channels and memory on this worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceShare {
     /// Its name ([`ChannelOptions::namespace`](crate::ChannelOptions)).
@@ -31,18 +31,18 @@ pub struct NamespaceShare {
 #[derive(Default)]
 pub(crate) struct Share {
     name: Arc<str>,
-    /// Its channels at home here, whatever keeps them.
+    /// Its channels at home here, for whatever reason they exist.
     pub(crate) channels: u32,
     /// Memory of its publications.
     pub(crate) bytes: usize,
     /// Indices of its channels that hold publications; each stream knows its place here.
     pub(crate) holders: Vec<u32>,
-    /// The place that was looked at last.
+    /// The place that was visited last.
     pub(crate) cursor: usize,
 }
 
 impl Share {
-    /// The next of the channels that hold publications.
+    /// Returns the next of the channels that hold publications, in rotation.
     pub(crate) fn next_holder(&mut self) -> Option<u32> {
         self.cursor = if self.cursor + 1 < self.holders.len() { self.cursor + 1 } else { 0 };
         self.holders.get(self.cursor).copied()
@@ -53,7 +53,7 @@ impl Share {
 #[derive(Default)]
 struct Owned {
     streams: u32,
-    /// Index and incarnation of the channels, oldest first; those whose stream is gone among them.
+    /// Index and incarnation of the channels, oldest first; includes some whose stream has ended.
     channels: VecDeque<(u32, u32)>,
 }
 
@@ -65,12 +65,12 @@ pub(crate) struct Shares {
     by_bytes: Ranking,
     by_holders: Ranking,
     owners: HashMap<Owner, Owned, RandomState>,
-    /// Channels with subscribers here, by one who is subscribed.
+    /// Number of channels with subscribers here, by owner.
     live: HashMap<Owner, u32, RandomState>,
 }
 
 impl Shares {
-    /// The index of a namespace.
+    /// Returns the index of a namespace, adding it if it is new.
     pub(crate) fn namespace(&mut self, name: &Arc<str>) -> u32 {
         if let Some(&at) = self.names.get(name) {
             return at;
@@ -83,12 +83,12 @@ impl Shares {
         at
     }
 
-    /// The index of a namespace that has one.
+    /// Returns the index of a known namespace.
     pub(crate) fn find(&self, name: &str) -> Option<u32> {
         self.names.get(name).copied()
     }
 
-    /// What namespaces have among those of `places` from `from` on; and where to go on, unless that was the end.
+    /// Returns the shares of at most `places` namespaces from index `from` on, and the next index unless all were visited.
     pub(crate) fn page(&self, from: u32, places: u32) -> (Vec<NamespaceShare>, Option<u32>) {
         let len = self.namespaces.len() as u32;
         let end = from.saturating_add(places).min(len);
@@ -109,24 +109,24 @@ impl Shares {
         &mut self.namespaces[namespace as usize]
     }
 
-    /// The namespace whose history is largest, and how large the next one's is.
+    /// Returns the namespace with the largest history, and the size of the second largest in bytes.
     pub(crate) fn largest(&self) -> (u32, usize) {
         (self.by_bytes.first(), self.by_bytes.second())
     }
 
-    /// The namespace with most channels that hold publications.
+    /// Returns the namespace with the most channels that hold publications.
     pub(crate) fn most_holders(&self) -> u32 {
         self.by_holders.first()
     }
 
-    /// The memory of a namespace's publications has changed.
+    /// Changes the memory of a namespace's publications, in bytes.
     pub(crate) fn change_bytes(&mut self, namespace: u32, by: isize) {
         let bytes = &mut self.namespaces[namespace as usize].bytes;
         *bytes = bytes.saturating_add_signed(by);
         self.by_bytes.set(namespace, *bytes);
     }
 
-    /// A channel has its first publication. Gives its place in the list of its namespace.
+    /// Adds a channel with its first publication. Returns its place in the list of its namespace.
     pub(crate) fn list(&mut self, namespace: u32, channel: u32) -> u32 {
         let holders = &mut self.namespaces[namespace as usize].holders;
         holders.push(channel);
@@ -134,7 +134,7 @@ impl Shares {
         (holders.len() - 1) as u32
     }
 
-    /// The channel at this place has no publication any more. Gives the channel that has its place now.
+    /// Removes the channel at this place, which has no publications any more. Returns the channel that has its place now.
     pub(crate) fn unlist(&mut self, namespace: u32, place: u32) -> Option<u32> {
         let holders = &mut self.namespaces[namespace as usize].holders;
         holders.swap_remove(place as usize);
@@ -145,7 +145,7 @@ impl Shares {
         holders.get(place as usize).copied()
     }
 
-    /// Counts a channel with subscribers for an owner. False when it has `max`.
+    /// Counts a channel with subscribers for an owner. Returns `false` if the owner has `max` of them.
     pub(crate) fn add_live(&mut self, owner: Owner, max: u32) -> bool {
         if owner == Owner::NONE {
             return true;
@@ -156,7 +156,7 @@ impl Shares {
         fits
     }
 
-    /// Such a channel is no more, or another's.
+    /// Uncounts a channel that has no subscribers any more, or has another owner now.
     pub(crate) fn remove_live(&mut self, owner: Owner) {
         if let Entry::Occupied(mut live) = self.live.entry(owner) {
             *live.get_mut() -= 1;
@@ -169,12 +169,12 @@ impl Shares {
         }
     }
 
-    /// Streams that this owner has.
+    /// Returns the number of an owner's streams.
     pub(crate) fn owned(&self, owner: Owner) -> u32 {
         self.owners.get(&owner).map_or(0, |owned| owned.streams)
     }
 
-    /// A stream of this owner has begun in this channel.
+    /// Adds a stream of this owner in this channel.
     pub(crate) fn add(&mut self, owner: Owner, channel: (u32, u32)) {
         if owner != Owner::NONE {
             let owned = self.owners.entry(owner).or_default();
@@ -183,7 +183,7 @@ impl Shares {
         }
     }
 
-    /// A stream of this owner has ended. `is_owned`: whether a channel still has one.
+    /// Removes a stream of this owner. `is_owned` tests whether a channel still has one.
     pub(crate) fn remove(&mut self, owner: Owner, is_owned: impl Fn((u32, u32)) -> bool) {
         let Some(owned) = self.owners.get_mut(&owner) else { return };
         owned.streams -= 1;
@@ -195,7 +195,8 @@ impl Shares {
         }
     }
 
-    /// The oldest channel of an owner that may go, among its first `steps_max`. Those that may not move to the end.
+    /// Returns the oldest channel of an owner that may be evicted, among its first `steps_max`. Streams that may
+    /// not be evicted move to the end; entries of ended ones are dropped.
     pub(crate) fn oldest(
         &mut self,
         owner: Owner,
@@ -215,18 +216,18 @@ impl Shares {
     }
 }
 
-/// Namespaces by a number of each: the largest is known at any time. A binary heap in which each knows its place, for most
-/// changes are small and move nothing.
+/// Namespaces ordered by a number of each, with the largest first. A binary heap that knows the place of each namespace,
+/// because most changes are small and move nothing.
 #[derive(Default)]
 struct Ranking {
-    /// A number and whose it is. No parent's is below a child's.
+    /// Numbers with their namespaces. No parent's number is below a child's.
     heap: Vec<(usize, u32)>,
     /// Where each namespace is in the heap.
     places: Vec<u32>,
 }
 
 impl Ranking {
-    /// One more, with 0.
+    /// Adds a namespace with 0.
     fn push(&mut self) {
         let next = self.heap.len() as u32;
         self.heap.push((0, next));
@@ -237,7 +238,7 @@ impl Ranking {
         self.heap.first().map_or(0, |&(_, of)| of)
     }
 
-    /// The largest number but that of the first.
+    /// Returns the second largest number.
     fn second(&self) -> usize {
         self.heap.iter().skip(1).take(2).map(|&(number, _)| number).max().unwrap_or(0)
     }
@@ -256,7 +257,7 @@ impl Ranking {
         }
     }
 
-    /// Exchanges two places; gives the second.
+    /// Exchanges two places; returns the second.
     fn swap(&mut self, one: usize, other: usize) -> usize {
         self.heap.swap(one, other);
         for place in [one, other] {

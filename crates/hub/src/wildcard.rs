@@ -51,7 +51,7 @@ pub fn may_match(channel: &str) -> bool {
     !tenant::bare(head).starts_with(PRIVATE) && !rest.contains(USERS)
 }
 
-/// Splits a name into its tenant, [`PRIVATE`] and namespace up to the `:`, as far as present, and its tokens.
+/// Splits a name into its tenant, [`PRIVATE`] and namespace up to the `:` (each if present), and its tokens.
 pub fn split(name: &str) -> (&str, &str) {
     let bare = tenant::bare(name);
     let namespace = bare.find(':').map_or(0, |at| at + 1);

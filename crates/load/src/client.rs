@@ -1,4 +1,4 @@
-//! An HTTP client that costs as little as a client can: one blocking socket, one request at a time.
+//! A minimal HTTP client: one blocking socket, one request at a time.
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,29 +7,29 @@ use std::time::{Duration, Instant};
 
 use crate::{Context, Error};
 
-/// Longer than any request may take.
+/// Longer than any request takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// What the head of a response says, as far as a blocking client needs it.
+/// The fields of a response head that a blocking client needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseHead {
     /// The status code.
     pub status: u16,
-    /// Length of the body, where the head says it.
+    /// Length of the body, if declared.
     pub content_length: Option<u64>,
-    /// The body comes in chunks.
+    /// Whether the body is chunked.
     pub chunked: bool,
     /// The entity tag, without quotes.
     pub etag: Option<String>,
 }
 
 impl ResponseHead {
-    /// Reads a head and leaves the body where it is.
+    /// Reads a head and leaves the body unread.
     ///
     /// # Errors
-    /// What the socket says, or that this is no HTTP.
+    /// When the socket fails, or this is not HTTP.
     pub fn read(reader: &mut impl BufRead) -> io::Result<Self> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -60,23 +60,23 @@ impl ResponseHead {
     }
 }
 
-/// A connection that is kept.
+/// A keep-alive connection.
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
     address: SocketAddr,
-    /// The header line that shows a token; empty without one.
+    /// The header line with the token; empty without one.
     authorization: String,
     request: Vec<u8>,
     response: Vec<u8>,
-    /// Where in it the last body is.
+    /// Range of the last body in the buffer.
     body: Range<usize>,
     revision: u64,
 }
 
 impl Client {
     /// # Errors
-    /// When no server listens there.
+    /// When the connection fails.
     pub fn connect(address: SocketAddr) -> Result<Client, Error> {
         let sentence = || format!("cannot connect to {address}");
         let stream = TcpStream::connect(address).context(sentence())?;
@@ -87,24 +87,24 @@ impl Client {
         Ok(Client { stream, address, authorization, request, response, body: 0..0, revision: 1 })
     }
 
-    /// The same client, which shows this token with each request.
+    /// Sets the token to send with each request.
     #[must_use]
     pub fn with_token(mut self, token: &str) -> Client {
         self.authorization = format!("Authorization: Bearer {token}\r\n");
         self
     }
 
-    /// The newest revision that a response named as its entity tag.
+    /// Returns the newest revision that a response named as its entity tag.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The body of the last response.
+    /// Returns the body of the last response.
     pub fn body(&self) -> &[u8] {
         &self.response[self.body.clone()]
     }
 
-    /// Sends a request and waits for its response; gives the status and how long it took.
+    /// Sends a request and waits for its response. Returns the status and how long it took.
     ///
     /// # Errors
     /// As of [`send`](Self::send) and [`receive`](Self::receive).
@@ -121,10 +121,10 @@ impl Client {
         Ok((status, began.elapsed()))
     }
 
-    /// The same, for a change that has to succeed.
+    /// Makes a change that must succeed.
     ///
     /// # Errors
-    /// The server's words, if it does not.
+    /// The server's error message.
     pub fn change(&mut self, target: &str, body: &[u8]) -> Result<Duration, Error> {
         let (status, took) = self.call("PUT", target, "application/json", body)?;
         self.expect_success("PUT", target, status)?;
@@ -132,7 +132,7 @@ impl Client {
     }
 
     /// # Errors
-    /// The body of the last response, if its status is no success.
+    /// The body of the last response, if its status is not a success.
     pub fn expect_success(&self, method: &str, target: &str, status: u16) -> Result<(), Error> {
         if (200..300).contains(&status) {
             return Ok(());
@@ -144,7 +144,7 @@ impl Client {
     /// Sends a request.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// When the connection is closed.
     pub fn send(
         &mut self,
         method: &str,
@@ -165,10 +165,10 @@ impl Client {
         self.stream.write_all(&self.request).context("cannot send a request")
     }
 
-    /// The status of the next response.
+    /// Waits for the next response and returns its status.
     ///
     /// # Errors
-    /// When none comes in time, or none that is HTTP.
+    /// When none arrives in time, or it is not HTTP.
     pub fn receive(&mut self) -> Result<u16, Error> {
         let mut held = 0;
         loop {

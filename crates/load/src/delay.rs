@@ -1,8 +1,9 @@
-//! `dunlin bench delay`: a proxy that makes a network long. Bytes leave half a round trip after they came, in order.
+//! `dunlin bench delay`: a proxy that simulates network latency. Bytes are forwarded half a round trip after they
+//! arrive, in order.
 //!
-//! It delays and does nothing else: no loss, no jitter, no limit of throughput but the bytes it may hold. All bytes have
-//! the same delay, so one queue in order of arrival is a timer for all of them. A connection to the proxy is accepted at
-//! once, so opening one costs the client no round trip.
+//! It only delays: no loss, no jitter, no limit of throughput but the bytes it may hold. All bytes have the same
+//! delay, so one queue in order of arrival needs a single timer. A connection to the proxy is accepted at once, so
+//! opening one costs the client no round trip.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,9 +22,9 @@ use crate::reactor::{
 use crate::url::duration;
 use crate::{Clock, Context, Error, ExitStatus, say};
 
-/// Read at once.
+/// Size of the receive buffer.
 const READ_BYTES: usize = 256 << 10;
-/// Under way in one direction of one connection.
+/// Limit of bytes in flight in one direction of one connection.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// Options of `dunlin bench delay`.
@@ -59,10 +60,10 @@ pub fn run(options: &Delay) -> Result<ExitStatus, Error> {
     proxy.run()
 }
 
-/// A long road to `to` on a thread of its own, for as long as the process lives; answers where it begins.
+/// Starts a delaying proxy to `to` on its own thread, for as long as the process lives. Returns its address.
 ///
 /// # Errors
-/// When there is no port, thread or descriptor left for it.
+/// When no port, thread or descriptor is left.
 pub fn delay_line(to: SocketAddr, rtt: Duration) -> Result<SocketAddr, Error> {
     let (sender, receiver) = mpsc::channel();
     let running = move || {
@@ -92,39 +93,39 @@ struct Proxy {
     clock: Clock,
     lines: Vec<Option<Line>>,
     free: Vec<usize>,
-    /// Lines that ended in this turn: their places are free once no event of the turn can mean them.
+    /// Lines that ended in this turn: their slots are reused only once no event of the turn can refer to them.
     closed: Vec<usize>,
-    /// What is under way, of all lines, in order of arrival and therefore of departure.
+    /// Chunks in flight on all lines, in order of arrival and therefore of departure.
     chunks: VecDeque<DelayedChunk>,
     buffer: Vec<u8>,
     spare: Vec<Vec<u8>>,
 }
 
-/// A connection of a client and the one to the server that belongs to it.
+/// A client's connection and the matching one to the server.
 struct Line {
     ends: [Side; 2],
-    /// Chunks of this line that are still under way; a place is not given away before.
+    /// Chunks of this line still in flight; its slot is not reused before they are delivered.
     chunks: usize,
     gone: bool,
 }
 
 struct Side {
     socket: OwnedFd,
-    /// Arrived for this end, and not taken by its socket yet.
+    /// Bytes that arrived for this end and that its socket has not accepted yet.
     unsent: VecDeque<u8>,
-    /// Bytes on their way to this end, with those unsent.
+    /// Bytes in flight to this end, unsent ones included.
     held: usize,
-    /// Read no more of this end: the other one holds as much as it may.
+    /// Whether reading from this end is paused: the other end holds as much as it may.
     held_back: bool,
     finish: bool,
-    /// FIN was read from this end.
+    /// Whether FIN was read from this end.
     ended: bool,
 }
 
 struct DelayedChunk {
     due_ns: u64,
     line: usize,
-    /// Index of the end it is for.
+    /// Index of the receiving end.
     to: usize,
     load: Load,
 }
@@ -198,7 +199,7 @@ impl Proxy {
 
     fn accept(&mut self) {
         while let Ok(client) = rustix::net::accept_with(&self.listener, NONBLOCKING) {
-            // A server that cannot be reached shows itself to the client as an end without an answer.
+            // If the server cannot be reached, the client's connection closes without an answer.
             let Ok(server) = socket(self.to) else { continue };
             let _ = sockopt::set_tcp_nodelay(&client, true);
             let _ = sockopt::set_tcp_nodelay(&server, true);
@@ -231,7 +232,7 @@ impl Proxy {
         }
     }
 
-    /// Reads what one end sends, until there is no more or the other end holds as much as it may.
+    /// Reads from one end until there is no more, or the other end holds as much as it may.
     fn read(&mut self, index: usize, from: usize) {
         let to = 1 - from;
         loop {
@@ -271,7 +272,7 @@ impl Proxy {
         }
     }
 
-    /// Hands over what has been under way for long enough.
+    /// Delivers the chunks that are due.
     fn deliver(&mut self) {
         let now_ns = self.clock.now_ns();
         while self.chunks.front().is_some_and(|chunk| chunk.due_ns <= now_ns) {
@@ -296,7 +297,7 @@ impl Proxy {
                 }
                 Load::Fin => line.ends[to].finish = true,
                 Load::Reset => {
-                    // Refused only by a socket that is gone already.
+                    // Fails only on a dead socket.
                     let _ = sockopt::set_socket_linger(&line.ends[to].socket, Some(Duration::ZERO));
                     self.end(index);
                     continue;
@@ -317,7 +318,7 @@ impl Proxy {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOTCONN) => return,
-                // The other end learns of it by the reset that a read of this one reports.
+                // The other end is ended when a read of this one reports the reset.
                 Err(_) => {
                     end.held -= end.unsent.len();
                     end.unsent.clear();
@@ -327,7 +328,7 @@ impl Proxy {
         if end.finish {
             end.finish = false;
             let _ = rustix::net::shutdown(&end.socket, Shutdown::Write);
-            // Both directions are over: what was to arrive has arrived.
+            // Both directions have ended, and all bytes were delivered.
             if line.ends.iter().all(|end| end.ended && !end.finish && end.unsent.is_empty())
                 && line.chunks == 0
             {
@@ -352,7 +353,7 @@ impl Proxy {
         line.gone = true;
         for end in &mut line.ends {
             end.unsent = VecDeque::new();
-            // Both close with the line, whose place stays until its chunks have come.
+            // Both close with the line, whose slot stays until its chunks are delivered.
             self.reactor.forget(&end.socket);
         }
         if line.chunks == 0 {

@@ -9,7 +9,7 @@ use crate::figures::group;
 use crate::host::Host;
 use crate::{Context, Error, say};
 
-/// Where a result goes beside the terminal.
+/// Where to write a result, besides the terminal.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Output {
     /// One JSON object as the last line of standard output
@@ -18,15 +18,15 @@ pub struct Output {
 }
 
 impl Output {
-    /// Whether standard output is for the result alone.
+    /// Returns whether standard output is reserved for the JSON result.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Shows a result on standard output; beside --json, which has that for itself, on standard error.
+    /// Prints a result on standard output, or on standard error with --json, which reserves standard output.
     ///
     /// # Errors
-    /// When standard output does not take it.
+    /// When writing to standard output fails.
     pub fn show(&self, text: &str) -> Result<(), Error> {
         if self.json {
             say(text.trim_end());
@@ -37,11 +37,10 @@ impl Output {
         out.flush().context("cannot write to standard output")
     }
 
-    /// Shows a report, and writes it with the name of its benchmark, the machine and the moment
-    /// if --json is given.
+    /// Prints a report, and with --json also writes it with the benchmark's name, the machine and the time.
     ///
     /// # Errors
-    /// When standard output does not take it.
+    /// When writing to standard output fails.
     pub fn report(&self, benchmark: &str, of: &impl Serialize) -> Result<(), Error> {
         let value = serde_json::to_value(of)
             .map_err(|error| Error::new(format!("cannot write JSON: {error}")))?;
@@ -49,7 +48,7 @@ impl Output {
         self.write(benchmark, of)
     }
 
-    /// Only writes a report, for who has shown it already.
+    /// Writes a report without printing it, for a caller that has printed it already.
     ///
     /// # Errors
     /// As of [`Output::report`].
@@ -57,7 +56,7 @@ impl Output {
         self.line(&Measured { benchmark: benchmark.to_owned(), host: Host::now(), of })
     }
 
-    /// The same for a result that is an object of its own kind.
+    /// Writes a result that is a JSON object of its own kind.
     ///
     /// # Errors
     /// As of [`Output::report`].
@@ -73,7 +72,7 @@ impl Output {
     }
 }
 
-/// A report with its benchmark, the machine and the moment.
+/// A report with its benchmark, machine and time.
 #[derive(Debug, Serialize)]
 struct Measured<T> {
     benchmark: String,
@@ -82,7 +81,7 @@ struct Measured<T> {
     of: T,
 }
 
-/// A line for each figure, and a table for each list of records; the rounds behind a median stand in the JSON alone.
+/// Formats a line for each figure, and a table for each list of records; the rounds behind a median are in the JSON only.
 fn readable(report: &Value) -> String {
     let mut rows = Vec::new();
     flatten("", report, &mut rows);
@@ -91,7 +90,7 @@ fn readable(report: &Value) -> String {
     text
 }
 
-/// The figures of a record, with those of records in it.
+/// Flattens the figures of a record and its nested records.
 fn flatten(name: &str, value: &Value, out: &mut Vec<(String, String)>) {
     let figure = match value {
         Value::Object(fields) => {
@@ -140,7 +139,7 @@ fn lists(name: &str, value: &Value, text: &mut String) {
                 .iter_mut()
                 .zip(1..)
                 .for_each(|(head, number)| *head = format!("{number}."));
-            // The narrower way round.
+            // Uses the narrower orientation.
             if records.len() > rows.len() {
                 rows = (0..=records.len())
                     .map(|column| rows.iter().map(|row| row[column].clone()).collect())
@@ -155,7 +154,7 @@ fn lists(name: &str, value: &Value, text: &mut String) {
     }
 }
 
-/// Names flush left, figures flush right.
+/// Aligns names left, figures right.
 fn aligned(rows: Vec<Vec<String>>) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let length =

@@ -1,4 +1,4 @@
-//! The server under test, seen from outside: its memory, its CPU time, and the kernel's memory.
+//! The server under test as seen by the operating system: its memory, its CPU time, and the kernel's memory.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use crate::{Context, Error};
 
-/// How long a server may take to listen, and to end.
+/// Time limits for a server to start listening, and to exit.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A server to look at: started by us, or running already.
+/// A server under observation: started by us, or already running.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -27,7 +27,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// A server that runs already.
+    /// Attaches to a running server.
     pub fn running(pid: u32) -> Self {
         Self { pid, child: None, _keeper: None }
     }
@@ -60,7 +60,7 @@ impl Process {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        // Children and threads that start after the listener belong to the memory before the connections.
+        // Includes children and threads started after the listener in the baseline before the connections.
         std::thread::sleep(Duration::from_millis(500));
         Ok(process)
     }
@@ -69,24 +69,24 @@ impl Process {
         self.child.as_mut()?.try_wait().ok().flatten()
     }
 
-    /// Sends it a signal; STOP and CONT stand for a machine that hangs.
+    /// Sends a signal; STOP and CONT simulate a machine that hangs.
     pub fn signal(&self, signal: Signal) {
         if let Some(pid) = self.child.as_ref().map(Pid::from_child) {
-            // Refused only if it has ended.
+            // Fails only if the process has exited.
             let _ = rustix::process::kill_process(pid, signal);
         }
     }
 
-    /// Ends it at once, as `kill -9` does.
+    /// Kills it, as `kill -9` does.
     pub fn kill(mut self) {
         if let Some(child) = &mut self.child {
-            // Ended already, or about to be.
+            // It may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Memory and CPU time of the process and its descendants now.
+    /// Samples memory and CPU time of the process and its descendants.
     pub fn sample(&self) -> Sample {
         let mut sample = Sample::default();
         for pid in tree(self.pid) {
@@ -99,30 +99,30 @@ impl Process {
         sample
     }
 
-    /// CPU time alone: `smaps_rollup` of a big process takes long to read, and stops the process meanwhile.
+    /// Returns CPU time only: `smaps_rollup` of a big process is slow to read, and stops the process meanwhile.
     pub fn cpu_ns(&self) -> u64 {
         tree(self.pid).into_iter().map(cpu_ns).sum()
     }
 
-    /// The part of it outside the kernel; to 10 ms, as /proc/PID/stat counts.
+    /// Returns the user part of the CPU time, in steps of 10 ms, as /proc/PID/stat counts.
     pub fn user_ns(&self) -> u64 {
         let ticks = |pid| stat_field(pid, 11)?.parse::<u64>().ok();
         let hertz = rustix::param::clock_ticks_per_second().max(1);
         tree(self.pid).into_iter().filter_map(ticks).sum::<u64>() * (1_000_000_000 / hertz)
     }
 
-    /// Resident memory of the process itself, without descendants: now, and at its most since it began.
+    /// Returns resident memory of the process itself, without descendants: now, and at its peak.
     pub fn resident_bytes(&self) -> (u64, u64) {
         let text = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         let of = |name| kib_line(&text, name).unwrap_or(0) * 1024;
         (of("VmRSS:"), of("VmHWM:"))
     }
 
-    /// The same of its threads with this name.
+    /// Returns the CPU time of its threads with this name.
     pub fn thread_cpu_ns(&self, name: &str) -> u64 {
         let named = |task: &Path| {
             let text = fs::read_to_string(task.join("comm"));
-            // The kernel keeps fifteen bytes of it.
+            // The kernel keeps fifteen bytes of a name.
             text.is_ok_and(|comm| comm.trim_end() == &name[..name.len().min(15)])
         };
         tree(self.pid)
@@ -137,7 +137,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let Some(child) = &mut self.child else { return };
-        // Ended already, or about to be killed: either way nothing is left to do about an error.
+        // It may have exited already, or is killed next: an error needs no action.
         let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
         let start = Instant::now();
         while matches!(child.try_wait(), Ok(None)) {
@@ -151,8 +151,8 @@ impl Drop for Process {
     }
 }
 
-/// A process inherits the cores of the thread that starts it, and `setpriv --pdeathsig` ends it with that thread: so
-/// one is made for it and lives as long as it should. A generator that is killed leaves no server behind.
+/// Starts the process from a thread of its own: a process inherits the cores of that thread, and `setpriv
+/// --pdeathsig` ends it with that thread. So a killed generator leaves no server behind.
 fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<(Child, Sender<()>), Error> {
     let output = || -> Result<Stdio, Error> {
         Ok(match log {
@@ -179,7 +179,7 @@ fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<(Child, S
         let child = crate::system::pin(&cores).and_then(|()| starter.spawn());
         // The receiver, which waits for the child, is below.
         let _ = started.send(child);
-        // Nothing is ever sent; the end comes with the sender's.
+        // Nothing is ever sent; this returns when the sender is dropped.
         let _ = kept.recv();
     });
     let child =
@@ -187,17 +187,17 @@ fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<(Child, S
     Ok((child.context(format!("cannot start `{command}`"))?, keeper))
 }
 
-/// What a process tree uses.
+/// Resources used by a process tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Sample {
-    /// Proportional set size: private memory, and its share of what is shared.
+    /// Proportional set size: private memory, and a share of shared memory.
     pub pss_bytes: u64,
-    /// The part of it that is pages of files: the program itself and its libraries, as far as they were touched. They are read
-    /// in once, however many clients come.
+    /// The file-backed part of it: touched pages of the program and its libraries. They are loaded once, however many
+    /// clients connect.
     pub file_bytes: u64,
-    /// Time on a core, of all threads.
+    /// CPU time of all threads.
     pub cpu_ns: u64,
-    /// The process and its descendants.
+    /// Number of processes: the root and its descendants.
     pub processes: u32,
 }
 
@@ -222,13 +222,13 @@ fn tree(root: u32) -> Vec<u32> {
     found
 }
 
-/// Field of /proc/PID/stat after the name, from 0 (state). The name may hold spaces and parentheses.
+/// Returns a field of /proc/PID/stat after the name, from 0 (state). The name may hold spaces and parentheses.
 fn stat_field(pid: u32, field: usize) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text[text.rfind(')')? + 1..].split_whitespace().nth(field).map(str::to_owned)
 }
 
-/// Memory of this process alone, without the server it may have started.
+/// Returns the memory of this process alone, without a server that it started.
 pub fn own_pss_bytes() -> u64 {
     memory(std::process::id()).unwrap_or_default().pss_bytes
 }
@@ -237,7 +237,7 @@ pub fn own_pss_bytes() -> u64 {
 #[derive(Debug, Default)]
 struct Memory {
     pss_bytes: u64,
-    /// Pages of files.
+    /// File-backed pages.
     file_bytes: u64,
 }
 
@@ -247,12 +247,12 @@ fn memory(pid: u32) -> Option<Memory> {
     Some(Memory { pss_bytes: bytes("Pss:")?, file_bytes: bytes("Pss_File:").unwrap_or(0) })
 }
 
-/// Time on a core, summed over the living threads: nanoseconds where /proc/PID/stat has ticks of 10 ms.
+/// Sums the CPU time of the living threads, in nanoseconds; /proc/PID/stat has ticks of 10 ms.
 fn cpu_ns(pid: u32) -> u64 {
     tasks(pid).map(|task| task_cpu_ns(&task)).sum()
 }
 
-/// The living threads, as directories of /proc.
+/// Iterates over the living threads, as directories of /proc.
 fn tasks(pid: u32) -> impl Iterator<Item = PathBuf> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     tasks.into_iter().flatten().flatten().map(|task| task.path())
@@ -263,7 +263,7 @@ fn task_cpu_ns(task: &Path) -> u64 {
     text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
-/// Memory the kernel uses, for everyone on the machine.
+/// Memory that the kernel uses, for the whole machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct KernelMemory {
     /// Memory of the kernel's own objects.
@@ -272,12 +272,12 @@ pub struct KernelMemory {
     pub slab_unreclaimable_bytes: u64,
     /// Buffers of all TCP sockets, from /proc/net/sockstat.
     pub tcp_buffer_bytes: u64,
-    /// What programs may still have.
+    /// Memory available to programs.
     pub available_bytes: u64,
 }
 
 impl KernelMemory {
-    /// As /proc says.
+    /// Reads the current values from /proc.
     pub fn now() -> Self {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let of = |name| kib_line(&meminfo, name).unwrap_or(0) * 1024;

@@ -1,8 +1,8 @@
-//! The event loop's half that every loop of this crate and of `dunlin-bench` needs: one epoll instance, a timer as fine as
-//! the kernel's, and the sockets to put into it.
+//! The part of an event loop that this crate and `dunlin-bench` share: one epoll instance, a timer with the kernel's
+//! resolution, and the sockets to watch.
 //!
-//! Why not `dunlin-net`: what is measured is the server, so each call and each instruction of a generator counts against
-//! the figure. A wait is one `epoll_wait`; who is asked for by a token and what happens then is the caller's.
+//! It does not use `dunlin-net` because the server is what is measured: every system call and instruction of the
+//! generator counts against the result. A wait is one `epoll_wait`; callers assign tokens and handle the events.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,30 +18,30 @@ use crate::{Context, Error};
 
 pub use epoll::EventFlags as Flags;
 
-/// The token of the timer; it asks for nothing but another turn.
+/// The token of the timer, whose events only cause another turn.
 pub(crate) const TIMER: u64 = u64::MAX;
-/// For the listener of a server.
+/// The token of a server's listener.
 pub const LISTENER: u64 = u64::MAX - 1;
-/// For a socket that is read and written, edge-triggered: nothing is changed as its buffers fill and empty.
+/// For a socket that is read and written, edge-triggered: the flags need not change as its buffers fill and empty.
 pub const STREAM: Flags = Flags::IN.union(Flags::OUT).union(Flags::RDHUP).union(Flags::ET);
-/// The end of a stream, in one direction or both. Where it comes together with bytes no other event reports it.
+/// The end of a stream, in one direction or both. If it arrives together with data, no other event reports it.
 pub const ENDS: Flags = Flags::RDHUP.union(Flags::HUP).union(Flags::ERR);
 
-/// Events of one wait that make calls of it rare.
+/// Events per wait, enough to make waits rare.
 pub const EVENTS_MAX: usize = 1024;
 
-/// The events of one wait, where the kernel writes them. They are no part of [`Reactor`], so that whoever goes through them
-/// has the rest at hand.
+/// The buffer for the events of one wait. It is separate from [`Reactor`], so that the reactor can be used while
+/// iterating over the events.
 #[allow(missing_debug_implementations, reason = "the kernel's record has none")]
 pub struct Events(Vec<epoll::Event>);
 
 impl Events {
-    /// Room for so many; what is ready beyond them comes with the next wait.
+    /// Allocates space for `events`; further ready events are returned by the next wait.
     pub fn with_capacity(events: usize) -> Self {
         Self(Vec::with_capacity(events))
     }
 
-    /// Token and flags of each.
+    /// Iterates over the events: token and flags of each.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (u64, Flags)> {
         self.0.iter().map(|event| (event.data.u64(), event.flags))
@@ -58,31 +58,31 @@ pub struct Reactor {
 
 impl Reactor {
     /// # Errors
-    /// When no descriptor is left for it.
+    /// When no descriptor is left.
     pub fn new() -> Result<Self, Error> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot open epoll")?;
         Ok(Self { epoll, timer: None, armed_ns: 0 })
     }
 
-    /// Asks for events of a descriptor, each with this token.
+    /// Watches a descriptor for events, which carry this token.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When the kernel refuses.
     #[inline]
     pub fn watch(&self, fd: impl AsFd, token: u64, flags: Flags) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)?)
     }
 
-    /// Asks for no more events of a descriptor that stays open.
+    /// Stops watching a descriptor that stays open.
     pub fn forget(&self, fd: impl AsFd) {
-        // Refused only if it is not watched.
+        // Fails only if it is not watched.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits for events, for so many nanoseconds if it is said, and gives their number.
+    /// Waits for events, for at most `timeout_ns` if given, and returns their number.
     ///
     /// # Errors
-    /// What the kernel says; an interruption is no error.
+    /// When the kernel fails; an interruption is no error.
     #[inline]
     pub fn wait(&self, timeout_ns: Option<u64>, events: &mut Events) -> Result<usize, Error> {
         events.0.clear();
@@ -94,10 +94,10 @@ impl Reactor {
         }
     }
 
-    /// Ends a wait at `due_ns` of a clock that says `now_ns`, which must be earlier, with an event of `TIMER`.
+    /// Ends a wait at `due_ns` with an event of `TIMER`. `now_ns` is the time of the same clock, and must be earlier.
     ///
-    /// `epoll_wait` counts in milliseconds, and its finer successor is not there on every kernel Dunlin runs on: a schedule
-    /// would leave half a millisecond late, and a delay be that much longer.
+    /// `epoll_wait` counts in milliseconds, and `epoll_pwait2` is not available on every supported kernel: schedules
+    /// and delays would be up to a millisecond late.
     ///
     /// # Errors
     /// When no descriptor is left for the timer.
@@ -123,11 +123,10 @@ impl Reactor {
     }
 }
 
-/// Lets this thread sleep as exactly as the kernel can: 50 µs of the default slack would be the generator's, not the
-/// server's.
+/// Reduces this thread's timer slack to the minimum: the default of 50 µs would add to the generator's delay.
 ///
 /// # Errors
-/// What the kernel says.
+/// When the kernel refuses.
 pub(crate) fn sleep_exactly() -> Result<(), Error> {
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
         .context("cannot set the timer slack")
@@ -137,22 +136,22 @@ fn timespec(ns: u64) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ }
 }
 
-/// What every socket here is.
+/// Flags of every socket here.
 pub const NONBLOCKING: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
-/// A TCP socket for this address, which does not block.
+/// Creates a non-blocking TCP socket for this address family.
 ///
 /// # Errors
-/// When no descriptor is left for it.
+/// When no descriptor is left.
 pub fn socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     rustix::net::socket_with(family, SocketType::STREAM, NONBLOCKING, None)
 }
 
-/// Listens, if `shared` at an address where other threads listen too (`SO_REUSEPORT`).
+/// Listens; if `shared`, at an address where other threads listen too (`SO_REUSEPORT`).
 ///
 /// # Errors
-/// Names the address.
+/// Name the address.
 pub fn listen(address: SocketAddr, shared: bool) -> Result<OwnedFd, Error> {
     let open = || {
         let listener = socket(address)?;
@@ -167,10 +166,10 @@ pub fn listen(address: SocketAddr, shared: bool) -> Result<OwnedFd, Error> {
     open().context(format!("cannot listen on {address}"))
 }
 
-/// Where a listener listens, with its port if the kernel chose that.
+/// Returns the address of a listener, with the port if the kernel chose it.
 ///
 /// # Errors
-/// What the kernel says.
+/// When the kernel fails.
 pub(crate) fn address_of(listener: &OwnedFd) -> Result<SocketAddr, Error> {
     let name = rustix::net::getsockname(listener).context("cannot read the own address")?;
     SocketAddr::try_from(name).context("cannot read the own address")

@@ -1,4 +1,4 @@
-//! A socket, bare or under TLS, that never blocks.
+//! A non-blocking socket, plain or with TLS.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use rustls::{ClientConfig, ClientConnection, Connection};
 
 use crate::reactor::NONBLOCKING;
 
-/// What a connection is made with.
+/// Parameters of a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Tls {
     pub(crate) config: Arc<ClientConfig>,
@@ -27,11 +27,11 @@ pub(crate) struct Tls {
 pub(crate) struct Transport {
     pub(crate) socket: OwnedFd,
     tls: Option<Box<Connection>>,
-    /// Ciphertext, or plain bytes, the socket has not taken.
+    /// Bytes (ciphertext with TLS) that the socket has not accepted.
     unsent: Vec<u8>,
 }
 
-/// Why a transport is of no more use.
+/// Why a transport is closed.
 #[derive(Debug)]
 pub(crate) enum Broken {
     /// FIN, or the end of TLS.
@@ -50,14 +50,14 @@ impl From<Errno> for Broken {
     }
 }
 
-/// Where one connection is opened to.
+/// Where to open one connection to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PeerAddr<'a> {
     Network(SocketAddr),
     Unix(&'a Path),
 }
 
-/// A socket that is connecting; it is writable when it is done, one way or the other.
+/// Starts connecting a socket; it becomes writable once it is connected or has failed.
 pub(crate) fn begin(at: PeerAddr<'_>) -> io::Result<OwnedFd> {
     let family = match at {
         PeerAddr::Network(address) if address.is_ipv4() => AddressFamily::INET,
@@ -91,12 +91,12 @@ impl Transport {
         Ok(Self::new(socket, tls))
     }
 
-    /// One that is connected, with the TLS to speak over it.
+    /// Wraps a connected socket, with the TLS session if any.
     pub(crate) fn new(socket: OwnedFd, tls: Option<Connection>) -> Self {
         Self { socket, tls: tls.map(Box::new), unsent: Vec::new() }
     }
 
-    /// Whether plain bytes can flow.
+    /// Returns whether the TLS handshake, if any, is done.
     pub(crate) fn is_open(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking())
     }
@@ -109,7 +109,7 @@ impl Transport {
         self.unsent.len()
     }
 
-    /// Reads plain bytes. `Ok(None)`: there are none now. The flag says whether there may be more at once.
+    /// Reads plain bytes. `Ok(None)`: there are none now. The flag says whether more may be available at once.
     #[inline]
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<Option<(usize, bool)>, Broken> {
         match &mut self.tls {
@@ -148,7 +148,7 @@ impl Transport {
                 Err(error) => return Err(Broken::Io(error)),
             }
             if let Err(error) = tls.process_new_packets() {
-                // The alert has the reason for the server; whether it arrives does not matter.
+                // The alert carries the reason to the server; its delivery does not matter.
                 let _ = self.flush();
                 return Err(Broken::Tls(error));
             }
@@ -157,7 +157,7 @@ impl Transport {
         Ok(None)
     }
 
-    /// Sends, and keeps what the socket does not take; then [`has_unsent`](Self::has_unsent) is true until
+    /// Sends, and keeps what the socket does not accept; then [`has_unsent`](Self::has_unsent) is true until
     /// [`flush`](Self::flush) has sent it.
     #[inline]
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Broken> {
@@ -203,7 +203,7 @@ impl Transport {
         Ok(())
     }
 
-    /// What became of the connect.
+    /// Returns the result of the connect.
     pub(crate) fn connected(&self) -> Result<(), io::Error> {
         match sockopt::socket_error(&self.socket) {
             Ok(Ok(())) => Ok(()),
@@ -211,19 +211,19 @@ impl Transport {
         }
     }
 
-    /// Says that nothing follows: the end of TLS, and FIN.
+    /// Ends the stream: TLS close_notify, and FIN.
     pub(crate) fn finish(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
-            // A peer that is gone need not hear it.
+            // If the peer is gone, the error does not matter.
             let _ = self.flush();
         }
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
     }
 
-    /// Ends it with a reset: nothing of it lingers, and the server learns at once.
+    /// Ends it with a reset: no state lingers, and the server notices at once.
     pub(crate) fn abort(self) {
-        // Refused only by a socket that is gone already.
+        // Fails only on a dead socket.
         let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
     }
 }

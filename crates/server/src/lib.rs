@@ -94,14 +94,14 @@ const OTHER_THREADS: usize = 4;
 
 /// What to serve.
 pub struct ServeOptions {
-    /// The configuration of the file, flags of the command line included. Its errors do not matter if
-    /// there is a valid one in `state_dir`.
+    /// The configuration of the file, with command-line flags applied. Its errors are ignored if
+    /// `state_dir` has a valid configuration.
     pub config: Result<Config, ConfigErrors>,
-    /// What to call where it comes from: the file's name, or `development`.
+    /// The name of the configuration's source: the file's name, or `development`.
     pub source: String,
-    /// Where revisions are kept, so that they outlive the process; `None` keeps them in memory.
+    /// The directory where revisions are stored, so that they survive a restart; `None` keeps them in memory.
     pub state_dir: Option<PathBuf>,
-    /// Called with `log` at the start and whenever it has changed: how to log is the program's decision.
+    /// Called with the `log` settings at the start and after each change; the program decides how to log.
     pub on_log: Box<dyn Fn(&Log) + Send>,
 }
 
@@ -110,12 +110,12 @@ pub struct ServeOptions {
 /// `on_ready` is called once, when connections are accepted.
 ///
 /// # Errors
-/// What kept the server from starting, or a worker that could not be kept alive.
+/// Returns an error if the server cannot start, or a worker cannot be kept alive.
 pub fn serve(what: ServeOptions, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
     serve_program(what, None, on_ready)
 }
 
-/// The same with what the program brings along.
+/// Implements [`serve`], with the extensions of a program that embeds the server.
 fn serve_program(
     what: ServeOptions,
     program: Option<Program>,
@@ -137,7 +137,7 @@ fn serve_program(
         .reserve_listeners(&Config::default(), config)
         .map_err(|error| ServeError::Reserve(Box::new(error)))?;
     let placement = Placement {
-        // What wakes the program's threads, a runtime's say, is in no other table than theirs.
+        // Descriptors that wake the program's own threads, such as those of a runtime, are not in a worker's private table.
         own_descriptor_tables: config.server.own_descriptor_tables && program.is_none(),
         pinned: config.server.pin_workers,
     };
@@ -183,7 +183,7 @@ fn serve_program(
     control.run(on_ready)
 }
 
-/// The operator's access and socket, where there is a state directory.
+/// Opens the operator's access and Unix socket if there is a state directory.
 fn open_operator(
     state_dir: Option<&Path>,
     report: &mut Vec<String>,
@@ -195,7 +195,7 @@ fn open_operator(
     Ok((Some(opened.access), opened.socket))
 }
 
-/// The revocations that are kept, where there is a state directory.
+/// Opens the stored revocations if there is a state directory.
 fn open_revocations(
     state_dir: Option<&Path>,
     state: &ServerState,
@@ -212,7 +212,7 @@ fn clone_all(listeners: &[TcpListener]) -> Result<Vec<TcpListener>, ServeError> 
     clones.map_err(ServeError::Control)
 }
 
-/// The workers' listeners on `server.client_addr`, and the one on `server.admin_addr`.
+/// Opens the workers' listeners on `server.client_addr`, and the one on `server.admin_addr`.
 fn listeners(
     server: &dunlin_config::Server,
     workers: usize,
@@ -226,7 +226,7 @@ fn listeners(
     Ok((listeners, admin))
 }
 
-/// The workers' endpoints on the bus, and those of the control, admin, push and webhooks threads.
+/// Creates the bus endpoints of the workers and of the control, admin, push and webhooks threads.
 #[expect(clippy::type_complexity, reason = "a name would say less")]
 fn endpoints(
     workers: usize,
@@ -239,7 +239,7 @@ fn endpoints(
     Ok((endpoints, others))
 }
 
-/// The state that all threads share, with secrets of its own.
+/// Creates the state that all threads share, with new random secrets.
 fn new_state(
     snapshot: Arc<Snapshot>,
     workers: usize,
@@ -254,8 +254,8 @@ fn new_state(
     Ok(state)
 }
 
-/// Puts push credentials into effect. Gives what of the configuration cannot be used, though it could when it was set;
-/// the rest is served.
+/// Applies the push credentials. Returns errors of those that cannot be used any more, although they were valid when
+/// they were set; the others work.
 fn start_push(pushes: &PushThread, config: &Config) -> Vec<String> {
     let mut unused = pushes.handle().apply(&PushConfig::default(), &config.push);
     unused.iter().for_each(|error| tracing::error!("{error}"));
@@ -263,7 +263,7 @@ fn start_push(pushes: &PushThread, config: &Config) -> Vec<String> {
     unused.iter().map(|error| format!("not used: {error}")).collect()
 }
 
-/// Opens the store: the newest valid of its log, its snapshot and the file.
+/// Opens the store with the newest valid configuration of its log, its snapshot and the file.
 fn recover(
     config: Result<Config, ConfigErrors>,
     source: String,
@@ -297,7 +297,7 @@ fn recover(
     Ok((store, report))
 }
 
-/// `server.workers`, where 0 means one a core.
+/// Returns the number of workers of `server.workers`; 0 means one for each core.
 fn worker_count(configured: u8) -> usize {
     match configured {
         0 => std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX),

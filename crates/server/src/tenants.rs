@@ -1,8 +1,8 @@
-//! Tenants: which there are, whose a token, a user or a channel is, and what each has used.
+//! The tenants, the tenant of a token, user or channel, and the usage of each.
 //!
-//! What is a tenant's has names of its own inside the server ([`dunlin_hub::tenant`]), so that nothing that is kept by name
-//! meets what is another's. A tenant that was taken away is swept: each worker ends its sessions, and when all have, forgets its
-//! channels. One of the same name that is added meanwhile is open only after that.
+//! Inside the server, names of a tenant's users and channels have a prefix ([`dunlin_hub::tenant`]), so that tenants never
+//! share anything stored by name. A removed tenant is swept: each worker ends its sessions; when all workers have done so,
+//! they delete its channels. A new tenant of the same name opens only after that.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,7 +19,7 @@ use crate::pusher::ChannelVariants;
 /// One tenant as the data plane needs it.
 pub(crate) struct Tenant {
     pub(crate) name: Arc<str>,
-    /// What the names of its channels and users begin with; the name of its budget and of its share of channels and history.
+    /// The prefix of the names of its channels and users; also names its budget and its share of channels and history.
     pub(crate) prefix: Arc<str>,
     pub(crate) config: Arc<dunlin_config::Tenant>,
     /// Verifies its tokens, of both kinds.
@@ -27,25 +27,25 @@ pub(crate) struct Tenant {
     pub(crate) figures: Arc<TenantUsage>,
     without_namespace: Arc<Namespace>,
     namespaces: Map<Namespace>,
-    /// The end of one of the same name.
+    /// The sweep of a removed tenant of the same name.
     after: Option<Arc<Sweep>>,
 }
 
-/// All tenants of one revision of the settings, and those whose end is under way.
+/// All tenants of one revision of the settings, and the sweeps of removed tenants that are in progress.
 #[derive(Default)]
 pub(crate) struct Tenants {
     all: Map<Tenant>,
     pub(crate) sweeps: Vec<Arc<Sweep>>,
-    /// Some expression of a tenant looks at the `meta` of connections, or has since the start.
+    /// Whether an expression of a tenant reads the `meta` of connections, or has done so since the start.
     pub(crate) look_at_meta: bool,
 }
 
 impl Tenants {
-    /// Those of a configuration, by what differs from the one before.
+    /// Returns the tenants of a new configuration, updated by its differences from the old one.
     pub(crate) fn next(&self, old: &Config, new: &Config) -> Tenants {
         let mut all = self.all.clone();
         let mut sweeps: Vec<_> = self.sweeps.iter().filter(|of| !of.is_over()).cloned().collect();
-        // Some limits are part of every channel's options, and so is what apps of the Pusher protocol make of it.
+        // Channel options depend on some limits and on the apps of the Pusher protocol.
         let none = Map::new();
         let same_limits = old.limits == new.limits && old.pusher.apps.is_same(&new.pusher.apps);
         for (name, _, after) in new.tenants.changes_from(&old.tenants) {
@@ -73,12 +73,12 @@ impl Tenants {
         self.all.get_shared(name)
     }
 
-    /// The tenant of a user or a channel, by its name inside the server.
+    /// Returns the tenant of a user or a channel, by its name inside the server.
     pub(crate) fn of(&self, name: &str) -> Option<&Arc<Tenant>> {
         self.get(tenant::split(name).0?)
     }
 
-    /// The tenant whose key a token names.
+    /// Returns the tenant whose key a token names.
     pub(crate) fn of_token(&self, token: &str, snapshot: &Snapshot) -> Option<&Arc<Tenant>> {
         if self.all.is_empty() {
             return None;
@@ -139,12 +139,12 @@ impl Tenant {
         }
     }
 
-    /// The name of a channel or user of its own inside the server.
+    /// Returns the name inside the server of one of its channels or users.
     pub(crate) fn qualify(&self, bare: &str) -> String {
         [&*self.prefix, bare].concat()
     }
 
-    /// The namespace of a channel, by its name outside.
+    /// Returns the namespace of a channel, by its name without the prefix.
     pub(crate) fn namespace(&self, bare: &str) -> Option<&Namespace> {
         find_namespace(&self.namespaces, None, &self.without_namespace, bare)
     }
@@ -154,7 +154,7 @@ impl Tenant {
             || self.namespaces.values().any(Namespace::looks_at_meta)
     }
 
-    /// Whether anything of it may begin: of one that had its name before nothing is left.
+    /// Whether it accepts clients and calls: the sweep of an earlier tenant of its name, if any, is over.
     pub(crate) fn is_open(&self) -> bool {
         self.after.as_ref().is_none_or(|sweep| sweep.is_over())
     }
@@ -165,12 +165,12 @@ impl Tenant {
         max == 0 || self.figures.sum(|of| &of.connections) < max
     }
 
-    /// What its clients and keys may ask for together.
+    /// Returns the rates that its clients and keys share.
     pub(crate) fn rates(&self) -> Rates {
         Rates::from(&self.config.budget)
     }
 
-    /// Makes what a token of the tenant says the tenant's.
+    /// Adds the tenant's prefix to the names in an identity from one of its tokens.
     pub(crate) fn adopt(&self, identity: &mut Identity) {
         identity.user = self.qualify(&identity.user);
         let subscriptions = std::mem::take(&mut identity.subscriptions);

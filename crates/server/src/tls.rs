@@ -1,7 +1,7 @@
-//! Certificates of the listeners, and who has to show one.
+//! Certificates of the listeners, and client certificates.
 //!
-//! All listeners share the certificates; [`ResolvesServerCert`] chooses by the name a client asks for. They are opened when
-//! they are set, so that what cannot be used is refused before it is taken, and read again when their files change.
+//! All listeners share the certificates; [`ResolvesServerCert`] selects one by the client's server name. A certificate is
+//! opened when it is set, so that an unusable one is rejected with the change, and read again when its files change.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -28,17 +28,17 @@ use x509_parser::prelude::X509Certificate;
 /// The largest file of a chain or a key.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What listeners with TLS need, of one revision.
+/// The TLS state of the listeners for one revision of the settings.
 pub(crate) struct Tls {
     certificates: Arc<Certificates>,
-    /// The authorities of client certificates.
+    /// One for each set of authorities of client certificates.
     servers: Vec<Server>,
 }
 
-/// TLS of listeners that ask the same of their clients.
+/// The TLS configuration of all listeners with the same requirement for client certificates.
 struct Server {
     client_ca: Option<Arc<str>>,
-    /// Of these alone: a session is not to be resumed where more is asked.
+    /// Not shared with other listeners: a session must not be resumed on one with a stricter requirement.
     tickets: Arc<dyn ProducesTickets>,
     tls: ServerTls,
 }
@@ -49,25 +49,25 @@ struct Certificates {
     chosen: ArcSwap<CertificateSet>,
 }
 
-/// Certificates by the names they bear.
+/// Certificates, by their DNS names.
 #[derive(Debug, Default)]
 struct CertificateSet {
     all: Vec<OpenedCertificate>,
 }
 
-/// One that has been opened.
+/// An opened certificate.
 #[derive(Clone, Debug)]
 struct OpenedCertificate {
-    /// Under `tls.certificates`.
+    /// Its name in `tls.certificates`.
     name: Box<str>,
     certified: Arc<CertifiedKey>,
-    /// In lower case; `*.example.com` stands for every name with one label more.
+    /// In lower case; `*.example.com` matches every name with exactly one more label.
     names: Vec<String>,
     not_after_s: i64,
 }
 
 impl Tls {
-    /// Opens what a configuration names. What cannot be used is left out; [`judge`] says why.
+    /// Opens the certificates of a configuration. Omits unusable ones; [`judge`] reports their errors.
     pub(crate) fn of(config: &Config, before: Option<(&Config, &Arc<Tls>)>) -> Arc<Tls> {
         fn all(config: &Config) -> impl Iterator<Item = &Ingress> {
             ingresses(config).map(|(_, ingress)| ingress)
@@ -96,7 +96,7 @@ impl Tls {
         Arc::new(Tls { certificates, servers })
     }
 
-    /// What a listener speaks; `None` if that is no TLS.
+    /// Returns the TLS configuration of a listener; `None` for plain text.
     pub(crate) fn server(&self, ingress: &Ingress) -> Option<ServerTls> {
         let server = self.servers.iter().find(|server| server.client_ca == ingress.client_ca);
         server.filter(|_| ingress.tls).map(|server| server.tls.clone())
@@ -114,10 +114,10 @@ impl Tls {
         self.certificates.chosen.load().all.len() == config.tls.certificates.len()
     }
 
-    /// Opens the certificates anew, for their files have changed.
+    /// Opens the certificates again after their files have changed.
     ///
     /// # Errors
-    /// Those that cannot be used; they stay as they were, and the others are new.
+    /// Returns the errors of unusable certificates, whose former versions stay in use; the others are replaced.
     pub(crate) fn reopen(&self, config: &Config) -> Result<(), ConfigErrors> {
         let mut errors = ConfigErrors::default();
         let former = self.certificates.chosen.load();
@@ -151,7 +151,7 @@ impl Server {
         };
         let mut config = builder.with_cert_resolver(Arc::clone(certificates) as _);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        // What a client needs to resume is in its ticket, so that nothing is kept here.
+        // Resumption state is in the client's ticket; the server stores none.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.ticketer = Arc::clone(&tickets);
         config.send_tls13_tickets = 1;
@@ -167,7 +167,7 @@ impl CertificateSet {
 }
 
 impl Certificates {
-    /// Of a certificate that is set as it was before, what is in use stays when its files cannot be used now.
+    /// Opens the certificates. If one with unchanged settings cannot be opened, its former version stays in use.
     fn open(config: &Config, before: Option<(&Config, &Arc<Tls>)>) -> Certificates {
         let former = |name: &str| {
             let (old, tls) = before?;
@@ -204,8 +204,8 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Judges what differs: whether each certificate can be opened and is valid now, and whom clients' certificates have to be
-/// signed by.
+/// Validates changed settings: whether each certificate can be opened and is valid now, and the authorities of client
+/// certificates.
 pub(crate) fn judge(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     for (name, _, certificate) in after.tls.certificates.changes_from(&before.tls.certificates) {
         if let Some(certificate) = certificate
@@ -222,7 +222,7 @@ pub(crate) fn judge(before: &Config, after: &Config, errors: &mut ConfigErrors) 
     }
 }
 
-/// The ingress of each address, with its key.
+/// Returns the ingress of each address, with its key in the configuration.
 fn ingresses(config: &Config) -> impl Iterator<Item = (impl Fn() -> Path, &Ingress)> {
     let server = &config.server;
     let fixed = [
@@ -240,7 +240,7 @@ fn ingresses(config: &Config) -> impl Iterator<Item = (impl Fn() -> Path, &Ingre
     })
 }
 
-/// What is wrong with a text in PEM. The library shows labels as bytes.
+/// Describes a PEM error. The library's own text shows labels as bytes.
 fn pem_error(error: &pem::Error) -> String {
     let label = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     match error {
@@ -265,7 +265,7 @@ fn roots(pem: &str) -> Result<RootCertStore, String> {
     if roots.is_empty() { Err("there is no certificate in PEM in it".into()) } else { Ok(roots) }
 }
 
-/// Opens each certificate, and takes the former one in the place of one that cannot be used.
+/// Opens each certificate; uses the former version of one that cannot be opened.
 fn open_all(
     config: &Config,
     former: impl Fn(&str) -> Option<OpenedCertificate>,
@@ -284,7 +284,7 @@ fn open_all(
     CertificateSet { all }
 }
 
-/// The files of all certificates, with what shows that one has changed.
+/// Returns the files of all certificates with their modification times.
 pub(crate) fn file_times(config: &Config) -> Vec<(Arc<str>, Option<SystemTime>)> {
     let certificates = config.tls.certificates.values();
     let files = certificates.flat_map(|of| [&of.chain_file, &of.key_file]).flatten();
@@ -363,7 +363,7 @@ fn open(name: &str, certificate: &Certificate) -> Result<OpenedCertificate, Conf
     Ok(OpenedCertificate { name: name.into(), certified: Arc::new(certified), names, not_after_s })
 }
 
-/// Reads a file that somebody has named: a pipe would keep the thread waiting, a device would never end.
+/// Reads a regular file named by a caller. A pipe would block the thread, and a device would never end.
 pub(crate) fn read_file(path: &str) -> io::Result<String> {
     let mut options = OpenOptions::new();
     let nonblocking = OFlags::NONBLOCK.bits() as i32;
@@ -380,7 +380,7 @@ pub(crate) fn read_file(path: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Whether a change has this process open files that it names.
+/// Whether a change makes this process open files by name.
 pub(crate) fn names_files(before: &Config, after: &Config) -> bool {
     let mut changed = after.tls.certificates.changes_from(&before.tls.certificates);
     changed.any(|(_, _, after)| {
@@ -388,7 +388,7 @@ pub(crate) fn names_files(before: &Config, after: &Config) -> bool {
     })
 }
 
-/// The DNS names of a certificate. By an address nobody asks for one (RFC 6066 §3).
+/// Returns the DNS names of a certificate. Clients never request one by IP address (RFC 6066 §3).
 fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let names = certificate.subject_alternative_name().ok().flatten();
     let names = names.map(|names| names.value.general_names.as_slice()).unwrap_or_default();

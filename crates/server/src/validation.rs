@@ -1,7 +1,7 @@
-//! Configuration errors that show when something is opened: keys, certificates, the names of hosts.
+//! Configuration errors that only appear when something is opened: keys, certificates, host names.
 //!
-//! `dunlin-config` validates a configuration by itself; what needs to know what a certificate is stands here, so that it is
-//! reported when the change is made and not when the first event or the first push waits for it.
+//! `dunlin-config` validates everything else. These checks need TLS and token libraries; they run with the change, so that
+//! an error is reported then, not with the first event or push.
 
 use dunlin_config::{
     ChannelOptions, Config, ConfigError, ConfigErrors, Map, Path, Tenant, TokenRules, Upstream,
@@ -16,10 +16,10 @@ use crate::namespace::bounded_regex;
 use crate::namespace::expression::{self, Expression};
 use crate::{auth, push, tls};
 
-/// Validates what differs from a valid configuration.
+/// Validates the differences from a valid configuration.
 ///
 /// # Errors
-/// Everything that cannot be opened, with the key at error.
+/// Returns an error for everything that cannot be opened, with its key.
 pub fn validate(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
     let mut errors = ConfigErrors::default();
     push::judge(&before.push, &after.push, &mut errors);
@@ -35,7 +35,7 @@ pub fn validate(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// Every expression of channels is compiled: those that names must match, and those that say who may do what.
+/// Compiles every expression of channels: name patterns and permissions.
 fn expressions(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     let (old, new) = (&before.channel, &after.channel);
     let path = Path::of("channel");
@@ -87,7 +87,7 @@ fn expressions_of(
     }
 }
 
-/// Every method that an API key's scope names is there.
+/// Checks that every method in the scope of an API key exists.
 fn scopes(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     for (name, _, scope) in after.api.scopes.changes_from(&before.api.scopes) {
         let Some(scope) = scope else { continue };
@@ -101,7 +101,7 @@ fn scopes(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     }
 }
 
-/// Every key of tokens can be verified with.
+/// Checks that every token key can be used for verification.
 fn tokens(table: &str, before: TokenRules<'_>, after: TokenRules<'_>, errors: &mut ConfigErrors) {
     let path = Path::of(table);
     let mut judge = |path: Path, judged: Result<(), &'static str>| {
@@ -170,7 +170,7 @@ pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, errors: &mut ConfigE
             }
         };
         let none = Upstream::default();
-        // Of one that did not speak TLS before, no name was looked at.
+        // The names of members were not checked if TLS was off before.
         let before = before.filter(|before| before.tls).map_or(&none, |before| before);
         for (name, _, member) in after.members.changes_from(&before.members) {
             let Some(member) = member else { continue };
@@ -188,12 +188,12 @@ pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, errors: &mut ConfigE
     }
 }
 
-/// Roots that engines trust are read, and the names of their servers can be in a certificate; what they log in by can be used.
+/// Checks the roots, server names and credentials of engines.
 fn engines(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     for (name, _, engine) in after.engines.changes_from(&before.engines) {
         let Some(engine) = engine else { continue };
         let path = Path::of("engines").join(name);
-        // One that is over is not refused: a node starts, and says so, until it is renewed.
+        // Expired credentials are accepted: the node starts, and reports them until they are renewed.
         if let Some((key, Err(error))) = credentials(engine) {
             let fix = match key {
                 "nkey_seed" | "nkey_seed_file" => "write what `nk -gen user` made, one line: SU...",
@@ -233,7 +233,7 @@ fn engines(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     }
 }
 
-/// Whom certificates have to be signed by; else the key at error, what is wrong and how to fix it.
+/// Creates the TLS configuration that trusts these roots. Otherwise returns the key, the error and how to fix it.
 fn trust(ca: Option<&str>) -> Result<Tls, (&'static str, String, &'static str)> {
     match ca {
         Some(ca) => Tls::with_roots(ca.as_bytes()).map_err(|error| {
@@ -286,7 +286,7 @@ mod tests {
         let good = with(speaking(Some(ROOT), "push.example:443"));
         assert_eq!(reported(&development, &good), Vec::<String>::new());
 
-        // One line of it is missing, as after a slip of the mouse.
+        // One line is missing, as after an incomplete copy.
         let lines: Vec<_> = ROOT.lines().collect();
         let cut = [&lines[..2], &lines[3..]].concat().join("\n");
         for broken in [cut, ROOT.replace("MII", "MI*"), ROOT.replace("-----END", "-----E")] {
@@ -321,7 +321,7 @@ mod tests {
             let errors = reported(&Config::development(), &config);
             errors.into_iter().map(|error| error.replace("/engines/main/", "")).collect::<Vec<_>>()
         };
-        // Made by `nk -gen user`, and used nowhere.
+        // Generated by `nk -gen user` for this test only.
         let seed = "SUAFOI4M5WPR57IPS36SGGJM3K7WGC2SW5MAIBBJXGQ27W2IPNRHTOUKT4";
         let nkey = |seed: &str| Engine { nkey_seed: Some(Secret::new(seed)), ..Engine::default() };
         assert_eq!(with(nkey(seed)), Vec::<String>::new());

@@ -1,39 +1,39 @@
-//! The delta format of Fossil ("Fossil Delta Format", fossil-scm.org): a text as copies of pieces of another one and what
-//! is new between them.
+//! The delta format of Fossil ("Fossil Delta Format", fossil-scm.org): a text as copies of parts of another text and the new
+//! bytes between them.
 //!
 //! ```text
 //! LENGTH LF  { COUNT @ OFFSET ,  |  COUNT : BYTES }  CHECKSUM ;
 //! ```
 //!
-//! Numbers are in base 64 with digits of the format's own. The checksum is of the text that comes out.
+//! Numbers are in base 64 with the format's own digits. The checksum is that of the resulting text.
 
 use std::ops::Range;
 
-/// Bytes that a copy is looked for by: a shorter one saves next to nothing.
+/// Bytes by which a copy is searched: a shorter copy saves next to nothing.
 const BLOCK_BYTES: usize = 16;
-/// Places of the source that are tried for one place of the target, so that a text made to be slow is not.
+/// Maximum places of the source tried for one place of the target, which bounds the time for adversarial texts.
 const TRIES_MAX: usize = 8;
 const DIGITS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz~";
 const NONE: u32 = u32::MAX;
 
-/// Makes deltas. Keeps its tables from one to the next, so that it allocates only while texts grow.
+/// Creates deltas. It keeps its tables between calls, so that it allocates only while texts grow.
 #[derive(Debug, Default)]
 pub struct DeltaEncoder {
-    /// By hash: the last block of the source that has it.
+    /// The last block of the source with each hash.
     heads: Vec<u32>,
-    /// By block: the one before it with the same hash.
+    /// The previous block with the same hash, by block.
     previous: Vec<u32>,
 }
 
 impl DeltaEncoder {
-    /// Appends the delta that makes `target` of `source`. Where `target` is UTF-8 the delta is, too: no copy begins or ends
+    /// Appends the delta that turns `source` into `target`. If `target` is UTF-8, so is the delta: no copy begins or ends
     /// within a character.
     ///
-    /// Texts of 4 GiB and more are sent whole: nothing is copied.
+    /// Texts of 4 GiB and more are sent in full, without copies.
     pub fn encode(&mut self, source: &[u8], target: &[u8], out: &mut Vec<u8>) {
         write_number(out, target.len() as u64);
         out.push(b'\n');
-        // What both begin and end with, found without a table: most changes are of one place.
+        // The common prefix and suffix are found without a table: most changes are in one place.
         let begin = source.iter().zip(target).take_while(|(a, b)| a == b).count();
         let begin = boundary_before(target, begin);
         let (middle, rest) = (&source[begin..], &target[begin..]);
@@ -50,7 +50,7 @@ impl DeltaEncoder {
         out.push(b';');
     }
 
-    /// Encodes a part of the target as copies from all of the source.
+    /// Encodes a part of the target with copies from the whole source.
     fn encode_middle(
         &mut self,
         source: &[u8],
@@ -101,7 +101,7 @@ impl DeltaEncoder {
         }
     }
 
-    /// The longest copy that covers the block of the target at `at`, and no more than is `within`, if it pays.
+    /// Returns the longest copy that covers the target's block at `at` and stays `within`, if it saves bytes.
     fn longest(
         &self,
         source: &[u8],
@@ -138,14 +138,14 @@ impl DeltaEncoder {
     }
 }
 
-/// A piece of the target that stands in the source.
+/// A part of the target that occurs in the source.
 struct Match {
     from: usize,
     begin: usize,
     end: usize,
 }
 
-/// Hash of a block that moves on by a byte.
+/// A rolling hash of a block.
 #[derive(Clone, Copy)]
 struct RollingHash {
     sum: u16,
@@ -175,13 +175,13 @@ impl RollingHash {
     }
 }
 
-/// The last place up to `at` where a character of UTF-8 begins. In what is not UTF-8 this is near `at`, or not before it.
+/// Returns the last UTF-8 character boundary up to `at`. In other bytes it is near `at`, or not before it.
 fn boundary_before(text: &[u8], at: usize) -> usize {
     let back = (0..4.min(at + 1)).find(|back| is_boundary(text, at - back));
     at - back.unwrap_or(0)
 }
 
-/// The first place from `at` on where a character of UTF-8 begins.
+/// Returns the first UTF-8 character boundary from `at` on.
 fn boundary_after(text: &[u8], at: usize) -> usize {
     let on = (0..4.min(text.len() - at + 1)).find(|on| is_boundary(text, at + on));
     at + on.unwrap_or(0)
@@ -220,7 +220,7 @@ fn write_number(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// The sum of the text's words of four bytes, big-endian, the last one filled up with zeros.
+/// Returns the sum of the text's big-endian 32-bit words, the last one padded with zeros.
 fn checksum(text: &[u8]) -> u32 {
     let mut words = text.chunks_exact(4);
     let sum = words.by_ref().fold(0u32, |sum, word| {
@@ -234,18 +234,18 @@ fn checksum(text: &[u8]) -> u32 {
 /// Why a delta cannot be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeltaError {
-    /// It ends early, or something else stands where a number or a mark should.
+    /// The delta is truncated, or malformed where a number or a mark should be.
     #[error("is no delta")]
     Malformed,
-    /// It copies what the source does not have, or makes more than it announces.
+    /// It copies beyond the source, or its result is longer than announced.
     #[error("goes beyond its source or its length")]
     Bounds,
-    /// What came out is not what was meant: the source is another one.
+    /// The checksum differs: the delta belongs to another source.
     #[error("is of another source")]
     Checksum,
 }
 
-/// Makes the target of `source` and a delta.
+/// Applies a delta to `source`.
 ///
 /// # Errors
 /// [`DeltaError`]; also for a target of more than `bytes_max` bytes.

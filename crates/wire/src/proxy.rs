@@ -1,6 +1,5 @@
-//! The PROXY protocol, versions 1 and 2, as its receiver reads it
-//! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>): what a proxy that passes bytes on says first on each
-//! connection, namely whose it is.
+//! The receiving side of the PROXY protocol, versions 1 and 2 (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>):
+//! a header in which a proxy names the client at the start of each connection.
 //!
 //! ```
 //! use dunlin_wire::proxy::{Decoded, decode};
@@ -15,21 +14,21 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-/// The longest header that is taken. One of version 1 has 107 bytes at most (§2.1); one of version 2 may have 64 KiB, of
-/// which proxies use some hundreds.
+/// Maximum accepted header. Version 1 has at most 107 bytes (§2.1); version 2 may have 64 KiB, of which proxies use some
+/// hundreds.
 pub const HEADER_BYTES_MAX: usize = 4096;
 
-/// The longest line of version 1, its end included (§2.1).
+/// The longest line of version 1, including its end (§2.1).
 const LINE_BYTES_MAX: usize = 107;
 const LINE_START: &[u8] = b"PROXY ";
-/// What version 2 begins with (§2.2).
+/// The signature of version 2 (§2.2).
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 const FIXED_BYTES: usize = 16;
 
-/// What the beginning of a connection holds.
+/// The result of decoding the start of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// The header is not complete: give all of it again with more behind it.
+    /// The header is incomplete: call again with all of it and more after it.
     NeedMore,
     /// A header, the first `length` bytes.
     Header {
@@ -41,16 +40,16 @@ pub enum Decoded {
     },
 }
 
-/// Why the beginning of a connection is no header.
+/// Why the start of a connection is not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It begins as neither version does.
+    /// It begins like neither version.
     #[error("the connection does not begin with a PROXY header")]
     Missing,
     /// A malformed line of version 1 (§2.1).
     #[error("the PROXY line is malformed")]
     Line,
-    /// A version, command or family that there is not, or not for TCP (§2.2).
+    /// An unknown version, command or family, or one that is not for TCP (§2.2).
     #[error("the PROXY header has an unknown version, command or family")]
     Unknown,
     /// A block of version 2 too short for its addresses (§2.2).
@@ -61,11 +60,11 @@ pub enum Error {
     TooLong,
 }
 
-/// Reads the header at the start of `bytes`.
+/// Decodes the header at the start of `bytes`.
 ///
 /// # Errors
 ///
-/// It is malformed, and no further byte can mend it: the connection is to be closed.
+/// Returns an error if the header is malformed; more bytes cannot change that, so close the connection.
 pub fn decode(bytes: &[u8]) -> Result<Decoded, Error> {
     let begins_as = |start: &[u8]| {
         let length = start.len().min(bytes.len());
@@ -80,7 +79,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Error> {
     }
 }
 
-/// Version 1: one line of text.
+/// Decodes version 1: one line of text.
 fn decode_line(bytes: &[u8]) -> Result<Decoded, Error> {
     let within = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
     let Some(end) = within.iter().position(|&byte| byte == b'\n') else {
@@ -94,7 +93,7 @@ fn decode_line(bytes: &[u8]) -> Result<Decoded, Error> {
     let line = str::from_utf8(line).map_err(|_| Error::Line)?;
     let mut words = line.split(' ');
     let source = match words.next() {
-        // Whatever follows is to be ignored.
+        // The rest of the line is ignored.
         Some("UNKNOWN") => None,
         Some("TCP4") => Some(addresses::<Ipv4Addr>(words)?),
         Some("TCP6") => Some(addresses::<Ipv6Addr>(words)?),
@@ -103,7 +102,7 @@ fn decode_line(bytes: &[u8]) -> Result<Decoded, Error> {
     Ok(Decoded::Header { source, length: end + 1 })
 }
 
-/// Source and destination address, source and destination port, and no more. Gives the source.
+/// Parses source and destination address, source and destination port, and nothing more. Returns the source.
 fn addresses<'a, A: FromStr + Into<IpAddr>>(
     mut words: impl Iterator<Item = &'a str>,
 ) -> Result<SocketAddr, Error> {
@@ -118,14 +117,14 @@ fn addresses<'a, A: FromStr + Into<IpAddr>>(
     }
 }
 
-/// Digits alone, without zeros before them.
+/// Parses digits without leading zeros.
 fn port(word: &str) -> Result<u16, Error> {
     let plain =
         word.bytes().all(|byte| byte.is_ascii_digit()) && (word == "0" || !word.starts_with('0'));
     word.parse().ok().filter(|_| plain).ok_or(Error::Line)
 }
 
-/// Version 2: a fixed part, addresses, and what else the proxy has to say, which is skipped.
+/// Decodes version 2: a fixed part, addresses, and further data, which is skipped.
 fn decode_block(bytes: &[u8]) -> Result<Decoded, Error> {
     let Some((&[version_command, family, high, low], behind)) =
         bytes.get(SIGNATURE.len()..).and_then(<[u8]>::split_first_chunk)

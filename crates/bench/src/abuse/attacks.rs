@@ -1,4 +1,4 @@
-//! The attacks, each a function that runs until it is done or its time is over.
+//! The attacks, each a function that runs until it is done or its time has elapsed.
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -8,11 +8,11 @@ use super::TALK;
 use super::client::{AttackPlan, connect, discard, frame, post, push, websocket};
 use crate::protocol::websocket_frame;
 
-/// One way to do harm.
+/// An attack.
 pub(super) struct Attack {
     pub(super) name: &'static str,
     pub(super) what: &'static str,
-    /// Gives how much the server has taken.
+    /// Runs the attack. Returns how much the server accepted.
     pub(super) run: fn(&AttackPlan) -> u64,
 }
 
@@ -43,7 +43,7 @@ attacks! {
     "guesses", guesses, "API keys guessed";
 }
 
-/// Commands of a client, each with an id of its own, one a line.
+/// Returns a client's commands, one per line, each with its own id.
 fn commands(count: usize, mut command: impl FnMut(usize) -> String) -> String {
     let mut text = String::new();
     for number in 0..count {
@@ -63,7 +63,7 @@ fn there_and_back(number: usize, channel: &str) -> String {
     format!("\"{verb}\":{{\"channel\":\"{channel}\"}}")
 }
 
-/// Sends one frame after the other until the time is over; gives how many were taken, times `each`.
+/// Sends frames until the time has elapsed. Returns how many were accepted, times `each`.
 fn frames(
     plan: &AttackPlan,
     count: usize,
@@ -149,7 +149,7 @@ fn keys(plan: &AttackPlan) -> u64 {
     })
 }
 
-/// Opens many connections, sends each the same, and holds them; gives how many took all of it.
+/// Opens many connections, sends the same bytes on each, and holds them. Returns how many accepted all of it.
 fn many(
     plan: &AttackPlan,
     count: usize,
@@ -216,7 +216,7 @@ fn large_history(plan: &AttackPlan) {
     let data = "x".repeat(80 << 10);
     let body = format!("{{\"channel\":\"kept:large\",\"data\":\"{data}\"}}");
     for _ in 0..100 {
-        // Should one fail, the attack is smaller.
+        // If one fails, the attack is smaller.
         let _ = super::request(plan, "/api/publish", &body);
     }
 }
@@ -244,7 +244,7 @@ fn reads(plan: &AttackPlan) -> u64 {
     frame(&commands(1, |_| there_and_back(0, "room:deaf")), &mut ask);
     let deaf = (0..plan.scaled(500)).filter_map(|_| {
         let stream = websocket(plan).ok()?;
-        // What a client's own kernel keeps for it would here be taken from the TCP memory of the server's.
+        // The client's receive buffer would count against the TCP memory that it shares with the server here.
         let small = rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 64 << 10);
         small.is_ok().then_some(stream)
     });

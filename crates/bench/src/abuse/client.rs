@@ -1,4 +1,4 @@
-//! What an attacker connects with: blocking sockets, a thread for each direction where it needs two.
+//! Connections of an attacker: blocking sockets, with a thread per direction if both are needed.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use crate::protocol::{WEBSOCKET_KEY, websocket_frame};
 use dunlin_load::{Context, Error};
 
-/// A server that takes nothing for so long is not written to any more.
+/// After a write blocks for this long, nothing more is written to the server.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Whom to attack, how much of it, and until when.
+/// Target, size and end of an attack.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AttackPlan {
     pub(super) client: SocketAddr,
@@ -22,7 +22,7 @@ pub(super) struct AttackPlan {
 }
 
 impl AttackPlan {
-    /// So many of a full-sized attack's.
+    /// Scales a full-sized attack's count.
     pub(super) fn scaled(&self, full: usize) -> usize {
         ((full as f64 * self.scale).ceil() as usize).max(1)
     }
@@ -36,13 +36,13 @@ impl AttackPlan {
         std::thread::sleep(self.until.saturating_duration_since(Instant::now()));
     }
 
-    /// A connection to the client port.
+    /// Connects to the client port.
     pub(super) fn connect(&self) -> io::Result<TcpStream> {
         connect(self.client)
     }
 }
 
-/// A connection that gives up on a peer that does not move.
+/// Connects with time limits for reads and writes.
 pub(super) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_write_timeout(Some(TIMEOUT))?;
@@ -51,7 +51,7 @@ pub(super) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// An anonymous client that is connected.
+/// Connects an anonymous client.
 pub(super) fn websocket(plan: &AttackPlan) -> io::Result<TcpStream> {
     let mut stream = plan.connect()?;
     let mut opening = format!(
@@ -77,7 +77,7 @@ pub(super) fn frame(text: &str, out: &mut Vec<u8>) {
     websocket_frame(0x1, text.as_bytes(), out);
 }
 
-/// Reads and forgets whatever comes, until the connection ends or is dropped.
+/// Reads and discards everything, until the connection ends or is dropped.
 pub(super) fn discard(stream: TcpStream) -> Arc<TcpStream> {
     let stream = Arc::new(stream);
     let reader = Arc::downgrade(&stream);
@@ -94,7 +94,7 @@ pub(super) fn discard(stream: TcpStream) -> Arc<TcpStream> {
     stream
 }
 
-/// Writes until all is taken, the attack is over, or the server ends it. True when all was taken.
+/// Writes until all bytes are accepted, the attack is over, or the server closes. Returns true when all were accepted.
 pub(super) fn push(plan: &AttackPlan, mut stream: &TcpStream, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         match stream.write(bytes) {
@@ -113,7 +113,7 @@ fn is_timeout(error: &io::Error) -> bool {
     )
 }
 
-/// The bytes of a POST with the API key.
+/// Returns the bytes of a POST with the API key.
 pub(super) fn post(plan: &AttackPlan, path: &str, body: &str) -> Vec<u8> {
     let (host, key) = (plan.client, plan.key);
     format!(
@@ -124,7 +124,7 @@ pub(super) fn post(plan: &AttackPlan, path: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// One call of the API by somebody who may.
+/// Makes one authorised call of the API.
 pub(super) fn request(plan: &AttackPlan, path: &str, body: &str) -> Result<String, Error> {
     let mut stream = TcpStream::connect(plan.client).context("cannot connect")?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).context("no time-out")?;
@@ -143,7 +143,7 @@ pub(super) fn request(plan: &AttackPlan, path: &str, body: &str) -> Result<Strin
     Err(Error::new(format!("{path} is answered {answer}")))
 }
 
-/// What a GET is answered.
+/// Returns the response to a GET.
 pub(super) fn get(address: SocketAddr, path: &str, timeout: Duration) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, timeout)?;
     stream.set_read_timeout(Some(timeout))?;

@@ -1,7 +1,7 @@
-//! Attackers with legal and illegal requests, and what ordinary clients notice of them.
+//! Attacks with valid and invalid requests, and their effect on ordinary clients.
 //!
-//! Each attack has a server of its own, so that none finds what the one before has left. While it runs, ordinary clients
-//! are sent numbered messages by a [`Schedule`], `/health` is asked, and a channel that nobody touches keeps its history.
+//! Each attack has its own server, so that earlier attacks leave no traces. While it runs, ordinary clients receive
+//! numbered messages by a [`Schedule`], `/health` is polled, and an untouched channel must keep its history.
 
 mod attacks;
 mod client;
@@ -22,23 +22,23 @@ use dunlin_load::url::duration;
 use dunlin_load::{Clock, Error, ExitStatus, Output, Scratch, say};
 
 const KEY: &str = "a-key-of-the-abuse-bench";
-/// Where ordinary clients are, and where whoever likes may publish.
+/// The channel of ordinary clients, to which anyone may publish.
 const TALK: &str = "room:talk";
-/// Its history is nobody's business during the attack.
+/// A channel whose history nobody touches during the attack.
 const WITNESS: &str = "kept:witness";
 const WITNESS_MESSAGES: usize = 10;
-/// How long the same is measured without an attack.
+/// Duration of the baseline without an attack.
 const CALM: Duration = Duration::from_secs(3);
 /// From the first publish to the attack.
 const LEAD: Duration = Duration::from_millis(500);
-/// After the end of an attack, memory has so long to come back.
+/// After an attack, memory has this long to return.
 const REST: Duration = Duration::from_secs(10);
 const ATTACKER_NICENESS: i32 = 19;
 const HEALTH_EVERY: Duration = Duration::from_millis(100);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 const MIB: u64 = 1 << 20;
 
-/// The bounds that a server under attack is given; all of them hold in every version that can be measured.
+/// Limits of a server under attack; all of them exist in every version that can be measured.
 const SETTINGS: &str = r#"
 [client]
 anonymous = true
@@ -68,8 +68,7 @@ allow_subscribe_for_anonymous = true
 allow_publish_for_anonymous = true
 allow_history_for_anonymous = true
 "#;
-/// What the settings allow beside the memory before the attack: history, outboxes, and 192 MiB for what is on its way in and
-/// out of all connections.
+/// Growth in memory that the settings allow: history, outboxes, and 192 MiB for input and output of all connections.
 const MEMORY_BYTES_MAX: u64 = (64 + 64 + 192) * MIB;
 
 /// Options of `dunlin bench abuse`.
@@ -118,35 +117,35 @@ struct AbuseReport {
     rows: Vec<Row>,
 }
 
-/// One attack, and what it has done to others.
+/// One attack, and its effect on other clients.
 #[derive(Debug, Serialize)]
 struct Row {
     name: &'static str,
     what: &'static str,
-    /// How much of it the attacker got rid of, in the attack's own unit.
+    /// How much the server accepted, in the attack's own unit.
     done: u64,
     closed: u64,
     delivered: u64,
     expected: u64,
     complete: u64,
     faults: Faults,
-    /// Of ordinary messages, without the attack and beside it.
+    /// Latency of ordinary messages, without the attack and beside it.
     calm_p99_us: f64,
     p99_us: f64,
     max_us: f64,
     before_bytes: u64,
     peak_bytes: u64,
-    /// Ten seconds after the attack; not in a short run.
+    /// Ten seconds after the attack; `None` in a short run.
     after_bytes: Option<u64>,
-    /// What of these the server says that it keeps on purpose: histories, within their bound.
+    /// Bytes that the server keeps on purpose: histories, within their bound.
     kept_bytes: Option<u64>,
     health: Health,
-    /// History and epoch of a channel that nobody touched are what they were.
+    /// History and epoch of an untouched channel did not change.
     history_kept: bool,
-    /// What kept ordinary clients from being served at all.
+    /// Why ordinary clients could not be served at all.
     failure: Option<String>,
     holds: bool,
-    /// Latency and memory as well.
+    /// Whether latency and memory meet their targets too.
     meets: bool,
     /// The same attack on the other build.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -215,7 +214,7 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
     let (arrivals, done, health) = std::thread::scope(|scope| {
         let health = scope.spawn(|| health(&plan, &over));
         let attacker = scope.spawn(|| {
-            // An attacker has a machine of his own: here he takes what server and clients leave of this one.
+            // Attackers have their own machines: here they run at low priority beside server and clients.
             let _ = rustix::process::setpriority_process(None, ATTACKER_NICENESS);
             std::thread::sleep(LEAD);
             (attack.run)(&plan)
@@ -274,7 +273,7 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
     Ok(row)
 }
 
-/// What the server's histories hold.
+/// Returns the bytes of the server's histories.
 fn kept_bytes(dunlin: &Dunlin) -> Result<u64, Error> {
     let mut admin = dunlin.admin_client()?;
     admin.call("GET", "/metrics", "", b"")?;
@@ -291,7 +290,7 @@ fn subscribers(options: &Abuse, target: &Target, time: Duration) -> Result<Subsc
     Subscribers::connect(plan, target.publishing(&url, TALK)?, schedule)
 }
 
-/// Publishes what has to be there in the end, and gives it.
+/// Publishes the messages that must be there at the end, and returns the history.
 fn witness(plan: &AttackPlan) -> Result<String, Error> {
     for number in 0..WITNESS_MESSAGES {
         let body = format!(r#"{{"channel":"{WITNESS}","data":{{"kept":{number}}}}}"#);
@@ -309,7 +308,7 @@ fn history(plan: &AttackPlan) -> Result<String, Error> {
     Err(Error::new(format!("the history of {WITNESS} is {answer}")))
 }
 
-/// Whether `/health` answers while something else goes on.
+/// Results of polling `/health` during an attack.
 #[derive(Debug, Default, Serialize)]
 struct Health {
     asked: u64,

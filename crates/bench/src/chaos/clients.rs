@@ -1,4 +1,4 @@
-//! Clients that follow channels and move between the nodes: each comes to another with its positions, and recovers.
+//! Clients that follow channels and move between the nodes: each reconnects elsewhere with its positions, and recovers.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -19,28 +19,28 @@ use dunlin_wire::backoff::Jitter;
 /// Channels that a client follows.
 pub(super) const CHANNELS: usize = 2;
 const TURN: Duration = Duration::from_millis(20);
-/// How often a client looks for another node, and how often a subscription that was refused for the moment is tried again.
+/// How often a client retries another node, or a subscription that was refused temporarily.
 const RETRY: Duration = Duration::from_millis(200);
-/// One of so many absences is long, up to so many stays: the client sees nothing of what happens meanwhile.
+/// One in this many absences is long, up to this many stays.
 const LONG_ABSENCES: u64 = 4;
 const LONG_ABSENCE: u64 = 4;
-/// A connect that has no answer is tried at another node: that one may be stopped.
+/// A connect without an answer for this long is retried at another node: that one may be stopped.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A subscription that has no answer is asked for on another connection.
+/// A subscription without an answer for this long is retried on another connection.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Codes of the protocol: an unsubscribe below is for good, and a disconnect beyond, up to the second.
 const UNSUBSCRIBED_FOR_GOOD: u64 = 2500;
 const DISCONNECTED_FOR_GOOD: std::ops::Range<u64> = 3500..4000;
 const TEMPORARY: u64 = 100;
 
-/// What the threads of clients are to do.
+/// The phase of the client threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Move.
+    /// Clients move between nodes.
     Move = 0,
-    /// Stay where they are, and come back when they are sent away.
+    /// Clients do not move; they reconnect when disconnected.
     Stay = 1,
-    /// End, and say what is missing.
+    /// The threads end and record what is missing.
     End = 2,
 }
 
@@ -61,15 +61,15 @@ pub(super) struct Shared {
 pub(super) struct Counts {
     /// Connects that were answered.
     pub(super) connects: AtomicU64,
-    /// Moves of their own will, and connections that ended otherwise.
+    /// Moves on the client's own schedule, and connections that ended otherwise.
     pub(super) moves: AtomicU64,
     pub(super) cut: AtomicU64,
     pub(super) recovered: AtomicU64,
     /// Recoveries that were answered with `recovered: false`.
     pub(super) notified: AtomicU64,
-    /// Subscriptions that the server ended, to be made anew.
+    /// Subscriptions that the server ended, to be renewed.
     pub(super) unsubscribed: AtomicU64,
-    /// Commands that were to be tried again.
+    /// Commands that the server refused temporarily.
     pub(super) refused: AtomicU64,
 }
 
@@ -84,12 +84,12 @@ impl Shared {
         Self { ledger, nodes, stay, clients, phase, counts }
     }
 
-    /// Which channel a client follows, of those that it follows.
+    /// Returns the channel at index `at` among those that a client follows.
     fn channel(&self, client: usize, at: usize) -> usize {
         (client * CHANNELS + at) % self.ledger.channels()
     }
 
-    /// How many follow a channel.
+    /// Returns the number of clients that follow a channel.
     pub(super) fn followers(&self, channel: usize) -> u64 {
         let all = (0..self.clients).flat_map(|client| (0..CHANNELS).map(move |at| (client, at)));
         all.filter(|&(client, at)| self.channel(client, at) == channel).count() as u64
@@ -104,12 +104,12 @@ impl Shared {
     }
 }
 
-/// How far the clients of a thread are; it is written every turn.
+/// Progress of the clients of a thread, updated every turn.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// Subscriptions that are not in place.
     pub(super) missing: AtomicU64,
-    /// Subscriptions that have not had the last message that was acknowledged, counted while clients stay.
+    /// Subscriptions that have not received the last acknowledged message, counted while clients do not move.
     pub(super) behind: AtomicU64,
 }
 
@@ -117,7 +117,7 @@ pub(super) struct Progress {
 enum State {
     Away,
     Connecting,
-    /// The request of the WebSocket is out.
+    /// The request of the WebSocket has been sent.
     Opening,
     Open,
 }
@@ -128,7 +128,7 @@ struct Slot {
     channel: usize,
     follower: Follower,
     live: bool,
-    /// When it is asked for, if it is to be; when it was asked for, if it was.
+    /// When to send the subscribe command, if it is due; when it was sent, if it was.
     due: Option<Instant>,
     asked: Option<Instant>,
     id: u64,
@@ -143,11 +143,11 @@ struct Client {
     input: Vec<u8>,
     slots: [Slot; CHANNELS],
     ids: u64,
-    /// When it moves, or tries to connect.
+    /// When the client moves or tries to connect.
     due: Instant,
 }
 
-/// Runs clients `numbers` until the end.
+/// Runs clients `numbers` until the phase is [`Phase::End`].
 pub(super) fn run(
     shared: &Arc<Shared>,
     progress: &Progress,
@@ -212,24 +212,24 @@ pub(super) fn run(
     Ok(())
 }
 
-/// What all clients of a thread have in common in one turn of its loop.
+/// State shared by all clients of a thread in one turn of its loop.
 struct Turn<'a> {
     shared: &'a Shared,
     reactor: &'a Reactor,
     now: Instant,
-    /// Clients do not move any more.
+    /// Clients do not move.
     stays: bool,
 }
 
 impl Client {
-    /// Connects, moves, asks.
+    /// Connects, moves, or subscribes when due.
     fn on_time(&mut self, turn: &Turn<'_>, index: usize, random: &mut Jitter) -> Result<(), Error> {
         let &Turn { shared, now, stays, .. } = turn;
         if self.state == State::Away && stays {
             self.due = self.due.min(now + RETRY);
         }
         if self.state == State::Away && self.due <= now {
-            // Anywhere but where it was, if there is another.
+            // Any node but the previous one, if there is another.
             let others = shared.nodes.len().saturating_sub(1).max(1) as u64;
             self.node = (self.node + 1 + random.below(others) as usize) % shared.nodes.len();
             return self.connect(turn, index, random);
@@ -276,7 +276,7 @@ impl Client {
         Ok(())
     }
 
-    /// Leaves the node; it comes to another soon.
+    /// Leaves the node; the client soon connects to another.
     fn leave(&mut self, now: Instant) {
         (self.state, self.socket) = (State::Away, None);
         self.generation = self.generation.wrapping_add(1);
@@ -287,7 +287,7 @@ impl Client {
         }
     }
 
-    /// The connection has ended, or is of no use.
+    /// Closes a connection that has ended or failed.
     fn cut(&mut self, shared: &Shared) {
         shared.counts.cut.fetch_add(1, Ordering::Relaxed);
         self.leave(Instant::now());
@@ -295,7 +295,7 @@ impl Client {
 
     fn send(&mut self, shared: &Shared, bytes: &[u8]) {
         let Some(socket) = &self.socket else { return };
-        // What is sent is small: a socket that does not take it belongs to a node that hangs.
+        // Commands are small: a socket that does not take one belongs to a node that hangs.
         if rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) != Ok(bytes.len()) {
             self.cut(shared);
         }
@@ -307,7 +307,7 @@ impl Client {
         self.send(shared, &frame);
     }
 
-    /// Asks for the subscriptions that are due.
+    /// Sends the subscribe commands that are due.
     fn subscribe(&mut self, shared: &Shared, now: Instant) {
         let mut commands = Vec::new();
         for slot in &mut self.slots {
@@ -454,7 +454,7 @@ impl Client {
             }
             shared.counts.connects.fetch_add(1, Ordering::Relaxed);
             let mean_ms = shared.stay.as_millis() as u64;
-            // By its number and by how often it came: the average is what it is to be, and no two move in step.
+            // Seeded by client number and generation, so that no two clients move in step.
             let mut random = Jitter::new((self.number as u64) << 32 | u64::from(self.generation));
             self.due = now + Duration::from_millis(mean_ms / 4 + random.below(mean_ms * 3 / 2 + 1));
             self.slots.iter_mut().for_each(|slot| slot.due = Some(now));
@@ -489,19 +489,19 @@ impl Client {
     }
 }
 
-/// Whether it is the name of this channel.
+/// Returns whether `name` is the name of this channel.
 fn is_channel(name: &Value, channel: usize) -> bool {
     let name = name.as_str().and_then(|name| name.strip_prefix('c'));
     name.and_then(|number| number.parse().ok()) == Some(channel)
 }
 
-/// Offset and number of a publication.
+/// Returns offset and number of a publication.
 fn read(publication: &Value) -> Option<(u64, u32)> {
     let number = publication["data"]["n"].as_u64()?.try_into().ok()?;
     Some((publication["offset"].as_u64()?, number))
 }
 
-/// The first frame of a server: opcode, payload, and its length (RFC 6455 §5.2).
+/// Parses the first frame from a server: opcode, payload, and its length (RFC 6455 §5.2).
 fn frame(bytes: &[u8]) -> Option<(u8, &[u8], usize)> {
     let (&head, &length) = (bytes.first()?, bytes.get(1)?);
     let (start, length) = match length & 0x7f {

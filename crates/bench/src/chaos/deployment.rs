@@ -9,7 +9,7 @@ use super::proxy::{Peer, Proxy};
 use super::redis::RedisServers;
 use dunlin_load::Error;
 
-/// Until servers have found each other, or one has taken the place of another.
+/// Limit for servers to find each other, or for one to replace another.
 const TIMEOUT: Duration = Duration::from_secs(90);
 const TURN: Duration = Duration::from_millis(50);
 
@@ -34,7 +34,7 @@ impl Layout {
         matches!(self, Layout::Nats | Layout::NatsCluster)
     }
 
-    /// Whether another server can take the place of one.
+    /// Returns whether another server can replace a failed one.
     pub(super) fn has_others(self) -> bool {
         !matches!(self, Layout::Single | Layout::Nats)
     }
@@ -51,7 +51,7 @@ pub(super) enum ReadFrom {
 }
 
 impl ReadFrom {
-    /// A line of the settings of an engine.
+    /// Returns the line of the engine's settings.
     pub(super) fn setting(self) -> &'static str {
         match self {
             ReadFrom::Primary => "",
@@ -62,17 +62,17 @@ impl ReadFrom {
 
 /// The servers.
 pub(super) trait Deployment {
-    /// The settings of an engine that reaches them, for a node.
+    /// Returns the engine settings with which a node reaches the servers.
     fn engine(&self, node: Peer) -> String;
 
-    /// The ways of all nodes to them.
+    /// Returns the proxies through which nodes reach the servers.
     fn proxies(&self) -> Box<dyn Iterator<Item = &Proxy> + '_>;
 
-    /// Does harm to one of them, and waits until all are back in their places.
+    /// Injects a fault into one of the servers, and waits until all are healthy again.
     fn harm(&mut self, fault: Fault, chance: &mut Chance) -> Result<(), Error>;
 }
 
-/// Starts them, for so many nodes.
+/// Starts the servers for this number of nodes.
 pub(super) fn start(
     layout: Layout,
     nodes: u8,
@@ -84,7 +84,7 @@ pub(super) fn start(
     })
 }
 
-/// Waits until it is so.
+/// Waits until `holds` returns true.
 pub(super) fn until(what: &str, holds: impl Fn() -> bool) -> Result<(), Error> {
     let since = Instant::now();
     while !holds() {

@@ -1,4 +1,4 @@
-//! What goes wrong, in an order that the seed says.
+//! Faults, in an order determined by the seed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::fleet::Node;
 use dunlin_load::{Error, say};
 use dunlin_wire::backoff::Jitter;
 
-/// Workers of a node that was changed, at most.
+/// Most workers of a node that restarts with another number of them.
 const WORKERS_MAX: u64 = 3;
 
 /// One way to do harm.
@@ -69,14 +69,14 @@ pub(super) enum Fault {
     LeaderSplit,
 }
 
-/// What of the acknowledged publications faults may lose; of several the last counts.
+/// Which acknowledged publications a run's faults may lose; for several faults the largest applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Loss {
-    /// Nothing: everybody recovers.
+    /// None: every client recovers.
     Nothing,
-    /// All of a server.
+    /// All publications of a server.
     All,
-    /// The last ones of a server: what was before is there.
+    /// The latest publications of a server; earlier ones are kept.
     Tail,
 }
 
@@ -130,7 +130,7 @@ impl Fault {
     }
 }
 
-/// What is left to chance, by the seed.
+/// Random choices, derived from the seed.
 pub(super) struct Chance {
     pub(super) random: Jitter,
     pub(super) pause_max: Duration,
@@ -141,17 +141,17 @@ impl Chance {
         self.random.below(bound as u64) as usize
     }
 
-    /// Waits for so many pauses at most.
+    /// Sleeps for a random time of at most this many pauses.
     pub(super) fn pause(&mut self, count: u32) {
         let max_ms = (self.pause_max * count).as_millis() as u64;
         std::thread::sleep(Duration::from_millis(self.random.below(max_ms + 1)));
     }
 }
 
-/// Whom faults happen to.
+/// What faults act on.
 pub(super) struct Stage {
     pub(super) nodes: Vec<Node>,
-    /// Another version of the program, for each node that it has not now.
+    /// Other versions of the program, for each node the one that it does not run now.
     pub(super) versions: Vec<String>,
     pub(super) deployment: Box<dyn Deployment>,
     pub(super) chance: Chance,
@@ -159,7 +159,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Does harm until then, in the ways that are `chosen`.
+    /// Injects faults of the `chosen` kinds until then.
     pub(super) fn torture(&mut self, chosen: &[Fault], until: Instant) -> Result<(), Error> {
         while Instant::now() < until {
             let fault = chosen[self.chance.below(chosen.len())];

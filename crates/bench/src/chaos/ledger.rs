@@ -1,8 +1,8 @@
-//! What was published, what was acknowledged, and what each client was sent: the judge of the run.
+//! Records what was published, acknowledged and delivered to each client, and detects disagreements.
 //!
-//! Messages of a channel are numbered from 1; one is published at a time, and again until it is acknowledged or refused for sure. So
-//! whoever follows a channel is to be sent the numbers that were not refused, each once and in order, unless notified otherwise: by
-//! `recovered: false`.
+//! Messages of a channel are numbered from 1. One is published at a time, and retried until it is acknowledged or
+//! certainly refused. So each follower of a channel must receive the numbers that were not refused, each once and in
+//! order, unless it is notified of a gap by `recovered: false`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -12,27 +12,27 @@ use serde::Serialize;
 
 use super::faults::Loss;
 
-/// Disagreements of a kind that are described; the others are only counted.
+/// Disagreements of each kind that are described; further ones are only counted.
 const DESCRIBED_MAX: u64 = 5;
 
-/// The place of a message in its stream: the number of an epoch in the [`Record`], and the offset.
+/// The position of a message in its stream: the index of its epoch in the [`Record`], and its offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Position {
     pub(super) epoch: u16,
     pub(super) offset: u64,
 }
 
-/// What is known of a message.
+/// Publication state of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
     /// It is being published.
     #[default]
     Open,
-    /// An attempt had no answer, or one that says that it may have been stored.
+    /// An attempt had no answer, or one that says the message may have been stored.
     Uncertain,
-    /// It is acknowledged; `true` after an attempt that was uncertain.
+    /// Acknowledged; `true` after an uncertain attempt.
     Acknowledged(bool),
-    /// The server says that it was not stored, of each attempt.
+    /// For each attempt the server answered that the message was not stored.
     Refused,
 }
 
@@ -40,32 +40,32 @@ enum State {
 #[derive(Debug, Default)]
 struct Record {
     epochs: Vec<String>,
-    /// By number.
+    /// State of each message, by number.
     states: Vec<State>,
     /// The message at each position, as acknowledged or as delivered.
     places: HashMap<Position, u32>,
-    /// The last message that any client was sent.
+    /// The last message delivered to any client.
     delivered: u32,
 }
 
-/// What one client knows of a channel.
+/// The state of one client's subscription to a channel.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Follower {
-    /// Where it is; `None` before the first answer.
+    /// The client's position; `None` before the first answer.
     pub(super) position: Option<Position>,
-    /// The last message that it was sent.
+    /// The last message that the client received.
     pub(super) last: u32,
-    /// It was notified that messages may be missing, or has just begun.
+    /// The client was notified that messages may be missing, or has just subscribed.
     notified: bool,
-    /// Messages that it is without and was not notified of yet: the server lost them, and nodes are finding that out.
+    /// Messages that the client misses and was not yet notified of: the server lost them, and nodes are detecting that.
     owed: u32,
 }
 
-/// All channels.
+/// The records of all channels.
 #[derive(Debug)]
 pub(super) struct Ledger {
     records: Vec<Mutex<Record>>,
-    /// What a server may lose of what it has acknowledged.
+    /// Which acknowledged publications a server may lose.
     loss: Loss,
     disagreements: Mutex<(BTreeMap<&'static str, u64>, Vec<String>)>,
     acknowledged: AtomicU64,
@@ -80,26 +80,25 @@ pub(super) struct Ledger {
 #[derive(Debug, Serialize)]
 pub(super) struct LedgerResult {
     pub(super) acknowledged: u64,
-    /// Answers that say that nothing was stored.
+    /// Answers that say the message was not stored.
     refused: u64,
-    /// Attempts without an answer, or with one that says that it may have been stored.
+    /// Attempts without an answer, or with one that says the message may have been stored.
     uncertain: u64,
     pub(super) delivered: u64,
-    /// Deliveries of messages that were acknowledged, and lost by a server that another one took the place of, before the client
-    /// was notified.
+    /// Deliveries of acknowledged messages that a replaced server lost, before the client was notified.
     lost_by_failover: u64,
-    /// Of them, those of which it was notified in the end.
+    /// Of those, deliveries of which the client was notified later.
     notified_late: u64,
     pub(super) disagreements: u64,
     by_kind: BTreeMap<&'static str, u64>,
     pub(super) described: Vec<String>,
 }
 
-/// A message as it came to a client.
+/// A message as a client received it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) offset: u64,
-    /// Of the message among those of its channel, by its publisher.
+    /// Number of the message in its channel, assigned by its publisher.
     pub(super) number: u32,
     /// It came with a recovery from another epoch.
     pub(super) crosses: bool,
@@ -139,7 +138,7 @@ impl Ledger {
         }
     }
 
-    /// The number of the next message, which is about to be published.
+    /// Returns the number of the next message, which is about to be published.
     pub(super) fn begin(&self, channel: usize) -> u32 {
         self.with(channel, |record| {
             record.states.push(State::Open);
@@ -152,7 +151,7 @@ impl Ledger {
         self.with(channel, |record| record.states[number as usize - 1] = State::Uncertain);
     }
 
-    /// The server says that it was not stored. Whether it is to be published again: an earlier attempt was uncertain.
+    /// Records that the server did not store the message. Returns whether to retry because an earlier attempt was uncertain.
     pub(super) fn refused(&self, channel: usize, number: u32) -> bool {
         self.refused.fetch_add(1, Ordering::Relaxed);
         self.with(channel, |record| {
@@ -186,12 +185,12 @@ impl Ledger {
         });
     }
 
-    /// The name of the epoch of a position, for who recovers.
+    /// Returns the name of the epoch of a position, for a client that recovers.
     pub(super) fn epoch(&self, channel: usize, position: Position) -> String {
         self.with(channel, |record| record.epochs[position.epoch as usize].clone())
     }
 
-    /// The last message that was acknowledged.
+    /// Returns the last acknowledged message.
     pub(super) fn last(&self, channel: usize) -> u32 {
         self.with(channel, |record| {
             let is_acknowledged = |state: &State| matches!(state, State::Acknowledged(_));
@@ -199,7 +198,7 @@ impl Ledger {
         })
     }
 
-    /// A client is subscribed, at this position; `recovered`: with what it had missed.
+    /// Records that a client is subscribed at this position; `recovered`: it received what it had missed.
     pub(super) fn subscribed(
         &self,
         channel: usize,
@@ -240,7 +239,7 @@ impl Ledger {
         follower.position = Some(new);
     }
 
-    /// A client was sent a message.
+    /// Records that a client received a message.
     pub(super) fn published(
         &self,
         channel: usize,
@@ -294,7 +293,7 @@ impl Ledger {
         });
     }
 
-    /// A client has followed a channel to the end of the run.
+    /// Checks a client that has followed a channel to the end of the run.
     pub(super) fn ended(&self, channel: usize, client: usize, follower: &Follower) {
         let last = self.last(channel);
         if follower.owed > 0 {
@@ -311,7 +310,7 @@ impl Ledger {
         }
     }
 
-    /// Something else that is wrong.
+    /// Records another disagreement.
     pub(super) fn wrong(&self, kind: &'static str, what: String) {
         self.disagree(kind, what);
     }

@@ -28,11 +28,11 @@ use dunlin_load::url::duration;
 use dunlin_load::{Error, ExitStatus, Output, Scratch, say};
 use dunlin_wire::backoff::Jitter;
 
-/// Without progress for so long, what is missing will not come.
+/// If no progress is made for this long, what is missing counts as lost.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 const CLIENT_THREADS: usize = 2;
 const PUBLISHERS: usize = 8;
-/// Channels whose members are compared with who is there.
+/// Channels whose presence is compared with the actual followers.
 const PRESENCES: usize = 20;
 
 /// Options of `dunlin bench chaos`.
@@ -163,7 +163,7 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
     Ok(if result.disagreements == 0 { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// The servers of Redis or NATS, and the nodes.
+/// Starts the servers of Redis or NATS, and the nodes.
 fn stage(options: &Chaos, scratch: &Scratch) -> Result<Stage, Error> {
     let path = scratch.path();
     let deployment = deployment::start(options.layout, options.nodes, path)?;
@@ -186,7 +186,7 @@ fn stage(options: &Chaos, scratch: &Scratch) -> Result<Stage, Error> {
     Ok(Stage { nodes, versions, deployment, chance, counts: BTreeMap::new() })
 }
 
-/// Lets all come to rest, publishes one last message to each channel, and waits until all have had it.
+/// Ends all moves, publishes one last message to each channel, and waits until every follower has received it.
 fn settle(stage: &Stage, shared: &Shared, progress: &[Progress], seed: u64) -> Result<(), Error> {
     for node in &stage.nodes {
         node.ready()?;
@@ -194,7 +194,7 @@ fn settle(stage: &Stage, shared: &Shared, progress: &[Progress], seed: u64) -> R
     shared.set_phase(Phase::Stay);
     wait(|| missing(progress));
     publisher::last(shared, seed);
-    // The counts of the turn in which the last message came are there with the next one.
+    // Waits until the counts include the turn in which the last message arrived.
     std::thread::sleep(Duration::from_secs(1));
     wait(|| missing(progress) + sum(progress, |progress| &progress.behind));
     for channel in 0..shared.ledger.channels().min(PRESENCES) {
@@ -209,12 +209,12 @@ fn sum(progress: &[Progress], of: fn(&Progress) -> &AtomicU64) -> u64 {
     progress.iter().map(|progress| of(progress).load(Ordering::Acquire)).sum()
 }
 
-/// Subscriptions that are not in place.
+/// Returns the number of subscriptions that are not in place.
 fn missing(progress: &[Progress]) -> u64 {
     sum(progress, |progress| &progress.missing)
 }
 
-/// Waits until nothing is left, or until that changes no more.
+/// Waits until nothing is left, or until there is no progress.
 fn wait(left: impl Fn() -> u64) {
     let (mut least, mut since) = (u64::MAX, Instant::now());
     while since.elapsed() < SETTLE_TIMEOUT {
@@ -229,7 +229,7 @@ fn wait(left: impl Fn() -> u64) {
     }
 }
 
-/// Whether each node says of a channel that as many are there as follow it.
+/// Returns whether each node reports as many members of a channel as follow it.
 fn presence(shared: &Shared, channel: usize) -> bool {
     let expected = shared.followers(channel);
     let body = json!({"channel": format!("c{channel}")}).to_string();
@@ -272,7 +272,7 @@ fn counts(shared: &Shared) -> Value {
     })
 }
 
-/// So many in parts of about equal size.
+/// Splits `count` into parts of about equal size.
 fn parts(count: usize, parts: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..parts).map(move |part| count * part / parts..count * (part + 1) / parts)
 }

@@ -16,10 +16,10 @@ use crate::fleet::address;
 use dunlin_load::installed::installed;
 use dunlin_load::{Context, Error, Process, say};
 
-/// Of node 1 and of server 1; the others' follow.
+/// First address port for nodes and for servers; those of the others follow.
 const NODE_PORT: u16 = 4_223;
 const ROUTE_PORT: u16 = 6_323;
-/// Behind the proxies.
+/// Port of the servers behind the proxies.
 const PORT_BEHIND: u16 = 4_222;
 const ROUTE_PORT_BEHIND: u16 = 6_322;
 const SERVERS: u8 = 3;
@@ -31,7 +31,7 @@ struct Server {
     command: String,
     store: PathBuf,
     process: Option<Process>,
-    /// The ways of nodes, and of other servers.
+    /// Proxies for nodes and for other servers.
     nodes: Proxy,
     routes: Proxy,
 }
@@ -41,7 +41,7 @@ pub(super) struct NatsServers {
     servers: Vec<Server>,
 }
 
-/// What a peer knows a server as, both numbered from 1.
+/// Returns the address at which a peer reaches a server, both numbered from 1.
 fn way(server: u8, first: u16, peer: Peer) -> SocketAddr {
     address(200 + server, first + peer as u16 - 1)
 }
@@ -107,13 +107,13 @@ impl Deployment for NatsServers {
                 self.servers[at].ask(&format!("STREAM.LEADER.STEPDOWN.{stream}"))?;
             }
         }
-        // Two servers that fail at once are more than three are there for.
+        // Three servers tolerate one failure: all must be healthy before the next.
         self.until("all servers are back in their places", Self::is_whole)
     }
 }
 
 impl NatsServers {
-    /// Starts them, for so many nodes.
+    /// Starts the servers for this number of nodes.
     pub(super) fn start(layout: Layout, nodes: u8, scratch: &Path) -> Result<Self, Error> {
         let count = if layout == Layout::NatsCluster { SERVERS } else { 1 };
         let servers = (1..=count).map(|server| Server::start(server, count, nodes, scratch));
@@ -122,14 +122,14 @@ impl NatsServers {
         Ok(all)
     }
 
-    /// The names of the streams that a server knows.
+    /// Returns the names of the streams that a server knows.
     fn streams(&self, at: usize) -> Result<Vec<String>, Error> {
         let answer = self.servers[at].ask("STREAM.NAMES")?;
         let names = answer["streams"].as_array().into_iter().flatten();
         Ok(names.filter_map(Value::as_str).map(str::to_owned).collect())
     }
 
-    /// The server that leads a stream, as one of them says.
+    /// Returns the server that leads a stream, as reported by the server `asked`.
     fn leader(&self, asked: usize, stream: &str) -> Option<usize> {
         if self.servers.len() == 1 {
             return Some(0);
@@ -138,7 +138,7 @@ impl NatsServers {
         (0..self.servers.len()).find(|&at| answer["cluster"]["leader"] == name(at))
     }
 
-    /// A server that leads a stream, and which. It may be about to be another.
+    /// Returns a server that leads a stream, and the stream. The leader may be about to change.
     fn any_leader(&self, chance: &mut Chance) -> Result<(usize, String), Error> {
         self.until("the streams have leaders", |all| {
             all.streams(0).is_ok_and(|streams| {
@@ -151,7 +151,7 @@ impl NatsServers {
         Ok((leader.ok_or_else(|| Error::new("a stream has lost its leader"))?, stream))
     }
 
-    /// Whether all servers have all of every stream.
+    /// Returns whether all servers have all of every stream.
     fn is_whole(&self) -> bool {
         (0..self.servers.len()).all(|at| {
             let streams = self.streams(at).unwrap_or_default();
@@ -194,7 +194,7 @@ impl NatsServers {
         })
     }
 
-    /// Whether a server reaches none of the others.
+    /// Cuts a server off from all others, or reconnects it.
     fn set_split(&self, at: usize, is_split: bool) {
         for (other, server) in self.servers.iter().enumerate() {
             if other != at {
@@ -256,7 +256,7 @@ impl Server {
         Ok(())
     }
 
-    /// `kill -9`; its data are kept, or not.
+    /// Kills a server with `kill -9`, and keeps its data or deletes them.
     fn kill(&mut self, keep: bool) -> Result<(), Error> {
         if let Some(process) = self.process.take() {
             process.kill();
@@ -267,7 +267,7 @@ impl Server {
         Ok(())
     }
 
-    /// What the API of JetStream answers at this server.
+    /// Sends a request to the JetStream API of this server and returns its answer.
     fn ask(&self, what: &str) -> Result<Value, Error> {
         let sentence = || format!("NATS does not answer {what}");
         let mut stream = TcpStream::connect(self.address).context(sentence())?;
@@ -280,7 +280,7 @@ impl Server {
             if let Ok(answer @ Value::Object(_)) = serde_json::from_str(&line) {
                 return Ok(answer);
             }
-            // Nobody is there to answer.
+            // No responders.
             if line.starts_with("HMSG") {
                 break;
             }

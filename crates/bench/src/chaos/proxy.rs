@@ -9,25 +9,25 @@ use std::time::Duration;
 
 use dunlin_load::{Context, Error};
 
-/// How often a direction that is held up looks whether it still is.
+/// How often a silenced direction checks whether it may continue.
 const HELD: Duration = Duration::from_millis(20);
 
-/// Who connects: a node by its number, or others by 0, which are replicas and Sentinels. Between servers of NATS, the other one.
+/// A peer that connects: a node by its number, or 0 for others (replicas and Sentinels). Between NATS servers, the other server.
 pub(super) type Peer = usize;
-/// The others.
+/// The peer number of replicas and Sentinels.
 pub(super) const OTHERS: Peer = 0;
 const PEERS: usize = 10;
 
-/// How a peer is called in its greeting: the user it logs in as.
+/// Returns the user name that identifies a peer in its greeting.
 pub(super) fn user(peer: Peer) -> String {
     format!("node{peer}")
 }
 
 #[derive(Debug, Default)]
 struct Gate {
-    /// Bytes stay where they are: a network that takes everything and delivers nothing.
+    /// Holds all bytes back: a network that accepts everything and delivers nothing.
     silent: AtomicBool,
-    /// No connection is made.
+    /// Refuses connections.
     closed: AtomicBool,
 }
 
@@ -36,25 +36,25 @@ struct State {
     gates: [Gate; PEERS],
     over: AtomicBool,
     made: AtomicU64,
-    /// Both ends of each connection, and whose it is.
+    /// Both ends of each connection, and its peer.
     connections: Mutex<BTreeMap<u64, (Peer, [TcpStream; 2])>>,
 }
 
-/// The way to one server.
+/// A proxy to one server.
 #[derive(Debug)]
 pub(super) struct Proxy {
     state: Arc<State>,
 }
 
 impl Proxy {
-    /// One for all, where clients speak first and say who they are.
+    /// Starts a proxy for all peers, where clients speak first and identify themselves.
     pub(super) fn start(listen: SocketAddr, to: SocketAddr) -> Result<Self, Error> {
         let proxy = Self { state: Arc::default() };
         proxy.listen(listen, to, None)?;
         Ok(proxy)
     }
 
-    /// One where the server speaks first: each peer has an address of its own.
+    /// Starts a proxy for a server that speaks first: each peer connects to an address of its own.
     pub(super) fn with_ways(
         ways: impl Iterator<Item = (Peer, SocketAddr)>,
         to: SocketAddr,
@@ -75,7 +75,7 @@ impl Proxy {
                     return;
                 }
                 let state = Arc::clone(&shared);
-                // A connection that fails is one that ends.
+                // A failed connection is just closed.
                 std::thread::spawn(move || carry(&state, client, to, peer).ok());
             }
         });
@@ -91,13 +91,13 @@ impl Proxy {
         let connections = self.state.connections.lock().unwrap_or_else(|held| held.into_inner());
         for (_, streams) in connections.values().filter(|(peer, _)| which(*peer)) {
             for stream in streams {
-                // It has ended by itself.
+                // Fails only if the connection has already ended.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
     }
 
-    /// Whether connections of a peer are refused from now on; those there are end.
+    /// Refuses a peer's connections from now on and ends the open ones, or accepts them again.
     pub(super) fn close(&self, peer: Peer, closed: bool) {
         self.state.gates[peer].closed.store(closed, Ordering::Release);
         if closed {
@@ -105,7 +105,7 @@ impl Proxy {
         }
     }
 
-    /// Whether a peer's bytes stay where they are.
+    /// Holds a peer's bytes back, or lets them pass again.
     pub(super) fn silence(&self, peer: Peer, silent: bool) {
         self.state.gates[peer].silent.store(silent, Ordering::Release);
     }
@@ -118,7 +118,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Whose greeting this is.
+/// Returns the peer that sent this greeting.
 fn peer(greeting: &[u8]) -> Peer {
     let is_of = |peer: &Peer| {
         memchr::memmem::find(greeting, format!("\r\n{}\r\n", user(*peer)).as_bytes()).is_some()
@@ -126,7 +126,7 @@ fn peer(greeting: &[u8]) -> Peer {
     (1..PEERS).find(is_of).unwrap_or(OTHERS)
 }
 
-/// Carries a connection until it ends, of somebody who is known or says it.
+/// Carries a connection until it ends; the peer is known, or read from its greeting.
 fn carry(
     state: &Arc<State>,
     mut client: TcpStream,
@@ -144,7 +144,7 @@ fn carry(
         let mut connections = state.connections.lock().unwrap_or_else(|held| held.into_inner());
         connections.insert(number, (peer, [client.try_clone()?, server.try_clone()?]));
     }
-    // Closed meanwhile, it is found among the connections, or here.
+    // A concurrent close finds this connection in the map, or this check sees the closed gate.
     if !state.gates[peer].closed.load(Ordering::Acquire) {
         let back = (Arc::clone(state), server.try_clone()?, client.try_clone()?);
         std::thread::spawn(move || copy(&back.0, peer, back.1, back.2, &[]));

@@ -1,4 +1,4 @@
-//! Publishes numbered messages, each at any node, and again until it is acknowledged or refused for sure.
+//! Publishes numbered messages, each at any node, and retries until the message is acknowledged or certainly refused.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use dunlin_load::Error;
 use dunlin_load::client::Client;
 use dunlin_wire::backoff::Jitter;
 
-/// Until the next attempt.
+/// Pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How an attempt ended.
@@ -20,14 +20,14 @@ enum Attempt {
         epoch: String,
         offset: u64,
     },
-    /// Nothing was stored, as the server says.
+    /// The server says that nothing was stored.
     Refused,
     Uncertain,
-    /// The request did not leave.
+    /// The request was not sent.
     NotSent,
 }
 
-/// Publishes to `channels`, a message in each `every` so long, until `over`; then one last message to each.
+/// Publishes one message to one of `channels` per interval `every`, until `over`; then one last message to each.
 pub(super) fn run(
     shared: &Shared,
     channels: Range<usize>,
@@ -56,7 +56,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// One message to each channel, which has to be acknowledged.
+/// Publishes one message to each channel and retries until it is acknowledged.
 pub(super) fn last(shared: &Shared, seed: u64) {
     let clients = shared.nodes.iter().map(|_| None).collect();
     let mut publisher = Publisher { shared, random: Jitter::new(seed), clients };
@@ -68,12 +68,12 @@ pub(super) fn last(shared: &Shared, seed: u64) {
 struct Publisher<'a> {
     shared: &'a Shared,
     random: Jitter,
-    /// Connections that are kept, by node.
+    /// Kept connections, by node.
     clients: Vec<Option<Client>>,
 }
 
 impl Publisher<'_> {
-    /// Publishes the next message of a channel. False if it was refused.
+    /// Publishes the next message of a channel. Returns false if it was refused.
     fn publish(&mut self, channel: usize) -> bool {
         let ledger = &self.shared.ledger;
         let number = ledger.begin(channel);
@@ -118,7 +118,7 @@ impl Publisher<'_> {
             return Attempt::Acknowledged { epoch: epoch.to_owned(), offset };
         }
         match answer["error"]["message"].as_str() {
-            // It is going down, and takes no requests any more.
+            // The node is shutting down and accepts no requests.
             _ if status == 503 => Attempt::NotSent,
             Some(message) if message.contains("nothing was stored") => Attempt::Refused,
             Some(message) if message.contains("may have been") => Attempt::Uncertain,

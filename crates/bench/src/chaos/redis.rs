@@ -14,13 +14,13 @@ use crate::fleet::{Redis, address};
 use dunlin_load::{Error, say};
 use dunlin_wire::backoff::Jitter;
 
-/// An order that Sentinels have taken may come to nothing on a machine with much to do.
+/// A failover that Sentinels accepted may be abandoned on a loaded machine; it is ordered again after this time.
 const ORDERED_AGAIN: Duration = Duration::from_secs(15);
 const PORT: u16 = 6379;
-/// Behind the proxy.
+/// Port of the servers behind the proxies.
 const PORT_BEHIND: u16 = 6380;
 const SENTINEL_PORT: u16 = 26_379;
-/// Of the connections between the servers of a cluster.
+/// Port of the cluster bus.
 const BUS_PORT: u16 = 16_380;
 const SLOTS: usize = 16_384;
 /// Primaries of a cluster.
@@ -34,7 +34,7 @@ const APPEND: &str = "appendonly yes\nappendfsync always\n";
 
 struct Server {
     redis: Redis,
-    /// Where it is known to be: its proxy's.
+    /// The address others know, which is its proxy's.
     address: SocketAddr,
     proxy: Proxy,
 }
@@ -73,13 +73,13 @@ impl Deployment for RedisServers {
         let at = self.any_primary(&mut chance.random)?;
         say(format!("chaos: {fault:?}, server {at}"));
         self.harm_server(fault, at, chance)?;
-        // Two servers that fail at once are more than a replica is there for.
+        // A replica tolerates one failure: all servers must be healthy before the next.
         self.until("all servers are back in their places", Self::is_whole)
     }
 }
 
 impl RedisServers {
-    /// Starts them, for so many nodes.
+    /// Starts the servers for this number of nodes.
     pub(super) fn start(layout: Layout, nodes: u8, scratch: &Path) -> Result<Self, Error> {
         let count = match layout {
             Layout::Sentinel => 3,
@@ -172,7 +172,7 @@ impl RedisServers {
         self.servers.iter().map(|server| server.address)
     }
 
-    /// Any server that is a primary.
+    /// Returns any server that is a primary.
     fn any_primary(&self, random: &mut Jitter) -> Result<usize, Error> {
         let primaries = self.primaries();
         match primaries.len() {
@@ -200,7 +200,7 @@ impl RedisServers {
         }
     }
 
-    /// Whether there are as many primaries as there should be, with all their replicas, and everybody knows that.
+    /// Returns whether all primaries and replicas are in place, and all servers and Sentinels know it.
     fn is_whole(&self) -> bool {
         let primaries = self.primaries();
         let replicas = self.servers.len() / self.primaries_wanted() - 1;
@@ -225,7 +225,7 @@ impl RedisServers {
             }
     }
 
-    /// Whether a Sentinel takes this for the primary, and has found the others.
+    /// Returns whether a Sentinel knows this server as the primary, and has found the others.
     fn knows(&self, sentinel: &Redis, primary: &str) -> bool {
         let found = sentinel.call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]);
         let quorum = sentinel.call(&["SENTINEL", "CKQUORUM", "main"]);
@@ -293,7 +293,7 @@ impl RedisServers {
         self.servers[at].redis.call(command)
     }
 
-    /// Waits until another server has taken the place of this one, which is dead to the others.
+    /// Waits until another server has replaced this one, which the others cannot reach.
     fn replaced(&self, at: usize) -> Result<(), Error> {
         self.until("a replica becomes primary", |all| {
             let others = (0..all.servers.len()).filter(|&other| other != at);
@@ -301,12 +301,12 @@ impl RedisServers {
         })
     }
 
-    /// An operator has a replica take the place of a primary.
+    /// Orders a failover, as an operator does.
     fn fail_over(&self, at: usize, random: &mut Jitter) -> Result<(), Error> {
         let sentinel = random.below(SENTINELS as u64) as usize;
         let order = |all: &Self| -> Result<(), Error> {
             match all.layout {
-                // For some seconds after another failover it is refused.
+                // Sentinel refuses this for some seconds after another failover.
                 Layout::Sentinel => {
                     all.sentinels[sentinel].call(&["SENTINEL", "FAILOVER", "main"])?
                 }
@@ -318,7 +318,7 @@ impl RedisServers {
         if self.layout == Layout::Single {
             return Ok(());
         }
-        // One that was taken is given up where it takes too long; an operator orders it again.
+        // A failover that takes too long is abandoned; an operator orders it again.
         let last = Cell::new(None);
         self.until("a replica becomes primary", |all| {
             if !all.is_primary(at) {
@@ -333,7 +333,7 @@ impl RedisServers {
         })
     }
 
-    /// The replica of a primary of a cluster.
+    /// Returns the replica of a primary of a cluster.
     fn replica(&self, at: usize) -> Result<usize, Error> {
         let replicas = self.replication(at);
         let found = self
@@ -342,8 +342,8 @@ impl RedisServers {
         found.ok_or_else(|| Error::new(format!("a primary has no replica: {replicas:?}")))
     }
 
-    /// A primary loses its replicas and the Sentinels, and not the nodes, which go on writing to it. Then a replica takes its place
-    /// that has nothing of that.
+    /// Cuts a primary off from its replicas and Sentinels but not from the nodes, which still write to it. A replica
+    /// without those writes then takes its place.
     fn split(&self, at: usize, meanwhile: impl FnOnce()) -> Result<(), Error> {
         let proxy = &self.servers[at].proxy;
         let replica = match self.layout {
@@ -353,7 +353,7 @@ impl RedisServers {
         proxy.close(OTHERS, true);
         meanwhile();
         let replaced = match replica {
-            // Its servers have other ways to each other, by which they would find nothing wrong.
+            // Cluster servers reach each other by other paths and would not detect the split.
             Some(replica) => self.call(replica, &["CLUSTER", "FAILOVER", "TAKEOVER"]).map(drop),
             None => self.replaced(at),
         };

@@ -10,11 +10,11 @@ use crate::fleet::{Node, SETTINGS, address};
 use crate::token::SECRET;
 use dunlin_load::{Error, Process, Scratch};
 
-/// What channels have.
+/// History settings of the channels.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Channel {
     Plain,
-    /// A hundred messages for five minutes, by which clients recover.
+    /// A hundred messages for five minutes, from which clients recover.
     History,
     Presence,
 }
@@ -66,7 +66,7 @@ pub(super) struct FleetPlan<'a> {
     pub(super) channel: Channel,
 }
 
-/// CPU that nodes and the server have taken.
+/// CPU time of the nodes and the server.
 #[derive(Debug)]
 pub(super) struct Cpu {
     nodes: Vec<u64>,
@@ -74,7 +74,7 @@ pub(super) struct Cpu {
 }
 
 impl Fleet {
-    /// So many nodes of one side.
+    /// Starts this many nodes of one side.
     pub(super) fn start(
         options: &ClusterBench,
         side: Side,
@@ -113,7 +113,7 @@ impl Fleet {
         Ok(Self { nodes: nodes.into_iter().filter_map(server).collect(), store, _scratch: scratch })
     }
 
-    /// Nodes of the peer look at positions and presence as often as Centrifugo's do.
+    /// Starts nodes of the peer, which check positions and presence as often as Centrifugo's do.
     fn of_peer(
         options: &ClusterBench,
         program: &Path,
@@ -143,13 +143,13 @@ impl Fleet {
         }
     }
 
-    /// Cores that all of them took since then.
+    /// Returns the cores that nodes and server used since then.
     pub(super) fn cores(&self, since: &Cpu, time: Duration) -> f64 {
         let sum = |cpu: &Cpu| cpu.nodes.iter().sum::<u64>() + cpu.store;
         (sum(&self.cpu()) - sum(since)) as f64 / time.as_nanos() as f64
     }
 
-    /// Adds the CPU for each of so many since then to a round.
+    /// Adds the CPU time per item since then to a round.
     pub(super) fn cost(&self, since: &Cpu, count: usize, round: &mut Round) {
         let now = self.cpu();
         let each = |now: u64, then: u64| Some((now - then) as f64 / 1e3 / count.max(1) as f64);
@@ -159,7 +159,7 @@ impl Fleet {
     }
 }
 
-/// A server of its own, beside the generator.
+/// Starts a server on the generator's cores.
 fn store(options: &ClusterBench) -> Result<(Scratch, Store), Error> {
     let scratch = Scratch::temporary("cluster")?;
     let store = Store::start(options.store, &scratch, &options.core)?;

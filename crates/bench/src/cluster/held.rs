@@ -1,4 +1,4 @@
-//! As many clients as a machine has room for, held by two nodes, and a message of its own for each of many at once.
+//! As many clients as a machine can hold, on two nodes, and a distinct message for each of many at once.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -11,28 +11,28 @@ use crate::swarm::{Counts, Ping, Plan, Swarm};
 use dunlin_load::client::Client;
 use dunlin_load::{Clock, Error, Progress};
 
-/// The kernel spreads connections over the workers by their addresses: so many for each leave room for the difference, where a
-/// descriptor table has 19,900.
+/// The kernel spreads connections over the workers by address hash: this many per worker leave room for imbalance,
+/// below a descriptor table's 19,900.
 const CLIENTS_PER_WORKER: usize = 18_000;
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
-/// What follows the last connect.
+/// Time that work after the last connect needs to finish.
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
-/// Clients look at their sockets at multiples of this time, where there are more of them than can be woken one by one.
+/// Clients read their sockets at multiples of this time, if there are too many to wake one by one.
 const COALESCE: Duration = Duration::from_millis(10);
-/// Two cores have no room for the pings of two million clients every 25 s.
+/// Two cores cannot ping two million clients every 25 s.
 const PING_INTERVAL: Duration = Duration::from_secs(100);
-/// Messages to all.
+/// Number of messages to all.
 const BROADCASTS: u64 = 3;
-/// Of a message to one client.
+/// Payload of a message to one client.
 const PAYLOAD_BYTES: usize = 100;
 const BATCH: usize = 100;
-/// Connections that publish at once, each waiting for its answer.
+/// Concurrent publishing connections, each waiting for its answer.
 const PUBLISHERS: usize = 16;
-/// Networks of the source addresses of the clients, by their node.
+/// Source networks of the clients, by node.
 const SOURCES: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 1, 0, 0), Ipv4Addr::new(127, 2, 0, 0)];
 
-/// Half of the clients at either node, all in one channel.
+/// Holds half of the clients on each node, all in one channel.
 pub(super) fn held(options: &ClusterBench) -> Result<Round, Error> {
     let fleet = start(options, 2, Channel::History)?;
     let memory_before = memory(&fleet);
@@ -86,8 +86,8 @@ pub(super) fn held(options: &ClusterBench) -> Result<Round, Error> {
     Ok(round)
 }
 
-/// A message of 100 bytes for each client, in a channel of its own, as fast as they are taken. The channels are in Redis, with half
-/// of the clients at either of two nodes, or in the memory of one node.
+/// Sends a message of 100 bytes to each client, in its own channel, as fast as possible. The channels are in Redis,
+/// with half of the clients on each of two nodes, or in the memory of one node.
 pub(super) fn each(options: &ClusterBench, nodes: u8) -> Result<Round, Error> {
     let fleet = start(options, nodes, Channel::Plain)?;
     let prefix = if nodes == 1 { "local:" } else { "" };
@@ -115,7 +115,7 @@ pub(super) fn each(options: &ClusterBench, nodes: u8) -> Result<Round, Error> {
     Ok(round)
 }
 
-/// Nodes with workers enough.
+/// Starts nodes with enough workers.
 fn start(options: &ClusterBench, nodes: u8, channel: Channel) -> Result<Fleet, Error> {
     let workers = options.clients.div_ceil(nodes.into()).div_ceil(CLIENTS_PER_WORKER);
     let workers = u8::try_from(workers).map_err(|_| Error::new("too many clients for a node"))?;
@@ -130,7 +130,7 @@ fn start(options: &ClusterBench, nodes: u8, channel: Channel) -> Result<Fleet, E
     )
 }
 
-/// Private memory of all nodes.
+/// Returns the private memory of all nodes.
 fn memory(fleet: &Fleet) -> u64 {
     fleet.nodes.iter().map(|node| node.process.sample().pss_bytes).sum()
 }
@@ -142,7 +142,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// Connects as many to each node, to channels by these names.
+    /// Connects the same number of clients to each node, to channels with these names.
     fn connect(
         options: &ClusterBench,
         fleet: &Fleet,
@@ -175,7 +175,7 @@ impl Clients {
         counts
     }
 
-    /// Waits until so many messages have come to all of them together, or none for a while.
+    /// Waits until this many messages have arrived in total, or none for a while.
     fn wait(&self, publications: u64) -> Counts {
         let mut last = (0, Instant::now());
         loop {
@@ -191,7 +191,7 @@ impl Clients {
     }
 }
 
-/// Requests with a message for each client, a hundred in one.
+/// Returns request bodies with a message for each client, a hundred per request.
 fn bodies(prefix: &str, clients: usize, nodes: usize) -> Vec<String> {
     let text = "x".repeat(PAYLOAD_BYTES - 2);
     let each = clients / nodes;
@@ -203,7 +203,7 @@ fn bodies(prefix: &str, clients: usize, nodes: usize) -> Vec<String> {
     commands.chunks(BATCH).map(|batch| json!({ "commands": batch }).to_string()).collect()
 }
 
-/// Sends them over some connections to either node, the next over each when the last was answered.
+/// Sends them over several connections to each node; each connection waits for an answer before its next request.
 fn publish_all(fleet: &Fleet, bodies: &[String]) -> Result<(), Error> {
     std::thread::scope(|scope| {
         let publishers: Vec<_> = (0..PUBLISHERS)

@@ -1,4 +1,4 @@
-//! Publishes, and messages from one node to another.
+//! Measurements of publishes, and of messages from one node to another.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use dunlin_load::Error;
 
 /// Publications in a request.
 const BATCH: usize = 100;
-/// Without an arrival for so long, what has not arrived is lost.
+/// If nothing arrives for this long, the rest counts as lost.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 const RATE: u32 = 1_000;
 
-/// To one channel after the other; nobody is there.
+/// Publishes to one channel after the other, without subscribers.
 pub(super) fn publish(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
     let (path, body, requests) = request(options, 1, false);
     measured(options, fleet, path, &body, requests, 1)
 }
 
-/// A hundred in a request, to any channels or all to one.
+/// Publishes a hundred per request, to all channels or to one.
 pub(super) fn batch(
     options: &ClusterBench,
     fleet: &Fleet,
@@ -30,7 +30,7 @@ pub(super) fn batch(
     measured(options, fleet, path, &body, requests, BATCH)
 }
 
-/// Each channel has a client at the other node.
+/// Publishes to channels that each have a client on the other node.
 pub(super) fn across(options: &ClusterBench, fleet: &Fleet, batch: usize) -> Result<Round, Error> {
     let plan = options.plan(fleet.nodes[1].client, Some("c{n}"), options.channels);
     let (swarm, failed) = connected(&plan)?;
@@ -49,7 +49,7 @@ pub(super) fn across(options: &ClusterBench, fleet: &Fleet, batch: usize) -> Res
     Ok(round)
 }
 
-/// The client is at the last of the nodes, the publisher at the first.
+/// Measures latency from a publisher on the first node to a client on the last.
 pub(super) fn latency(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
     let (first, last) = (&fleet.nodes[0], &fleet.nodes[fleet.nodes.len() - 1]);
     let publishing = Publishing {
@@ -77,7 +77,7 @@ pub(super) fn latency(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Er
     })
 }
 
-/// Path and body of a request, and how many of them there are.
+/// Returns path and body of a request, and how many requests to send.
 fn request(
     options: &ClusterBench,
     batch: usize,
@@ -104,7 +104,7 @@ fn request(
     ("/api/batch", body, (options.publishes / batch).max(1))
 }
 
-/// What so many requests cost when nobody is there to hear of it. That all are stored is asked of Redis.
+/// Measures requests to publish without subscribers.
 fn measured(
     options: &ClusterBench,
     fleet: &Fleet,

@@ -1,5 +1,5 @@
-//! What it costs that several nodes share their channels by Redis or NATS: publishes, messages from one node to another, what is asked of
-//! the server while nothing happens, and connections that Redis ends. Nodes of a peer take turns with those of Dunlin.
+//! Measures several nodes that share channels through Redis or NATS: publishes, messages between nodes, requests to
+//! the server at rest, and connections that Redis closes. Nodes of a peer take turns with those of Dunlin.
 
 mod fleet;
 mod held;
@@ -112,7 +112,7 @@ enum Measurement {
 }
 
 impl Measurement {
-    /// Those that need neither more memory nor more descriptors than an ordinary machine has.
+    /// Returns the measurements that need neither more memory nor more descriptors than an ordinary machine has.
     fn small(kind: StoreKind) -> Vec<Measurement> {
         let all = <Measurement as clap::ValueEnum>::value_variants().iter().copied();
         all.filter(|one| !matches!(one, Self::Each | Self::EachAlone | Self::Held))
@@ -120,7 +120,7 @@ impl Measurement {
             .collect()
     }
 
-    /// What a peer is measured by, too.
+    /// Returns whether a peer can be measured too.
     fn has_peer(self) -> bool {
         use Measurement::*;
         matches!(
@@ -137,7 +137,7 @@ impl Measurement {
     }
 }
 
-/// Whose nodes are measured.
+/// The software of the measured nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Ours,
@@ -172,7 +172,7 @@ pub(crate) fn run(options: &ClusterBench) -> Result<ExitStatus, Error> {
                 measure(options, side, measurement)
                     .map_err(|error| Error::new(format!("{name}, {side:?}: {error}")))
             };
-            // What a peer cannot do is said, and Dunlin is measured all the same.
+            // If the peer fails this is logged, and Dunlin is measured all the same.
             let measure_peer = || match measure(Side::Peer) {
                 Ok(round) => Some(round),
                 Err(error) => {
@@ -239,13 +239,13 @@ fn measure(options: &ClusterBench, side: Side, measurement: Measurement) -> Resu
 }
 
 impl ClusterBench {
-    /// What is counted at rest does not depend on the machine.
+    /// Returns the number of rounds: counts at rest do not depend on the machine, so one is enough.
     fn rounds_of(&self, measurement: Measurement) -> u32 {
         use Measurement::*;
         if matches!(measurement, PresenceAtRest | RecoveryAtRest) { 1 } else { self.rounds }
     }
 
-    /// Clients of this node, each of a channel of that name.
+    /// Returns a plan for clients of this node, each in a channel of that name.
     fn plan(&self, node: SocketAddr, channel: Option<&str>, clients: usize) -> Plan {
         Plan {
             server: node,
@@ -272,7 +272,7 @@ impl ClusterBench {
         }
     }
 
-    /// Sends so many requests by this program's own load generator, on 64 connections, and waits for their answers.
+    /// Sends this many requests with this program's load generator, on 64 connections, and waits for the answers.
     fn requests(
         &self,
         node: SocketAddr,
@@ -298,7 +298,7 @@ impl ClusterBench {
     }
 }
 
-/// Connects all, and gives how many could not.
+/// Connects all clients. Returns the swarm, and how many could not connect.
 fn connected(plan: &Plan) -> Result<(Swarm, u64), Error> {
     let swarm = Swarm::start(plan)?;
     let counts = swarm.wait_ready(READY_TIMEOUT, |_| {})?;

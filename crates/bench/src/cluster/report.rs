@@ -1,4 +1,4 @@
-//! What rounds have shown, and what Dunlin's figures are to a peer's.
+//! Results of rounds, and ratios of Dunlin's figures to a peer's.
 
 use std::path::Path;
 
@@ -10,42 +10,42 @@ use dunlin_load::Error;
 use dunlin_load::figures::median;
 use dunlin_load::installed::version;
 
-/// What a round has shown.
+/// The figures of a round.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Round {
     /// Publications a second.
     pub(super) per_s: Option<f64>,
-    /// CPU for each: of the node that is published to, of the other one, of the server that they share.
+    /// CPU per publication: of the publishing node, of the other node, of the shared server.
     pub(super) node_us: Option<f64>,
     pub(super) other_us: Option<f64>,
     pub(super) server_us: Option<f64>,
-    /// From the time in the schedule to the arrival.
+    /// From the scheduled time to the arrival.
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
-    /// Asked of the server, by all nodes, without what scripts of Redis call; and the part of a core that it takes.
+    /// Commands that all nodes send to the server, without those that Redis scripts call; and the share of a core it uses.
     pub(super) commands_per_s: Option<f64>,
     pub(super) server_share: Option<f64>,
-    /// Until all channels were heard again.
+    /// Time until all channels received publications again.
     pub(super) heard_again_ms: Option<f64>,
-    /// From a publish while nothing was heard to its arrival, the latest.
+    /// Longest time from a publish during the interruption to its arrival.
     pub(super) late_ms: Option<f64>,
-    /// Those of them that did not arrive before the next publishes.
+    /// Publications of the interruption that did not arrive before the next publishes.
     pub(super) missed: Option<u64>,
-    /// Clients that came in, how long that took all of them, and what one takes of the nodes' memory.
+    /// Clients that connected, the time that took for all, and the nodes' memory per client.
     pub(super) connected: Option<u64>,
     pub(super) connect_s: Option<f64>,
     pub(super) bytes_each: Option<f64>,
     /// From the first request to the last arrival.
     pub(super) seconds: Option<f64>,
-    /// Cores that nodes and the server took together.
+    /// Cores that nodes and server used together.
     pub(super) cores: Option<f64>,
     /// Clients that were disconnected.
     pub(super) thrown_out: u64,
-    /// Messages that did not arrive, arrived twice or out of order, and clients that did not come in.
+    /// Messages lost, duplicated or reordered, and clients that could not connect.
     pub(super) lost: u64,
 }
 
-/// A figure of a round, and its name in the report, where that of the server stands for `server`.
+/// A figure's name in the report, where `server` stands for the server's name, and its accessor.
 type Figure = (&'static str, fn(&Round) -> Option<f64>);
 
 const FIGURES: [Figure; 16] = [
@@ -67,14 +67,14 @@ const FIGURES: [Figure; 16] = [
     ("cores", |round| round.cores),
 ];
 
-/// A round of each, one behind the other.
+/// One round of each side.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) ours: Round,
     pub(super) peer: Option<Round>,
 }
 
-/// The median of each figure.
+/// Returns the median of each figure.
 pub(super) fn row<'a>(kind: StoreKind, rounds: impl Iterator<Item = &'a Round> + Clone) -> Value {
     let of = |(name, figure): Figure| {
         (
@@ -91,7 +91,7 @@ pub(super) fn row<'a>(kind: StoreKind, rounds: impl Iterator<Item = &'a Round> +
     Value::Object(row)
 }
 
-/// Of each figure the median of what Dunlin's is to the peer's of the same round.
+/// Returns for each figure the median ratio of Dunlin to the peer within a round.
 fn ratios(turns: &[Turn]) -> Value {
     let of = |(name, figure): Figure| {
         let ratio = |turn: &Turn| {
@@ -107,18 +107,18 @@ fn ratios(turns: &[Turn]) -> Value {
     Value::Object(FIGURES.into_iter().map(of).collect())
 }
 
-/// A peer and what it has shown.
+/// A peer and its results.
 #[derive(Debug, Serialize)]
 pub(super) struct Peer {
     name: String,
     version: Option<String>,
     rows: Map<String, Value>,
-    /// Dunlin's figures to its own.
+    /// Dunlin's figures divided by the peer's.
     ratios: Map<String, Value>,
 }
 
 impl Peer {
-    /// One by its program.
+    /// Identifies a peer by its program.
     pub(super) fn find(program: &Path) -> Result<Self, Error> {
         if !program.is_file() {
             return Err(Error::new(format!(
@@ -134,7 +134,7 @@ impl Peer {
         })
     }
 
-    /// Takes in the turns of a measurement, unless it was not part of it.
+    /// Adds the rounds of a measurement, unless the peer was not part of it.
     pub(super) fn add(&mut self, name: &str, turns: &[Turn]) {
         if turns.iter().all(|turn| turn.peer.is_some()) {
             self.rows.insert(

@@ -1,4 +1,4 @@
-//! What the server that nodes share is asked while nothing happens, and what happens when it ends the connections by which nodes hear publications.
+//! The load of the shared server at rest, and the effect of closing the connections that carry publications to nodes.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use super::{ClusterBench, Fleet, Round, connected};
 use crate::token::hs256;
 use dunlin_load::Error;
 
-/// After the last connect: what is asked of the server because of it.
+/// Time after the last connect until its requests to the server are done.
 const SETTLED_AFTER: Duration = Duration::from_secs(6);
 const HEARD_TIMEOUT: Duration = Duration::from_secs(120);
-/// Without an arrival for so long, what has not arrived is lost.
+/// If nothing arrives for this long, the rest counts as lost.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Channels of a client, where there are more channels than a machine has room for clients.
+/// Channels per client, if there are more channels than clients the machine can hold.
 const CHANNELS_EACH: usize = 100;
-/// Messages that are published while nothing is heard.
+/// Messages published during the interruption.
 const MISSED: usize = 100;
 
-/// A client in each channel, at one node.
+/// Measures at rest, with a client in each channel, on one node.
 pub(super) fn at_rest(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Error> {
     let plan = options.plan(fleet.nodes[1].client, Some("c{n}"), options.channels);
     let (swarm, lost) = connected(&plan)?;
@@ -84,7 +84,7 @@ pub(super) fn killed(options: &ClusterBench, fleet: &Fleet) -> Result<Round, Err
     let late_ms = counts.last_publication_ns.saturating_sub(began_ns) as f64 / 1e6;
     let missed = (MISSED as u64).saturating_sub(counts.publications);
 
-    // Whoever is unsubscribed from any channel misses one of these.
+    // A client unsubscribed from any channel misses one of these.
     let (path, count) = ("/api/publish", channels);
     let body = format!("{{\"channel\":\"c{{n%{channels}}}\",\"data\":{{}}}}");
     options.requests(fleet.nodes[0].client, path, &body, count)?;

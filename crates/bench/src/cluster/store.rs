@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::fleet::{Redis, address};
 
-/// What nodes share.
+/// The kind of server that nodes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum StoreKind {
     /// A Redis
@@ -20,7 +20,7 @@ pub(super) enum StoreKind {
 }
 
 impl StoreKind {
-    /// In reports.
+    /// Returns its name in reports.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
@@ -35,13 +35,13 @@ impl StoreKind {
         }
     }
 
-    /// Which it is on this machine.
+    /// Returns the version installed on this machine.
     pub(super) fn version(self) -> Option<String> {
         version(&find(self.program(), &[])?, "--version")
     }
 }
 
-/// One of them, running.
+/// A running server.
 #[derive(Debug)]
 pub(super) enum Store {
     Redis(Redis),
@@ -52,13 +52,13 @@ pub(super) enum Store {
 #[derive(Debug)]
 pub(super) struct Nats {
     address: SocketAddr,
-    /// Where it is asked how it does.
+    /// Address of its monitoring port.
     monitor: SocketAddr,
     process: Process,
 }
 
 impl Store {
-    /// Starts one, which keeps all in memory, on these cores.
+    /// Starts a server on these cores, which keeps everything in memory.
     pub(super) fn start(
         kind: StoreKind,
         scratch: &Scratch,
@@ -87,7 +87,7 @@ impl Store {
         }
     }
 
-    /// What nodes of Dunlin have in their settings of it.
+    /// Returns the settings with which nodes of Dunlin reach it.
     pub(super) fn settings(&self) -> String {
         match self {
             Self::Redis(redis) => format!("addresses = [\"{}\"]", redis.address),
@@ -100,10 +100,10 @@ impl Store {
         }
     }
 
-    /// The Redis.
+    /// Returns the Redis.
     ///
     /// # Errors
-    /// It is another server.
+    /// When it is another kind of server.
     pub(super) fn redis(&self) -> Result<&Redis, Error> {
         match self {
             Self::Redis(redis) => Ok(redis),
@@ -118,7 +118,7 @@ impl Store {
         }
     }
 
-    /// How many commands, or messages, it is sent within so long.
+    /// Counts the commands, or messages, that it receives within `time`.
     pub(super) fn commands(&self, time: Duration) -> Result<u64, Error> {
         match self {
             Self::Redis(redis) => redis.commands(time),
@@ -132,7 +132,7 @@ impl Store {
 }
 
 impl Nats {
-    /// What clients have sent it since it began, pings apart.
+    /// Returns the number of messages received from clients since its start, without pings.
     fn messages(&self) -> Result<u64, Error> {
         let mut client = Client::connect(self.monitor)?;
         client.call("GET", "/varz", "application/json", b"")?;

@@ -1,8 +1,8 @@
-//! `dunlin bench config --table count`: clients that count their messages while everything is changed under them.
+//! `dunlin bench config --table count`: clients count their messages while every part of the configuration changes.
 //!
-//! Each client checks that every number and every offset arrives once and in order, and that nobody closes its
-//! connection. Meanwhile one caller makes valid changes drawn at random, of every kind of object there is, and goes back to
-//! revisions drawn at random. What it did follows from the seed alone.
+//! Each client checks that every number and every offset arrives once and in order, and that its connection stays
+//! open. Meanwhile one caller makes random valid changes of every kind of object, and restores random revisions. Its
+//! actions follow from the seed alone.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,11 +20,11 @@ use dunlin_load::{Clock, Context, Error, ExitStatus, Progress, Scratch, say};
 const CHANNEL: &str = "count:all";
 const CHANGES_PER_S: u32 = 1_000;
 const PUBLISHES_PER_S: u32 = 20;
-/// How long to wait for what is on its way when the last change is made.
+/// How long to wait for messages in flight after the last change.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How many objects of a kind come and go.
+/// How many objects of each kind are added and removed.
 const OBJECTS: u64 = 50;
-/// The first revision that may be gone back to: the file's own.
+/// The oldest revision that may be restored: the file's own.
 const FIRST: u64 = 1;
 
 pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
@@ -34,7 +34,7 @@ pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
     let target = &options.target;
     let url = target.address()?;
     let mut plan = target.plan(&url, Some(CHANNEL), options.clients, Clock::new())?;
-    // Nothing is timed: they may run where there is room.
+    // No latency is measured: clients may run on any core.
     plan.cores = Vec::new();
     let swarm = Swarm::start(&plan)?;
     let mut progress = Progress::new("clients connected", options.clients as u64);
@@ -78,14 +78,14 @@ pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
         &json!({
             "clients": clients,
             "seed": options.seed,
-            // All of them, goings back to an earlier revision and listeners that were opened or closed included.
+            // All changes, including restored revisions and listeners opened or closed.
             "changes": changes.made,
             "undos": changes.undos,
             "listeners": changes.listeners,
             "publications": publications,
             // Messages that arrived, all clients together.
             "arrived": counts.publications,
-            // Clients that were connected at the end and had every message.
+            // Clients that were connected at the end and had received every message.
             "complete": tally.complete,
             // Connections that ended.
             "closed": counts.closed,
@@ -93,7 +93,7 @@ pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
             "seconds": seconds,
         }),
     )?;
-    // Every client had every message once, in order, on the connection it began with.
+    // Every client received every message once, in order, on its first connection.
     let holds = tally.faults.is_none()
         && counts.closed == 0
         && tally.complete == clients
@@ -101,7 +101,7 @@ pub(super) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
     Ok(if holds { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// The file the server begins with. Nobody needs a key or a token, so that one that comes and goes ends no session.
+/// Returns the initial file. Keys and tokens are not required, so that changing them ends no session.
 fn configuration() -> String {
     "[client]\nanonymous = true\n[api]\nwithout_key = true\n[channel.namespaces.count]\n\
      history_size = 1000\nhistory_ttl_ms = 600000\nallow_subscribe_for_anonymous = true\n"
@@ -135,7 +135,7 @@ struct Changes {
     listeners: u64,
 }
 
-/// Makes as many changes as asked for, a thousand a second at most.
+/// Makes the requested number of changes, a thousand a second at most.
 fn change(options: &ConfigBench, made: &AtomicU64) -> Result<Changes, Error> {
     let mut client = options.dunlin.admin_client()?;
     let ports = free_ports()?;
@@ -150,7 +150,7 @@ fn change(options: &ConfigBench, made: &AtomicU64) -> Result<Changes, Error> {
             client.call(change.method, &change.target, change.kind, change.body.as_bytes())?;
         match status {
             200 | 201 => {}
-            // What was drawn to be taken away is not there, or its revision is not kept any more.
+            // The object to remove does not exist, or the revision is not kept any more.
             404 => continue,
             _ => client.expect_success(change.method, &change.target, status)?,
         }
@@ -162,7 +162,7 @@ fn change(options: &ConfigBench, made: &AtomicU64) -> Result<Changes, Error> {
     Ok(changes)
 }
 
-/// Two ports that nobody listens on.
+/// Returns two free ports.
 fn free_ports() -> Result<[u16; 2], Error> {
     let free = || -> Result<(TcpListener, u16), Error> {
         let sentence = "cannot find a free port";
@@ -241,7 +241,7 @@ impl RandomChange {
                 .to_string(),
             },
             _ => {
-                // Of the last thousand: as many as are kept.
+                // Among the last thousand revisions: only those are kept.
                 let oldest = revision.saturating_sub(900).max(FIRST);
                 let number = oldest + random.below(revision.saturating_sub(oldest).max(1));
                 change("POST", format!("revisions/{number}/restore"), Value::Null)

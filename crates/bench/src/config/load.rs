@@ -1,4 +1,4 @@
-//! Messages delivered while the configuration changes: what the change costs everyone else.
+//! Latency of message delivery while the configuration changes.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -15,13 +15,14 @@ use dunlin_load::{Clock, Context, Error};
 
 const SUBSCRIBERS: usize = 100;
 const PUBLISHES_PER_S: u32 = 200;
-/// Of a round, without and with replaces; the medians of the rounds count, for a noisy neighbour spoils one.
+/// Duration of a round without and with replaces. The medians of the rounds are reported, because a noisy neighbour
+/// can spoil one.
 const DELIVERY: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 7;
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Replaces all namespaces again and again while a channel is published to. Publisher, subscribers and the one who
-/// replaces stay away from the server's cores if there are others: what they take is not the server's delay.
+/// Replaces all namespaces repeatedly while a channel is published to. Publisher, subscribers and the caller avoid
+/// the server's cores if there are others, so that their CPU does not delay the server.
 pub(super) fn replace(options: &ConfigBench) -> Result<Value, Error> {
     let cores: Vec<usize> =
         (0..Host::now().cores).filter(|core| !options.target.server_core.contains(core)).collect();
@@ -54,12 +55,12 @@ fn replace_here(options: &ConfigBench, cores: &[usize]) -> Result<Value, Error> 
         "rounds": ROUNDS,
         "quiet_p99_us": median(&quiet),
         "meanwhile_p99_us": median(&meanwhile),
-        // The median of what replaces add in each round.
+        // The median increase by replaces within each round.
         "more_p99_us": median(&more),
     }))
 }
 
-/// The 99th percentile while somebody replaces, and how long the replaces took.
+/// Returns the 99th percentile during replaces, and how long the replaces took.
 fn delivery_meanwhile(options: &ConfigBench, cores: &[usize]) -> Result<(f64, Vec<f64>), Error> {
     let over = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -73,14 +74,14 @@ fn delivery_meanwhile(options: &ConfigBench, cores: &[usize]) -> Result<(f64, Ve
 }
 
 fn replace_until(options: &ConfigBench, over: &AtomicBool) -> Result<Vec<f64>, Error> {
-    // Publisher and subscribers on this core go first when they wake: what they wait is to be the server's doing. Under a
-    // kernel without such slices a little of it is this thread's.
+    // A long time slice for this thread: publisher and subscribers on this core preempt it when they wake, so that they wait
+    // only for the server. On a kernel without such slices a little of their wait is caused by this thread.
     let _ = dunlin_net::set_time_slice(Some(dunlin_net::TIME_SLICE_MAX));
     let mut client = options.dunlin.admin_client()?;
     let mut ms = Vec::new();
     let mut history_size = 100;
     while !over.load(Ordering::Acquire) {
-        // Another value than the one before, of the same length.
+        // Alternates between values of the same length.
         history_size = if history_size == 101 { 102 } else { 101 };
         let mut body = Vec::from(*b"{");
         for namespace in 0..NAMESPACES {
@@ -99,7 +100,7 @@ fn replace_until(options: &ConfigBench, over: &AtomicBool) -> Result<Vec<f64>, E
     Ok(ms)
 }
 
-/// The 99th percentile from when each publish should have left to its arrivals.
+/// Returns the 99th percentile from a publish's scheduled time to its arrivals.
 fn delivery_p99_us(options: &ConfigBench, cores: &[usize]) -> Result<f64, Error> {
     let target = &options.target;
     let url = target.address()?;

@@ -1,8 +1,8 @@
-//! `dunlin bench config`: what a change of the configuration costs, until every worker runs it.
+//! `dunlin bench config`: the cost of a configuration change, until every worker runs it.
 //!
-//! The floor is a ping-pong of the same bytes over loopback between the same two cores' threads. Where client and
-//! server run decides more than what they do: waking a thread on another core costs several times what a change
-//! does. So floor and Dunlin take turns under the same placement.
+//! The floor is a ping-pong of the same bytes over loopback between threads on the same two cores. Placement matters
+//! more than the work done: waking a thread on another core costs several times what a change does. So floor and
+//! Dunlin alternate under the same placement.
 
 mod count;
 mod floor;
@@ -71,7 +71,7 @@ enum Table {
     Count,
 }
 
-/// Changes one after the other.
+/// Results of sequential changes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct Rate {
     changes: u64,
@@ -81,9 +81,9 @@ struct Rate {
     max_us: f64,
 }
 
-/// What is configured in number.
+/// Namespaces in the configuration.
 const NAMESPACES: usize = 10_000;
-/// Of the upstream of which one member is changed.
+/// Members of the upstream, one of which is changed.
 const MEMBERS: [usize; 3] = [1_000, 10_000, 100_000];
 const MEMBER_ROUNDS: u32 = 20;
 const STEADY_PER_S: u32 = 50;
@@ -115,7 +115,7 @@ pub(crate) fn run(options: &ConfigBench) -> Result<ExitStatus, Error> {
 fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
     let target = &options.target;
     let directory = Scratch::below(&options.state, "bench-config")?;
-    // Measured before anything is pinned or started: nothing else writes.
+    // Measured before anything is pinned or started, so that nothing else writes.
     let disk_syncs_per_s = floor::syncs_per_s(directory.path(), DISK)?;
     target.settle()?;
 
@@ -128,7 +128,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
     let server = serve(options, &directory, "durable", 16, 0, true)?;
     let rate = durable(options)?;
     drop(server);
-    // What the disk does by itself is one fsync after the other.
+    // The disk's floor is sequential fsyncs.
     let durable =
         json!({"writers": options.writers, "rate": rate, "disk_syncs_per_s": disk_syncs_per_s});
 
@@ -149,7 +149,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
             "workers": options.dunlin.workers,
             // The ping-pong that does nothing.
             "floor": floor,
-            // One connection, one change at a time, nobody connected; and, of the rounds, that over the floor.
+            // One connection, one change at a time, no clients; and, per round, the ratio to the floor.
             "one": one,
             "one_to_floor": one_to_floor,
             "clients": options.clients,
@@ -165,7 +165,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
     Ok(ExitStatus::Passed)
 }
 
-/// A server with so many objects.
+/// Starts a server with this many objects.
 fn serve(
     options: &ConfigBench,
     scratch: &Scratch,
@@ -178,7 +178,7 @@ fn serve(
     options.dunlin.start(&options.target, scratch, name, &text, with_state)
 }
 
-/// A file with so many namespaces, and an upstream with so many members.
+/// Returns a file with this many namespaces, and an upstream with this many members.
 fn configuration(namespaces: usize, members: usize) -> String {
     let mut text = String::from(OPEN);
     for namespace in 0..namespaces {
@@ -205,7 +205,7 @@ fn configuration(namespaces: usize, members: usize) -> String {
 
 const HISTORY_SIZE: &str = "/config/channel/namespaces/ns7/history_size";
 
-/// Floor and server in turns, each change another value than the one before.
+/// Measures floor and server alternately; each change sets another value than the one before.
 fn one_by_one(options: &ConfigBench) -> Result<(Rate, Rate, f64), Error> {
     let cores = match &options.target.server_core[..] {
         [] => &options.target.core[..],
@@ -230,7 +230,7 @@ fn one_by_one(options: &ConfigBench) -> Result<(Rate, Rate, f64), Error> {
     Ok((Rate::of(&floor_all, floor_s), Rate::of(&ours_all, ours_s), ratio))
 }
 
-/// So many changes one after the other; gives the seconds.
+/// Makes `count` sequential changes. Returns the seconds.
 fn changes(client: &mut Client, count: u32, took: &mut Histogram<u64>) -> Result<f64, Error> {
     let began = Instant::now();
     for change in 0..count {
@@ -245,7 +245,7 @@ fn with_clients(options: &ConfigBench, directory: &Scratch) -> Result<Rate, Erro
     let target = &options.target;
     let url = target.address()?;
     let mut plan = target.plan(&url, Some("idle"), options.clients, Clock::new())?;
-    // They are idle: where their threads run is nobody's concern but the first pings'.
+    // They are idle, so their threads may run on any core.
     plan.cores = Vec::new();
     let swarm = Swarm::start(&plan)?;
     let counts = swarm.wait_ready(Duration::from_secs(60), |_| {})?;
@@ -263,7 +263,7 @@ fn with_clients(options: &ConfigBench, directory: &Scratch) -> Result<Rate, Erro
     Ok(Rate::of(&all, seconds))
 }
 
-/// Many connections, each with one change under way that waits for the disk.
+/// Measures many connections, each with one change in flight that waits for the disk.
 fn durable(options: &ConfigBench) -> Result<Rate, Error> {
     let target = |writer: usize| {
         format!("/config/channel/namespaces/ns{}/history_size?durable=1", writer % 16)
@@ -298,8 +298,8 @@ fn durable(options: &ConfigBench) -> Result<Rate, Error> {
     Ok(Rate::of(&took, began.elapsed().as_secs_f64()))
 }
 
-/// One member among few, many and very many, in turns: three servers side by side, so that a noisy neighbour costs all
-/// of them the same.
+/// Measures a change of one member among few, many and very many, alternately on three servers, so that a noisy
+/// neighbour affects all alike.
 fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Value>, Error> {
     struct Side {
         members: usize,
@@ -321,12 +321,12 @@ fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Value>, 
     for round in 0..=MEMBER_ROUNDS {
         for side in &mut sides {
             if round == 1 {
-                // What came before was warming up.
+                // Discards the warm-up.
                 (side.took, side.seconds) = (new_histogram(), 0.0);
             }
             let began = Instant::now();
             for change in round * each..(round + 1) * each {
-                // Another member each time, all over the table.
+                // A different member each time, spread over the table.
                 let member = change as usize * 7_919 % side.members;
                 let target = format!("/config/webhooks/upstreams/pool/members/m{member}/weight");
                 let weight = 2 + change % 90;
@@ -342,7 +342,7 @@ fn one_member(options: &ConfigBench, directory: &Scratch) -> Result<Vec<Value>, 
     Ok(rows.collect())
 }
 
-/// A change every twentieth of a second; the share of a core that the server takes for it.
+/// Makes a change every twentieth of a second. Returns the share of a core that the server uses for it.
 fn steady(options: &ConfigBench, server: &Process) -> Result<f64, Error> {
     let mut client = options.dunlin.admin_client()?;
     let idle = cores_over(server, STEADY, |_| Ok(()))?;
@@ -395,7 +395,7 @@ mod tests {
         (0..100).for_each(|_| histogram.record(40_000).unwrap());
         let rate = Rate::of(&histogram, 0.004);
         assert_eq!((rate.changes, rate.per_s.round()), (100, 25_000.0));
-        // The histogram is kept in steps of half a microsecond.
+        // The histogram's resolution here is half a microsecond.
         assert!((39.4..40.6).contains(&rate.p50_us), "{}", rate.p50_us);
     }
 

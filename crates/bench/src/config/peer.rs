@@ -38,7 +38,7 @@ impl Nginx {
         Ok(Nginx { file, pid_file, address, members, _process: process })
     }
 
-    /// Writes one other value, reloads, and waits until a new connection is answered by it.
+    /// Writes a new value, reloads, and waits until a new connection is answered with it.
     pub(super) fn change(&self, value: u32) -> Result<Duration, Error> {
         let began = Instant::now();
         write(&self.file, &self.pid_file, self.address, self.members, value)?;

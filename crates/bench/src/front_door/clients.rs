@@ -1,4 +1,4 @@
-//! Clients that come: connects by what they show, through a backend, subscriptions, and what an idle one keeps.
+//! Measurements of clients that connect: credentials, a backend's decision, subscriptions, and the memory of an idle client.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -11,17 +11,17 @@ use crate::protocol::{ProtocolName, WEBSOCKET_KEY, websocket_frame};
 use crate::token::{SECRET, es256, hs256};
 use dunlin_load::{Context, Error, Process};
 
-/// Connections that subscribe, one command at a time each, and channels that each comes and goes in.
+/// Connections that subscribe, one command at a time each, and channels that each joins and leaves.
 const SUBSCRIBING: usize = 64;
 const CHANNELS: usize = 1_000;
-/// Requests that a backend with a pool of workers or of connections to its database has in hand at once, and their time.
+/// Concurrent requests of a backend with a pool of workers or database connections, and the time of each.
 const POOL: u32 = 16;
 const POOL_TAKES_MS: u32 = 5;
-/// After the last connect: what the server frees or ends then.
+/// Time for the server to free memory after the last connect.
 const SETTLED_AFTER: Duration = Duration::from_millis(1_500);
-/// Of the floor's frame, which connects do not get.
+/// Payload of the floor's frame; connects do not receive it.
 const MESSAGE_BYTES: u16 = 109;
-/// Of an idle client's channel.
+/// Namespace of an idle client's channel.
 const PRESENCE: &str =
     "[channel.namespaces.room]\npresence = true\nallow_subscribe_for_client = true\n";
 
@@ -34,7 +34,7 @@ pub(super) fn connect_hs256(options: &FrontDoor) -> Result<Round, Error> {
     connects(options, &settings, tokens(options, |user| json!({"sub": user})))
 }
 
-/// The ratio is CPU of a connect to that of the library's verification.
+/// Measures connects with ES256. The ratio is CPU of a connect to that of the library's verification.
 pub(super) fn connect_es256(options: &FrontDoor) -> Result<Round, Error> {
     let signed = es256(&json!({"sub": "ada"}))?;
     let settings =
@@ -44,7 +44,7 @@ pub(super) fn connect_es256(options: &FrontDoor) -> Result<Round, Error> {
     Ok(Round { cpu_ratio: round.cpu_us.map(|cpu_us| cpu_us / verify_us), ..round })
 }
 
-/// Every client connects and subscribes.
+/// Measures clients that each connect and subscribe.
 fn connects(options: &FrontDoor, settings: &str, tokens: Vec<String>) -> Result<Round, Error> {
     let server = options.serve(settings)?;
     let mut plan = options.plan(ProtocolName::Centrifuge, "c{n}", options.clients)?;
@@ -65,7 +65,7 @@ fn connects(options: &FrontDoor, settings: &str, tokens: Vec<String>) -> Result<
     Ok(Round { per_s, cpu_us, user_us, floor_us, lost, ..Round::default() })
 }
 
-/// A backend on Node as many run theirs: so many requests at once, each of which takes its time; the others wait.
+/// Starts a typical Node backend: it handles a limited number of requests at once, each of which takes its time; others wait.
 fn node(options: &FrontDoor, at_once: u32, takes_ms: u32) -> Result<(Process, SocketAddr), Error> {
     let mut address = options.address()?;
     address.set_port(address.port().saturating_add(19));
@@ -89,7 +89,7 @@ fn proxied(backend: SocketAddr) -> String {
     )
 }
 
-/// The ratio is that of the rates: connects through the backend to what it answers a plain client.
+/// Measures connects through a backend. The ratio is their rate to that of plain requests to the backend.
 pub(super) fn connect_proxy(options: &FrontDoor) -> Result<Round, Error> {
     let (backend, address) = node(options, POOL, POOL_TAKES_MS)?;
     let (requests, body) = (options.clients, "{\"client\":\"1\",\"transport\":\"websocket\"}");
@@ -102,7 +102,7 @@ pub(super) fn connect_proxy(options: &FrontDoor) -> Result<Round, Error> {
     Ok(Round { ratio: round.per_s.map(|per_s| per_s / alone_per_s), ..round })
 }
 
-/// The bytes are the most that the server had more than before, for each client that waited.
+/// Measures memory per waiting client: the server's largest growth.
 pub(super) fn connect_slow_proxy(options: &FrontDoor) -> Result<Round, Error> {
     let (backend, address) = node(options, u32::MAX, 1_000)?;
     let server = options.serve(&proxied(address))?;
@@ -118,7 +118,7 @@ pub(super) fn connect_slow_proxy(options: &FrontDoor) -> Result<Round, Error> {
     Ok(Round { per_s: Some(per_s), bytes: Some(bytes), lost, ..Round::default() })
 }
 
-/// A pair is a subscription that is made and ended, in channels that others of this client are not in.
+/// Measures subscribes and unsubscribes, in channels where the client is not subscribed already. A pair counts as one.
 pub(super) fn subscribe(options: &FrontDoor) -> Result<Round, Error> {
     let server = options.serve("")?;
     let mut clients = Vec::new();
@@ -140,7 +140,7 @@ pub(super) fn subscribe(options: &FrontDoor) -> Result<Round, Error> {
     let per_s = pairs as f64 / began.elapsed().as_secs_f64();
     let (cpu_us, user_us) = Cpu::each_us(before, &server, pairs as u64);
     drop((clients, server));
-    // Without subscribers it answers and sends nothing else: a command and its reply, of which a pair has two.
+    // Without subscribers the floor only answers: a command and its reply, of which a pair has two.
     let floor = options.floor(MESSAGE_BYTES)?;
     let (before, count) = (Cpu::of(&floor), (2 * pairs).to_string());
     let url = format!("http://{}/one/1", options.address()?);
@@ -155,13 +155,13 @@ pub(super) fn subscribe(options: &FrontDoor) -> Result<Round, Error> {
     })
 }
 
-/// Subscribes and unsubscribes, a command in each frame.
+/// A client that subscribes and unsubscribes, one command per frame.
 struct Subscriber {
     number: usize,
     stream: TcpStream,
     frame: Vec<u8>,
     answers: Vec<u8>,
-    /// Of the last command.
+    /// Id of the last command.
     id: usize,
 }
 
@@ -194,7 +194,7 @@ impl Subscriber {
         self.stream.write_all(&self.frame).context("the server takes no commands")
     }
 
-    /// Until the last command is answered.
+    /// Waits until the last command is answered.
     fn wait(&mut self) -> Result<(), Error> {
         let last = format!("\"id\":{}", self.id);
         let mut piece = [0; 16 << 10];
@@ -212,8 +212,8 @@ impl Subscriber {
     }
 }
 
-/// The bytes are those that each further client adds once a tenth of them is there: what the first ones bring into memory
-/// once, of the program and of its tables, is not theirs.
+/// Measures memory per idle client, counted after the first tenth: what the first clients load once, of the program
+/// and its tables, is excluded.
 pub(super) fn idle(options: &FrontDoor, sharing: usize) -> Result<Round, Error> {
     let token = format!("[client.token]\nhmac_secret = \"{SECRET}\"\n");
     let server = options.serve(&format!("{token}{PRESENCE}"))?;
@@ -236,7 +236,7 @@ pub(super) fn idle(options: &FrontDoor, sharing: usize) -> Result<Round, Error> 
     Ok(Round { bytes: Some(bytes), lost: failed + lost, ..Round::default() })
 }
 
-/// One for each client, each of a user of its own.
+/// Returns a token for each client, each for a different user.
 fn tokens(options: &FrontDoor, claims: impl Fn(String) -> Value) -> Vec<String> {
     (0..options.clients).map(|number| hs256(&claims(format!("user{number}")))).collect()
 }

@@ -1,4 +1,4 @@
-//! Messages: to one client at a time, to two encodings, as deltas, and kept.
+//! Measurements of messages: to one client at a time, in two encodings, as deltas, and stored.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ const REQUESTS: usize = 150_000;
 const BATCHES: usize = 3_000;
 /// What Dunlin sends a client for each of them: the push with its channel.
 const MESSAGE_BYTES: u16 = 74;
-/// Messages to all of a channel.
+/// Number of broadcasts to a channel.
 const BROADCASTS: usize = 60;
 const DOCUMENTS: usize = 400;
 const READERS: usize = 500;
-/// Messages kept in each channel; 77 bytes of data each.
+/// Messages stored in each channel, with 77 bytes of data each.
 const KEPT: usize = 20;
 const KEPT_DATA: &str =
     "{\"text\":\"ordinary words of somebody who says what there is to say, {n}\"}";
 
-/// What a number of messages has taken.
+/// CPU and time of a number of messages.
 struct Sent {
     delivered: u64,
     seconds: f64,
@@ -32,7 +32,7 @@ struct Sent {
     bytes: u64,
 }
 
-/// Publishes by the load generator and waits for what is to arrive at `swarms`.
+/// Publishes with the load generator and waits for the arrivals at `swarms`.
 fn send(
     options: &FrontDoor,
     server: &Process,
@@ -63,7 +63,7 @@ fn send(
     Ok(Sent { delivered, seconds, cpu_us, user_us, bytes: counts(bytes) - bytes_before })
 }
 
-/// To one client at a time, so many in a request.
+/// Measures messages to one client at a time, `batch` per request.
 pub(super) fn unicast(options: &FrontDoor, batch: usize) -> Result<Round, Error> {
     let server = options.serve("")?;
     let plan = options.plan(ProtocolName::Centrifuge, "c{n}", options.clients)?;
@@ -103,7 +103,7 @@ pub(super) fn unicast(options: &FrontDoor, batch: usize) -> Result<Round, Error>
     })
 }
 
-/// Half in JSON, half in Protobuf; the ratio is CPU of one encoding to that of both.
+/// Measures half of the clients in JSON, half in Protobuf; the ratio is CPU of one encoding to that of both.
 pub(super) fn encodings(options: &FrontDoor) -> Result<Round, Error> {
     let half = options.clients / 2;
     let body = "{\"channel\":\"c\",\"data\":{\"text\":\"what all in this channel are to know, each once and in order\"}}";
@@ -133,7 +133,8 @@ pub(super) fn encodings(options: &FrontDoor) -> Result<Round, Error> {
     })
 }
 
-/// The ratio is bytes of whole documents to those of deltas, the other one CPU of a delta to that of a whole one.
+/// Measures deltas. The ratio is bytes of whole documents to those of deltas; the CPU ratio is that of a delta to
+/// that of a whole one.
 pub(super) fn delta(options: &FrontDoor) -> Result<Round, Error> {
     let mut document = String::from("{");
     for field in 0..20 {
@@ -175,7 +176,7 @@ pub(super) fn delta(options: &FrontDoor) -> Result<Round, Error> {
     })
 }
 
-/// The bytes are those that each message adds to the server's memory.
+/// Measures the memory that each stored message adds to the server.
 pub(super) fn stored(options: &FrontDoor) -> Result<Round, Error> {
     let settings = format!(
         "[channel.namespaces.kept]\nhistory_size = {}\nhistory_ttl_ms = 3_600_000\n",
@@ -191,7 +192,7 @@ pub(super) fn stored(options: &FrontDoor) -> Result<Round, Error> {
         std::thread::sleep(Duration::from_millis(500));
         Ok(server.sample().pss_bytes)
     };
-    // The first in each channel pays for the channel.
+    // The first message in each channel pays for the channel.
     let before = publish(1)?;
     let after = publish(KEPT)?;
     let bytes = after.saturating_sub(before) as f64 / (channels * KEPT) as f64;

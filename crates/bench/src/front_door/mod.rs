@@ -1,4 +1,4 @@
-//! What it costs to come in and to be reached: connects and tokens, a backend that decides, unicast, subscriptions,
+//! The cost of connecting and of receiving messages: connects and tokens, a deciding backend, unicast, subscriptions,
 //! encodings, deltas, stored messages.
 
 mod clients;
@@ -19,7 +19,7 @@ use dunlin_load::figures::median;
 use dunlin_load::url::duration;
 use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Process, Progress, Scratch, say};
 
-/// Any client may subscribe to any channel, and no budget holds anybody back.
+/// Any client may subscribe to any channel, and budgets do not limit.
 const SETTINGS: &str = "[client]\nanonymous = true\n[api]\nwithout_key = true\n\
     [limits]\nconnections_per_address_max = 0\n\
     [limits.client_budget]\ncommands_per_s = 0\nbytes_per_s = 0\ndeliveries_per_s = 0\n\
@@ -83,21 +83,21 @@ pub(crate) enum Measurement {
     Stored,
 }
 
-/// What a round of a measurement has shown.
+/// The figures of a round.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct Round {
-    /// Of what is measured, a second.
+    /// Operations a second.
     per_s: Option<f64>,
-    /// Server CPU for each, and what of it is not the kernel's.
+    /// Server CPU per operation, and the part of it in user space.
     cpu_us: Option<f64>,
     user_us: Option<f64>,
-    /// CPU of the floor for each: the same system calls with the same bytes, and nothing else.
+    /// CPU of the floor per operation: the same system calls with the same bytes, and nothing else.
     floor_us: Option<f64>,
-    /// Of memory, or on the wire, for each.
+    /// Bytes per item, of memory or on the wire.
     bytes: Option<f64>,
-    /// Of what it is compared with.
+    /// Ratio to what the measurement is compared with.
     ratio: Option<f64>,
-    /// Of those the server's CPU for each.
+    /// The same ratio of the server's CPU.
     cpu_ratio: Option<f64>,
     /// Messages or clients that were lost.
     lost: u64,
@@ -156,7 +156,7 @@ fn measure(options: &FrontDoor, measurement: Measurement) -> Result<Round, Error
     }
 }
 
-/// The name as the command line and the report have it.
+/// Returns the name used by the command line and the report.
 fn name(measurement: Measurement) -> String {
     serde_json::to_value(measurement)
         .ok()
@@ -164,7 +164,7 @@ fn name(measurement: Measurement) -> String {
         .unwrap_or_default()
 }
 
-/// The median of each figure.
+/// Returns the median of each figure.
 fn row(rounds: &[Round]) -> Value {
     let of = |figure: fn(&Round) -> Option<f64>| {
         median(&rounds.iter().filter_map(figure).collect::<Vec<_>>())
@@ -181,7 +181,7 @@ fn row(rounds: &[Round]) -> Value {
     })
 }
 
-/// Time that a server has taken.
+/// Time and CPU time of a server at one moment.
 #[derive(Debug, Clone, Copy)]
 struct Cpu {
     all_ns: u64,
@@ -193,7 +193,7 @@ impl Cpu {
         Self { all_ns: server.cpu_ns(), user_ns: server.user_ns() }
     }
 
-    /// Microseconds for each of so many since then.
+    /// Returns microseconds of CPU per item since then, total and in user space.
     fn each_us(since: Self, server: &Process, count: u64) -> (f64, f64) {
         let now = Self::of(server);
         let each = |now: u64, then: u64| (now - then) as f64 / 1e3 / count.max(1) as f64;
@@ -202,14 +202,14 @@ impl Cpu {
 }
 
 impl FrontDoor {
-    /// Starts the server with the usual settings and these. Its files go when it runs.
+    /// Starts the server with the usual settings and `more`. Its files are removed once it runs.
     fn serve(&self, more: &str) -> Result<Process, Error> {
         let scratch = Scratch::temporary("front-door")?;
         let settings = format!("{SETTINGS}{more}");
         self.dunlin.start(&self.target, &scratch, "front-door", &settings, false)
     }
 
-    /// Starts `dunlin bench floor` where the server was.
+    /// Starts `dunlin bench floor` at the server's address.
     fn floor(&self, message_bytes: u16) -> Result<Process, Error> {
         let address = self.address()?;
         let program = &self.dunlin.program;
@@ -222,7 +222,7 @@ impl FrontDoor {
         Ok(self.target.address()?.address)
     }
 
-    /// Clients of a channel each, or of one.
+    /// Returns a plan for clients with a channel each, or with a shared one.
     fn plan(&self, protocol: ProtocolName, channel: &str, clients: usize) -> Result<Plan, Error> {
         let target = &self.target;
         let mut plan = target.plan(&target.address()?, Some(channel), clients, Clock::new())?;
@@ -230,7 +230,7 @@ impl FrontDoor {
         Ok(plan)
     }
 
-    /// So many requests of this program's own load generator.
+    /// Starts this program's load generator with these requests.
     fn requests(&self, url: &str, body: &str, flags: &[&str]) -> Result<Child, Error> {
         let mut command = Command::new(&self.dunlin.program);
         command.args(["bench", "http", url, "--body", body, "--json"]).args(flags);
@@ -244,14 +244,14 @@ impl FrontDoor {
     }
 }
 
-/// Connects all, or says why not all.
+/// Connects all, or returns why not all could connect.
 fn connected(plan: &Plan) -> Result<(Swarm, u64), Error> {
     let swarm = Swarm::start(plan)?;
     let counts = swarm.wait_ready(READY_TIMEOUT, |_| {})?;
     Ok((swarm, counts.failed + counts.closed))
 }
 
-/// Waits for a generator, which must end well.
+/// Waits for a generator, which must exit successfully.
 fn ended(mut child: Child) -> Result<(), Error> {
     let status = child.wait().context("cannot wait for the publisher")?;
     if status.success() { Ok(()) } else { Err(Error::new("not every request was answered well")) }

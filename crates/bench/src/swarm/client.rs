@@ -15,7 +15,7 @@ pub(crate) struct Client {
     /// Pings of the server, up to 65,535.
     pub(crate) pings: u16,
     pub(crate) state: State,
-    /// Answers seen, `protocol::ANSWERED_*`.
+    /// Bits of the answers seen, `protocol::ANSWERED_*`.
     pub(crate) answered: u8,
     pub(crate) attempts: u8,
     pub(crate) silent: bool,
@@ -26,16 +26,16 @@ const _: () = assert!(size_of::<Client>() <= 24);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Not connected yet, or to be connected again.
+    /// Not connected yet, or waiting to reconnect.
     Waiting,
     /// TCP handshake under way.
     Connecting,
-    /// The HTTP opening is sent, its response head not complete.
+    /// The HTTP opening is sent; its response head is incomplete.
     Opening,
     /// Greeted; some answer is missing.
     Greeting,
     Ready,
-    /// Closed by the server, or given up.
+    /// Closed by the server, or not retried any more.
     Gone,
 }
 

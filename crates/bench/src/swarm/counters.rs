@@ -1,10 +1,10 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What clients have done and seen so far, summed over clients.
+/// What clients have done and received so far, summed over clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Counts {
-    /// Clients that got all the answers they wait for before they count; never falls.
+    /// Clients that have received every answer they need to count as ready; never decreases.
     pub(crate) ready: u64,
     /// Connects given up.
     pub(crate) failed: u64,
@@ -13,7 +13,7 @@ pub(crate) struct Counts {
     /// Clients closed by the server after they were ready.
     pub(crate) closed: u64,
     pub(crate) publications: u64,
-    /// Those of them that the bench has numbered.
+    /// Publications that carry a sequence number of the bench.
     pub(crate) numbered: u64,
     pub(crate) publication_bytes: u64,
     /// Documents other than publications and pings.
@@ -24,7 +24,7 @@ pub(crate) struct Counts {
     pub(crate) pings_sent: u64,
     pub(crate) pongs: u64,
     pub(crate) received_bytes: u64,
-    /// When the last publication came, nanoseconds on the run's clock.
+    /// When the last publication arrived, nanoseconds on the run's clock.
     #[serde(skip)]
     pub(crate) last_publication_ns: u64,
 }
@@ -77,7 +77,7 @@ impl Counts {
 
 const FIELDS: usize = 13;
 
-/// The counts of one thread, readable by the others while it runs. Lines of their own: threads do not share them.
+/// The counts of one thread, which other threads read while it runs. On cache lines of their own to avoid false sharing.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {

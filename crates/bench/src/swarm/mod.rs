@@ -33,7 +33,7 @@ pub(crate) use scan::{SEQUENCE_DIGITS, SEQUENCE_MARK};
 use crate::protocol::Protocol;
 use counters::Counters;
 
-/// When each message should have left, nanoseconds on the [`Clock`], by sequence. 0: not measured.
+/// When each message was scheduled to leave, nanoseconds on the [`Clock`], by sequence. 0: not measured.
 #[derive(Debug)]
 pub(crate) struct Departures {
     table: Box<[AtomicU64]>,
@@ -57,24 +57,24 @@ impl Departures {
     }
 }
 
-/// What clients do about liveness.
+/// How clients check that the connection is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ping {
-    /// Answer what the server asks; expect nothing.
+    /// Answer the server's pings; expect none.
     Answer,
-    /// Answer, and report clients that heard nothing for 1.5 × this time.
+    /// Answer the server's pings, and report clients that received nothing for 1.5 × this time.
     ExpectEvery(Duration),
-    /// Send a WebSocket ping this often, and report clients that heard nothing for 1.5 × this time.
+    /// Send a WebSocket ping at this interval, and report clients that received nothing for 1.5 × this time.
     SendEvery(Duration),
 }
 
-/// What a swarm is to do.
+/// Parameters of a swarm.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) server: SocketAddr,
     pub(crate) protocol: Protocol,
     pub(crate) connections: usize,
-    /// Protocol of the clients below the protocol; some tens of KiB each.
+    /// TLS configuration of the clients; a TLS session takes some tens of KiB.
     pub(crate) tls: Option<Arc<ClientConfig>>,
     /// 0: as few as the descriptor limit allows.
     pub(crate) threads: usize,
@@ -182,7 +182,7 @@ impl Swarm {
         Ok(swarm)
     }
 
-    /// From now on the threads look at their sockets at multiples of `interval` only, all at the same ones.
+    /// Makes the threads read their sockets only at multiples of `interval`, all threads at the same instants.
     ///
     /// A client on this machine is woken by the thread that sends to it, so the server pays for the wake-up: a third
     /// of what a message to one of many clients costs. A client elsewhere costs its server nothing of the kind, and
@@ -254,16 +254,16 @@ impl Swarm {
         self.shared.counters.iter().find_map(Counters::first_failure)
     }
 
-    /// Keeps the threads from sleeping, or lets them sleep again.
+    /// Keeps the threads from sleeping while `awake` is set.
     ///
-    /// Who sends to a thread that sleeps pays for waking it, a sixth of a message here. Whether it sleeps hangs on
-    /// whether generator or server is faster by a hair, so that of two equal servers one could look the better.
-    /// An awake generator costs every server the same.
+    /// A sender pays for waking a sleeping receiver: here a sixth of the cost of a message. Whether a thread sleeps
+    /// depends on a tiny difference in speed between generator and server, which would favour one of two equal
+    /// servers. With an awake generator the cost is the same for every server.
     pub(crate) fn keep_awake(&self, awake: bool) {
         self.shared.awake.store(awake, Ordering::Release);
     }
 
-    /// Waits until `publications` messages in all have arrived, or nothing arrived for `timeout`.
+    /// Waits until `publications` messages have arrived in total, or nothing arrived for `timeout`.
     pub(crate) fn wait_publications(
         &self,
         publications: u64,
@@ -273,7 +273,7 @@ impl Swarm {
         self.wait(publications, timeout, |counts| counts.publications, report)
     }
 
-    /// The same for those that the bench has numbered: others may publish to the channel.
+    /// Does the same for publications numbered by the bench: others may publish to the channel.
     pub(crate) fn wait_numbered(&self, publications: u64, timeout: Duration) -> Counts {
         self.wait(publications, timeout, |counts| counts.numbered, |_| {})
     }
@@ -302,7 +302,7 @@ impl Swarm {
         }
     }
 
-    /// Ends the threads, which closes the connections, and sums up.
+    /// Stops the threads, which closes the connections, and returns the totals.
     pub(crate) fn finish(mut self, last_sequence: u32) -> Result<Tally, Error> {
         self.shared.stop.store(true, Ordering::Release);
         let mut tally = Tally { pings_min: u64::MAX, ..Tally::default() };

@@ -1,11 +1,11 @@
-//! Was every message delivered once, and in order?
+//! Checks that every message was delivered once and in order.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::scan::Publication;
 
-/// Missing sequences remembered per client, to distinguish late messages from repeated ones. A client that lost more has
-/// lost them for good: what is beyond the bound counts as lost even should it still come.
+/// Missing sequences remembered per client, to distinguish late messages from repeated ones. Those beyond the bound
+/// count as lost, even if they arrive later.
 const MISSING_PER_CLIENT_MAX: usize = 10_000;
 
 /// What one client expects next. Plain data inside the client's record.
@@ -22,7 +22,7 @@ impl Expected {
     pub(crate) const FIRST: Self = Self { sequence: 1, offset: NO_OFFSET };
 }
 
-/// What went wrong with the order, over all clients of a thread. All zero means: exactly once, in order.
+/// Order violations, over all clients of a thread. All zero means: exactly once, in order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Faults {
     /// Messages a client never got although it got later ones.
@@ -84,7 +84,7 @@ impl OrderChecker {
             expected.offset = offset;
         }
         let sequence = publication.sequence;
-        // Probes and messages of others carry no number.
+        // Probes and messages of other publishers carry no number.
         if sequence == 0 {
             return;
         }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every permutation of everything: nothing lost, nothing twice. Every subset: exactly the rest is lost.
+        /// Checks every permutation (nothing lost or duplicated) and every subset (exactly the rest is lost).
         #[test]
         fn losses_are_exact(order in Just((1u32..40).collect::<Vec<_>>()).prop_shuffle(), keep in prop::collection::vec(any::<bool>(), 39)) {
             let (faults, _) = receive(&order);

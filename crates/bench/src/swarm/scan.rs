@@ -14,22 +14,22 @@ pub(crate) const SEQUENCE_MARK: &str = "\"seq\":\"";
 /// Decimal digits of a sequence number in a message: a message has the same length whatever its number.
 pub(crate) const SEQUENCE_DIGITS: usize = 10;
 
-/// Longest message a client takes in, bytes. A longer one is an error of the run, not a reason to grow.
+/// Longest message a client accepts, bytes. A longer one is an error of the run.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 /// One message for the subscriber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Publication {
-    /// Number the bench gave the message, or 0 when it has none: then it is counted, but its order is not checked.
+    /// Sequence number of the bench, or 0 if there is none: the message is counted, but its order is not checked.
     pub(crate) sequence: u32,
-    /// Offset the server gave it, or 0 when the channel keeps no history.
+    /// Offset the server assigned, or 0 when the channel keeps no history.
     pub(crate) offset: u64,
 }
 
-/// What some bytes hold.
+/// The result of scanning some bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
-    /// Bytes used; what follows is a cut message.
+    /// Bytes used; the rest is an incomplete message.
     pub(crate) consumed: usize,
     pub(crate) publications: Vec<Publication>,
     /// First and last publication when both their sequences and their offsets rise by one throughout.
@@ -46,7 +46,7 @@ pub(crate) struct Scan {
     pub(crate) ping_payloads: Vec<Vec<u8>>,
     /// Which answers were seen: `ANSWERED_*`.
     pub(crate) answered: u8,
-    /// The server ended the conversation or said no: its own words.
+    /// The server's message when it rejected the client or ended the connection.
     pub(crate) refusal: Option<String>,
 }
 
@@ -76,7 +76,7 @@ impl Scanner {
 
     /// Scans `bytes`, which start at a message boundary.
     pub(crate) fn scan(&mut self, bytes: &[u8]) -> &Scan {
-        // An empty memory cannot answer: no bytes, no scan.
+        // Nothing is cached for empty input.
         if bytes.is_empty() || self.last_bytes != bytes {
             let mut scan = std::mem::take(&mut self.last);
             scan.clear();
@@ -103,7 +103,7 @@ impl Scanner {
         &self.last
     }
 
-    /// Takes frames apart; `message` takes what they carry.
+    /// Splits `bytes` into frames and passes each payload to `message`.
     fn websocket(&self, bytes: &[u8], scan: &mut Scan, message: fn(&Self, &[u8], &mut Scan)) {
         let mut at = 0;
         while let Some(&[first, second]) = bytes.get(at..at + 2) {
@@ -159,7 +159,7 @@ impl Scanner {
                     scan.others += 1;
                 }
                 b"{}" | b"data: {}" => scan.pings += 1,
-                // Array and length lines of Redis, chunk sizes of HTTP: too short to say anything.
+                // Array and length lines of Redis, chunk sizes of HTTP: too short to hold a publication.
                 _ if line.len() < SEQUENCE_MARK.len() + SEQUENCE_DIGITS && line[0] != b'-' => {
                     scan.others += 1;
                 }
@@ -213,7 +213,7 @@ impl Scanner {
         }
     }
 
-    /// Replies in Protobuf, each behind its length; one of no bytes is a ping.
+    /// Reads Protobuf replies, each prefixed with its length; an empty one is a ping.
     fn replies(&self, mut payload: &[u8], scan: &mut Scan) {
         while let Some((length, bytes)) = varint(payload) {
             let Some(reply) = payload.get(bytes..bytes + length) else { break };
@@ -265,7 +265,7 @@ impl Scanner {
 }
 
 impl Scan {
-    /// Empties the scan and keeps its memory.
+    /// Clears the scan and keeps its allocation.
     fn clear(&mut self) {
         let mut publications = std::mem::take(&mut self.publications);
         publications.clear();
@@ -284,14 +284,14 @@ fn run_of(publications: &[Publication]) -> Option<(Publication, Publication)> {
     rises.then_some((first, last))
 }
 
-/// The decimal number `digits` begin with, 0 when there is none. Saturates instead of wrapping.
+/// Parses the leading decimal number of `digits`; 0 when there is none. Saturates instead of wrapping.
 fn number(digits: &[u8]) -> u64 {
     digits.iter().take_while(|digit| digit.is_ascii_digit()).fold(0, |number: u64, digit| {
         number.saturating_mul(10).saturating_add(u64::from(digit - b'0'))
     })
 }
 
-/// The fields of a Protobuf message by their numbers, those of bytes with their bytes. It ends at what it does not know.
+/// Iterates over the fields of a Protobuf message: number, and bytes if length-delimited. Ends at an unknown wire type.
 fn fields(mut message: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     std::iter::from_fn(move || {
         let (key, key_bytes) = varint(message)?;
@@ -434,7 +434,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut, the same publications come out, and a scan from memory equals a fresh one.
+        /// However the bytes are cut, the same publications result, and a cached scan equals a fresh one.
         #[test]
         fn cuts_do_not_matter(sequences in prop::collection::vec(1u32..1_000_000, 1..20), cut in 0usize..4096) {
             let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! The swarm against a server that somebody else's code speaks WebSocket for.
+//! Tests of the swarm against an independent WebSocket server (tungstenite).
 
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ fn ready(plan: &Plan) -> Swarm {
     swarm
 }
 
-/// Hears connect and subscribe, and answers both in one frame.
+/// Reads connect and subscribe, and answers both in one frame.
 async fn welcome<S>(socket: &mut WebSocketStream<S>) -> Option<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -154,7 +154,7 @@ fn a_plain_websocket_says_hello_and_answers_a_ping_with_its_payload() {
 
 #[test]
 fn a_plain_websocket_asks_the_server_for_signs_of_life() {
-    // Tungstenite answers pings by itself while somebody reads.
+    // Tungstenite answers pings itself while the socket is read.
     let server = server(|mut socket| async move {
         while socket.next().await?.is_ok() {}
         None

@@ -23,14 +23,14 @@ use crate::protocol::{ProtocolName, WEBSOCKET_ACCEPT, websocket_frame};
 use dunlin_load::reactor::{ENDS, EVENTS_MAX, Events, Flags, Reactor, STREAM, socket};
 use dunlin_load::{Context, Error};
 
-/// Shared by all clients of the thread. What does not fit is read by the next `read`.
+/// Receive buffer shared by all clients of the thread. What does not fit stays in the socket for the next `read`.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// A client that is not ready after this long is closed and tried again.
 const OPENING_TIMEOUT_S: u32 = 30;
 const ATTEMPTS_MAX: u8 = 5;
 const RETRY_AFTER_NS: u64 = 1_000_000_000;
 const SWEEP_EVERY_NS: u64 = 2_000_000_000;
-/// An HTTP response head longer than this is not from a server we measure.
+/// An HTTP response head longer than this is an error.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Beyond this many connections the end is abrupt (RST), because the kernel keeps no more of them in TIME_WAIT.
 const GENTLE_CLOSES_MAX: usize = 50_000;
@@ -111,7 +111,7 @@ pub(crate) fn run(
     }
 }
 
-/// Sleeps until the clock shows a multiple of `interval_ns`, without waiting for any socket.
+/// Sleeps until the clock reaches a multiple of `interval_ns`, without waiting for any socket.
 fn sleep_to_multiple(now_ns: u64, interval_ns: u64) {
     std::thread::sleep(Duration::from_nanos(interval_ns - now_ns % interval_ns));
 }
@@ -119,7 +119,7 @@ fn sleep_to_multiple(now_ns: u64, interval_ns: u64) {
 struct Thread<'a> {
     plan: &'a Plan,
     reactor: Reactor,
-    /// Away while its scan is carried out.
+    /// `None` while its scan is being processed.
     scanner: Option<Box<Scanner>>,
     threads: usize,
     /// Numbers of this thread's clients in the swarm; client `i` here is `numbers.start + i` there.
@@ -134,9 +134,9 @@ struct Thread<'a> {
     carries: Vec<Vec<u8>>,
     carries_free: Vec<u16>,
     scratch: Vec<u8>,
-    /// Of each client, if there is TLS.
+    /// TLS session of each client; empty without TLS.
     sessions: Vec<Option<Box<ClientConnection>>>,
-    /// What was received by TLS, and what is to be sent by it.
+    /// Decrypted bytes received by TLS, and encrypted records to send.
     plain: Vec<u8>,
     records: Vec<u8>,
     needed: u8,
@@ -153,9 +153,9 @@ struct Thread<'a> {
 }
 
 impl Thread<'_> {
-    /// Connects as many clients as pace and window allow now.
+    /// Connects as many clients as the rate and the window allow now.
     fn dial(&mut self) -> Result<(), Error> {
-        // A slice a turn: those who are connected already must not wait for those who are not.
+        // A slice a turn: connecting must not delay clients that are already connected.
         const SLICE: usize = 64;
         let window = (self.plan.opening_max / self.threads).max(1);
         for _ in 0..SLICE {
@@ -179,7 +179,7 @@ impl Thread<'_> {
         Ok(())
     }
 
-    /// When the next client not yet dialled is due.
+    /// Returns when the next client not yet dialled is due.
     fn next_dial_ns(&self) -> u64 {
         let Some(rate) = self.plan.connects_per_second else { return 0 };
         let position = (self.next * self.threads) as u64;
@@ -217,7 +217,7 @@ impl Thread<'_> {
         Ok(())
     }
 
-    /// How long there is nothing to do but wait for events.
+    /// Returns how long the thread may wait for events.
     fn timeout_ns(&self) -> u64 {
         const IDLE_NS: u64 = 250_000_000;
         let mut wait_ns = IDLE_NS;
@@ -235,7 +235,7 @@ impl Thread<'_> {
             let due_ns = self.ping_due_ns(interval, self.ping_cursor);
             wait_ns = wait_ns.min(due_ns.saturating_sub(now_ns).max(1_000_000));
         }
-        // Whole milliseconds, rounded up: epoll_wait knows no less, and rounding down would spin.
+        // Whole milliseconds, rounded up: epoll_wait has no finer unit, and rounding down would spin.
         wait_ns.next_multiple_of(1_000_000)
     }
 
@@ -291,7 +291,7 @@ impl Thread<'_> {
         }
     }
 
-    /// Opens what came by TLS.
+    /// Decrypts the TLS records received.
     fn on_records(&mut self, index: usize, mut records: &[u8]) {
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
@@ -313,7 +313,7 @@ impl Thread<'_> {
         self.plain = plain;
     }
 
-    /// Sends what TLS has to say.
+    /// Sends the pending TLS records.
     fn send_records(&mut self, index: usize) {
         let Some(Some(session)) = self.sessions.get_mut(index) else { return };
         let mut records = std::mem::take(&mut self.records);
@@ -353,8 +353,8 @@ impl Thread<'_> {
         self.carries[usize::from(carry) - 1] = cut;
     }
 
-    /// An empty buffer for a cut message; its number, from 1. There are at most as many as clients, who are at most
-    /// `CLIENTS_PER_THREAD_MAX`.
+    /// Returns the number, from 1, of an empty buffer for a cut message. There are never more buffers than clients,
+    /// at most `CLIENTS_PER_THREAD_MAX`.
     fn new_carry(&mut self) -> u16 {
         self.carries_free.pop().unwrap_or_else(|| {
             self.carries.push(Vec::new());
@@ -362,7 +362,7 @@ impl Thread<'_> {
         })
     }
 
-    /// Takes what is complete in `bytes` and returns how much that was.
+    /// Processes the complete messages in `bytes` and returns their length.
     fn take(&mut self, index: usize, bytes: &[u8]) -> usize {
         let mut at = 0;
         if self.clients[index].state == State::Opening {
@@ -374,7 +374,7 @@ impl Thread<'_> {
             };
             at = end + 4;
             if let Err(reason) = self.check_head(&bytes[..at]) {
-                // 503 and its kin may pass.
+                // 503 and other 5xx may be temporary.
                 if bytes.starts_with(b"HTTP/1.1 5") {
                     self.lose(index, &reason);
                 } else {
@@ -395,7 +395,7 @@ impl Thread<'_> {
         if at == bytes.len() || self.clients[index].socket.is_none() {
             return at;
         }
-        // The scan stays in the scanner, for the next client; what it says is carried out here.
+        // The scan stays in the scanner for the next client; its results are applied here.
         let Some(mut scanner) = self.scanner.take() else { return at };
         let scan = scanner.scan(&bytes[at..]);
         self.carry_out(index, scan);
@@ -409,7 +409,7 @@ impl Thread<'_> {
         if !head.starts_with(self.plan.protocol.opening_status()) {
             return Err(format!("answered {}", String::from_utf8_lossy(line)));
         }
-        // The floor answers without the header; who sends one must send the right one.
+        // The floor answers without this header; a server that sends it must send the right value.
         const NAME: &str = "sec-websocket-accept:";
         let text = String::from_utf8_lossy(head);
         let accept = text.split("\r\n").find(|line| {
@@ -475,7 +475,7 @@ impl Thread<'_> {
         // `{}` masked, built once: 40,000 of them leave each second when a million clients are asked every 25 s.
         const CENTRIFUGE_PONG: [u8; 8] =
             [0x81, 0x82, 0x37, 0xfa, 0x21, 0x3d, b'{' ^ 0x37, b'}' ^ 0xfa];
-        /// A command of no bytes behind its length, masked.
+        /// A masked frame with an empty Protobuf command, prefixed with its length.
         const PROTOBUF_PONG: [u8; 7] = [0x82, 0x81, 0x37, 0xfa, 0x21, 0x3d, 0x37];
         self.note_pings(index, pings);
         for _ in 0..pings {
@@ -503,10 +503,10 @@ impl Thread<'_> {
         }
     }
 
-    /// Clients send little and rarely: what the socket does not take at once means that the server does not read.
+    /// Clients send little and rarely: if the socket does not take it at once, the server is not reading.
     fn send(&mut self, index: usize, bytes: &[u8]) {
         if let Some(Some(session)) = self.sessions.get_mut(index) {
-            // Until the handshake is done it waits in the session.
+            // Until the handshake is done the session buffers it.
             let _ = session.writer().write_all(bytes);
             return self.send_records(index);
         }
@@ -527,7 +527,7 @@ impl Thread<'_> {
         self.end(index, reason, ATTEMPTS_MAX);
     }
 
-    /// Closes a client whom the server has answered no: it would answer the same again.
+    /// Closes a client that the server rejected, without a retry: the server would reject it again.
     fn refuse(&mut self, index: usize, reason: &str) {
         self.end(index, reason, 1);
     }
@@ -563,7 +563,7 @@ impl Thread<'_> {
         }
     }
 
-    /// When ping `cursor` of this thread is due: the clients are spread evenly over the interval.
+    /// Returns when ping `cursor` of this thread is due: pings are spread evenly over the interval.
     fn ping_due_ns(&self, interval: Duration, cursor: u64) -> u64 {
         let every_ns = interval.as_nanos() as u64 / self.clients.len().max(1) as u64;
         self.start_ns + (cursor + 1) * every_ns
@@ -571,7 +571,7 @@ impl Thread<'_> {
 
     fn send_pings(&mut self) {
         let Ping::SendEvery(interval) = self.plan.ping else { return };
-        // A full turn at most, so that a thread that was held up does not send two to one client.
+        // At most one round of pings, so that a delayed thread does not send two to one client.
         for _ in 0..self.clients.len() {
             if self.ping_due_ns(interval, self.ping_cursor) > self.now_ns {
                 break;
@@ -587,7 +587,7 @@ impl Thread<'_> {
         }
     }
 
-    /// Looks for clients that wait too long, for the opening or for a sign of life.
+    /// Finds clients whose opening timed out or that have been silent for too long.
     fn sweep(&mut self) {
         if self.now_ns - self.swept_ns < SWEEP_EVERY_NS {
             return;
@@ -631,7 +631,7 @@ impl Thread<'_> {
                 outcome.silent += u64::from(client.silent);
             }
             if let (Some(socket), true) = (&client.socket, abrupt) {
-                // A socket that refuses the option is closed gently, which only takes the kernel longer.
+                // If the option cannot be set, the socket closes normally, which only takes the kernel longer.
                 let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
             }
             client.socket = None;
@@ -640,7 +640,7 @@ impl Thread<'_> {
     }
 }
 
-/// What one thread has to say at the end.
+/// The results of one thread.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     faults: Faults,

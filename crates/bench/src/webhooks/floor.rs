@@ -1,4 +1,4 @@
-//! The floor: a plain client of HTTP/1.1 on kept connections, which posts prebuilt requests and waits for each answer.
+//! The floor: a plain HTTP/1.1 client on keep-alive connections, which posts prebuilt requests and waits for each answer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,19 +10,19 @@ use super::load::{CHANNELS, PublishedCounts};
 use super::receiver::unix_ns;
 use dunlin_load::{Context, Error};
 
-/// So wide that numbers and times fit for good: they are written over those before.
+/// Width of the sequence numbers, which are overwritten in place.
 const SEQ_DIGITS: usize = 9;
 const AT_DIGITS: usize = 19;
 /// Longer than any receiver takes.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What it did, and the CPU it took.
+/// The results, and the CPU time used.
 pub(super) struct Posted {
     pub(super) published: PublishedCounts,
     pub(super) cpu_s: f64,
 }
 
-/// Posts requests of so many events each over so many connections by turns, from a thread on `cores`.
+/// Posts requests of `events` each over several connections in turn, from a thread on `cores`.
 pub(super) fn post(
     receiver: SocketAddr,
     cores: &[usize],
@@ -62,7 +62,7 @@ fn post_here(
         }
         for stream in &mut streams {
             let length = stream.read(&mut answer).context(sentence())?;
-            // It is short, and comes in one piece.
+            // The answer is short, and arrives in one piece.
             if !answer[..length].starts_with(b"HTTP/1.1 200 ") {
                 let said = String::from_utf8_lossy(&answer[..length]);
                 return Err(Error::new(format!("the receiver answers {}", said.trim())));
@@ -81,7 +81,7 @@ fn cpu_s() -> f64 {
 /// A request in which only numbers and times change.
 struct Request {
     bytes: Vec<u8>,
-    /// Where the number and the time of each event stand.
+    /// Offsets of the number and the time of each event.
     places: Vec<(usize, usize)>,
     seq: u64,
 }
@@ -91,18 +91,18 @@ impl Request {
         let mut body = String::from("[");
         let mut places = Vec::new();
         for event in 0..events {
-            // As long as an event of Dunlin's.
+            // As long as one of Dunlin's events.
             body.push_str(if event == 0 { "" } else { "," });
             body.push_str(
                 "{\"id\":\"0123456789ab-123456\",\"event\":\"publish\",\"time_ms\":1795269600000,\"node\":\"127.0.0.1:8380\",",
             );
-            // A channel for each, so that its order follows from the connection's.
+            // One channel per connection, so that the connection's order is the channel's.
             body.push_str(&format!(
                 "\"channel\":\"noted:{}\",\"data\":{{\"seq\":",
                 event as u64 % CHANNELS
             ));
             let seq = body.len();
-            // JSON knows no number with zeros in front; blanks may stand there.
+            // JSON allows no leading zeros; padding with blanks is allowed.
             body.push_str(&format!("{:>SEQ_DIGITS$},\"at\":", 0));
             let at = body.len();
             body.push_str(&format!("{:>AT_DIGITS$}}}}}", 0));

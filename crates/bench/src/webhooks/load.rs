@@ -1,4 +1,4 @@
-//! Publishes numbered events to many channels: by a schedule, or as fast as they are received.
+//! Publishes numbered events to many channels: on a schedule, or as fast as they are received.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use super::receiver::{Receiver, unix_ns};
 use dunlin_load::client::Client;
 use dunlin_load::{Context, Error, Progress};
 
-/// Channels that events are spread over: each keeps its order, and so is a request at a time.
+/// Channels that events are spread over: each keeps its order, so each has one request in flight at a time.
 pub(super) const CHANNELS: u64 = 64;
-/// What a server takes as one batch.
+/// Largest batch that a server accepts.
 const BATCH: u64 = 100;
-/// Events that may be on their way when nothing else holds the publisher back: a quarter of what a hook may queue.
+/// Bound of events in flight when publishing flat out: a quarter of a hook's queue.
 const ON_THEIR_WAY: u64 = 16_000;
 /// The finest step of a schedule.
 const TICK: Duration = Duration::from_millis(1);
@@ -37,14 +37,14 @@ impl Publisher {
         Ok(Self { client: Client::connect(api)?, body: String::new(), published: 0 })
     }
 
-    /// So many events a second. Each says when it was due, those of the warm-up nothing.
+    /// Publishes this many events a second. Each carries its scheduled time, those of the warm-up none.
     pub(super) fn by_schedule(
         &mut self,
         rate: u32,
         warm_up: Duration,
         duration: Duration,
     ) -> Result<PublishedCounts, Error> {
-        // 50 µs of the default slack would be the generator's, not the server's.
+        // The default timer slack of 50 µs would add to the generator's delay.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
             .context("cannot set the timer slack")?;
         let (began, began_ns) = (Instant::now(), unix_ns()?);
@@ -66,7 +66,7 @@ impl Publisher {
         Ok(PublishedCounts { events: self.published, began_ns })
     }
 
-    /// As many as go, while not too many are on their way.
+    /// Publishes as fast as possible, with a bound on events in flight.
     pub(super) fn flat_out(
         &mut self,
         receiver: &mut Receiver,

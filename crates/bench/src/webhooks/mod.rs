@@ -59,38 +59,38 @@ pub struct Webhooks {
 pub(crate) struct Row {
     pub(crate) what: String,
     pub(crate) published: u64,
-    /// Of them, those that came.
+    /// Events that arrived.
     pub(crate) delivered: u64,
-    /// Those that came again.
+    /// Events that arrived more than once.
     pub(crate) twice: u64,
-    /// Those behind a later one of their channel; a floor keeps no order.
+    /// Events that arrived after a later one of their channel; a floor keeps no order.
     pub(crate) disordered: u64,
-    /// Those that were reported to the backend as missing.
+    /// Events that were reported to the backend as missing.
     pub(crate) missed: u64,
     pub(crate) events_per_s: f64,
     pub(crate) events_per_request: f64,
-    /// From when an event was due to when the backend had read it, microseconds.
+    /// From an event's scheduled time to when the backend had read it, microseconds.
     pub(crate) latency_us: Percentiles,
-    /// CPU of whoever posts, for 10,000 events: of Dunlin the webhooks' thread.
+    /// CPU of the sender per 10,000 events: for Dunlin, of the webhooks' thread.
     pub(crate) post_cpu_s_per_10k: f64,
-    /// CPU of the whole server, which takes the publishes too.
+    /// CPU of the whole server, publishes included.
     pub(crate) server_cpu_s_per_10k: Option<f64>,
     /// CPU of the backend.
     pub(crate) receiver_cpu_s_per_10k: f64,
 }
 
-/// The name of Dunlin's thread, by which its CPU is known.
+/// The name of Dunlin's webhooks thread, to find its CPU time.
 const THREAD: &str = "dunlin-webhooks";
 /// Connections to a backend: the default of an upstream.
 const CONNECTIONS: usize = 8;
 /// Events of one request: the default of a hook.
 const BATCH_EVENTS_MAX: usize = 100;
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Publishes a second to the clients beside.
+/// Publishes a second to the clients of the other channel.
 const BESIDE_RATE: u32 = 100;
 
 impl Row {
-    /// Whether each event came once, in the order of its channel.
+    /// Returns whether each event arrived once, in the order of its channel.
     pub(crate) fn is_clean(&self) -> bool {
         self.delivered == self.published && self.twice + self.disordered + self.missed == 0
     }
@@ -142,14 +142,14 @@ pub(crate) fn run(options: &Webhooks) -> Result<ExitStatus, Error> {
         "webhooks",
         &json!({
             "workers": options.dunlin.workers,
-            // To the backend at most.
+            // Most connections to the backend.
             "connections": CONNECTIONS,
-            // That events are spread over.
+            // Channels that events are spread over.
             "channels": load::CHANNELS,
-            // Of one request at most.
+            // Most events per request.
             "batch_events_max": BATCH_EVENTS_MAX,
             "rows": rows,
-            // Clients of another channel, and what they noticed.
+            // Clients of another channel, and their latency.
             "subscribers": options.subscribers,
             "beside": beside,
         }),
@@ -157,7 +157,7 @@ pub(crate) fn run(options: &Webhooks) -> Result<ExitStatus, Error> {
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// What a server is set to: a hook for the channels of [`load`], if there is to be one.
+/// Returns the server's settings, with a hook for the channels of [`load`] if requested.
 fn settings(options: &Webhooks, hooked: bool) -> String {
     let mut text = format!("{OPEN}[channel.namespaces.noted]\n");
     if hooked {
@@ -182,11 +182,11 @@ fn receiver(options: &Webhooks, gives_way: bool) -> Result<Receiver, Error> {
     Receiver::start(&options.receiver, address, cores, gives_way)
 }
 
-/// The floor.
+/// Measures the floor.
 fn plain(options: &Webhooks, events: usize) -> Result<Row, Error> {
     let mut receiver = receiver(options, false)?;
     let cores = &options.target.server_core;
-    // Once before, for what is done once.
+    // The first run is a warm-up.
     for duration in [WARM_UP, options.time] {
         receiver.reset()?;
         let busy_ns = receiver.process.cpu_ns();
@@ -205,7 +205,7 @@ fn plain(options: &Webhooks, events: usize) -> Result<Row, Error> {
     Err(Error::new("--time must be longer than nothing"))
 }
 
-/// Events published at a server with a hook.
+/// Measures events published at a server with a hook.
 fn measured(
     options: &Webhooks,
     scratch: &Scratch,
@@ -228,7 +228,7 @@ fn measured(
     Ok(row)
 }
 
-/// Clients of a channel without a hook, while events are published elsewhere: with a hook for them and without.
+/// Measures clients of a channel without a hook while events are published elsewhere, with a hook for those and without.
 fn beside(options: &Webhooks, scratch: &Scratch) -> Result<(Vec<Value>, bool), Error> {
     let rate = options.rate.iter().copied().max().unwrap_or(10_000);
     let mut both = [false, true].map(|hooked| (hooked, Vec::new(), Vec::new()));
@@ -258,7 +258,7 @@ fn beside(options: &Webhooks, scratch: &Scratch) -> Result<(Vec<Value>, bool), E
     Ok((rows.collect(), clean))
 }
 
-/// What the clients got, and the cores that the server took.
+/// Measures a round. Returns the clients' results, and the cores that the server used.
 fn round(
     options: &Webhooks,
     scratch: &Scratch,
@@ -266,7 +266,7 @@ fn round(
     rate: u32,
 ) -> Result<(Arrivals, f64), Error> {
     let target = &options.target;
-    // It stands for another machine, so it must not stand in the way of the clients on this core.
+    // The receiver stands for another machine, so it must not delay the clients on this core.
     let mut receiver = receiver(options, true)?;
     let server = serve(options, scratch, hooked)?;
     let url = target.address()?;

@@ -1,4 +1,4 @@
-//! The backend that webhooks are posted to: a program of its own, which says when each event came.
+//! The backend that receives webhooks: a separate program that reports when each event arrived.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use dunlin_load::client::Client;
 use dunlin_load::clock::Percentiles;
 use dunlin_load::{Context, Error, Process};
 
-/// Without another event for so long, what has not come does not come.
+/// If no event arrives for this long, the rest counts as missing.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A running backend.
@@ -19,24 +19,24 @@ pub(super) struct Receiver {
     pub(super) process: Process,
 }
 
-/// What it has received since it was reset; `scripts/bench/go-receiver` writes it.
+/// The events received since the last reset, as `scripts/bench/go-receiver` reports them.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Received {
     pub(super) requests: u64,
-    /// Events, those that came twice counted twice.
+    /// Events received, duplicates included.
     pub(super) events: u64,
     pub(super) distinct: u64,
-    /// Events behind a later one of their channel.
+    /// Events that arrived after a later one of their channel.
     pub(super) disordered: u64,
-    /// Events that `missed` events stood for.
+    /// Number of events covered by `missed` events.
     pub(super) missed: u64,
-    /// When the last one came, nanoseconds since 1970.
+    /// When the last event arrived, nanoseconds since 1970.
     pub(super) last_ns: u64,
     pub(super) latency_us: Percentiles,
 }
 
 impl Receiver {
-    /// Starts it on `cores`. One that gives way runs only when nobody else on them wants to.
+    /// Starts it on `cores`. With the lowest priority if it must yield: it then runs only when the cores are idle.
     pub(super) fn start(
         program: &str,
         address: SocketAddr,
@@ -58,7 +58,7 @@ impl Receiver {
             .map_err(|error| Error::new(format!("the report of the receiver: {error}")))
     }
 
-    /// Different events that have come.
+    /// Returns how many distinct events have arrived.
     pub(super) fn count(&mut self) -> Result<u64, Error> {
         let text = String::from_utf8_lossy(self.ask("GET", "/count")?).into_owned();
         text.trim()
@@ -66,7 +66,7 @@ impl Receiver {
             .map_err(|_| Error::new(format!("the receiver counts `{}`", text.trim())))
     }
 
-    /// Waits until so many different events have come, or no more come.
+    /// Waits until this many distinct events have arrived, or no more arrive.
     pub(super) fn wait(&mut self, wanted: u64) -> Result<(), Error> {
         let mut progress = (0, Instant::now());
         loop {
@@ -88,7 +88,7 @@ impl Receiver {
     }
 }
 
-/// Now, as the receiver counts it.
+/// Returns the current time, on the receiver's clock.
 pub(super) fn unix_ns() -> Result<u64, Error> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map(|since| since.as_nanos() as u64)

@@ -13,7 +13,7 @@ use super::credential::{Account, text_or_file};
 use crate::error::{CliError, Incomplete};
 use crate::style::{BAD, DIM, GOOD, WARN, paint, print, warning};
 
-/// How soon a person learns what a push waits for.
+/// How often connect errors are checked and reported.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Args)]
@@ -93,11 +93,11 @@ struct Content {
 impl Send {
     pub(crate) fn run(self) -> Result<(), CliError> {
         let push = self.push()?;
-        // Judged before anything is opened.
+        // Validated before anything is opened.
         push.request()?;
         let (origin, credential) = (self.account.origin()?, self.account.credential()?);
         if push.topic.is_none() && matches!(credential, Credential::Token(_)) {
-            // A key is for all apps of a team; only a certificate says which one is meant.
+            // A key is valid for all apps of a team; only a certificate identifies one.
             return Err("--topic: name the app's bundle identifier, as in com.example.app".into());
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -135,7 +135,7 @@ impl Send {
 }
 
 impl Content {
-    /// The push as the content alone decides it.
+    /// Returns the push with its content.
     fn push(&self, target: Target) -> Result<Push, CliError> {
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let mut push = Push {
@@ -196,7 +196,7 @@ impl Content {
         Ok(notification)
     }
 
-    /// A payload with what options put into its `aps`.
+    /// Adds the options to the `aps` object of a payload.
     fn with_options(&self, payload: Vec<u8>) -> Result<Vec<u8>, CliError> {
         let badge = self.badge.map(|badge| ("badge", Value::from(badge)));
         let sound = self.sound.as_deref().map(|sound| ("sound", Value::from(sound)));
@@ -216,7 +216,7 @@ impl Content {
     }
 }
 
-/// When a push is no longer kept that is worth keeping so many seconds; 0 is not at all.
+/// Returns the expiration time of a push kept for this many seconds; 0 means not kept at all.
 pub(crate) fn expiration(seconds: u64, now: SystemTime) -> SystemTime {
     match seconds {
         0 => UNIX_EPOCH,
@@ -224,7 +224,7 @@ pub(crate) fn expiration(seconds: u64, now: SystemTime) -> SystemTime {
     }
 }
 
-/// Reports what is in the way to a person who waits, whenever it changes.
+/// Reports connect errors while waiting, whenever they change.
 async fn report_obstacles(apns: &Apns, timeout: Duration) -> Infallible {
     let mut reported = None;
     loop {
@@ -240,7 +240,7 @@ async fn report_obstacles(apns: &Apns, timeout: Duration) -> Infallible {
 /// Prints how a push ended.
 ///
 /// # Errors
-/// It was not accepted.
+/// When it was not accepted.
 pub(crate) fn report(outcome: &Outcome, json: bool) -> Result<(), CliError> {
     if json {
         print(&format!("{}\n", serde_json::to_string(&outcome.to_json())?))?;

@@ -1,8 +1,8 @@
-//! The facts of a machine that bound its connections, read once.
+//! The limits of a machine that affect its connections, read once.
 
 use std::fs;
 
-/// What was found; a file that is not there (another kernel, a container) leaves `None`.
+/// The values found; `None` if a file is missing (another kernel, a container).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Machine {
     /// `net.netfilter.nf_conntrack_max`, and the connections tracked now.
     pub(crate) conntrack_max: Option<u64>,
     pub(crate) conntrack_count: Option<u64>,
-    /// `MemAvailable`, or what the control group leaves when that is less.
+    /// `MemAvailable`, or what is left in the control group if that is less.
     pub(crate) memory_available_bytes: Option<u64>,
     pub(crate) page_bytes: u64,
 }
@@ -41,7 +41,7 @@ impl Machine {
         let ports = numbers("/proc/sys/net/ipv4/ip_local_port_range");
         Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            // No limit at all is given as the largest number.
+            // No limit is represented by the largest number.
             nofile_hard: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
             may_raise_nofile: has_sys_resource(),
             nr_open: sys("fs.nr_open"),
@@ -83,14 +83,14 @@ fn mem_available_bytes() -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// What the control group of this process may still take (version 2, seen from inside it).
+/// Returns the bytes left in this process's control group (version 2, seen from inside it).
 fn control_group_left_bytes() -> Option<u64> {
     let max = first("/sys/fs/cgroup/memory.max")?;
     let current = first("/sys/fs/cgroup/memory.current").unwrap_or(0);
     Some(max.saturating_sub(current))
 }
 
-/// `CAP_SYS_RESOURCE` (24) in the effective set: without it the hard limit only falls.
+/// Returns whether `CAP_SYS_RESOURCE` (24) is in the effective set: without it the hard limit can only be lowered.
 fn has_sys_resource() -> bool {
     const CAP_SYS_RESOURCE: u64 = 1 << 24;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `dunlin check`: what this machine lacks for N connections.
+//! `dunlin check`: which limits of this machine are too low for N connections.
 
 mod machine;
 mod requirement;
@@ -16,7 +16,7 @@ use crate::error::CliError;
 use crate::style;
 use crate::style::{BAD, BOLD, DIM, GOOD, LINK, WARN, grouped, paint};
 
-/// More than a machine holds.
+/// More than a machine can hold.
 const CONNECTIONS_MAX: u64 = 100_000_000;
 
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub(crate) struct Check {
     both_ends: bool,
 }
 
-/// A number of connections; digits may be grouped as in `1_000_000`.
+/// Parses a number of connections; digits may be grouped as in `1_000_000`.
 fn connections(text: &str) -> Result<u64, String> {
     let number = text.replace('_', "").parse().ok();
     let allowed = number.filter(|number| (1..=CONNECTIONS_MAX).contains(number));
@@ -44,7 +44,7 @@ fn connections(text: &str) -> Result<u64, String> {
 }
 
 impl Check {
-    /// Whether nothing stops the connections.
+    /// Returns whether the machine can hold the connections.
     pub(crate) fn run(&self) -> Result<bool, CliError> {
         let config = match &self.config {
             Some(file) => File::read(file)?.config()?,
@@ -59,7 +59,7 @@ impl Check {
     }
 }
 
-/// A line for each requirement, columns aligned, the mending commands below each that needs one.
+/// Formats a line for each requirement, columns aligned, with the commands that fix it below.
 fn report(demand: &Demand, requirements: &[Requirement]) -> String {
     let width = |text: fn(&Requirement) -> &str| {
         requirements.iter().map(|f| text(f).len()).max().unwrap_or(0)
@@ -87,7 +87,7 @@ fn report(demand: &Demand, requirements: &[Requirement]) -> String {
             paint(DIM, &requirement.needs)
         );
         for fix in &requirement.fixes {
-            // The remark is a comment of the shell, so that the line can be copied whole.
+            // The remark is a shell comment, so that the whole line can be copied.
             let remark =
                 if fix.why.is_empty() { String::new() } else { format!("  # {}", fix.why) };
             let _ = writeln!(out, "        {}{}", paint(LINK, &fix.command), paint(DIM, remark));

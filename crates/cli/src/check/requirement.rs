@@ -1,4 +1,4 @@
-//! What N connections need, against what a machine has: facts in, requirements out.
+//! The requirements of N connections, compared with a machine's limits.
 
 use dunlin_config::Config;
 
@@ -9,31 +9,31 @@ use crate::style::grouped;
 const SOCKET_BYTES: u64 = 3_000;
 /// Our own memory of an idle client: connection, session and one subscription.
 const CLIENT_BYTES: u64 = 300;
-/// What the bench holds of a client at its end.
+/// Memory of a client of `dunlin bench connections`.
 const BENCH_CLIENT_BYTES: u64 = 24;
 /// Files of a process beside its connections: listeners, doorbells, timers, logs.
 const FILES_BESIDE: u64 = 512;
-/// `SO_REUSEPORT` spreads by hash: the fullest worker has a few per cent above its share.
+/// `SO_REUSEPORT` spreads by hash: the fullest worker has a few per cent more than its share.
 const UNEVEN_PERCENT: u64 = 5;
 /// Sessions a worker can number: 20 bits of the session id.
 const SESSIONS_PER_WORKER_MAX: u64 = 1 << 20;
 /// Workers a server can have.
 const WORKERS_MAX: u64 = 128;
 
-/// What is asked of the machine.
+/// The requested connections, and the server's settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
     pub(crate) connections: u64,
     pub(crate) workers: u64,
     pub(crate) both_ends: bool,
     own_descriptor_tables: bool,
-    /// Where clients connect.
+    /// The port that clients connect to.
     port: u16,
     backlog: u64,
     connections_max: u64,
 }
 
-/// How a fact affects the requirement.
+/// How a limit affects the requirement.
 #[derive(Clone, Debug)]
 pub(crate) struct Requirement {
     pub(crate) name: &'static str,
@@ -43,12 +43,12 @@ pub(crate) struct Requirement {
     pub(crate) fixes: Vec<Fix>,
 }
 
-/// Whether the connections can be had.
+/// Whether the machine can hold the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// There is enough.
+    /// The limit is high enough.
     Fits,
-    /// They can be held, and something will be slow or refused at times.
+    /// They can be held, but some operations will be slow or fail at times.
     Hurts,
     /// They cannot be held.
     Stops,
@@ -84,18 +84,18 @@ impl Demand {
         }
     }
 
-    /// Sockets on this machine.
+    /// Returns the number of sockets on this machine.
     fn sockets(&self) -> u64 {
         self.connections * if self.both_ends { 2 } else { 1 }
     }
 
-    /// Connections of the fullest worker.
+    /// Returns the connections of the fullest worker.
     fn per_worker(&self, workers: u64) -> u64 {
         let share = self.connections.div_ceil(workers);
         if workers == 1 { share } else { share + share * UNEVEN_PERCENT / 100 }
     }
 
-    /// Workers that suffice when each holds at most so many; `None` when no number does.
+    /// Returns the workers needed if each holds at most this many; `None` if no number suffices.
     fn workers_for(&self, per_worker_max: u64) -> Option<u64> {
         (self.workers..=WORKERS_MAX).find(|workers| self.per_worker(*workers) <= per_worker_max)
     }
@@ -114,7 +114,7 @@ impl Requirement {
         self
     }
 
-    /// A command, kept when something is wrong.
+    /// Adds a command, unless the requirement is met.
     fn fix(mut self, command: impl Into<String>, why: impl Into<String>) -> Requirement {
         if self.level != Level::Fits {
             self.fixes.push(Fix { command: command.into(), why: why.into() });
@@ -123,7 +123,7 @@ impl Requirement {
     }
 }
 
-/// Everything worth saying about a machine, what stops the connections and what does not.
+/// Returns all requirements, met or not.
 pub(crate) fn requirements(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
     let mut requirements = descriptors(machine, demand);
     requirements.extend(kernel_tables(machine, demand));
@@ -179,7 +179,7 @@ fn descriptors(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
     requirements
 }
 
-/// Tables of the kernel with an entry for each connection.
+/// Checks kernel tables with an entry for each connection.
 fn kernel_tables(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
     let mut requirements = Vec::new();
     if let Some(max) = machine.file_max {
@@ -201,7 +201,7 @@ fn kernel_tables(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
     if let Some(max) = machine.conntrack_max {
         let need = demand.connections + demand.connections / 10;
         let port = demand.port;
-        // The module may be loaded and track nothing, so that its table bounds nothing.
+        // The module may be loaded without tracking anything; then its table is no limit.
         let tracks = machine.conntrack_count.is_some_and(|count| count > 0);
         let level = if tracks { Level::Stops } else { Level::Hurts };
         let state = if tracks { "entries" } else { "entries, if a firewall rule tracks them" };
@@ -218,9 +218,9 @@ fn kernel_tables(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
     requirements
 }
 
-/// Queues in which connections wait when all clients come at once.
+/// Checks the queues in which connections wait when all clients connect at once.
 fn queues(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
-    // More than the clients themselves never wait.
+    // At most all clients wait at once.
     let need = demand.backlog.min(demand.connections);
     let requirement = |name, key: &str, has: u64| {
         Requirement::fits(
@@ -243,7 +243,7 @@ fn queues(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
 
 fn ports(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
     let Some(ports) = machine.local_ports else { return Vec::new() };
-    // Each source address has its own ports to one destination; the whole 127/8 is ours.
+    // Each source address has its own ports to one destination; all of 127/8 is available.
     let addresses = demand.connections.div_ceil(ports.max(1));
     let (needs, fits) = if demand.both_ends {
         (format!("{} source addresses of 127.0.0.0/8 suffice", grouped(addresses)), ports >= 1_024)
@@ -277,7 +277,7 @@ fn memory(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
         );
     }
     if let Some(max) = machine.tcp_mem_max_bytes {
-        // The smallest message in a queue takes a page, of the sender's or the receiver's.
+        // Even the smallest queued message takes a page, at the sender or the receiver.
         let need = demand.connections * machine.page_bytes;
         let pages = need / machine.page_bytes.max(1);
         let (low, pressure, high) = (pages, pages + pages / 4, pages + pages / 2);
@@ -297,7 +297,7 @@ fn memory(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
     requirements
 }
 
-/// What the server itself bounds.
+/// Checks the limits of the server itself.
 fn own_bounds(demand: &Demand) -> Vec<Requirement> {
     let mut requirements = vec![
         Requirement::fits(
@@ -327,7 +327,7 @@ fn own_bounds(demand: &Demand) -> Vec<Requirement> {
     requirements
 }
 
-/// A limit, of which some kernels have none.
+/// Formats a limit, which some kernels do not have.
 fn count(limit: u64) -> String {
     if limit >= i64::MAX as u64 { "no limit".to_owned() } else { grouped(limit) }
 }
@@ -343,7 +343,7 @@ fn bytes(bytes: u64) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// A machine on which a million connections are easy.
+    /// Returns a machine that holds a million connections easily.
     pub(crate) fn roomy() -> Machine {
         Machine {
             cores: 2,

@@ -1,5 +1,5 @@
-//! One request to the admin port, and its answer. HTTP/1.0: what is sent ends with the connection, so that a
-//! stream of events and a document are read the same way.
+//! One request to the admin port, and its response. Uses HTTP/1.0: the response ends with the connection, so that an
+//! event stream and a document are read the same way.
 
 use std::io::{self, BufReader, Read};
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::address::{AdminAddress, Stream, own_socket};
 use crate::error::CliError;
 
-/// The longest refusal that is looked at.
+/// The longest refusal that is read.
 const REFUSAL_BYTES_MAX: u64 = 1 << 20;
 
 /// How a port that speaks TLS answers to plain HTTP.
@@ -31,7 +31,7 @@ pub(super) enum Method {
     Delete,
 }
 
-/// A response whose body was not read yet.
+/// A response whose body has not been read.
 pub(super) struct Response {
     pub(super) status: u16,
     pub(super) etag: Option<String>,
@@ -39,8 +39,8 @@ pub(super) struct Response {
 }
 
 impl Client {
-    /// Sends a request. One that is refused for want of a token is sent again through the server's socket, if it lies on
-    /// this machine and this user may use it.
+    /// Sends a request. If it is refused for lack of a token, it is sent again through the server's socket, provided
+    /// that it is on this machine and this user may use it.
     pub(super) fn call(
         &self,
         method: Method,
@@ -104,7 +104,7 @@ impl Client {
             .and_then(|()| stream.write_all(body.unwrap_or_default().as_bytes()));
         match Response::begin(stream) {
             Ok(response) => Ok(response),
-            // A server that refuses a body has often answered before it was sent.
+            // A server that refuses a body may have answered before all of it was sent.
             Err(error) => Err(match (self.admin.tls_fault(&error), sent) {
                 (Some(sentence), _) => sentence.into(),
                 (None, Err(sent)) => format!("{} broke off: {sent}", self.admin).into(),

@@ -9,7 +9,7 @@ use dunlin_config::{Config, ConfigError, ConfigErrors};
 use crate::error::CliError;
 use crate::style;
 
-/// A configuration file with its text, so that errors can be said with their lines.
+/// A configuration file with its text, so that errors can be reported with their lines.
 pub(crate) struct File {
     name: String,
     text: String,
@@ -20,18 +20,18 @@ impl File {
         Ok(File::of(path, text_of(path)?))
     }
 
-    /// A file that was read already.
+    /// Wraps a file that was already read.
     pub(crate) fn of(path: &Path, text: String) -> File {
         let name = path.display().to_string();
         File { name: if name == "-" { "standard input".to_owned() } else { name }, text }
     }
 
-    /// What the file says; whether it fits together is for [`File::validate`].
+    /// Returns the file's configuration; [`File::validate`] checks it as a whole.
     pub(crate) fn config(&self) -> Result<Config, CliError> {
         Config::from_toml(&self.text).map_err(|errors| self.invalid(errors))
     }
 
-    /// What is wrong with its form; empty when nothing is.
+    /// Returns the errors of its form.
     pub(crate) fn errors(&self) -> ConfigErrors {
         Config::from_toml(&self.text).err().unwrap_or_default()
     }
@@ -40,7 +40,7 @@ impl File {
     /// may differ from the file by flags.
     pub(crate) fn validate(&self, config: &Config) -> Result<(), CliError> {
         config.validate().map_err(|errors| self.invalid(errors))?;
-        // What the server would find out when it opens keys and certificates.
+        // Errors that the server would find when it opens keys and certificates.
         let opened = dunlin_server::validate(&Config::default(), config);
         opened.map_err(|errors| self.invalid(errors))?;
         config.warnings().iter().for_each(style::warning);
@@ -64,14 +64,14 @@ impl File {
         Ok(())
     }
 
-    /// The errors of this file, with their lines where it is ours.
+    /// Returns the errors of this file, with their lines if known.
     pub(crate) fn invalid(&self, mut errors: ConfigErrors) -> CliError {
         errors.locate(&self.text);
         Box::new(InvalidFile { file: self.name.clone(), errors })
     }
 }
 
-/// A file's text; `-` is standard input.
+/// Reads a file's text; `-` is standard input.
 pub(super) fn text_of(path: &Path) -> Result<String, CliError> {
     let mut text = String::new();
     let read = match path.to_str() {

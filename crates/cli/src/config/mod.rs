@@ -1,4 +1,4 @@
-//! `dunlin config`: what can be set, what is set in a running server, and whether a file is right.
+//! `dunlin config`: prints and changes the settings of a running server, and checks configuration files.
 
 mod address;
 mod admin_response;
@@ -136,7 +136,7 @@ pub(crate) enum Command {
     Schema,
 }
 
-/// A change of all nodes is made, and some of them do not run it.
+/// The status of a change of all nodes that was made, but that some nodes do not run.
 const NOT_EVERYWHERE: u16 = 207;
 
 /// Which server.
@@ -232,12 +232,12 @@ impl Command {
 }
 
 impl Server {
-    /// What a path of the admin port answers.
+    /// Returns the admin port's response for a path.
     pub(crate) fn get(&self, path: &str) -> Result<Value, CliError> {
         self.client()?.call(Method::Get, path, &[], None)?.read()
     }
 
-    /// The answer is for a machine.
+    /// Returns whether to print JSON.
     pub(crate) fn wants_json(&self) -> bool {
         self.json
     }
@@ -271,7 +271,7 @@ impl ChangeArgs {
         self.send(Method::Post, &format!("/config/revisions/{revision}/restore"), None, None)
     }
 
-    /// Sends what a file says: all of it, or what differs, or operations.
+    /// Sends the contents of a file: a whole configuration, a merge patch, or patch operations.
     fn send_file(&self, file: &Path, merge: bool) -> Result<(), CliError> {
         let text = text_of(file)?;
         let is_json = matches!(text.trim_start().as_bytes().first(), Some(b'{' | b'['))
@@ -284,7 +284,7 @@ impl ChangeArgs {
         let body = if is_json {
             text
         } else if merge {
-            // Its keys are validated by the server; what it leaves out is not a default here.
+            // The server validates its keys; keys left out do not become defaults here.
             let value: toml::Value = toml::from_str(&text)
                 .map_err(|error| format!("{} is not TOML: {error}", file.display()))?;
             serde_json::to_string(&value)?
@@ -373,7 +373,7 @@ fn revisions(limit: u32, revision: Option<u64>, server: &Server) -> Result<(), C
     })
 }
 
-/// A key as a person writes it, dotted or as a JSON Pointer.
+/// Parses a key, dotted or as a JSON Pointer.
 fn pointer(key: &str) -> Result<Pointer, CliError> {
     if key.is_empty() || key.starts_with('/') {
         return Pointer::parse(key).map_err(|error| error.to_string().into());
@@ -398,12 +398,12 @@ fn pointer(key: &str) -> Result<Pointer, CliError> {
     }
 }
 
-/// The pointer as a path of the admin port (RFC 6901 §6).
+/// Returns the pointer as a path of the admin port (RFC 6901 §6).
 fn path(pointer: &Pointer) -> String {
     format!("/config{}", client::encoded(&pointer.to_string(), b"/"))
 }
 
-/// JSON as it stands; anything else is a text.
+/// Passes JSON through; makes a JSON string of anything else.
 fn one_value(text: &str) -> String {
     match serde_json::from_str::<Value>(text) {
         Ok(_) => text.to_owned(),
@@ -411,7 +411,7 @@ fn one_value(text: &str) -> String {
     }
 }
 
-/// Who changes it, as far as this machine knows: `ada@laptop`.
+/// Returns the author of a change, as in `ada@laptop`.
 fn whoami() -> String {
     let name = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
     let uname = rustix::system::uname();

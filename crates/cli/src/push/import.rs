@@ -22,14 +22,14 @@ use crate::apns::{Account, expiration, text_or_file};
 use crate::error::{CliError, Incomplete, REFUSED, REPEAT};
 use crate::style::{BAD, DIM, GOOD, WARN, grouped, paint, print, warning};
 
-/// Pushes under way at least, and how many times what connections carry: the rest waits for room on them.
+/// Minimum of pushes in progress, and the multiple of what connections carry: the excess waits for capacity.
 const UNDER_WAY_MIN: usize = 1_024;
 const UNDER_WAY_PER_IN_FLIGHT: usize = 2;
-/// Pushes journaled together.
+/// Most pushes journaled with one write.
 const GROUP_MAX: usize = 256;
-/// How soon what connections carry is looked at, and a rate hands out its share.
+/// Interval at which the capacity is read and rate tokens are added.
 const TICK: Duration = Duration::from_millis(10);
-/// What is in flight has so long to end after a signal, beside what the sender gives it.
+/// Time that pushes in flight have to end after a signal, beyond the sender's own.
 const STOP_WITHIN: Duration = Duration::from_secs(12);
 
 #[derive(Debug, Args)]
@@ -83,7 +83,7 @@ struct PendingPush {
     begun: StartedLine,
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run {
     apns: Apns,
     common: Push,
@@ -95,19 +95,19 @@ struct Run {
     bar: ProgressBar,
 }
 
-/// What became of the list.
+/// Totals of a run.
 #[derive(Default)]
 struct Summary {
     counts: OutcomeCounts,
-    /// Not final: the next run tries them again.
+    /// Not final: the next run tries these again.
     to_repeat: u64,
-    /// Final, and the device is not to blame.
+    /// Final, for a reason other than the device.
     refused: u64,
     possible_duplicates: u64,
-    /// Why the last that is to be repeated was not accepted.
+    /// Why the last push to be repeated was not accepted.
     why: Option<String>,
     interrupted: bool,
-    /// What is wrong with the credential: the rest of the list would fare no better.
+    /// The error of the credential, which would reject the rest of the list too.
     credential: Option<String>,
 }
 
@@ -159,7 +159,7 @@ impl Import {
         summary.exit()
     }
 
-    /// The push for each token; its target is put in later.
+    /// Returns the push for each token; its target is set later.
     fn push(&self) -> Result<Push, CliError> {
         let background = self.push_type == PushType::Background;
         let push = Push {
@@ -175,7 +175,7 @@ impl Import {
             resend_uncertain: self.collapse_id.is_some(),
             suspect: false,
         };
-        // Judged before anything is opened.
+        // Validated before anything is opened.
         push.request()?;
         Ok(push)
     }
@@ -290,7 +290,7 @@ impl Run {
         Ok(self.summary)
     }
 
-    /// The push of a line, unless there is none, or its token has been taken up.
+    /// Returns the push of a line; `None` if the line is blank or its token was already taken up.
     fn read(&mut self, line: &str) -> Result<Option<(Entry, Push)>, CliError> {
         self.bar.inc(line.len() as u64);
         let entry = match Entry::read(line) {
@@ -313,7 +313,7 @@ impl Run {
         }
     }
 
-    /// Journals pushes, and hands them over.
+    /// Journals pushes, and passes them to the sender.
     async fn begin(
         &mut self,
         group: Vec<(Entry, Push)>,
@@ -393,7 +393,8 @@ impl Summary {
     }
 }
 
-/// Refused for good, and not for a device that is gone: the push or the set-up is to be mended.
+/// Returns whether a push was refused finally for a reason other than an unregistered device: its contents or the
+/// set-up are wrong.
 fn is_refused(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Rejected(rejected) => !Reason::new(&rejected.reason).is_dead_token(),

@@ -1,5 +1,5 @@
-//! Which pushes are about to leave: written before they do, so that a run after one that was killed knows which of them may
-//! have arrived without a line in the results.
+//! A journal of pushes about to be sent. It is written before they are sent, so that after a kill the next run knows
+//! which of them may have arrived without a line in the results.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -7,10 +7,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A journal that has grown so long is written anew with what is under way.
+/// A journal longer than this is rewritten with the pushes in progress only.
 const BYTES_MAX: usize = 1 << 20;
 
-/// A push by its fingerprint, and how long the results were when it left: a line of its own behind that place is its end.
+/// The fingerprint of a push, and the length of the results when it was sent: its result line, if any, is after that position.
 pub(super) type StartedLine = (u128, u64);
 
 /// The file, open for more entries.
@@ -23,14 +23,14 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal beside a file of results, made if it is not there, and gives what a run before has begun.
+    /// Opens or creates the journal of a results file. Returns the pushes that an earlier run has begun.
     pub(super) fn open(results: &Path) -> io::Result<(Journal, HashMap<u128, u64>)> {
         let mut path = results.to_owned().into_os_string();
         path.push(".journal");
         let path = PathBuf::from(path);
         let file = OpenOptions::new().create(true).append(true).open(&path)?;
         let text = fs::read_to_string(&path)?;
-        // A last entry that was cut is of a push that had not left.
+        // A truncated last entry belongs to a push that was not sent.
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         file.set_len(whole as u64)?;
         let entry = |line: &str| {
@@ -41,13 +41,13 @@ impl Journal {
         Ok((Journal { path, file, bytes: whole, text: String::new() }, begun))
     }
 
-    /// Notes a push that is about to leave; it may once [`write`](Journal::write) has returned.
+    /// Records a push that is about to be sent; it may be sent once [`write`](Journal::write) has returned.
     pub(super) fn note(&mut self, (fingerprint, length): StartedLine) {
-        // A String takes all that is written to it.
+        // Writing to a String cannot fail.
         let _ = writeln!(self.text, "{fingerprint:032x} {length}");
     }
 
-    /// Hands what was noted to the system, where it outlives this process.
+    /// Writes the entries to the file, where they survive this process.
     pub(super) fn write(&mut self) -> io::Result<()> {
         self.bytes += self.text.len();
         let written = self.file.write_all(self.text.as_bytes());
@@ -59,7 +59,7 @@ impl Journal {
         self.bytes > BYTES_MAX
     }
 
-    /// Leaves nothing in it but these, once the results have the ends of all others.
+    /// Rewrites the journal with these entries only. The results must already have the ends of all others.
     pub(super) fn rewrite(&mut self, open: impl Iterator<Item = StartedLine>) -> io::Result<()> {
         open.for_each(|begun| self.note(begun));
         let beside = self.path.with_extension("journal.new");
@@ -71,7 +71,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Everything has ended, and the results say how.
+    /// Removes the journal once all pushes have ended and the results are complete.
     pub(super) fn remove(self) -> io::Result<()> {
         fs::remove_file(self.path)
     }

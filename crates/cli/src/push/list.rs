@@ -1,4 +1,4 @@
-//! The list of an import: a device token a line, or a JSON object for a device that is to get something of its own.
+//! The list of an import: per line a device token, or a JSON object with fields for that device.
 
 use std::io::BufRead;
 
@@ -10,12 +10,12 @@ use tokio::sync::mpsc;
 /// Lines read ahead of the pushes.
 const LINES_MAX: usize = 1_024;
 
-/// A device of the list, and what it gets that the others do not.
+/// A device of the list, and the fields that differ from the common push.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Entry {
     pub(super) token: String,
-    /// The app, where the list has several.
+    /// The app, if the list has several.
     #[serde(default)]
     pub(super) topic: Option<String>,
     #[serde(default)]
@@ -27,10 +27,10 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Reads a line; `None`: there is none on it.
+    /// Parses a line; returns `None` if it is blank.
     ///
     /// # Errors
-    /// A line that begins as JSON and is no entry.
+    /// When the line begins as JSON but is not an entry.
     pub(super) fn read(line: &str) -> Result<Option<Entry>, String> {
         if line.trim_start().starts_with('{') {
             return serde_json::from_str(line).map(Some).map_err(|error| error.to_string());
@@ -40,10 +40,10 @@ impl Entry {
         Ok((!token.is_empty()).then_some(entry))
     }
 
-    /// Its push: what all get, but for what the entry says itself.
+    /// Returns the push of this entry: the common push with the entry's own fields.
     ///
     /// # Errors
-    /// The token is invalid.
+    /// When the token is invalid.
     pub(super) fn push(&self, common: &Push) -> Result<Push, String> {
         let token = DeviceToken::new(&self.token).map_err(|error| error.to_string())?;
         let mut push = Push { target: Target::Device(token), ..common.clone() };
@@ -64,7 +64,7 @@ impl Entry {
     }
 }
 
-/// The lines, read in a thread of their own: a pipe may have nothing for a while, and outcomes come meanwhile.
+/// Reads the lines on a separate thread: a pipe may block while outcomes arrive.
 pub(super) fn lines(
     mut input: impl BufRead + Send + 'static,
 ) -> mpsc::Receiver<std::io::Result<String>> {

@@ -1,4 +1,4 @@
-//! The file of results: a line for each end of a push, so that a run that ended early can go on.
+//! The results file: a line for each ended push, so that an interrupted run can be resumed.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::list::Entry;
 
-/// A line.
+/// A line of the file.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     token: &'a str,
@@ -21,7 +21,7 @@ struct Line<'a> {
     ended: OutcomeJson<'a>,
 }
 
-/// What a later run needs of a line.
+/// The fields of a line that a later run needs.
 #[derive(Debug, Deserialize)]
 struct Ended {
     token: String,
@@ -34,7 +34,7 @@ struct Ended {
     possible_duplicate: bool,
 }
 
-/// The file, open for more lines, and what it says of tokens.
+/// The file, open for more lines, and the tokens it has.
 #[derive(Debug)]
 pub(super) struct Results {
     file: BufWriter<File>,
@@ -46,11 +46,11 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Opens the file, made if it is not there, and reads what it has. A last line that was cut is removed. Of what a run
-    /// before has `begun`, that which has no line behind its place may have arrived.
+    /// Opens or creates the file and reads it. A truncated last line is removed. Pushes in `begun` without a line
+    /// after their position may have arrived.
     ///
     /// # Errors
-    /// What the system says, the number of a line that is not ours, or that another run is writing it.
+    /// When reading fails, a line is invalid (its number is named), or another run is writing the file.
     pub(super) fn open(path: &Path, mut begun: HashMap<u128, u64>) -> io::Result<Results> {
         let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
         file.try_lock().map_err(|_| io::Error::other("another import is writing these results"))?;
@@ -88,27 +88,27 @@ impl Results {
         Ok(Results { file: BufWriter::new(file), bytes, taken, possible_duplicates: begun })
     }
 
-    /// Tokens that have a final outcome.
+    /// Returns the number of tokens with a final outcome.
     pub(super) fn taken(&self) -> usize {
         self.taken.len()
     }
 
-    /// Pushes of runs before that may have arrived, and have no line that ends them.
+    /// Returns pushes of earlier runs that may have arrived but have no result line.
     pub(super) fn possible_duplicates(&self) -> &HashMap<u128, u64> {
         &self.possible_duplicates
     }
 
-    /// How long the file is with all that has been written.
+    /// Returns the length of the file with everything written so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Marks a push as taken up; false when it has been already, in this run or to its end in one before.
+    /// Marks a push as taken up. Returns false if it already was, in this run or with a final outcome in an earlier one.
     pub(super) fn take_up(&mut self, fingerprint: u128) -> bool {
         self.taken.insert(fingerprint)
     }
 
-    /// Writes how a push ended. True: it may have arrived twice.
+    /// Writes the outcome of a push. Returns true if it may have arrived twice.
     pub(super) fn write(&mut self, entry: &Entry, outcome: &Outcome) -> io::Result<bool> {
         let mut ended = outcome.to_json();
         let may_have_arrived = self.possible_duplicates.remove(&entry.fingerprint()).is_some();
@@ -121,12 +121,12 @@ impl Results {
         Ok(may_have_arrived)
     }
 
-    /// Hands the lines to the system, where they outlive this process.
+    /// Writes the buffered lines to the file, where they survive this process.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
 
-    /// Has the disk keep all lines.
+    /// Syncs all lines to the disk.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         self.file.flush()?;
         self.file.get_ref().sync_data()
@@ -182,7 +182,7 @@ mod tests {
         cut.write_all(br#"{"token":"cc","outc"#).unwrap();
         drop(cut);
         {
-            // One ended behind its place, one did not, and one had no line at all.
+            // One ended after its position, one did not, and one had no line at all.
             let begun = ["aa", "bb", "cc"].map(|token| entry(token).fingerprint());
             let begun = HashMap::from([(begun[0], 0), (begun[1], later), (begun[2], later)]);
             let mut results = Results::open(&path, begun).unwrap();

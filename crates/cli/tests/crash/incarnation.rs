@@ -1,4 +1,4 @@
-//! What happens in a incarnation of the server, what was acknowledged in it, and whether that is found again.
+//! One incarnation of the server: its changes, which of them were acknowledged, and whether the next start finds them.
 #![allow(unreachable_pub, reason = "a part of a test")]
 
 use std::collections::BTreeSet;
@@ -15,10 +15,10 @@ use crate::listener::Listener;
 
 /// Clients that are connected while the changes are made.
 const LISTENERS: usize = 4;
-/// Changes at once that wait for the disk together.
+/// Concurrent changes that share one sync of the disk.
 const GROUP: usize = 6;
 const NAMESPACES: &str = "/channel/namespaces";
-/// A list of so many origins makes a record of some megabytes.
+/// A list of this many origins makes a record of some megabytes.
 const ORIGINS: usize = 40_000;
 
 /// What happens.
@@ -28,11 +28,11 @@ pub enum Story {
     Changes,
     /// One worker tries a change first.
     Trial,
-    /// A change that makes the log too long.
+    /// A change that makes the log too long, so that it is compacted.
     Compaction,
 }
 
-/// A request, and what the configuration is if it is acknowledged.
+/// A request, and the configuration it leads to if acknowledged.
 struct Change {
     method: &'static str,
     target: String,
@@ -55,7 +55,7 @@ pub struct Incarnation {
     acknowledged: Vec<(u64, Value)>,
     /// The configuration whose acknowledgement was under way.
     under_way: Option<Value>,
-    /// Names of those at once that were asked for, and that were acknowledged.
+    /// Names of the concurrent changes that were requested, and of those acknowledged.
     asked: BTreeSet<String>,
     answered: BTreeSet<String>,
     /// The options of a new namespace: everything is allowed in its channels but to subscribe.
@@ -64,7 +64,7 @@ pub struct Incarnation {
 }
 
 impl Story {
-    /// The state directory it begins with.
+    /// Returns the state directory it begins with.
     pub fn state(self, grown: &Path) -> TempDir {
         let state = tempfile::tempdir().unwrap();
         if self == Story::Compaction {
@@ -190,7 +190,7 @@ fn origins(of: &str) -> Value {
 }
 
 impl Incarnation {
-    /// Looks at what is there, and connects clients; `None` when the server dies over it.
+    /// Reads the current state, and connects clients; `None` if the server exits meanwhile.
     pub fn begin(served: &Served) -> Option<Incarnation> {
         let found = Found::ask(served)?;
         let (_, options) = served.call("GET", "/config/channel/without_namespace", "")?;
@@ -213,7 +213,7 @@ impl Incarnation {
         })
     }
 
-    /// Makes the changes of a story. False when the server died before the last was answered.
+    /// Makes the changes of a story. Returns false if the server exited before the last was answered.
     pub fn play(&mut self, served: &Served, story: Story) -> bool {
         for change in story.changes(&self.options, served) {
             if self.make(served, change).is_none() {
@@ -256,7 +256,7 @@ impl Incarnation {
         Some(())
     }
 
-    /// Several changes at once. False when one was not answered.
+    /// Makes several changes at once. Returns false if one was not answered.
     fn make_at_once(&mut self, served: &Served) -> bool {
         let names = (0..GROUP).map(|number| format!("at-once-{number}"));
         self.asked = names.collect();
@@ -277,7 +277,7 @@ impl Incarnation {
         self.answered.len() == GROUP
     }
 
-    /// No change has ended a connection: each client hears what is published.
+    /// Checks that no change has closed a connection: each client receives a publication.
     pub fn everybody_is_still_connected(&mut self, served: &Served) {
         let body = json!({ "channel": "news", "data": "still here?" }).to_string();
         let mut stream = TcpStream::connect(served.at.client).unwrap();
@@ -300,7 +300,7 @@ impl Incarnation {
         &self.acknowledged.last().unwrap().1
     }
 
-    /// Whether what is found after a death at this step is what has to be.
+    /// Checks what was found after a crash at this step.
     pub fn judge(&self, found: &Found, step: &str) {
         let (revision, _) = *self.acknowledged.last().unwrap();
         // Of those at once, any that were asked for may be there, and those that were answered have to be.
@@ -354,11 +354,11 @@ fn is_in_effect(step: &str) -> Option<bool> {
     }
 }
 
-/// What a server has.
+/// The state of a server.
 pub struct Found {
     pub revision: u64,
     pub config: Value,
-    /// The numbers of those that are kept, newest first.
+    /// The revisions kept, newest first.
     revisions: Vec<u64>,
 }
 

@@ -17,7 +17,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects; `Err` with what it was sent instead.
+    /// Connects; `Err` holds what the server sent instead.
     pub fn try_connect(node: &Node, user: &str, channel: &str) -> Result<Client, Value> {
         Client::with_token(node, &token(user), channel)
     }
@@ -46,7 +46,7 @@ impl Client {
         Client::try_connect(node, user, channel).unwrap_or_else(|sent| panic!("{sent}"))
     }
 
-    /// The next push that is not empty.
+    /// Returns the next push that is not empty.
     pub fn next(&mut self) -> Value {
         loop {
             let mut line = String::new();
@@ -59,12 +59,12 @@ impl Client {
         }
     }
 
-    /// Reads until it is notified that this user has come or gone.
+    /// Reads until the join or leave of this user.
     pub fn until_notified(&mut self, kind: &str, user: &str) {
         while self.next()[kind]["info"]["user"] != user {}
     }
 
-    /// Reads until it is disconnected, and gives the code.
+    /// Reads until the client is disconnected, and returns the code.
     pub fn until_disconnected(&mut self) -> u64 {
         loop {
             if let Some(code) = self.next()["disconnect"]["code"].as_u64() {
@@ -74,7 +74,7 @@ impl Client {
     }
 }
 
-/// A connection token (RFC 7519) of a user.
+/// Returns a connection token (RFC 7519) of a user.
 pub fn token(user: &str) -> String {
     signed(&json!({ "sub": user }))
 }

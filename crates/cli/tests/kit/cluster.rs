@@ -1,4 +1,4 @@
-//! Nodes that meet in a real Redis or a real NATS.
+//! Clusters of nodes that share a real Redis or a real NATS.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,14 +28,14 @@ macro_rules! wherever_they_meet {
 #[allow(unused_imports, reason = "each test uses a part of this")]
 pub(crate) use wherever_they_meet;
 
-/// What nodes meet in.
+/// The kind of store that nodes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Redis,
     Nats,
 }
 
-/// Where they meet.
+/// The store that nodes share.
 pub enum Meeting {
     Redis(Redis),
     Nats(Nats),
@@ -56,7 +56,7 @@ impl Meeting {
         }
     }
 
-    /// The engine of those who reach it at this address.
+    /// Returns the engine settings that reach the store at this address.
     fn engine(&self, way: SocketAddr) -> Value {
         let kind = match self {
             Meeting::Redis(_) => "redis",
@@ -76,7 +76,7 @@ impl Meeting {
         assert!(status.unwrap().success());
     }
 
-    /// Begins again, with nothing in it.
+    /// Restarts it without data.
     pub fn lose_all(&mut self) {
         match self {
             Meeting::Redis(redis) => redis.restart(),
@@ -84,7 +84,7 @@ impl Meeting {
         }
     }
 
-    /// The names of all that is kept, a line each, and the uids of processes that are known.
+    /// Returns the names of all stored records, one per line, and the uids of known processes.
     pub fn records(&self) -> String {
         match self {
             Meeting::Redis(redis) => {
@@ -95,7 +95,7 @@ impl Meeting {
         }
     }
 
-    /// How many connections of a user each process has said that it has, in any order.
+    /// Returns each process's reported number of connections of a user, in any order.
     pub fn counts(&self, user: &str) -> Vec<u64> {
         let mut counts: Vec<u64> = match self {
             Meeting::Redis(redis) => {
@@ -117,7 +117,7 @@ impl Meeting {
         counts
     }
 
-    /// What is kept of changes of all nodes' settings.
+    /// Returns the stored log of settings changes of all nodes.
     pub fn settings_log(&self) -> String {
         match self {
             Meeting::Redis(redis) => redis.cli(&["HGETALL", "dunlin:cluster:settings"]),
@@ -131,7 +131,7 @@ impl Meeting {
         }
     }
 
-    /// Another node has, or has not any more, the right to change the settings of all.
+    /// Takes or releases another node's right to change the settings of all.
     pub fn set_claim(&self, is_held: bool) {
         match self {
             Meeting::Redis(redis) => {
@@ -166,7 +166,7 @@ impl Meeting {
     }
 }
 
-/// A node and its state directory, which outlives its processes.
+/// A node and its state directory, which survives restarts.
 pub struct Node {
     pub served: Served,
     pub state: PathBuf,
@@ -205,7 +205,7 @@ impl Node {
         assert_eq!(answer.0, 200, "{answer:?}");
     }
 
-    /// The same again, of what it has left on its disk.
+    /// Starts the node again from its state directory.
     pub fn restarted(&self) -> Node {
         Node::start(self.state.clone(), self.engine.clone())
     }
@@ -216,7 +216,7 @@ impl Node {
         self.served.kill();
     }
 
-    /// What it knows of the cluster.
+    /// Returns its status of the cluster.
     pub fn status(&self) -> Value {
         let (status, body) = self.served.call("GET", "/cluster", "").expect("an answer");
         assert_eq!(status, 200);
@@ -235,19 +235,19 @@ impl Node {
         }
     }
 
-    /// A metric without labels.
+    /// Returns a metric without labels.
     pub fn metric(&self, name: &str) -> u64 {
         let metrics = self.served.call("GET", "/metrics", "").expect("an answer").1;
         let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.expect("a metric").parse().unwrap()
     }
 
-    /// How often it has compared its members with what is stored.
+    /// Returns how often it has compared its members with the store.
     pub fn resyncs(&self) -> u64 {
         self.metric("dunlin_cluster_member_resyncs_total")
     }
 
-    /// The answer of the server API.
+    /// Calls the server API and returns the answer.
     #[expect(clippy::needless_pass_by_value, reason = "callers make it in place")]
     pub fn api(&self, method: &str, body: Value) -> Value {
         self.served.api("", method, &body)
@@ -259,7 +259,7 @@ impl Node {
         self.served.api(key, method, &body)
     }
 
-    /// The users in a channel, sorted.
+    /// Returns the users in a channel, sorted.
     pub fn present(&self, channel: &str) -> Vec<String> {
         let answer = self.api("presence", json!({ "channel": channel }));
         let Some(present) = answer["result"]["presence"].as_object() else {
@@ -287,7 +287,7 @@ impl Cluster {
         Cluster::start_by(meeting, &ways)
     }
 
-    /// Of nodes that reach where they meet each in its way.
+    /// Starts nodes that each reach the store at their own address.
     pub fn start_by(meeting: Meeting, ways: &[SocketAddr]) -> Cluster {
         let scratch = tempfile::tempdir().unwrap();
         let nodes = ways.iter().zip(0..).map(|(way, at)| {
@@ -298,7 +298,7 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until a channel has no members, and nothing is stored of any. Who reads it removes what came late.
+    /// Waits until a channel has no members and the store has none of it. Reading it removes late entries.
     pub fn until_empty(&self, channel: &str) {
         let is_of_it = |record: &str| {
             record.contains(&format!("members:{channel}"))
@@ -310,7 +310,7 @@ impl Cluster {
         });
     }
 
-    /// Waits until all know all.
+    /// Waits until all nodes know each other.
     pub fn settle(&self) {
         for node in &self.nodes {
             node.until("a member among all", |status| {

@@ -1,4 +1,4 @@
-//! A way to a server on which bytes can be held back: those of a connection that its client has given up, too.
+//! A proxy to a server that can hold bytes back, including those of connections that their client has given up.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,18 +7,18 @@ use std::thread::{JoinHandle, spawn};
 
 use super::Addresses;
 
-/// What goes from a client to the server.
+/// The direction from a client to the server.
 struct Connection {
     client: TcpStream,
     server: TcpStream,
-    /// What is held back; `None`: nothing is.
+    /// Bytes held back; `None`: they pass.
     held: Mutex<Option<Vec<u8>>>,
 }
 
 /// A connection, and the thread that carries the server's answers until it closes.
 type Carried = (Arc<Connection>, JoinHandle<()>);
 
-/// Passes connections on to a server. It lives as long as the test's process.
+/// A proxy to a server. It lives as long as the test's process.
 pub struct Way {
     pub at: SocketAddr,
     connections: Arc<Mutex<Vec<Carried>>>,
@@ -32,7 +32,7 @@ impl Way {
         let all = Arc::clone(&connections);
         spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                // A server that is down refuses, and so does this.
+                // If the server is down, the client's connection is closed too.
                 if let Ok(server) = TcpStream::connect(server) {
                     let connection = Connection { client, server, held: Mutex::new(None) };
                     all.lock().unwrap().push(carry(Arc::new(connection)));
@@ -42,14 +42,14 @@ impl Way {
         Way { at, connections }
     }
 
-    /// Holds back what the connections there are send from now on.
+    /// Holds back what the existing connections send from now on.
     pub fn hold(&self) {
         for (connection, _) in &*self.connections.lock().unwrap() {
             connection.held.lock().unwrap().get_or_insert_default();
         }
     }
 
-    /// Whether a text is among what is held back.
+    /// Returns whether the bytes held back contain a text.
     pub fn holds(&self, text: &str) -> bool {
         self.connections.lock().unwrap().iter().any(|(connection, _)| {
             let held = connection.held.lock().unwrap();
@@ -58,17 +58,17 @@ impl Way {
         })
     }
 
-    /// Ends the connections of which something is held back, for their clients alone. The next pass.
+    /// Closes the client side of connections that are held back. New connections pass.
     pub fn cut(&self) {
         for (connection, _) in &*self.connections.lock().unwrap() {
             if connection.held.lock().unwrap().is_some() {
-                // The client has ended it.
+                // Fails only if the client has already closed it.
                 let _ = connection.client.shutdown(Shutdown::Both);
             }
         }
     }
 
-    /// Delivers what is held back, and waits until the server has carried it out and closed.
+    /// Delivers the bytes held back, and waits until the server has processed them and closed.
     pub fn release(&self) {
         let all: Vec<_> = self.connections.lock().unwrap().drain(..).collect();
         for (connection, answers) in all {
@@ -76,7 +76,7 @@ impl Way {
                 self.connections.lock().unwrap().push((Arc::clone(&connection), answers));
                 continue;
             };
-            // The server may have ended it, for want of a sign of life.
+            // The server may have closed it after a timeout.
             let _ = (&connection.server).write_all(&held);
             let _ = connection.server.shutdown(Shutdown::Write);
             answers.join().unwrap();
@@ -104,7 +104,7 @@ fn carry(connection: Arc<Connection>) -> Carried {
         let Connection { client, server, .. } = &*of_server;
         let (mut client, mut server, mut piece) = (client, server, [0; 16 << 10]);
         while let Ok(read @ 1..) = server.read(&mut piece) {
-            // Nobody may be there any more who wants them.
+            // The client may have closed it.
             let _ = client.write_all(&piece[..read]);
         }
         let _ = client.shutdown(Shutdown::Both);

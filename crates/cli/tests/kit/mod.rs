@@ -1,4 +1,4 @@
-//! A server of this very build in a process of its own, for the tests beside this.
+//! A server of this build in a separate process, for the other tests.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "what does not start fails the test")]
 
@@ -17,21 +17,21 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Longer than anything here takes.
+/// Longer than any step takes.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where a server is found, in each of its lives.
+/// Addresses of a server, kept across restarts.
 #[derive(Clone, Copy)]
 pub struct Addresses {
     pub client: SocketAddr,
     pub admin: SocketAddr,
-    /// For one more listener.
+    /// An address for one more listener.
     pub extra: SocketAddr,
 }
 
 impl Addresses {
-    /// Addresses of nobody else: a loopback address for each, by this process and a count. A port of 127.0.0.1 could
-    /// be that of somebody's outgoing connection by the time the server begins again.
+    /// Returns unique addresses: a loopback address derived from the process id and a counter. A port of 127.0.0.1
+    /// could be taken by an outgoing connection before the server restarts.
     pub fn new() -> Addresses {
         static COUNT: AtomicU16 = AtomicU16::new(0);
         let [low, high, ..] = std::process::id().to_le_bytes();
@@ -46,9 +46,9 @@ impl Addresses {
 pub struct Served {
     pub child: Child,
     pub at: Addresses,
-    /// The header that shows the token of its state directory.
+    /// The header with the token of its state directory.
     authorization: String,
-    /// What it still says; nobody reads it, and it may say it all the same.
+    /// Keeps the pipe open, so that the server can still write to it.
     _output: BufReader<ChildStdout>,
 }
 
@@ -57,7 +57,7 @@ impl Served {
         Served::begin(state, Addresses::new(), limits, &[]).expect("it starts")
     }
 
-    /// Starts by way of a shell, so that `limits` can be set before; `None` when it ends before it serves.
+    /// Starts the server through a shell, so that `limits` can be set first; `None` if it exits before it serves.
     pub fn begin(
         state: &Path,
         at: Addresses,
@@ -91,7 +91,7 @@ impl Served {
         Some(Served { child, at, authorization, _output: reported })
     }
 
-    /// Status and body of the answer; `None` when the server has gone before all of it was there.
+    /// Returns status and body of a response; `None` if the server exits before it is complete.
     pub fn call(&self, method: &str, target: &str, body: &str) -> Option<(u16, String)> {
         self.call_as(method, target, "application/json", body)
     }
@@ -123,7 +123,7 @@ impl Served {
         (length? == body.len()).then(|| (status, body.to_owned()))
     }
 
-    /// The answer of the server API, to who shows this key.
+    /// Calls the server API with this key and returns the answer.
     pub fn api(&self, key: &str, method: &str, body: &Value) -> Value {
         let mut stream = TcpStream::connect(self.at.client).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -141,7 +141,7 @@ impl Served {
     }
 
     pub fn kill(&mut self) {
-        // Killed already, or about to be.
+        // It may have been killed already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A real NATS for a test, at an address of its own.
+//! A real NATS for a test, at its own address.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +25,7 @@ impl Nats {
         Nats { child, at, directory }
     }
 
-    /// Three that have all streams together.
+    /// Starts three servers that replicate all streams.
     pub fn cluster() -> [Nats; 3] {
         let ats = [(); 3].map(|()| SocketAddr::new(Addresses::new().client.ip(), 4222));
         let routes = ats.map(|at| format!("\"nats-route://{}:6222\"", at.ip())).join(", ");
@@ -42,7 +42,7 @@ impl Nats {
         })
     }
 
-    /// Begins again, with what was stored or with nothing.
+    /// Restarts it, with or without its data.
     pub fn restart(&mut self, keeps_data: bool) {
         self.kill();
         if !keeps_data {
@@ -51,7 +51,7 @@ impl Nats {
         self.child = Nats::begin(self.at, self.directory.path());
     }
 
-    /// Begins again with a configuration in its own language, and what was stored.
+    /// Restarts it with a configuration in its own language, and with its data.
     pub fn restart_as(&mut self, configuration: &str) {
         self.kill();
         std::fs::write(self.directory.path().join("nats.conf"), configuration).unwrap();
@@ -62,7 +62,7 @@ impl Nats {
         Nats::run(at, &["-c", directory.join("nats.conf").to_str().unwrap()])
     }
 
-    /// Where JetStream keeps what is stored.
+    /// Returns the directory of JetStream's data.
     pub fn store_dir(&self) -> String {
         self.directory.path().display().to_string()
     }
@@ -91,12 +91,12 @@ impl Nats {
         self.child.id()
     }
 
-    /// What the API of JetStream answers.
+    /// Sends a request to the JetStream API and returns the answer.
     pub fn ask(&self, what: &str, body: &Value) -> Value {
         self.request(&format!("$JS.API.{what}"), body)
     }
 
-    /// The same of a server that may have nobody to answer: `None` after a while.
+    /// Sends a request to a server that may have no responder: `None` after a timeout.
     pub fn try_ask(&self, what: &str, body: &Value) -> Option<Value> {
         self.request_within(&format!("$JS.API.{what}"), body, Duration::from_secs(1))
     }
@@ -117,7 +117,7 @@ impl Nats {
         lines.filter_map(|line| serde_json::from_str(&line).ok()).find(Value::is_object)
     }
 
-    /// The subjects of which the stream of a cluster has a message, a line each.
+    /// Returns the subjects of the messages in a cluster's stream, one per line.
     pub fn records(&self) -> String {
         let answer = self
             .ask("STREAM.INFO.dunlin-cluster", &json!({ "subjects_filter": "dunlin.cluster.>" }));
@@ -125,13 +125,13 @@ impl Nats {
         subjects.keys().map(|subject| format!("{subject}\n")).collect()
     }
 
-    /// What is stored under a subject.
+    /// Returns the record of a subject.
     pub fn record(&self, subject: &str) -> Vec<u8> {
         let answer = self.ask("STREAM.MSG.GET.dunlin-cluster", &json!({ "last_by_subj": subject }));
         BASE64_STANDARD.decode(answer["message"]["data"].as_str().unwrap_or_default()).unwrap()
     }
 
-    /// Stores something under a subject.
+    /// Stores a record under a subject.
     pub fn store(&self, subject: &str, record: &Value) {
         let answer = self.request(subject, record);
         assert!(answer["seq"].is_u64(), "{answer}");

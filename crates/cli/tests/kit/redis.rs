@@ -1,4 +1,4 @@
-//! A real Redis for a test, at an address of its own.
+//! A real Redis for a test, at its own address.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -39,7 +39,7 @@ impl Redis {
         Redis { child, at, directory }
     }
 
-    /// Begins again, with nothing in it.
+    /// Restarts it without data.
     pub fn restart(&mut self) {
         self.kill();
         self.child = Redis::begin(self.at, self.directory.path());
@@ -71,7 +71,7 @@ impl Redis {
         self.child.id()
     }
 
-    /// What redis-cli says, without its last line end.
+    /// Returns the output of redis-cli, without its last line end.
     pub fn cli(&self, arguments: &[&str]) -> String {
         let output = Command::new("redis-cli")
             .args(["-h", &self.at.ip().to_string(), "-p", &self.at.port().to_string()])

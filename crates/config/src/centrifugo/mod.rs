@@ -1,7 +1,8 @@
-//! A configuration of Centrifugo v6, read as one of Dunlin.
+//! Translates a configuration of Centrifugo v6 into one of Dunlin.
 //!
-//! What Dunlin has is taken; what it has otherwise is changed, and said; what it has not is named. **Nothing that was
-//! closed is opened**: a check or a permission without a counterpart closes what it guarded. The result is always valid.
+//! Settings with the same meaning are taken over, similar ones are converted, and both conversions and settings without a
+//! counterpart are reported. **Nothing that was closed is opened**: a check or a permission without a counterpart closes
+//! what it guarded. The result is always valid.
 //!
 //! Names and defaults are those of Centrifugo's `internal/config` and `internal/configtypes` (v6).
 
@@ -33,7 +34,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format by the end of a file's name, else by how its text begins.
+    /// Detects the format by the extension of the file's name, otherwise by the beginning of the text.
     pub fn of(name: &str, text: &str) -> Format {
         match name.rsplit_once('.').map(|(_, extension)| extension) {
             Some("json") => Format::Json,
@@ -46,14 +47,14 @@ impl Format {
     }
 }
 
-/// What became of a file.
+/// The translation of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
-    /// What it says to Dunlin: valid.
+    /// The configuration; valid.
     pub config: Config,
-    /// The same as a file, without what has its default.
+    /// The configuration in TOML, without defaults.
     pub toml: String,
-    /// What became of each key that was set, in the order of the work.
+    /// The result for each key that was set, in order of processing.
     pub rows: Vec<Row>,
 }
 
@@ -64,7 +65,7 @@ pub struct Row {
     pub key: String,
     /// What became of it.
     pub mapping: Mapping,
-    /// Where it went, or why not; never a secret.
+    /// The new key, or why there is none; never a secret.
     pub note: String,
 }
 
@@ -134,7 +135,7 @@ fn parse(text: &str, format: Format) -> Result<Value, ConfigErrors> {
     }
 }
 
-/// The configuration of what was written, less what Dunlin does not take: a default lets in nobody.
+/// Returns the translated configuration without the values that Dunlin refuses: their defaults admit nobody.
 fn valid(source: &mut ImportSource) -> Config {
     loop {
         let errors = match Config::from_json(source.out.clone()) {

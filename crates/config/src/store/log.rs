@@ -1,4 +1,4 @@
-//! The log that is written on: one write a commit, room reserved before.
+//! The current log: one write per commit, into space reserved before.
 
 use std::io;
 use std::sync::Arc;
@@ -10,33 +10,33 @@ use super::snapshot_file::{self, Contents};
 use super::sync::SyncHandle;
 use super::{Revision, RevisionKind};
 
-/// Room that is reserved at once.
+/// Space is reserved in multiples of this.
 const RESERVE_BYTES: u64 = 1 << 20;
-/// Room kept behind every change for its confirmation, or for taking it back.
+/// Space reserved after every change for its confirmation or its rollback.
 const ENDING_BYTES: u64 = 8 << 10;
-/// A buffer larger than this is given back after use.
+/// A buffer larger than this is freed after use.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
 
 pub(super) struct LogFile {
     disk: Arc<dyn Disk>,
-    /// `None` until the disk takes one.
+    /// `None` until the disk accepts one.
     file: Option<Arc<dyn DiskFile>>,
-    /// Where the next record goes; behind it there are zeros only.
+    /// The offset of the next record; only zeros follow.
     end: u64,
-    /// How long the file is.
+    /// The length of the file.
     reserved: u64,
     buffer: Vec<u8>,
     sync: SyncHandle,
     failure: Option<String>,
     /// The revisions at which the pairs on disk begin, oldest first.
     pairs: Vec<u64>,
-    /// The log length from which on a new pair is worth it.
+    /// The length of the log from which on it is compacted into a new pair.
     compact_at: u64,
     compacting: bool,
 }
 
 impl LogFile {
-    /// Begins a new pair at a revision. A disk that takes none is the log's failure, not its end.
+    /// Begins a new pair at a revision. If the disk refuses it, the log is in failure and can heal later.
     pub(super) fn create(
         disk: Arc<dyn Disk>,
         head: &Revision,
@@ -50,7 +50,7 @@ impl LogFile {
         log
     }
 
-    /// Goes on writing a log whose end is known to be sound.
+    /// Continues a log whose valid end is known.
     pub(super) fn reopen(
         disk: Arc<dyn Disk>,
         base: u64,
@@ -59,7 +59,7 @@ impl LogFile {
         pairs: Vec<u64>,
     ) -> io::Result<LogFile> {
         let file = disk.open(&snapshot_file::log_name(base))?;
-        // The records of a change that was not confirmed are among what goes.
+        // Also removes the records of an unconfirmed change.
         file.truncate(end)?;
         Ok(LogFile::new(disk, Some(file), end, confirmed, pairs))
     }
@@ -100,7 +100,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Makes the log of a pair and writes on it from now on.
+    /// Creates the log of a pair and makes it the current one.
     fn create_log(&mut self, revision: u64) -> io::Result<Arc<dyn DiskFile>> {
         let file = self.disk.create(&snapshot_file::log_name(revision))?;
         file.reserve(ENDING_BYTES)?;
@@ -139,7 +139,7 @@ impl LogFile {
         begun
     }
 
-    /// Writes changes that are not confirmed yet; all of them or none.
+    /// Writes unconfirmed changes; all of them or none.
     pub(super) fn append<'r>(
         &mut self,
         revisions: impl Iterator<Item = &'r Arc<Revision>>,
@@ -181,20 +181,20 @@ impl LogFile {
         }
     }
 
-    /// What the settings are begun with from now on.
+    /// Writes the file that the settings are begun with from now on.
     pub(super) fn start(&mut self, start: &Started) -> io::Result<()> {
         self.buffer.clear();
         record::write_start(&mut self.buffer, self.end, start);
         self.write()
     }
 
-    /// Writes the buffer at the end, in one piece.
+    /// Writes the buffer at the end, in one write.
     fn write(&mut self) -> io::Result<()> {
         let Some(file) = self.file.clone() else {
             return Err(io::Error::other("there is no log"));
         };
         let length = self.buffer.len() as u64;
-        // A confirmation goes where its change reserved room for it.
+        // A confirmation uses the space that its change reserved.
         let ending = if record::is_ending(&self.buffer) { 0 } else { ENDING_BYTES };
         let needed = self.end + length + ending;
         if needed > self.reserved {
@@ -210,7 +210,7 @@ impl LogFile {
                 Ok(())
             }
             Err(error) => {
-                // What was written of it goes; if it does not go, this log is not written on again.
+                // Removes what was written of it; if that fails, this log is not written again.
                 match file.truncate(self.end) {
                     Ok(()) => self.reserved = self.end,
                     Err(_) => self.fail(&error),
@@ -224,7 +224,7 @@ impl LogFile {
         let ample = needed.next_multiple_of(RESERVE_BYTES);
         let (reserved, tried) = match file.reserve(ample) {
             Ok(()) => (ample, Ok(())),
-            // A disk that is nearly full may have room for this one.
+            // A nearly full disk may have space for this record alone.
             Err(_) => (needed, file.reserve(needed)),
         };
         if tried.is_ok() {
@@ -247,7 +247,7 @@ impl LogFile {
         match self.create_log(revision) {
             Ok(file) => self.sync.follow(file),
             Err(_) => {
-                // The old log continues; the disk may have room later.
+                // The old log continues; the disk may have space later.
                 self.compact_at = self.end + LOG_BYTES_MIN;
                 let _ = self.disk.remove(&snapshot_file::log_name(revision));
                 return None;

@@ -1,17 +1,17 @@
-//! The revisions there are, in memory and in a log on disk.
+//! The revisions of the settings, in memory and in a log on disk.
 //!
-//! One thread owns a [`Store`]. A change goes through these steps, and the server stands between them:
+//! One thread owns a [`Store`]. The server takes a change through these steps:
 //!
-//! 1. [`Snapshot::prepare`] on the head, or on what was prepared before it and is not yet there;
-//! 2. [`Store::append`]: the change is in the log. Whoever reads the log now forgets it again;
-//! 3. every worker runs [`PreparedChange::snapshot`]; then [`Store::confirm`]: it is the head, and outlasts the
-//!    end of the process. Or one refuses: [`Store::roll_back`], and the settings before it are the next
-//!    revision;
-//! 4. [`SyncHandle::sync`], on any thread, where the caller wants it to outlast a loss of power too.
+//! 1. [`Snapshot::prepare`] on the head, or on the change prepared before it that is not yet confirmed;
+//! 2. [`Store::append`]: the change is in the log. A recovery at this point discards it;
+//! 3. every worker runs [`PreparedChange::snapshot`]; then [`Store::confirm`]: it is the head, and
+//!    survives the end of the process. If a worker refuses it, [`Store::roll_back`] makes the settings before it
+//!    the next revision;
+//! 4. [`SyncHandle::sync`], on any thread, if the change is also to survive a loss of power.
 //!
-//! On disk there are pairs: a snapshot, and the log of what came after it. A log that has grown is
-//! followed by a new pair ([`Store::poll_compaction`]), and an old pair goes once its revisions are no
-//! longer kept. [`Store::open`] reads the newest that is valid, and says what was not.
+//! The disk holds pairs of a snapshot and the log of the changes after it. When a log has grown, a new
+//! pair follows ([`Store::poll_compaction`]); an old pair is removed once its revisions are no longer
+//! kept. [`Store::open`] reads the newest valid state, and reports what was damaged.
 
 mod compaction;
 mod directory;
@@ -42,12 +42,12 @@ pub use disk::{Disk, DiskFile};
 pub use recovery::{Recovery, RecoverySource, RecoveryWarning};
 pub use sync::SyncHandle;
 
-/// What the settings begin with when there is nothing on disk yet: a file, or the development mode.
+/// The initial settings for an empty disk: a file, or the development mode.
 #[derive(Clone, Debug)]
 pub struct InitialConfig {
-    /// The settings, or why the file cannot be used; what is on the disk is used then.
+    /// The settings, or why the file cannot be used; the settings on the disk are used then.
     pub config: Result<Config, ConfigErrors>,
-    /// What to call it: the file's name.
+    /// The name of the file, for messages.
     pub name: String,
 }
 
@@ -90,7 +90,7 @@ impl ClusterPosition {
     }
 }
 
-/// In which way a revision came about.
+/// The cause of a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RevisionKind {
@@ -100,7 +100,7 @@ pub enum RevisionKind {
     Change,
     /// The file had been edited when the server started.
     File,
-    /// A worker refused the change before; the settings are those before it.
+    /// A worker refused the previous change; these are the settings before it.
     RolledBack,
 }
 
@@ -113,13 +113,13 @@ pub struct Revision {
     pub previous: u64,
     /// Who made it.
     pub origin: Origin,
-    /// In which way.
+    /// The cause.
     pub kind: RevisionKind,
-    /// What is different from the one before, secrets as they are.
+    /// The differences from the revision before it, with secrets in plain text.
     pub changes: Arc<[ChangedKey]>,
 }
 
-/// The revisions there are. See the module for the order of calls.
+/// All kept revisions. See the module for the order of calls.
 pub struct Store {
     history: History,
     /// Appended and not yet confirmed.
@@ -129,7 +129,7 @@ pub struct Store {
     start: Started,
 }
 
-/// Why a change is not in the log. Nothing has changed then.
+/// Why a change could not be appended. The store is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
@@ -159,11 +159,10 @@ pub enum OpenError {
 }
 
 impl Store {
-    /// Opens what is on the disk, or begins with `start`. Without a disk all is kept in memory.
+    /// Opens the store on the disk, or begins with `start`. Without a disk everything is in memory.
     ///
-    /// With settings on the disk, `start` is compared with what they were begun with: what has been
-    /// edited in the file since is done to them as a revision of its own, the rest of the file is
-    /// history.
+    /// If the disk has settings, `start` is compared with the file they were begun with. The differences
+    /// are applied as a separate revision; the rest of the file is ignored.
     ///
     /// # Errors
     /// [`OpenError`]. Damaged files are no error: the [`Recovery`] reports them.
@@ -214,12 +213,12 @@ impl Store {
         self.history.head().origin.cluster
     }
 
-    /// Writes changes to the log, all of them or none. They count once they are confirmed.
+    /// Writes changes to the log, all of them or none. They take effect once they are confirmed.
     ///
-    /// The first must have been prepared on what is newest here, each other one on the one before it.
+    /// The first must have been prepared on the newest snapshot, each other one on the one before it.
     ///
     /// # Errors
-    /// Why they are not in the log; everything is as before.
+    /// Why the changes are not in the log; the store is unchanged.
     pub fn append(&mut self, changes: &[(PreparedChange, Origin)]) -> Result<(), AppendError> {
         let mut newest = self.newest();
         let before = self.pending.len();
@@ -254,10 +253,10 @@ impl Store {
         Arc::clone(&revision.snapshot)
     }
 
-    /// All workers run what was appended: it is the head, and the end of this process does not undo it.
+    /// Confirms the appended changes, which all workers run: the last one is the head and survives the process.
     ///
-    /// Room for the mark in the log was reserved when the changes were appended. If the disk
-    /// refuses it even so, [`Store::failure`] says why, and the next change writes a new log.
+    /// Space for the confirmation was reserved when the changes were appended. If the write fails
+    /// nevertheless, [`Store::failure`] returns the error, and the next change writes a new log.
     pub fn confirm(&mut self) -> Arc<Snapshot> {
         if let (Some(log), Some(last)) = (&mut self.log, self.pending.back()) {
             log.confirm(last.snapshot.revision);
@@ -268,8 +267,8 @@ impl Store {
         Arc::clone(self.head())
     }
 
-    /// A worker refuses what was appended: the settings before it return under the next number, and
-    /// are to be published. `reason` stands in the history.
+    /// Rolls back the appended changes, because a worker refused them: the settings before them get the
+    /// next number and must be published. `reason` is recorded in the history.
     pub fn roll_back(&mut self, reason: &str, now_unix_ms: u64) -> Arc<Snapshot> {
         let head = self.history.head();
         let number = self.newest().revision + 1;
@@ -294,19 +293,19 @@ impl Store {
         Arc::clone(self.head())
     }
 
-    /// What is wrong with the log, when something is: what was confirmed since is in memory only, until
-    /// a change finds the disk well again.
+    /// Returns the error of the log, if it has failed. Changes confirmed since are only in memory, until
+    /// the disk accepts a later change.
     pub fn failure(&self) -> Option<&str> {
         self.log.as_ref()?.failure()
     }
 
-    /// For the thread that waits for the disk; `None` without one.
+    /// Returns the handle for the thread that waits for the disk; `None` without a disk.
     pub fn sync_handle(&self) -> Option<SyncHandle> {
         self.log.as_ref().map(LogFile::sync_handle)
     }
 
-    /// A new pair of snapshot and log, when the log has grown large enough to be worth it. To be asked
-    /// after [`Store::confirm`]; the work is done by [`Compaction::run`], on any thread.
+    /// Returns a compaction into a new pair of snapshot and log, if the log has grown large enough. Call it
+    /// after [`Store::confirm`]; [`Compaction::run`] does the work, on any thread.
     pub fn poll_compaction(&mut self) -> Option<Compaction> {
         if !self.pending.is_empty() {
             return None;
@@ -315,7 +314,7 @@ impl Store {
         self.log.as_mut()?.poll_compaction(self.history.head(), &self.start, kept)
     }
 
-    /// Takes in how a [`Compaction`] ended.
+    /// Handles the result of a [`Compaction`].
     pub fn handle_compacted(&mut self, compacted: Compacted) {
         if let Some(log) = &mut self.log {
             log.handle_compacted(compacted);
@@ -337,14 +336,14 @@ impl Store {
         self.history.oldest()
     }
 
-    /// Every revision after `number`; `None` when not all of them are kept, or there is no such number
-    /// yet.
+    /// Returns every revision after `number`; `None` if some of them are not kept any more, or the number
+    /// is in the future.
     pub fn since(&self, number: u64) -> Option<impl Iterator<Item = &Arc<Revision>>> {
         self.history.since(number)
     }
 }
 
-/// What of a reason is kept; room for it in the log is reserved.
+/// Truncates a reason to the length for which the log has reserved space.
 fn shortened(reason: &str) -> &str {
     let mut end = reason.len().min(1_000);
     while !reason.is_char_boundary(end) {

@@ -1,9 +1,9 @@
-//! What the log consists of.
+//! The format of the log.
 //!
 //! A log begins with a head: magic, version, the revision it continues from, and a checksum. Then records:
 //! length and checksum (4 bytes each, little-endian), then a byte for the kind, eight for the revision,
-//! and the rest. The checksum covers the record's place too, so that what was written elsewhere is not
-//! taken for one. Zeros behind the last record are room that was reserved.
+//! and the rest. The checksum also covers the record's place, so that bytes written elsewhere are not
+//! mistaken for a record. Zeros after the last record are reserved space.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,7 +15,7 @@ const MAGIC: &[u8; 8] = b"dunlinlg";
 const VERSION: u32 = 1;
 /// Magic, version, revision, checksum.
 pub(super) const HEAD_BYTES: usize = 8 + 4 + 8 + 4;
-/// Length and checksum, before what they are of.
+/// Length and checksum, before the content.
 const FRAME_BYTES: usize = 8;
 /// Kind and revision, before the rest.
 const FIXED_BYTES: usize = 9;
@@ -24,21 +24,21 @@ pub(super) const CONFIRM_BYTES: usize = FRAME_BYTES + FIXED_BYTES;
 /// The longest record: a whole configuration in one change.
 const RECORD_BYTES_MAX: usize = 256 << 20;
 
-/// What a record says.
+/// The content of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
     /// A change, which counts once it is confirmed.
     Change(ChangeRecord),
-    /// Every change up to this revision runs.
+    /// Confirms every change up to this revision.
     Confirm(u64),
-    /// The changes since the last confirmation were taken back; the settings before them are this
-    /// revision.
+    /// The changes since the last confirmation were rolled back; this revision has the settings before
+    /// them.
     RolledBack(ChangeRecord),
-    /// What the settings were begun with; differences of later files are differences from this.
+    /// The file that the settings were begun with; later files are compared with it.
     Start(Started),
 }
 
-/// A change as the log has it.
+/// A change in the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ChangeRecord {
     #[serde(skip)]
@@ -47,11 +47,11 @@ pub(super) struct ChangeRecord {
     pub(super) kind: RevisionKind,
     #[serde(flatten)]
     pub(super) origin: Origin,
-    /// Pointer and new value; without a value it is gone.
+    /// Pointers and new values; `None` if removed.
     pub(super) changes: Vec<(String, Option<Wrapped>)>,
 }
 
-/// A value that may be null, which is not the same as none.
+/// A value that may be null, which differs from no value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Wrapped {
     pub(super) is: Value,
@@ -61,7 +61,7 @@ pub(super) struct Wrapped {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Started {
     pub(super) name: String,
-    /// What differs from the defaults.
+    /// The values that differ from the defaults.
     pub(super) config: Value,
 }
 
@@ -99,14 +99,14 @@ pub(super) fn head(revision: u64) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// Whether a log is not even as long as its head: at most the beginning of it, then zeros.
+/// Returns whether a log has an incomplete head: a proper prefix of it, then only zeros.
 pub(super) fn is_begun_only(log: &[u8], revision: u64) -> bool {
     let head = head(revision);
     let same = log.iter().zip(&head).take_while(|(is, due)| is == due).count();
     same < HEAD_BYTES && log[same..].iter().all(|byte| *byte == 0)
 }
 
-/// The revision a log continues from.
+/// Returns the revision that a log continues from.
 pub(super) fn read_head(log: &[u8]) -> Result<u64, &'static str> {
     let head = log.get(..HEAD_BYTES).ok_or("it is shorter than its head")?;
     if !head.starts_with(MAGIC) {
@@ -152,7 +152,7 @@ pub(super) fn write_start(out: &mut Vec<u8>, at: u64, started: &Started) {
     });
 }
 
-/// Whether this is the record that ends a change: its confirmation, or that it was taken back.
+/// Returns whether this record ends a change: a confirmation or a rollback.
 pub(super) fn is_ending(record: &[u8]) -> bool {
     matches!(record.get(FRAME_BYTES), Some(2 | 3))
 }
@@ -178,14 +178,14 @@ fn checksum(place: u64, length: u32, body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Reads the record at `at`, and where the next one begins.
+/// Reads the record at `at`. Returns it with the offset of the next one.
 ///
 /// # Errors
-/// Why there is none: the log is at its end or damaged.
+/// The log is at its end or damaged.
 pub(super) fn read(log: &[u8], at: usize) -> Result<(Record, usize), Stop> {
     let rest = log.get(at..).unwrap_or_default();
     if rest.iter().take(FRAME_BYTES).all(|byte| *byte == 0) {
-        // Only the search for the end gets here, once.
+        // Scanning the rest is not repeated: reading a log stops here.
         return Err(match rest.iter().all(|byte| *byte == 0) {
             true => Stop::End,
             false => Stop::Damaged("behind its end there is something else than reserved room"),
@@ -228,9 +228,9 @@ pub(super) fn read(log: &[u8], at: usize) -> Result<(Record, usize), Stop> {
 /// Why no record was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// All was read.
+    /// The end of the log.
     End,
-    /// What follows cannot be trusted.
+    /// The rest of the log is not valid.
     Damaged(&'static str),
 }
 

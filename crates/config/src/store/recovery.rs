@@ -1,4 +1,5 @@
-//! What is on the disk, read from the oldest pair to the newest; what is damaged is named and set aside.
+//! Recovers the settings from disk, from the oldest pair of snapshot and log to the newest. Damaged files are reported and
+//! renamed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,39 +16,39 @@ use crate::pointer::Pointer;
 use crate::snapshot::{ChangeError, changes};
 use crate::{Change, Snapshot};
 
-/// The ending of a file that was set aside.
+/// The suffix of a damaged file.
 const DAMAGED: &str = ".damaged";
-/// Files set aside that are kept.
+/// Most damaged files that are kept.
 const DAMAGED_MAX: usize = 8;
 
-/// With what a store begins, and what was wrong on the way there.
+/// The result of a recovery: the initial revision, its source, and the problems found.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// The revision it begins with.
+    /// The revision that the store begins with.
     pub revision: u64,
-    /// Where that is from.
+    /// The source of that revision.
     pub from: RecoverySource,
-    /// What an operator should know.
+    /// Problems that an operator should know.
     pub warnings: Vec<RecoveryWarning>,
 }
 
-/// Where settings are from.
+/// The source of recovered settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoverySource {
     /// The log on the disk.
     Log,
-    /// A snapshot on the disk; nothing came after it.
+    /// A snapshot on the disk, with no later record in a log.
     Snapshot,
     /// The file the server was started with, or the development mode.
     File,
 }
 
-/// Something on the disk that is not as it was left.
+/// A problem with a file on the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryWarning {
     /// The file.
     pub file: String,
-    /// The byte from which on it is not used, where that can be said.
+    /// The offset from which on the file is not used, if known.
     pub at: Option<u64>,
     /// What is wrong, and what was done.
     pub message: String,
@@ -73,7 +74,7 @@ impl Recovery {
     }
 }
 
-/// The settings as far as they have been read.
+/// The settings recovered so far.
 struct RecoveredLog {
     history: History,
     start: Started,
@@ -103,7 +104,7 @@ pub(super) fn open(
                 }
             },
             Some((revision, false)) => logs.push(revision),
-            // Half a snapshot, of a process that ended while it was written.
+            // An incomplete snapshot: the process ended while it was written.
             None if name.ends_with(".new") => drop(disk.remove(name)),
             None => {}
         }
@@ -128,14 +129,14 @@ pub(super) fn open(
     };
     reading.warnings = warnings;
 
-    // The log that may be gone on with, and its end.
+    // The log to continue, and its end.
     let mut last = None;
     for base in logs.iter().copied() {
         reading.jump(&mut snapshots, base);
         let name = snapshot_file::log_name(base);
         let head = reading.head();
         if base < head && last.is_none() {
-            // Older than the oldest snapshot: nothing leads up to it any more.
+            // Older than the oldest snapshot, so its base is missing.
             let _ = disk.remove(&name);
             continue;
         }
@@ -147,7 +148,7 @@ pub(super) fn open(
         }
         last = match disk.read(&name) {
             Ok(bytes) if record::is_begun_only(&bytes, base) => {
-                // The process ended while the log was made; nothing was in it.
+                // The process ended while the log was created; it is empty.
                 let _ = disk.remove(&name);
                 None
             }
@@ -171,7 +172,7 @@ pub(super) fn open(
     finish(&disk, start, now_unix_ms, reading, last, &names)
 }
 
-/// Nothing on the disk can be used.
+/// Begins a new store: no snapshot on the disk can be used.
 fn begin(
     disk: Arc<dyn Disk>,
     start: InitialConfig,
@@ -215,7 +216,7 @@ impl RecoveredLog {
         self.history.head().snapshot.revision
     }
 
-    /// Takes the newest snapshot up to `bound` where the logs before it do not lead as far.
+    /// Continues from the newest snapshot up to `bound` that is newer than everything read so far.
     fn jump(&mut self, snapshots: &mut BTreeMap<u64, Contents>, bound: u64) {
         let newer: Vec<u64> = snapshots.range(..=bound).map(|(revision, _)| *revision).collect();
         for revision in newer.into_iter().rev() {
@@ -237,7 +238,7 @@ impl RecoveredLog {
         }
     }
 
-    /// Does what a log says. Gives its sound end, or where and why it is damaged.
+    /// Applies the records of a log. Returns the end of its valid part, or where and why it is damaged.
     fn replay(&mut self, name: &str, base: u64, bytes: &[u8]) -> Result<u64, (u64, &'static str)> {
         match record::read_head(bytes) {
             Ok(revision) if revision == base => {}
@@ -246,7 +247,7 @@ impl RecoveredLog {
         }
         let mut pending: Vec<ChangeRecord> = Vec::new();
         let mut at = HEAD_BYTES;
-        // Behind the last confirmed change: what follows it is forgotten.
+        // The end of the last confirmed change; unconfirmed records after it are discarded.
         let mut sound = at;
         let stopped = loop {
             let (record, next) = match record::read(bytes, at) {
@@ -255,7 +256,7 @@ impl RecoveredLog {
             };
             match record {
                 Record::Change(changed) => {
-                    // An attempt that the end of the process cut short was made again.
+                    // The process ended during an earlier attempt at this change; it was repeated.
                     pending.retain(|earlier| earlier.revision < changed.revision);
                     pending.push(changed);
                 }
@@ -303,7 +304,7 @@ impl RecoveredLog {
                 .map_err(|error| error.to_string())
                 .and_then(|at| Snapshot::replay(&mut config, &at, after.map(|after| after.is)));
             if let Err(why) = done {
-                // Another version of Dunlin knew another key.
+                // The key belongs to another version of Dunlin.
                 let message =
                     format!("revision {} sets {pointer}: {why}; it is left out", changed.revision);
                 self.warnings.push(warning(name, None, message));
@@ -322,7 +323,7 @@ impl RecoveredLog {
     }
 }
 
-/// Judges what was read, adds what was edited in the file, and opens the log to be gone on with.
+/// Validates the recovered settings, adds the changes of the file, and opens the log to continue.
 fn finish(
     disk: &Arc<dyn Disk>,
     start: InitialConfig,
@@ -367,7 +368,7 @@ fn finish(
         None => LogFile::create(Arc::clone(disk), &head, &store.start, pairs),
     });
     if let Err(errors) = judged {
-        // Another version of Dunlin allowed what this one refuses.
+        // Another version of Dunlin accepted these settings; the newest valid revision is used.
         let older = store.history.iter().rev().find_map(|revision| valid(revision).ok());
         let (snapshot, instead) = match (older, &start.config) {
             (Some(older), _) => {
@@ -398,7 +399,7 @@ fn finish(
 }
 
 impl Store {
-    /// Does to the settings what was edited in the file since they were begun with it.
+    /// Applies what has changed in the file since the settings were begun with it.
     fn edited(
         &mut self,
         start: InitialConfig,
@@ -425,10 +426,10 @@ impl Store {
         let mut config = self.head().config.clone();
         for change in changes(&old, &file) {
             let pointer = Pointer::parse(&change.pointer).unwrap_or_default();
-            // What the file takes away may be gone already.
+            // An entry removed from the file may have been removed already.
             let _ = Snapshot::replay(&mut config, &pointer, change.after);
         }
-        // Not valid yet; that is judged when it is prepared.
+        // Not validated yet; `prepare` does that.
         let wanted = Arc::new(Snapshot::from_replay(0, config));
         let comment = format!("{} was edited", start.name);
         let cluster = self.cluster_position();
@@ -444,7 +445,7 @@ impl Store {
         }
     }
 
-    /// A revision of the start itself.
+    /// Adds a revision made by the start itself.
     fn add(&mut self, change: &Change, origin: Origin) -> Result<(), crate::ConfigErrors> {
         let prepared = match self.head().prepare(change, None) {
             Ok(prepared) => prepared,
@@ -466,7 +467,7 @@ impl Store {
         };
         let revision = Arc::new(revision);
         if let Some(log) = &mut self.log {
-            // A disk that refuses it finds the same file at the next start.
+            // If the write fails, the next start finds the same difference again.
             if log.append(std::iter::once(&revision)).is_ok() {
                 log.confirm(revision.snapshot.revision);
             }
@@ -497,7 +498,7 @@ fn warning(file: &str, at: Option<u64>, message: String) -> RecoveryWarning {
     RecoveryWarning { file: file.to_owned(), at, message }
 }
 
-/// A file kept for inspection; it is neither written nor read again.
+/// Renames a damaged file, to keep it for inspection; it is neither written nor read again.
 fn set_aside(disk: &dyn Disk, name: &str, at: Option<u64>, why: &str) -> RecoveryWarning {
     let aside = format!("{name}{DAMAGED}");
     let message = match disk.rename(name, &aside) {
@@ -507,7 +508,7 @@ fn set_aside(disk: &dyn Disk, name: &str, at: Option<u64>, why: &str) -> Recover
     warning(name, at, message)
 }
 
-/// The oldest files set aside go once there are many.
+/// Removes all but the last [`DAMAGED_MAX`] damaged files, by name.
 fn forget_damaged(disk: &dyn Disk, names: &[String]) {
     let mut damaged: Vec<_> = names.iter().filter(|name| name.ends_with(DAMAGED)).collect();
     damaged.sort_unstable();

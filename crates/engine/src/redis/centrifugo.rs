@@ -9,16 +9,15 @@
 //! | `PREFIX.dunlin.removed` | channel in which nodes of Dunlin are notified of removed histories |
 //! | `PREFIX.dunlin.probe.ID` | channel of one connection's messages to itself |
 //!
-//! In a cluster `{N}.` stands before what follows the kind, where N is the number of the channel's partition: the layout of
-//! sharded publish/subscribe (`sharded_pub_sub_partitions` of Centrifugo). Channels are spread over servers and partitions as
-//! Centrifugo does it, which is Dunlin's own way.
+//! In a cluster, `{N}.` follows the kind, where N is the number of the channel's partition: the layout of sharded
+//! publish/subscribe (`sharded_pub_sub_partitions` of Centrifugo). Channels are distributed over servers and partitions by
+//! Centrifugo's function, which is also Dunlin's.
 //!
-//! Joins (`__j__`) and leaves (`__l__`) go through the channel, too. Nodes of Dunlin pass over those of each other: the cluster
-//! notifies them.
+//! Joins (`__j__`) and leaves (`__l__`) are sent through the channel, too. Nodes of Dunlin skip those of each other: the
+//! cluster notifies them.
 //!
-//! What is published is one message each, so those that wait together are one call of a script and as many messages. Nothing
-//! is kept of generations: a server that lost data is noticed by the node that has seen more of a stream than there is, which
-//! begins another epoch.
+//! Each publication is a separate message, so those that wait together are one script call and several messages. The layout has
+//! no generations: lost data are noticed by a node that has seen more of a stream than the server has; it begins another epoch.
 
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ use super::history::HistoryRead;
 use super::operation::{Batch, Operation};
 
 impl RedisEngine {
-    /// A message of a channel that is heard. `is_synced`: the position has come since the connection was made.
+    /// Handles a message of a subscribed channel. `is_synced`: its position was received since the connection was opened.
     pub(super) fn handle_centrifugo(
         &mut self,
         now_ms: u64,
@@ -42,7 +41,7 @@ impl RedisEngine {
         match message::parse(payload) {
             Ok(Message::Publication(at, publication, except)) => {
                 if at.offset > 0 {
-                    // Before the position has come it is part of what that reaches.
+                    // The position that is being read covers messages before it.
                     if !is_synced {
                         return;
                     }
@@ -62,7 +61,7 @@ impl RedisEngine {
         }
     }
 
-    /// The command of an operation.
+    /// Encodes an operation.
     pub(super) fn encode_centrifugo(
         &mut self,
         partition: usize,
@@ -163,7 +162,7 @@ impl RedisEngine {
         if self.keys.is_sharded() { b"SPUBLISH" } else { b"PUBLISH" }
     }
 
-    /// Publications of a channel that keeps nothing.
+    /// Encodes publications of a channel without history.
     fn announce_command(&self, partition: usize, batch: &Batch) -> Arguments {
         let channel = self.keys.list(partition, &batch.channel);
         let key = batch.check.as_ref().and_then(|check| check.key.as_ref());

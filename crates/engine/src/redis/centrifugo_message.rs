@@ -1,8 +1,8 @@
-//! What lies in a stream of Centrifugo's layout, and what is published.
+//! Messages of Centrifugo's layout, in streams and in publish/subscribe.
 //!
-//! A publication is a message of Protocol Buffers, as clients are sent it. The position stands before it where it is
-//! published: `__p1:OFFSET:EPOCH__`, or `__d1:OFFSET:EPOCH:LENGTH:BEFORE:LENGTH:` where it may be sent as a difference from
-//! the one before. Without history there is none. Fields from 1000 on are Dunlin's; other readers skip them.
+//! A publication is a Protocol Buffers message in the client encoding. When published, it is preceded by its position:
+//! `__p1:OFFSET:EPOCH__`, or `__d1:OFFSET:EPOCH:LENGTH:BEFORE:LENGTH:` if it may be sent as a difference from the one before.
+//! Without history it has no position. Fields from 1000 on are Dunlin's; other readers skip them.
 
 use std::sync::Arc;
 
@@ -15,27 +15,28 @@ use dunlin_wire::resp::Value;
 
 use crate::frame::{FrameError, decode_tag};
 
-/// What the payload is, as Dunlin found it: 1 JSON in one line, 2 anything else. What a node of Centrifugo has published is looked at.
+/// The format of the payload as Dunlin detected it: 1 for JSON on one line, 2 for anything else. Payloads of Centrifugo nodes
+/// are examined.
 const FORMAT: u32 = 1000;
-/// The session that it is not for.
+/// The session that does not receive it.
 const EXCEPT: u32 = 1001;
 /// The subject.
 const KEY: u32 = 1002;
-/// In a join or a leave: 1, it is of a node of Dunlin.
+/// In a join or a leave: 1 if a node of Dunlin sent it.
 const OWN: u32 = 1000;
 
 /// A message of publish/subscribe.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Message {
-    /// A publication, its position, and the session that it is not for. Offset 0 and no epoch where nothing is kept.
+    /// A publication, its position, and the session that does not receive it. Offset 0 and no epoch without history.
     Publication(StreamPosition, Box<PublicationParts>, Option<SessionId>),
-    /// Somebody at a node of Centrifugo has joined (true) or left.
+    /// A join (true) or a leave of a client at a node of Centrifugo.
     Member(Box<ClientInfo>, bool),
-    /// Something of no concern here: a node of Dunlin has said it by the cluster, for instance.
+    /// A message to be ignored, for instance one that nodes of Dunlin also send through the cluster.
     Other,
 }
 
-/// Appends a publication, with its length and one byte before it, which says whether it may be sent as a difference.
+/// Appends a publication after its length and a byte for whether it may be sent as a difference.
 pub(crate) fn encode(out: &mut Vec<u8>, publication: &NewPublication, time_ms: u64) {
     Writer::delimited(out, |writer| {
         writer.raw(&[u8::from(publication.delta)]);
@@ -59,7 +60,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, publication: &NewPublication, time_ms: u
     });
 }
 
-/// What [`encode`] has written: of each whether it may be sent as a difference, and the message.
+/// Iterates over the output of [`encode`]: whether each may be sent as a difference, and the message.
 pub(crate) fn encoded(bytes: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
     Delimited::of(bytes).filter_map(|message| {
         let (delta, message) = message.ok()?.split_first()?;
@@ -67,7 +68,7 @@ pub(crate) fn encoded(bytes: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
     })
 }
 
-/// What says, behind a message without history, that it may be sent as a difference: field 8 is 1.
+/// Appended to a message without history that may be sent as a difference: field 8 is 1.
 pub(crate) const DELTA: &[u8] = &[8 << 3, 1];
 
 fn write_info(writer: &mut Writer<'_>, info: &ClientInfo) {
@@ -80,7 +81,7 @@ fn write_info(writer: &mut Writer<'_>, info: &ClientInfo) {
     }
 }
 
-/// A join or a leave of a session of this node.
+/// Encodes a join or a leave of a session of this node.
 pub(crate) fn encode_member(info: &ClientInfo, joined: bool) -> Box<[u8]> {
     let mut out = if joined { b"__j__" } else { b"__l__" }.to_vec();
     let mut writer = Writer::new(&mut out);
@@ -89,7 +90,7 @@ pub(crate) fn encode_member(info: &ClientInfo, joined: bool) -> Box<[u8]> {
     out.into()
 }
 
-/// A message as it came through publish/subscribe.
+/// Parses a publish/subscribe message.
 pub(crate) fn parse(message: &[u8]) -> Result<Message, FrameError> {
     let Some(rest) = message.strip_prefix(b"__") else {
         return publication(message, StreamPosition::default(), false);
@@ -136,7 +137,7 @@ fn until<'a>(bytes: &'a [u8], mark: &[u8]) -> Result<(&'a str, &'a [u8]), FrameE
     Ok((text, &bytes[end + mark.len()..]))
 }
 
-/// Bytes with their number and a colon before them, and the rest.
+/// Splits length-prefixed bytes (`LENGTH:`) from the rest.
 fn counted(bytes: &[u8]) -> Result<(&[u8], &[u8]), FrameError> {
     let (length, rest) = until(bytes, b":")?;
     let length = length.parse().map_err(|_| FrameError::Head)?;
@@ -148,7 +149,7 @@ fn position(offset: &str, epoch: &str) -> Result<StreamPosition, FrameError> {
     Ok(StreamPosition { offset, epoch: Epoch::parse(epoch) })
 }
 
-/// Publications of a stream, as `XRANGE` has them.
+/// Parses the publications of a stream, as `XRANGE` returns them.
 pub(crate) fn entries<'a>(
     entries: &'a [Value<'a>],
 ) -> impl DoubleEndedIterator<Item = Result<PublicationParts, FrameError>> + 'a {
@@ -191,25 +192,25 @@ fn decode(message: &[u8]) -> Result<(PublicationParts, Option<SessionId>), Proto
     Ok((publication, except))
 }
 
-/// What a payload is that another server has taken: JSON is brought into one line.
+/// Returns the format of a foreign payload, and puts JSON on one line.
 fn found_format(data: &mut [u8]) -> PayloadFormat {
     if serde_json::from_slice::<serde::de::IgnoredAny>(data).is_err() {
         return PayloadFormat::Binary;
     }
-    // In JSON they are blanks: in a text they would be escaped.
+    // In JSON they are whitespace: inside a string they would be escaped.
     for byte in data.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
         *byte = b' ';
     }
     PayloadFormat::Json
 }
 
-/// A client as a node of Centrifugo says it, in its presence for instance; none if it is no such message.
+/// Parses a client from a message of a Centrifugo node, for instance in its presence; `None` if it is invalid.
 pub fn centrifugo_client(message: &[u8]) -> Option<ClientInfo> {
     decode_info(message).ok().flatten()
 }
 
-/// A client as messages name it; none where they name nobody. One of Centrifugo's nodes has a text as its id, which is kept, and a number made
-/// of it, so that its leave is that of its join.
+/// Parses a client; `None` if the message names none. Centrifugo's client ids are text: the text is kept, and a number is
+/// derived from it, so that a leave matches its join.
 fn decode_info(message: &[u8]) -> Result<Option<ClientInfo>, ProtobufError> {
     let (mut user, mut id) = ("", "");
     let (mut conn_info, mut chan_info) = (None, None);
@@ -231,13 +232,13 @@ fn decode_info(message: &[u8]) -> Result<Option<ClientInfo>, ProtobufError> {
     Ok(Some(ClientInfo { user: user.into(), client, foreign_client, conn_info, chan_info }))
 }
 
-/// Raw JSON in one line; whatever else it is, clients could not be sent it.
+/// Returns raw JSON on one line; `None` for anything else, which cannot be sent to clients.
 fn json(bytes: &[u8]) -> Option<Box<[u8]>> {
     let mut json: Box<[u8]> = bytes.into();
     (found_format(&mut json) == PayloadFormat::Json).then_some(json)
 }
 
-/// A session id that no session of Dunlin has, but by a chance of one in 2^41 and only on a node with the last of all numbers.
+/// Derives a session id that no session of Dunlin has, except with probability 2^-41 on the node with the highest number.
 fn number_of(id: &str) -> SessionId {
     let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

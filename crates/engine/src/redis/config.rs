@@ -1,4 +1,4 @@
-//! How an engine reaches Redis.
+//! The configuration of an engine on Redis.
 
 use std::num::NonZeroU8;
 
@@ -8,56 +8,57 @@ use super::centrifugo_message;
 use crate::frame;
 use crate::links::Server;
 
-/// How an engine reaches Redis, and what it does there.
+/// The configuration of an engine on Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisConfig {
-    /// Which servers there are.
+    /// The servers.
     pub topology: Topology,
-    /// What all keys and channels begin with; without braces. Of fleets that share a server, each has its own.
+    /// The prefix of all keys and channels, without braces. Fleets that share a server need different ones.
     pub prefix: String,
-    /// How keys and messages look.
+    /// The layout of keys and messages.
     pub layout: Layout,
-    /// The database of the connections. Publish/subscribe knows nothing of databases: any but 0 becomes part of the prefix.
+    /// The database of the connections. Publish/subscribe ignores databases, so any but 0 becomes part of the prefix.
     pub database: u32,
     /// Milliseconds that requests wait for a connection before they fail.
     pub hold_ms: u64,
-    /// Bytes of requests that wait or are not answered, of all servers together; beyond it they fail at once. What has left is held by a
-    /// connection for as long as the server does not read it, so twice as much may be in memory.
+    /// Maximum bytes of unanswered requests of all servers together; further ones fail at once. A connection also buffers what
+    /// it has sent until the server reads it, so twice as much may be in memory.
     pub queue_bytes_max: usize,
-    /// Milliseconds between two messages through each connection to itself, which show that it is alive.
+    /// Milliseconds between two probes, messages through each connection to itself.
     pub probe_interval_ms: u64,
-    /// Milliseconds without such a message after which a connection is given up.
+    /// Milliseconds without a returned probe after which a connection is closed.
     pub probe_timeout_ms: u64,
-    /// Replicas that have a publication with history before it is acknowledged; `None`: none is waited for.
+    /// The number of replicas that must have a publication with history before it is acknowledged; `None`: no wait.
     pub wait_replicas: Option<NonZeroU8>,
-    /// Milliseconds that they have for it; then it is uncertain.
+    /// Milliseconds to wait for the replicas; after that the publication is uncertain.
     pub wait_timeout_ms: u64,
-    /// Which servers histories are read from.
+    /// The servers that histories are read from.
     pub read_from: ReadFrom,
 }
 
-/// Which servers histories are read from.
+/// The servers that histories are read from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadFrom {
-    /// Those that are written to.
+    /// The primaries.
     #[default]
     Primary,
-    /// One of their replicas, as far as it has what is wanted, and else the primary. In Dunlin's own layout.
+    /// A replica if it has the requested part, otherwise the primary. Only in Dunlin's own layout.
     ReplicaPreferred,
 }
 
-/// How keys and messages of an engine look in Redis.
+/// The layout of keys and messages in Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// Dunlin's own: the fastest, and the one in which a server that lost data is always noticed.
+    /// Dunlin's own: the fastest, and the only one that always detects a server that lost data.
     #[default]
     Dunlin,
-    /// That of Centrifugo 6, so that its nodes and Dunlin's share channels. In a cluster, that of sharded publish/subscribe.
+    /// The layout of Centrifugo 6, which allows its nodes and Dunlin's to share channels. In a cluster, that of sharded
+    /// publish/subscribe.
     Centrifugo,
 }
 
 impl Layout {
-    /// Appends a publication, as a batch has it.
+    /// Appends a publication in the encoding of a batch.
     pub(crate) fn encode(self, out: &mut Vec<u8>, publication: &NewPublication, time_ms: u64) {
         match self {
             Layout::Dunlin => frame::encode(out, publication, time_ms),
@@ -65,7 +66,7 @@ impl Layout {
         }
     }
 
-    /// A join or a leave. Dunlin's own layout has none: its nodes learn of them by the cluster.
+    /// Encodes a join or a leave. Dunlin's own layout has none: its nodes are notified by the cluster.
     pub(crate) fn encode_member(self, info: &ClientInfo, joined: bool) -> Box<[u8]> {
         match self {
             Layout::Dunlin => Box::default(),
@@ -74,24 +75,25 @@ impl Layout {
     }
 }
 
-/// Which servers an engine has.
+/// The servers of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// These: each channel lives at one of them, by a hash of its name (jump consistent hashing of FNV-1a, 64 bits).
+    /// Independent servers: each channel lives on one, chosen by a hash of its name (jump consistent hashing of FNV-1a, 64
+    /// bits).
     Servers(Vec<Server>),
-    /// The primaries of these names, whose addresses the Sentinels know; each channel lives at one of them, as above.
+    /// Primaries with these names, whose addresses the Sentinels know; channels are distributed as above.
     Sentinel {
-        /// Sentinels: one of them is asked.
+        /// Addresses of Sentinels; one of them is asked.
         sentinels: Vec<Server>,
-        /// What they call the primaries.
+        /// The names of the primaries.
         primaries: Vec<String>,
     },
-    /// A Redis Cluster (Redis 7 or later), of which some nodes are named here.
+    /// A Redis Cluster (Redis 7 or later).
     Cluster {
-        /// Nodes to ask about the others.
+        /// Addresses of some nodes, which know the others.
         seeds: Vec<Server>,
-        /// Parts of the key space; each is one slot, so that what belongs together lives together. All nodes of a fleet
-        /// must have the same number.
+        /// The number of partitions of the key space. Each is one slot, so that the keys of a channel are on one node. All
+        /// nodes of a fleet must have the same number.
         partitions: u16,
     },
 }

@@ -1,4 +1,4 @@
-//! The commands of operations.
+//! Encodes the commands of operations.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use super::known::KnownStream;
 use super::operation::{Batch, Opening, Operation};
 use crate::links::{LinkFull, Links, ShardId};
 
-/// Arguments of one command.
+/// The arguments of one command.
 #[derive(Default)]
 pub(super) struct Arguments {
     bytes: Vec<u8>,
@@ -19,7 +19,7 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// Which part of a history is read.
+    /// Appends the part of a history to read.
     pub(super) fn page(&mut self, read: &HistoryRead) {
         let filter = read.rest();
         match filter.since {
@@ -87,7 +87,7 @@ impl Arguments {
 }
 
 impl RedisEngine {
-    /// The command of an operation. `asked`: for the node that imports the slot, of whose data nothing is known.
+    /// Encodes an operation. `asked`: for the node that imports the slot, of whose data nothing is known.
     pub(super) fn encode(
         &mut self,
         now_ms: u64,
@@ -127,7 +127,7 @@ impl RedisEngine {
         }
     }
 
-    /// A publication that goes to whoever hears the channel now.
+    /// Encodes an unstored publication.
     fn encode_unkept(&self, partition: usize, batch: &Batch) -> Arguments {
         let list = self.keys.list(partition, &batch.channel);
         let message = [b"1p:0:", &batch.encoded[..]].concat();
@@ -143,7 +143,7 @@ impl RedisEngine {
         arguments
     }
 
-    /// A publication that is kept.
+    /// Encodes a stored publication.
     fn encode_publish(
         &mut self,
         now_ms: u64,
@@ -196,7 +196,7 @@ impl RedisEngine {
             }
         }
         if renew && let Some(known) = known {
-            // Those that follow before this one is answered need not do it, too.
+            // The batches that follow before this one is answered need not renew the times again.
             self.learn(
                 now_ms,
                 partition,
@@ -208,7 +208,7 @@ impl RedisEngine {
         arguments
     }
 
-    /// The positions of streams that are heard from now on.
+    /// Encodes a read of the positions of newly subscribed streams.
     fn encode_open(
         &mut self,
         now_ms: u64,
@@ -243,7 +243,7 @@ impl RedisEngine {
         arguments
     }
 
-    /// A part of a history.
+    /// Encodes a read of a history.
     fn encode_history(&mut self, partition: usize, read: &HistoryRead) -> Arguments {
         let HistoryRead { channel, retention, .. } = read;
         let candidate = self.fresh_epoch();
@@ -257,7 +257,7 @@ impl RedisEngine {
         arguments
     }
 
-    /// A part of a history, as a replica has it.
+    /// Encodes a read of a history at a replica.
     pub(super) fn encode_replica_history(&self, partition: usize, read: &HistoryRead) -> Arguments {
         let mut arguments = Arguments::script(&self.scripts.replica_history.sha, 3);
         arguments.add(&self.keys.list(partition, &read.channel));
@@ -268,7 +268,7 @@ impl RedisEngine {
         arguments
     }
 
-    /// The command of an operation of one channel, for the node that imports its slot.
+    /// Encodes an operation of one channel for the node that imports its slot.
     pub(super) fn encode_asked(
         &mut self,
         now_ms: u64,
@@ -277,7 +277,7 @@ impl RedisEngine {
     ) -> Arguments {
         let plain = self.encode(now_ms, partition, operation, true);
         let generation = &self.partitions[partition].generation;
-        // Which argument of the script ends with the generation of the source.
+        // The index of the script's argument that ends with the generation of the source.
         let at = match operation {
             _ if self.config.layout == Layout::Centrifugo => 0,
             Operation::Publish(batch) if batch.retention.keeps() => 6,
@@ -312,12 +312,12 @@ impl RedisEngine {
     }
 }
 
-/// Whether the times of a stream's keys are to be renewed.
+/// Returns whether the times to live of a stream's keys are due for renewal.
 fn is_due(known: KnownStream, now_ms: u64, retention: Retention) -> bool {
     known.renewed_ms == 0 || now_ms >= known.renewed_ms + renewal_ms(retention)
 }
 
-/// Milliseconds between two renewals of the times of a stream's keys by one engine.
+/// Returns the milliseconds between two renewals of a stream's times to live by one engine.
 fn renewal_ms(retention: Retention) -> u64 {
     match retention.meta_ttl_ms {
         0 => retention.ttl_ms / 8,
@@ -325,7 +325,7 @@ fn renewal_ms(retention: Retention) -> u64 {
     }
 }
 
-/// A time to live that holds until the next renewal, too; 0 stays without end.
+/// Returns a time to live that also covers the time until the next renewal; 0 means no expiry.
 pub(super) fn with_renewal(ttl_ms: u64, retention: Retention) -> u64 {
     match ttl_ms {
         0 => 0,

@@ -1,8 +1,9 @@
 //! Histories, read in pages.
 //!
-//! A connection that subscribes is one of publish/subscribe to Redis, which closes it when more than `client-output-buffer-limit pubsub` waits
-//! for it: 32 MiB, or 8 MiB for a minute. So a script stops at a bound of bytes and says how many the next message takes, and of what is
-//! out on a connection the bounds together stay below [`PAGES_BYTES_MAX`], unless one message alone is larger.
+//! A connection with subscriptions counts for Redis as a publish/subscribe client, which it closes when more than
+//! `client-output-buffer-limit pubsub` is waiting for it: 32 MiB, or 8 MiB for a minute. A script therefore stops at a bound of
+//! bytes and returns the size of the next message, and the bounds of all pages in flight on a connection stay below
+//! [`PAGES_BYTES_MAX`], unless one message alone is larger.
 
 use dunlin_hub::engine::{EngineEvent, Lineage, Retention};
 use dunlin_hub::{Epoch, Error, History, HistoryFilter, Publication, StreamPosition};
@@ -16,40 +17,40 @@ use super::{Pending, RedisEngine};
 use crate::links::ShardId;
 use crate::select::StreamSlice;
 
-/// Bytes of messages on the first page: most histories end there. Of one that was cut, on each.
+/// Bytes of messages on the first page, which is enough for most histories; on each page after a connection broke.
 const FIRST_PAGE_BYTES: usize = 32 << 10;
 
-/// Bytes of messages on each page that follows.
+/// Bytes of messages on each later page.
 const NEXT_PAGE_BYTES: usize = 1 << 20;
 
-/// Bytes of all pages that are out on one connection.
+/// Bytes of all pages in flight on one connection.
 const PAGES_BYTES_MAX: usize = 4 << 20;
 
-/// A history that is read.
+/// A history that is being read.
 #[derive(Debug)]
 pub(crate) struct HistoryRead {
     pub(crate) token: u64,
     pub(crate) channel: Arc<str>,
     pub(crate) retention: Retention,
     filter: HistoryFilter,
-    /// What was read so far, in the order that was asked for, and the stream's epoch then.
+    /// The publications read so far, in the requested order, and the stream's epoch then.
     publications: Vec<Publication>,
     epoch: Epoch,
-    /// Bytes of messages on the next page.
+    /// Maximum bytes of messages on the next page.
     pub(crate) page_bytes: usize,
-    /// A connection broke that a page was out on.
+    /// A connection broke while a page was in flight on it.
     was_cut: bool,
-    /// No replica is asked: none will do, or one was, and has it not.
+    /// No replica is asked: none can answer, or one was asked and could not.
     pub(crate) latest: bool,
 }
 
-/// A page as a server has said it.
+/// A page as a server has returned it.
 pub(super) struct Page {
     pub(super) position: StreamPosition,
     pub(super) inherits: Lineage,
-    /// What was asked for, as far as it is on the page.
+    /// The requested part, if it is on the page.
     pub(super) selected: Result<History, Error>,
-    /// Bytes of the next message, if there is one.
+    /// The size of the next message in bytes; 0 if there is none.
     pub(super) more: usize,
 }
 
@@ -74,7 +75,7 @@ impl HistoryRead {
         }
     }
 
-    /// What is still to be read.
+    /// Returns what is still to be read.
     pub(crate) fn rest(&self) -> HistoryFilter {
         let mut rest = self.filter;
         let Some(last) = self.publications.last() else { return rest };
@@ -87,8 +88,8 @@ impl HistoryRead {
         rest
     }
 
-    /// Takes the page of what [`rest`](Self::rest) says; behind it is a message of `more` bytes, if any. The whole once there is nothing
-    /// more to read.
+    /// Adds the page that [`rest`](Self::rest) asked for, which is followed by a message of `more` bytes, if any. Returns the
+    /// whole history once nothing is left to read.
     fn take(
         &mut self,
         page: Result<History, Error>,
@@ -96,14 +97,14 @@ impl HistoryRead {
     ) -> Option<Result<History, Error>> {
         let page = match page {
             Ok(page) => page,
-            // Since the page before, the stream went on in an epoch that inherits nothing of it: it is read from the beginning.
+            // Since the last page the stream continued in an epoch that inherits nothing of it: it is read from the beginning.
             Err(Error::UnrecoverablePosition(_)) if !self.publications.is_empty() => {
                 self.publications.clear();
                 return None;
             }
             Err(error) => return Some(Err(error)),
         };
-        // What follows was removed since the page before. Then so was what had been read, which is older.
+        // The following publications were removed since the last page, and so were the older ones read before.
         let is_behind = |last: &Publication| match page.publications.first() {
             Some(next) => next.offset() > last.offset() + 1,
             None => more == 0 && page.position.offset > last.offset(),
@@ -126,7 +127,7 @@ impl HistoryRead {
         None
     }
 
-    /// A connection broke that a page was out on: it may be smaller the next time. False: that has happened before.
+    /// Makes the next page smaller after a connection broke with a page in flight. Returns false if that has happened before.
     pub(crate) fn repeat_smaller(&mut self) -> bool {
         self.page_bytes = FIRST_PAGE_BYTES;
         !std::mem::replace(&mut self.was_cut, true)
@@ -134,7 +135,7 @@ impl HistoryRead {
 }
 
 impl RedisEngine {
-    /// The next history that waits, if the connection has room for its page.
+    /// Returns the next waiting history, if the connection has room for its page.
     pub(super) fn next_history(&mut self, partition: usize, shard: ShardId) -> Option<Queued> {
         let place = &mut self.partitions[partition];
         let Operation::History(read) = &place.histories.front()?.operation else { return None };
@@ -146,7 +147,7 @@ impl RedisEngine {
         place.histories.pop_front()
     }
 
-    /// A command has been answered, or lost with its connection: there may be room for another page.
+    /// Frees the space of a page whose command was answered, or lost with its connection.
     pub(super) fn page_ended(&mut self, shard: ShardId, pending: Option<&Pending>) {
         let Some(Operation::History(read)) = pending.and_then(Pending::operation) else { return };
         let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
@@ -161,7 +162,7 @@ impl RedisEngine {
         }
     }
 
-    /// A page has come.
+    /// Handles a page.
     pub(super) fn history_reply(
         &mut self,
         now_ms: u64,
@@ -177,7 +178,7 @@ impl RedisEngine {
         self.page_came(now_ms, partition, read, page);
     }
 
-    /// What a server has said of a read.
+    /// Parses a server's answer to a read.
     pub(super) fn page(&self, read: &HistoryRead, said: [&Value<'_>; 5]) -> Page {
         let [epoch, top, before, entries, more] = said;
         let (position, inherits) = (position(epoch, top), inherited(before));
@@ -191,7 +192,7 @@ impl RedisEngine {
         Page { position, inherits, selected, more }
     }
 
-    /// The page counts: the read ends, or the next one is asked for.
+    /// Accepts a page: the read ends, or requests the next page.
     pub(super) fn page_came(
         &mut self,
         now_ms: u64,

@@ -1,32 +1,32 @@
-//! Names of keys and channels, and where they live.
+//! Names of keys and channels, and their partitions.
 //!
 //! | key | what it is |
 //! |---|---|
 //! | `PREFIX:c:CHANNEL` | list of a stream's messages, oldest first; also the channel of publish/subscribe |
-//! | `PREFIX:m:CHANNEL` | hash of a stream's state: `:c` its epoch, that epoch its top offset, `:g` the generation in which the epoch began, `:p` positions of the epochs before that mean the same, `:v` and `:w` version and epoch of the version published last |
+//! | `PREFIX:m:CHANNEL` | hash of a stream's state: `:c` its epoch, that epoch its top offset, `:g` the generation in which the epoch began, `:p` equivalent positions of earlier epochs, `:v` and `:w` version and epoch of the last publication with a version |
 //! | `PREFIX:i:LENGTH:CHANNEL:KEY` | position of the publication with an idempotency key; the channel's length in bytes |
 //! | `PREFIX:g` | generation of the server's data: process and replication history in which it began, and a number |
 //! | `PREFIX:probe:ID` | channel of one connection's messages to itself |
 //!
-//! Messages begin with their version. The other records are of version 1 and do not say so: a record of a later version gets another
-//! name, so that nodes of both versions do not take each other's for their own.
+//! Messages begin with their version. The other records have version 1 without a mark: a later version gets another name, so
+//! that nodes of different versions do not confuse them.
 //!
-//! `PREFIX` has `@DATABASE` behind it if the database is not 0, and in a cluster `{TAG}`, which says the slot.
+//! `PREFIX` is followed by `@DATABASE` if the database is not 0, and in a cluster by `{TAG}`, which determines the slot.
 //!
 //! In Centrifugo's layout the names are Centrifugo's, see [`centrifugo`](super::centrifugo).
 
 use super::config::{Layout, RedisConfig, Topology};
 
-/// Slots of a Redis Cluster.
+/// The number of slots of a Redis Cluster.
 const SLOTS: u16 = 16_384;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
-    /// What all of them begin with.
+    /// The prefix of all names.
     base: String,
-    /// Of each partition, what its keys begin with, up to the first colon.
+    /// The prefix of each partition's keys, up to the first colon.
     prefixes: Vec<String>,
-    /// Of each partition in a cluster.
+    /// The slot of each partition in a cluster.
     slots: Vec<u16>,
     sharded: bool,
     layout: Layout,
@@ -46,8 +46,8 @@ impl Keys {
         }
     }
 
-    /// Names of Centrifugo's layout, of partitions that are servers of their own or tags of a cluster. It has no place for
-    /// the database: publish/subscribe of all databases is one.
+    /// Creates the names of Centrifugo's layout for partitions that are independent servers or tags of a cluster. The names
+    /// omit the database: publish/subscribe is shared by all databases.
     pub(crate) fn of_centrifugo(prefix: &str, servers: usize, cluster: Option<u16>) -> Keys {
         let base = prefix.to_owned();
         let layout = Layout::Centrifugo;
@@ -66,7 +66,7 @@ impl Keys {
         }
     }
 
-    /// Of partitions that are servers of their own.
+    /// Creates the names for partitions that are independent servers.
     pub(crate) fn of_servers(prefix: &str, database: u32, servers: usize) -> Keys {
         let prefix = match database {
             0 => prefix.to_owned(),
@@ -81,7 +81,7 @@ impl Keys {
         }
     }
 
-    /// Of partitions of a cluster, whose slots are as far from each other as they can be.
+    /// Creates the names for partitions of a cluster, whose slots are spread as evenly as possible.
     pub(crate) fn of_cluster(prefix: &str, partitions: u16) -> Keys {
         let partitions = partitions.clamp(1, SLOTS);
         let width = SLOTS / partitions;
@@ -95,7 +95,7 @@ impl Keys {
             let tag = number.to_string();
             let slot = slot_of(tag.as_bytes());
             let partition = usize::from(slot / width);
-            // The first that falls into the partition's part of the slots is its tag.
+            // The first tag whose slot is in the partition's range is used.
             if partition < prefixes.len() && prefixes[partition].is_empty() {
                 prefixes[partition] = format!("{prefix}{{{tag}}}");
                 slots[partition] = slot;
@@ -118,7 +118,7 @@ impl Keys {
         self.slots.get(partition).copied()
     }
 
-    /// Where a channel lives.
+    /// Returns the partition of a channel.
     pub(crate) fn partition(&self, channel: &str) -> usize {
         match self.prefixes.len() {
             1 => 0,
@@ -126,7 +126,7 @@ impl Keys {
         }
     }
 
-    /// The name of the channel of publish/subscribe; in Dunlin's layout that of the list, too.
+    /// Returns the name of the publish/subscribe channel; in Dunlin's layout also that of the list.
     pub(crate) fn list(&self, partition: usize, channel: &str) -> Vec<u8> {
         match self.layout {
             Layout::Dunlin => self.key(partition, "c", channel),
@@ -134,7 +134,7 @@ impl Keys {
         }
     }
 
-    /// Where a stream's entries are in Centrifugo's layout.
+    /// Returns the key of a stream's entries in Centrifugo's layout.
     pub(crate) fn stream(&self, partition: usize, channel: &str) -> Vec<u8> {
         self.centrifugo(partition, "stream", channel)
     }
@@ -170,8 +170,8 @@ impl Keys {
         }
     }
 
-    /// The channel of publish/subscribe in which nodes of Dunlin are notified whose publications were removed, where Centrifugo's
-    /// layout has no message for that. It is not sharded.
+    /// Returns the publish/subscribe channel that notifies Dunlin's nodes of removed publications, for which Centrifugo's
+    /// layout has no message. It is not sharded.
     pub(crate) fn removals(&self) -> Option<Vec<u8>> {
         (self.layout == Layout::Centrifugo)
             .then(|| format!("{}.dunlin.removed", self.base).into_bytes())
@@ -192,12 +192,12 @@ impl Keys {
         key
     }
 
-    /// Where in the names of a partition's keys the letter is that says what they are.
+    /// Returns the index of the letter in a partition's key names that gives the kind of key.
     pub(crate) fn kind_at(&self, partition: usize) -> usize {
         self.prefixes[partition].len() + 1
     }
 
-    /// The channel whose list has this name, if it is one of ours.
+    /// Returns the channel whose list has this name, if it belongs to this engine.
     pub(crate) fn channel<'a>(&self, list: &'a [u8]) -> Option<&'a str> {
         let rest = str::from_utf8(list).ok()?.strip_prefix(self.base.as_str())?;
         if self.layout == Layout::Centrifugo {
@@ -215,7 +215,7 @@ impl Keys {
     }
 }
 
-/// The slot of a hash tag: CRC16 (XMODEM) of it.
+/// Returns the slot of a hash tag: its CRC16 (XMODEM).
 fn slot_of(tag: &[u8]) -> u16 {
     let mut crc = 0u16;
     for &byte in tag {
@@ -227,14 +227,14 @@ fn slot_of(tag: &[u8]) -> u16 {
     crc % SLOTS
 }
 
-/// FNV-1a, 64 bits: the same on every machine and in every version.
+/// Hashes with FNV-1a, 64 bits: stable across machines and versions.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// Jump consistent hashing (Lamping and Veach, 2014): of one server more, only its share of the channels moves.
+/// Jump consistent hashing (Lamping and Veach, 2014): adding a server moves only its share of the channels.
 fn jump(mut key: u64, buckets: u32) -> u32 {
     let (mut bucket, mut next) = (0i64, 0i64);
     while next < i64::from(buckets) {

@@ -1,4 +1,4 @@
-//! What an engine knows of a stream, so that the common publication asks nothing.
+//! What an engine knows of streams, so that a common publication needs no read.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use super::{RedisEngine, Subscription};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KnownStream {
     pub(crate) epoch: Epoch,
-    /// The highest offset that was seen or acknowledged.
+    /// The highest offset seen or acknowledged.
     pub(crate) top: u64,
-    /// The number of its partition's generation in which it was learned: of an earlier one the epoch is not used any more.
+    /// The number of the partition's generation in which this was learned; the epoch of an earlier one is not used any more.
     pub(crate) generation: u32,
-    /// When the times of its keys were renewed by us.
+    /// When this engine last renewed the times to live of the keys.
     pub(crate) renewed_ms: u64,
-    /// When it was learned.
+    /// When this was learned.
     pub(crate) seen_ms: u64,
     pub(crate) meta_ttl_ms: u64,
-    /// It was learned of the node that imports its slot: the epoch is not used at another.
+    /// Learned from the node that imports the slot: the epoch is not used at any other node.
     pub(crate) asked: bool,
 }
 
 impl RedisEngine {
-    /// What is known now of a stream. The keys' times were renewed with it if `renewed` has the retention.
+    /// Updates what is known of a stream. `renewed` is the retention if the keys' times to live were renewed as well.
     pub(super) fn learn(
         &mut self,
         now_ms: u64,
@@ -56,7 +56,7 @@ impl RedisEngine {
         }
     }
 
-    /// What is known of a stream in the generation that its partition's server has now.
+    /// Returns what is known of a stream in the current generation of its partition's server.
     pub(super) fn known_now(&self, partition: usize, channel: &str) -> Option<KnownStream> {
         let generation = self.partitions[partition].generations;
         self.known(channel).filter(|known| known.generation == generation && !known.asked)
@@ -80,7 +80,8 @@ impl RedisEngine {
         }
     }
 
-    /// What is known of a stream was learned where its slot goes: it is evidence, and no epoch to publish in.
+    /// Marks what is known of a stream as learned from the importing node: it is evidence, and its epoch is not used to
+    /// publish.
     pub(super) fn distrust(&mut self, channel: &Arc<str>) {
         let distrusted = |known: KnownStream| KnownStream { asked: true, ..known };
         match self.subscription(channel) {

@@ -1,20 +1,20 @@
 //! An engine on Redis (6.2 or later) or Valkey: one server, several by the hash of the channel, primaries that Sentinels know, or a
 //! cluster.
 //!
-//! A stream is a list of messages and a hash with its epoch and top offset (`keys`); scripts change both in one step
-//! (`lua/`). What was published is sent to the subscribers by the same script, so that its order is that of the offsets. Publications of
-//! one channel that wait for the same flush leave as one message, which is one entry of the list.
+//! A stream is a list of messages and a hash with its epoch and top offset (`keys`). Scripts change both in one step (`lua/`)
+//! and also send the publications to subscribers, so that the order of delivery is that of the offsets. Publications of one
+//! channel that wait for the same flush leave as one message, which is one entry of the list.
 //!
-//! **The common publication is one script of three writes.** It increments the field of the hash that is named as the epoch which
-//! the engine remembers; if the stream has another epoch, the field is new, and the script finds that out. Times to live are
-//! renewed by each node when an eighth of them has passed, not by each publication.
+//! **The common publication is one script of three writes.** It increments the hash field named after the epoch that the engine
+//! remembers. If the stream has another epoch, the field is new, and the script detects that. Each node renews the times to
+//! live after an eighth of them has passed, not with each publication.
 //!
-//! **Equal numbers of different generations never pass for the same.** A server's data are of a generation, which is read on each
-//! new connection and with each probe, and which is another whenever the process or its replication history is. In a new generation each stream
-//! goes on in a new epoch, which inherits the offsets up to where the data reach. An engine that has seen more of a stream than the
-//! data have cuts it: the new epoch inherits nothing, and all nodes are notified.
+//! **Equal offsets of different generations are never confused.** A server's data belong to a generation, which is read on each
+//! new connection and with each probe, and which changes whenever the process or its replication history does. In a new
+//! generation each stream continues in a new epoch, which inherits the offsets up to the end of the data. An engine that has
+//! seen more of a stream than the data contain cuts it: the new epoch inherits nothing, and all nodes are notified.
 //!
-//! **Liveness is measured**: each connection sends itself a message, and is given up when it does not come back.
+//! **Liveness is measured**: each connection sends itself a message, and is closed if the message does not return.
 
 mod centrifugo;
 mod centrifugo_message;
@@ -63,37 +63,37 @@ use crate::status::{ShardState, ShardStatus, Stats};
 pub use centrifugo_message::centrifugo_client;
 pub use config::{Layout, ReadFrom, RedisConfig, Topology};
 
-/// What was seen of a stream longer ago than this, before the last moment at which a server's data were known to be whole, is not held
-/// against them.
+/// Maximum age of evidence of data loss, in milliseconds before the last moment at which a server's data were known to be
+/// complete. Older observations of a stream are ignored.
 const EVIDENCE_MS: u64 = 60_000;
 
-/// Milliseconds until a server that refuses is asked again.
+/// Milliseconds until a server that refuses requests is asked again.
 const RETRY_MS: u64 = 250;
 
-/// Milliseconds until a connection that was not greeted, or whose server does not answer, is made anew.
+/// Milliseconds until a connection without a greeting, or whose server does not answer, is reopened.
 const GREETING_MS: u64 = 10_000;
 
-/// Bytes of a publish command beside its payload and the names of its channel, at most: keys, tags, info of the publisher.
+/// Maximum size of a publish command in bytes without its payload and the names of its channel: keys, tags, publisher info.
 const COMMAND_BYTES: usize = 8 << 10;
 
-/// An engine on Redis: a machine without I/O and without a clock, see the table of the crate.
+/// An engine on Redis: a state machine without I/O and without a clock; see the table of the crate.
 #[derive(Debug)]
 pub struct RedisEngine {
     config: RedisConfig,
     keys: Keys,
     scripts: Scripts,
-    /// State of the generator of random numbers.
+    /// State of the random number generator.
     random: u64,
     /// Of this engine among all that have connections to the servers.
     id: u64,
     links: Vec<ServerLink>,
     partitions: Vec<Partition>,
     discovery: Discovery,
-    /// Of all that was asked and is not answered.
+    /// Bytes of all unanswered requests.
     queue_bytes: QueueBytes,
-    /// Partitions for which something is to be sent.
+    /// Partitions with something to send.
     dirty: Vec<usize>,
-    /// Subscriptions that began or ended and were not passed on; true for those that began.
+    /// Subscriptions that began (true) or ended (false) and have not been passed to the connections yet.
     topics: Vec<(Arc<str>, bool)>,
     /// Subscriptions that moved away from a connection.
     moved_topics: Vec<(ShardId, Arc<str>)>,
@@ -105,17 +105,17 @@ pub struct RedisEngine {
     stats: Stats,
 }
 
-/// A channel that is heard.
+/// A subscribed channel.
 #[derive(Debug)]
 struct Subscription {
     token: u64,
     retention: Retention,
     known: Option<KnownStream>,
-    /// The last of the partition's syncs in which its position has come.
+    /// The partition's latest sync that returned this channel's position.
     synced: u32,
 }
 
-/// A request for positions under way at several partitions.
+/// A request for positions that is under way at several partitions.
 #[derive(Debug)]
 struct PositionQuery {
     positions: Vec<StreamPosition>,
@@ -123,27 +123,27 @@ struct PositionQuery {
     failed: Option<Error>,
 }
 
-/// A command that is out.
+/// A command that was sent and is not answered.
 #[derive(Debug)]
 enum Pending {
-    /// Its reply says nothing.
+    /// The reply is ignored.
     Ignored,
-    /// The generation of a partition.
+    /// Reads the generation of a partition.
     Generation(usize),
     Operation(usize, Queued),
-    /// An operation at the node that imports the slot.
+    /// An operation sent to the node that imports the slot.
     Asked(DeferredAttempt),
-    /// An operation that was put off, at the node where the slot comes from.
+    /// A deferred operation sent to the slot's source again.
     TriedAgain(DeferredAttempt),
-    /// A page of a history, at a replica.
+    /// A page of a history, read from a replica.
     Replica(Box<ReplicaRead>),
-    /// Whether a replica can be read from.
+    /// Checks whether a replica can be read from.
     ReplicaCheck,
-    /// The address of a primary, by its partition.
+    /// Asks for the address of a partition's primary.
     Primary(usize),
-    /// The slots of a cluster.
+    /// Asks for the slots of a cluster.
     Slots,
-    /// How many replicas have what this connection wrote.
+    /// Asks how many replicas have what this connection wrote.
     Wait(ShardId),
 }
 
@@ -158,8 +158,8 @@ impl Pending {
 }
 
 impl RedisEngine {
-    /// An engine without connections: the first [`flush`](Self::flush) opens them. `seed` is random, and another for each
-    /// engine.
+    /// Creates an engine without connections; the first [`flush`](Self::flush) opens them. `seed` is random and different for
+    /// each engine.
     pub fn new(config: RedisConfig, seed: u64, now_ms: u64) -> RedisEngine {
         let keys = Keys::new(&config);
         let mut partitions = Vec::new();
@@ -189,7 +189,7 @@ impl RedisEngine {
         engine
     }
 
-    /// Takes a request of the hub. What it needs of a server is sent by the next [`flush`](Self::flush).
+    /// Handles a request of the hub. The next [`flush`](Self::flush) sends the commands for it.
     pub fn handle_request(&mut self, now_ms: u64, request: EngineRequest) {
         match request {
             EngineRequest::Publish(request) => self.publish(now_ms, *request),
@@ -327,7 +327,7 @@ impl RedisEngine {
         }
     }
 
-    /// A part of a request for positions has ended.
+    /// Records that one partition has answered its part of a request for positions, or failed to.
     fn gathered(&mut self, token: u64, failed: Option<Error>) {
         let Some(gathering) = self.gatherings.get_mut(&token) else { return };
         gathering.failed = gathering.failed.or(failed);
@@ -357,7 +357,7 @@ impl RedisEngine {
         }
     }
 
-    /// Ends an operation that was not carried out, or of which nobody knows whether it was.
+    /// Fails an operation that was not carried out, or whose outcome is unknown.
     fn fail(&mut self, operation: Operation, error: Error) {
         match operation {
             Operation::Publish(batch) => {
@@ -385,7 +385,7 @@ impl RedisEngine {
         self.events.extend(self.stats.finish_publish(tokens, result));
     }
 
-    /// A connection was greeted. Subscriptions have been asked for again.
+    /// Handles a connection that was greeted. Its subscriptions have been requested again.
     pub fn handle_ready(&mut self, now_ms: u64, shard: ShardId) {
         let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
         (link.is_up, link.load) = (true, true);
@@ -395,7 +395,7 @@ impl RedisEngine {
         // What a server has refused it may refuse again: the state is that until it does not.
         let is_used = self.partitions.iter().any(|place| place.link == Some(shard));
         if !matches!(link.state, ShardState::Refused(_)) {
-            // One that serves no partition is not greeted by asking for the generation of any.
+            // A connection that serves no partition does not need the greeting that reads a generation.
             let ready = !is_used && link.server.role == ServerRole::Data;
             link.enter(now_ms, if ready { ShardState::Ready } else { ShardState::Greeting });
         }
@@ -412,8 +412,8 @@ impl RedisEngine {
         }
     }
 
-    /// A connection was lost, or could not be made; `reason` says why. Call [`handle_lost`](Self::handle_lost) for its commands
-    /// first. It is made anew by itself.
+    /// Handles a connection that was lost or could not be opened, for `reason`. Call [`handle_lost`](Self::handle_lost) for its
+    /// commands first. The connection reopens by itself.
     pub fn handle_closed(&mut self, now_ms: u64, shard: ShardId, reason: &str) {
         self.waits_lost(shard);
         let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
@@ -435,7 +435,7 @@ impl RedisEngine {
         self.disconnected(now_ms, shard);
     }
 
-    /// A message came through publish/subscribe.
+    /// Handles a message from publish/subscribe.
     pub fn handle_message(&mut self, now_ms: u64, shard: ShardId, channel: &[u8], payload: &[u8]) {
         let Some(name) = self.keys.channel(channel) else {
             return self.handle_other_message(now_ms, shard, channel, payload);
@@ -459,8 +459,8 @@ impl RedisEngine {
                     return self.stats.unreadable += 1;
                 };
                 if frame.position.offset > 0 {
-                    // Before the position has come it is part of what that reaches, perhaps in an epoch of which nobody here
-                    // knows yet what it inherits.
+                    // The position that is being read covers messages before it, perhaps in an epoch whose inheritance is not
+                    // known here yet.
                     if !is_synced {
                         return;
                     }
@@ -487,7 +487,7 @@ impl RedisEngine {
         }
     }
 
-    /// Anything else that a server says unasked: confirmations of subscriptions, and errors by which they are refused.
+    /// Handles any other unsolicited message of a server: confirmations of subscriptions, and errors that refuse them.
     pub fn handle_push(&mut self, now_ms: u64, shard: ShardId, push: &Value<'_>) {
         if let Value::Error(text) = push {
             let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
@@ -497,7 +497,7 @@ impl RedisEngine {
                 return self.refresh_topology(now_ms);
             }
             link.refuse(now_ms, error, text);
-            // Which subscription it was is not said: all are asked for again.
+            // The error does not name the subscription, so all are requested again.
             link.is_up = false;
             link.reconnect = true;
             self.refresh_topology(now_ms);
@@ -506,19 +506,19 @@ impl RedisEngine {
             && let Some(channel) = list.bytes().and_then(|list| self.keys.channel(list))
             && self.subscription(channel).is_some()
         {
-            // Unasked: the slot has moved.
+            // Unsolicited: the slot has moved.
             let partition = self.keys.partition(channel);
             self.partitions[partition].resubscribe = true;
             self.refresh_topology(now_ms);
         }
     }
 
-    /// What to tell the hub.
+    /// Returns the next event for the hub.
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
         self.events.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
+    /// Returns the latest time for the next call of [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<u64> {
         let refused =
             |link: &&ServerLink| matches!(link.state, ShardState::Refused(_)) || link.closed;
@@ -536,7 +536,7 @@ impl RedisEngine {
         probes.chain(replicas).chain(partitions).chain(moving).chain(self.topology_timeout()).min()
     }
 
-    /// Time has passed. [`flush`](Self::flush) follows.
+    /// Handles timeouts. Call [`flush`](Self::flush) afterwards.
     pub fn handle_timeout(&mut self, now_ms: u64) {
         for at in 0..self.links.len() {
             match self.links[at].server.role {
@@ -560,7 +560,7 @@ impl RedisEngine {
         self.topology_due(now_ms);
     }
 
-    /// What has waited for a connection for too long fails.
+    /// Fails the requests that have waited too long for a connection.
     fn expire(&mut self, now_ms: u64, partition: usize) {
         let Some(since_ms) = now_ms.checked_sub(self.config.hold_ms) else { return };
         while let Some(queued) = self.partitions[partition].pop_since(since_ms) {
@@ -568,8 +568,8 @@ impl RedisEngine {
         }
     }
 
-    /// Sends a connection a message through itself when it is time, and gives it up when none came back for too long. One that is
-    /// not greeted is given up, too.
+    /// Sends a connection a message through itself when a probe is due. Closes the connection if no probe returned in time, or
+    /// if it was not greeted in time.
     fn probe(&mut self, now_ms: u64, at: usize) {
         let link = &mut self.links[at];
         if now_ms < link.probe.next_ms || link.closed {
@@ -597,7 +597,7 @@ impl RedisEngine {
         link.probe.wanted = true;
     }
 
-    /// Nothing can be asked by this connection.
+    /// Records that a connection accepts no requests.
     fn disconnected(&mut self, now_ms: u64, shard: ShardId) {
         for partition in &mut self.partitions {
             if partition.link == Some(shard) {
@@ -607,12 +607,12 @@ impl RedisEngine {
         self.topology_closed(now_ms, shard);
     }
 
-    /// What has been done so far.
+    /// Returns the engine's counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// How the connections are.
+    /// Returns the state of each connection.
     pub fn shards(&self) -> impl Iterator<Item = ShardStatus> + '_ {
         self.links.iter().enumerate().filter(|(_, link)| !link.closed).map(|(at, link)| {
             let shard = ShardId(at as u16);
@@ -640,7 +640,7 @@ impl RedisEngine {
         })
     }
 
-    /// Whether all channels can be published to and subscribed to.
+    /// Returns whether all channels can be published and subscribed to.
     pub fn is_ready(&self) -> bool {
         self.partitions.iter().all(|partition| partition.state == PartitionState::Ready)
     }
@@ -649,7 +649,7 @@ impl RedisEngine {
         dunlin_wire::random::next(&mut self.random)
     }
 
-    /// An epoch that no stream has: 48 random bits.
+    /// Creates an epoch that no stream has: 48 random bits.
     fn fresh_epoch(&mut self) -> Epoch {
         Epoch::from_u64((self.random() >> 16).max(1))
     }
@@ -673,7 +673,7 @@ impl RedisEngine {
         Some(pending)
     }
 
-    /// Sends what is to be sent. Call it at the end of each turn in which any other method was called.
+    /// Sends everything that is due. Call it at the end of each turn in which any other method was called.
     pub fn flush(&mut self, now_ms: u64, links: &mut impl Links) {
         self.flush_links(links);
         self.flush_topics(links);

@@ -1,21 +1,21 @@
-//! Channels of a slot that moves, key by key, from one node of a cluster to another.
+//! Operations of channels whose slot is migrated, key by key, from one node of a cluster to another.
 //!
-//! A slot moves for as long as whoever moves it takes: seconds, or for ever if he gives up half-way. Its old node, the source, serves
-//! what it still has and says of the rest where it goes. Only channels of which it says so are put off; all others go on.
+//! A migration takes seconds, or never ends if it is abandoned half-way. The old node, the source, serves the keys that it
+//! still has and redirects requests for the others. Only channels that it redirects are deferred; all others continue.
 //!
 //! | the source answers | a channel's keys are | what is done |
 //! |---|---|---|
-//! | `ASK` | not at the source any more | the operation is asked at the importing node, behind `ASKING` (`lua/asking.lua`) |
-//! | `TRYAGAIN` | partly here and partly there | it is tried again, with back-off, until it has waited for [`hold_ms`](super::RedisConfig) |
+//! | `ASK` | no longer at the source | the operation is sent to the importing node, after `ASKING` (`lua/asking.lua`) |
+//! | `TRYAGAIN` | partly at the source | it is retried, with back-off, until it has waited for [`hold_ms`](super::RedisConfig) |
 //!
-//! Subscriptions stay at the source until the slot is the other's, so what is published at the importing node is published once more
-//! at the source. Whoever hears neither finds the gap as any other.
+//! Subscriptions stay at the source until the slot belongs to the other node, so what is published at the importing node is
+//! also published at the source. A node that receives neither finds the gap like any other.
 //!
-//! **Equal numbers of different nodes do not pass for the same.** The importing node's data are of a generation of their own,
-//! so a stream goes on there in a new epoch, which inherits what was moved. If that node fails over and loses some of it, the epoch after
-//! it inherits what is left. What is known of such a stream is evidence, and never the epoch of a publication at the source.
+//! **Equal offsets of different nodes are never confused.** The importing node's data have a generation of their own, so a
+//! stream continues there in a new epoch, which inherits what was moved. If that node fails over and loses some of it, the next
+//! epoch inherits what is left. What is known of such a stream is evidence, and never the epoch of a publication at the source.
 //!
-//! Operations of a channel stay in their order: those that came back wait for those that are out, and what was never sent waits
+//! Operations of a channel stay in order: those that were refused wait for those in flight, and those that were never sent wait
 //! for both.
 
 use std::sync::Arc;
@@ -31,17 +31,17 @@ use super::put_off::{
 use super::{Pending, RedisEngine};
 use crate::links::{Links, Server, ServerRole, ShardId};
 
-/// Of the bytes that may wait for a partition, the share that may be put off.
+/// The share of a partition's queue bytes that deferred operations may use.
 const PUT_OFF_SHARE: usize = 4;
 
-/// What is to be sent next of a channel.
+/// The next operation to send for a channel.
 enum Next {
     Opening(Opening),
     Operation(DeferredOperation),
 }
 
 impl RedisEngine {
-    /// What is behind something that is put off is put off, too. Gives it back if it is not.
+    /// Defers an operation of a channel that has deferred operations already. Returns it otherwise.
     pub(super) fn hold_back(
         &mut self,
         now_ms: u64,
@@ -64,7 +64,7 @@ impl RedisEngine {
         None
     }
 
-    /// As [`RedisEngine::hold_back`], for a position that is to be read.
+    /// Like [`RedisEngine::hold_back`], for a position that is to be read.
     pub(super) fn hold_back_opening(
         &mut self,
         partition: usize,
@@ -77,7 +77,8 @@ impl RedisEngine {
         None
     }
 
-    /// The source has none of an operation's keys, or not all: the channels that it concerns are put off, each by itself.
+    /// Handles a redirect of the source, which has none or only some of an operation's keys: defers each of its channels
+    /// separately.
     pub(super) fn slot_moves(
         &mut self,
         now_ms: u64,
@@ -112,7 +113,7 @@ impl RedisEngine {
         }
     }
 
-    /// Remembers who imports a partition's slot.
+    /// Records the node that imports a partition's slot.
     fn meet_importer(
         &mut self,
         now_ms: u64,
@@ -123,7 +124,7 @@ impl RedisEngine {
         let importer = match error {
             ServerError::Ask { address, .. } => {
                 address.rsplit_once(':').and_then(|(host, port)| {
-                    // Without a host of its own it is that of the node which says so.
+                    // An empty host means the host of the node that sent the redirect.
                     let host = match host {
                         "" => self.links[usize::from(source.0)].server.host.clone(),
                         host => host.trim_matches(['[', ']']).to_owned(),
@@ -141,7 +142,7 @@ impl RedisEngine {
         moving.last_ms = now_ms;
     }
 
-    /// The key with a partition's generation is not at the source any more: it is named after the source from now on.
+    /// Handles the migration of the key with a partition's generation: the generation is named after the source from now on.
     pub(super) fn generation_moves(
         &mut self,
         now_ms: u64,
@@ -161,7 +162,7 @@ impl RedisEngine {
         self.touch(partition);
     }
 
-    /// Puts an operation of one channel off, in its place if it has a number.
+    /// Defers an operation of one channel, in its former place if it has a number.
     fn refuse(
         &mut self,
         now_ms: u64,
@@ -206,7 +207,7 @@ impl RedisEngine {
         self.touch(partition);
     }
 
-    /// Sends what is due of the channels that are put off.
+    /// Sends the due operations of deferred channels.
     pub(super) fn flush_moving(
         &mut self,
         now_ms: u64,
@@ -216,7 +217,7 @@ impl RedisEngine {
     ) {
         let Some(moving) = &mut self.partitions[partition].moving else { return };
         for (shard, list, message) in std::mem::take(&mut moving.echoes) {
-            // The slot may be elsewhere by now, and then it was published there.
+            // The slot may have moved to the other node by now; then the message was published there.
             if shard == source {
                 let command: [&[u8]; 3] = [b"SPUBLISH", &list, &message];
                 self.plain_command(links, source, Pending::Ignored, &command);
@@ -242,7 +243,7 @@ impl RedisEngine {
         }
     }
 
-    /// Sends the next operation of a channel. False: there is none, or it has to wait.
+    /// Sends the next operation of a channel. Returns false if there is none, or if it has to wait.
     fn attempt(
         &mut self,
         now_ms: u64,
@@ -298,7 +299,7 @@ impl RedisEngine {
         }
     }
 
-    /// Asks the importing node. False: the connection takes no more now.
+    /// Sends an operation to the importing node. Returns false if the connection is full.
     fn ask(
         &mut self,
         now_ms: u64,
@@ -318,7 +319,7 @@ impl RedisEngine {
         }
     }
 
-    /// Tries an operation again at the source. False: what follows waits for its answer.
+    /// Sends an operation to the source again. Returns false if the operations after it have to wait for its answer.
     fn try_again(
         &mut self,
         now_ms: u64,
@@ -354,7 +355,7 @@ impl RedisEngine {
         self.touch(attempt.partition);
     }
 
-    /// The source has answered an operation that it had refused.
+    /// Handles the source's answer to an operation that it had refused before.
     pub(super) fn tried_again_reply(
         &mut self,
         now_ms: u64,
@@ -377,7 +378,7 @@ impl RedisEngine {
         }
         let channel = attempt.queued.operation.channel().map(Arc::clone);
         self.operation_reply(now_ms, shard, partition, attempt.queued, reply);
-        // It is there after all: what waits for it goes on.
+        // The keys are at the source after all: the operations that wait continue.
         let moving = self.partitions[partition].moving.as_mut();
         let entry = moving.zip(channel).and_then(|(of, channel)| of.channels.remove(&channel));
         if let Some(entry) = entry {
@@ -392,7 +393,7 @@ impl RedisEngine {
         }
     }
 
-    /// The importing node has answered.
+    /// Handles an answer of the importing node.
     pub(super) fn asked_reply(
         &mut self,
         now_ms: u64,
@@ -409,7 +410,7 @@ impl RedisEngine {
                 if !is_passing(&error) {
                     return self.refused(now_ms, shard, partition, queued, text);
                 }
-                // It does not import the slot any more, or is not what it was: the source knows.
+                // The node no longer imports the slot, or its role has changed: the source knows the new state.
                 self.refuse(now_ms, partition, Some(number), queued, false);
                 return self.refresh_topology(now_ms);
             }
@@ -434,7 +435,7 @@ impl RedisEngine {
         }
     }
 
-    /// The connection of an attempt broke. `sent`: it had left.
+    /// Handles an attempt whose connection broke. `sent`: the command had been written.
     pub(super) fn attempt_lost(&mut self, now_ms: u64, mut attempt: DeferredAttempt, sent: bool) {
         self.attempt_ended(&attempt);
         if !attempt.queued.operation.repeats(sent) {
@@ -444,7 +445,7 @@ impl RedisEngine {
         self.refuse(now_ms, partition, Some(number), queued, false);
     }
 
-    /// To be sent again before what waits for the partition.
+    /// Queues an operation before those that wait for the partition.
     fn requeue(&mut self, partition: usize, queued: Queued) {
         let place = &mut self.partitions[partition];
         match queued.operation {
@@ -454,7 +455,7 @@ impl RedisEngine {
         self.touch(partition);
     }
 
-    /// Time has passed: what has waited for too long fails, and a slot of which nothing more was heard does not move any more.
+    /// Fails operations that have waited too long, and ends a migration of which nothing was heard for some time.
     pub(super) fn moving_timeout(&mut self, now_ms: u64, partition: usize) {
         let hold_ms = self.config.hold_ms;
         let Some(moving) = &mut self.partitions[partition].moving else { return };
@@ -491,7 +492,7 @@ impl RedisEngine {
         self.touch(partition);
     }
 
-    /// The slot is another node's now: what was put off goes there.
+    /// Handles the end of a migration: deferred operations go to the slot's new node.
     pub(super) fn slot_has_moved(&mut self, partition: usize) {
         let place = &mut self.partitions[partition];
         let Some(mut moving) = place.moving.take() else { return };
@@ -503,7 +504,7 @@ impl RedisEngine {
     }
 }
 
-/// Whether another node, or the same one in a moment, does what was asked.
+/// Returns whether the operation will succeed at another node, or at the same one soon.
 fn is_passing(error: &ServerError) -> bool {
     matches!(
         error,

@@ -1,4 +1,4 @@
-//! What is to be asked of a server: one command each.
+//! Operations on a server; each is one command.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use dunlin_hub::{Epoch, NewPublication, StreamPosition};
 use super::history::HistoryRead;
 use super::queue_bytes::{QueueBytes, QueueShare};
 
-/// Publications joined in one command at most, and bytes beyond which none is added.
+/// Maximum number of publications joined in one command, and the size in bytes beyond which none is added.
 const JOINED_MAX: usize = 64;
 const JOINED_BYTES_MAX: usize = 64 << 10;
 
-/// Milliseconds that an idempotency key is remembered if its publisher does not say.
+/// Milliseconds that an idempotency key is kept if the publisher does not set them.
 const IDEMPOTENCY_TTL_MS: u32 = 5 * 60 * 1000;
 
-/// Channels in one command that opens streams.
+/// Maximum number of channels in one command that opens streams.
 pub(crate) const OPENED_MAX: usize = 64;
 
-/// An operation, from when it was asked for until it is answered.
+/// An operation, from its request to its answer.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) operation: Operation,
@@ -36,16 +36,16 @@ impl Queued {
 #[derive(Debug)]
 pub(crate) enum Operation {
     Publish(Box<Batch>),
-    /// Positions of streams that are subscribed to, or of which more was seen than the server may have.
+    /// Reads positions of streams that are subscribed to, or of which more was seen than the server may have.
     Open(Vec<Opening>),
-    /// Is answered behind the subscriptions to channels that keep nothing.
+    /// Is answered after the subscriptions to channels without history.
     Confirm(Vec<Opening>),
     History(Box<HistoryRead>),
     Remove {
         token: u64,
         channel: Arc<str>,
     },
-    /// A join or a leave, encoded, in a layout that has them.
+    /// An encoded join or leave, in a layout that has them.
     Announce {
         channel: Arc<str>,
         message: Box<[u8]>,
@@ -57,21 +57,21 @@ pub(crate) enum Operation {
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
     pub(crate) channel: Arc<str>,
-    /// What was seen of it before its server's data became another generation.
+    /// The last position seen before the server's data changed generation.
     pub(crate) seen: Option<StreamPosition>,
 }
 
-/// A request for positions, or the part of one that a partition answers.
+/// A request for positions, or one partition's part of it.
 #[derive(Debug)]
 pub(crate) struct Positions {
-    /// Of the request: which of those under way.
+    /// The id of the request.
     pub(crate) gathering: u64,
-    /// Where each channel stood in the request.
+    /// The index of each channel in the request.
     pub(crate) indices: Vec<u32>,
     pub(crate) channels: Vec<Arc<str>>,
 }
 
-/// Publications of one channel that leave in one command.
+/// Publications of one channel that are sent in one command.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) channel: Arc<str>,
@@ -79,23 +79,23 @@ pub(crate) struct Batch {
     pub(crate) tokens: Vec<u64>,
     pub(crate) encoded: Vec<u8>,
     pub(crate) check: Option<Check>,
-    /// The epoch it was sent with.
+    /// The epoch sent with them.
     pub(crate) epoch: Epoch,
-    /// A connection broke on which it was sent: it may have been carried out, and is sent again because that does no harm.
+    /// A connection broke after they were sent: they may have been stored, and are sent again because that is idempotent.
     pub(crate) uncertain: bool,
 }
 
-/// What is looked at before a publication.
+/// The checks before a publication.
 #[derive(Debug)]
 pub(crate) struct Check {
-    /// Idempotency key, and milliseconds that it is remembered.
+    /// The idempotency key, and its time to live in milliseconds.
     pub(crate) key: Option<(Box<str>, u32)>,
     pub(crate) version: u64,
     pub(crate) version_epoch: Box<str>,
 }
 
 impl Check {
-    /// What has to be looked at before this is published.
+    /// Returns the checks that this publication needs.
     pub(crate) fn of(publish: &NewPublication, retention: Retention) -> Option<Check> {
         let version = if retention.keeps() { publish.version } else { 0 };
         if publish.idempotency_key.is_none() && version == 0 {
@@ -117,7 +117,7 @@ impl Batch {
 }
 
 impl Operation {
-    /// About how many bytes it holds.
+    /// Returns the approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         const RECORD: usize = 200;
         RECORD
@@ -130,7 +130,7 @@ impl Operation {
             }
     }
 
-    /// The channel, of an operation that concerns one.
+    /// Returns the channel of an operation that concerns one.
     pub(crate) fn channel(&self) -> Option<&Arc<str>> {
         match self {
             Operation::Publish(batch) => Some(&batch.channel),
@@ -144,12 +144,12 @@ impl Operation {
                 [channel] => Some(channel),
                 _ => None,
             },
-            // It goes by the channel alone, and concerns no key.
+            // It is only published to the channel, and concerns no key.
             Operation::Announce { .. } => None,
         }
     }
 
-    /// Whether its command names all keys of the channel.
+    /// Returns whether its command names all keys of the channel.
     pub(crate) fn names_all_keys(&self) -> bool {
         match self {
             Operation::Publish(batch) => batch.retention.keeps(),
@@ -170,7 +170,8 @@ impl Operation {
         }
     }
 
-    /// Its connection broke; `sent`: it had left, and may have been carried out. Whether it is to be sent again.
+    /// Returns whether to send the operation again after its connection broke. `sent`: it had been written, and may have been
+    /// carried out.
     pub(crate) fn repeats(&mut self, sent: bool) -> bool {
         match self {
             _ if !sent => true,

@@ -1,4 +1,4 @@
-//! A part of the key space, and a connection.
+//! Parts of the key space, and connections.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,59 +14,59 @@ use super::replicas::Unreplicated;
 use crate::links::{Server, ShardId};
 use crate::status::{RefusalReason, ShardState};
 
-/// A part of the key space that one server has.
+/// A part of the key space that is on one server.
 #[derive(Debug, Default)]
 pub(crate) struct Partition {
-    /// The connection to its server, once that is known.
+    /// The connection to its server, once known.
     pub(crate) link: Option<ShardId>,
     pub(crate) state: PartitionState,
-    /// Of the server's data, as it was read last.
+    /// The generation of the server's data when it was last read.
     pub(crate) generation: String,
-    /// How many generations were met. What was learned in another than the last may be wrong.
+    /// The number of generations seen. What was learned in an earlier one may be wrong.
     pub(crate) generations: u32,
-    /// Refused before, and not carried out: to be sent first.
+    /// Operations that were refused and not carried out; they are sent first.
     pub(crate) retry: VecDeque<Queued>,
     pub(crate) queue: VecDeque<Queued>,
-    /// Histories that wait for room on the connection, see [`history`](super::history).
+    /// Histories that wait for space on the connection; see [`history`](super::history).
     pub(crate) histories: VecDeque<Queued>,
-    /// How many left the queue: a position in it is this and its index.
+    /// The number of operations that have left the queue; added to an index it gives a stable position.
     popped: u64,
-    /// Where in the queue a publication of a channel can be joined by the next.
+    /// The position in the queue where the next publication of a channel can be joined.
     joinable: HashMap<Arc<str>, u64, RandomState>,
-    /// Commands out.
+    /// The number of unanswered commands.
     pub(crate) in_flight: usize,
-    /// Commands that were out and are answered, or lost.
+    /// The number of commands that were answered or lost.
     pub(crate) answered: u64,
-    /// What is put off while the slot moves to another server.
+    /// The operations deferred while the slot moves to another server.
     pub(super) moving: Option<Box<SlotMigration>>,
     /// Streams whose position is to be read.
     pub(crate) opening: Vec<Opening>,
-    /// How often the positions of all channels that are heard were asked for.
+    /// The number of requests for the positions of all subscribed channels.
     pub(super) syncs: u32,
-    /// Channels that are heard.
+    /// Subscribed channels.
     pub(super) subscriptions: HashMap<Arc<str>, Subscription, RandomState>,
-    /// How many of the commands out read positions.
+    /// The number of unanswered commands that read positions.
     pub(crate) opens_in_flight: usize,
     /// The server may have ended subscriptions of its channels.
     pub(crate) resubscribe: bool,
     /// Something is to be sent for it.
     pub(crate) dirty: bool,
-    /// When its server's data were known last to be of this generation.
+    /// When the server's data were last known to be of this generation.
     pub(crate) good_ms: u64,
 }
 
-/// How far a partition is.
+/// The state of a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PartitionState {
     /// No connection.
     #[default]
     Down,
-    /// The generation is to be asked for, once no command is out.
+    /// The generation has to be requested, once no command is in flight.
     Draining,
-    /// It was asked for.
+    /// The generation was requested.
     Greeting,
     Ready,
-    /// The server does not do what it is asked; it is asked again then.
+    /// The server refuses requests; it is asked again at this time.
     Refused {
         retry_ms: u64,
     },
@@ -80,14 +80,14 @@ impl Partition {
                 let at = self.popped + self.queue.len() as u64;
                 self.joinable.insert(batch.channel.clone(), at);
             }
-            // What follows in the channel stays behind it.
+            // Later operations of the channel must stay after this one.
             Operation::Publish(batch) => _ = self.joinable.remove(&batch.channel),
             _ => {}
         }
         self.queue.push_back(queued);
     }
 
-    /// The operation that the next publication of a channel may join.
+    /// Returns the operation that the next publication of a channel may join.
     pub(crate) fn joinable(&mut self, channel: &str) -> Option<&mut Queued> {
         let index = self.joinable.get(channel)?.checked_sub(self.popped)?;
         self.queue.get_mut(index as usize)
@@ -105,7 +105,7 @@ impl Partition {
         Some(queued)
     }
 
-    /// Pops an operation that has waited since this time, or before.
+    /// Removes an operation if one has waited since this time or longer.
     pub(crate) fn pop_since(&mut self, since_ms: u64) -> Option<Queued> {
         let is_over = |queued: &Queued| queued.since_ms <= since_ms;
         if self.histories.front().is_some_and(is_over) {
@@ -115,7 +115,7 @@ impl Partition {
         if fronts.into_iter().flatten().any(is_over) { self.pop() } else { None }
     }
 
-    /// An operation that was not carried out goes before all that were not sent.
+    /// Queues an operation that was not carried out before those that were not sent; a history goes behind the other histories.
     pub(crate) fn again(&mut self, queued: Queued) {
         match queued.operation {
             Operation::History(_) => self.histories.push_back(queued),
@@ -123,7 +123,7 @@ impl Partition {
         }
     }
 
-    /// As [`Partition::again`], for the one that was popped last.
+    /// Like [`Partition::again`], for the operation that was popped last.
     pub(crate) fn unpop(&mut self, queued: Queued) {
         match queued.operation {
             Operation::History(_) => self.histories.push_front(queued),
@@ -131,7 +131,7 @@ impl Partition {
         }
     }
 
-    /// When the oldest operation that waits began to.
+    /// Returns since when the oldest operation has waited.
     pub(crate) fn waits_since_ms(&self) -> Option<u64> {
         let oldest = |queue: &VecDeque<Queued>| queue.front().map(|queued| queued.since_ms);
         [&self.retry, &self.queue, &self.histories].into_iter().filter_map(oldest).min()
@@ -147,36 +147,36 @@ pub(crate) struct ServerLink {
     pub(crate) detail: String,
     pub(crate) version: String,
     pub(crate) eviction: String,
-    /// What it refused last of what was published, until it takes something again.
+    /// Why it refused the last publication; cleared when it accepts one.
     pub(crate) refusing: Option<RefusalReason>,
-    /// It is to be opened, or opened to another server.
+    /// It has to be opened, or opened to another server.
     pub(crate) open: bool,
-    /// It is to be made anew.
+    /// It has to be reopened.
     pub(crate) reconnect: bool,
     /// Not used any more.
     pub(crate) closed: bool,
     /// Commands can be sent.
     pub(crate) is_up: bool,
-    /// Its server has to be given the scripts.
+    /// The scripts have to be loaded.
     pub(crate) load: bool,
     pub(crate) probe: Probe,
     pub(super) unreplicated: Unreplicated,
-    /// Bytes of the pages of histories that are out, at most, and whether others wait for them.
+    /// Maximum bytes of the history pages in flight, and whether others wait for space.
     pub(super) pages_bytes: usize,
     pub(super) pages_wait: bool,
-    /// Of a primary: who follows it.
+    /// Of a primary: its replicas.
     pub(super) following: FollowingReplicas,
-    /// Of a replica: what it is asked.
+    /// Of a replica: its reads.
     pub(super) reads: ReplicaReads,
 }
 
-/// Messages of a connection to itself.
+/// The probes of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Probe {
-    /// The partition whose channel is used, and subscribed to.
+    /// The partition whose channel carries the probes, and is subscribed to.
     pub(crate) partition: Option<usize>,
     pub(crate) next_ms: u64,
-    /// When the first was sent that has not come back.
+    /// When the oldest outstanding probe was sent.
     pub(crate) since_ms: Option<u64>,
     pub(crate) wanted: bool,
 }

@@ -1,4 +1,4 @@
-//! What is put off while a slot moves, see [`moving`](super::moving).
+//! Operations deferred while a slot moves; see [`moving`](super::moving).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use foldhash::fast::RandomState;
 use super::operation::{Opening, Operation, Queued};
 use crate::links::ShardId;
 
-/// Until a channel is tried again.
+/// Delay before a channel is tried again.
 const RETRY: Backoff = Backoff { min_ms: 10, max_ms: 250 };
 
-/// Milliseconds without an operation that was put off after which a slot is taken not to move any more.
+/// Milliseconds without a deferred operation after which the migration of a slot counts as over.
 pub(super) const QUIET_MS: u64 = 5_000;
 
 /// The operations of one partition that are deferred while its slot moves.
@@ -20,18 +20,18 @@ pub(super) const QUIET_MS: u64 = 5_000;
 pub(super) struct SlotMigration {
     /// The connection to the node that imports the slot, once the source has named it.
     pub(super) importer: Option<ShardId>,
-    /// When something was put off last.
+    /// When an operation was last deferred.
     pub(super) last_ms: u64,
-    /// When something is to be done.
+    /// When the next action is due.
     pub(super) due_ms: u64,
     pub(super) channels: HashMap<Arc<str>, DeferredChannel, RandomState>,
-    /// Of what is put off.
+    /// Bytes of the deferred operations.
     pub(super) bytes: usize,
-    /// Numbers operations as they come.
+    /// The number of the next operation, in order of arrival.
     pub(super) sequence: u64,
-    /// The key with the generation is not at the source any more.
+    /// The key with the generation is no longer at the source.
     pub(super) generation_is_away: bool,
-    /// What was published at the importing node, with the channel's name there, to be published at the source, too.
+    /// Publications at the importing node that are also to be published at the source, with the channel's name there.
     pub(super) echoes: Vec<(ShardId, Vec<u8>, Vec<u8>)>,
 }
 
@@ -41,13 +41,13 @@ pub(super) struct DeferredChannel {
     pub(super) opening: Option<Opening>,
     /// The source does not have the key that the opening names.
     pub(super) opening_is_away: bool,
-    /// What a node refused, by number.
+    /// Operations that a node has refused, by number.
     pub(super) refused: VecDeque<DeferredOperation>,
-    /// What was not sent.
+    /// Operations that were not sent.
     pub(super) held: VecDeque<Queued>,
-    /// Commands out.
+    /// The number of commands in flight.
     pub(super) out: usize,
-    /// As many answers of the source have to be there before anything is sent: those that were out may be refused, too.
+    /// The number of source answers to wait for before anything is sent: the commands in flight may be refused, too.
     pub(super) barrier: u64,
     /// The source has none of the channel's keys.
     pub(super) is_away: bool,
@@ -64,7 +64,7 @@ pub(super) struct DeferredOperation {
     pub(super) queued: Queued,
 }
 
-/// A deferred operation that is tried again: on its way to one of the two nodes.
+/// A deferred operation that was sent again to one of the two nodes.
 #[derive(Debug)]
 pub(super) struct DeferredAttempt {
     pub(super) partition: usize,
@@ -92,7 +92,7 @@ impl SlotMigration {
         }
     }
 
-    /// Channels of which something is put off.
+    /// Returns the number of channels with deferred operations.
     pub(super) fn channels(&self) -> usize {
         self.channels.len()
     }
@@ -101,12 +101,12 @@ impl SlotMigration {
         self.importer
     }
 
-    /// When [`RedisEngine::moving_timeout`] is to be called.
+    /// Returns when to call [`RedisEngine::moving_timeout`].
     pub(super) fn due_ms(&self) -> u64 {
         self.due_ms
     }
 
-    /// The channel, which is put off from now on. Of an operation whose keys are not all away it is tried again later.
+    /// Returns the channel, deferring it from now on. An operation whose keys are not all away is retried later.
     pub(super) fn put_off(
         &mut self,
         now_ms: u64,
@@ -134,7 +134,7 @@ impl SlotMigration {
         entry
     }
 
-    /// Everything that is put off, in its order: openings, and the rest.
+    /// Removes everything deferred, in order: openings, and the other operations.
     pub(super) fn take(&mut self) -> (Vec<Opening>, Vec<Queued>) {
         let (mut openings, mut others) = (Vec::new(), Vec::new());
         for (_, entry) in self.channels.drain() {
@@ -145,7 +145,7 @@ impl SlotMigration {
         (openings, others)
     }
 
-    /// When something is to be done next, after all that was due has been.
+    /// Returns when the next action is due, once all due ones are done.
     pub(super) fn next_due_ms(&self, now_ms: u64, answered: u64, hold_ms: u64) -> u64 {
         let entry_ms = |entry: &DeferredChannel| {
             let expires_ms = entry.since_ms().map(|since_ms| since_ms + hold_ms);
@@ -160,7 +160,7 @@ impl SlotMigration {
 
 impl DeferredChannel {
     pub(super) fn open(&mut self, opening: Opening) {
-        // Evidence is kept.
+        // The evidence of the replaced opening is kept.
         let seen = self.opening.take().and_then(|before| before.seen);
         self.opening = Some(Opening { seen: opening.seen.or(seen), ..opening });
     }
@@ -170,7 +170,7 @@ impl DeferredChannel {
         self.refused.insert(place, held);
     }
 
-    /// Since when the oldest operation that is not out has waited.
+    /// Returns the time since which the oldest unsent operation has waited.
     pub(super) fn since_ms(&self) -> Option<u64> {
         let refused = self.refused.front().map(|held| held.queued.since_ms);
         refused.into_iter().chain(self.held.front().map(|queued| queued.since_ms)).min()

@@ -1,13 +1,13 @@
-//! How much an engine holds of what it was asked and has not answered.
+//! Counts the bytes of an engine's unanswered operations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of all operations of an engine, wherever they are: in a queue, put off, or out on a connection.
+/// Bytes of all operations of an engine: queued, deferred or in flight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueueBytes(Arc<AtomicUsize>);
 
-/// What one operation has of them, until it is dropped.
+/// The bytes of one operation; released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct QueueShare {
     of: QueueBytes,
@@ -26,7 +26,7 @@ impl QueueBytes {
 }
 
 impl QueueShare {
-    /// Something was added to the operation.
+    /// Adds bytes to the operation.
     pub(crate) fn grow(&mut self, bytes: usize) {
         self.of.0.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;

@@ -1,17 +1,17 @@
-//! Histories that are read from replicas, where [`ReadFrom::ReplicaPreferred`] says so.
+//! Reads histories from replicas if [`ReadFrom::ReplicaPreferred`] is configured.
 //!
-//! A primary says who follows it (`INFO replication`, with each probe). Of those one is read from, on a connection that is made for the
-//! first read and carries nothing else. A replica lags, and may be cut off, so **its answer counts only if it is one that the primary
-//! could have given**; else the same page is read from the primary, and nobody notices:
+//! A primary lists its replicas (`INFO replication`, with each probe). One of them is read from, on a connection that is opened
+//! for the first read and carries nothing else. A replica lags and may be cut off, so **its answer counts only if the primary
+//! could have given it**; otherwise the same page is read from the primary:
 //!
 //! | what | why |
 //! |---|---|
-//! | the replica's link to its primary is up, and its data are of the generation that the primary's are of | it has no other past than the primary |
-//! | the stream's epoch and top are those that are known here, or the top is further | what was heard, published or checked by this engine is there, and the whole of it |
-//! | what follows the position that was asked for is there without a gap | only the primary says that something is gone: the clock of a replica may be ahead |
-//! | the answer does not decide whether a position is refused | only the primary refuses |
+//! | the replica's link to its primary is up, and its data are of the primary's generation | it shares the primary's history |
+//! | the stream has the epoch and top known here, or a higher top | all that this engine knows of is there |
+//! | the answer continues at the requested position without a gap | only the primary decides that something was removed: the clock of a replica may be ahead |
+//! | the answer does not decide whether a position is refused | only the primary refuses a position |
 //!
-//! Positions, generations and subscriptions are the primary's alone, and so is everything about a slot that moves.
+//! Positions, generations, subscriptions and everything about a moving slot come from the primary alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,16 +29,16 @@ use crate::links::{Links, Server, ServerRole, ShardId};
 use crate::status::{RefusalReason, ShardState};
 use dunlin_hub::StreamPosition;
 
-/// Milliseconds that a replica has for a page. Then the primary is asked.
+/// Milliseconds in which a replica has to answer a page; after that the primary is asked.
 const ANSWER_MS: u64 = 100;
 
-/// Until a replica that failed is tried again, or another one in its place.
+/// Delay before a failed replica, or another one in its place, is tried again.
 const RETRY: Backoff = Backoff { min_ms: 250, max_ms: 5_000 };
 
-/// Pages in a row that were behind, after which the replica is left alone for a while.
+/// Consecutive pages that lagged behind, after which the replica is not used for a while.
 const BEHIND_MAX: u32 = 16;
 
-/// Bytes of the pages that are out at a replica.
+/// Maximum bytes of the unanswered pages at a replica.
 const PAGES_BYTES_MAX: usize = 16 << 20;
 
 const NO_REPLICA: RefusalReason = RefusalReason {
@@ -71,35 +71,35 @@ const PROMOTED: RefusalReason = RefusalReason {
     fix: "it is no replica any more; its primary will say who is",
 };
 
-/// Who follows a primary, as the connection to the primary has it.
+/// The replicas of a primary, stored with the connection to the primary.
 #[derive(Debug, Default)]
 pub(crate) struct FollowingReplicas {
-    /// Those that follow, as the primary has said.
+    /// The replicas that the primary has listed.
     known: Vec<Server>,
-    /// The connection to the one that is read from.
+    /// The connection to the replica in use.
     pub(super) link: Option<ShardId>,
-    /// Which of them is next.
+    /// Index of the next replica to try.
     at: usize,
-    /// None is tried before this time.
+    /// No replica is tried before this time.
     retry_ms: u64,
-    /// Since one was read from.
+    /// Failures since the last successful read.
     failures: u32,
-    /// Why none is read from.
+    /// Why no replica is in use.
     pub(super) reason: Option<RefusalReason>,
 }
 
-/// What a replica is asked, as the connection to it has it.
+/// The reads of a replica, stored with the connection to it.
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaReads {
-    /// In the order in which they are answered.
+    /// Unanswered reads, in the order of their answers.
     out: VecDeque<ReadOut>,
     bytes: usize,
     wants_check: bool,
-    /// Since when a check is out.
+    /// When the unanswered check was sent.
     checked_ms: Option<u64>,
-    /// Pages in a row that were behind.
+    /// Consecutive pages that lagged behind.
     behind: u32,
-    /// Streams that are read and whose state would expire: for the primary.
+    /// Streams that are read and whose state would expire; the primary renews them.
     renewals: Vec<(usize, Arc<str>, u64)>,
 }
 
@@ -110,27 +110,27 @@ struct ReadOut {
     page_bytes: usize,
 }
 
-/// A page of a history that a replica is asked for.
+/// A page of a history requested from a replica.
 #[derive(Debug)]
 pub(super) struct ReplicaRead {
     partition: usize,
-    /// The number of the generation in which it was asked for.
+    /// The number of the generation in which it was requested.
     generations: u32,
     queued: Queued,
 }
 
-/// What an answer is worth.
+/// Whether an answer can be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Coverage {
     Whole,
-    /// More is known of the stream than the replica has.
+    /// The replica has less of the stream than is known here.
     Behind,
-    /// The primary has to say it.
+    /// Only the primary can decide.
     Undecided,
 }
 
 impl ReplicaReads {
-    /// A read is not out any more.
+    /// Removes an answered or lost read.
     fn ended(&mut self, token: u64) {
         if let Some(at) = self.out.iter().position(|out| out.token == token)
             && let Some(out) = self.out.remove(at)
@@ -145,7 +145,7 @@ impl ReplicaReads {
 }
 
 impl ServerLink {
-    /// Of a replica: when something is to be done.
+    /// Returns when a timeout of a replica is due.
     pub(super) fn replica_due_ms(&self) -> Option<u64> {
         let due_ms = self.reads.late_ms().into_iter().chain([self.probe.next_ms]).min();
         due_ms.filter(|_| !self.closed)
@@ -153,7 +153,7 @@ impl ServerLink {
 }
 
 impl RedisEngine {
-    /// From now on histories are read there.
+    /// Sets which servers histories are read from.
     pub fn set_read_from(&mut self, read_from: ReadFrom) {
         self.config.read_from = read_from;
         if !self.reads_from_replicas() {
@@ -168,7 +168,7 @@ impl RedisEngine {
         self.config.read_from == ReadFrom::ReplicaPreferred && self.config.layout == Layout::Dunlin
     }
 
-    /// A primary has said who follows it: host and port of each.
+    /// Records the replicas that a primary has listed, with host and port of each.
     pub(super) fn replicas_said(&mut self, primary: ShardId, said: &str) {
         if !self.reads_from_replicas() {
             return;
@@ -188,19 +188,19 @@ impl RedisEngine {
         if known.is_empty() {
             following.reason = Some(NO_REPLICA);
         } else if following.known.is_empty() {
-            // Workers and nodes are spread over them.
+            // The random start spreads workers and nodes over the replicas.
             (following.at, following.reason) = ((seed >> 32) as usize, None);
         }
         following.known = known;
     }
 
-    /// Whose replica is at this connection.
+    /// Returns the primary of the replica at this connection.
     fn primary_of(&self, replica: ShardId) -> Option<ShardId> {
         let at = self.links.iter().position(|link| link.following.link == Some(replica));
         at.map(|at| ShardId(at as u16))
     }
 
-    /// The replica of a primary that can be asked. If there is none, one is connected to.
+    /// Returns the replica of a primary that can be asked. Connects to one if there is none.
     fn replica_of(&mut self, now_ms: u64, primary: ShardId) -> Option<ShardId> {
         let following = &self.links[usize::from(primary.0)].following;
         if let Some(replica) = following.link {
@@ -217,7 +217,7 @@ impl RedisEngine {
         None
     }
 
-    /// The connection to the replica of a primary is not used any more.
+    /// Stops using the connection to the replica of a primary.
     pub(super) fn leave_replica(&mut self, primary: ShardId) {
         let following = &mut self.links[usize::from(primary.0)].following;
         if let Some(replica) = following.link.take() {
@@ -226,7 +226,7 @@ impl RedisEngine {
         }
     }
 
-    /// What is out at a replica is read from the primary.
+    /// Redirects the unanswered reads of a replica to the primary.
     fn withdraw_reads(&mut self, replica: ShardId) {
         let reads = &mut self.links[usize::from(replica.0)].reads;
         reads.bytes = 0;
@@ -257,7 +257,7 @@ impl RedisEngine {
         link.probe.next_ms = now_ms + GREETING_MS;
     }
 
-    /// A connection to a replica was lost, or could not be made.
+    /// Handles a connection to a replica that was lost or could not be opened.
     pub(super) fn replica_unreachable(&mut self, now_ms: u64, replica: ShardId) {
         let reason = match self.links[usize::from(replica.0)].state {
             ShardState::Refused(reason) => reason,
@@ -267,7 +267,7 @@ impl RedisEngine {
         self.replica_failed(now_ms, replica, reason);
     }
 
-    /// Nothing is read from a replica until it is checked again; where there are others, one of those is next.
+    /// Stops reading from a replica until it is checked again. Selects another replica if there is one.
     fn replica_failed(&mut self, now_ms: u64, replica: ShardId, reason: RefusalReason) {
         self.withdraw_reads(replica);
         let Some(primary) = self.primary_of(replica) else { return };
@@ -283,7 +283,7 @@ impl RedisEngine {
         }
     }
 
-    /// A replica does not do what it is asked.
+    /// Handles an error reply of a replica.
     fn replica_refused(&mut self, now_ms: u64, replica: ShardId, text: &str) {
         let error = ServerError::parse(text);
         let link = &mut self.links[usize::from(replica.0)];
@@ -321,7 +321,7 @@ impl RedisEngine {
         }
     }
 
-    /// Time has passed for a connection to a replica.
+    /// Handles the timeouts of a connection to a replica.
     pub(super) fn replica_timeout(&mut self, now_ms: u64, replica: ShardId) {
         let link = &mut self.links[usize::from(replica.0)];
         if link.closed {
@@ -354,7 +354,7 @@ impl RedisEngine {
         }
     }
 
-    /// Sends replicas what they have to know, and asks whether they can be read from.
+    /// Sends the pending checks to replicas.
     pub(super) fn flush_replicas(&mut self, now_ms: u64, links: &mut impl Links) {
         for at in 0..self.links.len() {
             let (shard, link) = (ShardId(at as u16), &mut self.links[at]);
@@ -389,7 +389,7 @@ impl RedisEngine {
         }
     }
 
-    /// Sends a replica the pages of a partition that it may be asked for.
+    /// Sends a replica those pages of a partition that it may answer.
     pub(super) fn flush_replica_reads(
         &mut self,
         now_ms: u64,
@@ -423,7 +423,8 @@ impl RedisEngine {
         }
     }
 
-    /// Whether a replica may be asked: what its answer has to reach is known, or nothing is known of the channel.
+    /// Returns whether a replica may be asked: the position that its answer has to reach is known, or nothing is known of the
+    /// channel.
     fn replica_may_have(&self, partition: usize, queued: &Queued) -> bool {
         let Operation::History(read) = &queued.operation else { return false };
         let place = &self.partitions[partition];
@@ -432,11 +433,11 @@ impl RedisEngine {
             Some(subscription) => subscription.synced == place.syncs && is_known_now,
             None => is_known_now || self.known(&read.channel).is_none(),
         };
-        // Without entries it is a position that is asked for.
+        // A read without entries asks for a position.
         has_measure && !read.latest && place.moving.is_none() && read.rest().limit != Some(0)
     }
 
-    /// Whether what a replica has said is what its primary could have said.
+    /// Returns whether the primary could have given a replica's answer.
     fn coverage(&self, read: &ReplicaRead, of: &HistoryRead, page: &Page) -> Coverage {
         if self.partitions[read.partition].generations != read.generations
             || !self.replica_may_have(read.partition, &read.queued)
@@ -506,7 +507,7 @@ impl RedisEngine {
         self.page_came(now_ms, partition, of, page);
     }
 
-    /// A replica has less than what is known.
+    /// Handles an answer of a replica that has less than is known here.
     fn replica_behind(&mut self, now_ms: u64, replica: ShardId, read: ReplicaRead) {
         self.read_from_primary(read);
         let link = &mut self.links[usize::from(replica.0)];
@@ -517,7 +518,7 @@ impl RedisEngine {
         }
     }
 
-    /// The connection of a read broke, or the replica has it no more.
+    /// Reads a page from the primary after the connection to the replica was lost.
     pub(super) fn replica_lost(&mut self, replica: ShardId, token: u64, read: ReplicaRead) {
         if let Some(link) = self.links.get_mut(usize::from(replica.0)) {
             link.reads.ended(token);
@@ -525,7 +526,7 @@ impl RedisEngine {
         self.read_from_primary(read);
     }
 
-    /// The stream of a channel, if it is known here, reaches as far as this.
+    /// Records that the stream of a channel, if it is known here, reaches at least this position.
     pub(super) fn reaches(
         &mut self,
         now_ms: u64,

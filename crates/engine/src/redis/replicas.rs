@@ -1,8 +1,8 @@
-//! Publications that count once replicas have them (`WAIT`).
+//! Publications that are acknowledged once replicas have them (`WAIT`).
 //!
-//! The command stands behind the publications of a turn of the loop, one for each connection: it says how many replicas have what this
-//! connection wrote before. Replies come in order, so what is answered before it is covered by it. While one is out no other is sent:
-//! what is published meanwhile is covered by the next, and a replica that stands still holds a connection up for one
+//! One `WAIT` per connection follows the publications of a loop turn; it returns how many replicas have what this connection
+//! wrote before it. Replies arrive in order, so it covers every publication answered before it. At most one is in flight per
+//! connection: the next one covers what is published meanwhile, and a stalled replica delays a connection for one
 //! [`wait_timeout_ms`](super::RedisConfig) at a time.
 
 use std::num::NonZeroU8;
@@ -14,38 +14,38 @@ use super::{Pending, RedisEngine};
 use crate::links::{Links, ShardId};
 use crate::status::RefusalReason;
 
-/// Fewer replicas than wanted have what was published.
+/// Fewer replicas than required have the publications.
 const REPLICAS_BEHIND: RefusalReason = RefusalReason {
     name: "replicas_behind",
     fix: "are the replicas connected (INFO replication) and quick enough? start them, or lower `wait_replicas` or raise `wait_timeout_ms`",
 };
 
-/// What replicas may not have of what one connection wrote.
+/// The publications of one connection that replicas may not have.
 #[derive(Debug, Default)]
 pub(super) struct Unreplicated {
-    /// Something was published for which no `WAIT` has left.
+    /// A publication has been sent without a `WAIT` after it.
     wanted: bool,
-    /// How many replicas the `WAIT` that is out asks for.
+    /// The number of replicas that the `WAIT` in flight asks for.
     out: Option<NonZeroU8>,
-    /// Publications that the server has answered, by their tokens.
+    /// Publications that the server has acknowledged, by their tokens.
     answered: Vec<(Vec<u64>, Published)>,
 }
 
 impl RedisEngine {
-    /// From now on a publication with history counts once so many replicas have it, and is uncertain if they do not within this time;
-    /// `None`: once the server has it.
+    /// Acknowledges publications with history once this number of replicas has them; they are uncertain if the replicas do not
+    /// within the timeout. `None`: acknowledges them once the server has them.
     pub fn set_wait(&mut self, replicas: Option<NonZeroU8>, timeout_ms: u64) {
         (self.config.wait_replicas, self.config.wait_timeout_ms) = (replicas, timeout_ms);
     }
 
-    /// A publication with history has left.
+    /// Records that a publication with history was sent.
     pub(super) fn publication_left(&mut self, shard: ShardId) {
         if self.config.wait_replicas.is_some() {
             self.links[usize::from(shard.0)].unreplicated.wanted = true;
         }
     }
 
-    /// Sends what asks for the replicas of each connection.
+    /// Sends the pending `WAIT` of each connection.
     pub(super) fn flush_waits(&mut self, links: &mut impl Links) {
         let replicas = self.config.wait_replicas;
         for at in 0..self.links.len() {
@@ -69,13 +69,13 @@ impl RedisEngine {
                     let unreplicated = &mut self.links[at].unreplicated;
                     (unreplicated.wanted, unreplicated.out) = (false, Some(replicas));
                 }
-                // There is room once something was answered, and then there is a flush.
+                // An answer makes room and is followed by a flush.
                 Err(_) => _ = self.release(token),
             }
         }
     }
 
-    /// The server has a publication. It counts now, or with the answer of the replicas.
+    /// Handles a publication that the server has stored: acknowledges it now, or with the answer of the replicas.
     pub(super) fn replicate(
         &mut self,
         shard: ShardId,
@@ -110,7 +110,7 @@ impl RedisEngine {
         }
     }
 
-    /// The connection broke: of what the server has answered nobody knows whether replicas have it.
+    /// Handles a broken connection: whether replicas have the acknowledged publications is unknown.
     pub(super) fn waits_lost(&mut self, shard: ShardId) {
         let Some(link) = self.links.get_mut(usize::from(shard.0)) else { return };
         for (tokens, _) in std::mem::take(&mut link.unreplicated).answered {

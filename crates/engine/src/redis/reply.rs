@@ -1,4 +1,4 @@
-//! Replies become events.
+//! Converts replies to events.
 
 use dunlin_hub::engine::{EngineEvent, EnginePosition, Lineage};
 use dunlin_hub::{Epoch, Error, History, HistoryFilter, Published, StreamPosition};
@@ -15,7 +15,7 @@ use crate::select::{StreamSlice, select, select_publications};
 use crate::status::ShardState;
 
 impl RedisEngine {
-    /// The reply to a command.
+    /// Handles the reply to a command.
     pub fn handle_reply(&mut self, now_ms: u64, shard: ShardId, token: u64, reply: &Value<'_>) {
         let pending = self.release(token);
         self.page_ended(shard, pending.as_ref());
@@ -49,7 +49,7 @@ impl RedisEngine {
         }
     }
 
-    /// A command's connection broke. `sent`: it had left, and nobody knows whether it was carried out.
+    /// Handles a command whose connection broke. `sent`: it had been written, and its outcome is unknown.
     pub fn handle_lost(&mut self, now_ms: u64, shard: ShardId, token: u64, sent: bool) {
         let pending = self.release(token);
         self.page_ended(shard, pending.as_ref());
@@ -68,7 +68,7 @@ impl RedisEngine {
         };
         self.answered(partition, &queued.operation, true);
         match queued.operation {
-            // Of the rest all positions are read anew on the next connection.
+            // The next connection reads all other positions anew.
             Operation::Open(openings) | Operation::Confirm(openings) => {
                 let evident = openings.into_iter().filter(|opening| opening.seen.is_some());
                 self.partitions[partition].opening.extend(evident);
@@ -83,7 +83,7 @@ impl RedisEngine {
         }
     }
 
-    /// A command of a partition is not out any more. `counted`: one that reads positions was counted among those.
+    /// Removes a command from the partition's commands in flight. `counted`: it was counted among those that read positions.
     pub(super) fn answered(&mut self, partition: usize, operation: &Operation, counted: bool) {
         let place = &mut self.partitions[partition];
         place.in_flight -= 1;
@@ -98,7 +98,7 @@ impl RedisEngine {
         }
     }
 
-    /// A server did not do what it was asked.
+    /// Handles an error reply to an operation.
     pub(super) fn refused(
         &mut self,
         now_ms: u64,
@@ -111,7 +111,7 @@ impl RedisEngine {
         if let Operation::Publish(batch) = &queued.operation
             && text.starts_with("STALE")
         {
-            // The stream is gone, or goes on in another generation: those behind this one find that, too.
+            // The stream is gone, or continues in another generation; the batches behind this one will find that, too.
             self.forget(&batch.channel);
             self.stats.retried += 1;
             return self.put_off(partition, queued, PartitionState::Draining);
@@ -150,7 +150,7 @@ impl RedisEngine {
         }
     }
 
-    /// An operation is to be sent again, before those that wait, when the partition takes requests again.
+    /// Queues an operation before those that wait, to be sent when the partition accepts requests again.
     fn put_off(&mut self, partition: usize, queued: Queued, state: PartitionState) {
         let place = &mut self.partitions[partition];
         match queued.operation {
@@ -172,7 +172,7 @@ impl RedisEngine {
             ServerError::Moved { .. } | ServerError::Ask { .. } | ServerError::TryAgain
         );
         if error == ServerError::ReadOnly {
-            // Behind the name there may be another server by now.
+            // The name may resolve to another server by now.
             (link.is_up, link.reconnect) = (false, true);
             for place in &mut self.partitions {
                 if place.link == Some(shard) {
@@ -259,9 +259,8 @@ impl RedisEngine {
         }
     }
 
-    /// Opens the channels of a partition again: all that was heard may have missed something, and what was published of late may
-    /// be lost. `lost`: the generation whose data is evidently gone, and when they were known
-    /// last.
+    /// Opens the channels of a partition again: any subscription may have missed messages, and recent publications may be lost.
+    /// `lost`: the generation whose data were evidently lost, and when they were last known to be complete.
     fn reopen(&mut self, partition: usize, lost: Option<(u32, u64)>) {
         let place = &mut self.partitions[partition];
         place.syncs = place.syncs.wrapping_add(1);
@@ -330,7 +329,7 @@ impl RedisEngine {
                     for (&index, pair) in positions.indices.iter().zip(elements.chunks_exact(2)) {
                         gathering.positions[index as usize] = position(&pair[0], &pair[1]);
                     }
-                    // What is read next has to reach as far.
+                    // The next read has to reach these positions.
                     for (channel, pair) in positions.channels.iter().zip(elements.chunks_exact(2)) {
                         self.reaches(now_ms, partition, channel, position(&pair[0], &pair[1]));
                     }
@@ -340,7 +339,7 @@ impl RedisEngine {
         }
     }
 
-    /// The part of a stream that was asked for, in whichever layout it is.
+    /// Selects the requested part of a stream, in either layout.
     pub(super) fn select_part(
         &self,
         part: &StreamSlice<'_>,
@@ -383,7 +382,7 @@ impl RedisEngine {
     ) {
         self.stats.publish_commands += 1;
         let (position, suppressed) = match (reply, reply.elements()) {
-            // How many heard it.
+            // The number of receivers.
             (Value::Integer(_), _) if !batch.retention.keeps() => {
                 (StreamPosition::default(), false)
             }
@@ -445,7 +444,8 @@ impl RedisEngine {
         }
     }
 
-    /// The publications of a channel were removed, in a layout that says so apart. All connections hear of it, one passes it on.
+    /// Handles a removal of a channel's publications in a layout that announces it separately. All connections receive it; one
+    /// passes it on.
     fn handle_removal(&mut self, shard: ShardId, channel: &[u8]) {
         let Ok(channel) = str::from_utf8(channel) else { return };
         let place = &self.partitions[self.keys.partition(channel)];
@@ -456,7 +456,7 @@ impl RedisEngine {
         }
     }
 
-    /// Messages of other channels than ours: those of connections to themselves, and of Sentinels.
+    /// Handles messages of other channels: probes of connections, and messages of Sentinels.
     pub(super) fn handle_other_message(
         &mut self,
         now_ms: u64,
@@ -477,7 +477,7 @@ impl RedisEngine {
     }
 }
 
-/// An epoch and an offset as scripts give them.
+/// Parses an epoch and an offset as scripts return them.
 pub(super) fn position(epoch: &Value<'_>, offset: &Value<'_>) -> StreamPosition {
     let offset = match offset {
         Value::Integer(offset) => u64::try_from(*offset).unwrap_or_default(),
@@ -486,7 +486,7 @@ pub(super) fn position(epoch: &Value<'_>, offset: &Value<'_>) -> StreamPosition 
     StreamPosition { offset, epoch: Epoch::parse(epoch.text().unwrap_or_default()) }
 }
 
-/// Positions of epochs before that mean the same, a space between them.
+/// Parses the equivalent positions of earlier epochs, separated by spaces.
 pub(super) fn inherited(value: &Value<'_>) -> Lineage {
     let position = |text: &str| {
         let (epoch, offset) = text.split_once(':')?;
@@ -496,7 +496,7 @@ pub(super) fn inherited(value: &Value<'_>) -> Lineage {
 }
 
 impl Partition {
-    /// Moves to another connection, or to none.
+    /// Moves the partition to another connection, or to none.
     pub(super) fn relink(&mut self, link: Option<ShardId>, is_up: bool) {
         self.link = link;
         self.state = if is_up { PartitionState::Draining } else { PartitionState::Down };

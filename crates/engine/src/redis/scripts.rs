@@ -1,10 +1,10 @@
-//! What runs inside Redis.
+//! The scripts that run inside Redis.
 
 use std::fmt::Write as _;
 
 use super::config::Layout;
 
-/// A script: its text, and the name under which a server's cache knows it.
+/// A script: its text, and its hash in the server's cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) text: String,
@@ -12,7 +12,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// What the node of a cluster is asked that imports the script's slot, see `lua/asking.lua`.
+    /// Returns the text for the node that imports the script's slot; see `lua/asking.lua`.
     pub(crate) fn asked(&self, sharded: bool) -> String {
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         include_str!("lua/asking.lua").replace("@publish", publish).replace("@script", &self.text)
@@ -88,7 +88,7 @@ impl Scripts {
         }
     }
 
-    /// All that a server runs which has channels.
+    /// Returns all scripts that a server with channels runs.
     pub(crate) fn all(&self) -> [&Script; 8] {
         [
             &self.publish,

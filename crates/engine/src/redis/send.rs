@@ -1,4 +1,4 @@
-//! When operations leave, and by which connection.
+//! Sends operations on the connections.
 
 use super::encode::Arguments;
 use super::operation::{OPENED_MAX, Operation, Queued};
@@ -6,10 +6,10 @@ use super::partition::PartitionState;
 use super::{Pending, RedisEngine};
 use crate::links::{LinkFull, Links, ServerRole, ShardId};
 
-/// Commands out of a partition that are not answered.
+/// Maximum number of unanswered commands of a partition.
 const IN_FLIGHT_MAX: usize = 16_384;
 
-/// Of them, those that read positions after a new connection: what is published meanwhile goes between them.
+/// Maximum number of unanswered commands that read positions after a reconnect, so that publications can be sent between them.
 const OPENS_IN_FLIGHT_MAX: usize = 32;
 
 impl RedisEngine {
@@ -39,7 +39,7 @@ impl RedisEngine {
         }
     }
 
-    /// Passes on which subscriptions began and ended.
+    /// Sends the subscriptions that began and ended.
     pub(super) fn flush_topics(&mut self, links: &mut impl Links) {
         for (shard, channel) in std::mem::take(&mut self.moved_topics) {
             let list = self.keys.list(self.keys.partition(&channel), &channel);
@@ -50,7 +50,7 @@ impl RedisEngine {
         for (channel, begins) in std::mem::take(&mut self.topics) {
             let partition = self.keys.partition(&channel);
             let Some(shard) = self.partitions[partition].link else { continue };
-            // What came after counts.
+            // A later change overrides this one.
             if begins != self.partitions[partition].subscriptions.contains_key(&channel) {
                 continue;
             }
@@ -62,7 +62,7 @@ impl RedisEngine {
         }
     }
 
-    /// A message through the connection to itself, with the channel of a partition that takes requests.
+    /// Sends due probes to the connections themselves, through the channel of a partition that accepts requests.
     pub(super) fn flush_probes(&mut self, now_ms: u64, links: &mut impl Links) {
         for at in 0..self.links.len() {
             if !std::mem::take(&mut self.links[at].probe.wanted) {
@@ -80,7 +80,7 @@ impl RedisEngine {
         }
     }
 
-    /// Asks for the generation of a partition, and sends the connection its message. False: the connection takes no more now.
+    /// Requests the generation of a partition, and sends the connection's probe. Returns false if the connection is full.
     fn ask_life(&mut self, partition: usize, shard: ShardId, links: &mut impl Links) -> bool {
         let (sharded, probe) = (self.keys.is_sharded(), self.keys.probe(partition, self.id));
         let link = &mut self.links[usize::from(shard.0)];
@@ -112,7 +112,7 @@ impl RedisEngine {
         sent
     }
 
-    /// A command has left.
+    /// Records that a command was sent.
     fn has_left(&mut self, shard: ShardId, token: u64) {
         match self.pending[token as usize].as_ref().and_then(Pending::operation) {
             Some(Operation::Publish(batch)) if batch.retention.keeps() => {
@@ -142,7 +142,7 @@ impl RedisEngine {
         }
     }
 
-    /// As far as it is up, sends what waits for a partition.
+    /// Sends the operations that wait for a partition, if it is up.
     pub(super) fn flush_partition(
         &mut self,
         now_ms: u64,
@@ -180,14 +180,14 @@ impl RedisEngine {
         self.flush_moving(now_ms, partition, shard, links);
     }
 
-    /// The next operation of those that wait. Histories, which may have to wait for each other, hold nothing else up.
+    /// Returns the next waiting operation. Histories may have to wait for each other, and delay no other operation.
     fn next(&mut self, partition: usize, shard: ShardId) -> Option<Queued> {
         let place = &mut self.partitions[partition];
         let queued = if place.in_flight < IN_FLIGHT_MAX { place.pop() } else { None };
         queued.or_else(|| self.next_history(partition, shard))
     }
 
-    /// The next streams of which the position is to be read.
+    /// Returns the next streams whose positions are to be read.
     fn next_open(&mut self, now_ms: u64, partition: usize) -> Option<Queued> {
         let (mut kept, mut others) = (Vec::new(), Vec::new());
         while kept.len() < OPENED_MAX
@@ -211,7 +211,7 @@ impl RedisEngine {
         Some(Queued::new(operation, now_ms, &self.queue_bytes))
     }
 
-    /// Sends an operation. False: the connection takes no more now.
+    /// Sends an operation. Returns false if the connection is full.
     fn send(
         &mut self,
         now_ms: u64,
@@ -236,7 +236,7 @@ impl RedisEngine {
                     _ => place.unpop(queued),
                 }
                 place.opens_in_flight -= usize::from(opens);
-                // There is room once something was answered, and then there is a flush.
+                // An answer makes room and is followed by a flush.
                 self.touch(partition);
                 false
             }
@@ -244,7 +244,7 @@ impl RedisEngine {
         }
     }
 
-    /// A command that is not about channels.
+    /// Sends a command that does not concern channels.
     pub(super) fn plain_command(
         &mut self,
         links: &mut impl Links,

@@ -1,4 +1,4 @@
-//! Which server has which part of the key space.
+//! Tracks which server has which part of the key space.
 
 use dunlin_wire::resp::Value;
 
@@ -7,25 +7,25 @@ use super::{Pending, RedisEngine, Topology};
 use crate::links::{Links, Server, ServerRole, ShardId};
 use crate::status::ShardState;
 
-/// Milliseconds between two questions who has what, while something is wrong.
+/// Milliseconds between two requests for the topology during a failure.
 const ASK_AGAIN_MS: u64 = 200;
 
-/// Milliseconds until a server that was asked and did not answer is given up.
+/// Milliseconds until a server that does not answer is given up.
 const ANSWER_MS: u64 = 2000;
 
-/// What is asked of Sentinels, or of the nodes of a cluster.
+/// The state of the requests for the topology to Sentinels or cluster nodes.
 #[derive(Debug, Default)]
 pub(super) struct Discovery {
-    /// The connection to ask.
+    /// The connection to the server that is asked.
     link: Option<ShardId>,
-    /// Which of the configured servers that is.
+    /// The index of that server in the configuration.
     at: usize,
-    /// It is to be asked, not before this time.
+    /// The earliest time of the next request, if one is due.
     ask_ms: Option<u64>,
     ask: bool,
-    /// Since when an answer is awaited.
+    /// When the unanswered request was sent.
     asked_ms: Option<u64>,
-    /// The connection has failed, and another server is taken then.
+    /// When to switch to another server, after the connection has failed.
     next_ms: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ impl RedisEngine {
         }
     }
 
-    /// One of the configured servers that know the others.
+    /// Returns a configured server that knows the topology.
     fn askable(&self, at: usize) -> Option<Server> {
         let (servers, role) = match &self.config.topology {
             Topology::Servers(_) => return None,
@@ -57,16 +57,16 @@ impl RedisEngine {
         Some(Server { role, ..server.clone() })
     }
 
-    /// The connection to a server, an old one or a new one.
+    /// Returns the connection to a server, existing or new.
     pub(super) fn link_to(&mut self, server: Server, now_ms: u64) -> ShardId {
-        // Two shards may be one server, as tests and small fleets have it.
+        // Two shards may share one server, as in tests and small fleets.
         let shared = match server.role {
             ServerRole::Data => self.keys.is_sharded(),
             ServerRole::Sentinel => true,
             ServerRole::Replica => false,
         };
         let at = self.links.iter().position(|link| shared && !link.closed && link.server == server);
-        // A number may be used again once its connection was closed.
+        // A number can be reused once its connection is closed.
         let free = || self.links.iter().position(|link| link.closed && !link.open);
         let at = at.or_else(free);
         match at {
@@ -82,7 +82,7 @@ impl RedisEngine {
         }
     }
 
-    /// A Sentinel can be asked.
+    /// Handles a Sentinel that can be asked.
     pub(super) fn sentinel_ready(&mut self, now_ms: u64, shard: ShardId) {
         let link = &mut self.links[usize::from(shard.0)];
         link.enter(now_ms, ShardState::Ready);
@@ -91,7 +91,7 @@ impl RedisEngine {
         self.discovery.ask = true;
     }
 
-    /// A node of a cluster can be asked.
+    /// Handles a cluster node that can be asked.
     pub(super) fn cluster_ready(&mut self, shard: ShardId) {
         if self.keys.is_sharded() {
             let is_up = |shard: ShardId| self.links[usize::from(shard.0)].is_up;
@@ -103,7 +103,7 @@ impl RedisEngine {
         }
     }
 
-    /// Something is not where it was.
+    /// Requests the topology, because it has changed.
     pub(super) fn refresh_topology(&mut self, now_ms: u64) {
         if self.discovery.link.is_some() && self.discovery.ask_ms.is_none() {
             self.discovery.ask_ms = Some(now_ms + ASK_AGAIN_MS / 4);
@@ -138,9 +138,9 @@ impl RedisEngine {
         }
     }
 
-    /// The server that was asked is silent or gone.
+    /// Asks another server after the last one failed or did not answer.
     fn ask_another(&mut self, now_ms: u64) {
-        // Any node of a cluster knows.
+        // Any node of a cluster knows the topology.
         let is_data = |link: &ServerLink| link.server.role == ServerRole::Data;
         let up = self.links.iter().position(|link| is_data(link) && link.is_up && !link.closed);
         if self.keys.is_sharded()
@@ -162,7 +162,7 @@ impl RedisEngine {
         self.discovery.ask = self.links[usize::from(shard.0)].is_up;
     }
 
-    /// A connection that serves no partition is closed by the next flush.
+    /// Marks a connection that serves no partition, so that the next flush closes it.
     pub(super) fn close_unused(&mut self, shard: ShardId) {
         let used = self.partitions.iter().any(|place| {
             let importer = place.moving.as_ref().and_then(|moving| moving.importer());
@@ -173,7 +173,7 @@ impl RedisEngine {
             self.waits_lost(shard);
             self.leave_replica(shard);
             let link = &mut self.links[usize::from(shard.0)];
-            // One to a replica that was not opened yet need not be closed.
+            // A connection to a replica that is not open yet need not be closed.
             let is_new = link.server.role == ServerRole::Replica && link.open;
             (link.closed, link.is_up, link.open) = (true, false, !is_new);
         }
@@ -261,14 +261,14 @@ impl RedisEngine {
         }
     }
 
-    /// All channels of a partition are to be subscribed to on its connection.
+    /// Subscribes to all channels of a partition on its connection.
     fn subscribe_partition(&mut self, partition: usize) {
         let channels = self.partitions[partition].subscriptions.keys();
         let topics: Vec<_> = channels.map(|channel| (channel.clone(), true)).collect();
         self.topics.extend(topics);
     }
 
-    /// A subscription to a channel of this slot was refused, for the slot has moved or is about to.
+    /// Subscribes again to the channels of a slot that refused a subscription because it has moved or is about to.
     pub(super) fn resubscribe_slot(&mut self, slot: u16) {
         for partition in 0..self.partitions.len() {
             if self.keys.slot(partition) == Some(slot) {
@@ -287,7 +287,7 @@ impl RedisEngine {
                 continue;
             };
             let Some([host, Value::Integer(port), ..]) = node.elements() else { continue };
-            // Without a host of its own it is the one that was asked.
+            // An empty host means the host of the node that was asked.
             let host = host.text().filter(|host| !host.is_empty()).unwrap_or(&asked.host);
             let port = u16::try_from(*port).unwrap_or(asked.port);
             let server = Server { host: host.to_owned(), port, role: ServerRole::Data };
@@ -305,7 +305,7 @@ impl RedisEngine {
             let resubscribe = std::mem::take(&mut self.partitions[partition].resubscribe);
             if before == Some(after) {
                 if resubscribe {
-                    // Positions are read behind the subscriptions.
+                    // Positions are read after the subscriptions.
                     let place = &mut self.partitions[partition];
                     if place.state == PartitionState::Ready {
                         place.state = PartitionState::Draining;

@@ -12,7 +12,7 @@ use crate::nodes::{Fleet, KEPT, UNKEPT, data_of, heard};
 use crate::servers::{Deployment, RedisServer};
 use crate::streams::centrifugo;
 
-/// A publication of Centrifugo: field 4 the data, 5 who, 7 a tag.
+/// Encodes a publication of Centrifugo: field 4 is the data, 5 the client info, 7 a tag.
 fn foreign(data: &str, user: &str) -> String {
     let field = |number: u8, bytes: &str| {
         format!("{}{}{bytes}", (number << 3 | 2) as char, bytes.len() as u8 as char)
@@ -53,7 +53,7 @@ fn what_a_node_of_centrifugo_writes_is_read() {
         server.cli(&["PUBLISH", "centrifugo.client.a", &(head + &message)]);
         messages.push(message);
     }
-    // Messages of no concern, and some that nobody understands.
+    // Messages to ignore, and some that are invalid.
     for message in ["__j__", "__l__x", "__z1:", "__p1:x:e__", "__d1:4:e:9:a", "__"] {
         server.cli(&["PUBLISH", "centrifugo.client.a", message]);
     }
@@ -74,7 +74,7 @@ fn what_a_node_of_centrifugo_writes_is_read() {
     let history = fleet.history(0, "a", HistoryFilter::default()).unwrap();
     assert_eq!(history.position, StreamPosition { offset: 3, ..at });
     assert_eq!(history.publications[..2], [first, second]);
-    // A result that Centrifugo remembers.
+    // A stored result of Centrifugo for an idempotency key.
     server.cli(&["HSET", "centrifugo.result.a.k", "e", "AbCdEfGh", "s", "2"]);
     let keyed = NewPublication { idempotency_key: Some("k".into()), ..data_of("again") };
     let token = fleet.send(0, "a", KEPT, keyed);
@@ -152,7 +152,7 @@ fn joins_and_leaves_are_said_to_centrifugo_and_heard_of_it() {
     assert_eq!(fleet.nodes.0[1].engine.stats().unreadable, 0);
 }
 
-/// Entries whose hash was evicted are of a stream that is gone.
+/// Entries whose hash was evicted belong to a stream that is gone.
 #[test]
 fn a_stream_without_its_hash_begins_anew() {
     let deployment = Deployment::single();
@@ -165,7 +165,7 @@ fn a_stream_without_its_hash_begins_anew() {
     assert!(after.offset == 1 && after.epoch != before.epoch);
     let history = fleet.history(0, "a", HistoryFilter::default()).unwrap();
     assert_eq!(history.publications.len(), 1);
-    // A key of another type is refused, and the top stays what it was.
+    // A key of another type is refused, and the top stays.
     server.cli(&["DEL", "centrifugo.stream.a"]);
     server.cli(&["SET", "centrifugo.stream.a", "somebody's"]);
     let token = fleet.send(0, "a", KEPT, data_of("refused"));
@@ -173,7 +173,7 @@ fn a_stream_without_its_hash_begins_anew() {
     assert_eq!(server.cli(&["HGET", "centrifugo.stream.meta.a", "s"]), "1");
 }
 
-/// The layout has no generations. Whoever has seen more than there is begins another epoch.
+/// The layout has no generations. A node that has seen more than the server has begins another epoch.
 #[test]
 fn a_server_that_went_back_has_another_epoch_once_a_node_has_seen_more() {
     let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -203,7 +203,7 @@ fn a_server_that_went_back_has_another_epoch_once_a_node_has_seen_more() {
     assert!(after.offset == lost.offset && after.epoch != lost.epoch, "{after:?} {lost:?}");
     let filter = HistoryFilter { since: Some(lost), ..HistoryFilter::default() };
     assert!(matches!(fleet.history(1, "a", filter), Err(Error::UnrecoverablePosition(_))));
-    // Of which nothing was lost, it goes on.
+    // A stream that lost nothing continues.
     assert_eq!(fleet.publish(1, "b", "new"), StreamPosition { offset: 2, ..kept });
     assert!(fleet.nodes.0[0].engine.stats().streams_cut > 0);
 }

@@ -1,4 +1,4 @@
-//! Servers that lose data, are replaced, and give slots away: equal offsets of different generations never pass for the same.
+//! Servers that lose data, are replaced, or give slots away: equal offsets of different generations are never confused.
 
 use dunlin_engine::EngineEvent;
 use dunlin_hub::{Error, HistoryFilter, StreamPosition};
@@ -6,7 +6,7 @@ use dunlin_hub::{Error, HistoryFilter, StreamPosition};
 use crate::nodes::{Fleet, KEPT, data_of, heard, subscribed};
 use crate::servers::{Deployment, RedisServer, cluster_node, meet};
 
-/// What became of a position, as a client would come back with it.
+/// Recovers from a position, as a client would after a reconnect.
 fn recover(fleet: &mut Fleet, node: usize, since: StreamPosition) -> Result<Vec<u64>, Error> {
     let filter = HistoryFilter { since: Some(since), ..HistoryFilter::default() };
     let history = fleet.history(node, "a", filter)?;
@@ -27,7 +27,7 @@ fn a_server_that_lost_everything_has_streams_that_inherit_nothing() {
     fleet.until("noticed", |nodes| nodes.iter().all(|node| !node.engine.is_ready()));
     deployment.servers[0].restart();
     fleet.until_ready();
-    // More than before, so that the offsets alone would pass.
+    // More publications than before, so that offsets alone would match.
     for number in 1..=9 {
         fleet.publish(1, "a", &format!("new {number}"));
     }
@@ -41,7 +41,7 @@ fn a_server_that_lost_everything_has_streams_that_inherit_nothing() {
     assert!(matches!(recovered, Err(Error::UnrecoverablePosition(_))), "{recovered:?}");
 }
 
-/// With a log of all that was written, a restart loses nothing, and everybody recovers.
+/// With an append-only file a restart loses nothing, and all clients recover.
 #[test]
 fn a_server_that_kept_everything_has_streams_that_inherit_all() {
     let server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -69,11 +69,11 @@ fn a_server_that_kept_everything_has_streams_that_inherit_all() {
         "who reads is notified what there was before"
     );
     assert_eq!(recover(&mut fleet, 1, before), Ok(vec![3]));
-    // An offset of the epoch before that it did not reach is not this epoch's.
+    // An offset beyond the end of the earlier epoch does not belong to this epoch.
     let beyond = StreamPosition { offset: 3, ..before };
     assert!(recover(&mut fleet, 1, beyond).is_err());
 
-    // Who was away for more than one restart recovers, too.
+    // A client that was away for several restarts recovers, too.
     for number in 4..=6 {
         server.kill();
         fleet.until("noticed", |nodes| nodes.iter().all(|node| !node.engine.is_ready()));
@@ -86,8 +86,8 @@ fn a_server_that_kept_everything_has_streams_that_inherit_all() {
     assert_eq!(fleet.nodes.0[0].engine.stats().streams_cut, 0);
 }
 
-/// A server is back with data from before its last start: those of a backup, or of a primary that was alone for a while. What was
-/// acknowledged since then is of an epoch of which these data know nothing.
+/// A server restarts with data from before its last start, such as a backup or those of an isolated primary. What was
+/// acknowledged since then has an epoch unknown to these data.
 #[test]
 fn a_server_that_goes_back_behind_an_epoch_cuts_its_streams() {
     let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -118,8 +118,8 @@ fn a_server_that_goes_back_behind_an_epoch_cuts_its_streams() {
     }
 }
 
-/// The replica had not the last publications when it became primary. Who saw them must not be answered that he recovers, and
-/// neither must who did not.
+/// The replica lacked the last publications when it became primary. Clients that saw them must not appear recovered, and
+/// neither must those that did not.
 #[test]
 fn a_replica_that_lacks_publications_cuts_their_streams() {
     for node_with_evidence in [0, 1] {
@@ -134,7 +134,7 @@ fn a_replica_that_lacks_publications_cuts_their_streams() {
         replica.wait(&["LRANGE", "dunlin:c:a", "0", "-1"], ":3:");
         let kept = fleet.publish(1, "a", "4");
         replica.wait(&["LRANGE", "dunlin:c:a", "0", "-1"], ":4:");
-        // From now on nothing reaches the replica: it has a password that nobody asked for, and is refused.
+        // From here on the replica receives nothing: its replication password is wrong.
         replica.cli(&["CONFIG", "SET", "masterauth", "wrong"]);
         primary.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
         replica.wait(&["INFO", "replication"], "master_link_status:down");
@@ -144,7 +144,7 @@ fn a_replica_that_lacks_publications_cuts_their_streams() {
                 fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 5);
                 lost
             }
-            // The subscriber's node never hears of it.
+            // The subscriber's node is not notified.
             _ => {
                 fleet.nodes.0[0].deafen();
                 fleet.publish(1, "a", "lost")
@@ -158,7 +158,7 @@ fn a_replica_that_lacks_publications_cuts_their_streams() {
         for number in 5..=9 {
             fleet.publish(1, "a", &format!("new {number}"));
         }
-        // The last word of the engine to the subscriber's node: another epoch, which inherits nothing.
+        // The engine's last event at the subscriber's node: another epoch, which inherits nothing.
         fleet.until("notified", |nodes| {
             let mut said = nodes[0].events.iter().rev().filter_map(|event| match event {
                 EngineEvent::Subscribed { token: of, result } if *of == token => {
@@ -228,7 +228,7 @@ fn slots_that_move_are_followed_while_messages_flow() {
     }
     fleet.until("heard", |nodes| heard(&nodes[0], "a").iter().any(|(offset, _)| *offset == 20));
     assert!(!to.cli(&["KEYS", "*:c:a"]).is_empty());
-    // Heard in order; what fell between two subscriptions is in the position that came with the second.
+    // Received in order; the position of the second subscription covers what fell between the two.
     let offsets: Vec<u64> = heard(&fleet.nodes.0[0], "a").iter().map(|(o, _)| *o).collect();
     assert!(offsets.is_sorted(), "{offsets:?}");
     let anew = fleet.subscribed(0, token).pop().unwrap();
@@ -250,7 +250,7 @@ fn a_node_of_a_cluster_that_dies_is_replaced_by_its_replica() {
         server.wait(&["CLUSTER", "NODES"], "slave");
     }
     let mut fleet = Fleet::new(&deployment.topology, 2);
-    // Some of these are on the first.
+    // Some of these are on the first server.
     let channels: Vec<String> = (0..12).map(|number| format!("channel{number}")).collect();
     let mut tokens = Vec::new();
     for channel in &channels {
@@ -271,7 +271,7 @@ fn a_node_of_a_cluster_that_dies_is_replaced_by_its_replica() {
     for (channel, token) in channels.iter().zip(tokens) {
         let at = fleet.publish(1, channel, "after");
         assert_eq!(at.offset, 2, "{channel}");
-        // Heard, or part of the position that came with the subscription to the new primary.
+        // Received, or covered by the position of the subscription to the new primary.
         fleet.until("heard", |nodes| {
             heard(&nodes[0], channel).len() == 2
                 || subscribed(&nodes[0], token).iter().any(|anew| anew.position.offset == 2)

@@ -1,4 +1,4 @@
-//! What goes wrong with a server: each has a name and a fix, and nothing is lost in silence.
+//! Failures of a Redis server: each has a name and a fix, and no loss is silent.
 
 use dunlin_engine::redis::{Layout, RedisConfig, Topology};
 use dunlin_engine::{EngineEvent, EngineRequest, RefusalReason, ShardState};
@@ -114,7 +114,7 @@ fn a_wrong_password_and_a_user_without_rights_have_names() {
     fleet.publish(0, "a", "x");
 }
 
-/// The `ACL SETUSER` line of the pages, word by word.
+/// Returns the words of the documented `ACL SETUSER` line.
 fn documented_acl() -> Vec<&'static str> {
     let page = include_str!("../../../../docs/operating/cluster.md");
     let line = page.split('`').find(|text| text.starts_with("ACL SETUSER ")).expect("it is there");
@@ -124,7 +124,7 @@ fn documented_acl() -> Vec<&'static str> {
     line.split(' ').collect()
 }
 
-/// A user of that line does all that an engine does, on one server and on the nodes of a cluster.
+/// A user with the documented permissions can do everything an engine does, on one server and on cluster nodes.
 #[test]
 fn the_documented_user_may_do_what_is_needed() {
     let login = Some(("dunlin".to_owned(), "password".to_owned()));
@@ -169,7 +169,7 @@ fn a_replica_is_refused_until_it_is_the_primary() {
     fleet.until("named", |nodes| state(&nodes[0]) == read_only);
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
     assert_eq!(fleet.published(0, token).unwrap().position.offset, 1);
-    // And when it becomes a replica again, what it does not take is not lost.
+    // When it becomes a replica again, refused publications are not lost.
     replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
     let token = fleet.send(0, "a", KEPT, data_of("y"));
     fleet.until("named", |nodes| state(&nodes[0]) == read_only);
@@ -200,7 +200,7 @@ fn a_server_without_memory_refuses_and_eviction_is_warned_of() {
     });
     let condition = fleet.nodes.0[0].engine.shards().next().unwrap().condition();
     assert!(condition.name == "may_evict" && condition.fix.contains("noeviction"));
-    // The state of the stream is evicted: it begins anew, in another epoch.
+    // The state of the stream is evicted: the stream begins again in another epoch.
     let before = fleet.publish(0, "a", "3");
     server.cli(&["DEL", "dunlin:m:a"]);
     let after = fleet.publish(0, "a", "4");
@@ -244,10 +244,10 @@ fn a_foreign_key_of_another_type_is_refused_and_left_alone() {
         assert_eq!(refused, Err(Error::EngineRefused));
     }
     assert_eq!(server.cli(&["GET", "dunlin:c:a"]), "somebody's");
-    // Another channel in the same breath is well.
+    // Another channel in the same turn is not affected.
     fleet.subscribe(0, "c", KEPT);
     fleet.publish(0, "c", "x");
-    // In the middle of a stream: what is refused takes no offset.
+    // In the middle of a stream, a refused publication takes no offset.
     server.cli(&["RENAME", "dunlin:c:c", "away"]);
     server.cli(&["SET", "dunlin:c:c", "somebody's"]);
     let token = fleet.send(0, "c", KEPT, data_of("refused"));
@@ -256,7 +256,7 @@ fn a_foreign_key_of_another_type_is_refused_and_left_alone() {
     assert_eq!(fleet.publish(0, "c", "y").offset, 2);
 }
 
-/// As when the output buffer of publish/subscribe is full.
+/// Simulates a full publish/subscribe output buffer.
 #[test]
 fn connections_that_a_server_kills_come_back_and_say_where_the_stream_is() {
     let server = RedisServer::start(&[]);
@@ -270,7 +270,7 @@ fn connections_that_a_server_kills_come_back_and_say_where_the_stream_is() {
     };
     fleet.until("subscribed", |nodes| count(&nodes[0]) == 1000);
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    // Published by somebody else, while nobody hears.
+    // Another node publishes while this one is disconnected.
     let mut other = Fleet::new(&topology_of(&server), 1);
     other.publish(0, "channel7", "missed");
     fleet.until("subscribed anew", |nodes| count(&nodes[0]) == 2000);
@@ -281,7 +281,7 @@ fn connections_that_a_server_kills_come_back_and_say_where_the_stream_is() {
     fleet.until("heard", |nodes| heard(&nodes[0], "channel7").len() == 1);
 }
 
-/// Redis closes a subscriber for which more waits than `client-output-buffer-limit` allows.
+/// Redis closes a subscriber whose pending output exceeds `client-output-buffer-limit`.
 #[test]
 fn a_subscriber_that_is_cut_for_its_output_buffer_finds_what_it_missed() {
     let server = RedisServer::start(&[]);
@@ -291,7 +291,7 @@ fn a_subscriber_that_is_cut_for_its_output_buffer_finds_what_it_missed() {
     fleet.until("subscribed", |nodes| !nodes[0].events.is_empty());
     let limit = |limit| server.cli(&["CONFIG", "SET", "client-output-buffer-limit", limit]);
     limit("pubsub 32768 0 0");
-    // One message is more than that.
+    // One message exceeds the limit.
     other.publish(0, "a", &"x".repeat(2 << 20));
     let subscribed = |node: &Node| {
         node.events.iter().filter(|event| matches!(event, EngineEvent::Subscribed { .. })).count()
@@ -306,7 +306,7 @@ fn a_subscriber_that_is_cut_for_its_output_buffer_finds_what_it_missed() {
     fleet.until("heard", |nodes| heard(&nodes[0], "a").iter().any(|(offset, _)| *offset == 2));
 }
 
-/// Redis closes a subscriber's connection for a reply that is larger than its output buffer, too.
+/// Redis also closes a subscriber's connection for a reply that exceeds its output buffer.
 #[test]
 fn histories_larger_than_the_output_buffer_are_read_in_pages() {
     for layout in [Layout::Dunlin, Layout::Centrifugo] {
@@ -353,7 +353,7 @@ fn histories_larger_than_the_output_buffer_are_read_in_pages() {
         }
         assert_eq!(fleet.subscribed(0, subscription).len(), 1, "no connection broke");
         assert_eq!(fleet.nodes.0[0].engine.stats().retried, 0);
-        // One that is larger than what is out at once is read alone.
+        // A page that exceeds the bound of bytes in flight is read alone.
         server.cli(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 33554432 0 0"]);
         fleet.publish(0, "b", &"x".repeat(5 << 20));
         fleet.publish(0, "b", "2");
@@ -362,7 +362,8 @@ fn histories_larger_than_the_output_buffer_are_read_in_pages() {
     }
 }
 
-/// Whoever gave subscribers less than one message takes is not asked again and again: each time costs all that is out.
+/// If the buffer limit is below the size of one message, the read is not repeated endlessly: each attempt loses everything in
+/// flight.
 #[test]
 fn a_history_that_breaks_the_connection_fails_at_the_second_time() {
     let server = RedisServer::start(&[]);
@@ -375,7 +376,7 @@ fn a_history_that_breaks_the_connection_fails_at_the_second_time() {
     assert_eq!(fleet.publish(0, "a", "2").offset, 2);
 }
 
-/// A server that is slow, and takes what it is sent: what is not answered counts, too, of all parts of a cluster together.
+/// With a slow server that accepts commands, unanswered ones count against the bound, for all partitions of a cluster together.
 #[test]
 fn what_is_out_is_bounded_with_what_waits() {
     let deployment = Deployment::cluster(2);
@@ -408,7 +409,7 @@ fn what_is_out_is_bounded_with_what_waits() {
     }
 }
 
-/// A server that stands still answers nothing and closes nothing.
+/// A stopped server process neither answers nor closes connections.
 #[test]
 fn a_connection_that_does_not_hear_itself_is_given_up() {
     let server = RedisServer::start(&[]);
@@ -433,7 +434,7 @@ fn a_connection_that_does_not_hear_itself_is_given_up() {
     fleet.until("heard", |nodes| !heard(&nodes[0], "a").is_empty());
 }
 
-/// With an idempotency key it is sent again on the next connection. That it was sent before is not forgotten.
+/// A publication with an idempotency key is sent again on the next connection, and remains marked as possibly stored.
 #[test]
 fn what_may_have_been_stored_is_not_said_to_be_not_when_it_was_to_be_sent_again() {
     let server = RedisServer::start(&[]);
@@ -454,7 +455,7 @@ fn what_may_have_been_stored_is_not_said_to_be_not_when_it_was_to_be_sent_again(
     server.signal("-CONT");
 }
 
-/// Commands are answered and messages do not come: as a connection to a server that is not the primary any more.
+/// Commands are answered but no messages arrive, as on a connection to a former primary.
 #[test]
 fn a_connection_without_its_subscriptions_is_given_up() {
     let deployment = Deployment::single();
@@ -471,14 +472,14 @@ fn a_connection_without_its_subscriptions_is_given_up() {
     fleet.until_ready();
 }
 
-/// A command that is longer than a connection may hold was tried for ever, and nothing else left behind it.
+/// A command larger than a connection can hold was retried forever and blocked all later ones.
 #[test]
 fn a_publication_that_no_connection_takes_is_refused_and_the_rest_goes_on() {
     let server = RedisServer::start(&[]);
     let config = RedisConfig::new(topology_of(&server));
     let mut fleet = Fleet::new(&config, 1);
     let refusing = |fleet: &Fleet| fleet.nodes.0[0].engine.shards().next().unwrap().refusing;
-    // As much as the connection holds, but for the command around it.
+    // As much as the connection can hold, without the rest of the command.
     let fits = "x".repeat(config.queue_bytes_max - (16 << 10));
     assert_eq!(fleet.publish(0, "a", &fits).offset, 1);
     let token = fleet.send(0, "a", KEPT, data_of(&"x".repeat(config.queue_bytes_max)));
@@ -486,7 +487,7 @@ fn a_publication_that_no_connection_takes_is_refused_and_the_rest_goes_on() {
     assert_eq!(refusing(&fleet), Some(RefusalReason::from(ServerError::TooLarge)));
     assert_eq!(fleet.publish(0, "a", "2").offset, 2);
     assert_eq!(refusing(&fleet), None);
-    // Two that fit, and not in one command.
+    // Two that fit separately but not in one command.
     let half = "x".repeat(config.queue_bytes_max - (2 << 20));
     let tokens = ["small", &half].map(|data| fleet.send(0, "b", KEPT, data_of(data)));
     for token in tokens {
@@ -494,8 +495,9 @@ fn a_publication_that_no_connection_takes_is_refused_and_the_rest_goes_on() {
     }
 }
 
-/// Redis closes a connection on which an argument is too long. That argument alone is refused, and known not to be stored. What Redis
-/// says of it may be lost: it closes with bytes unread, and the reset overtakes its words. Then nobody knows.
+/// Redis closes a connection on which an argument is too long. Only that argument is refused, and is known not to be stored.
+/// The error of Redis may be lost: Redis closes with unread bytes, and the reset may overtake the error. Then the outcome is
+/// unknown.
 #[test]
 fn a_publication_above_the_servers_bound_is_refused_and_was_not_stored() {
     let server = RedisServer::start(&[]);

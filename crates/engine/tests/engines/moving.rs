@@ -1,5 +1,5 @@
-//! Slots of a cluster that move key by key, held open half-way: only channels whose keys have moved wait, and nothing is lost or
-//! stored twice.
+//! Slot migrations of a cluster, held open half-way: only channels whose keys have moved wait, and nothing is lost or stored
+//! twice.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,19 @@ use dunlin_hub::{Error, HistoryFilter, NewPublication, Published};
 use crate::nodes::{Fleet, KEPT, data_of, heard};
 use crate::servers::{Deployment, RedisServer};
 
-/// One slot of a cluster of two, on its way from one to the other.
+/// One slot of a two-node cluster that is migrated between them.
 struct Move<'a> {
     from: &'a RedisServer,
     to: &'a RedisServer,
     slot: String,
-    /// What the keys of the slot begin with.
+    /// The prefix of the slot's keys.
     prefix: String,
-    /// Channels in the slot that have been published to once.
+    /// Channels of the slot with one publication each.
     channels: Vec<String>,
 }
 
 impl<'a> Move<'a> {
-    /// A slot with several channels.
+    /// Finds a slot with several channels.
     fn new(deployment: &'a Deployment, fleet: &mut Fleet) -> Move<'a> {
         let [one, two] = &deployment.servers[..] else { panic!("two servers") };
         let mut slots: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -62,7 +62,7 @@ impl<'a> Move<'a> {
         self.migrate(&[&self.key("c", channel), &self.key("m", channel)]);
     }
 
-    /// All that is left of the slot.
+    /// Migrates the remaining keys of the slot.
     fn migrate_rest(&self) {
         let keys = self.from.cli(&["CLUSTER", "GETKEYSINSLOT", &self.slot, "1000"]);
         self.migrate(&keys.lines().collect::<Vec<_>>());
@@ -92,12 +92,12 @@ fn numbered(data: &[&str]) -> Vec<(u64, String)> {
     data.iter().zip(1..).map(|(data, offset)| (offset, (*data).to_owned())).collect()
 }
 
-/// Which states the connections of a node are in, whose slots move.
+/// Returns the conditions of a node's connections whose slots are migrated.
 fn conditions(fleet: &Fleet, node: usize) -> Vec<&'static str> {
     fleet.nodes.0[node].engine.shards().map(|shard| shard.condition().name).collect()
 }
 
-/// One key that had moved put off the whole partition, for as long as the slot moved.
+/// Regression: one moved key deferred the whole partition for as long as the slot moved.
 #[test]
 fn a_slot_that_moves_puts_off_those_channels_alone_whose_keys_have_moved() {
     let deployment = Deployment::cluster(2);
@@ -111,7 +111,7 @@ fn a_slot_that_moves_puts_off_those_channels_alone_whose_keys_have_moved() {
     slot.migrate_channel(moved);
     slot.migrate(&[&slot.key("m", half)]);
 
-    // One waits for its other key; those before and behind it in the slot do not.
+    // A channel waits for its second key; other channels of the slot do not.
     let waits = fleet.send(1, half, KEPT, data_of("too late"));
     let first = fleet.send(1, moved, KEPT, data_of("2"));
     let second = fleet.send(1, stays, KEPT, data_of("2"));
@@ -121,7 +121,7 @@ fn a_slot_that_moves_puts_off_those_channels_alone_whose_keys_have_moved() {
     assert!(conditions(&fleet, 1).contains(&"slot_moving"), "{:?}", conditions(&fleet, 1));
     assert!(fleet.nodes.0.iter().all(|node| node.engine.is_ready()));
 
-    // A burst keeps its order, also behind a key, which may be at either node.
+    // A burst stays in order, even after an operation with an idempotency key, which may be at either node.
     let mut burst: Vec<u64> = Vec::new();
     for number in 3..=40 {
         let publish = match number % 10 {
@@ -142,7 +142,7 @@ fn a_slot_that_moves_puts_off_those_channels_alone_whose_keys_have_moved() {
     let numbers: Vec<&str> = numbers.iter().map(String::as_str).collect();
     assert_eq!(stored(&mut fleet, moved), numbered(&numbers));
     assert_eq!(stored(&mut fleet, stays), numbered(&["1", "2"]));
-    // A channel that did not exist begins where the slot goes.
+    // A new channel begins at the importing node.
     let new = new_channel(&mut fleet, &slot);
     assert_eq!(fleet.publish(1, &new, "1").offset, 1);
     let channels = vec![moved.as_str().into(), stays.as_str().into(), new.as_str().into()];
@@ -153,12 +153,12 @@ fn a_slot_that_moves_puts_off_those_channels_alone_whose_keys_have_moved() {
     });
     let offsets: Vec<u64> = positions.unwrap().iter().map(|at| at.offset).collect();
     assert_eq!(offsets, [40, 2, 1]);
-    // Whoever hears the channel where it comes from hears what is published where it goes.
+    // Subscribers at the source receive what is published at the importing node.
     fleet.until("heard", |nodes| heard(&nodes[0], moved).iter().any(|(of, _)| *of == 40));
     let expected: Vec<_> = numbered(&numbers).split_off(1);
     assert_eq!(heard(&fleet.nodes.0[0], moved), expected);
 
-    // What waits goes on when its other key is there, before the slot is.
+    // Deferred operations continue once their other key has moved, before the slot has.
     let waits = fleet.send(1, half, KEPT, data_of("2"));
     fleet.turn();
     slot.migrate(&[&slot.key("c", half)]);
@@ -185,9 +185,9 @@ fn offset(published: Published) -> u64 {
     published.position.offset
 }
 
-/// A channel of the slot to which nothing was published.
+/// Returns a channel of the slot without publications.
 fn new_channel(fleet: &mut Fleet, slot: &Move<'_>) -> String {
-    // Where a channel lives is seen where something of it is.
+    // The slot of a channel is known once one of its keys exists.
     let number = (1000..).find(|number| {
         let token = fleet.begin_subscribe(1, &format!("channel{number}"), KEPT);
         fleet
@@ -204,8 +204,8 @@ fn new_channel(fleet: &mut Fleet, slot: &Move<'_>) -> String {
     format!("channel{}", number.unwrap())
 }
 
-/// The key by which a node knows whether data may have been lost moves like any other: a node that connects meanwhile was not
-/// ready until the slot had moved.
+/// Regression: the generation key moves like any other, and a node that connected meanwhile was not ready until the slot had
+/// moved.
 #[test]
 fn a_node_that_connects_while_the_slot_moves_publishes_and_hears() {
     let deployment = Deployment::cluster(2);
@@ -222,7 +222,7 @@ fn a_node_that_connects_while_the_slot_moves_publishes_and_hears() {
         assert_eq!(others.published(0, token).map(offset), Ok(2));
         others.until("heard", |nodes| heard(&nodes[0], channel).len() == 1);
     }
-    // And those that were connected come back, with all that was published.
+    // Connected nodes reconnect and have all publications.
     slot.from.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     slot.from.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     fleet.until_ready();
@@ -237,7 +237,7 @@ fn a_node_that_connects_while_the_slot_moves_publishes_and_hears() {
     }
 }
 
-/// Whoever moves the slot gives up and takes the keys back.
+/// The migration is abandoned and the keys move back.
 #[test]
 fn a_move_that_is_given_up_loses_nothing() {
     let deployment = Deployment::cluster(2);
@@ -247,7 +247,7 @@ fn a_move_that_is_given_up_loses_nothing() {
     slot.begin();
     slot.migrate_channel(moved);
     assert_eq!(fleet.publish(1, moved, "2").offset, 2);
-    // The other way.
+    // The opposite direction.
     let back = Move {
         from: slot.to,
         to: slot.from,
@@ -268,7 +268,7 @@ fn a_move_that_is_given_up_loses_nothing() {
     assert_eq!(history.publications.len(), 1);
 }
 
-/// What waits for keys that do not come is bounded, and refused as not stored.
+/// Operations that wait for missing keys are bounded, and fail as not stored.
 #[test]
 fn what_is_put_off_is_bounded() {
     let deployment = Deployment::cluster(2);
@@ -287,7 +287,7 @@ fn what_is_put_off_is_bounded() {
         tokens.push(fleet.send(1, half, KEPT, data_of(&number.to_string())));
         fleet.turn_now();
         if number == 20 {
-            // There is room yet: the bound is one for all.
+            // The queue still has space: the bound is shared.
             assert_eq!(fleet.publish(1, stays, "2").offset, 2, "others go on");
         }
     }

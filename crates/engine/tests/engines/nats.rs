@@ -1,4 +1,4 @@
-//! What goes wrong with NATS: each has a name and a fix, and nothing is lost in silence.
+//! Failures of NATS: each has a name and a fix, and no loss is silent.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -23,8 +23,8 @@ fn subscriptions(node: &Node) -> usize {
     events.filter(|event| matches!(event, EngineEvent::Subscribed { .. })).count()
 }
 
-/// The offset that a subscription to "a" has reached. Behind each position, publications follow without a hole;
-/// one that the position reaches already may come as well, and the hub drops it.
+/// Returns the offset that a subscription to "a" has reached. Publications follow each position without a gap; one that the
+/// position already covers may be delivered as well, and the hub drops it.
 fn offset_reached(node: &Node, token: u64) -> u64 {
     node.events.iter().fold(0, |offset, event| match event {
         EngineEvent::Subscribed { token: of, result } if *of == token => {
@@ -38,14 +38,14 @@ fn offset_reached(node: &Node, token: u64) -> u64 {
     })
 }
 
-/// What became of a position, as a client would come back with it.
+/// Recovers from a position, as a client would after a reconnect.
 fn recover(fleet: &mut Fleet, node: usize, since: StreamPosition) -> Result<Vec<u64>, Error> {
     let filter = HistoryFilter { since: Some(since), ..HistoryFilter::default() };
     let history = fleet.history(node, "a", filter)?;
     Ok(history.publications.iter().map(|publication| publication.offset()).collect())
 }
 
-/// Channel, offset and payload of what was heard by a wildcard.
+/// Returns channel, offset and payload of the messages received through a wildcard.
 fn matched(node: &Node, name: &str) -> Vec<(String, u64, String)> {
     let publication = |event: &EngineEvent| match event {
         EngineEvent::Publication { channel: of, publication, .. } if **of == *name => {
@@ -100,7 +100,7 @@ fn a_wildcard_hears_what_is_kept_and_what_is_not_in_the_order_of_each_channel() 
         assert_eq!(others.count(), 0, "{name}");
     }
 
-    // A server that was away: it is said that something may be missing, and all goes on.
+    // After an outage of the server a possible gap is reported, and everything continues.
     server.kill();
     fleet.until("gone", |nodes| nodes.iter().all(|node| !node.engine.is_ready()));
     server.restart();
@@ -111,7 +111,7 @@ fn a_wildcard_hears_what_is_kept_and_what_is_not_in_the_order_of_each_channel() 
     fleet.until("heard again", |nodes| matched(&nodes[1], "chat:>").iter().any(is_back));
 }
 
-/// Each publishes as fast as it can into one channel: one order for all, without a hole and without a repetition.
+/// Nodes publish into one channel as fast as they can: all see one order, without gaps or duplicates.
 #[test]
 fn publishers_on_three_nodes_share_one_channel() {
     const EACH: usize = 400;
@@ -145,7 +145,7 @@ fn publishers_on_three_nodes_share_one_channel() {
     }
 }
 
-/// What is published while a node is cut off is in the position that it is sent, and nobody's publication is stored twice.
+/// A position covers what is published while a node is disconnected, and no publication is stored twice.
 #[test]
 fn a_cut_link_is_made_anew_and_says_where_the_stream_is() {
     let server = NatsServer::start(&["-js"]);
@@ -155,7 +155,7 @@ fn a_cut_link_is_made_anew_and_says_where_the_stream_is() {
     fleet.publish(1, "a", "1");
     fleet.until("heard", |nodes| offset_reached(&nodes[0], token) == 1);
     for round in 0..20u64 {
-        // In flight when the link is cut: stored or not, it is found out.
+        // In flight when the connection is cut: the engine finds out whether it was stored.
         let sent = fleet.send(0, "a", KEPT, data_of(&format!("cut {round}")));
         for _ in 0..round % 4 {
             fleet.turn_now();
@@ -165,7 +165,7 @@ fn a_cut_link_is_made_anew_and_says_where_the_stream_is() {
         let mine = fleet.published(0, sent).unwrap().position;
         assert!(mine.offset != other.offset && mine.epoch == other.epoch);
     }
-    // By the position of the last subscription, or by publications right behind it.
+    // The offset is reached by the position of the last subscription, or by publications right after it.
     fleet.until("subscribed anew", |nodes| {
         nodes[0].engine.is_ready() && offset_reached(&nodes[0], token) == 41
     });
@@ -207,7 +207,7 @@ fn a_server_that_kept_its_store_has_streams_that_inherit_all() {
     assert!(matches!(recover(&mut fleet, 1, beyond), Err(Error::UnrecoverablePosition(_))));
 }
 
-/// In memory, or with a store that is gone: equal offsets pass for nothing.
+/// With a memory store, or after the loss of the store, equal offsets are not confused.
 #[test]
 fn a_server_that_lost_everything_has_streams_that_inherit_nothing() {
     for in_memory in [true, false] {
@@ -227,7 +227,7 @@ fn a_server_that_lost_everything_has_streams_that_inherit_nothing() {
         }
         server.restart();
         fleet.until_subscribed(0, token, 2);
-        // More than before, so that the offsets alone would pass.
+        // More publications than before, so that offsets alone would match.
         for number in 1..=9 {
             fleet.publish(1, "a", &format!("new {number}"));
         }
@@ -242,7 +242,7 @@ fn a_server_that_lost_everything_has_streams_that_inherit_nothing() {
     }
 }
 
-/// A store that goes back to what it was before: who has seen more says so, and the epoch is cut.
+/// The store returns to an earlier state: an engine that has seen more cuts the epoch.
 #[test]
 fn a_server_that_lost_the_end_of_a_stream_cuts_it() {
     let mut server = NatsServer::start(&["-js"]);
@@ -321,7 +321,7 @@ fn a_login_that_is_wrong_has_a_name() {
     }
 }
 
-/// What is not kept goes on without JetStream; what is kept waits, and is refused in time.
+/// Channels without history work without JetStream; publications with history wait and fail after their timeout.
 #[test]
 fn a_server_without_jetstream_has_a_name() {
     let server = NatsServer::start(&[]);
@@ -364,7 +364,7 @@ fn a_publication_above_the_servers_bound_is_refused() {
     let token = fleet.send(0, "a", KEPT, data_of(&"x".repeat(10_000)));
     assert_eq!(fleet.published(0, token), Err(Error::EngineRefused));
     assert_eq!(refusing(&fleet.nodes.0[0]), Some("max_payload"));
-    // Joined they are no more than it allows.
+    // Joined publications stay within the server's limit.
     let tokens: Vec<u64> =
         (0..40).map(|_| fleet.send(0, "a", KEPT, data_of(&"x".repeat(1000)))).collect();
     for token in tokens {
@@ -373,7 +373,7 @@ fn a_publication_above_the_servers_bound_is_refused() {
     assert_eq!(refusing(&fleet.nodes.0[0]), None);
 }
 
-/// A server that stands still answers nothing and closes nothing.
+/// A stopped server process neither answers nor closes connections.
 #[test]
 fn a_connection_that_does_not_hear_itself_is_given_up() {
     let server = NatsServer::start(&["-js"]);
@@ -393,7 +393,7 @@ fn a_connection_that_does_not_hear_itself_is_given_up() {
     fleet.until("heard", |nodes| !heard(&nodes[0], "a").is_empty());
 }
 
-/// A stream whose settings change is changed, and one that cannot be as the settings have it has a name.
+/// Changed settings update the stream; a change that the server rejects is reported by name.
 #[test]
 fn a_stream_follows_the_settings() {
     let server = NatsServer::start(&["-js"]);
@@ -413,7 +413,7 @@ fn a_stream_follows_the_settings() {
     fleet.until("named", |nodes| state(&nodes[0]) == "stream_config");
 }
 
-/// A history that is over is not read, and the stream goes on.
+/// Removed histories are not read, and the stream continues.
 #[test]
 fn a_stream_goes_on_when_its_publications_have_expired() {
     let server = NatsServer::start(&["-js"]);
@@ -497,7 +497,7 @@ fn positions_are_read_once_while_nothing_is_stored() {
     }
 }
 
-/// NATS closes a connection that does not read what waits for it. What it missed is in the position that it is sent, and is read.
+/// NATS closes a connection that does not read its data. The next position covers what it missed, and the history is read.
 #[test]
 fn a_subscriber_that_is_cut_for_being_slow_finds_what_it_missed() {
     let server =
@@ -506,7 +506,7 @@ fn a_subscriber_that_is_cut_for_being_slow_finds_what_it_missed() {
     let mut other = Fleet::new(&server.config(), 1);
     let token = slow.begin_subscribe(0, "a", KEPT);
     slow.until_subscribed(0, token, 1);
-    // Its loop stands still: the kernel takes some megabytes, and the server no more than two.
+    // The node's loop is stopped: the kernel buffers some megabytes, and the server at most two.
     let payload = "x".repeat(50_000);
     for number in 1..=800 {
         assert_eq!(other.publish(0, "a", &payload).offset, number);
@@ -522,7 +522,7 @@ fn a_subscriber_that_is_cut_for_being_slow_finds_what_it_missed() {
     slow.until("heard", |nodes| heard(&nodes[0], "a").iter().any(|(offset, _)| *offset == 801));
 }
 
-/// A client of NATS, line by line.
+/// A line-by-line client of NATS.
 struct Plain(BufReader<TcpStream>);
 
 impl Plain {
@@ -563,7 +563,7 @@ fn a_raw_engine_and_any_program_of_nats_hear_each_other() {
     }
     plain.say("SUB chat.> 1\r\nPING\r\n");
     assert_eq!(plain.line(), "PONG");
-    // One that both hear, and others that only the wildcard hears.
+    // One subject that both receive, and others that only the wildcard receives.
     plain.say(
         b"PUB chat.a.b 7\r\n{\"a\":1}\r\nPUB chat.x 3\r\n[\n]\r\nPUB chat.x 2\r\n\xff\xfe\r\n",
     );
@@ -590,7 +590,7 @@ fn a_raw_engine_and_any_program_of_nats_hear_each_other() {
         "{all:?}"
     );
 
-    // What a node publishes is its payload alone.
+    // A node publishes its payload alone.
     let mut plain = Plain::connect(&server.config());
     plain.say("SUB chat.out 1\r\nPING\r\n");
     assert_eq!(plain.line(), "PONG");
@@ -601,7 +601,7 @@ fn a_raw_engine_and_any_program_of_nats_hear_each_other() {
         ("MSG chat.out 1 7".to_owned(), "{\"n\":1}".to_owned())
     );
 
-    // What clients must not reach is refused before the server is asked.
+    // Names that clients must not reach are refused before the server is asked.
     for name in ["$SYS:a", "_INBOX:a", "dunlin:r.1.1", "chat:*", "chat:a b", "chat:a\r\nPUB x 0"] {
         let token = fleet.send(1, name, UNKEPT, data_of("1"));
         assert_eq!(fleet.published(1, token), Err(Error::EngineRefused), "{name}");

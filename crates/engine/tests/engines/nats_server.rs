@@ -1,4 +1,4 @@
-//! Real servers of NATS.
+//! Real NATS servers.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -24,7 +24,7 @@ impl NatsServer {
         NatsServer::start_with(arguments, "")
     }
 
-    /// A server with a configuration in its own language.
+    /// Starts a server with this configuration text.
     pub fn start_with(arguments: &[&str], config: &str) -> NatsServer {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("nats.conf");
@@ -52,7 +52,7 @@ impl NatsServer {
         let _ = self.child.wait();
     }
 
-    /// Another process at the same port, with what the one before has stored.
+    /// Starts another process on the same port with the stored data.
     pub fn restart(&mut self) {
         let since = Instant::now();
         loop {
@@ -70,7 +70,7 @@ impl NatsServer {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Forgets what is stored.
+    /// Deletes the stored data.
     pub fn lose_store(&self) {
         std::fs::remove_dir_all(self.directory.path().join("store")).unwrap();
     }
@@ -82,7 +82,7 @@ impl Drop for NatsServer {
     }
 }
 
-/// A server that listens, and its port.
+/// Starts a server; returns it and its port.
 fn spawn(arguments: &[String], port: i32) -> Option<(Child, u16)> {
     let mut child = Command::new("nats-server")
         .args(["-a", "127.0.0.1", "-p", &port.to_string()])
@@ -97,7 +97,7 @@ fn spawn(arguments: &[String], port: i32) -> Option<(Child, u16)> {
             port = address.rsplit(':').next().and_then(|port| port.parse().ok());
         }
         if line.contains("Server is ready") {
-            // It goes on talking, and must not wait for a reader.
+            // The server keeps writing and must not block on its output.
             std::thread::spawn(move || said.for_each(drop));
             return Some((child, port.expect("it says where it listens")));
         }

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::nats_server::NatsServer;
 use crate::nodes::{Fleet, Node};
 
-/// An authority with its certificates, as files and as text.
+/// A certificate authority with its certificates, as files and as text.
 struct Authority {
     directory: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -39,7 +39,7 @@ impl Authority {
         self.directory.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// A certificate for this name, and its key, in PEM.
+    /// Issues a certificate for this name; returns it and its key in PEM.
     fn issue(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -88,7 +88,7 @@ fn until_state(fleet: &mut Fleet, state_wanted: &str, detail: &str) {
 #[test]
 fn a_server_that_speaks_plain_text_first_is_upgraded_to_tls() {
     let authority = Authority::new();
-    // It insists, or leaves it to the client.
+    // The server requires TLS, or leaves it to the client.
     for (tls, allows_plain) in [("", ""), ("", "allow_non_tls: true\n")] {
         let mut server = authority.server(tls, &format!("{allows_plain}{USERS}"));
         let config = NatsConfig { login: by_password(), ..upgraded(server.config()) };
@@ -97,7 +97,7 @@ fn a_server_that_speaks_plain_text_first_is_upgraded_to_tls() {
         fleet.publish(1, "a", &"x".repeat(100_000));
         let history = fleet.history(0, "a", HistoryFilter::default()).unwrap();
         assert_eq!(history.publications[0].data().len(), 100_000);
-        // And again, each time by TLS.
+        // Reconnects use TLS, too.
         fleet.cut(0);
         fleet.publish(1, "a", "while it is cut off");
         server.kill();
@@ -115,7 +115,7 @@ fn a_server_whose_certificate_is_not_trusted_has_a_name_and_gets_no_password() {
     let config = NatsConfig { login: by_password(), ..upgraded(server.config()) };
     let mut fleet = Fleet::by_tls(&config, 1, &Authority::new().trusted());
     until_state(&mut fleet, "tls_failed", "invalid peer certificate");
-    // Its certificate bears another name.
+    // The certificate has another name.
     let named = Server { host: "localhost".to_owned(), ..config.servers[0].clone() };
     let config = NatsConfig { servers: vec![named], ..config };
     let mut fleet = Fleet::by_tls(&config, 1, &authority.trusted());
@@ -155,13 +155,13 @@ fn a_server_without_tls_and_one_that_insists_have_names() {
     let server = authority.server("", USERS);
     let config = NatsConfig { login: by_password(), ..server.config() };
     until_state(&mut Fleet::starting(&config, 1, None), "tls_required", "asks for TLS");
-    // What speaks TLS from the first byte is answered in plain text.
+    // A client that begins TLS with the first byte receives plain text.
     let config = NatsConfig { tls: TlsMode::HandshakeFirst, ..config };
     let mut fleet = Fleet::by_tls(&config, 1, &authority.trusted());
     until_state(&mut fleet, "tls_failed", "corrupt message");
 }
 
-/// What speaks TLS from the first byte: something in front of a server, here one with a thread for each connection.
+/// Starts a TLS proxy in front of a server, with a thread for each connection.
 fn in_front_of(server: &NatsServer, authority: &Authority) -> u16 {
     let (certificate, key) = authority.issue("127.0.0.1");
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
@@ -187,7 +187,7 @@ fn in_front_of(server: &NatsServer, authority: &Authority) -> u16 {
     port
 }
 
-/// Passes on what either end says, until one closes.
+/// Copies bytes in both directions until one end closes.
 fn pass_on(
     mut client: TcpStream,
     to: u16,
@@ -244,7 +244,7 @@ fn what_speaks_tls_from_the_first_byte_is_spoken_to_so() {
     fleet.publish(0, "a", "x");
 }
 
-/// A server of one conversation in plain text; what the client said is sent when it closes.
+/// Starts a plain-text server for one connection; sends what the client wrote when it closes.
 fn says(greeting: &'static [u8], behind: &'static [u8]) -> (NatsConfig, mpsc::Receiver<Vec<u8>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -273,7 +273,7 @@ const INJECTED: &[u8] =
 const FULL: &[u8] =
     b"INFO {\"headers\":true,\"tls_required\":true}\r\n-ERR 'maximum connections exceeded'\r\n";
 
-/// What somebody in between says in plain text passes for nothing that comes by TLS, and learns nothing.
+/// Plain text from a man in the middle does not count as received through TLS, and no secret is sent to it.
 #[test]
 fn what_is_said_in_plain_text_where_tls_begins_is_not_believed() {
     let trusted = Authority::new().trusted();
@@ -301,7 +301,7 @@ fn what_is_said_in_plain_text_where_tls_begins_is_not_believed() {
     }
 }
 
-/// One that awaits TLS says nothing, and closes when it hears nothing either.
+/// A server that awaits TLS sends nothing, and closes when it receives nothing.
 #[test]
 fn a_server_that_says_nothing_has_a_name() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -313,7 +313,7 @@ fn a_server_that_says_nothing_has_a_name() {
     let mut fleet = Fleet::by_tls(&config, 1, &Authority::new().trusted());
     until_state(&mut fleet, "no_greeting", "said nothing");
 
-    // Or never closes.
+    // Or it never closes.
     let mut engine = NatsEngine::new(config, 1, 0, 0);
     engine.flush(0, &mut Nowhere);
     engine.handle_connected(0);
@@ -321,7 +321,7 @@ fn a_server_that_says_nothing_has_a_name() {
     assert_eq!(engine.shards().next().unwrap().state.name(), "no_greeting");
 }
 
-/// A connection that nobody is at the other end of.
+/// A connection without a peer.
 struct Nowhere;
 
 impl dunlin_engine::nats::Pipe for Nowhere {

@@ -1,4 +1,4 @@
-//! Nodes: an engine each, with real connections, on one loop.
+//! Nodes with one engine each and real connections, on one event loop.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use dunlin_net::{
     ServerAddr, Tcp, TimerId, Tls,
 };
 
-/// When all of it happens, Unix time in milliseconds.
+/// The Unix time of all operations, in milliseconds.
 const TIME_MS: u64 = 1_700_000_000_000;
 
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -31,7 +31,7 @@ pub enum Machine {
     Nats(NatsEngine),
 }
 
-/// How an engine is made.
+/// How to create an engine.
 #[derive(Clone)]
 pub enum Setup {
     Redis(RedisConfig),
@@ -62,7 +62,7 @@ impl From<&Setup> for Setup {
     }
 }
 
-/// Of whichever engine it is.
+/// Calls a method of either engine.
 macro_rules! any {
     ($machine:expr, $engine:ident => $what:expr) => {
         match $machine {
@@ -98,14 +98,14 @@ pub struct Node {
     clients: BTreeMap<u16, Client>,
     /// The connection of an engine on NATS.
     conn: Option<ConnId>,
-    /// Why it could not be made.
+    /// Why the connection could not be opened.
     failed: Option<String>,
-    /// Whom to trust there.
+    /// The TLS settings of the connection.
     tls: Option<Tls>,
     pub events: Vec<EngineEvent>,
     auth: Option<(String, String)>,
     token: u64,
-    /// Messages are dropped on their way until the next connection.
+    /// Drops received messages until the next connection.
     deaf: bool,
 }
 
@@ -211,12 +211,12 @@ fn connect_config() -> ConnectConfig {
 }
 
 impl Node {
-    /// From now on no message reaches the engine by the connections that it has.
+    /// Drops all messages that arrive on the current connections.
     pub fn deafen(&mut self) {
         self.deaf = true;
     }
 
-    /// Whether it was this node's connection that was lost.
+    /// Handles a lost connection; returns whether it was this node's.
     fn lost(&mut self, cx: &mut Context<()>, conn: ConnId, reason: &str) -> bool {
         let is_ours = self.conn == Some(conn);
         if is_ours && let Machine::Nats(engine) = &mut self.engine {
@@ -226,7 +226,7 @@ impl Node {
         is_ours
     }
 
-    /// Whether it was TLS of this node's connection that failed.
+    /// Handles a TLS failure; returns whether it was on this node's connection.
     fn tls_failed(&mut self, cx: &mut Context<()>, conn: ConnId, reason: &str) -> bool {
         let is_ours = self.conn == Some(conn);
         if is_ours && let Machine::Nats(engine) = &mut self.engine {
@@ -236,7 +236,7 @@ impl Node {
         is_ours
     }
 
-    /// Cuts the connection of an engine on NATS.
+    /// Closes the connection of an engine on NATS.
     pub fn cut(&mut self, cx: &mut Context<()>) {
         let Machine::Nats(engine) = &mut self.engine else { panic!("not on NATS") };
         cx.abort(self.conn.take().expect("it is connected"));
@@ -413,14 +413,14 @@ impl Handler for Nodes {
     }
 }
 
-/// Nodes of one fleet.
+/// The nodes of one fleet.
 pub struct Fleet {
     event_loop: EventLoop<Nodes>,
     pub nodes: Nodes,
 }
 
 impl Fleet {
-    /// Nodes that wait until their engine is ready.
+    /// Creates nodes and waits until their engines are ready.
     pub fn new(setup: impl Into<Setup>, nodes: usize) -> Fleet {
         let mut fleet = Fleet::starting(setup, nodes, None);
         fleet.until_ready();
@@ -460,14 +460,14 @@ impl Fleet {
         fleet
     }
 
-    /// Nodes that reach NATS by TLS, and trust these.
+    /// Creates nodes that connect to NATS with these TLS settings.
     pub fn by_tls(config: &NatsConfig, nodes: usize, tls: &Tls) -> Fleet {
         let mut fleet = Fleet::starting(config, nodes, None);
         fleet.nodes.0.iter_mut().for_each(|node| node.tls = Some(tls.clone()));
         fleet
     }
 
-    /// A node's engine on NATS has had its credentials read.
+    /// Passes newly read credentials to a node's engine on NATS.
     pub fn read_credentials(&mut self, node: usize, read: Result<Credentials, CredentialsError>) {
         let now_ms = self.event_loop.context().now_ms();
         let Machine::Nats(engine) = &mut self.nodes.0[node].engine else { panic!("not on NATS") };
@@ -483,7 +483,7 @@ impl Fleet {
         self.until("ready", |nodes| nodes.iter().all(|node| node.engine.is_ready()));
     }
 
-    /// A turn that waits for nothing.
+    /// Runs one turn without waiting.
     pub fn turn_now(&mut self) {
         self.event_loop.turn(&mut self.nodes, Some(Duration::ZERO)).unwrap();
     }
@@ -518,7 +518,7 @@ impl Fleet {
         node.token
     }
 
-    /// The event that answers a request.
+    /// Returns the event that answers a request.
     pub fn answer<T>(
         &mut self,
         node: usize,
@@ -586,13 +586,13 @@ impl Fleet {
         })
     }
 
-    /// Positions that a node was sent when it was subscribed anew.
+    /// Returns the positions that a node received for a subscription, the first and those after reconnects.
     pub fn subscribed(&self, node: usize, token: u64) -> Vec<EnginePosition> {
         subscribed(&self.nodes.0[node], token)
     }
 
-    /// Waits for as many positions of a subscription. A node is ready before it has subscribed anew, and what is published in
-    /// between is not heard: it is part of the position that the subscription goes on from.
+    /// Waits for this number of positions of a subscription. A node is ready before it has subscribed again; messages published
+    /// in between are not delivered but covered by the next position.
     pub fn until_subscribed(&mut self, node: usize, token: u64, times: usize) {
         self.until("subscribed", |nodes| subscribed(&nodes[node], token).len() >= times);
     }
@@ -607,7 +607,7 @@ impl Fleet {
         self.history_of(node, token)
     }
 
-    /// Asks for a part of a stream; `latest`: the primary.
+    /// Requests a part of a stream, from the primary if `latest`.
     pub fn begin_history(
         &mut self,
         node: usize,
@@ -631,7 +631,7 @@ pub fn data_of(data: &str) -> NewPublication {
     NewPublication { data: data.as_bytes().into(), ..NewPublication::default() }
 }
 
-/// Positions that came with the subscriptions to one channel, the first and those made anew.
+/// Returns the positions of a subscription to one channel, the first and those after reconnects.
 pub fn subscribed(node: &Node, token: u64) -> Vec<EnginePosition> {
     let position = |event: &EngineEvent| match event {
         EngineEvent::Subscribed { token: of, result } if *of == token => result.clone().ok(),
@@ -640,7 +640,7 @@ pub fn subscribed(node: &Node, token: u64) -> Vec<EnginePosition> {
     node.events.iter().filter_map(position).collect()
 }
 
-/// Offset and payload of what was heard in a channel.
+/// Returns offset and payload of the messages received in a channel.
 pub fn heard(node: &Node, channel: &str) -> Vec<(u64, String)> {
     let events = node.events.iter();
     let publication = |event: &EngineEvent| match event {

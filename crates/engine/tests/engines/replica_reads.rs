@@ -1,4 +1,4 @@
-//! Histories that replicas are read from: as far as they have what is wanted, and else the primary.
+//! Histories are read from a replica if it has the requested part, otherwise from the primary.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use dunlin_hub::{Error, HistoryFilter, StreamPosition};
 use crate::nodes::{Fleet, KEPT, Node, data_of, heard};
 use crate::servers::{Deployment, RedisServer, cluster_node, meet};
 
-/// Stands between a primary and its replica. While it is shut, nothing reaches the replica, and the link stays up.
+/// A proxy between a primary and its replica. While it is shut, the replica receives nothing, but the link stays up.
 struct Gate {
     port: u16,
     shut: Arc<(Mutex<bool>, Condvar)>,
@@ -60,7 +60,7 @@ struct Stage {
     gate: Gate,
 }
 
-/// A primary and its replica, and nodes that prefer the replica.
+/// Starts a primary, its replica, and nodes that prefer the replica.
 fn stage(nodes: usize) -> Stage {
     let primary = RedisServer::start(&[]);
     let gate = Gate::before(&primary);
@@ -96,7 +96,7 @@ fn since(offset: u64, at: StreamPosition) -> HistoryFilter {
     HistoryFilter { since, ..HistoryFilter::default() }
 }
 
-/// What is said of the primary.
+/// Returns the reported condition of the primary.
 fn condition(node: &Node) -> &'static str {
     let mut shards = node.engine.shards();
     shards.find(|shard| shard.partitions > 0).unwrap().condition().name
@@ -132,19 +132,19 @@ fn histories_are_read_from_the_replica_and_nothing_else_is() {
     assert!(!at_primary.contains("cmdstat_lrange"), "{at_primary}");
     assert_eq!(fleet.nodes.0[1].engine.stats().replica_misses, 0);
 
-    // What decides whether a position is refused is asked of the primary, and so is a position alone.
+    // The primary decides about refused positions, and answers reads of a position alone.
     let token = fleet.begin_history(1, "a", HistoryFilter::default(), true);
     assert_eq!(fleet.history_of(1, token).unwrap().publications.len(), 5);
     let alone = HistoryFilter { limit: Some(0), ..HistoryFilter::default() };
     assert_eq!(fleet.history(1, "a", alone).unwrap().position.offset, 5);
     let reads = fleet.nodes.0[1].engine.stats().replica_reads;
-    // A stream that is not there begins at the primary, and what was trimmed only the primary refuses.
+    // A new stream begins at the primary, and only the primary refuses a trimmed position.
     assert_eq!(fleet.history(1, "new", HistoryFilter::default()).unwrap().position.offset, 0);
     assert_eq!(offsets(fleet, 1, since(5, last)).ok(), None, "the epoch of another channel");
     assert_eq!(fleet.nodes.0[1].engine.stats().replica_reads, reads);
     assert_eq!(condition(&fleet.nodes.0[1]), "ready");
 
-    // Live.
+    // The setting changes at run time.
     fleet.nodes.0[1].engine.redis().set_read_from(ReadFrom::Primary);
     fleet.turn();
     assert_eq!(replica_links(&fleet.nodes.0[1]), 0);
@@ -152,7 +152,7 @@ fn histories_are_read_from_the_replica_and_nothing_else_is() {
     assert_eq!(fleet.nodes.0[1].engine.stats().replica_reads, reads);
 }
 
-/// What is known of a stream, by whatever way, its replica has to have.
+/// A replica has to have everything the engine knows of a stream, however it was learned.
 #[test]
 fn a_replica_that_lags_is_never_believed() {
     let mut stage = stage(4);
@@ -176,18 +176,18 @@ fn a_replica_that_lags_is_never_believed() {
     let last = fleet.publish(publishes, "a", "5");
     fleet.until("heard", |nodes| heard(&nodes[hears], "a").len() == 5);
     let all = vec![1, 2, 3, 4, 5];
-    // Who has heard it, who has published it, and who says which position he knows.
+    // Nodes that know the position because they received it, published it, or were given it.
     for node in [hears, publishes] {
         assert_eq!(offsets(fleet, node, HistoryFilter::default()), Ok(all.clone()));
         assert_eq!(offsets(fleet, node, since(3, last)), Ok(vec![4, 5]));
     }
     assert_eq!(offsets(fleet, knows_nothing, since(4, last)), Ok(vec![5]));
-    // Nothing is known there now: after that read it is.
+    // This node knows nothing of the stream until this read.
     assert_eq!(offsets(fleet, knows_nothing, HistoryFilter::default()), Ok(all.clone()));
     for node in [hears, publishes, knows_nothing] {
         assert!(fleet.nodes.0[node].engine.stats().replica_misses > 0, "it was asked");
     }
-    // One that has missed the messages reads what it knows to be there, until it checks its positions: that reaches the primary.
+    // A node that missed the messages reads what it knows of, until a position check at the primary.
     assert_eq!(offsets(fleet, checks, HistoryFilter::default()), Ok(vec![1, 2, 3]));
     let channels = vec!["a".into()];
     let token =
@@ -201,7 +201,7 @@ fn a_replica_that_lags_is_never_believed() {
     assert_eq!(positions, [last]);
     assert_eq!(offsets(fleet, checks, since(3, last)), Ok(vec![4, 5]));
 
-    // One that lags for long is left alone, and is read from again once it has caught up.
+    // A replica that lags for long is not used, until it has caught up.
     for _ in 0..20 {
         assert_eq!(offsets(fleet, hears, HistoryFilter::default()), Ok(all.clone()));
     }
@@ -214,7 +214,7 @@ fn a_replica_that_lags_is_never_believed() {
     }
 }
 
-/// Its state does not expire because the primary is not read any more.
+/// The state of a stream does not expire because its primary is no longer read.
 #[test]
 fn what_is_read_from_a_replica_is_kept_as_long_as_what_the_primary_reads() {
     let mut stage = stage(1);
@@ -249,7 +249,7 @@ fn a_long_history_is_read_from_the_replica_page_by_page() {
     assert_eq!(after.replica_misses, before.replica_misses);
 }
 
-/// Stopped, killed, cut off: the primary answers what is out there, and nobody waits for a time-out of his own.
+/// The replica is stopped, killed or cut off: the primary answers the reads in flight, before their own timeouts.
 #[test]
 fn a_replica_that_fails_is_replaced_by_its_primary_and_read_from_when_it_is_back() {
     let mut stage = stage(1);
@@ -308,7 +308,7 @@ fn a_replica_that_fails_is_replaced_by_its_primary_and_read_from_when_it_is_back
     assert!(fleet.nodes.0[0].engine.shards().all(|shard| ready(&shard)));
 }
 
-/// Of two replicas the other one takes over.
+/// With two replicas, the other one takes over.
 #[test]
 fn where_there_are_two_the_other_one_is_read_from() {
     let mut stage = stage(1);
@@ -322,7 +322,7 @@ fn where_there_are_two_the_other_one_is_read_from() {
         let mut shards = node.engine.shards();
         shards.find(|shard| shard.server.role == ServerRole::Replica).map(|of| of.server.port)
     };
-    // The second is known with the next probe.
+    // The second replica is known after the next probe.
     let probed = |nodes: &[Node]| nodes[0].engine.stats().replica_reads > 0;
     fleet.until("probed", probed);
     let first = chosen(&fleet.nodes.0[0]).unwrap();
@@ -338,7 +338,7 @@ fn where_there_are_two_the_other_one_is_read_from() {
     stopped.signal("-CONT");
 }
 
-/// The replica becomes the primary: what it has not is refused as ever, and there is no replica then.
+/// The replica becomes the primary: positions that it lacks are refused as usual, and there is no replica.
 #[test]
 fn a_failover_to_the_replica_that_is_read_from_is_followed() {
     let deployment = Deployment::sentinel();
@@ -354,7 +354,7 @@ fn a_failover_to_the_replica_that_is_read_from_is_followed() {
     }
     let mut servers = deployment.servers.into_iter();
     let (primary, replica) = (servers.next().unwrap(), servers.next().unwrap());
-    // From now on nothing reaches the replica.
+    // From here on the replica receives nothing.
     replica.cli(&["CONFIG", "SET", "masterauth", "wrong"]);
     primary.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     replica.wait(&["INFO", "replication"], "master_link_status:down");
@@ -418,7 +418,7 @@ fn the_replicas_of_a_cluster_are_read_from() {
     }
     assert_eq!(replica_links(&fleet.nodes.0[0]), 2);
 
-    // A replica takes over: its node is read from as any primary.
+    // A replica takes over: its node is read like any primary.
     assert_eq!(replicas[0].cli(&["CLUSTER", "FAILOVER"]), "OK");
     replicas[0].wait(&["INFO", "replication"], "role:master");
     fleet.until("followed", |nodes| {

@@ -1,4 +1,4 @@
-//! Publications that count once a replica has them.
+//! Publications that are acknowledged once a replica has them.
 
 use std::num::NonZeroU8;
 
@@ -43,12 +43,12 @@ fn a_publication_that_no_replica_has_is_not_acknowledged() {
     assert!(fleet.published(0, unkept).is_ok(), "what is not kept is not waited for");
     assert_eq!(fleet.published(0, kept), Err(Error::EngineUncertain));
     assert_eq!(condition(&fleet), "replicas_behind");
-    // The server has it: it may have been stored means that.
+    // The server has it, so its outcome is uncertain.
     fleet.until("heard", |nodes| heard(&nodes[0], "a").len() == 2);
     let history = fleet.history(0, "a", HistoryFilter::default()).unwrap();
     assert_eq!(history.publications.len(), 2);
 
-    // Live: whoever does not want to wait does not.
+    // The setting changes at run time.
     fleet.nodes.0[0].engine.redis().set_wait(None, 50);
     assert_eq!(fleet.publish(0, "a", "3").offset, 3);
     fleet.nodes.0[0].engine.redis().set_wait(NonZeroU8::new(1), 2_000);
@@ -61,7 +61,7 @@ fn a_publication_that_no_replica_has_is_not_acknowledged() {
     assert!(replica.cli(&["LRANGE", "dunlin:c:a", "0", "-1"]).contains(":4:"));
 }
 
-/// One question for all publications of a turn, however many.
+/// One `WAIT` covers all publications of a turn.
 #[test]
 fn replicas_are_asked_once_a_turn() {
     let (primary, _replica, config) = primary_and_replica();

@@ -1,4 +1,4 @@
-//! Real servers of Redis, alone and in company.
+//! Real Redis servers and deployments of them.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -25,7 +25,7 @@ pub fn free_port() -> u16 {
 
 impl RedisServer {
     pub fn start(arguments: &[&str]) -> RedisServer {
-        // A port is free a moment ago; somebody else may be quicker, and then it is another.
+        // A free port may be taken by another process meanwhile; then another port is tried.
         for _ in 0..20 {
             let directory = TempDir::new().unwrap();
             let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
@@ -42,12 +42,12 @@ impl RedisServer {
         let _ = self.child.wait();
     }
 
-    /// Starts it again where it was, with what it has on its disk.
+    /// Restarts it on the same port with its data.
     pub fn restart(&mut self) {
         self.restart_until(READY);
     }
 
-    /// As [`RedisServer::restart`], until it says this.
+    /// Like [`RedisServer::restart`], but waits for this output.
     pub fn restart_until(&mut self, said: &str) {
         let since = Instant::now();
         loop {
@@ -70,14 +70,14 @@ impl RedisServer {
         assert!(copy.status().unwrap().success());
     }
 
-    /// A copy of its data, as they are now.
+    /// Copies its current data.
     pub fn backup(&self) -> TempDir {
         let backup = TempDir::new().unwrap();
         RedisServer::copy(&self.directory, &backup);
         backup
     }
 
-    /// Gives it other data. It does not run.
+    /// Replaces its data while it is stopped.
     pub fn put_back(&self, backup: &TempDir) {
         RedisServer::copy(backup, &self.directory);
     }
@@ -87,7 +87,7 @@ impl RedisServer {
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     }
 
-    /// Keeps it on one core.
+    /// Pins it to one core.
     pub fn pin(&self, core: usize) {
         let (pid, core) = (self.child.id().to_string(), core.to_string());
         let mut taskset = Command::new("taskset");
@@ -95,7 +95,7 @@ impl RedisServer {
         assert!(taskset.status().unwrap().success());
     }
 
-    /// CPU that it has used, in microseconds.
+    /// Returns the CPU time that it has used, in microseconds.
     pub fn cpu_us(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let ticks = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
@@ -103,7 +103,7 @@ impl RedisServer {
         ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() * 10_000
     }
 
-    /// What `redis-cli` prints for a command.
+    /// Returns the output of `redis-cli` for a command.
     pub fn cli(&self, arguments: &[&str]) -> String {
         let port = self.port.to_string();
         let output =
@@ -130,7 +130,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// What a server says when it takes connections.
+/// The output of a server that accepts connections.
 const READY: &str = "Ready to accept";
 
 fn spawn(port: u16, arguments: &[String], directory: &TempDir, mark: &str) -> Option<Child> {
@@ -156,7 +156,7 @@ fn spawn(port: u16, arguments: &[String], directory: &TempDir, mark: &str) -> Op
         .by_ref()
         .map_while(Result::ok)
         .any(|line| line.contains(mark) || line.contains("Sentinel ID is"));
-    // It goes on talking, and must not wait for a reader.
+    // The server keeps writing and must not block on its output.
     std::thread::spawn(move || said.for_each(drop));
     if !is_ready {
         let _ = child.wait();
@@ -165,7 +165,7 @@ fn spawn(port: u16, arguments: &[String], directory: &TempDir, mark: &str) -> Op
     Some(child)
 }
 
-/// Servers in one of the arrangements that an engine knows.
+/// Servers in one of the supported deployments.
 pub struct Deployment {
     pub topology: Topology,
     pub servers: Vec<RedisServer>,
@@ -198,7 +198,7 @@ impl Deployment {
         ]);
         sentinel.wait(&["SENTINEL", "REPLICAS", "main"], &replica.port.to_string());
         let sentinels = vec![
-            // One that is not there.
+            // One that does not run.
             Server { host: "127.0.0.1".to_owned(), port: 1, role: ServerRole::Sentinel },
             Server { role: ServerRole::Sentinel, ..sentinel.server() },
         ];
@@ -206,7 +206,7 @@ impl Deployment {
         Deployment { topology, servers: vec![primary, replica], _sentinels: vec![sentinel] }
     }
 
-    /// Primaries with the slots between them.
+    /// Starts primaries that share the slots.
     pub fn cluster(count: usize) -> Deployment {
         let servers: Vec<_> = (0..count).map(|_| cluster_node()).collect();
         let width = 16_384 / count;

@@ -1,4 +1,4 @@
-//! What every engine does, in each arrangement of servers.
+//! Behaviour of every engine, in each deployment.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::nats_server::NatsServer;
 use crate::nodes::{Fleet, KEPT, Setup, UNKEPT, data_of, heard};
 use crate::servers::{Deployment, RedisServer};
 
-/// In the layout of Centrifugo.
+/// Returns a configuration with the layout of Centrifugo.
 pub fn centrifugo(deployment: &Deployment) -> RedisConfig {
     let config = RedisConfig::new(deployment.topology.clone());
     RedisConfig { layout: Layout::Centrifugo, prefix: "centrifugo".to_owned(), ..config }
 }
 
-/// The engines, and the arrangements of each, for a story of its own.
+/// Runs a test for each engine and deployment.
 fn with_each(story: impl Fn(&Setup, &[RedisServer])) {
     for deployment in [
         Deployment::single(),
@@ -45,7 +45,7 @@ fn what_one_node_publishes_others_hear_once_and_in_order() {
                 let at = fleet.subscribe(node, channel, KEPT);
                 assert!(at.position.offset == 0 && at.inherits.is_empty());
             }
-            // A hundred in one turn: joined.
+            // A hundred in one turn are joined.
             let tokens: Vec<u64> = (0..100)
                 .map(|number| fleet.send(2, channel, KEPT, data_of(&number.to_string())))
                 .collect();
@@ -56,7 +56,7 @@ fn what_one_node_publishes_others_hear_once_and_in_order() {
                 assert_eq!(result.position.epoch, results[0].position.epoch);
                 assert!(!result.suppressed);
             }
-            // And one by one, from two nodes.
+            // Then one by one, from two nodes.
             for number in 100..120 {
                 let at = fleet.publish(number % 2, channel, &number.to_string());
                 assert_eq!(at.offset, number as u64 + 1);
@@ -186,7 +186,7 @@ fn history_reads_as_that_of_memory_does() {
             assert_eq!(fleet.history(1, channel, filter), Err(Error::BadRequest));
             let filter = HistoryFilter { bytes_max: Some(1), ..HistoryFilter::default() };
             assert_eq!(fleet.history(1, channel, filter).unwrap().publications.len(), 1);
-            // In pages of so many bytes, there and back.
+            // In pages of limited size, in both directions.
             for reverse in [false, true] {
                 let (mut since, mut offsets) = (None, Vec::new());
                 loop {
@@ -267,7 +267,7 @@ fn what_is_removed_is_gone_for_all_and_offsets_go_on() {
     });
 }
 
-/// Keys of streams that live without end.
+/// A script that lists the stream keys without a time to live.
 const NO_TTL: &str = "local out = {} for _, k in ipairs(redis.call('KEYS', '*[:.][cms]*')) do \
      if redis.call('TTL', k) < 0 then out[#out + 1] = k end end return out";
 
@@ -299,7 +299,7 @@ fn positions_of_many_channels_are_read_at_once() {
     });
 }
 
-/// The epoch and the top outlive the publications, so that who missed nothing recovers.
+/// The epoch and the top outlive the publications, so that a client that missed nothing recovers.
 #[test]
 fn a_stream_goes_on_when_its_publications_have_expired() {
     let deployment = Deployment::single();

@@ -120,7 +120,7 @@ impl Hub {
         agent.held.insert(place, heard);
     }
 
-    /// Passes on the publications held back, as far as they are consecutive.
+    /// Passes on the publications held back, up to the first gap.
     pub(super) fn deal_held(&mut self, at: u32) {
         loop {
             let Some(stream) = self.homes[at].stream.as_ref() else {

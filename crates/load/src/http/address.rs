@@ -1,4 +1,4 @@
-//! The server to load, as its URL names it, and the places where it may be reached.
+//! The server to load: its URL, and the addresses where it may be reached.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use super::resolve;
 use crate::Error;
 use crate::transport::PeerAddr;
 
-/// A URL, taken apart.
+/// A parsed URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) tls: bool,
-    /// Host and port as the `Host` header has them; the port only where it is not the scheme's own.
+    /// Host and port as in the `Host` header; the port is left out if it is the scheme's default.
     pub(crate) authority: String,
     /// The host alone, for the certificate and the resolver.
     pub(crate) host: String,
@@ -23,16 +23,16 @@ pub(crate) struct Address {
     pub(crate) target: String,
 }
 
-/// Where connections are opened to.
+/// Where to open connections to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ResolvedAddress {
-    /// At least one; the one that answered first leads.
+    /// At least one; the one that answered first is first.
     Network(Vec<SocketAddr>),
     Unix(PathBuf),
 }
 
 impl Address {
-    /// The host is not resolved.
+    /// Parses a URL, without resolving the host.
     ///
     /// # Errors
     /// An invalid URL; the sentence says what to write instead.
@@ -53,8 +53,8 @@ impl Address {
         Ok(Self { tls, authority, host, port, target })
     }
 
-    /// Where the server is: `unix_socket` if there is one, or the addresses of the host's name, of which several
-    /// are raced (RFC 8305), so that one that is dead delays nothing.
+    /// Returns where the server is: `unix_socket` if given, or the addresses of the host's name. Several addresses
+    /// are raced (RFC 8305), so that a dead one delays nothing.
     ///
     /// # Errors
     /// A name that does not resolve, or not within `timeout`.
@@ -72,7 +72,7 @@ impl Address {
 }
 
 impl ResolvedAddress {
-    /// Where attempt number `attempt` in a row goes: a host with several addresses is tried at all of them.
+    /// Returns the address of the `attempt`-th consecutive attempt: all addresses of a host are tried in turn.
     pub(super) fn of_attempt(&self, attempt: u32) -> PeerAddr<'_> {
         match self {
             Self::Unix(path) => PeerAddr::Unix(path),

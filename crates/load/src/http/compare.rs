@@ -1,4 +1,4 @@
-//! `--compare`: what pipelining is worth, in the three ways a client can ask.
+//! `--compare`: the gain by pipelining, measured in three modes.
 
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub(super) fn run(options: &Http, earlier: Vec<HttpReport>) -> Result<ExitStatus
     for (name, connections, threads, pipeline) in modes {
         let mut mode =
             Http { connections, threads, pipeline, name: Some(name.to_owned()), ..options.clone() };
-        // All requests one after the other may take an hour; as many as the time allows give the rate as well.
+        // All requests one after the other may take an hour; a time limit gives the rate as well.
         mode.duration = options.duration.or(Some(std::time::Duration::from_secs(10)));
         results.push(super::run::run(&mode)?);
         if super::interrupt::is_asked() {
@@ -68,7 +68,7 @@ pub(super) fn run(options: &Http, earlier: Vec<HttpReport>) -> Result<ExitStatus
     );
     say("");
     options.output.show(&table)?;
-    // Ended by the clock, not by the server: what the first mode had no time for is no fault.
+    // Requests cut off by the time limit are not errors.
     let clean = results.iter().all(HttpReport::is_clean);
     if let Some(path) = &options.report {
         let mut runs = earlier;

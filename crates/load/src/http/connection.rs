@@ -1,4 +1,4 @@
-//! One connection of the generator: the pipeline's state beside its socket, and what to send on it next.
+//! One connection of the generator: the pipeline's state, its socket, and what to send next.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -17,21 +17,21 @@ use super::schedule::Schedule;
 use super::tally::Tally;
 use crate::transport::{Broken, Transport};
 
-/// The deepest that `--pipeline auto` goes.
+/// The largest depth of `--pipeline auto`.
 const AUTO_DEPTH_MAX: u32 = 1_000;
-/// A connection that a server does not close at its budget after this long has outlived it.
+/// A connection still open this long after its request budget has outlived it.
 const OUTLIVED_NS: u64 = 50_000_000;
 
-/// A request that goes out again.
+/// A request to be sent again.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Resend {
     pub(super) tag: u64,
-    /// When it left first, or should have: its latency counts from there.
+    /// When it was first sent, or scheduled: its latency counts from there.
     pub(super) since_ns: u64,
     pub(super) attempt: u16,
 }
 
-/// What the connections of a thread share.
+/// State shared by the connections of a thread.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) plan: Arc<Plan>,
@@ -39,15 +39,15 @@ pub(super) struct Core {
     pub(super) tally: Box<Tally>,
     pub(super) ledger: Option<Ledger>,
     pub(super) again: VecDeque<Resend>,
-    /// How often requests were sent that were sent more than once; those in flight only.
+    /// How often each in-flight request was sent, for those sent more than once.
     attempts: HashMap<u64, u16>,
     copies: Option<(Copies, Kind)>,
-    /// The kind of all requests, when they have one.
+    /// The kind of all requests, if they share one.
     kind: Option<Kind>,
     budget: Budget,
     seed: Window,
     look_inside: bool,
-    /// The tag of the first request that counts: behind those of the warm-up.
+    /// The tag of the first request that counts, after those of the warm-up.
     pub(super) counted_from: u64,
     pub(super) body: Vec<u8>,
     pub(super) out: Vec<u8>,
@@ -57,7 +57,7 @@ pub(super) struct Core {
 pub(super) struct Connection {
     pub(super) transport: Transport,
     pub(super) opened: bool,
-    /// When it began to be what it is: connecting, or waiting for its oldest answer.
+    /// When the current state began: connecting, or waiting for the oldest answer.
     pub(super) since_ns: u64,
     pub(super) pipeline: Pipeline,
     window: Option<Window>,
@@ -65,15 +65,15 @@ pub(super) struct Connection {
     reading: Reading,
 }
 
-/// Why a connection is at its end.
+/// Why a connection ended.
 #[derive(Debug)]
 pub(super) enum CloseCause {
-    /// The server said that it gives no more answers here.
+    /// The server announced that it sends no more answers.
     Notice,
     Broken(Broken),
     Violation(ProtocolError),
     Upgraded,
-    /// Nothing came for `--timeout`.
+    /// Nothing arrived for `--timeout`.
     Silence,
     /// It was not open after `--connect-timeout`.
     ConnectTimeout,
@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    /// The warm-up is over.
+    /// Ends the warm-up.
     pub(super) fn begin_to_count(&mut self) {
         self.counted_from = self.schedule.sent();
         if let Some(count) = self.plan.requests_wanted() {
@@ -135,7 +135,7 @@ impl Core {
         }
     }
 
-    /// Whether something is to be sent, now or later.
+    /// Returns whether requests remain to be sent, now or later.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
         !self.again.is_empty() || !self.schedule.is_over()
@@ -145,7 +145,7 @@ impl Core {
         self.again.len()
     }
 
-    /// How a request ends that cannot be sent any more.
+    /// Counts the requests that cannot be sent any more as unanswered.
     pub(super) fn give_up_rest(&mut self) {
         let left = self.schedule.left() + self.again.len() as u64;
         let first = self.again.front().map_or(self.schedule.sent(), |again| again.tag);
@@ -173,12 +173,12 @@ impl Core {
         }
     }
 
-    /// A connection that could not even be begun.
+    /// Counts a connection that could not be started.
     pub(super) fn connect_failed(&mut self, error: &io::Error) {
         self.not_connected(&format!("connecting failed: {error}"), connect_advice(error));
     }
 
-    /// The same, with what to do about it.
+    /// Counts a connection that was not opened, with advice.
     pub(super) fn not_connected(&mut self, kind: &str, advice: &str) {
         self.tally.events.connect_failed += 1;
         self.tally.error(kind, 1);
@@ -186,7 +186,7 @@ impl Core {
         self.tally.sample(kind, || format!("{server}: {kind}. {advice}").trim_end().to_owned());
     }
 
-    /// A request that was not done, or not rightly.
+    /// Counts a request that failed, or whose answer was wrong.
     pub(super) fn fail(&mut self, tag: u64, attempt: u16, kind: &str, advice: &str) {
         if tag >= self.counted_from {
             self.tally.ends.failed += 1;
@@ -194,7 +194,7 @@ impl Core {
         }
     }
 
-    /// A request that may or may not have been processed.
+    /// Counts a request that may or may not have been processed.
     pub(super) fn doubt(&mut self, tag: u64, attempt: u16, kind: &str, advice: &str) {
         if tag >= self.counted_from {
             self.tally.ends.uncertain += 1;
@@ -211,7 +211,7 @@ impl Core {
         self.note(tag, attempt, outcome, 0);
     }
 
-    /// Decides what becomes of a request that got no answer.
+    /// Decides what to do with a request that got no answer.
     fn judge(&mut self, request: &InFlight, decision: ReplayDecision) {
         let attempt =
             if request.kind.is_replayed() { self.attempts.remove(&request.tag) } else { None };
@@ -234,7 +234,7 @@ impl Core {
                     attempt: attempt + 1,
                 });
             }
-            // It was done, and to do it again is not for us to decide.
+            // It was processed, and this client must not repeat it on its own.
             ReplayDecision::Cut { idempotent: false, .. } => {
                 let advice = "Look at the server's log; --idempotent sends such requests again.";
                 self.fail(request.tag, attempt, closed(decision), advice);
@@ -283,7 +283,7 @@ impl Connection {
         }
     }
 
-    /// Takes what was read, and says how the connection ends if it does.
+    /// Processes input. Returns the cause if the connection ends.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -301,8 +301,8 @@ impl Connection {
             core.tally.depth_most = core.tally.depth_most.max(self.depth);
         }
         if ended > 0 {
-            // The next one is the oldest now, and its clock begins. A byte now and then does not wind it up again: a
-            // server that answers one byte a second would hold everybody behind for ever.
+            // The next request is now the oldest, and its timeout starts. Partial data does not restart the timeout:
+            // a server that sends one byte a second would hold up all requests behind it.
             self.since_ns = now_ns;
         }
         match progress {
@@ -313,7 +313,7 @@ impl Connection {
         }
     }
 
-    /// Sends what there is to send, as far as the depth allows, in one piece. At most `most` requests.
+    /// Sends requests up to the depth, at most `most`, in one write.
     #[inline]
     pub(super) fn fill(&mut self, core: &mut Core, now_ns: u64, most: u32) -> Result<u32, Broken> {
         if !self.opened || self.transport.has_unsent() {
@@ -346,7 +346,7 @@ impl Connection {
         Ok(sent)
     }
 
-    /// Requests that differ: rendered, sent again, or due at times of their own.
+    /// Sends requests that differ: rendered ones, retries, or scheduled ones.
     fn fill_one_by_one(&mut self, core: &mut Core, now_ns: u64, room: u32) -> Result<u32, Broken> {
         core.out.clear();
         let mut sent = 0;
@@ -391,7 +391,7 @@ impl Connection {
         Ok(sent + fresh)
     }
 
-    /// Looks whether it waits for too long. Called now and then.
+    /// Checks timeouts. Called periodically.
     pub(super) fn sweep(&mut self, core: &mut Core, now_ns: u64) -> Result<(), CloseCause> {
         let waited_ns = now_ns.saturating_sub(self.since_ns);
         if !self.opened {
@@ -415,7 +415,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends it: counts why, and decides what becomes of each request in flight. Returns whether it was of use.
+    /// Ends the connection: counts why, and decides what to do with each request in flight. Returns whether it was useful.
     pub(super) fn end(mut self, core: &mut Core, end: &CloseCause, now_ns: u64) -> bool {
         let in_flight = self.pipeline.in_flight() > 0;
         let events = &mut core.tally.events;
@@ -485,7 +485,7 @@ impl Connection {
         answered > 0
     }
 
-    /// Ends it because the run is over: what is in flight stays unanswered.
+    /// Ends the connection at the end of the run: requests in flight stay unanswered.
     pub(super) fn abandon(mut self, core: &mut Core) {
         self.pipeline.handle_reset();
         let mut left = 0;
@@ -526,7 +526,7 @@ impl Connection {
     }
 }
 
-/// How a connection left a request that could have been sent again.
+/// Names the way a connection ended for a request that could have been sent again.
 fn closed(decision: ReplayDecision) -> &'static str {
     match decision {
         ReplayDecision::Cut { status: 0, .. } => "closed in the head of the answer",
@@ -535,7 +535,7 @@ fn closed(decision: ReplayDecision) -> &'static str {
     }
 }
 
-/// What to do about a connect that failed.
+/// Returns advice for a failed connect.
 pub(super) fn connect_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
@@ -543,7 +543,7 @@ pub(super) fn connect_advice(error: &io::Error) -> &'static str {
         }
         io::ErrorKind::NotFound => "There is no such socket: start the server, or fix the path.",
         io::ErrorKind::PermissionDenied => "Run it as a user who may open that socket.",
-        // A unix socket whose queue of connections is full.
+        // A unix socket whose backlog is full.
         io::ErrorKind::WouldBlock => {
             "The server accepts too slowly: open fewer --connections, or give its socket a longer backlog."
         }

@@ -12,7 +12,7 @@ use super::report::{HttpReport, TimelineSpan};
 use super::tally::Tally;
 use crate::{Context, Error};
 
-/// A line for each span of the timeline.
+/// Writes a line for each span of the timeline.
 pub(super) fn write_csv(path: &Path, report: &HttpReport) -> Result<(), Error> {
     let mut text = String::from(
         "at_s,answered,requests_per_second,errors,p50_us,p90_us,p99_us,max_us,opened,closed,resent,resident_bytes\n",
@@ -29,8 +29,8 @@ pub(super) fn write_csv(path: &Path, report: &HttpReport) -> Result<(), Error> {
     std::fs::write(path, text).context(format!("cannot write {}", path.display()))
 }
 
-/// The latencies of each span, in nanoseconds, as the tools of HdrHistogram read them. Lines are made as the run goes
-/// on, so that it costs no memory.
+/// The latencies of each span, in nanoseconds, in HdrHistogram's log format. Lines are written during the run, so
+/// that memory stays bounded.
 #[derive(Debug)]
 pub(super) struct HdrLog {
     file: BufWriter<File>,

@@ -1,4 +1,4 @@
-//! HTTP/2: as many streams on each connection as the depth says, by the `h2` crate.
+//! HTTP/2: as many streams on each connection as the depth, by the `h2` crate.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,21 +22,21 @@ use crate::transport::PeerAddr;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 const RETRY_AFTER: Duration = Duration::from_millis(20);
-/// Connects in a row that may fail before a connection is given up.
+/// Consecutive failed connects after which a connection is given up.
 const FAILURES_MAX: u32 = 8;
 const TICK: Duration = Duration::from_millis(10);
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// What the tasks of a thread share; they take turns on one thread.
+/// State shared by the tasks of a thread.
 struct Streams {
     core: Core,
     in_flight: u64,
-    /// A response in HTTP/2 has arrived.
+    /// Whether an HTTP/2 response has arrived.
     spoken: bool,
     /// Connections that are open.
     open: u64,
     ready: usize,
-    /// Nothing was ever open here, and nothing will be: the run ends.
+    /// No connection was ever open, and none will be: the run ends.
     hopeless: bool,
     started: bool,
 }
@@ -89,7 +89,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Moves the run from phase to phase, and hands its spans over.
+/// Advances the phases of the run, and reports its spans.
 async fn watch(cell: &Cell, connections: usize, live: &Live, shared: &Shared, reporter: &Reporter) {
     let plan = Arc::clone(&cell.borrow().core.plan);
     let mut ticks = tokio::time::interval(TICK);
@@ -154,7 +154,7 @@ async fn watch(cell: &Cell, connections: usize, live: &Live, shared: &Shared, re
     }
 }
 
-/// One connection: opened, used by as many tasks as streams, opened again.
+/// Opens one connection, runs a task per stream, and reopens it when it ends.
 async fn connection(cell: Cell) {
     let plan = Arc::clone(&cell.borrow().core.plan);
     let mut failures = 0;
@@ -214,11 +214,11 @@ async fn connection(cell: Cell) {
     }
 }
 
-/// Why a connection could not be opened, and what to do.
+/// Why a connection could not be opened, with advice.
 struct ConnectError {
     kind: String,
     advice: &'static str,
-    /// To ask again is to hear it again.
+    /// A retry would fail in the same way.
     is_final: bool,
 }
 
@@ -256,7 +256,7 @@ async fn secure(
     };
     let stream = connector.connect(tls.name.clone(), socket).await.map_err(|error| {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        // What a server says that shares no protocol with us (RFC 7301 §3.2).
+        // The alert of a server that shares no protocol with us (RFC 7301 §3.2).
         if let Some(rustls::Error::AlertReceived(
             rustls::AlertDescription::NoApplicationProtocol,
         )) = tls
@@ -290,13 +290,13 @@ async fn handshake(
             is_final: false,
         })?;
     tokio::task::spawn_local(async move {
-        // How it ends shows itself to each stream.
+        // Each stream sees the connection's end itself.
         let _ = connection.await;
     });
     Ok(sender)
 }
 
-/// One stream after the other, until the connection or the run ends.
+/// Sends one request after the other on a stream, until the connection or the run ends.
 async fn stream(cell: Cell, mut sender: SendRequest<Bytes>) {
     let plan = Arc::clone(&cell.borrow().core.plan);
     loop {
@@ -312,7 +312,7 @@ async fn stream(cell: Cell, mut sender: SendRequest<Bytes>) {
     }
 }
 
-/// Whether another request may leave on this connection.
+/// Whether another request may be sent on this connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AfterResponse {
     Yes,
@@ -320,7 +320,7 @@ enum AfterResponse {
     No,
 }
 
-/// The next request, once it is due. `None`: there will be none.
+/// Waits for the next request to be due. Returns `None` if there are no more.
 async fn next(cell: &Cell) -> Option<Resend> {
     loop {
         let wait = {
@@ -386,7 +386,7 @@ async fn exchange(
 }
 
 impl Streams {
-    /// Decides what becomes of a request, answered or not.
+    /// Decides what to do with a request, answered or not.
     fn ended(
         &mut self,
         request: Resend,
@@ -397,7 +397,7 @@ impl Streams {
         let core = &mut self.core;
         match outcome {
             Ok(Ok(())) => AfterResponse::Yes,
-            // The first thing it said was no frame: to ask again is to hear it again.
+            // The server's first bytes were no frame: a retry would fail in the same way.
             Ok(Err(error)) if error.is_library() && !self.spoken => {
                 let advice = "Does HTTP/2 without TLS listen there? --http 1.1 does without.";
                 core.fail(tag, attempt, "the answer is not HTTP/2", advice);
@@ -450,7 +450,7 @@ impl Streams {
             let value = text(value);
             match name.as_str() {
                 "Host" => authority = value,
-                // RFC 9113 §8.2.2: a connection has no header here.
+                // RFC 9113 §8.2.2: connection-specific header fields are not allowed.
                 name if name.eq_ignore_ascii_case("connection") => {}
                 name => headers.push((name, value)),
             }
@@ -459,7 +459,7 @@ impl Streams {
         let uri = format!("{scheme}://{authority}{}", text(&spec.target));
         *request.uri_mut() = uri.parse::<Uri>().unwrap_or_default();
         for (name, value) in headers {
-            // They were judged when the command line was read; a rendered value cannot hold a line break.
+            // They were validated with the command line; a rendered value cannot contain a line break.
             if let (Ok(name), Ok(value)) =
                 (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(&value))
             {
@@ -497,7 +497,7 @@ impl Streams {
         let latency_ns = now_ns.saturating_sub(since_ns);
         tally.latency.saturating_record(latency_ns);
         tally.first_byte.saturating_record(first_byte_ns.saturating_sub(since_ns));
-        // No stream waits behind another.
+        // Streams do not wait for each other.
         tally.service.saturating_record(latency_ns);
         let header = |name: &Option<String>| {
             name.as_ref().and_then(|name| head.headers.get(name.as_str())?.to_str().ok())

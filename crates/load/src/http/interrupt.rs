@@ -1,4 +1,4 @@
-//! Ctrl-C: a run ends early, with the result of what it did.
+//! Ctrl-C: ends a run early, with its results so far.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,11 @@ use crate::say;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// From here on Ctrl-C asks for the end of a run, and the second Ctrl-C ends the program.
+/// Makes Ctrl-C end the run from here on, and a second Ctrl-C the program.
 pub(super) fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Without either Ctrl-C ends the program, as it always did.
+        // If this fails, Ctrl-C ends the program as usual.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let Ok(runtime) = runtime else { return };
         let interrupts = {
@@ -32,13 +32,13 @@ pub(super) fn listen() {
     });
 }
 
-/// With a shell's status of a program that Ctrl-C ended.
+/// Exits with a shell's status for a program ended by Ctrl-C.
 #[allow(clippy::exit, reason = "somebody wants it to end now")]
 fn end() -> ! {
     std::process::exit(130)
 }
 
-/// Whether Ctrl-C was pressed.
+/// Returns whether Ctrl-C was pressed.
 pub(super) fn is_asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! `dunlin bench ledger`: compares what the client got with what the server did, line by line.
+//! `dunlin bench ledger`: compares the client's results with the server's log, line by line.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -25,27 +25,27 @@ pub struct LedgerCheck {
     pub(crate) output: Output,
 }
 
-/// How two ledgers agree.
+/// The result of comparing two ledgers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Agreement {
-    /// Requests of the client, and of those the answered ones.
+    /// Requests of the client, and how many of them were answered.
     pub(crate) requests: u64,
     pub(crate) answered: u64,
-    /// Ended in another way: failed, uncertain, unanswered.
+    /// Requests that failed, or are uncertain or unanswered.
     pub(crate) not_answered: u64,
-    /// Requests with more than one line at the client: none may be.
+    /// Requests with more than one line at the client: must be 0.
     pub(crate) ended_twice: u64,
     /// Sent more than once, because a connection closed before the answer.
     pub(crate) sent_again: u64,
     /// Lines of the server.
     pub(crate) server_lines: u64,
-    /// Answered requests whose answer, by the name the server gave it, stands in the server's log with the same id.
+    /// Answered requests whose answer, by the server's name for it, is in the server's log with the same id.
     pub(crate) agreed: u64,
-    /// Answered, but the server knows no such answer, or knows it as that of another request.
+    /// Answered requests whose answer the log lacks, or has for another request.
     pub(crate) disagreed: u64,
-    /// The server processed it and the client sent it again: done twice, as only an idempotent request may be.
+    /// Requests that the server processed and the client repeated: allowed for idempotent requests only.
     pub(crate) done_twice: u64,
-    /// The server processed a request more often than the client sent it, or one the client does not know.
+    /// Requests that the server processed more often than the client sent them, or that the client does not know.
     pub(crate) from_nowhere: u64,
 }
 
@@ -97,11 +97,11 @@ fn lines(path: &Path) -> Result<impl Iterator<Item = std::io::Result<String>> + 
     Ok(BufReader::with_capacity(1 << 20, file).lines())
 }
 
-/// What the client knows of one request.
+/// The client's record of one request.
 #[derive(Debug)]
 struct RequestRecord {
     sent: u32,
-    /// The server's name for the answer; `None` when it was not answered.
+    /// The server's name for the answer; `None` if it was not answered.
     served: Option<Box<str>>,
     seen_by_server: u32,
     agreed: bool,

@@ -1,8 +1,8 @@
 //! `dunlin bench http`: load for HTTP servers, and its results.
 //!
 //! A request is a number; its bytes follow from the number (see `template`), its answer is matched to it by
-//! [`dunlin_pipeline::Connection`], and it ends exactly once. Threads share nothing while they run: each hands what it
-//! counted in a span of time to the one that watches, which adds the spans up, draws them, and writes them out.
+//! [`dunlin_pipeline::Connection`], and it ends exactly once. Threads share nothing while they run: each passes its
+//! counts of a time span to the observer, which sums, displays and writes them.
 
 use crate::{Error, ExitStatus, say};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::url::duration;
 use crate::{Error, Output};
 
-/// The deepest pipeline; `auto` stays below it by itself.
+/// The deepest pipeline; `auto` never exceeds it.
 const DEPTH_MAX: u32 = 10_000;
 
 /// Options of `dunlin bench http`.
@@ -161,12 +161,12 @@ impl Http {
         self.http == "2"
     }
 
-    /// Whether answers are looked at beyond their status.
+    /// Returns whether answers are checked beyond their status.
     pub(crate) fn wants_id(&self) -> bool {
         self.check_id || self.ledger.is_some()
     }
 
-    /// How long to send; `None`: until the requests are done.
+    /// Returns how long to send; `None`: until the requests are done.
     pub(crate) fn sending_time(&self) -> Option<Duration> {
         match (self.duration, self.requests) {
             (None, None) => Some(Duration::from_secs(10)),
@@ -174,7 +174,7 @@ impl Http {
         }
     }
 
-    /// What clap cannot say.
+    /// Checks what clap cannot.
     ///
     /// # Errors
     /// Options that contradict each other, with the one to change.
@@ -233,7 +233,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// A status or a class of them, as the first and the last.
+/// Parses a status or a class of them, as the first and the last.
 fn status(text: &str) -> Result<(u16, u16), String> {
     let wrong = || "give statuses as 200,204 or classes as 2xx".to_owned();
     let text = text.trim();

@@ -1,11 +1,11 @@
-//! What the test server does with a request: by flags for all of them, by the segments of a path for one.
+//! How the test server answers a request: flags for all requests, path segments for one.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::url::duration;
 
-/// The longest body the server makes, bytes.
+/// The longest body that the server generates, bytes.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
 /// How a request is answered. Flags say it for every request; a path overrides it for its own.
@@ -61,7 +61,7 @@ pub struct Behaviour {
     pub interim: bool,
 }
 
-/// The body, as often as its length asks for.
+/// The body, repeated up to the requested length.
 pub(super) const HELLO: &str = "Hello, World!";
 
 impl Default for Behaviour {
@@ -87,7 +87,7 @@ impl Default for Behaviour {
     }
 }
 
-/// How a connection ends behind its last answer.
+/// How a connection ends after its last answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionEnd {
     /// The answer says `Connection: close`.
@@ -98,7 +98,7 @@ pub(super) enum ConnectionEnd {
     Reset,
 }
 
-/// Answers that no server may give; a client must notice each, and give no answer to the wrong request.
+/// Invalid answers: a client must detect each, and must not match an answer to the wrong request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum BrokenAnswer {
     /// Half a head, then the end
@@ -138,10 +138,10 @@ pub enum BrokenAnswer {
 }
 
 impl Behaviour {
-    /// The behaviour for one target: pairs of path segments such as `/delay/50ms/bytes/1000`, over `self`.
+    /// Returns the behaviour for one target: pairs of path segments such as `/delay/50ms/bytes/1000` override `self`.
     ///
     /// # Errors
-    /// A sentence that names the segment and what may stand there; the answer to it is 404.
+    /// A sentence that names the segment and its valid values; the server answers 404.
     pub(super) fn of_path(&self, path: &str, query: Option<&str>) -> Result<Self, String> {
         let mut this = self.clone();
         let mut segments = path.split('/').skip(1).peekable();
@@ -198,8 +198,8 @@ impl Behaviour {
         Ok(this)
     }
 
-    /// Whether one prebuilt answer serves every request of this target: nothing in it depends on when it is asked, by
-    /// whom, or how often before.
+    /// Returns whether one prebuilt answer serves every request of this target: it does not depend on the time, the
+    /// connection or earlier requests.
     pub(super) fn is_constant(&self) -> bool {
         *self
             == Self {
@@ -214,7 +214,7 @@ impl Behaviour {
             }
     }
 
-    /// How the connection ends behind its `number`-th answer, if it does.
+    /// Returns how the connection ends after its `number`-th answer, if it does.
     pub(super) fn end(&self, number: u64) -> Option<ConnectionEnd> {
         let reached = |limit: Option<u64>| limit.is_some_and(|limit| number >= limit);
         match () {
@@ -225,14 +225,14 @@ impl Behaviour {
         }
     }
 
-    /// Answers of a connection up to the last one.
+    /// Returns the number of answers before a connection ends.
     pub(super) fn answers_max(&self) -> u64 {
         let limits = [self.close_after, self.drop_after, self.reset_after];
         limits.into_iter().flatten().min().unwrap_or(u64::MAX)
     }
 }
 
-/// The page of `GET /`: every behaviour with an example.
+/// Returns the page of `GET /`: every behaviour with an example.
 pub(super) fn listing() -> String {
     let mut text = String::from(
         "dunlin bench serve: a test server. What it does with a request stands in the path, and segments combine:\n\

@@ -1,4 +1,4 @@
-//! One connection of the test server: bytes in, steps of answers out. The socket is the thread's business.
+//! One connection of the test server: bytes in, steps of answers out. The thread owns the socket.
 
 use std::collections::VecDeque;
 
@@ -10,26 +10,26 @@ use dunlin_wire::http1::{
 use super::answer::{AfterStep, RequestFacts, Step, steps};
 use super::behaviour::{Behaviour, ConnectionEnd, listing};
 
-/// What the connections of one thread share.
+/// State shared by the connections of one thread.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) behaviour: Behaviour,
     pub(super) limits: Limits,
-    /// Numbers the answers of all threads: this thread's next, and the step between two of its own.
+    /// Numbers answers across threads: this thread's next number, and the increment between its numbers.
     pub(super) served: u64,
     pub(super) served_step: u64,
-    /// Chance for tests, the same in each run.
+    /// Random numbers, seeded alike in each run.
     pub(super) random: Jitter,
     pub(super) log: Option<super::log::Log>,
     constant: Constant,
 }
 
-/// The request that came last whose answer is always the same, and that answer.
+/// The most recent request whose answer is constant, and that answer.
 #[derive(Debug, Default)]
 struct Constant {
     request: Vec<u8>,
     answer: Vec<u8>,
-    /// Answers of a connection before its last, which differs.
+    /// Answers of a connection before its last, which differs from the others.
     answers_before_last: u64,
 }
 
@@ -47,31 +47,31 @@ impl Shared {
     }
 }
 
-/// What the thread has to do after some bytes.
+/// The thread's next action after some input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Send what was appended to the output; the connection goes on.
     Open,
-    /// As [`Outcome::Open`], and the whole thread stands still for so many nanoseconds first.
+    /// As [`Outcome::Open`], but the whole thread first sleeps for this many nanoseconds.
     Stall(u64),
 }
 
 /// State of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Connection {
-    /// Requests answered or being answered.
+    /// Requests answered or in progress.
     answers: u64,
-    /// A request that is not complete: what of its head is here.
+    /// The part of an incomplete request head that has arrived.
     pub(super) cut: Vec<u8>,
     /// A request whose body is not complete.
     pending: Option<Box<Pending>>,
-    /// Steps that wait for their time, or for those before them.
+    /// Steps that wait for their time, or for earlier steps.
     pub(super) script: VecDeque<Step>,
-    /// The last answer is under way: requests behind it are not read (RFC 9112 §9.6).
+    /// The last answer is in progress: later requests are not read (RFC 9112 §9.6).
     pub(super) ended: bool,
 }
 
-/// What is to be answered once the body of a request is here.
+/// The answer to send once the request body is complete.
 #[derive(Debug)]
 struct Pending {
     behaviour: Behaviour,
@@ -84,7 +84,7 @@ struct Pending {
 }
 
 impl Connection {
-    /// Takes what was read. Answers that may leave at once are appended to `out`, unless others wait before them.
+    /// Processes input. Appends answers that may be sent at once to `out`, unless others wait before them.
     pub(super) fn handle_input(
         &mut self,
         mut bytes: &[u8],
@@ -96,7 +96,7 @@ impl Connection {
         while !bytes.is_empty() && !self.ended {
             if self.pending.is_some() {
                 match self.take_body(bytes, shared, now_ns, out) {
-                    // Part of a chunk's size line: it is given again with more behind it.
+                    // An incomplete chunk-size line: it is passed again with more data.
                     0 if self.pending.is_some() => break,
                     taken => bytes = &bytes[taken..],
                 }
@@ -116,7 +116,7 @@ impl Connection {
                     if let Outcome::Stall(ns) = self.take_head(&head, request, shared, now_ns, out)
                     {
                         outcome = Outcome::Stall(ns);
-                        // What is answered before the stall leaves before it; the rest is read after.
+                        // Answers before the stall are sent first; later input is read after it.
                         break;
                     }
                 }
@@ -133,8 +133,7 @@ impl Connection {
         outcome
     }
 
-    /// The fast path: as many repetitions of the last constant request as stand here, answered by copies. Returns the
-    /// bytes they took.
+    /// The fast path: answers consecutive repetitions of the last constant request by copies. Returns the bytes consumed.
     fn repeat(&mut self, bytes: &[u8], shared: &Shared, out: &mut Vec<u8>) -> usize {
         let constant = &shared.constant;
         if constant.request.is_empty() || !self.script.is_empty() {
@@ -223,7 +222,7 @@ impl Connection {
         if stall_ns > 0 { Outcome::Stall(stall_ns) } else { Outcome::Open }
     }
 
-    /// Takes bytes of a request's body, and answers when it is complete. Returns how many it took.
+    /// Consumes bytes of a request's body, and answers when it is complete. Returns how many it consumed.
     fn take_body(
         &mut self,
         bytes: &[u8],
@@ -291,7 +290,7 @@ impl Connection {
         self.answer(behaviour, asked, now_ns, out);
     }
 
-    /// The last answer of a connection on which something came that is no HTTP.
+    /// Sends the last answer of a connection on which invalid HTTP arrived.
     fn refuse(&mut self, error: http1::Error, now_ns: u64, out: &mut Vec<u8>) {
         let behaviour = Behaviour { status: error.status(), ..Behaviour::default() };
         let text = format!("{error}\n");
@@ -314,13 +313,13 @@ impl Connection {
         let mut answer = Vec::new();
         steps(behaviour, asked, now_ns, &mut answer);
         for step in answer {
-            // A step that is due now needs no timer; the time of the others is in the future.
+            // A step that is due needs no timer; 0 stands for that.
             let due_ns = if step.due_ns <= now_ns { 0 } else { step.due_ns };
             self.push(Step { due_ns, ..step }, out);
         }
     }
 
-    /// Appends a step to the output when it may leave at once and nothing waits before it, else to the script.
+    /// Appends a step to the output if it may be sent at once and nothing waits before it, else to the script.
     fn push(&mut self, step: Step, out: &mut Vec<u8>) {
         self.ended |=
             matches!(step.then, AfterStep::Finish | AfterStep::Reset | AfterStep::Silence);
@@ -335,8 +334,7 @@ impl Connection {
         }
     }
 
-    /// Moves what may leave by now from the script to the output. Returns what is to be done once that is sent, and
-    /// when to call again.
+    /// Moves due steps from the script to the output. Returns what to do once that is sent, and when to call again.
     pub(super) fn poll_script(
         &mut self,
         now_ns: u64,

@@ -1,4 +1,4 @@
-//! The access log: a line for each request with an id, to be compared with a client's ledger.
+//! The access log: a line for each request with an id, to compare with a client's ledger.
 //!
 //! `SERVED ID OUTCOME`, where SERVED numbers the server's answers and comes back to the client as `X-Served`. The
 //! outcome is `answered`, or `lost` when the server processed the request and reset the connection instead.
@@ -33,10 +33,10 @@ impl Log {
         let _ = writeln!(self.lines, "{served} {id} {outcome}");
     }
 
-    /// Writes the lines of a turn before its answers leave: a client never holds an answer that the log does not know.
+    /// Writes the lines of a turn before its answers are sent: a client never holds an answer that the log lacks.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         if !self.lines.is_empty() {
-            // One write of whole lines to a file in append mode, so that threads do not mix theirs.
+            // One write of whole lines to a file in append mode, so that lines of threads do not interleave.
             (&*self.file).write_all(&self.lines).context("cannot write the access log")?;
             self.lines.clear();
         }

@@ -1,8 +1,8 @@
-//! `dunlin bench serve`: a test server for HTTP clients, never the limit and as wrong as asked for.
+//! `dunlin bench serve`: a test server for HTTP clients, fast enough not to be the bottleneck, with configurable faults.
 //!
-//! What it does with a request stands in the request's path or in its flags (see [`Behaviour`]). A request that repeats
-//! the one before is answered by a copy of the answer before, so that a load generator and not this server is what a
-//! benchmark measures: requests are still found one by one, and each is answered for itself.
+//! The request's path or flags select the behaviour (see [`Behaviour`]). A request that repeats the previous one is
+//! answered with a copy of the previous answer, so that a benchmark measures the load generator and not this server:
+//! requests are still parsed one by one, and each gets its own answer.
 
 mod answer;
 mod behaviour;
@@ -53,7 +53,7 @@ pub fn run(options: &Serve) -> Result<ExitStatus, Error> {
     crate::system::pin(&options.core)
         .map_err(|error| Error::io(format!("cannot run on cores {:?}", options.core), error))?;
     let log = options.log.as_deref().map(Log::open).transpose()?;
-    // Each thread has a listener of its own.
+    // Each thread has its own listener.
     let first = listen(options.listen, true)?;
     let address = address_of(&first)?;
     let mut listeners = vec![first];

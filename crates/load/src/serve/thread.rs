@@ -1,4 +1,4 @@
-//! A thread of the test server: one listener, one epoll instance, one buffer to read into and one to send from.
+//! A thread of the test server: one listener, one epoll instance, one receive buffer and one send buffer.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,9 +15,9 @@ use crate::reactor::{ENDS, EVENTS_MAX, Events, Flags, LISTENER, NONBLOCKING, Rea
 use crate::transport::Transport;
 use crate::{Clock, Context, Error};
 
-/// Read at once: what a hundred pipelined requests of a hundred connections leave in one socket, many times over.
+/// Receive buffer, many times the size of a hundred pipelined requests.
 const READ_BYTES: usize = 256 << 10;
-/// What a client that does not read may leave unsent before its connection is reset.
+/// Bytes that may stay unsent to a client that does not read, before its connection is reset.
 const UNSENT_BYTES_MAX: usize = 256 << 20;
 
 pub(super) struct Thread {
@@ -33,7 +33,7 @@ pub(super) struct Thread {
     output: Vec<u8>,
 }
 
-/// A place for a connection. Its generation distinguishes timers of the connection before from those of this.
+/// A slot for a connection. Its generation distinguishes timers of the previous connection from those of this one.
 #[derive(Default)]
 struct Slot {
     generation: u32,
@@ -43,7 +43,7 @@ struct Slot {
 struct Peer {
     transport: Transport,
     connection: Connection,
-    /// What follows the bytes that are unsent.
+    /// What to do after the unsent bytes.
     then: AfterStep,
     timer_ns: u64,
 }
@@ -87,7 +87,7 @@ impl Thread {
     }
 
     fn accept(&mut self) {
-        // Whatever is wrong with one connection is no reason to refuse the next.
+        // An error of one connection must not keep others from being accepted.
         while let Ok(socket) = rustix::net::accept_with(&self.listener, NONBLOCKING) {
             let _ = sockopt::set_tcp_nodelay(&socket, true);
             let tls = match &self.tls {
@@ -125,7 +125,7 @@ impl Thread {
         }
         loop {
             let Some(peer) = &mut self.slots[index].peer else { return Ok(()) };
-            // What was cut stands in front of what is read now, so that a request is one piece.
+            // The incomplete part is put before the new input, so that a request is contiguous.
             let cut = peer.connection.cut.len();
             if self.input.len() < cut + READ_BYTES {
                 self.input.resize(cut + READ_BYTES, 0);
@@ -149,7 +149,7 @@ impl Thread {
         }
     }
 
-    /// Gives `length` bytes of the input to their connection, and sends what that makes of them.
+    /// Passes `length` bytes of the input to their connection, and sends the resulting answers.
     fn take(&mut self, index: usize, length: usize) -> Result<(), Error> {
         let mut length = length;
         loop {
@@ -170,7 +170,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Sends what may leave by now, and sets the timer for the rest.
+    /// Sends what is due, and sets the timer for the rest.
     fn advance(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         let Some(peer) = &mut slot.peer else { return };
@@ -202,7 +202,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Sends the output behind what is unsent, and then ends the connection if `then` says so.
+    /// Sends the output after the unsent bytes, and then ends the connection if `then` requires it.
     fn send(&mut self, index: usize, then: AfterStep) {
         let Some(peer) = &mut self.slots[index].peer else { return };
         if then != AfterStep::Go {
@@ -221,15 +221,15 @@ impl Thread {
         }
         self.output.clear();
         if peer.then == AfterStep::Reset {
-            // Answers before it have been sent as far as the socket took them; a reset takes the rest along.
-            // Refused only by a socket that is gone already.
+            // Earlier answers have been sent as far as the socket accepted them; a reset discards the rest. Setting
+            // the option fails only on a dead socket.
             let _ = sockopt::set_socket_linger(&peer.transport.socket, Some(Duration::ZERO));
             return self.close(index);
         }
         if !peer.transport.has_unsent() && peer.then == AfterStep::Finish {
             peer.then = AfterStep::Silence;
-            // FIN behind the answer, then wait for the client's: to close with requests unread would be a reset, and
-            // a reset may overtake the answer (RFC 9112 §9.6).
+            // Sends FIN after the answer, then waits for the client's: closing with unread requests would send a
+            // reset, which may overtake the answer (RFC 9112 §9.6).
             peer.transport.finish();
         }
     }

@@ -1,4 +1,4 @@
-//! Certificates for a server that only tests use: right ones, and wrong ones of each kind.
+//! Certificates for a server that only tests use: valid ones, and invalid ones of each kind.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

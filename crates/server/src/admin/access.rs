@@ -1,4 +1,4 @@
-//! Who calls the admin port, and what he may do there.
+//! Authentication and authorization of the admin port.
 //!
 //! | caller | may |
 //! |---|---|
@@ -9,9 +9,9 @@
 //! | the same, and settings have none | look, without secrets |
 //! | the same, in development mode (`api.without_key`) without a state directory | all but secrets |
 //!
-//! Who shows no token is let in for being on this machine. A page of a web site is, too, in the browser of whoever
-//! works here; so its requests are recognised by `Host`, `Origin`, `Sec-Fetch-Site` and the type of the body, which
-//! the page cannot choose.
+//! A caller without a token is accepted because it is on this machine. So is a web page in a browser on this machine;
+//! its requests are recognised by `Host`, `Origin`, `Sec-Fetch-Site` and the type of the body, which the page cannot
+//! choose.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,25 +25,25 @@ use super::problem::{self, ProblemDetails, ProblemType};
 use super::{Admin, Cx};
 use crate::request::local_host;
 
-/// What the operator of this machine has: made at the first start with a state directory.
+/// The access of this machine's operator, created at the first start with a state directory.
 pub(crate) struct OperatorAccess {
     /// The token in the state directory.
     pub(crate) token: Secret,
-    /// The Unix socket there; `None` when it could not be made.
+    /// The Unix socket there; `None` if it could not be created.
     pub(crate) socket: Option<PathBuf>,
 }
 
-/// Who makes a request.
+/// The rights of the caller of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Principal {
     pub(super) role: AdminRole,
-    /// May be shown secrets, and may set them.
+    /// Whether it may read and set secrets.
     pub(super) secrets: bool,
 }
 
 impl Principal {
     /// # Errors
-    /// The caller's role does not reach so far.
+    /// Returns an error if the caller's role is lower.
     pub(super) fn demand(self, role: AdminRole) -> Result<(), ProblemDetails> {
         if self.role >= role {
             return Ok(());
@@ -60,7 +60,7 @@ impl Principal {
 }
 
 impl Admin {
-    /// Who makes this request, if he may make any.
+    /// Returns the rights of the caller, if it may call at all.
     pub(super) fn caller(
         &self,
         cx: &mut Cx,
@@ -73,7 +73,7 @@ impl Admin {
             refuse_foreign_page(request)?;
         }
         if let Some(shown) = bearer(request) {
-            // Also where none is set: a caller that believes itself protected by a token must not be mistaken.
+            // An unknown token is refused even if no token is set: its caller believes that tokens protect the port.
             let role = self.role_of(shown);
             return role
                 .map(everything)
@@ -96,13 +96,13 @@ impl Admin {
         if !changes {
             return Ok(Principal { role: AdminRole::See, secrets: false });
         }
-        // In development mode, and in memory, whoever is on the machine may try things out.
+        // In development mode without a state directory, every caller on the machine may make changes.
         if self.operator.is_some() || !config.api.without_key {
             return Err(self.unauthorized(cx, conn, "changes take one"));
         }
         let media = media_type(request);
         let is = |kind: &str| media.eq_ignore_ascii_case(kind);
-        // A page asks before it sends any of these, and before it sends a PUT of any type.
+        // A browser sends a preflight request before any of these, and before a PUT of any type.
         let asked = ["application/json", MERGE_PATCH, JSON_PATCH].into_iter().any(is)
             || request.method == Method::Put && is(FORM);
         if !asked {
@@ -114,7 +114,7 @@ impl Admin {
         Ok(Principal { role: AdminRole::Change, secrets: false })
     }
 
-    /// The role of a token; `None` if it is unknown. All tokens are compared, for constant time.
+    /// Returns the role of a token; `None` if it is unknown. Compares all tokens, for constant time.
     fn role_of(&self, shown: &str) -> Option<AdminRole> {
         let admin = &self.store.head().config.admin;
         let operator = self.operator.as_ref().map(|operator| &operator.token);
@@ -124,7 +124,7 @@ impl Admin {
         matching.map(|(_, role)| role).max()
     }
 
-    /// The name of the token that a caller shows, never its value; empty when it shows none.
+    /// Returns the name of the caller's token, never its value; empty without a token.
     pub(super) fn token_name(&self, request: &http::RequestHead<'_>) -> Arc<str> {
         let Some(shown) = bearer(request) else { return "".into() };
         let admin = &self.store.head().config.admin;
@@ -144,14 +144,14 @@ impl Admin {
         self.refused(cx, conn, &problem::UNAUTHORIZED, detail).header("WWW-Authenticate", &"Bearer")
     }
 
-    /// The caller would be shown a secret, or set one.
+    /// Returns the error for a caller without a token that would read or set a secret.
     pub(super) fn secrets_need_token(&self, cx: &Cx, conn: ConnId) -> ProblemDetails {
         let detail = "showing secrets, setting them and reading them from files needs an admin token of role `change`"
             .to_owned();
         self.refused(cx, conn, &problem::SECRETS_NEED_TOKEN, detail)
     }
 
-    /// A refusal that names the socket to a caller on this machine, for which its user needs no token.
+    /// Returns an error that names the Unix socket to a caller on this machine, since the socket needs no token.
     fn refused(
         &self,
         cx: &Cx,
@@ -169,8 +169,8 @@ impl Admin {
     }
 }
 
-/// Refuses what a page of another site sends. No page of another site has a permission here (CORS), but some requests
-/// need none to be sent.
+/// Refuses requests of pages of other sites. No such page has a CORS permission, but browsers send some requests without
+/// one.
 fn refuse_foreign_page(request: &http::RequestHead<'_>) -> Result<(), ProblemDetails> {
     let site = request.headers.get_str("Sec-Fetch-Site");
     let from_elsewhere = site.is_some_and(|site| !matches!(site, "same-origin" | "none"));
@@ -190,23 +190,23 @@ fn refuse_foreign_page(request: &http::RequestHead<'_>) -> Result<(), ProblemDet
 pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
 /// The type of a JSON Patch (RFC 6902).
 pub(super) const JSON_PATCH: &str = "application/json-patch+json";
-/// What `curl -d` says of any body.
+/// The media type that `curl -d` sends for any body.
 pub(super) const FORM: &str = "application/x-www-form-urlencoded";
 
-/// The type of the body, without its parameters; empty when the request says none.
+/// Returns the media type of the body without parameters; empty if there is none.
 pub(super) fn media_type<'a>(request: &http::RequestHead<'a>) -> &'a str {
     let media = request.headers.get_str("Content-Type").unwrap_or("");
     media.split(';').next().unwrap_or("").trim()
 }
 
-/// The token of `Authorization: Bearer ...` (RFC 6750 §2.1).
+/// Returns the token of `Authorization: Bearer ...` (RFC 6750 §2.1).
 fn bearer<'a>(request: &http::RequestHead<'a>) -> Option<&'a str> {
     let (scheme, token) = request.headers.get_str("Authorization")?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("Bearer").then(|| token.trim())
 }
 
-/// Whether the connection came through the Unix socket. Its own end is asked for: that of a peer is not known any more
-/// when the peer has gone, and `None` must not open a door.
+/// Whether the connection came through the Unix socket. Checks the local address: the peer's is unknown after the peer
+/// has disconnected, and an unknown address must not grant access.
 pub(super) fn is_local_socket(cx: &mut Cx, conn: ConnId) -> bool {
     if let Some(known) = cx.data(conn).and_then(|caller| caller.through_socket) {
         return known;

@@ -1,9 +1,9 @@
-//! `?scope=cluster` on a change: it holds on all nodes.
+//! Changes with `?scope=cluster`, which apply to all nodes.
 //!
-//! The node that is asked makes it first, and says no as it would for itself. Then the control thread appends it to the
-//! cluster's log and tells the other nodes, each of which runs what it finds there, in order. Nobody else may append
-//! from before the first node's try until the change is in the log. How far a node has followed the log stands in its own
-//! revisions ([`ClusterPosition`]): it is kept, and rolled back, with the settings.
+//! The node that receives the request applies the change first, or refuses it like a change of its own. Then the control
+//! thread appends it to the cluster's log and notifies the other nodes, which apply the log in order. No other node may
+//! append from before the first node applies the change until it is in the log. A node's position in the log is part of
+//! its revisions ([`ClusterPosition`]): it is stored, and rolled back, with the settings.
 
 use std::collections::VecDeque;
 
@@ -21,23 +21,23 @@ use crate::message::cluster::{
     SharedChangeRequest,
 };
 
-/// How long nobody else may make a change while this node runs one, beside its canary's time.
+/// How long other nodes are blocked from changes while this node applies one, in addition to its canary's time.
 const HOLD_MS: u64 = 60_000;
-/// One change of all nodes, without its origin.
+/// The largest change of all nodes, without its origin.
 const CHANGE_BYTES_MAX: usize = 1 << 20;
-/// Offers that wait. The control thread reads the log again for one that is dropped.
+/// Most offers that wait. The control thread reads the log again for a dropped one.
 const OFFERS_MAX: usize = 64;
 
-/// Changes of all nodes: one that a caller of this node makes, and those of other nodes.
+/// Changes of all nodes: the one of a caller of this node, and those of other nodes.
 pub(super) struct ClusterChanges {
     position: ClusterPosition,
-    /// The newest that was looked at; those from the position on were refused.
+    /// The newest change that was handled; those between the position and it were refused.
     offered: u64,
     own: Option<OwnChange>,
     offers: VecDeque<SharedChangeBatch>,
-    /// A change of the first offer is being run.
+    /// The change of the first offer that is being applied.
     following: Option<(u64, SharedChange)>,
-    /// What became of the newest, as it is reported to another node.
+    /// The outcome of the newest change, as reported to other nodes.
     newest: Value,
     fault: Option<OutOfSync>,
     ended: VecDeque<Ended>,
@@ -50,23 +50,23 @@ struct Ended {
     body: Vec<u8>,
 }
 
-/// A change that a caller of this node makes for all.
+/// A change of all nodes by a caller of this node.
 struct OwnChange {
     conn: ConnId,
     id: u64,
     phase: Phase,
-    /// In the loop's milliseconds: nothing is waited for longer.
+    /// The latest time to wait for anything, in the loop's milliseconds.
     deadline_ms: u64,
-    /// What became of it on this node.
+    /// Its outcome on this node.
     outcome: Value,
 }
 
 enum Phase {
     Claiming(Box<(SubmittedChange, SharedChange)>),
-    /// `None`: there is no cluster to tell.
+    /// `None`: there is no cluster to notify.
     Running(Option<Box<SharedChange>>),
     Keeping,
-    /// It has this number.
+    /// It has this number in the log.
     Announced(u64),
 }
 
@@ -88,7 +88,7 @@ impl ClusterChanges {
         self.position
     }
 
-    /// The position that the settings have with a change.
+    /// Returns the position of the settings that include a change.
     pub(super) fn position_with(&self, before: ClusterPosition, to: ReplyTo) -> ClusterPosition {
         match (to, &self.own) {
             (ReplyTo::First(_), Some(own)) if !own.is_alone() => {
@@ -99,12 +99,12 @@ impl ClusterChanges {
         }
     }
 
-    /// A change that no caller waits for has ended; it is looked at at the end of the turn.
+    /// Records the end of a change of all nodes on this node; it is handled at the end of the turn.
     pub(super) fn handle_ended(&mut self, to: ReplyTo, status: u16, body: Vec<u8>) {
         self.ended.push_back(Ended { to, status, body });
     }
 
-    /// Puts aside a change of another node that is not run: the node goes on with the next.
+    /// Skips a change of another node without applying it.
     fn skip(&mut self, number: u64, outcome: Value, fault: OutOfSync) {
         self.offered = number;
         self.newest = outcome;
@@ -129,7 +129,7 @@ impl OwnChange {
 }
 
 impl Admin {
-    /// Makes a change on all nodes, this one first.
+    /// Applies a change on all nodes, this one first.
     pub(super) fn change_all(
         &mut self,
         cx: &mut Cx,
@@ -152,7 +152,7 @@ impl Admin {
         }
         submitted.to = ReplyTo::First(conn);
         let mut id = [0; 8];
-        // Without randomness no node takes it for its own.
+        // Without random bytes, no node recognises the change as its own.
         let _ = getrandom::fill(&mut id);
         let hold_ms = HOLD_MS + submitted.canary.map_or(0, |canary| canary.seconds * 1000);
         let (id, deadline_ms) = (u64::from_ne_bytes(id), cx.now_ms() + hold_ms);
@@ -201,13 +201,13 @@ impl Admin {
     }
 
     fn send_change_request(&mut self, request: SharedChangeRequest) {
-        // If the ring is full, the change is overdue some time.
+        // If the ring is full, the change times out at its deadline.
         let _ = self
             .endpoint
             .send(self.state.control_endpoint(), BusMessage::SharedChangeRequest(request));
     }
 
-    /// What the control thread says.
+    /// Handles an event of the control thread.
     pub(super) fn handle_change_event(&mut self, cx: &mut Cx, event: SharedChangeEvent) {
         match event {
             SharedChangeEvent::Offer(offer) => {
@@ -250,7 +250,7 @@ impl Admin {
             (SharedChangeEvent::Answered(status), Phase::Announced(number)) => {
                 self.answer_change(cx, conn, Some(number), own.outcome, &status);
             }
-            // Of a change that was given up.
+            // An event of a change that was abandoned.
             (_, phase) => {
                 own.phase = phase;
                 self.cluster_changes.own = Some(own);
@@ -273,7 +273,7 @@ impl Admin {
         self.under_way(why).with("cluster_revision", current)
     }
 
-    /// Looks at changes that have ended here; true: there were some, and others may have been submitted.
+    /// Handles changes that have ended here. Returns whether there were any; further changes may have been submitted then.
     pub(super) fn handle_ended_changes(&mut self, cx: &mut Cx) -> bool {
         let ended = std::mem::take(&mut self.cluster_changes.ended);
         let some = !ended.is_empty();
@@ -291,7 +291,7 @@ impl Admin {
         some
     }
 
-    /// This node has run a caller's change, or has refused it.
+    /// Handles that this node has applied or refused its caller's change.
     fn handle_first(&mut self, cx: &mut Cx, status: u16, body: &[u8]) {
         let Some(mut own) = self.cluster_changes.own.take() else { return };
         let Phase::Running(shared) = own.phase else { return };
@@ -314,7 +314,7 @@ impl Admin {
         self.cluster_changes.own = Some(own);
     }
 
-    /// All nodes have had their time: answers what each has made of it.
+    /// Answers the caller with the outcome on each node, once all have replied or timed out.
     fn answer_change(
         &self,
         cx: &mut Cx,
@@ -334,7 +334,7 @@ impl Admin {
         for node in &status.nodes {
             let mut said: Value = serde_json::from_slice(&node.response).unwrap_or_default();
             if said["outcome"].is_null() {
-                // A version without such changes.
+                // A node of a version without such changes.
                 said = json!({ "outcome": "refused", "problem": { "detail": said["error"]["message"] } });
             }
             said["node"] = node.node.into();
@@ -369,12 +369,12 @@ impl Admin {
         answer_json(cx, conn, status, &answer);
     }
 
-    /// Gives up a change that nobody speaks of any more, and goes on where something was waited for. Called once a second.
+    /// Abandons an overdue change, and continues with waiting offers. Called once a second.
     pub(super) fn advance_cluster_changes(&mut self, cx: &mut Cx) {
         self.follow_offers(cx);
         let now_ms = cx.now_ms();
         let overdue = |own: &OwnChange| own.deadline_ms <= now_ms && !own.is_alone();
-        // What this node tries itself ends by itself.
+        // A change that this node is applying has its own timeout.
         let is_running = |own: &OwnChange| matches!(own.phase, Phase::Running(_));
         let is_due =
             self.cluster_changes.own.as_ref().is_some_and(|own| overdue(own) && !is_running(own));
@@ -388,13 +388,13 @@ impl Admin {
         .answer(cx, own.conn);
     }
 
-    /// Runs what other nodes have made, one after the other.
+    /// Applies the changes of other nodes, one at a time.
     fn follow_offers(&mut self, cx: &mut Cx) {
         while self.cluster_changes.following.is_none() && self.trial.is_none() {
             let changes = &mut self.cluster_changes;
             let Some(offer) = changes.offers.front_mut() else { return };
             if offer.log != changes.position.log {
-                // Of another cluster, or the first that is met.
+                // The log of another cluster, or the first log that this node follows.
                 let tried = changes.position.tried;
                 changes.position = ClusterPosition { log: offer.log, revision: 0, tried };
                 changes.offered = 0;
@@ -412,7 +412,7 @@ impl Admin {
                 changes.offers.pop_front();
                 let response = newest.into_bytes().into();
                 let reply = BusMessage::NodeReply { request_id, response };
-                // If the ring is full, that node names this one as one that has not answered.
+                // If the ring is full, the other node reports this one as not answering.
                 let _ = self.endpoint.send(self.state.control_endpoint(), reply);
                 self.show_settings_position();
                 continue;
@@ -466,7 +466,7 @@ impl Admin {
         }
     }
 
-    /// This node has run another node's change, or has refused it. False: it is to be tried again in a second.
+    /// Handles that this node has applied or refused another node's change. Returns `false` if it is retried in a second.
     fn handle_followed(&mut self, number: u64, status: u16, body: &[u8]) -> bool {
         let changes = &mut self.cluster_changes;
         let Some((_, shared)) = changes.following.take_if(|(of, _)| *of == number) else {
@@ -474,7 +474,7 @@ impl Admin {
         };
         let said: Value = serde_json::from_slice(body).unwrap_or_default();
         let is_gone_already = status == 404 && shared.change.get("delete").is_some();
-        // A trial has begun, or too many changes wait.
+        // A trial is in progress, or too many changes wait.
         if status == 503 || status == 409 && said["type"] == "/problems/canary-under-way" {
             if let Some(offer) = changes.offers.front_mut() {
                 offer.changes.push_front((number, Some(shared)));
@@ -502,14 +502,14 @@ impl Admin {
         true
     }
 
-    /// Has the control thread tell the others how far this node has come.
+    /// Publishes this node's position in the log to the other nodes.
     fn show_settings_position(&self) {
         let changes = &self.cluster_changes;
         self.state.cluster.set_settings(changes.position, changes.fault.clone());
     }
 }
 
-/// What a commit has made of a change.
+/// Returns the outcome of a committed change.
 fn outcome_of(said: &Value) -> &'static str {
     if said["changes"] == 0 { "unchanged" } else { "applied" }
 }

@@ -1,4 +1,4 @@
-//! `?scope=cluster` on the pages on which a node describes itself: every living node's page in one answer.
+//! `?scope=cluster` on status pages: the pages of all live nodes in one response.
 //!
 //! The control thread asks the nodes, over the cluster's Redis; each has its admin thread answer. Who does not answer within
 //! `cluster.call_timeout_ms` is named.

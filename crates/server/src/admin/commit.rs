@@ -37,9 +37,9 @@ const WAITING_MAX: usize = 4_096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyTo {
     Caller(ConnId),
-    /// This node is the first of all to run it, for a caller.
+    /// This node applies it first, for a caller, before all other nodes.
     First(ConnId),
-    /// Another node has run it: its number in the cluster's log.
+    /// A change of another node, with its number in the cluster's log.
     Follow(u64),
 }
 
@@ -49,7 +49,7 @@ pub(super) struct SubmittedChange {
     pub(super) change: Change,
     pub(super) expected: Option<u64>,
     pub(super) origin: Origin,
-    /// Who submitted it may set secrets.
+    /// Whether its caller may set secrets.
     pub(super) secrets: bool,
     pub(super) durable: bool,
     pub(super) canary: Option<CanaryOptions>,
@@ -236,7 +236,7 @@ impl Admin {
         self.commit(cx, changes, pending_replies, None);
     }
 
-    /// Prepares a change on a snapshot: one that is valid in itself and in what it opens.
+    /// Prepares a change on a snapshot. Validates it, including the files and certificates that it opens.
     pub(super) fn prepare(
         &self,
         cx: &Cx,
@@ -246,7 +246,7 @@ impl Admin {
         let prepared = base
             .prepare(&submitted.change, submitted.expected)
             .map_err(|error| ProblemDetails::of_change_error(&error))?;
-        // What a file has that this process may read is as much a secret as what a key says.
+        // The contents of a file that this process may read are as secret as the value of a key.
         let names_files = || {
             let after = &prepared.snapshot().config;
             crate::tls::names_files(&base.config, after)
@@ -265,7 +265,7 @@ impl Admin {
         Ok(prepared)
     }
 
-    /// The same, and binds the addresses of its listeners.
+    /// Prepares a change as [`prepare`](Self::prepare) does, and binds the addresses of its listeners.
     fn reserve(
         &mut self,
         cx: &Cx,
@@ -412,7 +412,7 @@ impl Admin {
         Switched { awake, asleep: total - awake }
     }
 
-    /// Every worker has switched, or has said why it cannot: confirms the commit or begins its rollback.
+    /// Confirms the commit or begins its rollback, once every worker has switched or reported why it cannot.
     fn finish(&mut self, cx: &mut Cx, in_flight: Commit, switched: Switched) {
         cx.cancel(in_flight.timeout);
         if let Phase::RollingBack { .. } = in_flight.phase {
@@ -448,7 +448,7 @@ impl Admin {
         self.compact_if_due();
     }
 
-    /// The time-out of the commit in flight is over.
+    /// Handles the timeout of the commit in flight.
     pub(super) fn handle_commit_timeout(&mut self, cx: &mut Cx) {
         let Some(in_flight) = self.commits.in_flight.take() else { return };
         if self.is_adopted(&in_flight) {
@@ -567,7 +567,7 @@ impl Admin {
         }
     }
 
-    /// An fsync has failed: what is on disk is unknown.
+    /// Handles a failed fsync, after which the contents of the disk are unknown.
     pub(super) fn handle_sync_error(&mut self, cx: &mut Cx, error: &std::io::Error) {
         for CommitResponse { to, revision, .. } in std::mem::take(&mut self.commits.undurable) {
             let detail = format!(

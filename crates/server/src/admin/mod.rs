@@ -1,9 +1,10 @@
 //! The admin port: health, metrics, information, status of the workers, and the config API.
 //!
-//! It is a thread of its own with the event loop that the workers run on, for a change has forty microseconds from its
-//! client's send to its receive, and most of them are the kernel's. It alone owns the [`Store`] and publishes
-//! settings. [`access`] says who calls and what he may do, [`call`] parses requests, [`read`] answers those that change nothing, [`commit`] carries out changes,
-//! [`trial`] tries a change on one worker first, [`sync`] waits for the disk, [`watch`] streams revisions.
+//! It is a separate thread with the same event loop as the workers: a change may take forty microseconds from its
+//! client's send to its receive, most of them in the kernel. It alone owns the [`Store`] and publishes settings.
+//! [`access`] authenticates callers, [`call`] parses requests, [`read`] answers those that change nothing, [`commit`]
+//! executes changes, [`trial`] tries a change on one worker first, [`sync`] waits for the disk, [`watch`] streams
+//! revisions.
 
 mod access;
 #[cfg(test)]
@@ -93,8 +94,8 @@ use crate::tls::{Tls, file_times};
 
 /// Connections at once; one more is closed.
 const CONNECTIONS_MAX: usize = 4_096;
-/// Of these, connections on which nothing was answered yet that a token may be needed for. One more closes the oldest, so
-/// that nobody who only holds connections open keeps an operator or a load balancer out.
+/// Most connections without an answer yet to a request that may need a token. One more closes the oldest, so that idle
+/// connections cannot lock out an operator or a load balancer.
 const UNAUTHENTICATED_MAX: usize = 1_024;
 /// Bodies and responses of all connections together.
 const BUFFERED_BYTES_MAX: usize = 512 << 20;
@@ -104,7 +105,7 @@ const OUTPUT_BYTES_MAX: usize = 256 << 20;
 const BODY_TIMEOUT_MS: TimeoutMs = NonZeroU64::new(60_000);
 const KEEP_ALIVE_TIMEOUT_MS: TimeoutMs = NonZeroU64::new(300_000);
 const HEARTBEAT_SECONDS: u64 = 10;
-/// Between two looks at what the allocator has free.
+/// Interval between checks of the allocator's free memory.
 const TRIM_SECONDS: u64 = 4;
 /// A longer body takes a millisecond or more; see [`Admin::lengthen_time_slice`].
 const LARGE_BODY_BYTES: usize = 64 << 10;
@@ -112,7 +113,7 @@ const LARGE_BODY_BYTES: usize = 64 << 10;
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
 
-/// What the admin thread keeps of a connection.
+/// The admin thread's data of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct AdminConnection {
     /// Its address, behind a proxy too.
@@ -152,7 +153,7 @@ pub(crate) struct Admin {
     status_requests: WorkerQueries<StatusRequest>,
     /// The access rules under which watches were accepted.
     admin_tokens: dunlin_config::Admin,
-    /// As `on_log` was given last.
+    /// The settings last passed to `on_log`.
     log: Log,
     on_log: Box<dyn Fn(&Log) + Send>,
     /// On `server.admin_addr`, if that is listened on.
@@ -160,7 +161,7 @@ pub(crate) struct Admin {
     /// The workers' listeners of the start, until `server.client_addr` changes.
     boot: Vec<TcpListener>,
     body_bytes_max: usize,
-    /// Of `tls.certificates`, as they were when they were read last.
+    /// The files of `tls.certificates` with their modification times when they were last read.
     certificate_files: Vec<(Arc<str>, Option<SystemTime>)>,
     seconds: u64,
     heap_trim: HeapTrim,
@@ -171,7 +172,7 @@ pub(crate) struct Admin {
     registry: Registry,
 }
 
-/// What the admin thread starts with.
+/// The parameters of the admin thread.
 pub(crate) struct AdminParams {
     pub(crate) state: Arc<ServerState>,
     pub(crate) push: Option<PushHandle>,
@@ -319,7 +320,7 @@ fn listen_config(settings: &Config, tls: &Tls) -> ListenConfig {
 impl Admin {
     fn route(&mut self, cx: &mut Cx, conn: ConnId, request: &http::Request<'_>) {
         let path = request.path;
-        // A load balancer has no token; `/health` says no more than that the process serves.
+        // A load balancer has no token; `/health` only shows that the process serves.
         if path == "/health" {
             return self.health(cx, conn, request.method);
         }
@@ -347,7 +348,7 @@ impl Admin {
         }
     }
 
-    /// Answers a path with nothing below it.
+    /// Answers a request for a path without subpaths.
     fn page(
         &mut self,
         cx: &mut Cx,
@@ -439,7 +440,7 @@ impl Admin {
         if config.server.client_addr != self.state.boot_addr && !self.boot.is_empty() {
             self.state.boot_closes();
             for listener in self.boot.drain(..) {
-                // Workers hold the same socket: to close this handle would leave it listening.
+                // Workers hold the same socket: closing this handle would leave it listening.
                 let ended = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a listener was not listening any more");
@@ -472,7 +473,7 @@ impl Admin {
         self.retired.retain(|settings| Arc::strong_count(settings) > 1);
     }
 
-    /// Opens certificates anew whose files have changed.
+    /// Opens certificates again whose files have changed.
     fn reopen_certificates(&mut self) {
         let config = &self.store.head().config;
         let (times, settings) = (file_times(config), self.state.settings.load());
@@ -500,7 +501,7 @@ impl Admin {
         self.evaluate_trial(cx);
         self.sync_rest();
         if self.seconds.is_multiple_of(TRIM_SECONDS) && self.heap_trim.is_due(free_heap_bytes()) {
-            // What a flood has left behind; a worker that allocates meanwhile waits.
+            // Returns free memory to the kernel; a worker that allocates meanwhile waits.
             trim_heap();
             self.heap_trim.handle_trimmed(free_heap_bytes());
         }

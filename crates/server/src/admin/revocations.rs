@@ -1,4 +1,4 @@
-//! `/revocations`: which tokens let nobody in any more. The server API's `revoke_token`, `invalidate_user_tokens`,
+//! `/revocations`: revoked tokens and blocked users. The server API's `revoke_token`, `invalidate_user_tokens`,
 //! `block_user` and `unblock_user` come here too, over the bus.
 
 use dunlin_config::AdminRole;
@@ -104,7 +104,7 @@ impl Admin {
         })
     }
 
-    /// Once a second: has those workers look for sessions of revoked tokens whose rings were full when tokens were revoked.
+    /// Notifies workers again whose rings were full when tokens were revoked. Called once a second.
     pub(super) fn reach_workers(&mut self) {
         let Self { unreached, endpoint, .. } = self;
         unreached.retain(|&worker| endpoint.send(worker, BusMessage::RevokedUnseen).is_err());

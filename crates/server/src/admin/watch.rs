@@ -94,7 +94,7 @@ impl Admin {
         self.watchers.retain(|watcher| watcher.conn != conn);
     }
 
-    /// Ends all watches, for the tokens have changed that let them in. Who still may comes back and misses nothing
+    /// Ends all watches because the admin tokens have changed. Readers that are still permitted reconnect and miss nothing
     /// (`Last-Event-ID`).
     pub(super) fn end_watches(&mut self, cx: &mut Cx) {
         for watcher in std::mem::take(&mut self.watchers) {
@@ -113,7 +113,7 @@ impl Admin {
         }
     }
 
-    /// Writes what a watcher has not heard of: the changes if they are kept, else everything as it is.
+    /// Writes what a watcher has missed: the changes if they are still stored, else the whole configuration.
     fn catch_up(&mut self, cx: &mut Cx, at: usize) {
         let head = self.store.head();
         let Watcher { conn, at: heard, secrets, .. } = self.watchers[at];

@@ -11,17 +11,17 @@ use dunlin_protocol::json::Object;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub(crate) enum ApiErrorCode {
-    /// Something broke inside the server, or was too busy; the command may be repeated.
+    /// An internal error or overload; the command may be repeated.
     Internal = 100,
     /// The channel belongs to a namespace that is not configured.
     UnknownChannel = 102,
-    /// The API key's scope does not reach so far.
+    /// The API key's scope does not include the command.
     PermissionDenied = 103,
     /// There is no such method.
     NotFound = 104,
     /// A limit would be exceeded.
     LimitExceeded = 106,
-    /// The request makes no sense; repeating it does not help.
+    /// The request is invalid; repeating it does not help.
     BadRequest = 107,
     /// The feature is switched off for this channel, or not part of this server.
     NotAvailable = 108,
@@ -64,18 +64,18 @@ impl ApiErrorCode {
 pub(crate) struct ApiError {
     /// See [`ApiErrorCode`].
     pub(crate) code: u32,
-    /// For people; programs go by the code.
+    /// For people; programs use the code.
     pub(crate) message: Cow<'static, str>,
     malformed: bool,
 }
 
 impl ApiError {
-    /// The error of a body that is not the request it should be.
+    /// Returns the error of a body that is not a valid request.
     pub(crate) fn malformed(why: impl fmt::Display) -> ApiError {
         ApiError { malformed: true, ..ApiErrorCode::BadRequest.with_reason(why) }
     }
 
-    /// What another node has answered.
+    /// Returns an error that another node has answered.
     pub(crate) fn of_node(code: u32, message: String) -> ApiError {
         ApiError { code, message: Cow::Owned(message), malformed: false }
     }

@@ -1,4 +1,4 @@
-//! Requests of libraries that are newer than this server: members that it does not know are taken out, and named.
+//! Requests of libraries newer than this server: unknown members are removed and named in a warning.
 
 use std::cell::OnceCell;
 use std::fmt::Write;
@@ -15,20 +15,21 @@ use super::request::Request;
 /// Most names in a warning, and most bytes of each: it is a header.
 const NAMES_MAX: usize = 8;
 const NAME_BYTES_MAX: usize = 64;
-/// Members that say whom a command is about: where a method does not take them, it would be about others without them.
+/// Members that restrict or select the sessions of a command. They are never removed: without them the command would
+/// affect other sessions.
 const OF_WHOM: [&str; 2] = ["label_filter", "all_users"];
 
 /// Reads the request of one call.
 ///
-/// A body whose members are all known is parsed once. Only one that is refused is looked through for unknown members,
-/// and parsed again without them.
+/// A body whose members are all known is parsed once. Only a rejected body is searched for unknown members, and parsed
+/// again without them.
 #[derive(Debug, Default)]
 pub(crate) struct LenientReader {
     strict: bool,
     without: OnceCell<KnownFields>,
 }
 
-/// A body without what is not known, and the paths of what was taken out.
+/// A body without unknown members, and the paths of the removed ones.
 #[derive(Debug, Default)]
 struct KnownFields {
     body: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Responses: what became of commands, written as JSON.
+//! Responses: the outcomes of commands, written as JSON.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::state::connections::ConnectionPage;
 /// The outcome of a command that was carried out.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CommandOutcome {
-    /// Done, with nothing more to say.
+    /// Done, without a result.
     Done,
-    /// In how many sessions' outboxes the message is.
+    /// The number of sessions whose outboxes have the message.
     Sent(u64),
-    /// The publication's place.
+    /// The position of the publication.
     Published(Published),
-    /// What became of each publication, in the order of the channels.
+    /// The outcome of each publication, in the order of the channels.
     Broadcast(Vec<Result<Published, ApiError>>),
     /// Who is in the channel.
     Presence(Vec<Arc<ClientInfo>>),
@@ -33,11 +33,11 @@ pub(crate) enum CommandOutcome {
     Channels(Vec<ChannelSummary>),
     /// What this server holds.
     Info(Info),
-    /// The result as JSON: what the nodes of a cluster have answered together.
+    /// The result as JSON: the combined answers of a cluster's nodes.
     Json(Box<[u8]>),
 }
 
-/// What became of a command.
+/// The outcome of a command, or its error.
 pub(crate) type CommandResult = Result<CommandOutcome, ApiError>;
 
 /// What `info` says about this server beside what it holds.
@@ -211,7 +211,7 @@ impl CommandOutcome {
     }
 }
 
-/// Offset and epoch; nothing of a publication that has no place, because its channel keeps no history.
+/// Writes offset and epoch; neither for a publication without a position, because its channel keeps no history.
 fn write_published(out: &mut Vec<u8>, published: &Published) {
     let position = published.position;
     let mut result = Object::begin(out);

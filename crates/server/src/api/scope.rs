@@ -1,4 +1,4 @@
-//! What an API key may do.
+//! Permissions of API keys.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use super::error::{ApiError, ApiErrorCode};
 use super::method::Method;
 use super::request::Request;
 
-/// The name under which a scope has everything below `/api/push`.
+/// The name in a scope that permits everything below `/api/push`.
 pub(crate) const PUSH: &str = "push";
 
-/// Whether a key of this scope may give this command.
+/// Checks whether a key of this scope permits this command.
 ///
 /// # Errors
-/// "permission denied", with what is missing.
+/// Returns "permission denied" with the missing permission.
 pub(crate) fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), ApiError> {
     let method = request.method();
     permits_method(scope, method.name(), method.is_read_only())?;
@@ -35,7 +35,7 @@ pub(crate) fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), Api
     }
 }
 
-/// The same of a method below `/api/push`.
+/// Checks whether a key of this scope permits methods below `/api/push`.
 ///
 /// # Errors
 /// As [`permits`].

@@ -1,5 +1,5 @@
-//! What a token lets its client do in channels, beside what their namespaces allow: the claims `caps` and `allow`
-//! (Centrifugo's docs, "Channel capabilities"). They grant, and take nothing away.
+//! What a token permits in channels in addition to what their namespaces allow: the claims `caps` and `allow`
+//! (Centrifugo's docs, "Channel capabilities"). They only grant, and never deny.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use serde::{Deserialize, Deserializer};
 
 use crate::namespace::bounded_regex::compile;
 
-/// Compiled expressions that are kept.
+/// The most compiled expressions in the cache.
 const COMPILED_MAX: usize = 256;
-/// Expressions of one token.
+/// The most expressions of one token.
 const REGEXES_MAX: usize = 32;
 
-/// A set of the four things that a client does in a channel.
+/// A set of operations on a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allow(u8);
 
@@ -25,7 +25,7 @@ impl Allow {
     pub const SUBSCRIBE: Allow = Allow(1);
     /// Publish (`pub`).
     pub const PUBLISH: Allow = Allow(2);
-    /// Ask who is present, and hear of joins and leaves (`prs`).
+    /// Read presence, and receive joins and leaves (`prs`).
     pub const PRESENCE: Allow = Allow(4);
     /// Read the history, and recover (`hst`).
     pub const HISTORY: Allow = Allow(8);
@@ -35,7 +35,7 @@ impl Allow {
         self.0 & all.0 == all.0
     }
 
-    /// Both together.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn union(self, other: Allow) -> Allow {
         Allow(self.0 | other.0)
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for Allow {
     }
 }
 
-/// The claim `caps`: a channel is granted what any of its entries grants it.
+/// The claim `caps`. A channel is granted the union of what its entries grant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Box<[Capability]>")]
 pub struct Capabilities(Box<[Capability]>);
@@ -89,11 +89,11 @@ struct Capability {
     allow: Allow,
 }
 
-/// How the channels of a capability are written.
+/// How the channels of a capability are matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Match {
-    /// As they are.
+    /// Exact names.
     #[default]
     #[serde(alias = "")]
     Exact,
@@ -104,12 +104,12 @@ enum Match {
 }
 
 impl Capabilities {
-    /// Whether nothing is granted anywhere.
+    /// Whether there are no grants.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What a client may do in the channel.
+    /// Returns what a client may do in the channel.
     pub(crate) fn in_channel(&self, channel: &str, regexes: &mut Regexes) -> Allow {
         let granting = self.0.iter().filter(|capability| {
             capability.channels.iter().any(|name| match capability.by {
@@ -123,8 +123,8 @@ impl Capabilities {
 }
 
 impl Capabilities {
-    /// What a client may do in all channels that a wildcard matches. What is granted for some of them grants nothing of it:
-    /// an entry names the wildcard as it is, or is a text with one `*` at its end that all of them begin with.
+    /// Returns what a client may do in all channels that a wildcard matches. An entry that covers only some of them grants
+    /// nothing: it must be the wildcard itself, or a prefix of all of them followed by one `*`.
     pub(crate) fn in_wildcard(&self, name: &str) -> Allow {
         let prefix = wildcard::literal_prefix(name);
         let granting = self.0.iter().filter(|capability| {
@@ -140,12 +140,12 @@ impl Capabilities {
     }
 }
 
-/// Expressions of capabilities that were compiled, so that sessions hold their texts alone.
+/// A cache of compiled expressions, so that sessions hold only their texts.
 #[derive(Debug, Default)]
 pub(crate) struct Regexes(HashMap<Box<str>, Option<Regex>>);
 
 impl Regexes {
-    /// One that cannot be compiled matches nothing.
+    /// An expression that does not compile matches nothing.
     fn is_match(&mut self, text: &str, channel: &str) -> bool {
         if let Some(regex) = self.0.get(text) {
             return regex.as_ref().is_some_and(|regex| regex.is_match(channel));
@@ -160,14 +160,14 @@ impl Regexes {
     }
 }
 
-/// `*` stands for any text. Takes time in proportion to both lengths multiplied, at most.
+/// Matches a pattern in which `*` stands for any text, in at most O(pattern length × name length).
 fn matches_wildcard(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else { return false };
     let Some(last) = parts.next_back() else { return rest.is_empty() };
     for part in parts {
-        // The first place is as good as any: what follows has the more room.
+        // The first occurrence suffices: it leaves the longest rest.
         let Some(at) = rest.find(part) else { return false };
         rest = &rest[at + part.len()..];
     }
@@ -219,7 +219,7 @@ mod tests {
             assert!(of(json!([covering]), "wildcard", "chat:a.*"), "{covering}");
             assert!(of(json!([covering]), "wildcard", "chat:a.b.>"), "{covering}");
         }
-        // Each of them matches the text of the wildcard, and not all that it stands for.
+        // Each entry matches the wildcard's text, but not all channels that the wildcard matches.
         for some in
             ["chat:a.*.b", "chat:a.*1", "*.*", "chat:a.*x*", "chat:a.b*", "chat:a.>", "chat:a.*>"]
         {

@@ -19,20 +19,20 @@ use crate::auth::labels::tags_of;
 pub struct SubscribeOptions {
     /// Shown to others in this channel beside the connection's own info.
     pub info: Option<Box<RawValue>>,
-    /// Given to the client with the subscription.
+    /// Sent to the client with the subscription.
     pub data: Option<Box<RawValue>>,
     pub(crate) b64info: Option<String>,
     pub(crate) b64data: Option<String>,
-    /// Options of the channel this subscription has otherwise.
+    /// Channel options that this subscription overrides.
     #[serde(default, rename = "override", deserialize_with = "overrides")]
     pub overrides: OptionsOverride,
 }
 
 impl SubscribeOptions {
-    /// The binary forms in the place of the others.
+    /// Replaces `info` and `data` by their base64 forms, if present.
     ///
     /// # Errors
-    /// One is no JSON in base64.
+    /// A base64 form is not JSON in base64.
     pub(crate) fn decoded(mut self) -> Result<SubscribeOptions, Error> {
         self.info = one_of("b64info", self.info, self.b64info.take())?;
         self.data = one_of("b64data", self.data, self.b64data.take())?;
@@ -40,7 +40,7 @@ impl SubscribeOptions {
     }
 }
 
-/// What a token of either kind may say.
+/// The claims of both kinds of tokens.
 #[derive(Deserialize)]
 pub(super) struct Claims {
     #[serde(default)]
@@ -48,7 +48,7 @@ pub(super) struct Claims {
     exp: Option<NumericDate>,
     nbf: Option<NumericDate>,
     iat: Option<NumericDate>,
-    /// A string; a number is taken for one.
+    /// A string; a number is accepted and converted.
     jti: Option<Value>,
     #[serde(default)]
     pub(super) aud: Audience,
@@ -57,13 +57,13 @@ pub(super) struct Claims {
     info: Option<Box<RawValue>>,
     b64info: Option<String>,
     meta: Option<Box<RawValue>>,
-    /// Of a connection token.
+    /// Only in connection tokens.
     labels: Option<BTreeMap<String, String>>,
     #[serde(default)]
     channels: Vec<String>,
     #[serde(default)]
     subs: BTreeMap<String, SubscribeOptions>,
-    /// A subscription token has it, a connection token must not.
+    /// Required in a subscription token, forbidden in a connection token.
     channel: Option<String>,
     client: Option<String>,
     data: Option<Box<RawValue>>,
@@ -97,7 +97,7 @@ impl Audience {
 }
 
 impl Claims {
-    /// Whether the token is valid now.
+    /// Checks `exp` and `nbf`.
     pub(super) fn check_time(&self, now_unix_ms: u64, leeway_ms: u64) -> Result<(), Error> {
         if self.exp.is_some_and(|exp| exp.ms().saturating_add(leeway_ms) <= now_unix_ms) {
             return Err(Error::Expired);
@@ -108,8 +108,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Takes labels from other claims of the verified token, in the place of those it has by these names. Claims that it does not
-    /// have give none.
+    /// Sets labels from other claims of the verified token, replacing those with the same names. A missing claim sets no label.
     pub(super) fn map_labels(&mut self, token: &str, paths: &[(String, ClaimPath)]) {
         let claims = payload_of(token);
         let labels = self.labels.get_or_insert_default();
@@ -120,7 +119,7 @@ impl Claims {
         }
     }
 
-    /// What the connection token says.
+    /// Returns the content of the connection token.
     pub(super) fn identity(self, key: u64, signature: &str) -> Result<Identity, Error> {
         if self.channel.is_some_and(|channel| !channel.is_empty()) {
             let why = "it has a `channel`: it is a subscription token, and lets nobody connect";
@@ -147,7 +146,7 @@ impl Claims {
         })
     }
 
-    /// What the subscription token says.
+    /// Returns the content of the subscription token.
     pub(super) fn subscription(self, key: u64, signature: &str) -> Result<Subscription, Error> {
         let Some(channel) = self.channel.filter(|channel| !channel.is_empty()) else {
             return Err(Error::Malformed(
@@ -193,7 +192,7 @@ fn expire_at_s(expire_at: Option<NumericDate>, exp: Option<NumericDate>) -> Opti
     }
 }
 
-/// JSON, written as such or in base64.
+/// Returns the base64 form of JSON if there is one, else the plain form.
 fn one_of(
     name: &str,
     json: Option<Box<RawValue>>,
@@ -209,14 +208,14 @@ fn one_of(
     }
 }
 
-/// The claims of a verified token, all of them.
+/// Returns all claims of a verified token.
 fn payload_of(token: &str) -> Value {
     let payload = token.split('.').nth(1).unwrap_or_default();
     let json = URL_SAFE_NO_PAD.decode(payload).unwrap_or_default();
     serde_json::from_slice(&json).unwrap_or_default()
 }
 
-/// A claim of a verified token that is a string; a number is taken for one.
+/// Returns a claim of a verified token as a string; a number is converted.
 pub(super) fn text_of(token: &str, claim: &str) -> Result<String, Error> {
     match payload_of(token).get(claim) {
         Some(Value::String(text)) if !text.is_empty() => Ok(text.clone()),
@@ -225,12 +224,12 @@ pub(super) fn text_of(token: &str, claim: &str) -> Result<String, Error> {
     }
 }
 
-/// Seconds since 1970, perhaps with a fraction (RFC 7519 §2).
+/// Seconds since 1970, possibly with a fraction (RFC 7519 §2).
 #[derive(Clone, Copy, Deserialize)]
 struct NumericDate(f64);
 
 impl NumericDate {
-    /// Saturates: what lies before 1970 is 1970.
+    /// Saturates: times before 1970 become 0.
     fn ms(self) -> u64 {
         (self.0 * 1_000.0) as u64
     }

@@ -1,15 +1,15 @@
-//! The secrets of a process, derived from one by HKDF (RFC 5869): one of them reveals no other.
+//! The secrets of a process, derived from one by HKDF (RFC 5869), so that none reveals another.
 
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 
-/// What a process keeps from others, or has at random.
+/// The secret or random values of a process.
 #[derive(Clone)]
 pub(crate) struct DerivedKeys {
     /// Makes session tokens unguessable.
     pub(crate) session_token: [u8; 16],
     /// Seed of the hash that finds a channel's home worker.
     pub(crate) channel_hash: u64,
-    /// Which start of the process session ids are of. It can be read off every session id.
+    /// Distinguishes session ids of this start from those of earlier ones. Not secret: every session id contains it.
     pub(crate) boot: u8,
 }
 
@@ -35,7 +35,7 @@ impl KeyType for Length {
 fn derive<const N: usize>(key: &Prk, purpose: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     let filled = key.expand(&[purpose], Length(N)).and_then(|okm| okm.fill(&mut out));
-    // 255 hashes long at most (RFC 5869 §2.3).
+    // HKDF yields at most 255 hash lengths (RFC 5869 §2.3).
     filled.expect("at most sixteen bytes are asked for");
     out
 }

@@ -1,9 +1,8 @@
-//! Keys at a URL: a JSON Web Key Set (RFC 7517), looked into for every token that names a key which is not configured.
+//! Keys at a URL: a JSON Web Key Set (RFC 7517), searched for every token that names a key which is not configured.
 //!
-//! No I/O and no clock: [`crate::auth::key_fetcher`] fetches the set, and says when. A key that is known is found without it, so
-//! that an endpoint that is slow or gone stops nobody whose key is known. A key that is not known is asked for: whoever
-//! shows its token waits for the fetch, and all who wait share it. What the fetch did not bring is refused for as long as
-//! another one is not due.
+//! No I/O and no clock: [`crate::auth::key_fetcher`] fetches the set and supplies the time. A known key is found without a fetch,
+//! so a slow or unreachable endpoint does not affect tokens with known keys. An unknown key schedules a fetch, which all clients
+//! with unknown keys share. A key that the fetch did not find is refused until the next fetch is allowed.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -19,19 +18,19 @@ use serde_json::value::RawValue;
 
 use super::key::{Key, RSA, fingerprint_of, is_rsa_size};
 
-/// Bytes of a set; a longer one is not read to its end.
+/// The largest set, in bytes; a larger one is rejected.
 pub(crate) const SET_BYTES_MAX: usize = 256 << 10;
-/// Keys of a set that are taken.
+/// The most keys that are used of a set.
 const KEYS_MAX: usize = 256;
-/// Unknown keys that are asked for at once. Beyond it tokens are refused for the moment.
+/// The most unknown keys that wait for a fetch. Tokens with further ones are refused as if the endpoint were unavailable.
 const ASKED_MAX: usize = 4_096;
-/// The longest time between two attempts after one that failed.
+/// The longest pause before a retry after a failed fetch.
 const RETRY_MS_MAX: u64 = 300_000;
 
-/// The keys at one URL, as long as the settings name it.
+/// The keys at one URL. They are kept as long as the settings name it.
 pub struct Jwks {
     endpoint: Endpoint,
-    /// Of all its keys: sessions end when the URL is taken away, not when a key is rotated out.
+    /// Shared by all keys of the set: sessions end when the URL is removed from the settings, not when a key is rotated out.
     fingerprint: u64,
     hashes: RandomState,
     found: ArcSwap<FetchedKeys>,
@@ -49,11 +48,11 @@ pub(crate) struct Endpoint {
     refetch_ms: u64,
 }
 
-/// What the last fetch has brought.
+/// The result of the last fetch.
 #[derive(Default)]
 struct FetchedKeys {
     keys: KeySet,
-    /// Keys that were asked for and not found, until when that holds, and whether the fetch failed.
+    /// Hashes of the keys that requests waited for. Those not in `keys` are refused until `missing_until_ms`.
     missing: HashSet<u64>,
     missing_until_ms: u64,
     failed: bool,
@@ -63,11 +62,11 @@ struct FetchedKeys {
 struct Schedule {
     /// Hashes of the keys that requests wait for.
     asked: HashSet<u64>,
-    /// Those of them that the fetch under way is to bring.
+    /// Hashes of the keys that waited when the current fetch began; `None` if none is in progress.
     fetching: Option<HashSet<u64>>,
-    /// When the set is fetched again without a request for an unknown key.
+    /// When the set is refreshed even if no unknown key was requested.
     refresh_at_ms: u64,
-    /// It is not fetched again before this time.
+    /// The earliest time of a fetch for an unknown key.
     earliest_ms: u64,
     failures: u32,
 }
@@ -77,9 +76,9 @@ struct Schedule {
 pub(super) enum MissingKey {
     /// The set does not have it.
     Unknown,
-    /// It is not known, and the set cannot be fetched.
+    /// The key is unknown, and the last fetch failed or too many keys wait for one.
     Unavailable,
-    /// It is being asked for.
+    /// The key waits for a fetch.
     Pending,
 }
 
@@ -95,7 +94,7 @@ impl Jwks {
         }
     }
 
-    /// Whether these are the same keys, fetched in the same way.
+    /// Whether `rules` name the same endpoint with the same fetch settings.
     pub(super) fn is(&self, rules: &JwksRules<'_>) -> bool {
         self.endpoint == Endpoint::of(rules)
     }
@@ -108,10 +107,10 @@ impl Jwks {
         self.fingerprint
     }
 
-    /// Gives the keys of this id. Asks for them, if they are not known.
+    /// Calls `with` with the keys of this id. Schedules a fetch if they are unknown.
     ///
     /// # Errors
-    /// They are not known.
+    /// The reason why they are unknown.
     pub(super) fn with<R>(
         &self,
         kid: &str,
@@ -134,7 +133,7 @@ impl Jwks {
         Err(MissingKey::Pending)
     }
 
-    /// How long until the set is to be fetched, in milliseconds; `None` while it is being fetched.
+    /// Returns the milliseconds until the next fetch is due; `None` during a fetch.
     pub(crate) fn due_in_ms(&self, now_ms: u64) -> Option<u64> {
         let schedule = self.schedule();
         if schedule.fetching.is_some() {
@@ -145,21 +144,21 @@ impl Jwks {
         Some(due_ms.saturating_sub(now_ms))
     }
 
-    /// A fetch begins. [`Jwks::fetched`] or [`Jwks::failed`] follows.
+    /// Marks the beginning of a fetch. [`Jwks::fetched`] or [`Jwks::failed`] must follow.
     pub(crate) fn begin(&self, now_ms: u64) {
         let mut schedule = self.schedule();
         schedule.fetching = Some(std::mem::take(&mut schedule.asked));
         schedule.earliest_ms = now_ms.saturating_add(self.endpoint.refetch_ms);
     }
 
-    /// The set is there. How many keys were taken of it.
+    /// Replaces the keys by those of a fetched set. Returns their number.
     pub(crate) fn fetched(&self, mut keys: KeySet, now_ms: u64) -> usize {
         let count = keys.len();
         for key in Arc::make_mut(&mut keys.0).values_mut().flatten() {
             key.fingerprint = self.fingerprint;
         }
         let mut schedule = self.schedule();
-        // Who has asked since it began may have asked for what it brought.
+        // Keys that were requested during the fetch may be in its result.
         for kid in keys.0.keys() {
             schedule.asked.remove(&self.hashes.hash_one(&**kid));
         }
@@ -171,7 +170,7 @@ impl Jwks {
         count
     }
 
-    /// The set could not be fetched: what was known stays, and it is tried again, less and less often.
+    /// Keeps the known keys after a failed fetch, and schedules a retry with exponential backoff.
     pub(crate) fn failed(&self, now_ms: u64) {
         let mut schedule = self.schedule();
         let endpoint = &self.endpoint;
@@ -185,7 +184,7 @@ impl Jwks {
         self.found.store(Arc::new(FetchedKeys { keys, missing, missing_until_ms, failed: true }));
     }
 
-    /// Keys that are known.
+    /// The number of known keys.
     pub(crate) fn len(&self) -> usize {
         self.found.load().keys.len()
     }
@@ -239,11 +238,11 @@ struct Jwk {
 }
 
 impl KeySet {
-    /// Reads a set. What in it is no public key to verify with is left out: keys for encryption, of other kinds and
-    /// sizes, without a `kid`, and secrets above all.
+    /// Parses a set. Skips everything that is not a public key for verification: secrets, keys for encryption, keys of
+    /// unsupported types and sizes, and keys without a `kid`.
     ///
     /// # Errors
-    /// It is too long, or no set.
+    /// The text is too long, or is not a key set.
     pub fn parse(bytes: &[u8]) -> Result<KeySet, String> {
         if bytes.len() > SET_BYTES_MAX {
             return Err(format!("it has more than {SET_BYTES_MAX} bytes"));
@@ -275,7 +274,7 @@ impl Jwk {
         }
         let bytes = |text: &Option<String>| URL_SAFE_NO_PAD.decode(text.as_ref()?).ok();
         let named: Option<Algorithm> = match &self.alg {
-            // One that is named and not known must not be replaced by another.
+            // A key with an unknown `alg` is skipped; no other algorithm is assumed for it.
             Some(name) => Some(name.parse().ok()?),
             None => None,
         };
@@ -287,7 +286,7 @@ impl Jwk {
             ("RSA", _) => {
                 let (n, e) = (bytes(&self.n)?, bytes(&self.e)?);
                 is_rsa_size(&n).ok()?;
-                // Zeros in front are no part of a number (RFC 7518 §6.3.1.1).
+                // Leading zeros are not part of the number (RFC 7518 §6.3.1.1).
                 let n = &n[n.iter().take_while(|byte| **byte == 0).count()..];
                 Key::new(0, DecodingKey::from_rsa_raw_components(n, &e), &fits(RSA)?)
             }

@@ -1,5 +1,4 @@
-//! Keys that tokens are signed with: a secret, or a public key in PEM. A key has its family of algorithms and verifies by
-//! no other.
+//! Keys that verify tokens: a secret, or a public key in PEM. A key verifies only the algorithms of its family.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -21,23 +20,23 @@ use Algorithm::{
 
 pub(super) const HMAC: &[Algorithm] = &[HS256, HS384, HS512];
 pub(super) const RSA: &[Algorithm] = &[RS256, RS384, RS512, PS256, PS384, PS512];
-/// Sizes of RSA keys that are verified with, in bits: what `ring` takes.
+/// Accepted sizes of RSA keys, in bits: those that `ring` supports.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
-/// A key that tokens are signed with.
+/// A key that verifies tokens.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     /// Identifies a key within this process.
     pub(super) fingerprint: u64,
     pub(super) decoding: DecodingKey,
-    /// By which algorithms it verifies: those of its family, for ECDSA that of its curve.
+    /// The accepted algorithms: those of its family, for ECDSA the one of its curve.
     pub(super) validation: Validation,
 }
 
-/// Why a text is no key.
+/// Why a text is not a valid key.
 pub(crate) type KeyError = &'static str;
 
-/// The number of a key, from [`Identity::key`](super::Identity::key).
+/// Returns the fingerprint of a key, as in [`Identity::key`](super::Identity::key).
 pub(crate) fn fingerprint(secret: &Secret) -> u64 {
     fingerprint_of(secret.reveal().as_bytes())
 }
@@ -48,7 +47,7 @@ pub(super) fn fingerprint_of(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Whether the text is meant for a key in PEM, and no secret.
+/// Whether the text is PEM rather than a secret.
 fn is_pem(text: &str) -> bool {
     text.trim_start().starts_with("-----BEGIN")
 }
@@ -57,7 +56,7 @@ impl Key {
     pub(super) fn new(fingerprint: u64, decoding: DecodingKey, algorithms: &[Algorithm]) -> Key {
         let mut validation = Validation::new(algorithms[0]);
         validation.algorithms = algorithms.to_vec();
-        // Claims are checked by the caller, time by the caller's clock.
+        // The caller checks the claims, and the time by its own clock.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         validation.validate_aud = false;
@@ -65,10 +64,10 @@ impl Key {
         Key { fingerprint, decoding, validation }
     }
 
-    /// A public key where the text is PEM, else the secret of an HMAC.
+    /// Parses a public key if the text is PEM, else an HMAC secret.
     ///
     /// # Errors
-    /// It is PEM, and has no public key that is verified with here.
+    /// The text is PEM without a supported public key.
     pub(super) fn of(secret: &Secret) -> Result<Key, KeyError> {
         let text = secret.reveal();
         if is_pem(text) {
@@ -77,10 +76,10 @@ impl Key {
         Ok(Key::new(fingerprint(secret), DecodingKey::from_secret(text.as_bytes()), HMAC))
     }
 
-    /// A public key (`PUBLIC KEY`, `RSA PUBLIC KEY`), or that of a certificate.
+    /// Parses a public key (`PUBLIC KEY`, `RSA PUBLIC KEY`), or takes that of a certificate.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The text has no supported public key.
     pub(super) fn of_pem(text: &str) -> Result<Key, KeyError> {
         const UNREADABLE: KeyError = "it is no public key in PEM that can be read";
         let pem = Pem::iter_from_buffer(text.as_bytes()).next().and_then(Result::ok);
@@ -131,7 +130,7 @@ impl Key {
         Ok(Key::new(number, DecodingKey::from_rsa_der(der), RSA))
     }
 
-    /// A point without compression (SEC 1 §2.3.3).
+    /// Creates a key from an uncompressed point (SEC 1 §2.3.3).
     pub(super) fn of_point(
         number: u64,
         point: &[u8],
@@ -152,7 +151,7 @@ impl Key {
     }
 }
 
-/// Whether a modulus, big-endian, is one that is verified with.
+/// Checks the size of a big-endian modulus.
 pub(super) fn is_rsa_size(modulus: &[u8]) -> Result<(), KeyError> {
     let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
     let bits = match modulus.get(zeros) {
@@ -162,24 +161,24 @@ pub(super) fn is_rsa_size(modulus: &[u8]) -> Result<(), KeyError> {
     RSA_BITS.contains(&bits).then_some(()).ok_or("an RSA key has from 2048 to 8192 bits")
 }
 
-/// Whether the value of a named key can be verified with, before it is taken.
+/// Checks the value of a named key before the setting is accepted.
 ///
 /// # Errors
-/// What is wrong with it.
+/// It is not a supported key.
 pub(crate) fn judge(secret: &Secret) -> Result<(), KeyError> {
     Key::of(secret).map(|_| ())
 }
 
-/// The same of a public key of one family.
+/// Checks a public key before the setting is accepted.
 ///
 /// # Errors
-/// What is wrong with it.
+/// It is not a supported key, or of another family.
 pub(crate) fn judge_pem(text: &str, family: Family) -> Result<(), KeyError> {
     let is = Key::of_pem(text)?.decoding.family();
     if is == family { Ok(()) } else { Err("it is a public key of another kind") }
 }
 
-/// The same of the secret of an HMAC.
+/// Checks an HMAC secret before the setting is accepted.
 ///
 /// # Errors
 /// It is a key in PEM.

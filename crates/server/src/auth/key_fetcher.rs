@@ -1,4 +1,4 @@
-//! Fetches the key sets of tokens: a task of the control thread, which no connection waits for whose key is known.
+//! Fetches the key sets of tokens on the control thread. Connections whose key is known do not wait for it.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::clock::unix_ms;
 use crate::metrics::KeyMetric;
 use crate::state::ServerState;
 
-/// The fetches of key sets under way.
+/// The fetches of key sets in progress.
 pub(crate) struct KeyFetcher {
     state: Arc<ServerState>,
     ended: mpsc::UnboundedSender<()>,
@@ -26,7 +26,7 @@ impl KeyFetcher {
         KeyFetcher { state: Arc::clone(state), ended, done }
     }
 
-    /// Begins the fetches that are due. Gives the milliseconds until the next is.
+    /// Begins the fetches that are due. Returns the milliseconds until the next one is due.
     pub(crate) fn fetch_due(&self) -> u64 {
         let settings = self.state.settings.load_full();
         let mut wait_ms = u64::MAX;
@@ -50,7 +50,7 @@ impl KeyFetcher {
 
     /// Returns when a fetch has ended.
     pub(crate) async fn fetched(&mut self) {
-        // This has a sender itself, so it does not close.
+        // `self` has a sender, so the channel does not close.
         let _ = self.done.recv().await;
     }
 }
@@ -79,7 +79,7 @@ async fn fetch(state: &ServerState, jwks: &Jwks) {
     counters.set(KeyMetric::Keys, settings.key_sets().map(|jwks| jwks.len() as u64).sum());
 }
 
-/// One request on a connection of its own: an hour passes until the next.
+/// Fetches a set over a new connection: fetches are too rare to keep one open.
 async fn read(jwks: &Jwks) -> Result<KeySet, String> {
     let endpoint = jwks.endpoint();
     let url: Url = endpoint.url.parse().map_err(|error| format!("{error}"))?;
@@ -98,7 +98,7 @@ async fn read(jwks: &Jwks) -> Result<KeySet, String> {
         connect_attempts: 1,
         replays_max: 1,
         body_bytes_max: SET_BYTES_MAX,
-        // A set without an end is cut off, not only not kept.
+        // Stops reading an endless response.
         limits: ConnectionLimits {
             body_bytes_max: SET_BYTES_MAX as u64,
             ..ConnectionLimits::default()

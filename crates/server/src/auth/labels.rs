@@ -1,4 +1,4 @@
-//! Labels of a connection, as tokens and backends write them, and what may be of them.
+//! Labels of a connection, as tokens and backends set them, and their limits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ pub(crate) const LABELS_MAX: usize = 32;
 /// Most bytes of their names and values together.
 pub(crate) const LABELS_BYTES_MAX: usize = 2_048;
 
-/// There is too much of them.
+/// The labels exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LabelsError {
     Count(usize),
@@ -32,10 +32,10 @@ impl fmt::Display for LabelsError {
     }
 }
 
-/// The labels as the hub keeps them, in the order of their names.
+/// Converts labels to the form of the hub, sorted by name.
 ///
 /// # Errors
-/// They are more than a connection may have.
+/// The labels exceed a limit.
 pub(crate) fn tags_of(labels: BTreeMap<String, String>) -> Result<Tags, LabelsError> {
     if labels.len() > LABELS_MAX {
         return Err(LabelsError::Count(labels.len()));
@@ -47,7 +47,7 @@ pub(crate) fn tags_of(labels: BTreeMap<String, String>) -> Result<Tags, LabelsEr
     Ok(labels.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
 }
 
-/// Writes the labels of a connection into what is said of it, if it has any.
+/// Writes the labels of a connection into its description, if it has any.
 pub(crate) fn write_labels(object: &mut Object<'_>, labels: &Tags) {
     if labels.is_empty() {
         return;

@@ -1,7 +1,7 @@
-//! Who a client is, and what it may subscribe to: tokens that the backend signs, JWTs (RFC 7519).
+//! Client identity and channel permissions from tokens that the backend signs: JWTs (RFC 7519).
 //!
-//! A connection token says who the client is, a subscription token that it may subscribe to one channel. Time is an
-//! argument; nothing here reads a clock.
+//! A connection token identifies the client; a subscription token permits a subscription to one channel. Time is an
+//! argument; this module reads no clock.
 
 mod capability;
 mod claims;
@@ -43,36 +43,36 @@ use crate::namespace::bounded_regex::compile;
 
 pub(crate) use self::key::{Family, fingerprint, judge, judge_pem, judge_secret};
 
-/// Longer tokens are refused unread: the HTTP header limits of most proxies end here too.
+/// The longest token, in bytes; longer ones are refused unparsed. Most proxies limit HTTP headers to about this size.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
-/// Verifies the tokens of one kind by the keys of one configuration.
+/// Verifies tokens of one kind with the keys of a configuration.
 #[derive(Clone, Debug)]
 pub struct Verifier {
-    /// Secrets without a name: the current one, then the one before it.
+    /// Secrets without a `kid`: the current one, then the previous one.
     secrets: Vec<Key>,
-    /// Public keys without a name.
+    /// Public keys without a `kid`.
     public: Vec<Key>,
-    /// Keys that tokens name by their `kid` header.
+    /// Keys by the `kid` with which tokens name them.
     named: BTreeMap<Arc<str>, Key>,
-    /// Where further ones are, by their `kid`.
+    /// Further keys at a URL, by their `kid`.
     jwks: Option<Arc<Jwks>>,
     audience: Rule,
     issuer: Rule,
     /// The claim that names the user, if not `sub`.
     user_id_claim: Option<String>,
-    /// Names of labels, each with the way to the claim that has its value.
+    /// Names of labels, each with the path of the claim that has its value.
     labels_from_claim: Vec<(String, ClaimPath)>,
     leeway_ms: u64,
 }
 
-/// What a claim must be.
+/// The required value of a claim.
 #[derive(Clone, Debug)]
 enum Rule {
     Anything,
     Is(String),
     Matches(Regex),
-    /// What it should match could not be read: [`judge`] says so before.
+    /// The pattern does not compile, so no value matches. [`judge`] rejects such settings.
     Nothing,
 }
 
@@ -96,14 +96,14 @@ impl Rule {
     }
 }
 
-/// What a connection token says of the client that carries it.
+/// The content of a connection token.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     /// The user (`sub`); empty for an anonymous one.
     pub user: String,
     /// The key the token is signed with, for [`Verifier::keeps`]; `None` without a token.
     pub key: Option<u64>,
-    /// What distinguishes the token from others; `None` without a token.
+    /// Identifies the token for revocation; `None` without a token.
     pub token: Option<TokenClaims>,
     /// When the connection expires unless the client refreshes it, in seconds since 1970; `None`:
     /// never. It is `expire_at` where the token has it (0: never), else `exp`.
@@ -112,45 +112,45 @@ pub struct Identity {
     pub info: Option<Box<RawValue>>,
     /// Kept with the connection and shown to no client.
     pub meta: Option<Box<RawValue>>,
-    /// By which the server API tells connections apart.
+    /// Labels by which the server API selects connections.
     pub labels: Tags,
     /// Server-side subscriptions: those of `subs`, or else the names of `channels` without options,
     /// each name once, in order.
     pub subscriptions: BTreeMap<String, SubscribeOptions>,
-    /// What it may do in channels beside what they allow anyway (`caps`).
+    /// What it may do in channels in addition to what their namespaces allow (`caps`).
     pub capabilities: Capabilities,
 }
 
-/// What a subscription token says: this user may subscribe to this channel.
+/// The content of a subscription token: this user may subscribe to this channel.
 #[derive(Clone, Debug)]
 pub struct Subscription {
     /// The user (`sub`); empty for an anonymous one.
     pub user: String,
     /// The channel.
     pub channel: String,
-    /// The only session that it is for, by its id; `None`: any of the user's.
+    /// The id of the only session that may use it; `None`: any session of the user.
     pub client: Option<String>,
     /// The key the token is signed with, for [`Verifier::keeps`].
     pub key: u64,
-    /// What distinguishes the token from others.
+    /// Identifies the token for revocation.
     pub token: TokenClaims,
     /// When the subscription expires unless the client refreshes it, in seconds since 1970; `None`:
     /// never. It is `expire_at` where the token has it (0: never), else `exp`.
     pub expire_at_s: Option<u64>,
     /// How the client is subscribed.
     pub options: SubscribeOptions,
-    /// What else it may do in the channel while it is subscribed (`allow`).
+    /// What the client may also do in the channel while it is subscribed (`allow`).
     pub allow: Allow,
 }
 
-/// What distinguishes a token from others, so that it can be revoked.
+/// The claims and the signature that identify a token for revocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenClaims {
     /// Its id (`jti`).
     pub jti: Option<String>,
     /// When it was issued (`iat`), in seconds since 1970.
     pub issued_at_s: Option<u64>,
-    /// Its signature, as it stands in the token.
+    /// Its signature, as encoded in the token.
     pub signature: String,
 }
 
@@ -162,38 +162,38 @@ pub enum Error {
     Expired,
     /// `nbf` has not come yet.
     NotYetValid,
-    /// The signature is of another key.
+    /// The signature does not match the key.
     Signature,
-    /// Signed by a method that the key does not have.
+    /// The algorithm is not one of the key's.
     Algorithm,
     /// `aud` does not name this server.
     Audience,
     /// `iss` is not the configured one.
     Issuer,
-    /// It demands extensions that this server does not have (`crit`, RFC 7515 §4.1.11).
+    /// It requires extensions that this server does not support (`crit`, RFC 7515 §4.1.11).
     Critical,
     /// No key is configured to verify it with.
     NoKey,
-    /// It names no key, and the keys of the set go by their names.
+    /// It has no `kid`, so no key of the set can be selected.
     NoKeyId,
-    /// The set has no key of this name.
+    /// The set has no key with this `kid`.
     UnknownKey,
-    /// The set cannot be fetched, and may be later.
+    /// The set cannot be fetched at the moment.
     Unavailable,
-    /// The set is being fetched; ask again when it is there.
+    /// The set is being fetched; verify again afterwards.
     Pending,
     /// Not a JWT, or a claim has the wrong form.
     Malformed(String),
 }
 
 impl Verifier {
-    /// A verifier for the keys and rules of a config. A key that cannot be read verifies nothing; `judge` says which,
-    /// before a setting is taken.
+    /// Creates a verifier for the keys and rules of a configuration. An invalid key verifies nothing; `judge` rejects such
+    /// settings beforehand.
     pub fn new(rules: TokenRules<'_>) -> Verifier {
         Verifier::next(rules, None)
     }
 
-    /// The same with what a verifier before it has fetched, where the keys are at the same URL.
+    /// Like [`Verifier::new`], but keeps the keys that `before` has fetched if the endpoint is unchanged.
     pub(crate) fn next(rules: TokenRules<'_>, before: Option<&Verifier>) -> Verifier {
         signature::install();
         let before = before.and_then(|before| before.jwks.as_ref());
@@ -227,7 +227,7 @@ impl Verifier {
     /// Verifies a connection token at `now_unix_ms`, milliseconds since 1970.
     ///
     /// # Errors
-    /// Why it is not accepted; nothing of an unaccepted token is returned.
+    /// The reason why the token is not accepted.
     pub fn verify(&self, token: &str, now_unix_ms: u64) -> Result<Identity, Error> {
         let (mut claims, key) = self.claims(token, now_unix_ms)?;
         if !self.labels_from_claim.is_empty() {
@@ -236,7 +236,7 @@ impl Verifier {
         claims.identity(key, signature_of(token))
     }
 
-    /// The same for a subscription token.
+    /// Verifies a subscription token at `now_unix_ms`, milliseconds since 1970.
     ///
     /// # Errors
     /// Why it is not accepted.
@@ -249,7 +249,7 @@ impl Verifier {
         claims.subscription(key, signature_of(token))
     }
 
-    /// The claims of a token that is valid, and the key it is signed with.
+    /// Returns the claims of a valid token, and the fingerprint of the key that signed it.
     fn claims(&self, token: &str, now_unix_ms: u64) -> Result<(Claims, u64), Error> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Error::Malformed(format!("longer than {TOKEN_BYTES_MAX} bytes")));
@@ -271,7 +271,7 @@ impl Verifier {
         if !self.issuer.admits(claims.iss.as_slice()) {
             return Err(Error::Issuer);
         }
-        // Whoever signed it says that it must be refused where this is not understood, and nothing is understood here.
+        // A token with a critical extension must be refused unless it is supported (RFC 7515 §4.1.11); none is.
         if header.crit.is_some() {
             return Err(Error::Critical);
         }
@@ -281,23 +281,23 @@ impl Verifier {
         Ok((claims, key))
     }
 
-    /// Whether the key of this number, from [`Identity::key`], still lets clients in.
+    /// Whether the key with this fingerprint, from [`Identity::key`], is still accepted.
     pub fn keeps(&self, key: u64) -> bool {
         let unnamed = self.secrets.iter().chain(&self.public);
         unnamed.chain(self.named.values()).any(|of| of.fingerprint == key)
             || self.jwks.as_ref().is_some_and(|jwks| jwks.fingerprint() == key)
     }
 
-    /// Where keys are fetched from.
+    /// The key set that is fetched from a URL.
     pub(crate) fn jwks(&self) -> Option<&Arc<Jwks>> {
         self.jwks.as_ref()
     }
 
-    /// The configured key that a token names by its `kid`, or else those without a name. `None`: its key is in the set.
+    /// Returns the configured key with the token's `kid`, or else those without a `kid`; `None` if the key must be in the set.
     fn candidates(&self, header: &Header) -> Option<&[Key]> {
         match header.kid.as_ref().and_then(|kid| self.named.get(kid.as_str())) {
             Some(key) => Some(std::slice::from_ref(key)),
-            // A set has no secrets.
+            // A fetched set contains no secrets.
             None if key::HMAC.contains(&header.alg) => Some(&self.secrets),
             None if self.jwks.is_some() && (header.kid.is_some() || self.public.is_empty()) => None,
             None if self.public.is_empty() => Some(&self.secrets),
@@ -306,7 +306,7 @@ impl Verifier {
     }
 }
 
-/// The claims of a token, by the first of the keys that has signed it, and that key.
+/// Returns the claims of a token, and the fingerprint of the first key that verifies it.
 fn verify_by(token: &str, keys: &[Key]) -> Result<(Claims, u64), Error> {
     let mut outcome = Err(Error::NoKey);
     for key in keys {
@@ -314,7 +314,7 @@ fn verify_by(token: &str, keys: &[Key]) -> Result<(Claims, u64), Error> {
         outcome = decoded
             .map(|data| (data.claims, key.fingerprint))
             .map_err(|error| Error::of(error.kind()));
-        // Another key may be the one.
+        // Otherwise the next key may match.
         if !matches!(outcome, Err(Error::Signature | Error::Algorithm)) {
             break;
         }
@@ -322,7 +322,7 @@ fn verify_by(token: &str, keys: &[Key]) -> Result<(Claims, u64), Error> {
     outcome
 }
 
-/// What of a token's header is looked at here; the rest is `jsonwebtoken`'s.
+/// The fields of a token's header that are checked here; `jsonwebtoken` checks the rest.
 #[derive(Deserialize)]
 struct Header {
     alg: Algorithm,
@@ -341,7 +341,7 @@ impl Header {
     }
 }
 
-/// The id of the key that a token says it is signed with (`kid`), unverified.
+/// Returns the `kid` in a token's header, unverified.
 pub(crate) fn key_id(token: &str) -> Option<String> {
     if token.len() > TOKEN_BYTES_MAX {
         return None;

@@ -1,9 +1,8 @@
-//! Tokens that let nobody in though their signature is right: revoked by id, by user and time, or barred for a while
-//! after a disconnect.
+//! Tokens that are refused although their signature is valid: revoked by id, revoked by user and time of issue, or barred for
+//! a while after a disconnect.
 //!
-//! One table for the whole process: every worker asks it when a client comes with a token. Revocations are the admin
-//! thread's to write, and on disk where there is a state directory ([`RevocationLog`]); bars are in memory alone, for
-//! they are short.
+//! All workers share one table and check it for each client that presents a token. The admin thread writes revocations, also
+//! to disk if there is a state directory ([`RevocationLog`]). Bars are kept in memory only, because they are short.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -17,17 +16,17 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use dunlin_config::Token;
 use serde::{Deserialize, Serialize};
 
-/// The longest id or user that is kept, in bytes.
+/// The longest id or user, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 1_024;
 /// The file in the state directory.
 const FILE: &str = "revocations.jsonl";
 
-/// One revocation, as it stands on disk.
+/// A revocation, in the form that is stored on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Revocation {
     #[serde(flatten)]
     pub(crate) of: Revoked,
-    /// Unix seconds; it is forgotten then. 0: never.
+    /// When it expires, in Unix seconds; 0: never.
     pub(crate) until_s: u64,
 }
 
@@ -37,9 +36,9 @@ pub(crate) struct Revocation {
 pub(crate) enum Revoked {
     /// The token with this `jti`.
     Jti(Box<str>),
-    /// The user's tokens whose `iat` is before this Unix second, and those without one.
+    /// The user's tokens whose `iat` is before this Unix second or missing.
     User { user: Box<str>, issued_before_s: u64 },
-    /// All tokens of the user, those of the future too: the user is blocked.
+    /// All tokens of the user, including future ones: the user is blocked.
     Blocked(Box<str>),
 }
 
@@ -66,7 +65,7 @@ impl Revocation {
         self.until_s != 0 && self.until_s <= now_s
     }
 
-    /// This one, with what another of the same token or user refuses beyond it.
+    /// Combines two revocations of the same token or user, so that the result refuses everything that either refuses.
     fn joined(mut self, other: &Revocation) -> Revocation {
         if let (
             Revoked::User { issued_before_s, .. },
@@ -83,12 +82,12 @@ impl Revocation {
     }
 }
 
-/// The id of a token: a hash that is unpredictable outside of the process.
+/// The id of a token: a keyed hash, unpredictable outside the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TokenId(pub(crate) u64);
 
 impl TokenId {
-    /// Of what a backend has decided, without a token.
+    /// Used for a connection that a backend admitted without a token.
     pub(crate) const NONE: TokenId = TokenId(0);
 }
 
@@ -96,28 +95,28 @@ impl TokenId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenRevoked {
     Revoked,
-    /// For so many seconds yet.
+    /// Refused for `left_s` more seconds.
     Barred {
         left_s: u64,
     },
 }
 
-/// Why a revocation is not taken.
+/// Why adding a revocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RevocationError {
     /// `client.token.revocations_max` is reached.
     Full,
     /// The id or the user is longer than [`NAME_BYTES_MAX`].
     TooLong,
-    /// It is in force, and forgotten at the next start: the disk does not take it.
+    /// It is in force, but could not be written to disk and is lost at the next start.
     NotOnDisk,
 }
 
-/// The refused tokens of the process.
+/// The revocations and bars of the process.
 #[derive(Default)]
 pub(crate) struct Revocations {
     hashes: RandomState,
-    /// Checked for every new client; `false` until something is revoked.
+    /// Checked for every new client without taking the lock; `false` until the first revocation or bar.
     any: AtomicBool,
     table: RwLock<Table>,
 }
@@ -127,7 +126,7 @@ struct Table {
     tokens: HashMap<u64, Revocation>,
     users: HashMap<Box<str>, Revocation>,
     blocked: HashMap<Box<str>, Revocation>,
-    /// Tokens and users that were disconnected.
+    /// Tokens and users that were disconnected, by their hashes.
     bars: HashMap<u64, Bar>,
 }
 
@@ -136,17 +135,17 @@ struct Table {
 struct Bar {
     /// Unix milliseconds.
     until_ms: u64,
-    /// Of a user: tokens whose `iat` is before this Unix second.
+    /// For a user's bar: it refuses tokens whose `iat` is before this Unix second.
     issued_before_s: u64,
 }
 
 impl Table {
-    /// Bars have a bound of their own: they are not to take a revocation's place.
+    /// The number of revocations. Bars have a separate limit, so that they never prevent a revocation.
     fn revocations(&self) -> usize {
         self.tokens.len() + self.users.len() + self.blocked.len()
     }
 
-    /// Forgets what is over.
+    /// Removes expired entries.
     fn expire(&mut self, now_ms: u64) {
         self.tokens.retain(|_, of| !of.is_over(now_ms / 1000));
         self.users.retain(|_, of| !of.is_over(now_ms / 1000));
@@ -156,7 +155,7 @@ impl Table {
 }
 
 impl Revocations {
-    /// The id of a token by what distinguishes it: its `jti`, or its signature where it has none.
+    /// Returns the id of a token: the hash of its `jti`, or of its signature if it has no `jti`.
     pub(crate) fn id_of(&self, jti: Option<&str>, signature: &str) -> TokenId {
         TokenId(match jti {
             Some(jti) => self.hashes.hash_one((0_u8, jti)),
@@ -186,18 +185,18 @@ impl Revocations {
             return Some(TokenRevoked::Revoked);
         }
         let of_user = table.bars.get(&self.user_bar(user));
-        // A token that does not say when it was issued may be new.
+        // A token without `iat` may have been issued after the disconnect.
         let of_user = of_user.filter(|bar| issued_at_s.is_some_and(|at| at < bar.issued_before_s));
         let bars = table.bars.get(&token.0).into_iter().chain(of_user);
         let until_ms = bars.map(|bar| bar.until_ms).max().filter(|until_ms| *until_ms > now_ms)?;
         Some(TokenRevoked::Barred { left_s: (until_ms - now_ms).div_ceil(1000) })
     }
 
-    /// Takes a revocation, of at most `max` that are kept. Gives what is in force now: one of the same token or user that is
-    /// not over is part of it, so that no revocation lets anybody in whom another refuses.
+    /// Adds a revocation; at most `max` are kept. Returns the one in force: an unexpired revocation of the same token or user is
+    /// combined with it, so that adding one never admits a token that was refused before.
     ///
     /// # Errors
-    /// There is no room, or it is too long.
+    /// The table is full, or the id or user is too long.
     pub(crate) fn add(
         &self,
         revocation: Revocation,
@@ -238,26 +237,25 @@ impl Revocations {
         Ok(revocation)
     }
 
-    /// Lets a user in again who was blocked. False when he was not.
+    /// Unblocks a user. Returns whether the user was blocked.
     pub(crate) fn unblock(&self, user: &str) -> bool {
         self.write().blocked.remove(user).is_some()
     }
 
-    /// Takes a revocation back. False when there is none.
+    /// Removes revocations of a token id and of a user's earlier tokens. Returns whether there was one.
     pub(crate) fn remove(&self, jti: Option<&str>, user: Option<&str>) -> bool {
         let mut table = self.write();
         let token = jti.and_then(|jti| table.tokens.remove(&self.id_of(Some(jti), "").0));
         token.is_some() | user.is_some_and(|user| table.users.remove(user).is_some())
     }
 
-    /// Bars a token for a while. Without room it is barred all the same, and one that was barred before is not any more:
-    /// no caller waits for an answer.
+    /// Bars a token until `until_ms`. If `max` bars exist, it replaces an arbitrary one: no caller could act on an error.
     pub(crate) fn bar(&self, token: TokenId, until_ms: u64, now_ms: u64, max: usize) {
         self.insert_bar(token.0, Bar { until_ms, issued_before_s: 0 }, now_ms, max);
     }
 
-    /// Bars for a while what tokens of a user were issued before now, in connections that are there, on their way or between two
-    /// polls.
+    /// Bars the user's tokens that were issued before now, for `bar_after_disconnect_ms`. This also covers connections that are
+    /// being opened and clients between two polls.
     pub(crate) fn bar_user(&self, user: &str, settings: &Token, now_ms: u64) {
         if user.is_empty() || settings.bar_after_disconnect_ms == 0 {
             return;
@@ -287,7 +285,7 @@ impl Revocations {
         table.bars.insert(key, bar);
     }
 
-    /// What is revoked.
+    /// Returns the revocations that have not expired.
     pub(crate) fn list(&self, now_ms: u64) -> Vec<Revocation> {
         let table = self.read();
         let all = table.tokens.values().chain(table.users.values()).chain(table.blocked.values());
@@ -303,7 +301,7 @@ impl Revocations {
     }
 }
 
-/// Whether the revocation of a user concerns a token that was issued then.
+/// Whether a revocation applies to the user's tokens that were issued at this time.
 pub(crate) fn concerns(revocation: &Revocation, issued_at_s: Option<u64>) -> bool {
     match revocation.of {
         Revoked::User { issued_before_s, .. } => issued_at_s.unwrap_or(0) < issued_before_s,
@@ -312,18 +310,18 @@ pub(crate) fn concerns(revocation: &Revocation, issued_at_s: Option<u64>) -> boo
     }
 }
 
-/// The revocations on disk: a JSON object a line, the newest last.
+/// The revocations on disk: one JSON object per line, the newest last.
 pub(crate) struct RevocationLog {
     path: PathBuf,
     file: File,
     lines: usize,
-    /// What was written last may have ended within a line, which the next one would continue.
+    /// The last write may have left an incomplete line, which an append would continue.
     is_torn: bool,
 }
 
 impl RevocationLog {
-    /// Reads the revocations that a former process has left, and begins a file without those that have expired. A
-    /// malformed line was cut off by a crash, or damaged: `report` has the number of them.
+    /// Adds the revocations on disk to `into`, and rewrites the file without the expired ones. Lines that are malformed, after a
+    /// crash for instance, or do not fit are counted in `report`.
     ///
     /// # Errors
     /// What the disk says.
@@ -360,7 +358,7 @@ impl RevocationLog {
         RevocationLog::write_all(path, &into.list(now_ms))
     }
 
-    /// Adds a revocation, and waits until it is on the disk.
+    /// Appends a revocation, and returns once it is on disk.
     ///
     /// # Errors
     /// What the disk says.
@@ -383,7 +381,7 @@ impl RevocationLog {
         Ok(())
     }
 
-    /// Writes all of them anew.
+    /// Rewrites the file with all revocations.
     ///
     /// # Errors
     /// What the disk says.
@@ -445,8 +443,8 @@ mod tests {
         assert!(!refused(a, "ada", None));
     }
 
-    /// An earlier `issued_before_s` was dropped without a word, though it was for longer: the first for three seconds, the
-    /// second for ten thousand, and after three seconds the user's old tokens were let in.
+    /// Regression test: a second revocation with an earlier `issued_before_s` was ignored although it lasted longer, so the
+    /// user's old tokens were admitted once the first had expired after three seconds.
     #[test]
     fn the_later_time_and_the_longer_end_of_two_revocations_hold_before_and_after_a_restart() {
         let of = |before_s, until_s| Revocation::of_user("bob", before_s, until_s);
@@ -477,7 +475,8 @@ mod tests {
         }
     }
 
-    /// A disk that was full had taken half a line; the next one continued it, and both were lost at the next start.
+    /// Regression test: on a full disk half a line was written. The next append continued it, and both were lost at the next
+    /// start.
     #[test]
     fn after_a_write_that_failed_the_next_one_begins_the_file_anew() {
         let directory = tempfile::tempdir().unwrap();
@@ -543,7 +542,7 @@ mod tests {
         }
         assert_eq!(revocations.read().bars.len(), 9);
         assert!(revocations.refuses(token(99), "", None, NOW_MS).is_some(), "the newest holds");
-        // Whoever has many clients disconnected keeps nobody from revoking a token that was stolen.
+        // Many bars do not prevent the revocation of a stolen token.
         for n in 0..9 {
             let revocation = Revocation::of_user(&n.to_string(), NOW_S, NOW_S + 10);
             revocations.add(revocation, NOW_MS, 9).unwrap();

@@ -1,20 +1,20 @@
 //! The unguessable form of a session id that the emulation endpoint accepts.
 //!
-//! A session id routes itself to the worker that owns it, but is no secret: presence shows it to other
-//! clients. A sender of commands for a session proves that the server gave it the id. The token is the id with
-//! a keyed hash behind it, so it costs no memory and is checked before anything is looked up.
+//! A session id contains its worker, but is not secret: presence shows it to other clients. With the token, a sender of
+//! commands proves that the server issued the id to it. The token is the id followed by a keyed hash, so it needs no memory
+//! and is verified before any lookup.
 
 use std::hash::Hasher;
 
 use dunlin_hub::SessionId;
 use siphasher::sip::SipHasher24;
 
-/// `id.tag`, the tag as 16 hexadecimal digits.
+/// Returns `id.tag`, the tag as 16 hexadecimal digits.
 pub(crate) fn issue(secret: &[u8; 16], id: SessionId) -> String {
     format!("{id}.{:016x}", tag(secret, id))
 }
 
-/// The session this token was issued for by this process, or `None`.
+/// Returns the session that this process issued the token for, or `None`.
 pub(crate) fn verify(secret: &[u8; 16], token: &str) -> Option<SessionId> {
     let (id, claimed) = token.split_once('.')?;
     if claimed.len() != 16 {

@@ -1,6 +1,6 @@
-//! The signatures of tokens by `ring`, which TLS brings along: HMAC, RSA with PKCS #1 and PSS, ECDSA on P-256 and P-384,
-//! and Ed25519 (RFC 7518 §3, RFC 8037). The backends of `jsonwebtoken` itself would bring a second library of each; P-521
-//! (ES512) `ring` does not have.
+//! Signatures of tokens by `ring`, which TLS uses too: HMAC, RSA with PKCS #1 and PSS, ECDSA on P-256 and P-384, and Ed25519
+//! (RFC 7518 §3, RFC 8037). The backends of `jsonwebtoken` would add a second implementation of each. `ring` does not support
+//! P-521 (ES512).
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result, new_error};
@@ -14,13 +14,13 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes `jsonwebtoken` use it in this process; needed once, does no harm twice.
+/// Makes `jsonwebtoken` use this verifier in this process. Idempotent.
 pub(super) fn install() {
     let _ = PROVIDER.install_default();
 }
 
-/// What verifies by this algorithm. A key is of one family, and verifies by no algorithm of another: what is published as
-/// a public key is never taken for the secret of an HMAC.
+/// Returns the verifier for an algorithm. A key verifies only algorithms of its family, so a published public key is never
+/// used as an HMAC secret.
 fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>> {
     if key.family() != algorithm.family() {
         return Err(new_error(ErrorKind::InvalidAlgorithm));

@@ -240,7 +240,7 @@ fn a_subscription_token_says_which_user_may_have_which_channel() {
     assert!(matches!(connection, Error::Malformed(_)), "a connection token subscribes nowhere");
 }
 
-/// The rules with this public key, without a name and under the id `k`.
+/// Returns the rules with this public key twice: without a `kid`, and under the `kid` `k`.
 fn with_public_key(name: &str, pem: &str) -> [Token; 2] {
     let mut named = Token::default();
     named.keys.insert("k", Secret::new(pem));
@@ -365,7 +365,7 @@ fn a_token_whose_key_is_in_the_set_waits_until_the_set_is_there() {
     for token in tokens.values() {
         assert_eq!(verify(token.as_str().unwrap()).unwrap_err(), Error::Pending);
     }
-    // A secret that is configured needs no set.
+    // A configured secret works without the set.
     assert!(verify(&signed(Algorithm::HS256, KEY, &json!({"sub": "42"}))).is_ok());
     jwks.begin(NOW_MS);
     let set = KeySet::parse(made["jwks"].to_string().as_bytes()).unwrap();
@@ -375,7 +375,7 @@ fn a_token_whose_key_is_in_the_set_waits_until_the_set_is_there() {
         assert_eq!(identity.user, "42", "{kid}");
         assert!(verifier.keeps(identity.key.unwrap()));
     }
-    // The key of `p` is for ES256 alone, and a secret by that name signs nothing.
+    // The key `p` is for ES256 only, so an HMAC with this `kid` is refused.
     let header = jsonwebtoken::Header {
         kid: Some("p".into()),
         ..jsonwebtoken::Header::new(Algorithm::HS256)
@@ -383,12 +383,12 @@ fn a_token_whose_key_is_in_the_set_waits_until_the_set_is_there() {
     let key = EncodingKey::from_secret(b"another secret");
     let token = jsonwebtoken::encode(&header, &json!({"sub": "42"}), &key).unwrap();
     assert_eq!(verify(&token).unwrap_err(), Error::Signature);
-    // Without a name no key of the set is looked for.
+    // Without a `kid` the set is not searched.
     let unnamed = made["tokens"]["ES256"].as_str().unwrap().split_once('.').unwrap().1;
     let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256"}"#);
     assert_eq!(verify(&format!("{header}.{unnamed}")).unwrap_err(), Error::NoKeyId);
 
-    // What was fetched is kept while the endpoint stays, and forgotten with it.
+    // Fetched keys are kept while the endpoint is unchanged, and dropped with it.
     let lenient = Token { leeway_ms: 7, ..rules.clone() };
     let next = Verifier::next(lenient.rules(), Some(&verifier));
     assert!(Arc::ptr_eq(next.jwks().unwrap(), &jwks));

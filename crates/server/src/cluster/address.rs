@@ -1,4 +1,4 @@
-//! The servers in which a cluster's nodes meet, by the engine that the settings name.
+//! The servers of the store that a cluster's nodes share, as configured by `cluster.engine`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::inbox::Inbox;
 use super::store::{Store, StoreError};
 use super::{nats, redis};
 
-/// The servers in which a cluster's nodes meet.
+/// The servers of the store that a cluster's nodes share.
 #[derive(Clone)]
 pub(super) enum StoreAddress {
     Redis(redis::RedisAddress),
@@ -23,7 +23,7 @@ impl StoreAddress {
         }
     }
 
-    /// Opens a connection for the process of this uid. What it is sent goes to `messages`, which closes when the connection does.
+    /// Opens a connection for the process `uid`. Received messages go to `messages`, which closes together with the connection.
     pub(super) async fn open(
         &self,
         uid: Arc<str>,
@@ -39,7 +39,7 @@ impl StoreAddress {
         }
     }
 
-    /// What all names of the cluster begin with.
+    /// The prefix of all names of the cluster.
     pub(super) fn prefix(&self) -> &Arc<str> {
         match self {
             StoreAddress::Redis(address) => &address.prefix,
@@ -54,7 +54,7 @@ impl StoreAddress {
         }
     }
 
-    /// What it is, for people.
+    /// The name of the product, for messages.
     pub(super) fn server(&self) -> &'static str {
         match self {
             StoreAddress::Redis(_) => "Redis",
@@ -62,7 +62,7 @@ impl StoreAddress {
         }
     }
 
-    /// The servers, for people.
+    /// The servers, for messages.
     pub(super) fn place(&self) -> String {
         match self {
             StoreAddress::Redis(address) => address.place(),

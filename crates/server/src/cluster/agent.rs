@@ -1,8 +1,8 @@
-//! This node's part in the cluster: one task, one connection to where the nodes meet ([`super::store`]).
+//! The cluster agent of this node: one task with one connection to the store that the nodes share ([`super::store`]).
 //!
-//! The task takes one thing after another: what workers send, what other nodes say, how its own operations ended, and
-//! time. Operations run beside it, so that a slow store delays what is asked of it and nothing else. Without a connection it
-//! says so to whoever asks, carries out on this node what can be, and tries again.
+//! The task handles one event at a time: messages of workers and of other nodes, completed operations, timers. Operations on the
+//! store run as separate tasks, so a slow store delays only the requests that need it. Without a connection the agent answers
+//! requests with an error, executes locally what it can, and reconnects.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -43,46 +43,46 @@ use crate::message::cluster::ClusterRequest;
 use crate::message::to_workers::ToWorkers;
 use crate::state::ServerState;
 
-/// Between two attempts to reach the store: other nodes hear nothing of this one meanwhile.
+/// The pause between two attempts to connect to the store.
 const RECONNECT: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
-/// Signs of life in the time that a lease holds.
+/// Renewals within the duration of a lease.
 const WRITES_A_LEASE: u32 = 3;
-/// How long a condition that has passed is still shown, for whoever looks now and then.
+/// How long a condition stays visible after it has passed, so that a periodic check sees it.
 const PASSED_SHOWN: Duration = Duration::from_secs(60);
 
-/// What the agent is sent.
+/// An event from outside the agent.
 pub(super) enum Input {
-    /// By a worker.
+    /// From a worker.
     Bus(usize, BusMessage),
-    /// Leave the cluster, and end.
+    /// Leave the cluster and stop.
     Leave,
 }
 
-/// How something ended that ran beside the agent.
+/// The result of an operation that ran as a separate task.
 pub(super) enum TaskResult {
     Connected(Result<(Arc<dyn Store>, InboxReader), StoreError>),
-    /// The lease was written on this connection.
+    /// The lease was written over this connection.
     Wrote(u64, Result<LeaseReply, StoreError>, Duration),
-    /// A call was sent, and kept where it is one to keep.
+    /// A call was sent, and stored if it is one that is kept.
     Sent(u64),
     /// A call could not be sent to these nodes.
     Unsent(u64, Vec<Arc<str>>),
-    /// Calls that nodes were sent while this one was away.
+    /// Calls that were kept while this node was disconnected.
     Missed(Result<KeptRead, StoreError>),
-    /// So many calls are kept again that were lost.
+    /// The number of lost calls that were stored again.
     KeptAgain(usize, Result<(), StoreError>),
-    /// Changes of members are written by this connection; of each whether it has changed anything.
+    /// Changes of members were written over this connection; a flag for each says whether it changed the store.
     MembersWritten(u64, Vec<TrackedChange>, Result<Vec<bool>, StoreError>),
-    /// What the store has of this node's members.
+    /// The members of this node that the store has.
     MembersRead(Result<MembersByChannel, StoreError>),
-    /// A dead node, and its members that this one has removed; `None`: another does.
+    /// A dead node and its members, which this node has removed; `None`: another node removes them.
     Swept(Arc<str>, Result<Option<Vec<MemberChange>>, StoreError>),
-    /// A channel was read for those who had asked.
+    /// The members of a channel were read for these requests.
     Present(Arc<str>, Vec<PresenceRequest>, Result<Gathered, StoreError>),
     Changes(ChangesDone),
-    /// Counts of users' connections are written by this connection; of each how many the other nodes have.
+    /// Connection counts of users were written over this connection; the counts of the other nodes are returned.
     UsersWritten(u64, Vec<UserCount>, Result<Vec<u64>, StoreError>),
-    /// The key that names of budgets are hashed by.
+    /// The key with which names of budgets are hashed.
     BudgetsKey(Result<Option<[u8; 16]>, StoreError>),
     Failed(StoreError),
     Nothing,
@@ -97,17 +97,17 @@ pub(super) struct Agent {
     /// `server.node`; 0: any.
     wanted: u16,
     pub(super) lease: Lease,
-    /// The lease was held at some time.
+    /// The lease has been held at least once.
     pub(super) has_joined: bool,
     pub(super) lag: Duration,
-    /// The connection.
+    /// The current connection; `None` while there is none.
     pub(super) store: Option<Arc<dyn Store>>,
     pub(super) messages: Option<InboxReader>,
     is_connecting: bool,
-    /// Attempts to reach the store since a lease was written.
+    /// Attempts to connect since a lease was last written.
     attempts: u32,
     jitter: Jitter,
-    /// Messages of this node to itself that have not come back.
+    /// Probes, messages of this node to itself, that have not come back.
     probes: u32,
     next: Instant,
     pub(super) jobs: JoinSet<TaskResult>,
@@ -115,23 +115,23 @@ pub(super) struct Agent {
     newcomers: Newcomers,
     pub(super) calls: Calls,
     pub(super) known_calls: KnownCalls,
-    /// What is kept is to be read with the next sign of life: it was not, or lacks what this node knows.
+    /// Read the kept calls with the next lease renewal: they were not read yet, or the store lacks some that this node knows.
     pub(super) is_missed_due: bool,
-    /// Commands that a worker of this node carries out: for whom.
+    /// Commands that workers of this node execute: the requesting node, its call id, and when they began.
     pub(super) serving: HashMap<u64, (Arc<str>, u64, Instant)>,
     pub(super) served: u64,
     pub(super) online: ClusterOnlineQueries,
     pub(super) status: StatusQueries,
     pub(super) changes: Changes,
     pub(super) member_writes: MemberWrites,
-    /// Some of them did not arrive, or this node was taken for dead: compare them with what the store has.
+    /// Member changes were dropped, or this node was taken for dead: its members must be reconciled with the store.
     pub(super) members_lost: bool,
     pub(super) reconciliation: Option<Reconciliation>,
     pub(super) presence_reads: PresenceReads,
     pub(super) hooks: FilterCache,
     pub(super) user_counts: UserCounts,
     pub(super) budgets: BudgetsShared,
-    /// What is wrong since when, though the last write went well.
+    /// A condition that is still shown although the last write succeeded, and since when.
     passed: Option<(Condition, String, Instant)>,
     name_conflict: NameConflict,
 }
@@ -196,7 +196,7 @@ impl Agent {
         agent
     }
 
-    /// Runs until it is to leave.
+    /// Runs until [`Input::Leave`].
     pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
         self.connect();
         loop {
@@ -279,7 +279,7 @@ impl Agent {
         self.set_condition(error.condition(), &format!("{place}: {error}"));
     }
 
-    /// Runs an operation beside the agent.
+    /// Runs an operation as a separate task.
     pub(super) fn spawn(
         &mut self,
         operation: impl Future<Output = Result<(), StoreError>> + Send + 'static,
@@ -289,7 +289,7 @@ impl Agent {
         });
     }
 
-    /// Says these to other nodes.
+    /// Publishes messages to other nodes.
     pub(super) fn say(&mut self, messages: Vec<(Destination, Vec<u8>)>) {
         if let Some(store) = self.store.as_ref().filter(|_| !messages.is_empty()) {
             let sent = store.send(messages);
@@ -332,7 +332,7 @@ impl Agent {
                 self.lose_store(&error);
             }
             TaskResult::Failed(error) => self.handle_failure(&error),
-            // On a connection that was given up.
+            // A late result of a connection that was given up.
             TaskResult::Wrote(number, ..)
                 if self.store.as_ref().is_none_or(|store| store.number() != number) => {}
             TaskResult::Wrote(_, Err(error @ StoreError::Closed(_)), _) => self.lose_store(&error),
@@ -360,7 +360,8 @@ impl Agent {
                         let announced: Vec<_> = announced.map(|((of, _), _)| of).collect();
                         self.announce(&announced);
                     }
-                    // What had no answer may be stored later; on the next connection it counts for nothing.
+                    // A write without an answer may still arrive at the store, which ignores it once the next connection has
+                    // begun.
                     Err(error @ StoreError::Closed(_))
                         if self.store.as_ref().is_some_and(|store| store.number() == number) =>
                     {
@@ -397,11 +398,11 @@ impl Agent {
         }
     }
 
-    /// What the store says of an operation may pass, and the connection serves. Whether it has ended is seen elsewhere: its
-    /// messages end, and a write of the lease is not answered.
+    /// Handles an error of the store that may be temporary while the connection works. A broken connection is detected elsewhere:
+    /// its message stream ends, or a lease renewal times out.
     pub(super) fn handle_failure(&mut self, error: &StoreError) {
         match error {
-            // The primary or the slot is elsewhere by now.
+            // The primary or the slot has moved.
             StoreError::Elsewhere(_) | StoreError::Refused(Condition::ReadOnly, _)
                 if self.store.is_some() =>
             {
@@ -411,7 +412,7 @@ impl Agent {
                 let place = self.address.place();
                 self.set_condition(error.condition(), &format!("{place}: {error}"));
             }
-            // What was not written is found by the reconciliation that is due.
+            // The pending reconciliation finds what was not written.
             StoreError::Passed(_) | StoreError::Closed(_) => {}
         }
     }
@@ -437,7 +438,7 @@ impl Agent {
             }
         }
         if lease_reply.written != LeaseWrite::Renewed {
-            // Whoever hears of this node for the first time looks for it.
+            // A node that does not know this one reads the leases.
             let message = NodeMessage::from(&self.lease.uid).encode();
             self.say(vec![(Destination::All, message)]);
         }
@@ -504,7 +505,7 @@ impl Agent {
         }
     }
 
-    /// A node that is dead by now answers no more.
+    /// Stops waiting for responses of a dead node.
     fn give_up_on(&mut self, node: &Node) {
         let (number, name) = (node.number, &node.facts.name);
         match self.nodes.values().any(|of| of.uid == node.uid && of.facts.left) {
@@ -518,7 +519,7 @@ impl Agent {
         }
     }
 
-    /// Another node has the number: this one takes a free one.
+    /// Another node holds the number: chooses a free one.
     fn handle_taken(&mut self, lease_reply: &LeaseReply) {
         if self.lease.is_wanted
             && let Some(holder) = lease_reply.nodes.get(&self.lease.number)
@@ -533,7 +534,7 @@ impl Agent {
         }
         self.lease.is_wanted = false;
         let taken: HashSet<u16> = lease_reply.nodes.keys().copied().collect();
-        // 4,095 numbers, of which a day's starts have taken some.
+        // Picks among the 4,095 numbers, some of which are reserved for a day after their lease.
         self.lease.number = std::iter::repeat_with(random_number)
             .take(1_000)
             .find(|number| !taken.contains(number))
@@ -542,7 +543,7 @@ impl Agent {
         self.write_lease();
     }
 
-    /// Shows a condition for a while though it has passed.
+    /// Shows a condition for some time after it has passed.
     fn show(&mut self, condition: Condition, why: &str) {
         self.passed = Some((condition, why.to_owned(), Instant::now()));
         self.set_condition(condition, why);
@@ -573,7 +574,7 @@ impl Agent {
             match self.store {
                 Some(_) => self.write_lease(),
                 None => {
-                    // Its end is waited for.
+                    // The connect ends before that, or is tried again then.
                     self.next = now + Duration::from_millis(RECONNECT.max_ms);
                     self.connect();
                 }
@@ -583,7 +584,7 @@ impl Agent {
 
     // Workers.
 
-    /// Has workers name sessions by this node's number.
+    /// Sends the workers the node number for new session ids.
     fn say_number(&self) {
         self.state.cluster.set_number(Some(self.lease.number));
         self.tell_workers(|| BusMessage::NodeNumber);
@@ -633,7 +634,7 @@ impl Agent {
             return;
         };
         if *message.from == *self.lease.uid {
-            // The probe of this connection, or what this node has said to all.
+            // The probe of this connection, or a broadcast of this node.
             self.probes = 0;
             return;
         }

@@ -1,4 +1,4 @@
-//! One answer of the answers of many nodes.
+//! Combines the responses of several nodes into one.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,16 +10,16 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{ApiError, ApiErrorCode, Method};
 
-/// Whether an answer without all nodes is worth having: of a method that only reads, or that must not be repeated.
+/// Whether a response without some nodes is useful: for a method that only reads, or that must not be repeated.
 fn may_be_partial(method: Method) -> bool {
     matches!(method, Method::Channels | Method::Connections | Method::Info | Method::Send)
 }
 
-/// Combines what nodes have answered; `missing` are the names of those that have not. Gives the value of `result`.
+/// Combines the responses of nodes into the value of `result`; `missing` are the names of nodes that did not respond.
 ///
 /// # Errors
-/// The first error of a node. A command that changes something fails if a node is missing: it was carried out on the others,
-/// and carrying it out again does no harm.
+/// The first error of a node. A command that changes something fails if a node is missing: the other nodes have executed it, and
+/// repeating it is safe.
 pub(super) fn combine(
     method: Method,
     responses: &[Box<[u8]>],
@@ -73,7 +73,7 @@ struct Part<'a> {
     cursor: &'a str,
 }
 
-/// The page that the nodes' parts are together. A part that does not fit is left for the next.
+/// Merges the parts of the nodes into one page. A part that does not fit is left for the next page.
 fn connections(
     responses: &[Box<[u8]>],
     missing: &[Arc<str>],

@@ -1,4 +1,4 @@
-//! What nodes tell each other of the budgets that they share: see [`crate::limits::shared_buckets`].
+//! Announcements of shared budgets between nodes; see [`crate::limits::shared_buckets`].
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::message::{BudgetsUsed, NodeMessage};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
 
-/// Between two announcements of a node.
+/// The interval of a node's announcements.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What the agent knows of the budgets that are shared.
+/// The agent's state of the shared budgets.
 pub(super) struct BudgetsShared {
-    /// The key of names is the cluster's.
+    /// The key that hashes names is the one of the cluster.
     has_key: bool,
     is_reading: bool,
     next: Instant,
@@ -32,14 +32,14 @@ impl BudgetsShared {
         self.has_key.then_some(self.next)
     }
 
-    /// The key may be another by now.
+    /// Marks the key as unknown, because the store may have another one.
     pub(super) fn lose_key(&mut self) {
         self.has_key = false;
     }
 }
 
 impl Agent {
-    /// Whether there are other nodes to notify.
+    /// Whether there are other nodes to announce to.
     fn shares_budgets(&self) -> bool {
         let others = self.nodes.values().filter(|node| node.uid != self.lease.uid);
         self.budgets.has_key
@@ -48,13 +48,13 @@ impl Agent {
             && others.filter(|node| node.is_alive()).count() > 0
     }
 
-    /// With each sign of life: reads the key of names, if this node does not have it, and begins or ends to remember what is used.
+    /// Called with each lease renewal: reads the key that hashes names if it is missing, and starts or stops recording usage.
     pub(super) fn follow_budgets(&mut self) {
         if let Some(store) = self.store.as_ref().filter(|_| !self.budgets.has_key)
             && !std::mem::replace(&mut self.budgets.is_reading, true)
         {
             let mut made = [0; 16];
-            // Without randomness it is a key that a client may know: then he can share a budget with another.
+            // Without randomness a client could guess the key, and choose a name whose hash collides with that of another budget.
             let _ = getrandom::fill(&mut made);
             let key = store.budgets_key(made);
             self.jobs.spawn(async move { TaskResult::BudgetsKey(key.await) });
@@ -76,7 +76,7 @@ impl Agent {
         }
     }
 
-    /// Tells the others what was used since the last time, if anything was.
+    /// Announces the usage since the last announcement, if there is any.
     pub(super) fn announce_budgets(&mut self, now: Instant) {
         if self.budgets.deadline().is_none_or(|next| now < next) {
             return;
@@ -95,10 +95,10 @@ impl Agent {
         self.say(vec![(Destination::All, message)]);
     }
 
-    /// Another node has used something.
+    /// Applies the announced usage of another node.
     pub(super) fn handle_budgets(&mut self, BudgetsUsed { check, used }: &BudgetsUsed) {
         if *check != self.state.budgets.key_check() {
-            // Redis has lost the key since one of the two has read it.
+            // One of the two nodes has read a key that the store has lost since.
             return self.budgets.lose_key();
         }
         if self.state.settings.load().config.cluster.budgets_shared {

@@ -1,8 +1,8 @@
-//! What stores send and receive by.
+//! The byte streams of stores.
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A connection, by TLS or not.
+/// A connection, with or without TLS.
 pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}

@@ -1,4 +1,4 @@
-//! Calls of the server API that hold on several nodes: asked, carried out, answered.
+//! Calls of the server API that several nodes execute, and their responses.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use tokio::time::Instant;
 use super::answers::combine;
 use crate::api::{ApiError, Method};
 
-/// Who asked, on this node.
+/// The requester on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallOrigin {
     pub(super) worker: usize,
     pub(super) token: u64,
 }
 
-/// A call of this node that awaits answers.
+/// A call of this node that awaits responses.
 #[derive(Debug)]
 struct ClusterCall {
     origin: CallOrigin,
@@ -23,7 +23,7 @@ struct ClusterCall {
     deadline: Instant,
     /// Uids of nodes that have not answered.
     waiting: HashSet<Arc<str>>,
-    /// Names of nodes that will not.
+    /// Names of nodes that will not respond.
     missing: Vec<Arc<str>>,
     responses: Vec<Box<[u8]>>,
 }
@@ -38,14 +38,14 @@ pub(super) struct CompletedCall {
 /// The calls of this node.
 #[derive(Default)]
 pub(super) struct Calls {
-    /// What one answer of several nodes' pages may have.
+    /// The most bytes of the combined pages of several nodes.
     pub(super) answer_bytes_max: usize,
     opened: u64,
     open: HashMap<u64, ClusterCall>,
 }
 
 impl Calls {
-    /// A call to these nodes, this one among them if it is to carry it out too. `missing` are known not to answer.
+    /// Opens a call to these nodes, including this one if it executes the call, too. `missing` are nodes known not to respond.
     pub(super) fn open(
         &mut self,
         origin: CallOrigin,
@@ -61,13 +61,13 @@ impl Calls {
         id
     }
 
-    /// An id that no call has.
+    /// Returns an unused call id.
     pub(super) fn new_id(&mut self) -> u64 {
         self.opened += 1;
         self.opened
     }
 
-    /// A node has answered.
+    /// Takes the response of a node.
     pub(super) fn handle_response(
         &mut self,
         id: u64,
@@ -76,14 +76,14 @@ impl Calls {
     ) -> Option<CompletedCall> {
         let call = self.open.get_mut(&id)?;
         if !call.waiting.remove(uid) {
-            // It has answered before, or was not asked.
+            // It has responded before, or was not asked.
             return None;
         }
         call.responses.push(response.into());
         self.finish_if_answered(id)
     }
 
-    /// A node will not answer: it could not be reached.
+    /// Records that a node could not be reached.
     pub(super) fn handle_missing(
         &mut self,
         id: u64,
@@ -97,18 +97,18 @@ impl Calls {
         self.finish_if_answered(id)
     }
 
-    /// Those for which a node is waited for that `name` does not know to be alive any more.
+    /// Ids of the calls that wait for this process.
     pub(super) fn waiting_for(&self, uid: &str) -> Vec<u64> {
         let waits = |(id, call): (&u64, &ClusterCall)| call.waiting.contains(uid).then_some(*id);
         self.open.iter().filter_map(waits).collect()
     }
 
-    /// When the first of them has waited long enough.
+    /// The earliest deadline of the calls.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.open.values().map(|call| call.deadline).min()
     }
 
-    /// Ends those that have waited long enough; `name` is what a node is called.
+    /// Completes the calls whose deadline has passed; `name` maps a uid to the name of a node.
     pub(super) fn expire(
         &mut self,
         now: Instant,

@@ -1,11 +1,12 @@
-//! Changes of settings that all nodes run: their log, the right to append to it, and reading it.
+//! Changes of settings that all nodes apply: their log, the claim to append to it, and reading it.
 //!
-//! The log has each change under its number, sealed ([`Seal`]), beside the number of the newest, the number up to which
-//! they are not kept any more, and a random number that names the log. A node that makes a change holds the claim from before
-//! its own try until the change is in the log, so that of two that would change at once one is refused and has changed nothing.
-//! Every write of a lease reads where the log is: a node that was away, or has missed the call, reads what is new.
+//! The log has each change under its number, sealed ([`Seal`]), the number of the newest change, the number up to which changes
+//! are no longer kept, and a random number that identifies the log. A node that makes a change holds the claim from before it
+//! applies the change itself until the change is in the log. Of two concurrent changes one is therefore refused before it has
+//! changed anything. Every lease renewal reads the position of the log, so a node that was disconnected or missed the message
+//! reads the new changes.
 //!
-//! A log that is lost goes on under its name from the newest number that any node knows.
+//! A log that was lost continues under its number from the newest change that any node knows.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::message::cluster::{
     ClaimError, SharedChange, SharedChangeBatch, SharedChangeEvent, SharedChangeRequest,
 };
 
-/// The name of the call between nodes: there is a new change in the log.
+/// The name of the message between nodes that announces a new change in the log.
 pub(super) const CALL: &str = "settings";
 
 /// A change in the log, before it is sealed.
@@ -39,30 +40,30 @@ struct Entry {
     change: SharedChange,
 }
 
-/// What this node knows of the log, on this connection.
+/// What this node knows of the log on the current connection.
 #[derive(Default)]
 pub(super) struct Changes {
-    /// What was read last.
+    /// The position that was read last.
     read: Option<LogPosition>,
-    /// The change that this node may make.
+    /// The change that this node has claimed.
     claimed: Option<LogPosition>,
-    /// How long it may take.
+    /// The duration of the claim.
     hold: Duration,
-    /// The newest that another node waits for: the request that the admin thread answers.
+    /// The newest change that another node waits for; the admin thread answers its request.
     pub(super) offered: Option<u64>,
 }
 
-/// How something ended that ran beside the agent.
+/// The result of an operation that ran as a separate task.
 pub(super) enum ChangesDone {
     Claimed(Result<LogClaim, StoreError>),
-    /// For the call of this id: the change is appended, or is not.
+    /// The call id, and whether its change was appended.
     Appended(u64, LogPosition, Result<bool, StoreError>),
-    /// The recipient, and whether it is the first time on this connection.
+    /// The part that was read, the node to report to, and whether it is the first read on this connection.
     Read(Option<(Arc<str>, u64)>, bool, Result<LogPart, StoreError>),
 }
 
 impl Agent {
-    /// What the admin thread wants for a change of all nodes.
+    /// Handles a request of the admin thread for a shared change.
     pub(super) fn handle_change_request(&mut self, request: SharedChangeRequest) {
         match request {
             SharedChangeRequest::Claim { hold_ms } => self.claim(hold_ms),
@@ -100,7 +101,7 @@ impl Agent {
         });
         if let Some(Node { facts, .. }) = other {
             let why = format!(
-                "{} at {} has another `cluster.secret`: it could not read the change; give all nodes the same",
+                "{} at {} has another `cluster.secret`: it could not read the change; give all nodes the same secret",
                 facts.name, facts.client_addr
             );
             return self.tell_admin(SharedChangeEvent::Refused(ClaimError::OtherSecret(why)));
@@ -110,7 +111,7 @@ impl Agent {
         self.jobs.spawn(async move { TaskResult::Changes(ChangesDone::Claimed(claimed.await)) });
     }
 
-    /// The log and number that the next change has: as the log says, or, where it is lost, as the nodes know.
+    /// The position of the next change: from the log or, if the log was lost, from what the nodes know.
     fn next_position(&self, log: LogPosition) -> LogPosition {
         let (own, _) = self.state.cluster.settings();
         let known = self.nodes.values().filter(|node| node.is_alive());
@@ -123,7 +124,7 @@ impl Agent {
         let of_log = known.iter().filter(|(of, _)| *of == id).map(|(_, revision)| *revision);
         let revision = of_log.fold(log.revision, u64::max) + 1;
         let mut bytes = [0; 8];
-        // A log is never 0. Without randomness two clusters may have one name for theirs.
+        // The identifier is never 0. Without randomness two clusters may choose the same one.
         let _ = getrandom::fill(&mut bytes);
         LogPosition { id: if id == 0 { u64::from_ne_bytes(bytes) | 1 } else { id }, revision }
     }
@@ -148,7 +149,7 @@ impl Agent {
         Ok(())
     }
 
-    /// By a write of the lease: the log is there.
+    /// Called with each lease renewal: the position of the log.
     pub(super) fn follow_changes(&mut self, log: LogPosition) {
         self.state.cluster.set_log_revision(log.revision);
         if log.id != 0 && self.changes.read != Some(log) {
@@ -156,7 +157,7 @@ impl Agent {
         }
     }
 
-    /// Reads what is new in the log, and has the admin thread run it. `for_whom` gets what became of the newest.
+    /// Reads the new changes of the log and has the admin thread apply them. Reports the result of the newest to `for_whom`.
     pub(super) fn read_changes(&mut self, for_whom: Option<(Arc<str>, u64)>) {
         let Some(store) = &self.store else { return };
         let (ClusterPosition { log, revision, .. }, _) = self.state.cluster.settings();
@@ -200,7 +201,7 @@ impl Agent {
             ChangesDone::Read(for_whom, again, Ok(part)) => {
                 self.offer_changes(for_whom, again, part);
             }
-            // Who asked names this node as one that has not answered.
+            // The requester reports this node as one that has not responded.
             ChangesDone::Read(_, _, Err(error)) => self.handle_failure(&error),
         }
     }
@@ -247,7 +248,7 @@ impl Agent {
         self.tell_admin(SharedChangeEvent::Offer(offer));
     }
 
-    /// Some bits that follow from the secret, for [`Facts`](super::lease::Facts); 0 without one.
+    /// Some bits derived from the secret, for [`Facts`](super::lease::Facts); 0 without a secret.
     pub(super) fn secret_check(&self) -> u32 {
         self.seal().and_then(|seal| seal.check()).unwrap_or(0)
     }
@@ -257,8 +258,8 @@ impl Agent {
     }
 }
 
-/// Closes and opens changes by `cluster.secret` (AES-256-GCM, RFC 5116): who may read or write the log learns no secret of the
-/// settings and makes no change.
+/// Seals and opens changes with `cluster.secret` (AES-256-GCM, RFC 5116): a party that can read or write the log learns no secret
+/// of the settings and cannot make a change.
 struct Seal {
     key: LessSafeKey,
     secret: Prk,
@@ -272,14 +273,14 @@ impl Seal {
         Some(Seal { key, secret })
     }
 
-    /// Enough bits to tell two secrets apart, and too few to guess one by; never 0.
+    /// Enough bits to distinguish two secrets, too few to recover one; never 0.
     fn check(&self) -> Option<u32> {
         let mut bytes = [0; 32];
         self.secret.expand(&[b"check"], HKDF_SHA256).ok()?.fill(&mut bytes).ok()?;
         bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes) | 1)
     }
 
-    /// A change is closed for its number: it cannot be put in the place of another.
+    /// The number of the change is authenticated, so a change cannot take the place of another.
     fn aad(at: LogPosition) -> Aad<[u8; 16]> {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&at.id.to_be_bytes());

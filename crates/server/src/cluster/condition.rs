@@ -1,10 +1,10 @@
-//! What is wrong between this node and its cluster: named states, each with its fix.
+//! The condition of this node in its cluster: named states, each with its fix.
 
 use dunlin_config::EngineKind;
 
 use crate::message::cluster::OutOfSync;
 
-/// Where a node stands in its cluster. The worst of what holds is shown.
+/// The condition of a node in its cluster. Of several the worst is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Condition {
@@ -13,29 +13,29 @@ pub(crate) enum Condition {
     Alone,
     /// A member, with a lease on its number.
     Member,
-    /// On its way in: no lease yet, and nothing has failed.
+    /// Joining: there is no lease yet, and nothing has failed.
     Joining,
     /// Another node holds the number that `server.node` wants.
     NumberTaken,
     /// Another living node has the same name.
     NameTaken,
-    /// A node of this prefix verifies other tokens.
+    /// A node with the same prefix has other token keys.
     OtherCluster,
     /// Redis or NATS does not respond.
     Unreachable,
-    /// User and password, or what stands for them, are refused.
+    /// The credentials are refused.
     WrongPassword,
-    /// The user may not do what is needed.
+    /// The user lacks a permission.
     NotPermitted,
-    /// It is a replica, which takes no writes.
+    /// The server is a replica and refuses writes.
     ReadOnly,
-    /// It reads its data from the disk after a start.
+    /// The server is loading its data from the disk.
     Loading,
-    /// It has no memory left (`maxmemory`).
+    /// The server has reached `maxmemory`.
     OutOfMemory,
-    /// It takes no writes, since it cannot save.
+    /// The server refuses writes because it cannot save.
     CannotSave,
-    /// It takes no writes, since too few replicas follow.
+    /// The server refuses writes because it has too few replicas.
     TooFewReplicas,
     /// A script blocks the server.
     Busy,
@@ -43,29 +43,29 @@ pub(crate) enum Condition {
     ForeignKey,
     /// Redis Cluster: the slot of the cluster's keys is between two nodes.
     SlotMoving,
-    /// Redis Cluster: it serves nothing, for slots have no node.
+    /// Redis Cluster: slots have no node, so the cluster is down.
     ClusterDown,
-    /// NATS: the key by which the node logs in cannot be used, or not any more.
+    /// NATS: the credentials cannot be used, or have expired.
     BadCredentials,
-    /// NATS: TLS does not come about.
+    /// NATS: the TLS handshake fails.
     TlsFailed,
     /// NATS: there is no JetStream.
     NoJetstream,
     /// NATS: JetStream has no leader.
     JetstreamUnavailable,
-    /// NATS: JetStream has no room left.
+    /// NATS: the storage of JetStream is full.
     StorageFull,
-    /// NATS: the stream cannot be as the settings have it.
+    /// NATS: the stream cannot be changed to the settings.
     StreamConfig,
-    /// NATS: a message is larger than the servers take.
+    /// NATS: a message exceeds `max_payload`.
     MaxPayload,
-    /// What is stored of this node was gone: evicted, flushed, deleted, or lost by a restart.
+    /// The record of this node was missing: evicted, flushed, deleted, or lost in a restart.
     RecordLost,
-    /// This node has refused a change of all nodes' settings.
+    /// This node has refused a shared change of settings.
     SettingsRefused,
-    /// This node has missed changes of all nodes' settings.
+    /// This node has missed shared changes of settings.
     SettingsMissed,
-    /// An error that has no name here.
+    /// Any other error.
     Failed,
 }
 
@@ -102,7 +102,7 @@ impl Condition {
         Condition::Failed,
     ];
 
-    /// As health, metrics and `dunlin cluster status` have it.
+    /// The name in health, metrics and `dunlin cluster status`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Condition::Alone => "alone",
@@ -137,7 +137,7 @@ impl Condition {
         }
     }
 
-    /// What to do about it where the nodes meet in an engine of this kind. Empty where nothing is wrong.
+    /// The fix, for a store of this kind. Empty if nothing is wrong.
     pub(crate) fn fix(self, kind: EngineKind) -> &'static str {
         match self {
             Condition::Unreachable if kind == EngineKind::Nats => {
@@ -221,7 +221,7 @@ impl Condition {
         }
     }
 
-    /// Of a node that does not run all that is in the cluster's log.
+    /// The condition of a node that has not applied all changes of the cluster's log.
     pub(super) fn of_settings(fault: &OutOfSync) -> (Condition, &str) {
         match fault {
             OutOfSync::Refused(why) => (Condition::SettingsRefused, why),

@@ -1,4 +1,4 @@
-//! What a node says of itself with each sign of life.
+//! The facts that a node publishes with each lease renewal.
 
 use super::agent::Agent;
 use super::lease::Facts;
@@ -31,7 +31,7 @@ impl Agent {
     }
 }
 
-/// Some bits of a hash of what verifies tokens: enough to tell two clusters apart, too few to guess a key by.
+/// 32 bits of a hash of the token keys: enough to distinguish two clusters, too few to recover a key.
 pub(super) fn tokens_of(state: &ServerState) -> u32 {
     let settings = state.settings.load();
     let token = &settings.config.client.token;

@@ -1,4 +1,4 @@
-//! The agent's part for calls: those of this node go to the nodes that they concern, those of others to a worker here.
+//! The call part of the agent: sends calls of this node to the nodes concerned, and calls of other nodes to a local worker.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::api::{ApiErrorCode, Method};
 use crate::message::bus::BusMessage;
 use crate::message::cluster::{AboutUser, ClusterCommand, ClusterReply, TargetNodes};
 
-/// Stands for the store among the nodes that a call waits for: it keeps the call for those that are away.
+/// Represents the store among the nodes that a call waits for: it keeps the call for disconnected nodes.
 const KEPT: &str = "kept";
-/// How long a worker may take to carry a command out; then the node that asked has given up long ago.
+/// The longest time a worker may take to execute a command; the requesting node has given up by then.
 const SERVED_MAX: Duration = Duration::from_secs(60);
 
-/// Whether a command changes sessions and is kept for nobody: a node that is not asked goes on with its own.
+/// Whether a command changes sessions and is not kept: a node that does not receive it never executes it.
 fn concerns_sessions(method: Method) -> bool {
     matches!(method, Method::Disconnect | Method::Subscribe | Method::Unsubscribe | Method::Refresh)
 }
 
-/// Whether such a command of a user without sessions does nothing but what [`AboutUser`] says.
+/// Whether such a command does nothing on a node without sessions of the user, except what [`AboutUser`] says.
 fn is_about_users(method: Method) -> bool {
     matches!(
         method,
@@ -40,7 +40,7 @@ fn is_about_users(method: Method) -> bool {
     )
 }
 
-/// The answer to one.
+/// The response to such a command.
 pub(super) fn answer_without(method: Method) -> &'static [u8] {
     match method {
         Method::Send => br#"{"result":{"num_clients":0}}"#,
@@ -50,7 +50,7 @@ pub(super) fn answer_without(method: Method) -> &'static [u8] {
 }
 
 impl Agent {
-    /// Has a command carried out by every node that it concerns.
+    /// Sends a command to every node that it concerns.
     pub(super) fn ask_nodes(
         &mut self,
         origin: CallOrigin,
@@ -62,7 +62,7 @@ impl Agent {
         let is_known =
             |number| number == self.lease.number || living().any(|node| node.number == number);
         let only = match to {
-            // Whose number is not known may be a node that has had another.
+            // An unknown number may belong to a node that has changed its number.
             TargetNodes::Holder(number) if is_known(*number) => Some(std::slice::from_ref(number)),
             TargetNodes::All | TargetNodes::Holder(_) => None,
             TargetNodes::Nodes(numbers) => Some(&**numbers),
@@ -75,7 +75,7 @@ impl Agent {
         if !is_elsewhere {
             waiting.insert(Arc::clone(own));
         }
-        // What is revoked has to reach nodes that are away, too.
+        // A revocation must reach disconnected nodes, too.
         let kept_as = kept::field(method, &request);
         let mut asked = others;
         asked.extend(kept_as.is_some().then(|| Arc::from(KEPT)));
@@ -143,7 +143,8 @@ impl Agent {
         }
     }
 
-    /// Names of nodes that may serve their clients though their leases have ended. One that is back under its name is none of them.
+    /// Names of nodes that may still serve clients although their leases have expired. A node that has returned under the same
+    /// name is excluded.
     fn cut_off(&self) -> Vec<Arc<str>> {
         let is_back = |node: &Node| {
             let mut living = self.nodes.values().filter(|of| of.is_alive());
@@ -153,8 +154,8 @@ impl Agent {
         of_them.map(|node| Arc::clone(&node.facts.name)).collect()
     }
 
-    /// Whether a command of another node is about a user who has no session here. His tokens are barred first: a worker counts a
-    /// connection before it looks for bars again, so that none slips through between the two.
+    /// Whether a command of another node concerns only a user without a session on this node. The user's tokens are barred before
+    /// this check: a worker counts a connection before it checks the bars again, so no connection is missed in between.
     pub(super) fn is_without(&self, method: Method, about: Option<&AboutUser<'_>>) -> bool {
         let settings = self.state.settings.load();
         let (Some(about), Some(table)) = (about, &settings.user_connections) else { return false };
@@ -168,7 +169,7 @@ impl Agent {
         !table.may_have(&about.user, self.state.workers())
     }
 
-    /// Has a worker of this node carry a command out, for another node or for this one.
+    /// Has a worker of this node execute a command, for another node or for this one.
     pub(super) fn carry_out(
         &mut self,
         method: Method,
@@ -176,7 +177,7 @@ impl Agent {
         for_whom: Option<(Arc<str>, u64)>,
     ) {
         let revocations_max = self.state.settings.load().config.client.token.revocations_max;
-        // With those that are taken back.
+        // Twice the bound, to include those that were withdrawn.
         self.known_calls.add(method, &request, 2 * revocations_max as usize);
         self.served += 1;
         let request_id = self.served;
@@ -194,19 +195,19 @@ impl Agent {
         let _ = self.to_workers.send((worker, BusMessage::ClusterCommand(command)));
     }
 
-    /// Forgets commands whose workers have died with them.
+    /// Forgets commands whose workers have died.
     pub(super) fn expire_served(&mut self) {
         self.serving.retain(|_, (_, _, since)| since.elapsed() < SERVED_MAX);
     }
 
-    /// The store has taken a call for the nodes that are away, where it is kept.
+    /// The store has confirmed a call that is kept for disconnected nodes.
     pub(super) fn handle_sent(&mut self, id: u64) {
         if let Some(answered) = self.calls.handle_response(id, KEPT, br#"{"result":{}}"#) {
             self.answer(answered);
         }
     }
 
-    /// A worker of this node has carried a command out.
+    /// A worker of this node has executed a command.
     pub(super) fn handle_served(&mut self, request_id: u64, response: &[u8]) {
         let Some((uid, id, _)) = self.serving.remove(&request_id) else { return };
         if self.changes.offered.take_if(|of| *of == request_id).is_some() {
@@ -222,7 +223,7 @@ impl Agent {
         self.respond(&uid, id, response);
     }
 
-    /// Sends another node the answer to its call.
+    /// Sends another node the response to its call.
     pub(super) fn respond(&mut self, uid: &str, id: u64, response: &[u8]) {
         let Ok(response) = serde_json::from_slice(response) else { return };
         let message =
@@ -230,7 +231,7 @@ impl Agent {
         self.say(vec![(Destination::Node(uid.into()), message.encode())]);
     }
 
-    /// A call has its answer.
+    /// Passes a completed call to its requester.
     pub(super) fn answer(&self, answered: CompletedCall) {
         if !answered.is_complete {
             self.state.cluster.counters.count(ClusterMetric::CallsIncomplete);
@@ -247,13 +248,13 @@ impl Agent {
         let _ = self.to_workers.send((worker, message));
     }
 
-    /// Reads what was revoked while this node was not there, and carries it out.
+    /// Reads the revocations made while this node was disconnected, and executes them.
     pub(super) fn read_missed(&mut self) {
         let Some(store) = self.store.clone() else { return };
         self.jobs.spawn(async move { TaskResult::Missed(kept::read(&*store).await) });
     }
 
-    /// They were read. What this node knows to be kept, and is not, the store has lost: it is kept again.
+    /// Executes the revocations that were read. Stores again those that this node knows and the store has lost.
     pub(super) fn handle_missed(&mut self, read: Result<KeptRead, StoreError>) {
         let KeptRead { names, calls } = match read {
             Ok(read) => read,
@@ -277,7 +278,7 @@ impl Agent {
         match kept {
             Ok(()) => tracing::warn!(count, "{server} has lost revocations; they were kept again"),
             Err(error) => {
-                // The lease may not be written on this connection yet.
+                // The lease may not have been written over this connection yet.
                 tracing::debug!(%error, count, "{server} has lost revocations, and does not take them");
                 self.is_missed_due = true;
             }
@@ -285,8 +286,7 @@ impl Agent {
     }
 }
 
-/// What stands in an error for one who has not answered a call: the name of a node, by its uid; or what the store, `server`,
-/// was to do.
+/// How an error names what has not responded to a call: a node by its name, or the store, `server`, by what it was to do.
 pub(super) fn name_in<'a>(
     nodes: &'a BTreeMap<u16, Node>,
     server: &'a str,

@@ -1,4 +1,4 @@
-//! Starts and ends the agent as the settings say.
+//! Starts and stops the agent as the settings require.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::message::cluster::{
 use crate::message::to_workers::ToWorkers;
 use crate::state::ServerState;
 
-/// What workers have asked and the agent has not looked at. More is refused.
+/// The most requests of workers that wait for the agent. More are refused.
 const INPUTS_MAX: usize = 65_536;
 
 /// The agent, if there is a cluster.
@@ -25,11 +25,11 @@ pub(crate) struct ClusterHandle {
     state: Arc<ServerState>,
     to_workers: ToWorkers,
     running: Option<RunningAgent>,
-    /// `limits.connections_per_user_max`, as the agent has last been notified of it.
+    /// The value of `limits.connections_per_user_max` that was last sent to the agent.
     user_bound: u32,
 }
 
-/// The settings that an agent runs by.
+/// The settings that an agent runs with.
 #[derive(Clone)]
 struct AgentSettings {
     cluster: Cluster,
@@ -45,12 +45,12 @@ struct RunningAgent {
 }
 
 impl ClusterHandle {
-    /// `to_workers` takes what the agent sends them.
+    /// `to_workers` takes the messages of the agent to workers.
     pub(crate) fn new(state: &Arc<ServerState>, to_workers: ToWorkers) -> ClusterHandle {
         ClusterHandle { state: Arc::clone(state), to_workers, running: None, user_bound: 0 }
     }
 
-    /// Follows the settings. An agent whose settings have changed leaves the former cluster before the next joins.
+    /// Applies the settings. An agent whose settings have changed leaves the former cluster before the next one joins.
     pub(crate) fn follow(&mut self) {
         let settings = self.state.settings.load();
         let user_bound = settings.config.limits.connections_per_user_max;
@@ -60,7 +60,7 @@ impl ClusterHandle {
         {
             self.user_bound = user_bound;
         }
-        // The agent looks at this one by itself.
+        // The agent reads this setting itself.
         let cluster = &Cluster { budgets_shared: true, ..settings.config.cluster.clone() };
         let node = settings.config.server.node;
         let engine = cluster.engine.as_deref();
@@ -71,7 +71,8 @@ impl ClusterHandle {
             }
             (running, engine) => running.is_none() && engine.is_none(),
         };
-        // A change of all nodes may be the one that moves the agent: it tells the others first, and hears what they make of it.
+        // A shared change may be the one that replaces the agent: the agent first sends it to the others and collects their
+        // results.
         if is_followed || self.running.is_some() && self.state.cluster.keeps_agent() {
             return;
         }
@@ -98,7 +99,7 @@ impl ClusterHandle {
         self.running = wanted.map(|settings| RunningAgent { settings, input, task });
     }
 
-    /// Takes what a worker has sent about the cluster.
+    /// Handles a message of a worker about the cluster.
     pub(crate) fn handle(&self, worker: usize, message: BusMessage) {
         let refused = match &self.running {
             Some(running) => match running.input.try_send(Input::Bus(worker, message)) {
@@ -139,11 +140,11 @@ impl ClusterHandle {
             Input::Bus(_, BusMessage::Members(_)) => return self.state.cluster.drop_members(),
             _ => return,
         };
-        // The control thread has the other end.
+        // The control thread holds the receiving end.
         let _ = self.to_workers.send((worker, answer));
     }
 
-    /// Leaves the cluster: what is left of this node there is taken out, as far as there is an answer in time.
+    /// Leaves the cluster and removes this node's records, waiting at most `bound`.
     pub(crate) async fn leave(&mut self, bound: Duration) {
         let Some(running) = self.running.take() else { return };
         let left = timeout(bound, async {

@@ -1,7 +1,6 @@
-//! What other nodes have said and the agent has not looked at, bounded in bytes.
+//! Messages of other nodes that wait for the agent, bounded in bytes.
 //!
-//! Joins and leaves are dropped first: nobody waits for them. With more than that the connection is given up, as one on which nothing is
-//! heard.
+//! Joins and leaves are dropped first, because no caller waits for them. If still more waits, the connection is given up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,19 +9,19 @@ use tokio::sync::mpsc;
 
 use super::store::RawMessage;
 
-/// Bytes that wait beyond which joins and leaves are dropped.
+/// Waiting bytes above which joins and leaves are dropped.
 const ANNOUNCED_BYTES_MAX: usize = 32 << 20;
-/// Bytes that wait beyond which the connection ends.
+/// Waiting bytes above which the connection is closed.
 const BYTES_MAX: usize = 128 << 20;
-/// What a message takes beside its text.
+/// Bytes that a message takes in addition to its text.
 const MESSAGE_BYTES: usize = 64;
-/// Where an announcement is known as one.
+/// The first bytes of a message, in which an announcement is recognized.
 const HEAD_BYTES: usize = 128;
 
-/// Why a connection ends whose messages are not taken fast enough.
+/// The reason for closing a connection whose messages are not handled fast enough.
 pub(super) const OVERRUN: &str = "more waits of what other nodes say than this node keeps";
 
-/// The queue for messages of a connection.
+/// The sending half of a connection's inbox.
 #[derive(Clone)]
 pub(super) struct Inbox {
     queue: mpsc::UnboundedSender<RawMessage>,
@@ -30,14 +29,14 @@ pub(super) struct Inbox {
     dropped: Arc<AtomicU64>,
 }
 
-/// Where the agent takes it from.
+/// The receiving half of a connection's inbox, for the agent.
 pub(super) struct InboxReader {
     queue: mpsc::UnboundedReceiver<RawMessage>,
     waiting_bytes: Arc<AtomicUsize>,
     dropped: Arc<AtomicU64>,
 }
 
-/// The inbox of a connection.
+/// Creates the inbox of a connection.
 pub(super) fn inbox() -> (Inbox, InboxReader) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (waiting_bytes, dropped) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
@@ -50,12 +49,12 @@ pub(super) fn inbox() -> (Inbox, InboxReader) {
 }
 
 impl Inbox {
-    /// For a connection without subscriptions.
+    /// Creates an inbox for a connection without subscriptions.
     pub(super) fn of_nobody() -> Inbox {
         inbox().0
     }
 
-    /// Takes a message. False: too much waits, and the connection is to end.
+    /// Queues a message. Returns `false` if too much waits, and the connection must be closed.
     pub(super) fn put(&self, message: RawMessage) -> bool {
         let bytes = MESSAGE_BYTES + message.len();
         let waiting = self.waiting_bytes.load(Ordering::Relaxed).saturating_add(bytes);
@@ -74,12 +73,12 @@ impl Inbox {
 }
 
 impl InboxReader {
-    /// How many messages with joins and leaves were dropped since this was asked last.
+    /// Returns the number of messages with joins and leaves that were dropped since the last call.
     pub(super) fn take_dropped(&self) -> u64 {
         self.dropped.swap(0, Ordering::Relaxed)
     }
 
-    /// The next; `None`: the connection has ended.
+    /// Returns the next message; `None` after the connection has ended.
     pub(super) async fn next(&mut self) -> Option<RawMessage> {
         let message = self.queue.recv().await?;
         self.waiting_bytes.fetch_sub(MESSAGE_BYTES + message.len(), Ordering::Relaxed);
@@ -87,7 +86,7 @@ impl InboxReader {
     }
 }
 
-/// Whether a message announces joins and leaves, and asks and answers nothing. Its head says so: members follow the id of no call.
+/// Whether a message only announces joins and leaves. Its head shows it: the members come first, without the id of a call.
 fn is_announcement(message: &[u8]) -> bool {
     const ID: &[u8] = br#""id":"#;
     let head = &message[..message.len().min(HEAD_BYTES)];

@@ -1,4 +1,4 @@
-//! Calls that are kept for nodes which are away: what is revoked, and who is blocked.
+//! Calls that are kept for disconnected nodes: revocations and blocked users.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -12,13 +12,13 @@ use super::message::{VERSION, unix_ms};
 use super::store::{KeptCalls, Store, StoreError};
 use crate::api::Method;
 
-/// How long it is kept that a user is not blocked any more, in seconds: no node is away for longer.
+/// How long an unblock is kept, in seconds; no node is expected to be disconnected for longer.
 const UNBLOCKED_KEPT_S: u64 = 30 * 86_400;
 
-/// A call and its request, JSON.
+/// A method and its request as JSON.
 pub(super) type KeptCall = (Method, Arc<[u8]>);
 
-/// As it is stored.
+/// The stored form of a call.
 #[derive(Serialize, Deserialize)]
 struct StoredCall<'a> {
     v: u8,
@@ -26,11 +26,11 @@ struct StoredCall<'a> {
     method: Cow<'a, str>,
     #[serde(borrow)]
     request: &'a RawValue,
-    /// Unix seconds; it is forgotten then. 0: never.
+    /// When it is removed, in Unix seconds; 0: never.
     until_s: u64,
 }
 
-/// The field under which a call is kept; `None`: it is not. A later call of the same field takes its place.
+/// The field under which a call is kept; `None` if it is not kept. A later call replaces an earlier one of the same field.
 pub(super) fn field(method: Method, request: &[u8]) -> Option<String> {
     let (kind, key) = match method {
         Method::RevokeToken => ("token", "uid"),
@@ -42,7 +42,7 @@ pub(super) fn field(method: Method, request: &[u8]) -> Option<String> {
     Some(format!("{kind} {}", request[key].as_str().unwrap_or_default()))
 }
 
-/// A call as it is kept, and until when, in Unix seconds; 0: for good.
+/// The stored form of a call, and until when it is kept, in Unix seconds; 0: forever.
 pub(super) fn stored(method: Method, request: &[u8]) -> Option<(Vec<u8>, u64)> {
     let raw = serde_json::from_slice(request).ok()?;
     let until_s = match method {
@@ -56,21 +56,21 @@ pub(super) fn stored(method: Method, request: &[u8]) -> Option<(Vec<u8>, u64)> {
     Some((serde_json::to_vec(&kept).ok()?, until_s))
 }
 
-/// What is kept.
+/// The kept calls.
 #[derive(Default)]
 pub(super) struct KeptRead {
-    /// Of all that is not over.
+    /// The fields of all calls that have not expired.
     pub(super) names: HashSet<Box<str>>,
-    /// Those that this version knows.
+    /// The calls that this version understands.
     pub(super) calls: Vec<KeptCall>,
 }
 
-/// Reads the calls that are kept, and removes those that are over.
+/// Reads the kept calls and removes expired ones.
 pub(super) async fn read(store: &dyn Store) -> Result<KeptRead, StoreError> {
     let now_s = unix_ms() / 1000;
     let (mut read, mut over) = (KeptRead::default(), Vec::new());
     for (field, value) in store.kept().await? {
-        // What this version does not know stays for those that do.
+        // A call that this version does not know stays for nodes that do.
         if let Ok(kept) = serde_json::from_slice::<StoredCall<'_>>(&value) {
             if is_over(kept.until_s, now_s) {
                 over.push(field);
@@ -92,7 +92,7 @@ fn is_over(until_s: u64, now_s: u64) -> bool {
     until_s != 0 && until_s <= now_s
 }
 
-/// The calls that this process knows to be kept, for when the store loses them.
+/// The kept calls that this process knows, to restore them if the store loses them.
 #[derive(Default)]
 pub(super) struct KnownCalls(HashMap<Box<str>, KnownCall>);
 
@@ -102,7 +102,7 @@ struct KnownCall {
 }
 
 impl KnownCalls {
-    /// A call is carried out. At most `max` are remembered: as many as the node takes.
+    /// Records an executed call. At most `max` are remembered, as many as the node accepts.
     pub(super) fn add(&mut self, method: Method, request: &[u8], max: usize) {
         let Some((name, (stored, until_s))) = field(method, request).zip(stored(method, request))
         else {
@@ -118,7 +118,7 @@ impl KnownCalls {
         self.0.insert(name.into(), KnownCall { stored, until_s });
     }
 
-    /// Those that are not among these, as they are kept.
+    /// The stored form of the calls whose fields are not among `names`.
     pub(super) fn absent(&self, names: &HashSet<Box<str>>) -> KeptCalls {
         let now_s = unix_ms() / 1000;
         let absent = self

@@ -1,9 +1,9 @@
 //! Leases: who is a member of the cluster, and under which number.
 //!
-//! A node writes its lease three times in the time that it holds, and the same step reads those of the others. No node's clock
-//! decides which have ended. A lease belongs to one start of a process, by its uid: who comes back after its lease has ended
-//! finds out, and so do two that want one number. A number whose lease has ended stays its former holder's for a day, so that an
-//! old session id does not come to mean another node's session.
+//! A node renews its lease three times within its duration; the same operation reads the leases of the others. No node's clock
+//! decides which leases have expired. A lease belongs to one run of a process, identified by its uid: a process that returns
+//! after its lease has expired detects that, and so do two processes that want the same number. A number whose lease has expired
+//! is reserved for a day, so that an old session id cannot refer to a session on another node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::log_position::LogPosition;
 
-/// The version of [`Facts`]; a reader takes those it knows, and ignores members that are new to it.
+/// The version of [`Facts`]. A reader accepts the versions that it knows and ignores unknown members.
 const FACTS_VERSION: u8 = 1;
 
-/// How long a node whose lease has ended is named by calls that change something, unless it has left.
+/// How long calls that change something name a node whose lease has expired and that has not left.
 const CUT_OFF_NAMED_MS: i64 = 300_000;
 
-/// What a node says of itself with each write.
+/// What a node publishes with each renewal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub(crate) v: u8,
@@ -27,26 +27,26 @@ pub(crate) struct Facts {
     pub(crate) client_addr: Arc<str>,
     pub(crate) admin_addr: Arc<str>,
     pub(crate) started_unix_s: u64,
-    /// Of its settings.
+    /// The revision of its settings.
     pub(crate) revision: u64,
     pub(crate) sessions: u64,
-    /// How long its last write took, there and back.
+    /// The round trip of its last renewal, in microseconds.
     pub(crate) lag_us: u64,
-    /// Two nodes of one cluster verify the same tokens: some bits of a hash of what they verify them with.
+    /// Some bits of a hash of the token keys, which are the same on all nodes of a cluster.
     pub(crate) tokens: u32,
-    /// The log of changes of all nodes' settings that it follows, and the newest of them that it runs.
+    /// The log of shared settings that it follows, and the newest change of it that it runs.
     #[serde(default)]
     pub(crate) settings_log: u64,
     #[serde(default)]
     pub(crate) settings_revision: u64,
-    /// Nodes of one cluster seal changes of all nodes' settings with the same secret: some bits that follow from it; 0: it has none, or its
-    /// version does not say.
+    /// Some bits derived from `cluster.secret`, which seals shared changes of settings; 0: there is no secret, or the node's
+    /// version does not publish them.
     #[serde(default)]
     pub(crate) secret: u32,
-    /// How long its writes hold, by which a lease is known that a clock which was set back has prolonged.
+    /// The duration of its lease. It reveals a lease that was prolonged because the clock was set back.
     #[serde(default)]
     pub(crate) lease_ms: u64,
-    /// It has left and serves no clients any more.
+    /// It has left the cluster and serves no clients.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) left: bool,
 }
@@ -59,7 +59,7 @@ fn is_false(left: &bool) -> bool {
 impl Facts {
     pub(super) const VERSION: u8 = FACTS_VERSION;
 
-    /// Of a node of which nothing but its name matters.
+    /// Facts of a node of which only the name matters.
     #[cfg(test)]
     pub(super) fn named(name: &str) -> Facts {
         Facts {
@@ -86,9 +86,9 @@ impl Facts {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) number: u16,
-    /// This start of its process.
+    /// Identifies the run of its process.
     pub(crate) uid: Arc<str>,
-    /// Milliseconds until its lease ends; below zero: it has ended so long ago.
+    /// Milliseconds until its lease expires; negative: since it has expired.
     pub(crate) left_ms: i64,
     pub(crate) facts: Facts,
 }
@@ -98,34 +98,34 @@ impl Node {
         self.left_ms >= 0
     }
 
-    /// Its lease ended a while ago at most, and it has not left: cut off, it may serve its clients yet.
+    /// Whether its lease has expired recently and it has not left: a partitioned node may still serve its clients.
     pub(super) fn may_be_cut_off(&self) -> bool {
         (-CUT_OFF_NAMED_MS..0).contains(&self.left_ms) && !self.facts.left && *self.uid != *"-"
     }
 }
 
-/// What became of a write.
+/// The outcome of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseWrite {
-    /// The entry was there and had not ended.
+    /// The lease existed and had not expired.
     Renewed,
-    /// There was no entry of this node.
+    /// There was no lease of this node.
     Created,
-    /// There was one that had ended, or that is being swept: other nodes have taken this one for dead.
+    /// The lease had expired, or is being swept: other nodes have taken this one for dead.
     Revived,
     /// Another node has the number.
     Taken,
 }
 
-/// The answer to a write.
+/// The response to a renewal.
 #[derive(Debug)]
 pub(super) struct LeaseReply {
     pub(super) written: LeaseWrite,
-    /// All nodes whose entries are there, by number; this one too.
+    /// All nodes with a lease, by number, including this one.
     pub(super) nodes: BTreeMap<u16, Node>,
-    /// Processes that have left something behind, and are no living nodes.
+    /// Processes that are not alive and have left records behind.
     pub(super) dead: Vec<Arc<str>>,
-    /// Where the log of changes of all nodes' settings is.
+    /// The position of the log of shared settings.
     pub(super) log: LogPosition,
 }
 
@@ -134,23 +134,23 @@ pub(super) struct LeaseReply {
 pub(super) struct Lease {
     pub(super) uid: Arc<str>,
     pub(super) number: u16,
-    /// How long a write holds.
+    /// The duration of the lease, in milliseconds.
     pub(super) lease_ms: u64,
-    /// `server.node` requests the number: it is taken from a former holder whose lease has expired.
+    /// `server.node` requests this number: it may be taken from a former holder whose lease has expired.
     pub(super) is_wanted: bool,
 }
 
 impl Lease {
-    /// This node as it stands after a write.
+    /// This node after a renewal.
     pub(super) fn node(&self, facts: Facts) -> Node {
         let (number, uid) = (self.number, Arc::clone(&self.uid));
         Node { number, uid, left_ms: self.lease_ms as i64, facts }
     }
 }
 
-/// A number that no node has asked for by name: 1 to 4,095.
+/// A random node number from 1 to 4,095.
 pub(crate) fn random_number() -> u16 {
-    // Without randomness the first write finds out whether somebody has it.
+    // Without randomness the first renewal finds out whether the number is taken.
     (random_seed() % 4_095 + 1) as u16
 }
 

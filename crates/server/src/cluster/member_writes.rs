@@ -1,26 +1,26 @@
-//! Changes of members on their way to the store, in order.
+//! The queue of member changes for the store, in order.
 
 use std::collections::VecDeque;
 
 use super::members::TrackedChange;
 
-/// Changes that wait or are out, beside those that were listed for a reconciliation. Beyond it they are compared with what it has,
-/// once it answers.
+/// The most changes that are queued or in flight, without those of a reconciliation. If there are more, a reconciliation replaces
+/// them.
 const PENDING_MAX: usize = 1 << 18;
-/// Changes that are out.
+/// The most changes in flight.
 const IN_FLIGHT_MAX: usize = 1 << 15;
 
-/// Changes that wait, and how many are out. However many a reconciliation lists, they leave a part after the other.
+/// The queued changes, and the number in flight. Changes of a reconciliation are not bounded in number, but written in parts.
 #[derive(Default)]
 pub(super) struct MemberWrites {
     due: VecDeque<TrackedChange>,
     in_flight: usize,
-    /// How many were listed for reconciliations since nothing waited.
+    /// Changes added by reconciliations since the queue was last empty.
     listed: usize,
 }
 
 impl MemberWrites {
-    /// Changes that workers report. False: there are too many, and none of those that wait is written.
+    /// Adds changes that workers report. Returns `false` if there are too many; the queue is then cleared.
     pub(super) fn add(&mut self, changes: Vec<TrackedChange>) -> bool {
         if self.count() + changes.len() > PENDING_MAX + self.listed {
             self.clear();
@@ -30,13 +30,13 @@ impl MemberWrites {
         true
     }
 
-    /// What a reconciliation lists, as many as there are.
+    /// Adds the changes of a reconciliation, without a bound.
     pub(super) fn add_listed(&mut self, changes: Vec<TrackedChange>) {
         self.listed += changes.len();
         self.due.extend(changes);
     }
 
-    /// The changes that may leave now.
+    /// Takes the changes that may be sent now.
     pub(super) fn take(&mut self) -> Vec<TrackedChange> {
         let room = IN_FLIGHT_MAX - self.in_flight.min(IN_FLIGHT_MAX);
         let taken: Vec<_> = self.due.drain(..room.min(self.due.len())).collect();
@@ -44,7 +44,7 @@ impl MemberWrites {
         taken
     }
 
-    /// So many are written, or were not.
+    /// Counts changes as no longer in flight, whether they were written or not.
     pub(super) fn handle_done(&mut self, count: usize) {
         self.in_flight -= count;
         if self.count() == 0 {
@@ -52,7 +52,7 @@ impl MemberWrites {
         }
     }
 
-    /// Forgets what waits: a reconciliation is due.
+    /// Clears the queue, because a reconciliation is pending.
     pub(super) fn clear(&mut self) {
         self.due.clear();
     }

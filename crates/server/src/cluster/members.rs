@@ -1,11 +1,11 @@
 //! Presence over all nodes.
 //!
-//! A session that joins writes its entry, one that leaves removes it, and nothing is written in between: an entry counts
-//! while its node's lease does. What is answered to a write says whether it has changed anything, so that each coming
-//! and going is announced to other nodes once, whoever writes it: the node itself, or the one that sweeps after it.
+//! A join writes an entry and a leave removes it; nothing is written in between. An entry is valid while the lease of its node
+//! is. The response to a write says whether it changed the store, so each join and leave is announced exactly once, either by the
+//! node itself or by the node that sweeps a dead one.
 //!
-//! What a connection has sent may be carried out long after it was given up: bytes wait in a network or a proxy. So each
-//! store takes what a process writes from its newest connection alone, and nothing that comes after the sweep counts.
+//! The store may execute a write long after its connection was given up, because bytes can wait in a network or a proxy.
+//! Therefore a store accepts writes of a process only from its newest connection, and none after the process was swept.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::api::{ApiError, ApiErrorCode};
 /// Members as they are stored, by channel and session.
 pub(super) type MembersByChannel = BTreeMap<(Arc<str>, u64), StoredMember>;
 
-/// What an entry takes in an answer beside its texts.
+/// Bytes that an entry takes in a response in addition to its strings.
 const ENTRY_BYTES: usize = 128;
 
-/// A change, and whether it is the first that came, or the last that went, of the channel's members in this process.
+/// A change, and whether it is the first join or the last leave of the channel in this process.
 pub(super) type TrackedChange = (MemberChange, bool);
 
-/// A change of the process `uid` that a worker has reported.
+/// The change for a member event of a worker of the process `uid`.
 pub(super) fn change(uid: &Arc<str>, event: &MemberEvent) -> TrackedChange {
     let change = MemberChange {
         channel: Arc::clone(&event.channel),
@@ -39,7 +39,7 @@ pub(super) fn change(uid: &Arc<str>, event: &MemberEvent) -> TrackedChange {
     (change, event.at_edge)
 }
 
-/// All of these have gone.
+/// A leave for each of these members.
 pub(super) fn all_gone(listed: MembersByChannel) -> Vec<TrackedChange> {
     let gone = |((channel, client), member)| {
         (MemberChange { channel, client, joined: false, member }, false)
@@ -47,17 +47,17 @@ pub(super) fn all_gone(listed: MembersByChannel) -> Vec<TrackedChange> {
     listed.into_iter().map(gone).collect()
 }
 
-/// The reconciliation of the members that this node has with those that the store has of it.
+/// A reconciliation of this node's members with those that the store has for it.
 #[derive(Default)]
 pub(super) struct Reconciliation {
-    /// Stored, and not listed by any worker so far.
+    /// Stored members that no worker has listed so far.
     pub(super) stale: MembersByChannel,
-    /// Workers that have not listed their members.
+    /// Workers that have not listed their members yet.
     pub(super) waiting: HashSet<usize>,
 }
 
 impl Reconciliation {
-    /// A worker has listed its members. Gives what is to be removed, once all have.
+    /// Takes the members that a worker has. Returns the stale ones, to be removed, once all workers have listed theirs.
     pub(super) fn handle_list(
         &mut self,
         worker: usize,
@@ -73,14 +73,14 @@ impl Reconciliation {
     }
 }
 
-/// The members of a channel, as far as requested.
+/// The members of a channel, up to the requested bounds.
 #[derive(Default)]
 pub(super) struct Gathered {
-    /// Processes whose members count.
+    /// Processes that are alive; only their members count.
     living: HashSet<Arc<str>>,
-    /// The list is wanted while it has no more bytes.
+    /// The largest size of the list that a request accepts; `None`: no list is requested.
     bytes_max: Option<usize>,
-    /// How many there are is wanted, however many.
+    /// The total number is requested.
     is_counted: bool,
     list: Vec<Arc<ClientInfo>>,
     bytes: usize,
@@ -97,7 +97,7 @@ impl Gathered {
         Gathered { living, bytes_max, is_counted, ..Gathered::default() }
     }
 
-    /// A member is stored.
+    /// Adds a stored member.
     pub(super) fn add(&mut self, client: u64, member: &StoredMember) {
         if member.presence
             && self.living.contains(&member.node)
@@ -107,7 +107,7 @@ impl Gathered {
         }
     }
 
-    /// A client is there.
+    /// Adds a client.
     pub(super) fn take(&mut self, info: ClientInfo) {
         self.clients += 1;
         if self.is_counted && !self.users.contains(info.user.as_str()) {
@@ -130,10 +130,10 @@ impl Gathered {
         self.is_counted || self.is_listed()
     }
 
-    /// The list for one who wanted it with at most so many bytes.
+    /// The list for a request that accepts at most `bytes_max`.
     ///
     /// # Errors
-    /// It has more.
+    /// When the list is larger.
     pub(super) fn list(&self, bytes_max: usize) -> Result<Vec<Arc<ClientInfo>>, ApiError> {
         match self.is_listed() && self.bytes <= bytes_max {
             true => Ok(self.list.clone()),

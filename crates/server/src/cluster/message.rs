@@ -1,7 +1,7 @@
-//! What nodes say to each other: JSON, versioned.
+//! Messages between nodes: JSON with a version.
 //!
-//! A message is for all nodes or for one. None is kept: one that is missed costs the
-//! caller its answer, so a call ends with the names of those that did not answer, never in silence.
+//! A message goes to all nodes or to one, and is not stored. If it is lost, the caller gets no response from that node; the
+//! result of a call therefore names the nodes that did not respond.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,44 +12,44 @@ use serde_json::value::RawValue;
 
 use crate::message::cluster::AboutUser;
 
-/// The version of all messages. A node answers a call of another version with an error, and ignores all else of it.
+/// The version of all messages. A node answers a call of another version with an error and ignores its other messages.
 pub(super) const VERSION: u8 = 1;
 
-/// A message. What it is follows from the member that it has.
+/// A message. Its kind follows from the member that is present.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct NodeMessage<'a> {
     pub(super) v: u8,
     /// The sender's uid.
     #[serde(borrow)]
     pub(super) from: Cow<'a, str>,
-    /// Of a call; its answer repeats it.
+    /// The id of a call; its response repeats it.
     #[serde(default)]
     pub(super) id: u64,
-    /// A method of the server API that is to be carried out on `request`, and answered.
+    /// A method of the server API to be executed with `request` and answered.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub(super) call: Option<Cow<'a, str>>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub(super) request: Option<&'a RawValue>,
-    /// The user whose sessions alone the call is about.
+    /// The user to whose sessions the call is limited.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub(super) about: Option<AboutUser<'a>>,
-    /// The answer to a call, as a caller of the server API would get it.
+    /// The response to a call, as in the server API.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub(super) response: Option<&'a RawValue>,
-    /// Sessions that have joined or left channels whose subscribers are notified of that.
+    /// Joins and leaves of channels whose subscribers are notified of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) members: Vec<MemberChange>,
-    /// What the sender has used of the budgets that all nodes share.
+    /// The sender's usage of shared budgets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) budgets: Option<BudgetsUsed>,
 }
 
-/// What a node has used of budgets since it said so last.
+/// A node's usage of budgets since its last announcement.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct BudgetsUsed {
-    /// By which key it hashes names.
+    /// Identifies the key with which names are hashed.
     pub(super) check: u64,
-    /// Hashes and nanoseconds.
+    /// Hashes of names, and nanoseconds used.
     pub(super) used: Vec<(u64, u64)>,
 }
 
@@ -63,7 +63,7 @@ impl<'a> NodeMessage<'a> {
     }
 }
 
-/// A session has joined a channel, or left it.
+/// A join or leave of a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct MemberChange {
     pub(super) channel: Arc<str>,
@@ -72,11 +72,11 @@ pub(super) struct MemberChange {
     pub(super) member: StoredMember,
 }
 
-/// A member of a channel, as it is stored.
+/// The stored form of a channel's member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct StoredMember {
     pub(super) v: u8,
-    /// The uid of the node that has the session: the entry counts while that node's lease does.
+    /// The uid of the node with the session; the entry is valid while that node's lease is.
     pub(super) node: Arc<str>,
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub(super) user: Box<str>,
@@ -84,16 +84,16 @@ pub(super) struct StoredMember {
     pub(super) conn_info: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) chan_info: Option<Box<RawValue>>,
-    /// It is in the presence list.
+    /// The member is in the presence list.
     pub(super) presence: bool,
-    /// Subscribers are notified of its coming and going.
+    /// Joins and leaves of the member are announced to subscribers.
     pub(super) join_leave: bool,
 }
 
 impl StoredMember {
-    /// A member that is not listed, and whose joins and leaves are not announced.
+    /// Creates a member that is not listed and not announced.
     pub(super) fn new(node: &Arc<str>, info: &ClientInfo) -> StoredMember {
-        // What is no JSON cannot be passed on as such.
+        // Only valid JSON can be embedded.
         let raw = |json: &Option<Box<[u8]>>| {
             json.as_deref().and_then(|json| serde_json::from_slice::<Box<RawValue>>(json).ok())
         };
@@ -108,7 +108,7 @@ impl StoredMember {
         }
     }
 
-    /// As clients see it.
+    /// The member as clients see it.
     pub(super) fn info(&self, client: SessionId) -> ClientInfo {
         let bytes =
             |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| raw.get().as_bytes().into());
@@ -122,7 +122,7 @@ impl StoredMember {
     }
 }
 
-/// Unix time in milliseconds, for what is kept.
+/// Unix time in milliseconds, for stored records.
 pub(super) fn unix_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)

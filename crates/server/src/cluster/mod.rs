@@ -1,8 +1,8 @@
-//! The nodes of a cluster: who is one, calls that hold on all of them, and presence over all of them.
+//! The cluster: membership of nodes, calls that all nodes execute, and presence across nodes.
 //!
-//! A task of the control thread ([`Agent`](agent)) is this node's part in it. It holds one connection to where the nodes meet
-//! ([`store`]): to Redis ([`redis`]) or to NATS ([`nats`]). Workers reach it over the bus by [`crate::message::cluster`]; without
-//! `cluster.engine` there is no such task, and workers send it no requests.
+//! A task of the control thread, the [`Agent`](agent), represents this node. It holds one connection to the [`store`] that the
+//! nodes share, in Redis ([`redis`]) or NATS ([`nats`]). Workers reach it over the bus ([`crate::message::cluster`]). Without
+//! `cluster.engine` there is no agent, and workers send no requests to it.
 
 mod address;
 mod agent;

@@ -1,4 +1,4 @@
-//! Names of nodes: what an operator and the answers of calls tell nodes apart by.
+//! Detects two living nodes with the same name. Operators, and the responses of calls, distinguish nodes by name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use tokio::time::Instant;
 
 use super::lease::Node;
 
-/// A lease that ends so much later than it did was prolonged, whatever two clocks and two ways to the store make of its end.
+/// A lease whose expiry moved by at least this much was renewed. Smaller differences can come from clocks and network latency.
 const PROLONGED: Duration = Duration::from_millis(1_000);
 
-/// Another node with this node's name. It counts as a conflict once that node has prolonged its lease: until then it may be an earlier
-/// run of this node, which was killed and started again.
+/// Another node with this node's name. It counts as a conflict once that node has renewed its lease; until then it may be an
+/// earlier run of this node that was killed.
 #[derive(Debug, Default)]
 pub(super) struct NameConflict {
-    /// Its uid, and when its lease was to end when it was seen first.
+    /// Its uid, and the expiry of its lease when it was first seen.
     seen: Option<(Arc<str>, Instant)>,
     is_living: bool,
 }
 
 impl NameConflict {
-    /// Looks for such a node among all nodes; `own` is the uid of this one. Returns a sentence about it.
+    /// Looks for a conflict among all nodes; `own` is the uid of this one. Returns a description of it.
     pub(super) fn find<'a>(
         &mut self,
         now: Instant,

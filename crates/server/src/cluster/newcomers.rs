@@ -1,7 +1,7 @@
-//! Nodes that this one does not know yet: a message from one has the leases read at once, out of turn.
+//! Nodes that this one does not know yet. A message from one causes the leases to be read immediately.
 //!
-//! A node that has joined, or has joined anew, sends a message to all. Without it the others would learn of the node with their next signs
-//! of life only, and would leave it out of what holds on all nodes meanwhile.
+//! A node that joins sends a message to all. Without it the others would discover the node only with their next lease renewal,
+//! and leave it out of cluster-wide calls until then.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Processes for which leases are read between two signs of life.
+/// The most processes for which leases are read between two renewals.
 const ASKED_MAX: usize = 64;
 
-/// For whom the leases were read: once for each, until it is forgotten.
+/// Processes for which the leases were read. Each is looked up once until the table is cleared.
 #[derive(Default)]
 pub(super) struct Newcomers {
     asked: HashSet<Arc<str>>,
-    /// When they are forgotten.
+    /// When the table is cleared.
     until: Option<Instant>,
 }
 
 impl Newcomers {
-    /// Whether the leases are to be read for this process, of which nothing is known.
+    /// Returns whether the leases must be read to find this unknown process.
     pub(super) fn is_due(&mut self, uid: &str) -> bool {
         self.asked.len() < ASKED_MAX && self.asked.insert(uid.into())
     }
 
-    /// The leases are being read. Who is not among them may be looked for again after `every`.
+    /// Records that the leases are being read. A process that is not found may be looked up again after `every`.
     pub(super) fn handle_read(&mut self, now: Instant, every: Duration) {
         if self.until.is_none_or(|until| now >= until) {
             self.asked.clear();
@@ -45,7 +45,7 @@ mod tests {
         let (now, every) = (Instant::now(), Duration::from_secs(3));
         newcomers.handle_read(now, every);
         assert!(newcomers.is_due("a"));
-        // The read that follows from it, and more messages of a process whose lease has ended.
+        // After that read, more messages of a process whose lease has ended cause no further read.
         newcomers.handle_read(now, every);
         assert!(!newcomers.is_due("a"));
         assert!(newcomers.is_due("b"));

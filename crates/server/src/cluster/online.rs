@@ -1,4 +1,4 @@
-//! Who is connected somewhere in the cluster, for pushes that are for those who are not.
+//! Finds out which users are connected to any node, for pushes with `only_offline`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::message::NodeMessage;
 use super::store::Destination;
 use crate::message::bus::BusMessage;
 
-/// The name of the call between nodes; it is no method of the server API.
+/// The name of the call between nodes; it is not a method of the server API.
 pub(super) const CALL: &str = "online";
 
-/// Users, and of the answer the places of those that have a session.
+/// The users of a query; in a response, the indices of those with a session.
 #[derive(Serialize, Deserialize)]
 struct Users {
     users: Vec<String>,
@@ -26,15 +26,15 @@ struct Places {
     online: BTreeSet<u32>,
 }
 
-/// Questions under way, by their ids.
+/// Queries in progress, by id.
 #[derive(Default)]
 pub(super) struct ClusterOnlineQueries {
-    /// Of this node's push thread.
+    /// Queries of this node's push thread.
     asked: HashMap<u64, AskedQuery>,
 }
 
 struct AskedQuery {
-    /// Of the push thread.
+    /// The request id of the push thread.
     request_id: u64,
     deadline: Instant,
     waiting: HashSet<Arc<str>>,
@@ -42,12 +42,13 @@ struct AskedQuery {
 }
 
 impl ClusterOnlineQueries {
-    /// When the first that this node has asked has waited long enough.
+    /// The earliest deadline of this node's queries.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.asked.values().map(|asked| asked.deadline).min()
     }
 
-    /// A node has answered a call. One that cannot say, as of another version, has nobody connected: better a push too many.
+    /// Takes the response of a node. A node that cannot answer, for example one of another version, counts as having no user
+    /// connected: a redundant push is better than a missing one.
     fn handle_response(&mut self, id: u64, uid: &str, response: &str) -> Handled {
         let Some(asked) = self.asked.get_mut(&id) else { return Handled::NotAsked };
         if let Ok(places) = serde_json::from_str::<Places>(response) {
@@ -62,18 +63,18 @@ impl ClusterOnlineQueries {
     }
 }
 
-/// What an answer of a node was.
+/// What a response belonged to.
 #[derive(Debug, PartialEq)]
 enum Handled {
-    /// Of a call that is no question about users.
+    /// It is not a response to a query about users.
     NotAsked,
     Waiting,
-    /// The last that was waited for: of this request, and who is connected.
+    /// The last awaited response: the request id, and the indices of connected users.
     Answered(u64, BTreeSet<u32>),
 }
 
 impl Agent {
-    /// The push thread asks which of these users have a session on another node.
+    /// Starts a query of the push thread: which of these users have a session on another node.
     pub(super) fn ask_online(&mut self, request_id: u64, users: &[String]) {
         let living = self.nodes.values().filter(|of| of.is_alive() && of.uid != self.lease.uid);
         let waiting: HashSet<_> = living.map(|node| Arc::clone(&node.uid)).collect();
@@ -95,7 +96,7 @@ impl Agent {
         self.say(vec![(Destination::All, message.encode())]);
     }
 
-    /// A node has answered. False: it was another call's answer.
+    /// Takes the response of a node. Returns `false` if it belongs to another call.
     pub(super) fn handle_online(&mut self, id: u64, uid: &str, response: &str) -> bool {
         match self.online.handle_response(id, uid, response) {
             Handled::NotAsked => return false,
@@ -105,8 +106,8 @@ impl Agent {
         true
     }
 
-    /// Answers what has waited long enough. Who is on a silent node counts as offline: better a push too many than one too
-    /// few.
+    /// Answers queries whose deadline has passed. Users on a node that did not respond count as offline: a redundant push is
+    /// better than a missing one.
     pub(super) fn expire_online(&mut self, now: Instant) {
         let due = self.online.asked.iter().filter(|(_, asked)| asked.deadline <= now);
         let due: Vec<u64> = due.map(|(id, _)| *id).collect();
@@ -127,7 +128,7 @@ impl Agent {
         let _ = self.to_workers.send((self.state.push_endpoint(), reply));
     }
 
-    /// Another node asks which of these users have a session here.
+    /// Answers another node's query: which of these users have a session here.
     pub(super) fn serve_online(&mut self, uid: &str, id: u64, request: &str) {
         let Ok(Users { users }) = serde_json::from_str(request) else { return };
         let settings = self.state.settings.load();
@@ -142,8 +143,8 @@ impl Agent {
 mod tests {
     use super::*;
 
-    /// An answer without users, as of a version that does not know the question, was taken for one to another call of the same
-    /// number, for the two were counted apart; and the question waited for its deadline.
+    /// Regression test: a response without users, such as that of a version that does not know the query, was matched to another
+    /// call with the same id, because ids were counted separately. The query then waited for its deadline.
     #[test]
     fn an_answer_belongs_to_the_question_with_its_id_whatever_it_says() {
         let mut queries = ClusterOnlineQueries::default();

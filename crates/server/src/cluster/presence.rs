@@ -1,4 +1,4 @@
-//! The agent's part for presence: what workers report is stored, and what others have announced to workers.
+//! The presence part of the agent: stores what workers report, and passes announcements of other nodes to the workers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::api::{ApiError, ApiErrorCode};
 use crate::message::bus::BusMessage;
 use crate::message::cluster::{ClusterReply, MembersReport, RemoteMember};
 
-/// Members whose coming and going is announced in one message.
+/// The most joins and leaves in one announcement.
 const MEMBERS_A_MESSAGE: usize = 256;
 
 impl Agent {
@@ -27,7 +27,7 @@ impl Agent {
         match report {
             MembersReport::Changed(events) => {
                 let uid = &self.lease.uid;
-                // Without a connection, or before the lease is written on it, they are found by the reconciliation that is due.
+                // There is no connection, or the lease is not written on it yet: the pending reconciliation finds these changes.
                 if self.members_lost {
                     return;
                 }
@@ -57,13 +57,13 @@ impl Agent {
         }
     }
 
-    /// What waits is not written any more: all members are compared with what the store has.
+    /// Drops the pending writes; a reconciliation of all members with the store replaces them.
     pub(super) fn lose_members(&mut self) {
         self.members_lost = true;
         self.member_writes.clear();
     }
 
-    /// Writes what waits, as much as may be out at once.
+    /// Writes pending changes, up to the bound on those in flight.
     pub(super) fn write_due_members(&mut self) {
         if let Some(store) = self.store.clone() {
             let changes = self.member_writes.take();
@@ -78,7 +78,7 @@ impl Agent {
         counters.set(ClusterMetric::MembersPending, self.member_writes.count() as u64);
     }
 
-    /// Compares this node's members with what the store has of them, and corrects that.
+    /// Starts a reconciliation: compares this node's members with the store and corrects the store.
     pub(super) fn compare_members(&mut self) {
         let Some(store) = &self.store else { return };
         self.state.cluster.counters.count(ClusterMetric::Resyncs);
@@ -86,14 +86,14 @@ impl Agent {
         self.jobs.spawn(async move { TaskResult::MembersRead(read.await) });
     }
 
-    /// Removes what a dead process has left, unless another node does.
+    /// Removes the records of a dead process, unless another node does so.
     pub(super) fn sweep(&mut self, dead: Arc<str>) {
         let Some(store) = &self.store else { return };
         let swept = store.sweep(Arc::clone(&dead), self.lease.lease_ms);
         self.jobs.spawn(async move { TaskResult::Swept(dead, swept.await) });
     }
 
-    /// Tells everybody of a dead node's members that they have gone: this node alone does, for it has removed them.
+    /// Announces the leaves of a dead node's members. Only the node that removed them does so.
     pub(super) fn handle_swept(&mut self, dead: &Arc<str>, gone: Vec<MemberChange>) {
         let counters = &self.state.cluster.counters;
         counters.set(ClusterMetric::Swept, counters.get(ClusterMetric::Swept) + gone.len() as u64);
@@ -131,7 +131,7 @@ impl Agent {
         let _ = self.to_workers.send((to, BusMessage::HookEvent(Box::new(event))));
     }
 
-    /// Tells the other nodes who has come and gone.
+    /// Announces joins and leaves to the other nodes.
     pub(super) fn announce(&mut self, changes: &[MemberChange]) {
         self.say(self.announcements(changes));
     }
@@ -155,11 +155,11 @@ impl Agent {
         counters.set(metric, counters.get(metric) + dropped);
     }
 
-    /// Tells the subscribers on this node.
+    /// Announces a join or leave to the subscribers on this node.
     pub(super) fn announce_here(&self, change: &MemberChange) {
         let Some(client) = SessionId::from_u64(change.client) else { return };
         let info = Arc::new(change.member.info(client));
-        // The home worker of the channel is one of them; the others have nobody to tell.
+        // One of the workers is the channel's home; the others ignore the message.
         self.tell_workers(|| {
             BusMessage::RemoteMember(Box::new(RemoteMember {
                 channel: Arc::clone(&change.channel),
@@ -169,7 +169,7 @@ impl Agent {
         });
     }
 
-    /// A request for the members of a channel; without a limit, for their number.
+    /// Queues a request for the members of a channel or, without a limit, for their number.
     pub(super) fn ask_presence(
         &mut self,
         origin: CallOrigin,
@@ -191,7 +191,7 @@ impl Agent {
         self.read_presence();
     }
 
-    /// Reads what is due, as much as may be read at once.
+    /// Starts pending reads, up to the bound on concurrent ones.
     fn read_presence(&mut self) {
         let Some(store) = self.store.clone() else { return };
         while let Some((channel, asked)) = self.presence_reads.begin() {
@@ -220,7 +220,7 @@ impl Agent {
         self.read_presence();
     }
 
-    /// Waiting requests are not answered by this connection any more.
+    /// Answers the waiting requests with an error, because their connection was lost.
     pub(super) fn lose_presence(&mut self, error: &StoreError) {
         for request in self.presence_reads.take_waiting() {
             self.answer_presence(&request, Err(unknown(error)));

@@ -1,22 +1,22 @@
-//! Reads of who is in a channel: of each channel one at a time, for all who have asked before it began.
+//! Reads of channels' members. One read of a channel runs at a time and serves all requests that arrived before it began.
 //!
-//! Who asks while the channel is read waits for the next read, which has what he knows to be stored.
+//! A request that arrives during a read waits for the next one, which includes everything that was stored before the request.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::calls::CallOrigin;
 
-/// Channels that are read at one time.
+/// The most channels that are read concurrently.
 const READS_MAX: usize = 4;
-/// Requests that wait. More are refused.
+/// The most waiting requests; more are refused.
 pub(super) const WAITING_MAX: usize = 16_384;
 
-/// Who has asked.
+/// A request for the members of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PresenceRequest {
     pub(super) origin: CallOrigin,
-    /// Of the list; `None`: how many there are.
+    /// The largest size of the list; `None`: only the number is requested.
     pub(super) bytes_max: Option<usize>,
 }
 
@@ -26,7 +26,7 @@ struct ChannelReads {
     waiting: Vec<PresenceRequest>,
 }
 
-/// The reads that are under way, and who waits for one.
+/// Reads in progress, and waiting requests.
 #[derive(Default)]
 pub(super) struct PresenceReads {
     channels: HashMap<Arc<str>, ChannelReads>,
@@ -65,7 +65,7 @@ impl PresenceReads {
         Some((channel, asked))
     }
 
-    /// A read has ended.
+    /// Marks the read of a channel as completed.
     pub(super) fn end(&mut self, channel: &Arc<str>) {
         self.reads -= 1;
         let Some(of_channel) = self.channels.get_mut(channel) else { return };
@@ -77,7 +77,7 @@ impl PresenceReads {
         }
     }
 
-    /// There is nothing to read from: all who wait.
+    /// Takes all waiting requests, because there is no connection.
     pub(super) fn take_waiting(&mut self) -> Vec<PresenceRequest> {
         self.due.clear();
         self.waiting = 0;
@@ -101,7 +101,7 @@ mod tests {
         Some((channel.to_string(), asked.iter().map(|request| request.origin.token).collect()))
     }
 
-    /// Each request was a read of its own, however many asked for one channel at once.
+    /// Regression test: each request caused a separate read, even if many requested one channel at once.
     #[test]
     fn who_asks_before_a_read_shares_it_and_who_asks_during_one_waits_for_the_next() {
         let (mut reads, room) = (PresenceReads::default(), Arc::from("room"));

@@ -1,4 +1,4 @@
-//! What all threads know of the cluster.
+//! The state of the cluster that all threads share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use super::condition::Condition;
 use super::lease::Node;
 use crate::message::cluster::OutOfSync;
 
-/// No number: this node is alone, and `server.node` is its number.
+/// This node has no leased number: it is not in a cluster and uses `server.node`.
 const NO_NUMBER: u16 = u16::MAX;
 
 metrics! {
@@ -42,18 +42,18 @@ metrics! {
     Resyncs, Counter, "cluster_member_resyncs_total", "Times all members of this node were compared with what is stored.";
 }
 
-/// The cluster as the control thread sees it, for everybody else.
+/// The state of the cluster, written by the control thread and read by all others.
 #[derive(Debug)]
 pub(crate) struct ClusterState {
     number: AtomicU16,
     pub(crate) counters: ClusterCounters,
-    /// Milliseconds of uptime at the last write that was confirmed; 0: none.
+    /// Uptime in milliseconds at the last confirmed renewal; 0: none yet.
     written_ms: AtomicU64,
-    /// What a worker has said of its members was dropped on its way to the agent.
+    /// A worker's report of its members was dropped on its way to the agent.
     members_dropped: AtomicBool,
     /// Connections of users are counted on all nodes.
     counts_users: AtomicBool,
-    /// Until when the agent is not replaced: it has a change of all nodes under way.
+    /// Until when the agent must not be replaced, because a shared change of settings is in progress.
     agent_kept: Mutex<Option<Instant>>,
     view: Mutex<View>,
     /// Written by the admin thread alone.
@@ -63,7 +63,7 @@ pub(crate) struct ClusterState {
 #[derive(Debug, Default)]
 struct View {
     condition: Condition,
-    /// What exactly is wrong.
+    /// The detail of the condition.
     detail: String,
     engine: Arc<str>,
     kind: EngineKind,
@@ -90,7 +90,7 @@ impl Default for ClusterState {
 }
 
 impl ClusterState {
-    /// How far this node has followed the changes of all nodes' settings, and why not further.
+    /// Sets the position in the log of shared settings up to which this node has applied changes, and the error that stopped it.
     pub(crate) fn set_settings(&self, position: ClusterPosition, fault: Option<OutOfSync>) {
         self.counters.set(ClusterMetric::SettingsRevision, position.revision);
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = (position, fault);
@@ -100,12 +100,12 @@ impl ClusterState {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The newest change that the log has.
+    /// Sets the newest change of the log.
     pub(super) fn set_log_revision(&self, revision: u64) {
         self.lock().log_revision = revision;
     }
 
-    /// Names of nodes whose leases have ended, and that are not back under their names.
+    /// Names of nodes whose leases have expired and whose names no living node has.
     pub(crate) fn gone(&self) -> Vec<Arc<str>> {
         let view = self.lock();
         let is_back = |gone: &Node| {
@@ -116,14 +116,14 @@ impl ClusterState {
         names.into_iter().collect()
     }
 
-    /// The numbers of the living nodes, this one among them.
+    /// The numbers of the living nodes, including this one.
     pub(crate) fn living(&self) -> BTreeSet<u16> {
         let view = self.lock();
         let living = view.nodes.values().filter(|node| node.is_alive());
         living.map(|node| node.number).chain(self.number()).collect()
     }
 
-    /// The number that sessions are opened under; `None`: `server.node`.
+    /// The node number for new session ids; `None`: `server.node`.
     pub(crate) fn number(&self) -> Option<u16> {
         Some(self.number.load(Ordering::Acquire)).filter(|&number| number != NO_NUMBER)
     }
@@ -141,7 +141,7 @@ impl ClusterState {
         self.counts_users.store(counts, Ordering::Release);
     }
 
-    /// The agent has a change of all nodes under way: it is not replaced for so long, unless it is done before.
+    /// Prevents the replacement of the agent for this time, because a shared change of settings is in progress.
     pub(super) fn keep_agent(&self, within: Duration) {
         *self.agent_kept.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(Instant::now() + within);
@@ -160,7 +160,7 @@ impl ClusterState {
         self.members_dropped.store(true, Ordering::Release);
     }
 
-    /// Whether members were dropped since this was asked last.
+    /// Returns whether reports of members were dropped since the last call.
     pub(super) fn take_members_dropped(&self) -> bool {
         self.members_dropped.swap(false, Ordering::AcqRel)
     }
@@ -178,7 +178,7 @@ impl ClusterState {
         self.written_ms.store(0, Ordering::Release);
     }
 
-    /// There is no cluster any more.
+    /// Resets the state to that of a node without a cluster.
     pub(super) fn leave(&self) {
         *self.lock() = View::default();
         self.set_number(None);
@@ -186,7 +186,7 @@ impl ClusterState {
         self.counters.set(ClusterMetric::Nodes, 0);
     }
 
-    /// True when the condition is another one than before.
+    /// Returns `true` if the condition has changed.
     pub(super) fn set_condition(&self, condition: Condition, detail: &str) -> bool {
         let mut view = self.lock();
         let differs = view.condition != condition;
@@ -206,13 +206,13 @@ impl ClusterState {
         self.lock().condition
     }
 
-    /// What `/health` says: no more than that and how the node is a member. `None`: it is alone.
+    /// The state for `/health`; `None` without a cluster.
     pub(crate) fn health(&self) -> Option<Value> {
         let condition = self.condition();
         (condition != Condition::Alone).then(|| json!(condition.name()))
     }
 
-    /// What `/cluster` says.
+    /// The response of `/cluster`.
     pub(crate) fn status(&self, now_ms: u64) -> Value {
         let view = self.lock();
         if view.condition == Condition::Alone {

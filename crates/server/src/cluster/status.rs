@@ -1,4 +1,4 @@
-//! The status of each node on its admin port, for an operator who asks one of them.
+//! Collects admin pages of all nodes for a request to one of them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::api::ApiErrorCode;
 use crate::message::bus::BusMessage;
 use crate::message::cluster::{ClusterStatus, NodeStatus, SharedChangeEvent, StatusPage};
 
-/// The name of the call between nodes; it is no method of the server API.
+/// The name of the call between nodes; it is not a method of the server API.
 pub(super) const CALL: &str = "status";
 
 #[derive(Serialize, Deserialize)]
@@ -23,30 +23,30 @@ struct Request {
     page: StatusPage,
 }
 
-/// Queries of this node's admin port under way, by the ids of their calls.
+/// Queries of this node's admin port in progress, by call id.
 #[derive(Default)]
 pub(super) struct StatusQueries(HashMap<u64, StatusQuery>);
 
 struct StatusQuery {
-    /// It is not about a page: what each node makes of a change of all nodes' settings.
+    /// The query collects the results of a shared change instead of a page.
     is_change: bool,
-    /// The store has confirmed that the change is kept and announced. Nodes may have answered before.
+    /// The store has confirmed the change and its announcement. Nodes may have responded before that.
     is_announced: bool,
     deadline: Instant,
-    /// Number and name of nodes that have not answered, by uid.
+    /// Numbers and names of the nodes that have not responded, by uid.
     waiting: BTreeMap<Arc<str>, (u16, Arc<str>)>,
     status: ClusterStatus,
 }
 
 impl StatusQueries {
-    /// When the first has waited long enough.
+    /// The earliest deadline of the queries.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.0.values().filter(|query| query.is_announced).map(|query| query.deadline).min()
     }
 }
 
 impl Agent {
-    /// The admin port asks what the other nodes say of themselves.
+    /// Starts a query of the admin port for a page of the other nodes.
     pub(super) fn ask_status(&mut self, request_id: u64, page: StatusPage) {
         let query = self.query(request_id, self.call_timeout, false);
         let request = to_raw_value(&Request { page });
@@ -69,7 +69,7 @@ impl Agent {
         self.say(messages);
     }
 
-    /// A question to all living nodes.
+    /// Creates a query to all living nodes.
     fn query(&self, request_id: u64, within: Duration, is_change: bool) -> StatusQuery {
         let living = self.nodes.values().filter(|of| of.is_alive() && of.uid != self.lease.uid);
         let waiting = living
@@ -80,7 +80,7 @@ impl Agent {
         StatusQuery { is_change, is_announced: !is_change, deadline, waiting, status }
     }
 
-    /// Waits for what the others make of a change that is about to be announced; gives the id of the call.
+    /// Starts to collect the other nodes' results of a change that is about to be announced. Returns the call id.
     pub(super) fn await_change(&mut self, within: Duration) -> u64 {
         let id = self.calls.new_id();
         let query = self.query(0, within, true);
@@ -88,7 +88,7 @@ impl Agent {
         id
     }
 
-    /// It was announced; or, with `false`, was not.
+    /// Records whether the change was announced.
     pub(super) fn handle_announced(&mut self, id: u64, announced: bool) {
         let Some(query) = self.status.0.get_mut(&id) else { return };
         query.is_announced = true;
@@ -99,7 +99,7 @@ impl Agent {
         }
     }
 
-    /// A node has answered. False: it was another call's answer.
+    /// Takes the response of a node. Returns `false` if it belongs to another call.
     pub(super) fn handle_status(&mut self, id: u64, uid: &str, response: &str) -> bool {
         let Some(query) = self.status.0.get_mut(&id) else { return false };
         if let Some((node, name)) = query.waiting.remove(uid) {
@@ -115,7 +115,7 @@ impl Agent {
         true
     }
 
-    /// Answers what has waited long enough.
+    /// Answers the queries whose deadline has passed.
     pub(super) fn expire_status(&mut self, now: Instant) {
         let due: Vec<_> = self
             .status
@@ -141,7 +141,7 @@ impl Agent {
         let _ = self.to_workers.send((self.state.admin_endpoint(), answer));
     }
 
-    /// Another node asks what this one says of itself: its admin thread answers.
+    /// Passes another node's query to this node's admin thread.
     pub(super) fn serve_status(&mut self, uid: Arc<str>, id: u64, request: &str) {
         let Ok(Request { page }) = serde_json::from_str(request) else {
             let version = env!("CARGO_PKG_VERSION");

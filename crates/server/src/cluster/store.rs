@@ -1,7 +1,7 @@
-//! Where a cluster's nodes meet: what they keep there and what they say to each other, whatever it is that keeps it.
+//! The interface of the store that a cluster's nodes share: their records, and the messages between them.
 //!
-//! Each operation has its place in the order of all on its connection when it is called, and is carried out while its future is
-//! awaited or dropped all the same. What is decided with it is decided by the agent.
+//! Operations on one connection are executed in the order of the calls, whether their futures are awaited or dropped. The store
+//! makes no decisions; the agent does.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,28 +12,28 @@ use super::log_position::LogPosition;
 use super::members::{Gathered, MembersByChannel, TrackedChange};
 use super::message::MemberChange;
 
-/// What comes of an operation.
+/// The result of an operation.
 pub(super) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
-/// Why an operation was not carried out, or is not known to have been.
+/// Why an operation failed, or why its result is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum StoreError {
-    /// The store says no: what is wrong, and its own words.
+    /// The store has refused it: the condition, and the server's message.
     #[error("{1}")]
     Refused(Condition, Box<str>),
-    /// It is the wrong server by now; another connection finds the right one.
+    /// The server is no longer the right one; a new connection finds it.
     #[error("{0}")]
     Elsewhere(Box<str>),
-    /// It was not carried out, for a reason that is over.
+    /// It was not executed, for a temporary reason.
     #[error("{0}")]
     Passed(Box<str>),
-    /// There is no connection, or it has ended: whether it was carried out is not known.
+    /// There is no connection, or it was lost: it may or may not have been executed.
     #[error("{0}")]
     Closed(Box<str>),
 }
 
 impl StoreError {
-    /// What is wrong while this is how things end.
+    /// The condition of a node whose operations fail like this.
     pub(super) fn condition(&self) -> Condition {
         match self {
             StoreError::Refused(condition, _) => *condition,
@@ -47,23 +47,23 @@ impl StoreError {
 #[derive(Clone, Debug)]
 pub(super) enum Destination {
     All,
-    /// One process, by its uid.
+    /// One process, by uid.
     Node(Arc<str>),
 }
 
-/// What a node was sent.
+/// A received message.
 pub(super) type RawMessage = Box<[u8]>;
 
-/// Calls that are kept, each with its name.
+/// Kept calls with their names.
 pub(super) type KeptCalls = Vec<(Box<str>, Vec<u8>)>;
 
 /// The result of a claim to append to the log of settings.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LogClaim {
     Claimed(LogPosition),
-    /// Another node has it.
+    /// Another node holds the claim.
     UnderWay(LogPosition),
-    /// The log has more than this node has read.
+    /// The log has changes that this node has not read.
     Behind(LogPosition),
 }
 
@@ -71,94 +71,95 @@ pub(super) enum LogClaim {
 pub(super) struct LogEntry {
     pub(super) at: LogPosition,
     pub(super) sealed: Vec<u8>,
-    /// Said to all nodes once the log has it.
+    /// The message that is published to all nodes once the change is in the log.
     pub(super) message: Vec<u8>,
 }
 
-/// What the log of settings has.
+/// A part of the log of settings.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LogPart {
-    /// Zeros: there is none.
+    /// Zeros without a log.
     pub(super) log: LogPosition,
-    /// Those up to this one are not kept any more.
+    /// Changes up to this number are no longer kept.
     pub(super) since: u64,
-    /// Sealed, by number.
+    /// Sealed changes by number.
     pub(super) changes: Vec<(u64, Vec<u8>)>,
 }
 
-/// Counts of users' connections that a process writes.
+/// A write of users' connection counts.
 #[derive(Default)]
 pub(super) struct UserCountsWrite {
-    /// Users and their connections here; 0: none.
+    /// Users and their number of connections in this process; 0 removes the count.
     pub(super) users: Vec<(Box<str>, u32)>,
-    /// What is not among them is removed.
+    /// Counts of users that are not listed are removed.
     pub(super) is_all: bool,
     /// The other living processes.
     pub(super) others: Vec<Arc<str>>,
 }
 
-/// An open connection of one process. Dropped, it closes.
+/// An open connection of one process. It closes when it is dropped.
 pub(super) trait Store: Send + Sync {
-    /// Each has a greater one than those that this process has opened before.
+    /// The number of the connection; it is larger than those of earlier connections of this process.
     fn number(&self) -> u64;
 
-    /// Says these to other nodes, in order.
+    /// Publishes messages to other nodes, in order.
     fn send(&self, messages: Vec<(Destination, Vec<u8>)>) -> StoreFuture<()>;
 
-    /// Takes the number or prolongs the lease on it, and reads who else is there. From now on this connection alone writes members
-    /// and keeps calls for its process. `probe` is said to the process itself once.
+    /// Acquires or renews the lease and reads the leases of the other nodes. From now on only this connection may write members
+    /// and keep calls for its process. `probe` is sent to the process itself once.
     fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> StoreFuture<LeaseReply>;
 
-    /// Ends the lease: the node has left. Its number is not assigned for a day; other nodes remove its entries.
+    /// Ends the lease of a node that leaves. Its number is not assigned for a day; other nodes remove its records.
     fn leave(&self, lease: Lease) -> StoreFuture<()>;
 
-    /// Writes what has changed on this node. Says of each whether it has changed anything in the store.
+    /// Writes member changes of this node. Returns for each whether it changed the store.
     fn write_members(&self, changes: &[TrackedChange]) -> StoreFuture<Vec<bool>>;
 
-    /// All members of this process.
+    /// Reads all members of this process.
     fn own_members(&self) -> StoreFuture<MembersByChannel>;
 
-    /// Gathers who is in a channel, what this process has written before among it, until no more is wanted.
+    /// Reads the members of a channel, including everything that this process has written before, until the request's bounds are
+    /// reached.
     fn members_in(&self, channel: &str, gathered: Gathered) -> StoreFuture<Gathered>;
 
-    /// Removes what a dead process has left, if no other node does; a claim on that holds for `claim_ms`. Gives the members that were
-    /// removed and are to be announced, those among them that an earlier sweep has not come to announce; then
-    /// [`Store::forget`] ends the sweep.
+    /// Removes the records of a dead process unless another node does; the claim lasts `claim_ms`. Returns the removed members
+    /// whose leaves must be announced, including those that an interrupted sweep did not announce. [`Store::forget`] then
+    /// completes the sweep.
     fn sweep(&self, dead: Arc<str>, claim_ms: u64) -> StoreFuture<Option<Vec<MemberChange>>>;
 
-    /// Forgets a dead process whose members were announced, unless it lives again.
+    /// Removes a dead process whose members' leaves were announced, unless it is alive again.
     fn forget(&self, dead: Arc<str>) -> StoreFuture<()>;
 
-    /// Writes how many connections of users this process has. Gives for each user how many the others had before.
+    /// Writes connection counts of users. Returns for each user the number of connections that other processes had before.
     fn count_users(&self, write: UserCountsWrite) -> StoreFuture<Vec<u64>>;
 
-    /// The key of all nodes that names of budgets are hashed by: `made`, if there was none. `None`: the store has no place for one, and
-    /// budgets are each node's own.
+    /// Returns the cluster's key for hashing names of budgets, and stores `made` if there was none. `None`: the store cannot keep
+    /// one, so budgets are not shared.
     fn budgets_key(&self, _made: [u8; 16]) -> StoreFuture<Option<[u8; 16]>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// Keeps a call for nodes that are away, in place of an earlier one under the same name.
+    /// Keeps a call for disconnected nodes. It replaces an earlier call with the same name.
     fn keep(&self, name: &str, call: Vec<u8>) -> StoreFuture<()>;
 
-    /// Keeps those of which none is kept under the same name.
+    /// Keeps the calls whose names are not kept yet.
     fn keep_absent(&self, calls: KeptCalls) -> StoreFuture<()>;
 
-    /// The calls that are kept, by their names.
+    /// Reads the kept calls, by name.
     fn kept(&self) -> StoreFuture<KeptCalls>;
 
-    /// Removes calls that are over.
+    /// Removes expired calls.
     fn drop_kept(&self, names: Vec<Box<str>>) -> StoreFuture<()>;
 
-    /// Asks for the right to append to the log of settings, for so long at most, as one who has read up to `read`.
+    /// Claims the right to append to the log of settings for at most `hold_ms`, by a node that has read up to `read`.
     fn claim_log(&self, hold_ms: u64, read: LogPosition) -> StoreFuture<LogClaim>;
 
-    /// Gives the right back.
+    /// Releases the claim.
     fn release_log(&self) -> StoreFuture<()>;
 
-    /// Appends a change. False: the right to do so had ended.
+    /// Appends a change. Returns `false` if the claim had expired.
     fn append_log(&self, entry: LogEntry) -> StoreFuture<bool>;
 
-    /// What the log has behind what is known of it.
+    /// Reads the changes after a known position.
     fn read_log(&self, known: LogPosition) -> StoreFuture<LogPart>;
 }

@@ -1,10 +1,11 @@
 //! Connections of a user on all nodes, where `limits.connections_per_user_max` bounds them.
 //!
-//! A node lets a user in by its own count, writes the new one, and learns at the same time how many the other living nodes have. If that is
-//! too many, it ends what it has let in since it wrote last. Writes are made one after the other, so of two nodes that let in the last one at
-//! once the second learns of it. A connect is answered once that is known; without a connection each node goes by its own count.
+//! A node admits a user by its own count, writes the new count, and reads those of the other living nodes in the same operation.
+//! If the sum is too large, it disconnects what it has admitted since its last write. Writes are serialized, so of two nodes that
+//! admit the last connection at once the second notices. A connect is answered after that; without a connection to the store each
+//! node uses its own count.
 //!
-//! One write of a node is under way at a time; what changes meanwhile leaves together with the next.
+//! One write of a node is in flight at a time; later changes are written together by the next one.
 
 use std::sync::Arc;
 
@@ -13,25 +14,25 @@ use super::store::{StoreError, UserCountsWrite};
 use crate::limits::user_connections::{UserConnections, UserCount};
 use crate::message::bus::BusMessage;
 
-/// What the agent knows of the counts.
+/// The agent's state of the counts.
 #[derive(Default)]
 pub(super) struct UserCounts {
-    /// The table that is written; `None`: there is no bound.
+    /// The counts to write; `None` without a bound.
     table: Option<Arc<UserConnections>>,
-    /// What the store has may be anything: write all.
+    /// The state of the store is unknown: write all counts.
     is_lost: bool,
     is_writing: bool,
 }
 
 impl UserCounts {
-    /// What was written may be gone.
+    /// Marks the written counts as lost.
     pub(super) fn lose(&mut self) {
         self.is_lost = true;
     }
 }
 
 impl Agent {
-    /// Writes the counts that have changed, if no others are being written.
+    /// Writes changed counts, unless a write is in flight.
     pub(super) fn write_users(&mut self) {
         let Some(store) = self.store.clone().filter(|_| self.has_joined) else { return };
         let settings = self.state.settings.load();
@@ -72,7 +73,7 @@ impl Agent {
         self.jobs.spawn(async move { TaskResult::UsersWritten(number, users, counted.await) });
     }
 
-    /// Counts are written: whoever has too many is disconnected by the workers that have let him in last.
+    /// Handles written counts: the workers that admitted the last connections of users above the bound disconnect them.
     pub(super) fn handle_users_written(
         &mut self,
         number: u64,
@@ -83,11 +84,12 @@ impl Agent {
         let elsewhere = match elsewhere {
             Ok(elsewhere) => elsewhere,
             Err(error) => {
-                // They are written again with the next sign of life.
+                // They are written again with the next lease renewal.
                 self.user_counts.lose();
                 self.state.cluster.set_counts_users(false);
                 return match error {
-                    // What had no answer may be stored later; on the next connection it counts for nothing.
+                    // A write without an answer may still arrive at the store, which ignores it once the next connection has
+                    // begun.
                     StoreError::Closed(_)
                         if self.store.as_ref().is_some_and(|store| store.number() == number) =>
                     {

@@ -1,4 +1,4 @@
-//! What the control thread does for workers between its own duties: it fetches key sets, and is the way to the cluster.
+//! The control thread's services for workers: it fetches key sets, and connects them to the cluster.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::message::bus::BusMessage;
 use crate::message::to_workers::{ForWorkers, bytes_of};
 use crate::state::ServerState;
 
-/// How often the settings are looked at for what has changed.
+/// How often the settings are checked for changes.
 const LOOK_MS: u64 = 1_000;
-/// How long a worker whose ring is full is left in peace.
+/// Delay before sending again to a worker whose ring is full.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// Does it until it is dropped. `to_workers` is what the control thread and its tasks send them.
@@ -69,7 +69,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Sends all that there is, in order for each worker.
+/// Sends all pending messages, in order for each worker.
 fn send(
     endpoint: &mut Endpoint<BusMessage>,
     refused: &mut VecDeque<(usize, BusMessage)>,

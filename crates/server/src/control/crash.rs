@@ -1,4 +1,4 @@
-//! Steps of a commit at which a test has the whole process die.
+//! Steps of a commit at which a test kills the whole process.
 //!
 //! With the feature `crash-points`, which the tests of the command line alone ask for, every step counts and may be
 //! the last: `DUNLIN_CRASH_AT=confirm>write-half:2` kills the process as `kill -9` does when it comes to that step for
@@ -10,7 +10,7 @@ pub(crate) use self::armed::{directory, reach};
 #[cfg(not(feature = "crash-points"))]
 pub(crate) use self::unarmed::{directory, reach};
 
-/// Whether a worker is to refuse this configuration, so that a test sees a change taken back.
+/// Whether a worker must refuse this configuration, so that a test observes a rollback.
 #[inline(always)]
 pub(crate) fn is_refused(worker: usize, config: &dunlin_config::Config) -> bool {
     cfg!(any(test, feature = "crash-points"))
@@ -22,7 +22,7 @@ pub(crate) fn is_refused(worker: usize, config: &dunlin_config::Config) -> bool 
 mod unarmed {
     use dunlin_config::store::{Directory, Disk};
 
-    /// A step is reached; nothing comes of it in this build.
+    /// Does nothing in this build.
     #[inline(always)]
     pub(crate) fn reach(_: &'static str) {}
 
@@ -43,17 +43,17 @@ mod armed {
     use dunlin_config::store::{Directory, Disk, DiskFile};
     use rustix::process::{Signal, getpid, kill_process};
 
-    /// What the environment says; `None` when it says nothing.
+    /// The plan of the environment variables; `None` without them.
     static PLAN: LazyLock<Option<Plan>> = LazyLock::new(Plan::of_environment);
 
     thread_local! {
-        /// The step this thread reached last: what it asks of the disk belongs to that.
+        /// The step this thread reached last; its disk operations belong to that step.
         static STEP: Cell<&'static str> = const { Cell::new("start") };
     }
 
     struct Plan {
         at: Option<(String, u32)>,
-        /// Opened each time: a worker has its own descriptor table, in which another thread's descriptors are others.
+        /// Opened each time: a worker has its own descriptor table, where another thread's descriptors are invalid.
         trace: Option<PathBuf>,
         reached: Mutex<HashMap<String, u32>>,
     }
@@ -78,7 +78,7 @@ mod armed {
             let times = reached.entry(step.to_owned()).or_default();
             *times += 1;
             if let Some(path) = &self.trace {
-                // What could not be written the test misses.
+                // The test detects a missing line.
                 let trace = OpenOptions::new().create(true).append(true).open(path);
                 let _ = trace.and_then(|mut trace| writeln!(trace, "{step}"));
             }

@@ -1,4 +1,4 @@
-//! The control thread: starts the workers, the admin thread and the webhooks thread, and takes the process down in order.
+//! The control thread: starts the workers, the admin thread and the webhooks thread, and shuts the process down in order.
 
 pub(crate) mod bus;
 pub(crate) mod crash;
@@ -34,18 +34,18 @@ pub struct Ready {
     pub admin_addr: SocketAddr,
     /// Threads that serve connections.
     pub workers: usize,
-    /// What runs, where it was found, and what was wrong with it: sentences for a person.
+    /// Readable sentences: which configuration runs, its source, and the errors found there.
     pub recovery: Vec<String>,
 }
 
-/// How often the control thread looks whether the last client has left.
+/// How often the control thread checks whether the last client has disconnected.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
-/// How often the control thread looks whether the admin thread has ended.
+/// How often the control thread checks whether the admin thread has ended.
 const ADMIN_WATCH: Duration = Duration::from_millis(200);
 /// How long workers may take to leave their loops after the drain is over.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the control thread is given.
+/// The parameters of the control thread.
 pub(crate) struct Control {
     pub(crate) state: Arc<ServerState>,
     pub(crate) endpoint: dunlin_bus::Endpoint<BusMessage>,
@@ -62,7 +62,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Runs until SIGTERM or SIGINT has been carried out.
+    /// Runs until the shutdown after SIGTERM or SIGINT is complete.
     pub(crate) fn run(self, on_ready: Box<dyn FnOnce(&Ready)>) -> Result<(), ServeError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -121,15 +121,14 @@ impl Control {
     }
 }
 
-/// Returns when the admin thread has ended, which it does not do by itself: it panicked, and nobody could change
-/// or look at anything any more.
+/// Returns when the admin thread has ended. It only ends by a panic, after which settings can neither be changed nor read.
 async fn ended(admin: &AdminThread) {
     while !admin.has_ended() {
         tokio::time::sleep(ADMIN_WATCH).await;
     }
 }
 
-/// What the control thread has while clients are served.
+/// The state of the control thread while clients are served.
 struct ServingState {
     state: Arc<ServerState>,
     endpoint: dunlin_bus::Endpoint<BusMessage>,
@@ -138,7 +137,7 @@ struct ServingState {
 }
 
 impl ServingState {
-    /// Has every worker leave its loop. One whose ring is full takes it once it has read from it.
+    /// Makes every worker leave its loop. Retries within [`STOP_TIMEOUT`] while a worker's ring is full.
     fn stop_workers(&mut self) {
         let deadline = Instant::now() + STOP_TIMEOUT;
         for worker in 0..self.state.workers() {
@@ -154,8 +153,8 @@ impl ServingState {
     }
 }
 
-/// Stops accepting, has the clients asked to reconnect, and waits for them within the configured bound. A second signal
-/// ends the wait.
+/// Stops accepting, makes workers ask clients to reconnect, and waits for them to leave within the configured bound. A
+/// second signal ends the wait.
 async fn drain(
     state: &ServerState,
     listeners: &[TcpListener],
@@ -178,7 +177,7 @@ async fn drain(
         }
     }
     for worker in 0..state.workers() {
-        // The other end is dropped behind this function alone.
+        // The receiver outlives this function.
         let _ = to_workers.send((worker, BusMessage::Drain));
     }
     let deadline = Instant::now() + Duration::from_millis(bound);
@@ -195,10 +194,10 @@ async fn drain(
     }
 }
 
-/// Opens one listener a worker on `address`, all in one `SO_REUSEPORT` group.
+/// Opens one listener for each worker on `address`, all in one `SO_REUSEPORT` group.
 ///
-/// They are opened here, before the workers take their own descriptor tables, so that a listener outlives
-/// a worker that has to begin anew.
+/// They are opened before the workers get private descriptor tables, so that a listener survives the restart of its
+/// worker.
 pub(crate) fn listen(
     address: SocketAddr,
     workers: usize,

@@ -1,7 +1,7 @@
-//! What lets the operator of this machine in at the admin port: a token and a Unix socket in the state directory.
+//! The operator's access to the admin port: a token and a Unix socket in the state directory.
 //!
-//! Both are made by the server and readable by its user alone, so that nobody else on the machine gets more than any
-//! stranger. The token is made once, at the first start; the socket at each.
+//! The server creates both, accessible only to its own user, so that other users of the machine have no more access than
+//! a remote caller. The token is created once, at the first start; the socket at every start.
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -18,21 +18,22 @@ const TOKEN_FILE: &str = "admin-token";
 /// The socket in the state directory.
 const SOCKET_FILE: &str = "admin-socket";
 const MODE: u32 = 0o600;
-/// A shorter text in the token's file is what a crash or an editor has left.
+/// A shorter text in the token's file is incomplete, left by a crash or an editor.
 const TOKEN_BYTES_MIN: usize = 16;
 
 /// What was found or made in a state directory.
 pub(crate) struct Operator {
     pub(crate) access: OperatorAccess,
     pub(crate) socket: Option<UnixListener>,
-    /// Where it lies, and what was wrong: sentences for a person.
+    /// Readable sentences: where the access is, and errors.
     pub(crate) report: Vec<String>,
 }
 
-/// Finds or makes the token, and opens the socket.
+/// Reads or creates the token, and opens the socket.
 ///
 /// # Errors
-/// The token can be neither read nor made. A socket that cannot be made is reported, for there is the token.
+/// Returns an error if the token can be neither read nor created. A socket that cannot be created is only reported, since
+/// the token suffices.
 pub(crate) fn open(state_dir: &Path) -> io::Result<Operator> {
     let state_dir = std::path::absolute(state_dir)?;
     let mut report = Vec::new();
@@ -79,11 +80,11 @@ fn token(path: &Path, report: &mut Vec<String>) -> io::Result<Secret> {
 }
 
 fn listen(path: &Path) -> io::Result<UnixListener> {
-    // The state directory is this process's alone, so a socket in it is one that a former process has left.
+    // No other process uses the state directory, so a socket in it is left from an earlier process.
     if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
         fs::remove_file(path)?;
     }
-    // It is given its permissions where nobody else can reach it.
+    // Its permissions are set in a private directory, where no other user can reach it.
     let private = path.with_extension("new");
     match fs::remove_dir_all(&private) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

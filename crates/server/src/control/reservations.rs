@@ -1,8 +1,8 @@
-//! Addresses of listeners, tried before a change is committed and kept until it is gone.
+//! Reservations of listener addresses: bound before a change is committed, held until the configuration drops them.
 //!
-//! Each worker opens its own socket in a `SO_REUSEPORT` group, in its own descriptor table. What is held here is
-//! one more socket of the group that is bound and does not listen: an address that cannot be bound is found before
-//! anything is logged, and nobody else takes the address while workers come and go.
+//! Each worker opens its own socket in a `SO_REUSEPORT` group, in its own descriptor table. A reservation is one more
+//! socket of the group that is bound and does not listen. So an address that cannot be bound is detected before the
+//! change is logged, and no other process takes the address while workers restart.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -14,13 +14,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// The addresses held.
 #[derive(Debug)]
 pub(crate) struct Reservations {
-    /// By their names in `listeners`; without a name that of `server.client_addr`.
+    /// By name in `listeners`; `server.client_addr` has an empty name.
     held: Vec<(Arc<str>, SocketAddr, Socket)>,
-    /// The next one of `server.admin_addr`; it listens already.
+    /// The next listener of `server.admin_addr`, which listens already.
     admin: Option<(SocketAddr, TcpListener)>,
-    /// What is served, and need not be held.
+    /// Addresses that are served and need no reservation.
     served: ServedAddrs,
-    /// The operator has a Unix socket.
+    /// Whether the operator has a Unix socket.
     has_socket: bool,
 }
 
@@ -38,15 +38,15 @@ impl ServedAddrs {
 }
 
 impl Reservations {
-    /// Holds nothing; the addresses of `server` are listened on by others.
+    /// Creates it without reservations; others listen on the addresses of `server`.
     pub(crate) fn new(served: ServedAddrs, has_socket: bool) -> Reservations {
         Reservations { held: Vec::new(), admin: None, served, has_socket }
     }
 
-    /// Holds what `new` listens on and `old` does not.
+    /// Reserves the addresses that `new` listens on and `old` does not.
     ///
     /// # Errors
-    /// The first address that cannot be had, with the key that names it.
+    /// Returns the first address that cannot be bound, with its key.
     pub(crate) fn reserve(&mut self, old: &Config, new: &Config) -> Result<(), ConfigError> {
         let (before, after) = (&old.server, &new.server);
         if before.client_addr != after.client_addr && after.client_addr != self.served.clients {
@@ -66,12 +66,12 @@ impl Reservations {
         self.reserve_listeners(old, new)
     }
 
-    /// Whether [`Reservations::reserve`] would succeed now; holds nothing more than before.
+    /// Checks whether [`Reservations::reserve`] would succeed now, without keeping new reservations.
     ///
     /// # Errors
     /// As [`Reservations::reserve`].
     pub(crate) fn try_out(&mut self, old: &Config, new: &Config) -> Result<(), ConfigError> {
-        // A commit may be under way, whose addresses are held on.
+        // A commit may be in progress; its reservations stay.
         let (held, admin) = (self.held.len(), self.admin.take());
         let outcome = self.reserve(old, new);
         self.held.truncate(held);
@@ -79,7 +79,7 @@ impl Reservations {
         outcome
     }
 
-    /// The same for `listeners` alone.
+    /// Reserves addresses as [`Reservations::reserve`] does, for `listeners` only.
     ///
     /// # Errors
     /// As [`Reservations::reserve`].
@@ -121,7 +121,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// Gives up what this configuration does not listen on.
+    /// Releases addresses that this configuration does not listen on.
     pub(crate) fn keep_only(&mut self, config: &Config) {
         self.held.retain(|(name, address, _)| match &**name {
             "" => config.server.client_addr == *address,
@@ -133,7 +133,7 @@ impl Reservations {
         }
     }
 
-    /// The configuration is in effect. Gives the listener of `server.admin_addr`, if that has changed.
+    /// Handles that the configuration is in effect. Returns the listener of `server.admin_addr` if that has changed.
     pub(crate) fn serve(&mut self, config: &Config) -> Option<TcpListener> {
         self.served = ServedAddrs::of(config);
         self.keep_only(config);

@@ -1,10 +1,9 @@
-//! By which key a node logs in to NATS, in the settings or in a file that they name.
+//! The credentials of a node at NATS, in the settings or in a file that they name.
 
 use dunlin_config::{Config, Engine};
 use dunlin_engine::nats::{Credentials, CredentialsError};
 
-/// The key by which to log in to NATS, from the settings or from the file that they name, and which setting that is. Files are
-/// read here.
+/// Returns the NATS credentials and the name of their setting. Reads the file if the setting names one.
 pub(crate) fn credentials(
     config: &Engine,
 ) -> Option<(&'static str, Result<Credentials, CredentialsError>)> {
@@ -29,12 +28,12 @@ pub(crate) fn credentials(
     })
 }
 
-/// Whether the login of an engine is in a file.
+/// Whether the credentials of an engine are in a file.
 pub(crate) fn is_in_file(config: &Engine) -> bool {
     config.nkey_seed_file.is_some() || config.credentials_file.is_some()
 }
 
-/// Whether a change has this process open files that it names.
+/// Whether a change makes this process open files by name.
 pub(crate) fn names_files(before: &Config, after: &Config) -> bool {
     let mut changed = after.engines.changes_from(&before.engines);
     changed.any(|(_, _, after)| after.is_some_and(|engine| is_in_file(engine)))

@@ -9,8 +9,7 @@ use dunlin_net::Tls;
 use crate::engines::login::credentials;
 use crate::namespace::raw_subjects;
 
-/// Whom certificates have to be signed by, if the servers are spoken to by TLS. Roots that cannot be read were refused when
-/// they were set.
+/// Returns the TLS configuration, if the servers use TLS. Invalid roots were refused when they were set.
 pub(crate) fn tls_of(config: &dunlin_config::Engine) -> Option<Tls> {
     let tls = match (config.tls, &config.ca) {
         (false, _) => None,
@@ -35,7 +34,7 @@ pub(crate) fn servers(config: &dunlin_config::Engine, role: ServerRole) -> Vec<S
     config.addresses.iter().map(server).collect()
 }
 
-/// How an engine of NATS is reached, and as whom. Files are read here.
+/// Returns the configuration of a NATS engine. Reads the files with credentials.
 pub(crate) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
     let reveal = |secret: &Option<dunlin_config::Secret>| {
         secret.as_ref().map(|secret| secret.reveal().to_owned())
@@ -53,7 +52,7 @@ pub(crate) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
             user: config.user.as_deref().map(str::to_owned),
             password: reveal(&config.password),
             token: reveal(&config.token),
-            // One that is no seed was refused when it was set.
+            // Invalid credentials were refused when they were set.
             credentials: credentials(config).and_then(|(_, read)| read.ok()),
         },
         prefix: config.prefix.to_string(),
@@ -64,7 +63,7 @@ pub(crate) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
         },
         raw: raw_subjects(config).map(Box::new),
         stream: (config.jetstream && !config.raw).then_some(stream),
-        // What waits for a connection is refused before the hub gives up on it: then nothing was stored for sure.
+        // A request that waits for a connection fails before the hub times it out, so the hub knows that nothing was stored.
         hold_ms: config.timeout_ms / 2,
         answer_ms: config.timeout_ms,
         queue_bytes_max: config.queue_bytes_max,

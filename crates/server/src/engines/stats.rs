@@ -1,4 +1,4 @@
-//! What others may know of engines: counters of each, of each worker, and how its connections are.
+//! Counters of engines by worker, and the states of their connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,11 +33,11 @@ metrics! {
     StreamsCut, Counter, "engine_streams_cut_total", "Streams of which publications were lost with a server; their subscribers were notified.";
 }
 
-/// One engine, as one worker uses it.
+/// The stats of one engine on one worker.
 #[derive(Debug, Default)]
 pub(crate) struct EngineStats {
     counters: EngineCounters,
-    /// As of the last second.
+    /// Updated once a second.
     shards: Mutex<Vec<Shard>>,
 }
 
@@ -47,20 +47,20 @@ struct Shard {
     since_s: u64,
 }
 
-/// An engine at one time.
+/// A sample of an engine's state.
 #[derive(Debug)]
 pub(crate) struct EngineSample {
     pub(crate) shards: Vec<ShardStatus>,
     pub(crate) stats: Stats,
     pub(crate) is_ready: bool,
-    /// Connections that were made.
+    /// The number of connections made.
     pub(crate) made: u64,
-    /// Commands that are not answered.
+    /// The number of commands without a response.
     pub(crate) outstanding: usize,
 }
 
 impl EngineStats {
-    /// Once a second, by the worker.
+    /// Publishes a sample. The worker calls this once a second.
     pub(crate) fn publish(&self, now_ms: u64, sample: EngineSample) {
         let EngineSample { shards, stats, is_ready, made, outstanding } = sample;
         let since = |status: &ShardStatus| now_ms.saturating_sub(status.since_ms) / 1000;
@@ -101,7 +101,7 @@ impl EngineStats {
     }
 }
 
-/// A line for a connection that is in another state than a second ago.
+/// Logs a connection whose state has changed since the last sample.
 fn log_change(before: Option<&ShardStatus>, now: &ShardStatus) {
     let RefusalReason { name: state, fix } = now.condition();
     if before.map_or("ready", |before| before.condition().name) == state {
@@ -122,19 +122,19 @@ pub(crate) struct EnginesStats(Mutex<ByEngine>);
 type ByEngine = BTreeMap<(usize, Arc<str>), Arc<EngineStats>>;
 
 impl EnginesStats {
-    /// The stats of an engine on a worker, created if there are none.
+    /// Returns the stats of an engine on a worker; creates them if needed.
     pub(crate) fn of(&self, worker: usize, name: &Arc<str>) -> Arc<EngineStats> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(all.entry((worker, Arc::clone(name))).or_default())
     }
 
-    /// A worker has the engine no more.
+    /// Removes the stats of an engine that a worker no longer uses.
     pub(crate) fn remove(&self, worker: usize, name: &Arc<str>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(&(worker, Arc::clone(name)));
     }
 
-    /// `ready`, or what keeps an engine from it, by name: as `/health` says it.
+    /// Returns for each engine `ready`, or the condition that prevents it, for `/health`.
     pub(crate) fn health(&self) -> BTreeMap<Arc<str>, &'static str> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut health = BTreeMap::new();
@@ -143,7 +143,7 @@ impl EnginesStats {
             let is_ready = stats.counters.get(EngineMetric::Ready) == 1;
             let mut states = shards.iter().map(|shard| shard.status.state.name());
             let state = match is_ready {
-                // It takes requests, and refuses what is published: it is out of memory, for instance.
+                // A ready engine may still refuse publications, because it is out of memory for instance.
                 true => shards
                     .iter()
                     .filter(|shard| shard.status.partitions_ready > 0)
@@ -160,7 +160,7 @@ impl EnginesStats {
         health
     }
 
-    /// Of each engine its servers, with what is wrong with one on any worker, or `ready`.
+    /// Returns the servers of each engine, each with its condition on some worker where it is not `ready`, else `ready`.
     fn shards(&self) -> BTreeMap<Arc<str>, BTreeMap<String, &'static str>> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut engines: BTreeMap<Arc<str>, BTreeMap<String, &'static str>> = BTreeMap::new();
@@ -178,7 +178,7 @@ impl EnginesStats {
         engines
     }
 
-    /// How many servers of an engine are in which state, of engines with one that is not `ready`. Strangers read it: no addresses.
+    /// Counts servers by state, for each engine with a server that is not `ready`. The result is public, so it has no addresses.
     pub(crate) fn shard_states(&self) -> BTreeMap<Arc<str>, BTreeMap<&'static str, usize>> {
         let engines = self.shards().into_iter().map(|(engine, shards)| {
             let mut states = BTreeMap::new();
@@ -188,7 +188,7 @@ impl EnginesStats {
         engines.filter(|(_, states)| states.keys().any(|state| *state != "ready")).collect()
     }
 
-    /// Every connection of every worker.
+    /// Returns the states of all connections of all workers.
     pub(crate) fn status(&self) -> Value {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let connections = all.iter().flat_map(|((worker, name), stats)| {
@@ -255,7 +255,7 @@ impl Collector for EnginesStats {
     }
 }
 
-/// Where a connection leads, for people.
+/// Returns the host and port of a connection.
 fn place(status: &ShardStatus) -> String {
     format!("{}:{}", status.server.host, status.server.port)
 }

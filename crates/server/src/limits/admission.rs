@@ -37,7 +37,7 @@ pub(crate) struct Admissions {
 #[derive(Clone, Copy, Default)]
 struct AddressCount {
     connections: u32,
-    /// Those of them whose peer has not shown who it is.
+    /// Those of them that are not authenticated yet.
     unauthenticated: u32,
 }
 
@@ -77,14 +77,14 @@ impl Admissions {
         refused
     }
 
-    /// The peer of one connection of `address` has shown who it is.
+    /// Marks one connection of `address` as authenticated.
     pub(crate) fn authenticate(&self, address: IpAddr) {
         if let Some(count) = self.shard(address).get_mut(&address) {
             count.unauthenticated -= 1;
         }
     }
 
-    /// Gives back what [`admit`](Self::admit) granted.
+    /// Releases a connection that [`admit`](Self::admit) granted.
     pub(crate) fn release(&self, address: IpAddr, authenticated: bool) {
         self.total.fetch_sub(1, Relaxed);
         let mut shard = self.shard(address);
@@ -97,7 +97,7 @@ impl Admissions {
         }
     }
 
-    /// Connections open now.
+    /// Returns the number of open connections.
     pub(crate) fn total(&self) -> u64 {
         self.total.load(Relaxed)
     }
@@ -109,7 +109,7 @@ impl Admissions {
     }
 }
 
-/// What counts as one address: the address itself, or the network of an IPv6 address (`limits.ipv6_prefix_bits`).
+/// Returns what counts as one address: the address itself, or the network of an IPv6 address (`limits.ipv6_prefix_bits`).
 pub(crate) fn counted_as(address: IpAddr, ipv6_prefix_bits: u8) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -147,7 +147,7 @@ impl TokenBucket {
         self.wait_ms(now_ms, rate_per_s)
     }
 
-    /// How long there is no token; `None` when there is one, or no limit.
+    /// Returns how long there is no token; `None` if there is one, or no limit.
     pub(crate) fn wait_ms(&mut self, now_ms: u64, rate_per_s: u64) -> Option<u64> {
         self.refill(now_ms, rate_per_s);
         let missing = TOKEN.saturating_sub(self.milli_tokens);

@@ -1,8 +1,8 @@
-//! Budgets: what clients, users, addresses, namespaces and API keys have used of them.
+//! Budgets of clients, users, addresses, namespaces and API keys, and how much of them is used.
 //!
-//! A budget is a token bucket whose tokens are time: a command takes as long as its number, its bytes and its deliveries take
-//! at the rates of the budget, and whoever is ahead of the clock by more than the burst waits. So a bucket is one instant, a
-//! key whose instant has passed needs none, and a client that is idle costs nothing.
+//! A budget is a token bucket whose tokens are time. A command takes the time that its number, its bytes and its deliveries take
+//! at the rates of the budget; a key that is ahead of the clock by more than the burst has to wait. So a bucket is one instant, a
+//! key whose instant has passed needs no bucket, and an idle client costs nothing.
 //!
 //! A session's bucket belongs to its worker. Those of users, addresses, namespaces and keys are [shared](crate::limits::shared_buckets).
 
@@ -16,11 +16,11 @@ use crate::api::Request as Call;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Whose budget it is.
+/// The key of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BudgetKey(u64);
 
-/// The upper three bits say what kind of key it is.
+/// The upper three bits are the kind of the key.
 const KIND_SHIFT: u32 = 61;
 
 impl BudgetKey {
@@ -28,7 +28,7 @@ impl BudgetKey {
         BudgetKey(session.to_u64())
     }
 
-    /// One with a name, by a hash of it.
+    /// Creates the key of a name from its hash.
     pub(crate) fn named(kind: u64, hash: u64) -> BudgetKey {
         BudgetKey(kind << KIND_SHIFT | hash >> (u64::BITS - KIND_SHIFT))
     }
@@ -41,18 +41,18 @@ impl BudgetKey {
         self.0
     }
 
-    /// A session's events to others in the Pusher protocol.
+    /// Returns the key of a session's client events in the Pusher protocol.
     pub(crate) fn client_events(session: SessionId) -> BudgetKey {
         BudgetKey(5 << KIND_SHIFT | session.to_u64())
     }
 
-    /// Its bucket belongs to a worker.
+    /// Whether its bucket belongs to a worker.
     pub(crate) fn is_session(self) -> bool {
         self.0 >> KIND_SHIFT == 0
     }
 }
 
-/// What kind of command is charged: a budget may have a rate for each.
+/// The kinds of commands for which a budget may have a separate rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandKind {
     Publish,
@@ -62,7 +62,7 @@ pub(crate) enum CommandKind {
 }
 
 impl CommandKind {
-    /// Which rate of a budget a request counts for, beside that of all commands.
+    /// Returns the kind of a client's request; `None` if only the rate of all commands counts.
     pub(crate) fn of_command(request: &Request<'_>) -> Option<CommandKind> {
         match request {
             Request::Publish(_) => Some(CommandKind::Publish),
@@ -80,7 +80,7 @@ impl CommandKind {
         }
     }
 
-    /// Which rate of a key's budget a request counts for, beside that of all calls.
+    /// Returns the kind of an API call; `None` if only the rate of all calls counts.
     pub(crate) fn of_call(request: &Call<'_>) -> Option<CommandKind> {
         match request {
             Call::Publish(_) | Call::Broadcast(_) | Call::Send(_) => Some(CommandKind::Publish),
@@ -114,7 +114,7 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// So many commands a second, and as many at once.
+    /// Returns rates of so many commands per second, and a burst of as many.
     pub(crate) fn per_second(commands_per_s: u32) -> Rates {
         Rates {
             commands_per_s,
@@ -136,7 +136,7 @@ impl Rates {
         self.burst_ms
     }
 
-    /// How long it takes at these rates.
+    /// Returns the time that the work takes at these rates.
     pub(crate) fn time_ns(&self, work: Work) -> u64 {
         let of = |count: u64, per_s: u64| match per_s {
             0 => 0,
@@ -174,26 +174,26 @@ macro_rules! rates_of {
 rates_of!(ClientBudget);
 rates_of!(SharedBudget);
 
-/// What is charged.
+/// The work that is charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
     pub(crate) commands: u32,
-    /// Of the commands, if a budget may have a rate for them alone.
+    /// The kind of the commands, for a separate rate.
     pub(crate) kind: Option<CommandKind>,
     pub(crate) bytes: u64,
-    /// Messages to others.
+    /// Messages sent to other clients.
     pub(crate) deliveries: u64,
 }
 
-/// Buckets that have something in them.
+/// The buckets of keys that are ahead of the clock.
 #[derive(Debug, Default)]
 pub(crate) struct Buckets {
-    /// Until when each key has used its budget.
+    /// By key: the instant until which its budget is used.
     used_until_ns: HashMap<u64, u64, RandomState>,
 }
 
 impl Buckets {
-    /// Charges a key. Gives how long the next command has to wait.
+    /// Charges a key. Returns how long the next command has to wait, in milliseconds.
     pub(crate) fn charge(&mut self, key: BudgetKey, rates: &Rates, work: Work, now_ms: u64) -> u64 {
         if !rates.is_limited() {
             return 0;
@@ -202,7 +202,7 @@ impl Buckets {
         ahead_ms.saturating_sub(u64::from(rates.burst_ms))
     }
 
-    /// Adds what a key has used. Gives how far it is ahead, in nanoseconds.
+    /// Advances a key by what it has used. Returns how far it is ahead of the clock, in nanoseconds.
     pub(crate) fn advance(&mut self, key: BudgetKey, used_ns: u64, now_ms: u64) -> u64 {
         let now_ns = now_ms.saturating_mul(1_000_000);
         let until_ns = match self.used_until_ns.get_mut(&key.0) {
@@ -220,7 +220,7 @@ impl Buckets {
         until_ns - now_ns
     }
 
-    /// Whether a key owes something.
+    /// Whether a key is ahead of the clock.
     pub(crate) fn is_ahead(&self, key: BudgetKey, now_ms: u64) -> bool {
         let until = self.used_until_ns.get(&key.0);
         until.is_some_and(|until| *until > now_ms.saturating_mul(1_000_000))
@@ -231,7 +231,7 @@ impl Buckets {
         self.used_until_ns.len()
     }
 
-    /// Forgets those who owe nothing.
+    /// Removes keys that are not ahead of the clock.
     pub(crate) fn sweep(&mut self, now_ms: u64) {
         self.forget_idle(now_ms.saturating_mul(1_000_000));
         if self.used_until_ns.len() * 8 <= self.used_until_ns.capacity() {

@@ -11,12 +11,12 @@ use std::sync::{Mutex, PoisonError};
 /// How long a worker broadcasts while others wait for it. Long enough for its data to be worth fetching into the
 /// core's cache.
 const SLOT_MS: u64 = 4;
-/// A worker silent for so long, in a turn that does not end or in none any more, has lost its slot.
+/// A worker that has not polled for this long, in a long turn or because it died, loses its slot.
 const SLOT_TIMEOUT_MS: u64 = 200;
-/// A worker that waits asks again after so long, unless it is woken earlier.
+/// A waiting worker polls again after this time, unless it is woken earlier.
 pub(crate) const ASK_AGAIN_MS: u64 = 20;
 
-/// The slots of those who broadcast, one a core, and the queue before them.
+/// The slots of broadcasting workers, one per core, and the queue of those that wait.
 #[derive(Debug)]
 pub(crate) struct FanoutScheduler {
     /// 0: there is a core for every worker, and no worker waits.
@@ -37,23 +37,23 @@ struct FanoutSlot {
     seen_ms: u64,
 }
 
-/// What became of a request for a slot.
+/// The result of a request for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotDecision {
     /// The worker may broadcast in this turn of its loop.
     pub(crate) granted: bool,
-    /// This worker holds a slot from now on, and is to be woken.
+    /// This worker holds a slot from now on, and must be woken.
     pub(crate) wake: Option<usize>,
 }
 
 impl FanoutScheduler {
-    /// As many slots as cores, if there are more workers.
+    /// Creates as many slots as cores, if there are more workers.
     pub(crate) fn new(workers: usize, cores: usize) -> Self {
         let slots = if workers > cores { cores.max(1) } else { 0 };
         Self { slots, queue: Mutex::default() }
     }
 
-    /// True when workers have to wait for each other.
+    /// Whether workers have to wait for each other.
     pub(crate) fn is_limited(&self) -> bool {
         self.slots > 0
     }

@@ -1,7 +1,7 @@
-//! Channels that are published to faster than their subscribers can be written to: who publishes there waits.
+//! Channels with more publications than can be written to their subscribers; their publishers have to wait.
 //!
-//! Each worker says which of its broadcasts are [behind](dunlin_hub::Hub::channels_behind), and any worker sees it at the price of one
-//! load when there are none.
+//! Each worker reports which of its broadcasts are [behind](dunlin_hub::Hub::channels_behind). When there are none, a check costs
+//! any worker one load.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,11 +11,11 @@ use foldhash::fast::RandomState;
 /// Most channels that a worker reports at a time; publications to further ones do not wait.
 const CHANNELS_MAX: usize = 8;
 
-/// The channels that are behind, of all workers.
+/// The channels of all workers that are behind.
 #[derive(Debug)]
 pub(crate) struct Pressure {
     hasher: RandomState,
-    /// Channels named, by all.
+    /// The number of reported channels.
     count: AtomicU64,
     workers: Vec<Slots>,
 }
@@ -34,7 +34,7 @@ impl Pressure {
         }
     }
 
-    /// The channels of one worker are these from now on. Returns how many are named; `before` is what was returned last.
+    /// Replaces the reported channels of one worker. Returns how many are reported; `before` is what the last call returned.
     pub(crate) fn set<'c>(
         &self,
         worker: usize,
@@ -54,7 +54,7 @@ impl Pressure {
         named
     }
 
-    /// The hash of a channel that is behind.
+    /// Returns the hash of a channel if it is behind.
     pub(crate) fn of(&self, channel: &str) -> Option<u64> {
         if self.count.load(Relaxed) == 0 {
             return None;

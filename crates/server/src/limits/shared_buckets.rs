@@ -1,11 +1,12 @@
-//! The buckets of users, addresses, namespaces and API keys.
+//! The token buckets of users, addresses, namespaces and API keys.
 //!
-//! They belong to the process, for the kernel spreads connections over the workers: a lock is taken for each command of who has such a
-//! budget only.
+//! They belong to the process, because the kernel spreads connections over the workers. Only commands that are charged to such a
+//! budget take a lock.
 //!
-//! In a cluster each node announces now and then by how much time it has advanced its buckets, and the others advance theirs by as much.
-//! So each admits what is left, and all together the rate of the budget; what one admits before it hears of the others is the
-//! overshoot. A bucket is known by a keyed hash of its name, whose key the nodes share and no client knows.
+//! In a cluster, each node periodically announces by how much time it has advanced its buckets, and the others advance theirs by
+//! the same time. So each node admits what is left, and together they admit the rate of the budget; what a node admits before it
+//! receives the announcements of the others is the overshoot. A bucket is identified by a keyed hash of its name; the nodes share
+//! the key, and no client knows it.
 
 use std::hash::Hasher;
 use std::net::IpAddr;
@@ -18,20 +19,20 @@ use siphasher::sip::SipHasher13;
 
 use crate::limits::budget::{Buckets, BudgetKey, Rates, Work};
 
-/// Parts of the buckets, each with a lock.
+/// The number of parts of the buckets, each with its own lock.
 const SHARDS: usize = 64;
-/// Keys of a shard whose use is remembered until it is announced; what others use then is not.
+/// The most keys of a shard whose use is remembered until it is announced; the use of further keys is not announced.
 const USED_MAX: usize = 1_024;
-/// Keys in one announcement; the others wait for the next.
+/// The most keys in one announcement; the others wait for the next.
 const ANNOUNCED_MAX: usize = 4_096;
-/// The share of a burst, or of a second where that is shorter, that is worth announcing.
+/// The part of a burst, or of one second if that is shorter, from which use is announced.
 const WORTH: u64 = 32;
 
-/// The buckets.
+/// The buckets of the process.
 pub(crate) struct SharedBuckets {
-    /// Of the hash of names: that of the cluster, once the node has learned it.
+    /// The key of the hash of names: that of the cluster, once the node knows it.
     key: [AtomicU64; 2],
-    /// What is used is announced to other nodes.
+    /// Use is announced to other nodes.
     is_shared: AtomicBool,
     shards: [Mutex<Shard>; SHARDS],
 }
@@ -41,30 +42,30 @@ struct Shard {
     buckets: Buckets,
     /// What was used since the last announcement.
     used: HashMap<BudgetKey, Used, RandomState>,
-    /// Charges of keys that were not remembered.
+    /// Charges of keys whose use was not remembered.
     forgotten: u64,
 }
 
 #[derive(Default)]
 struct Used {
     ns: u64,
-    /// What is worth announcing.
+    /// From this value on the use is announced.
     worth_ns: u64,
 }
 
-/// What a node has used of its budgets since it said so last.
+/// What a node has used of its budgets since its last announcement.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct BudgetUse {
-    /// Keys and nanoseconds, the most first.
+    /// Keys and nanoseconds, the largest first.
     pub(crate) used: Vec<(u64, u64)>,
-    /// Charges that are in none of them: there were too many keys at once.
+    /// Charges not included, because there were too many keys at once.
     pub(crate) forgotten: u64,
 }
 
 impl Default for SharedBuckets {
     fn default() -> SharedBuckets {
         let mut key = [0; 16];
-        // Without randomness it is a key that a client may know: then he can share a budget with another.
+        // If this fails, clients may know the key, and can then choose names that share a budget with another.
         let _ = getrandom::fill(&mut key);
         let buckets = SharedBuckets {
             key: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -77,7 +78,7 @@ impl Default for SharedBuckets {
 }
 
 impl SharedBuckets {
-    /// The key of this address: all who come from it.
+    /// Returns the key of an address, shared by all its clients.
     pub(crate) fn address(&self, address: IpAddr) -> BudgetKey {
         match address {
             IpAddr::V4(address) => self.named(1, &address.octets()),
@@ -85,22 +86,22 @@ impl SharedBuckets {
         }
     }
 
-    /// The key of this user.
+    /// Returns the key of a user.
     pub(crate) fn user(&self, name: &str) -> BudgetKey {
         self.named(2, name.as_bytes())
     }
 
-    /// The key of this namespace's clients.
+    /// Returns the key of a namespace's clients.
     pub(crate) fn namespace(&self, name: &str) -> BudgetKey {
         self.named(3, name.as_bytes())
     }
 
-    /// The key of the calls with this API key, by the key's name.
+    /// Returns the key of an API key's calls, by the API key's name.
     pub(crate) fn api_key(&self, name: &str) -> BudgetKey {
         self.named(4, name.as_bytes())
     }
 
-    /// Two names whose hashes are one share a budget, which happens to one pair among billions.
+    /// Names with the same hash share a budget, which happens to one pair among billions.
     fn named(&self, kind: u64, name: &[u8]) -> BudgetKey {
         BudgetKey::named(kind, self.hash(name))
     }
@@ -113,7 +114,7 @@ impl SharedBuckets {
         hasher.finish()
     }
 
-    /// Charges a key. Gives how long the next command has to wait. `now_ms` is the uptime of the process.
+    /// Charges a key. Returns how long the next command has to wait, in milliseconds. `now_ms` is the uptime of the process.
     pub(crate) fn charge(&self, key: BudgetKey, rates: &Rates, work: Work, now_ms: u64) -> u64 {
         if !rates.is_limited() {
             return 0;
@@ -125,14 +126,14 @@ impl SharedBuckets {
         shard.buckets.charge(key, rates, work, now_ms)
     }
 
-    /// Forgets those who owe nothing, in the share of one worker.
+    /// Removes the buckets that are not ahead of the clock, in one worker's share of the shards.
     pub(crate) fn sweep(&self, worker: usize, workers: usize, now_ms: u64) {
         for shard in self.shards.iter().skip(worker).step_by(workers) {
             lock(shard).buckets.sweep(now_ms);
         }
     }
 
-    /// The key that all nodes hash names by from now on. What was used under another is forgotten.
+    /// Sets the key of the hash of names, which all nodes share. Use under the former key is forgotten.
     pub(crate) fn set_key(&self, key: [u8; 16]) {
         let (low, high) = key.split_at(8);
         for (cell, half) in self.key.iter().zip([low, high]) {
@@ -142,19 +143,19 @@ impl SharedBuckets {
         self.forget_use();
     }
 
-    /// Two nodes that have the same have the same key; it tells nothing of the key.
+    /// Returns a check value: equal on nodes with the same key, and it does not reveal the key.
     pub(crate) fn key_check(&self) -> u64 {
         self.hash(b"which key is it?")
     }
 
-    /// Whether what is used is remembered, for [`take_used`](Self::take_used).
+    /// Sets whether use is remembered for [`take_used`](Self::take_used).
     pub(crate) fn share(&self, is_shared: bool) {
         if self.is_shared.swap(is_shared, Ordering::Relaxed) && !is_shared {
             self.forget_use();
         }
     }
 
-    /// What was used since this was asked last, as far as it is worth announcing.
+    /// Returns the use since the last call that is worth announcing.
     pub(crate) fn take_used(&self, now_ms: u64) -> BudgetUse {
         let mut of = BudgetUse::default();
         for shard in &self.shards {
@@ -165,7 +166,7 @@ impl SharedBuckets {
                 if is_worth {
                     of.used.push((key.to_u64(), use_of.ns));
                 }
-                // A little that was paid for is nothing to the others.
+                // A small use that time has already paid for does not matter to other nodes.
                 !is_worth && buckets.is_ahead(*key, now_ms)
             });
             if used.is_empty() {
@@ -182,7 +183,7 @@ impl SharedBuckets {
         of
     }
 
-    /// What another node has used.
+    /// Adds what another node has used.
     pub(crate) fn add_used(&self, used: &[(u64, u64)], now_ms: u64) {
         for (key, ns) in used {
             let key = BudgetKey::of_u64(*key);
@@ -219,7 +220,7 @@ impl Shard {
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // Nothing in it can panic half-way.
+    // Nothing that runs under the lock can panic half-way.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -250,7 +251,7 @@ mod tests {
         }
     }
 
-    /// On N workers a user had N budgets.
+    /// Regression test: on N workers a user had N budgets.
     #[test]
     fn who_pays_on_several_workers_has_one_budget() {
         let shared = SharedBuckets::default();
@@ -272,7 +273,7 @@ mod tests {
         );
     }
 
-    /// Nodes that have one key, and share what they use.
+    /// Creates nodes that have the same key and share their use.
     fn nodes(count: usize) -> Vec<SharedBuckets> {
         let nodes: Vec<_> = (0..count).map(|_| SharedBuckets::default()).collect();
         for node in &nodes {

@@ -1,8 +1,10 @@
-//! Connections of each user on all workers of this node, where `limits.connections_per_user_max` bounds them or other nodes ask for them.
+//! Connections of each user on all workers of this node; counted where `limits.connections_per_user_max` bounds them, or in a
+//! cluster.
 //!
 //! A worker counts a connection here before it opens its session, under the lock of the user's shard, so that two workers do not
-//! both let in the last one. After a session was opened or closed the worker says how many it has: what was counted and not opened is
-//! forgotten by that. So whoever has a session is in the table. A node that is alone and has no such bound has no table, and takes no lock.
+//! both accept the last one. After a session was opened or closed, the worker sets its exact count, which drops what was counted
+//! and not opened. So every user with a session is in the table. A node outside of clusters that has no such bound has no table,
+//! and takes no lock.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -14,32 +16,32 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 const SHARDS: usize = 64;
-/// Users of a shard whose counts have changed, for the cluster; beyond it all counts are written again.
+/// The most users of a shard whose changes are kept for the cluster; beyond it all counts are written again.
 const CHANGED_MAX: usize = 4_096;
 
-/// The counts.
+/// The number of connections of each user.
 pub(crate) struct UserConnections {
     hasher: RandomState,
     shards: [Mutex<Shard>; SHARDS],
-    /// Workers that have counted the sessions which they had before there was a table.
+    /// Workers that have counted the sessions that existed before the table.
     counted: Mutex<BTreeSet<usize>>,
     /// Changes are kept for the cluster.
     is_shared: AtomicBool,
-    /// Some were not kept.
+    /// Some changes were not kept.
     is_lost: AtomicBool,
-    /// The cluster's agent was notified that there are some.
+    /// The cluster's agent has been notified of changes.
     is_notified: AtomicBool,
 }
 
 #[derive(Default)]
 struct Shard {
-    /// Of each user, on which workers it has connections, and how many.
+    /// By user: the workers with connections of the user, and how many.
     users: HashMap<Box<str>, Vec<(u8, u32)>, RandomState>,
-    /// Users whose counts have changed, with the workers that have let one in since, in order.
+    /// Users whose counts have changed, with the workers that have accepted a connection since, in order.
     changed: HashMap<Box<str>, Vec<u8>, RandomState>,
 }
 
-/// The count of a user that has changed.
+/// The changed count of a user.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct UserCount {
     pub(crate) user: Box<str>,
@@ -62,7 +64,8 @@ impl Default for UserConnections {
 }
 
 impl UserConnections {
-    /// Counts one more of a worker's, unless there are `max`; 0: there is no bound. [`set`](Self::set) has to follow.
+    /// Counts one more connection on a worker. Returns `false` if the user already has `max`; 0 means no bound. A call of
+    /// [`set`](Self::set) must follow.
     pub(crate) fn admit(&self, user: &str, worker: usize, max: u32) -> bool {
         let mut shard = self.shard(user);
         let Shard { users, changed } = &mut *shard;
@@ -84,7 +87,7 @@ impl UserConnections {
         true
     }
 
-    /// A worker has so many connections of a user. True when the cluster's agent is to be notified that counts have changed.
+    /// Sets a worker's number of connections of a user. Returns `true` if the cluster's agent must be notified of changes.
     pub(crate) fn set(&self, user: &str, worker: usize, connections: u32) -> bool {
         let mut shard = self.shard(user);
         let Shard { users, changed } = &mut *shard;
@@ -113,23 +116,23 @@ impl UserConnections {
             && !self.is_notified.swap(true, Ordering::Relaxed)
     }
 
-    /// All sessions of a worker are counted.
+    /// Marks all sessions of a worker as counted.
     pub(crate) fn set_counted(&self, worker: usize) {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(worker);
     }
 
-    /// Whether a user has a session, as far as sessions are counted.
+    /// Whether a user has a counted session.
     pub(crate) fn has(&self, user: &str) -> bool {
         self.shard(user).users.contains_key(user)
     }
 
-    /// Whether a user may have a session: false where all sessions of so many workers are counted, and none is his.
+    /// Whether a user could have a session: false only if all `workers` have counted theirs, and the user has none.
     pub(crate) fn may_have(&self, user: &str, workers: usize) -> bool {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner).len();
         counted < workers || !is_somebody(user) || self.has(user)
     }
 
-    /// A worker has ended, and its connections with it.
+    /// Removes the connections of a worker that has ended.
     pub(crate) fn forget(&self, worker: usize) {
         for shard in &self.shards {
             let shard = lock(shard);
@@ -142,12 +145,12 @@ impl UserConnections {
         }
     }
 
-    /// Whether changes are kept, for [`take_changed`](Self::take_changed).
+    /// Sets whether changes are kept for [`take_changed`](Self::take_changed).
     pub(crate) fn share(&self, is_shared: bool) {
         self.is_shared.store(is_shared, Ordering::Relaxed);
     }
 
-    /// The users whose counts have changed since this was asked last. `None`: there were too many; ask for [all](Self::all).
+    /// Returns the counts that have changed since the last call. `None`: there were too many; use [all](Self::all).
     pub(crate) fn take_changed(&self) -> Option<Vec<UserCount>> {
         self.is_notified.store(false, Ordering::Relaxed);
         if self.is_lost.load(Ordering::Relaxed) {
@@ -164,7 +167,7 @@ impl UserConnections {
         Some(taken)
     }
 
-    /// All counts; changes before are forgotten.
+    /// Returns all counts, and drops the recorded changes.
     pub(crate) fn all(&self) -> Vec<UserCount> {
         self.is_notified.store(false, Ordering::Relaxed);
         self.is_lost.store(false, Ordering::Relaxed);
@@ -181,7 +184,7 @@ impl UserConnections {
         all
     }
 
-    /// The entry of a changed user; `None`: it is not kept.
+    /// Returns the entry of a changed user; `None` if the change is not kept.
     fn change<'a>(
         &self,
         changed: &'a mut HashMap<Box<str>, Vec<u8>, RandomState>,
@@ -205,7 +208,7 @@ impl UserConnections {
     }
 }
 
-/// Whether it is the name of a user, and not of all without one.
+/// Whether it names a user; clients without a user have the empty name.
 pub(crate) fn is_somebody(user: &str) -> bool {
     !tenant::bare(user).is_empty()
 }
@@ -215,7 +218,7 @@ fn total(counts: &[(u8, u32)]) -> u32 {
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // Nothing in it can panic half-way.
+    // Nothing that runs under the lock can panic half-way.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,6 +1,5 @@
-//! What travels on the bus between workers, the control thread, the admin thread, the push thread and the webhooks
-//! thread. Every payload type stands here or below, so that senders and receivers import this module and
-//! not each other.
+//! Messages on the bus between workers, the control thread, the admin thread, the push thread and the webhooks thread. Every
+//! payload type is defined here or in a submodule, so that senders and receivers import this module and not each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -27,20 +26,20 @@ pub(crate) enum BusMessage {
         /// The commands, newline-delimited.
         frame: Box<[u8]>,
     },
-    /// Worker to worker: looks for connections here, and goes on with the next worker; or, when it has been to all that it was to see,
-    /// back to the one that asked.
+    /// Worker to worker: searches this worker's connections, then goes to the next worker, and at its end back to the worker that
+    /// asked.
     FindConnections(Box<ConnectionSearch>),
     /// Worker to worker, once a second: measures the latency of a hop.
     LatencyProbe(std::time::Instant),
     /// Worker to worker: the receiver holds a fan-out slot.
     FanoutGranted,
 
-    /// Admin to workers and to the webhooks thread: wake up, the new snapshot wants work done now. The switch itself
-    /// comes with every wake.
+    /// Admin to workers and to the webhooks thread: wake up, the new snapshot needs work now. The switch itself happens at every
+    /// wake-up.
     AdoptSettings,
-    /// Worker to admin: the generation it waits for is adopted or rejected.
+    /// Worker to admin: the generation that the admin thread waits for is adopted or rejected.
     SettingsAdopted,
-    /// Admin to workers: list the broadcasts under way, or act on one.
+    /// Admin to workers: list the broadcasts in progress, or act on one.
     BroadcastCommand {
         request_id: u64,
         command: BroadcastCommand,
@@ -49,7 +48,7 @@ pub(crate) enum BusMessage {
     BroadcastReply {
         request_id: u64,
         worker: usize,
-        /// The broadcasts, if they were to be listed.
+        /// The broadcasts, if the command was to list them.
         found: Vec<dunlin_hub::BroadcastStatus>,
         /// Messages removed from outboxes; `None`: no such broadcast here.
         acted: Option<u64>,
@@ -66,13 +65,13 @@ pub(crate) enum BusMessage {
         counts: Box<AffectedCounts>,
     },
 
-    /// Worker to admin: tokens are to be revoked. `token` comes back with the reply.
+    /// Worker to admin: revoke tokens. The reply repeats `token`.
     Revoke {
         worker: usize,
         token: u64,
         revocation: Box<Revocation>,
     },
-    /// Worker to admin: a blocked user may come in again.
+    /// Worker to admin: end the block of a user.
     Unblock {
         worker: usize,
         token: u64,
@@ -85,14 +84,14 @@ pub(crate) enum BusMessage {
     },
     /// Admin to workers: tokens were revoked.
     Revoked(Box<Revocation>),
-    /// Admin to a worker whose ring was full when tokens were revoked: which of its sessions came with one?
+    /// Admin to a worker whose ring was full when tokens were revoked: check the tokens of all sessions.
     RevokedUnseen,
 
     /// Worker to the push thread: a request below `/api/push`.
     PushRequest(Box<PushRequest>),
     /// Push thread to worker: a piece of the response.
     PushReply(Box<PushReply>),
-    /// Worker to the push thread: the client's socket has taken so many bytes of its response.
+    /// Worker to the push thread: the client's socket has accepted so many bytes of the response.
     PushReplyRead {
         call: u64,
         bytes: usize,
@@ -101,26 +100,26 @@ pub(crate) enum BusMessage {
     PushCallerGone {
         call: u64,
     },
-    /// Push thread to workers: which of these users have a session? To control: on another node?
+    /// Push thread to workers: which of these users have a session? Push thread to control: which have one on another node?
     OnlineQuery {
         request_id: u64,
         users: Arc<[String]>,
     },
-    /// To the requester: indexes in the query.
+    /// The reply to an online query: indexes in the query.
     OnlineReply {
         request_id: u64,
         online: Vec<u32>,
     },
 
-    /// Worker to the webhooks thread: an event that some hook wants.
+    /// Worker to the webhooks thread: an event that some hook subscribes to.
     HookEvent(Box<dunlin_webhooks::HookEvent>),
 
-    /// Worker to control: a token names a key that is not known.
+    /// Worker to control: a token names an unknown key.
     WantKeys,
-    /// Control to workers: a key set was fetched, or could not be.
+    /// Control to workers: a key set was fetched, or the fetch failed.
     KeysFetched,
 
-    /// Worker to control: ask all nodes of the cluster. `token` comes back with the answer.
+    /// Worker to control: ask all nodes of the cluster. The reply repeats `token`.
     ClusterRequest {
         token: u64,
         request: Box<ClusterRequest>,
@@ -130,16 +129,16 @@ pub(crate) enum BusMessage {
         token: u64,
         reply: Box<ClusterReply>,
     },
-    /// Control to a worker: carry out a command for a node of the cluster.
+    /// Control to a worker: execute a command for a node of the cluster.
     ClusterCommand(Box<ClusterCommand>),
-    /// Admin to control: what does each other node say of itself? Control to admin: another node asks.
+    /// Admin to control: query the status of each other node. Control to admin: another node queries this one.
     StatusQuery {
         request_id: u64,
         page: StatusPage,
     },
-    /// Control to admin: what they have said.
+    /// Control to admin: the answers of the nodes.
     ClusterStatus(Box<ClusterStatus>),
-    /// Admin to control, and control to admin: a change of settings for all nodes.
+    /// Admin to control, and control to admin: a change of settings on all nodes.
     SharedChangeRequest(SharedChangeRequest),
     SharedChangeEvent(Box<SharedChangeEvent>),
     /// Worker or admin to control: the response to a command or a query of another node.
@@ -149,22 +148,23 @@ pub(crate) enum BusMessage {
     },
     /// Worker to control: counts of users' connections have changed.
     UsersChanged,
-    /// Control to a worker: one more connection of a user that this worker has let in is counted on all nodes, and may stay.
+    /// Control to a worker: a connection of a user that this worker accepted is counted on all nodes, and may stay.
     UserCounted(Box<str>),
-    /// Control to a worker: a user has more connections on all nodes than he may, and this worker has let in the last of this node.
+    /// Control to a worker: a user has more connections on all nodes than allowed, and this worker accepted the newest one of
+    /// this node.
     UserOverLimit(Box<str>),
-    /// Control to workers: name sessions by another number from now on, that of the lease.
+    /// Control to workers: use the node number of the lease in new session ids.
     NodeNumber,
-    /// Worker to control: who has come to channels at home there, and gone.
+    /// Worker to control: joins and leaves of channels that are at home on this worker.
     Members(Box<MembersReport>),
     /// Control to workers: list all members.
     ListMembers,
-    /// Control to workers: a session on another node has come to a channel, or gone.
+    /// Control to workers: a session on another node has joined a channel, or left it.
     RemoteMember(Box<RemoteMember>),
 
-    /// Control to workers: stop accepting, ask clients to reconnect, spread over the configured time.
+    /// Control to workers: stop accepting connections, and ask clients to reconnect, spread over the configured time.
     Drain,
-    /// Control to all threads: leave the event loop. The webhooks thread sends what it has first.
+    /// Control to all threads: leave the event loop. The webhooks thread sends its pending events first.
     Stop,
     /// Say so, and stay in this turn until the other end of the receiver is dropped.
     #[cfg(test)]
@@ -174,29 +174,29 @@ pub(crate) enum BusMessage {
     Panic,
 }
 
-/// What the admin thread asks of broadcasts under way; the name is the channel's.
+/// A command of the admin thread about broadcasts in progress; the name is the channel's.
 #[derive(Clone, Debug)]
 pub(crate) enum BroadcastCommand {
     List,
     Pause(Arc<str>),
     Resume(Arc<str>),
-    /// Ends it, and takes back what has not been sent.
+    /// Ends the broadcast, and removes what has not been sent.
     Cancel(Arc<str>),
 }
 
-/// The parts of a change for which only workers know which sessions they affect.
+/// The parts of a change whose affected sessions only the workers know.
 #[derive(Debug)]
 pub(crate) struct AffectedScope {
-    /// Namespaces; the empty one stands for channels without.
+    /// Namespaces; the empty name stands for channels without a namespace.
     pub(crate) namespaces: BTreeSet<Arc<str>>,
-    /// Listeners that close, each with its address.
+    /// Listeners that the change closes, each with its address.
     pub(crate) listeners: Vec<(Arc<str>, SocketAddr)>,
 }
 
-/// What a change affects.
+/// The number of sessions, subscriptions and connections that a change affects.
 #[derive(Debug, Default)]
 pub(crate) struct AffectedCounts {
-    /// Sessions subscribed in a namespace of the scope, each once.
+    /// Sessions subscribed in a namespace of the scope, each counted once.
     pub(crate) sessions: u64,
     /// Subscriptions, by namespace.
     pub(crate) subscriptions: BTreeMap<Arc<str>, u64>,
@@ -205,7 +205,7 @@ pub(crate) struct AffectedCounts {
 }
 
 impl AffectedCounts {
-    /// Adds those of another worker.
+    /// Adds the counts of another worker.
     pub(crate) fn add(&mut self, other: AffectedCounts) {
         self.sessions += other.sessions;
         for (own, other) in [

@@ -13,7 +13,7 @@ use crate::api::{ApiError, Method};
 /// A request of a worker to the nodes of the cluster.
 #[derive(Debug)]
 pub(crate) enum ClusterRequest {
-    /// Carry out a command of the server API on each node that it concerns, this one among them.
+    /// Execute a command of the server API on each node that it concerns, which may include this one.
     Command {
         method: Method,
         /// The body of the command.
@@ -21,58 +21,58 @@ pub(crate) enum ClusterRequest {
         to: TargetNodes,
         about: Option<AboutUser<'static>>,
     },
-    /// Who is in a channel; at most so many bytes of them.
+    /// List the members of a channel, in at most `bytes_max` bytes.
     Presence { channel: Arc<str>, bytes_max: usize },
-    /// How many are in a channel.
+    /// Count the members of a channel.
     PresenceStats { channel: Arc<str> },
 }
 
-/// Which nodes carry a command out.
+/// Which nodes execute a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TargetNodes {
     All,
-    /// The one that has the only session which the command is about, by its number.
+    /// The node with this number, which has the only session that the command is about.
     Holder(u16),
-    /// Those of these numbers.
+    /// The nodes with these numbers.
     Nodes(Vec<u16>),
 }
 
-/// A command is about the sessions of one user alone. A node that has none of them answers without looking further.
+/// The user that a command is about. A node without sessions of this user answers at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AboutUser<'a> {
-    /// As sessions have it; never empty.
+    /// The user as in sessions, never empty.
     #[serde(borrow)]
     pub(crate) user: Cow<'a, str>,
-    /// The tokens that the user has had until now are barred on every node.
+    /// Every node also bars the tokens issued to the user until now.
     pub(crate) bars: bool,
 }
 
-/// The reply to a [`ClusterRequest`]: what the nodes have answered together.
+/// The reply to a [`ClusterRequest`]: the combined answers of the nodes.
 #[derive(Debug)]
 pub(crate) enum ClusterReply {
-    /// The value of `result`, JSON.
+    /// The value of `result`, as JSON.
     Command(Result<Box<[u8]>, ApiError>),
     Presence(Result<Vec<Arc<ClientInfo>>, ApiError>),
     PresenceStats(Result<PresenceStats, ApiError>),
 }
 
-/// A command of the server API that a worker carries out for a node of the cluster.
+/// A command of the server API that a worker executes for a node of the cluster.
 #[derive(Debug)]
 pub(crate) struct ClusterCommand {
-    /// Comes back with the reply.
+    /// Repeated in the reply.
     pub(crate) request_id: u64,
     pub(crate) method: Method,
     pub(crate) request: Arc<[u8]>,
 }
 
-/// Members of channels at home on a worker.
+/// The members of channels that are at home on a worker.
 #[derive(Debug)]
 pub(crate) enum MembersReport {
-    /// What has changed, in order.
+    /// The changes, in order.
     Changed(Vec<MemberEvent>),
-    /// All there are; asked for.
+    /// All members, as requested.
     All(Vec<MemberEvent>),
-    /// Some of what has changed was dropped, or forgotten with a worker that died: ask for all.
+    /// Changes were dropped, or lost with a worker that died: request all members.
     Lost,
 }
 
@@ -112,17 +112,17 @@ impl StatusPage {
     }
 }
 
-/// What the other nodes of the cluster have said of themselves.
+/// The pages of the other nodes of the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterStatus {
-    /// Of the query.
+    /// The id of the query.
     pub(crate) request_id: u64,
     pub(crate) nodes: Vec<NodeStatus>,
-    /// Names of nodes that have not answered in time.
+    /// Names of the nodes that did not answer in time.
     pub(crate) unreachable: Vec<Arc<str>>,
 }
 
-/// What a node has answered: `{"page": ...}` or `{"error": {"message": ...}}`.
+/// The answer of a node: `{"page": ...}` or `{"error": {"message": ...}}`.
 #[derive(Debug)]
 pub(crate) struct NodeStatus {
     pub(crate) node: u16,
@@ -130,61 +130,61 @@ pub(crate) struct NodeStatus {
     pub(crate) response: Box<[u8]>,
 }
 
-/// A change of settings for all nodes.
+/// A change of settings on all nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SharedChange {
-    /// Random: by it a node knows what it was the first to run.
+    /// Random; identifies changes that this node was the first to run.
     pub(crate) id: u64,
     /// As [`dunlin_config::Change::to_shared`] writes it.
     pub(crate) change: Value,
     pub(crate) origin: Origin,
 }
 
-/// Why a node's settings are behind its cluster's log of changes, in words.
+/// Why a node's settings are behind the cluster's log of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OutOfSync {
-    /// It has refused a change.
+    /// The node refused a change.
     Refused(String),
-    /// It has missed changes that are not kept any more, or that it cannot read.
+    /// The node missed changes that are no longer kept, or that it cannot read.
     Missed(String),
 }
 
-/// A request of the admin thread that is part of a change of all nodes.
+/// A request of the admin thread that is a step of a change on all nodes.
 #[derive(Debug)]
 pub(crate) enum SharedChangeRequest {
     /// The exclusive claim to make a change, with its longest duration.
     Claim { hold_ms: u64 },
-    /// Gives the right back: nothing was changed.
+    /// Releases the claim: nothing was changed.
     Release,
-    /// This node runs it: keep it, and tell the others.
+    /// This node runs the change: append it to the log, and notify the others.
     Append(Box<SharedChange>),
 }
 
-/// The control thread's side of changes of all nodes.
+/// The control thread's messages about changes on all nodes.
 #[derive(Debug)]
 pub(crate) enum SharedChangeEvent {
     Claimed,
     /// The claim was denied.
     Refused(ClaimError),
-    /// The change is kept under this number of a log.
+    /// The change is in the log under this number.
     Kept {
         log: u64,
         revision: u64,
     },
-    /// The change is not kept, or whether it is kept is not known.
+    /// The change is not in the log, or it is not known whether it is.
     Unkept(String),
-    /// The change was announced; what the others have answered.
+    /// The change was announced; the answers of the other nodes.
     Answered(ClusterStatus),
-    /// Changes that other nodes have made.
+    /// Changes made by other nodes.
     Offer(SharedChangeBatch),
 }
 
-/// Why a claim is denied: this node may not make a change for all nodes now.
+/// Why a claim is denied: this node may not change all nodes now.
 #[derive(Debug)]
 pub(crate) enum ClaimError {
-    /// Another node makes a change; the number of the newest change so far.
+    /// Another node is making a change; the number of the newest change so far.
     UnderWay(u64),
-    /// There is a newer change than this node has read.
+    /// There is a newer change than this node has read; its number.
     Behind(u64),
     /// A node could not read it.
     OtherSecret(String),
@@ -194,13 +194,13 @@ pub(crate) enum ClaimError {
 /// Changes from the cluster's log, to be run in order.
 #[derive(Debug)]
 pub(crate) struct SharedChangeBatch {
-    /// Goes back with the outcome of the newest.
+    /// Repeated in the report of the newest change's outcome.
     pub(crate) request_id: u64,
     pub(crate) log: u64,
-    /// By number; `None`: this node cannot read it.
+    /// By number; `None`: this node cannot read the change.
     pub(crate) changes: std::collections::VecDeque<(u64, Option<SharedChange>)>,
-    /// Those up to this one are not kept any more.
+    /// Changes up to this number are no longer kept.
     pub(crate) since: u64,
-    /// Changes that were refused before are among them.
+    /// Some of these changes were refused before.
     pub(crate) again: bool,
 }

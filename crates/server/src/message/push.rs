@@ -1,4 +1,4 @@
-//! What workers and the push thread say to each other, and the bound on what is under way between them.
+//! Messages between workers and the push thread, and the bound on the calls in progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -7,50 +7,50 @@ use dunlin_net::ConnId;
 
 use crate::request::trace_parent::TraceParent;
 
-/// Calls under way at once; the next is refused with 503.
+/// The most calls in progress; further calls get a 503.
 const CALLS_MAX: usize = 512;
-/// Bytes of the bodies of all of them together.
+/// The most bytes of the bodies of all calls together.
 const BODY_BYTES_MAX: usize = 256 << 20;
 
-/// A request of a client, on its way from a worker to the push thread.
+/// A client's request to the push thread.
 pub(crate) struct PushRequest {
     /// Counts up while the process runs.
     pub(crate) call: u64,
-    /// The requester at the sending worker.
+    /// The client's connection at the sending worker.
     pub(crate) conn: ConnId,
     /// What is asked.
     pub(crate) method: PushMethod,
     /// The body of the request.
     pub(crate) body: Box<[u8]>,
-    /// The caller wants errors as HTTP statuses.
+    /// Whether the caller wants errors as HTTP statuses.
     pub(crate) errors_as_status: bool,
-    /// The trace it belongs to.
+    /// The trace that the request belongs to.
     pub(crate) trace: Option<TraceParent>,
-    /// Held for as long as the call lasts.
+    /// Held until the call ends.
     pub(crate) permit: PushPermit,
 }
 
-/// What can be asked below `/api/push`.
+/// The methods below `/api/push`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PushMethod {
-    /// One notification; one answer.
+    /// Sends one notification; one answer.
     Push,
-    /// Many, and a line for each outcome as it comes.
+    /// Sends many notifications; one line for each outcome, as it arrives.
     Batch,
-    /// Gives a user devices.
+    /// Adds devices to a user.
     Register,
-    /// Takes devices away.
+    /// Removes devices.
     Remove,
-    /// The devices of a user.
+    /// Lists the devices of a user.
     List,
-    /// Which tokens turned out dead.
+    /// Lists tokens that turned out to be invalid.
     Feed,
-    /// How durable pushes ended, and those whose caller has gone.
+    /// Lists the outcomes of durable pushes, and those whose caller is gone.
     Outcomes,
 }
 
 impl PushMethod {
-    /// The method of what follows `/api/`.
+    /// Returns the method of a path below `/api/`.
     pub(crate) fn find(path: &str) -> Option<PushMethod> {
         Some(match path {
             "push" => PushMethod::Push,
@@ -65,26 +65,26 @@ impl PushMethod {
     }
 }
 
-/// A piece of an answer, on its way back.
+/// A part of a response, on its way to the worker.
 pub(crate) struct PushReply {
     pub(crate) call: u64,
     pub(crate) conn: ConnId,
     pub(crate) body: PushReplyBody,
 }
 
-/// What the worker is to write to the client.
+/// What the worker writes to the client.
 pub(crate) enum PushReplyBody {
     /// The whole response: status and JSON.
     Complete(u16, Vec<u8>),
-    /// Lines of an answer that continues; the first of them begin it.
+    /// Lines of a response that continues; the first lines start the response.
     Lines(Vec<u8>),
     /// The last lines.
     LastLines(Vec<u8>),
-    /// It has no reader: abort the connection.
+    /// Abort the connection: the response has no reader.
     Abort,
 }
 
-/// The calls under way, bounded in number and in the bytes of their bodies.
+/// Counts the calls in progress, which are bounded in number and in the bytes of their bodies.
 #[derive(Debug, Default)]
 pub(crate) struct PushAdmissions {
     calls: AtomicUsize,
@@ -92,7 +92,7 @@ pub(crate) struct PushAdmissions {
     begun: AtomicU64,
 }
 
-/// A place among the calls under way, given back by its drop.
+/// A permit of one call; its drop returns it.
 #[derive(Debug)]
 pub(crate) struct PushPermit {
     admissions: Arc<PushAdmissions>,
@@ -100,16 +100,16 @@ pub(crate) struct PushPermit {
 }
 
 impl PushAdmissions {
-    /// Calls under way.
+    /// Returns the number of calls in progress.
     pub(crate) fn calls(&self) -> usize {
         self.calls.load(Relaxed)
     }
 
-    /// A permit and a number for a call with a body of `bytes`; `None` when too much is under way.
+    /// Returns the number and the permit of a call with a body of `bytes`; `None` if too much is in progress.
     pub(crate) fn admit(self: &Arc<Self>, bytes: usize) -> Option<(u64, PushPermit)> {
         let calls = self.calls.fetch_add(1, Relaxed) + 1;
         let total = self.bytes.fetch_add(bytes, Relaxed) + bytes;
-        // Its drop takes this back if it is one too many.
+        // If this is one too many, its drop takes the count back.
         let permit = PushPermit { admissions: Arc::clone(self), bytes };
         (calls <= CALLS_MAX && total <= BODY_BYTES_MAX)
             .then(|| (self.begun.fetch_add(1, Relaxed), permit))

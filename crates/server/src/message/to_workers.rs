@@ -1,7 +1,8 @@
-//! What the control thread and its tasks send to the other threads.
+//! Messages of the control thread and its tasks to the other threads.
 //!
-//! What waits because rings are full is bounded: joins and leaves of the fleet are dropped first, which come without being asked for; then
-//! what other nodes ask. Answers to what a thread has asked are as many as it may ask, and always go.
+//! Messages that wait because rings are full are bounded. Unrequested joins and leaves of the fleet are dropped first, then
+//! requests of other nodes are refused. Answers to a thread's own requests are bounded by the number of its requests, and are
+//! always queued.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,11 +11,11 @@ use tokio::sync::mpsc;
 
 use crate::message::bus::BusMessage;
 
-/// Bytes that wait beyond which joins and leaves are dropped.
+/// Above this number of waiting bytes, joins and leaves are dropped.
 const ANNOUNCED_BYTES_MAX: usize = 32 << 20;
-/// Bytes that wait beyond which nothing of other nodes is taken.
+/// Above this number of waiting bytes, nothing of other nodes is accepted.
 const BYTES_MAX: usize = 64 << 20;
-/// What a message takes beside its texts.
+/// The bytes that a message takes beside its texts.
 const MESSAGE_BYTES: usize = 256;
 
 /// The sending half.
@@ -41,7 +42,7 @@ pub(crate) fn to_workers() -> (ToWorkers, ForWorkers) {
 }
 
 impl ToWorkers {
-    /// Sends a message to an endpoint of the bus. False: it is a join or a leave, and dropped.
+    /// Sends a message to an endpoint of the bus. Returns `false` if it is a join or a leave that was dropped.
     pub(crate) fn send(&self, (to, message): (usize, BusMessage)) -> bool {
         let bytes = bytes_of(&message);
         let waiting = self.waiting_bytes.load(Ordering::Relaxed).saturating_add(bytes);
@@ -49,12 +50,12 @@ impl ToWorkers {
             return false;
         }
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // The control thread has the other end for as long as there are workers.
+        // The control thread keeps the other end for as long as there are workers.
         let _ = self.queue.send((to, message));
         true
     }
 
-    /// So much waits that nothing of other nodes is to be taken.
+    /// Whether too much waits to accept anything of other nodes.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting_bytes.load(Ordering::Relaxed) > BYTES_MAX
     }
@@ -69,7 +70,7 @@ impl ForWorkers {
         self.queue.try_recv().ok()
     }
 
-    /// One that was received has left, and waits no more.
+    /// Subtracts the bytes of a message that no longer waits.
     pub(crate) fn has_left(&self, bytes: usize) {
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -97,7 +98,7 @@ mod tests {
     use crate::api::Method;
     use crate::message::cluster::{ClusterCommand, RemoteMember};
 
-    /// Every join and leave of the fleet waited for each worker whose ring was full, however many.
+    /// Regression test: all joins and leaves of the fleet waited for each worker whose ring was full, without a bound.
     #[test]
     fn joins_and_leaves_are_dropped_first_then_what_others_ask_and_answers_never() {
         let (sender, mut receiver) = to_workers();

@@ -1,15 +1,14 @@
-//! Regular expressions of settings and tokens: by `regex`, which takes time in proportion to the text whatever is written,
-//! and bounded in memory.
+//! Regular expressions of settings and tokens, by `regex`: linear time in the text for any expression, and bounded memory.
 
 use regex::{Regex, RegexBuilder};
 
 /// The longest expression, in bytes.
 const BYTES_MAX: usize = 1_024;
-/// What a compiled one, and what a search, may take.
+/// The memory limit of a compiled expression, and of the search cache, in bytes.
 const COMPILED_BYTES_MAX: usize = 64 << 10;
 const NESTED_MAX: u32 = 32;
 
-/// What mends an expression that is not compiled.
+/// The advice for an expression that does not compile.
 pub(crate) const FIX: &str = "write it as in \"^[a-z]+:[0-9]+$\", in at most 1024 bytes";
 
 /// Compiles an expression.
@@ -24,7 +23,7 @@ pub(crate) fn compile(text: &str) -> Result<Regex, String> {
     let bounded = builder.size_limit(COMPILED_BYTES_MAX).dfa_size_limit(COMPILED_BYTES_MAX);
     bounded.nest_limit(NESTED_MAX).build().map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => "it takes too much memory".to_owned(),
-        // Its last line says what is wrong, those before it show where.
+        // The last line names the error; those before it show the position.
         error => error.to_string().lines().last().unwrap_or_default().to_owned(),
     })
 }
@@ -41,7 +40,7 @@ mod tests {
         {
             assert!(compile(bad).is_err(), "{bad}");
         }
-        // Backtracking would take longer than the sun burns.
+        // Backtracking would take exponential time.
         assert!(!compile("^(a+)+$").unwrap().is_match(&format!("{}b", "a".repeat(255))));
     }
 }

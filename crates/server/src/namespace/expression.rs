@@ -1,7 +1,7 @@
 //! Allow rules of namespaces as expressions in CEL, the Common Expression Language.
 //!
-//! What an expression may cost is known when it is set: it has no loops and no regular expressions, few parts, and what it looks at is
-//! bounded by other limits (the channel's name, the user, 16 KiB of `meta`). So no step has to be counted while it runs.
+//! The cost of an expression is bounded when it is set: it has no loops, no regular expressions and few nodes, and its inputs are
+//! limited (the channel's name, the user, 16 KiB of `meta`). So no steps need to be counted at run time.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,20 +11,20 @@ use dunlin_config::ChannelOptions;
 
 /// The longest expression, in bytes.
 const BYTES_MAX: usize = 1_024;
-/// Nodes of its tree.
+/// The most nodes of its syntax tree.
 const NODES_MAX: usize = 128;
-/// How deep they nest.
+/// The greatest depth of the tree.
 const DEPTH_MAX: u16 = 24;
-/// Texts and lists that it puts together: each copies what it is given.
+/// The most concatenations of strings and lists: each copies its operands.
 const ADDITIONS_MAX: usize = 8;
-/// The longest `meta` that is looked at, in bytes.
+/// The largest `meta` that is evaluated, in bytes.
 const META_BYTES_MAX: usize = 16 * 1024;
-/// What an expression may look at.
+/// The variables of an expression.
 const VARIABLES: [&str; 4] = ["user", "channel", "meta", "subscribed"];
-/// What it may call, beside the operators. None of these takes longer than reading its arguments.
+/// The permitted functions. Each takes at most linear time in its arguments.
 const FUNCTIONS: [&str; 8] =
     ["size", "contains", "startsWith", "endsWith", "string", "int", "double", "bool"];
-/// What it may write between them.
+/// The permitted operators.
 const OPERATORS: [&str; 18] = [
     operators::LOGICAL_AND,
     operators::LOGICAL_OR,
@@ -46,7 +46,7 @@ const OPERATORS: [&str; 18] = [
     operators::MODULO,
 ];
 
-/// What mends an expression that is not taken.
+/// The advice for a rejected expression.
 pub(crate) const FIX: &str =
     "write it as in \"channel == 'room:' + user || 'admin' in meta.roles\", in at most 1024 bytes";
 
@@ -58,7 +58,7 @@ pub(crate) struct Expression {
     program: Program,
     text: Box<str>,
     looks_at_meta: bool,
-    /// What it says of one channel it need not say of another.
+    /// It uses the channel's name, so its result may differ between channels.
     pub(crate) looks_at_channel: bool,
 }
 
@@ -88,7 +88,7 @@ impl PartialEq for Expression {
 }
 
 impl Expressions {
-    /// Those of a namespace; `None` where it has none. One that is not compiled was refused when it was set.
+    /// Compiles the expressions of a namespace; `None` if it has none. An invalid expression was refused when it was set.
     pub(crate) fn of(rules: &ChannelOptions) -> Option<Arc<Expressions>> {
         let [subscribe, publish, history, presence] =
             texts(rules).map(|(_, text)| Expression::compile(text?).ok());
@@ -96,14 +96,14 @@ impl Expressions {
         (all != Expressions::default()).then(|| Arc::new(all))
     }
 
-    /// Whether one of them looks at the connection's `meta`.
+    /// Whether one of them uses the connection's `meta`.
     pub(crate) fn look_at_meta(&self) -> bool {
         let all = [&self.subscribe, &self.publish, &self.history, &self.presence];
         all.into_iter().flatten().any(|of| of.looks_at_meta)
     }
 }
 
-/// The expressions of a namespace, by their keys.
+/// Returns the expressions of a namespace with their keys.
 pub(crate) fn texts(rules: &ChannelOptions) -> [(&'static str, Option<&str>); 4] {
     [
         ("subscribe_cel", rules.subscribe_cel.as_deref()),
@@ -120,7 +120,7 @@ impl Expression {
         if text.len() > BYTES_MAX {
             return Err(format!("it has more than {BYTES_MAX} bytes"));
         }
-        // The parser goes as deep as the brackets do, before it counts.
+        // The parser recurses as deep as the brackets nest, before the nodes are counted.
         let depth = text.bytes().filter(|byte| matches!(byte, b'(' | b'[' | b'{')).count();
         if depth > NODES_MAX {
             return Err(format!("it has more than {NODES_MAX} brackets"));
@@ -142,13 +142,13 @@ impl Expression {
         Ok(Expression { program, text: text.into(), looks_at_meta, looks_at_channel })
     }
 
-    /// Whether it says yes. An error, of a member that is not there say, is no.
+    /// Whether the expression yields `true`. An error, for a missing field for instance, counts as `false`.
     pub(crate) fn admits(&self, asked: &ExpressionInput<'_>) -> bool {
         let mut context = Context::with_env(Arc::clone(&ENV));
         context.add_variable_from_value("user", asked.user);
         context.add_variable_from_value("channel", asked.channel);
         context.add_variable_from_value("subscribed", Value::Bool(asked.subscribed));
-        // Where there is none, whatever looks at it is an error, and so no yes: `!has(meta.x)` neither.
+        // Without a valid `meta` the variable is undefined, so an expression that evaluates it fails, even `!has(meta.x)`.
         if self.looks_at_meta
             && let Some(raw) = asked.meta.filter(|raw| raw.len() <= META_BYTES_MAX)
             && let Ok(json) = serde_json::from_slice::<serde_json::Value>(raw)
@@ -160,7 +160,7 @@ impl Expression {
     }
 }
 
-/// What an expression may cost, as far as it was looked at.
+/// The cost of the nodes that were visited so far.
 #[derive(Default)]
 struct Cost {
     nodes: usize,
@@ -210,7 +210,7 @@ impl Cost {
     }
 }
 
-/// What the fuzzer feeds: an expression, and behind its first line a `meta`. It is refused, or says the same twice.
+/// Fuzz target: an expression, and a `meta` after the first line. The expression is refused or yields the same result twice.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
@@ -283,7 +283,7 @@ mod tests {
         ] {
             assert!(Expression::compile(slow).is_err(), "{slow}");
         }
-        // As dear as one can be that is taken.
+        // The most expensive expression that is accepted.
         let texts = ["'x' in [meta, meta, meta, meta, meta]"; 12].join(" || ");
         let dear = Expression::compile(&texts).unwrap();
         let meta = format!("[{}7]", "7,".repeat(META_BYTES_MAX / 2 - 2));

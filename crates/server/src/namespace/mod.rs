@@ -1,4 +1,4 @@
-//! A namespace as the data plane needs it: its rules and what is derived from them once.
+//! A namespace as the data plane needs it: its rules, and what is derived from them.
 
 pub(crate) mod bounded_regex;
 pub(crate) mod expression;
@@ -20,24 +20,24 @@ type Rules = dunlin_config::ChannelOptions;
 /// A namespace as the data plane needs it.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Namespace {
-    /// Who may do what.
+    /// The permissions and options of the configuration.
     pub(crate) rules: Rules,
-    /// Who may do what beside, by expressions.
+    /// Permissions by expressions, in addition to those of `rules`.
     pub(crate) expressions: Option<Arc<Expressions>>,
-    /// What else the names of its channels must match.
+    /// The `channel_regex` that names of its channels must match.
     regex: Option<NameRegex>,
-    /// What the hub needs to know; shared by every operation on its channels.
+    /// The options for the hub, shared by all operations on its channels.
     pub(crate) options: Arc<ChannelOptions>,
-    /// Where it is that of an app of the Pusher protocol: what it is for channels whose names say more.
+    /// For the namespace of a Pusher app: its variants for channels whose names have a special prefix.
     variants: Option<Arc<[Namespace; ChannelVariants::VARIANTS]>>,
-    /// Where its engine is raw: what its channels are there.
+    /// For a raw engine: how channel names map to subjects.
     subjects: Option<Arc<RawSubjects>>,
-    /// Where it has wildcards: what it is for them.
+    /// If wildcards are allowed: the namespace as it applies to them.
     wildcard: Option<Arc<Namespace>>,
 }
 
 impl Namespace {
-    /// What it is for a name that has a meaning in NATS; `None`: there is no such channel.
+    /// Returns the namespace that applies to a name with NATS syntax; `None` if the name is invalid.
     fn of_nats(&self, name: &str) -> Option<&Namespace> {
         let wildcard = match (&self.wildcard, NameKind::of(name)) {
             (_, NameKind::Channel) | (None, NameKind::Wildcard) => None,
@@ -48,7 +48,7 @@ impl Namespace {
         self.subjects.as_deref().is_none_or(is_subject).then_some(wildcard.unwrap_or(self))
     }
 
-    /// Whether an expression of it looks at the `meta` of connections.
+    /// Whether one of its expressions uses the `meta` of connections.
     pub(crate) fn looks_at_meta(&self) -> bool {
         self.expressions.as_ref().is_some_and(|all| all.look_at_meta())
     }
@@ -64,7 +64,8 @@ impl PartialEq for NameRegex {
     }
 }
 
-/// The namespace of a channel among those `named`; `any`: of one that is not among them.
+/// Finds the namespace of a channel: by its prefix in `named`, `any` if the prefix is unknown, `without` if it has none.
+/// Returns `None` if the namespace does not admit the name.
 pub(crate) fn find_namespace<'n>(
     named: &'n Map<Namespace>,
     any: Option<&'n Namespace>,
@@ -89,14 +90,14 @@ pub(crate) fn find_namespace<'n>(
     admits.then_some(variant.unwrap_or(namespace))
 }
 
-/// A namespace as it is set; `kinds` where it is that of an app of the Pusher protocol.
+/// Creates a namespace from its settings; `kinds` is set for the namespace of a Pusher app.
 pub(crate) fn namespace(
     name: &str,
     rules: &Rules,
     config: &Config,
     kinds: Option<ChannelVariants>,
 ) -> Namespace {
-    // One that is not compiled was refused when it was set.
+    // An expression that does not compile was refused when it was set.
     let regex = rules.channel_regex.as_deref().and_then(|text| bounded_regex::compile(text).ok());
     let options = channel_options(name, rules, config);
     let variants = kinds.map(|kinds| {
@@ -134,7 +135,7 @@ pub(crate) fn namespace(
     Namespace { rules, expressions, regex, options, variants, subjects, wildcard }
 }
 
-/// What channels are in an engine that is raw.
+/// Returns how channel names map to subjects of a raw engine; `None` if the engine is not raw.
 pub(crate) fn raw_subjects(engine: &dunlin_config::Engine) -> Option<RawSubjects> {
     engine.raw.then(|| RawSubjects {
         prefix: engine.raw_prefix.to_string(),

@@ -7,34 +7,34 @@ use dunlin_protocol::centrifuge::{Error, ErrorCode};
 use super::response::{self, BackendDecision};
 use super::{ConnectResult, ProxyError, PublishResult, RefreshResult, RpcResult, SubscribeResult};
 
-/// Why a client may not do what it has asked for, as it is answered.
+/// The refusal of a client's command, as it is sent to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// The command is answered with this error; the connection stays.
+    /// The command fails with this error; the connection stays open.
     Error {
         /// 100 to 1999; those of applications begin at 400.
         code: u32,
-        /// For people; at most 1024 bytes are passed on.
+        /// For humans; truncated to 1024 bytes.
         message: String,
         /// The client may try again.
         temporary: bool,
     },
-    /// The connection ends. Clients come back after a code of 3000 to 3499 and 4000 to 4499.
+    /// The connection ends. Clients reconnect after codes 3000 to 3499 and 4000 to 4499.
     Disconnect {
         /// 3000 to 4999; those of applications begin at 4000.
         code: u16,
-        /// For people; at most 123 bytes are passed on.
+        /// For humans; truncated to 123 bytes.
         reason: String,
     },
 }
 
 impl Denial {
-    /// An error that is final.
+    /// Creates a final error: the client does not retry.
     pub fn error(code: u32, message: impl Into<String>) -> Denial {
         Denial::Error { code, message: message.into(), temporary: false }
     }
 
-    /// The end of the connection.
+    /// Creates a disconnect.
     pub fn disconnect(code: u16, reason: impl Into<String>) -> Denial {
         Denial::Disconnect { code, reason: reason.into() }
     }
@@ -86,7 +86,7 @@ decision_results!(
     Refresh(RefreshResult)
 );
 
-/// What has come in answer to a question.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) enum ProxyReply {
     /// Status and body of a backend's response.

@@ -1,4 +1,4 @@
-//! Why a backend has not decided.
+//! Errors of backend requests.
 
 use std::fmt;
 
@@ -6,29 +6,29 @@ use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::stats::ProxyMetric;
 
-/// Why there is no decision. The client gets the kind, the log the rest.
+/// Why a request has no decision. The client learns the kind; details go to the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProxyError {
     /// No connection could be opened, or it broke.
     Unreachable(String),
-    /// No answer within `timeout_ms`, or no connection within `queue_timeout_ms`.
+    /// No response within `timeout_ms`, or no connection within `queue_timeout_ms`.
     TimedOut,
-    /// As many requests wait as may.
+    /// The queue of waiting requests is full.
     Overflow,
     /// No backend is available: circuits are open, or health checks fail.
     BreakerOpen,
-    /// An answer with another status than 200.
+    /// A response with a status other than 200.
     Status(u16),
-    /// The answer is longer than `answer_bytes_max`.
+    /// The response is longer than `answer_bytes_max`.
     TooLong,
-    /// The answer is not what it should be.
+    /// The response is malformed.
     Malformed(String),
     /// The proxy was changed or removed while the request waited.
     Cancelled,
 }
 
 impl ProxyError {
-    /// What counts it.
+    /// The metric that counts it.
     pub(crate) fn metric(&self) -> ProxyMetric {
         match self {
             ProxyError::Unreachable(_) | ProxyError::Cancelled => ProxyMetric::Unreachable,
@@ -40,7 +40,7 @@ impl ProxyError {
         }
     }
 
-    /// What the client is answered. All are temporary, and say nothing of the backend.
+    /// Returns the error for the client. All are temporary and reveal nothing about the backend.
     pub(crate) fn reply(&self) -> Error<'static> {
         match self {
             ProxyError::Overflow => ErrorCode::TooManyRequests.into(),

@@ -1,7 +1,7 @@
-//! Backends that are asked before something is done: what they are sent, what they answer, and when they are left in
-//! peace. The fields are Centrifugo's (its docs, "Proxy events to the backend"), so that a backend need not change.
+//! Proxies to backends that decide about clients' operations: requests, responses and errors. The fields are Centrifugo's (its
+//! docs, "Proxy events to the backend"), so that a backend need not change.
 //!
-//! No I/O and no clock: the worker asks ([`worker::proxy`](crate::worker)), and its parts keep who waits.
+//! No I/O and no clock: the worker sends the requests ([`worker::proxy`](crate::worker)) and keeps those that wait.
 
 mod decided;
 mod error;
@@ -18,7 +18,7 @@ pub(crate) use self::response::{BackendDecision, cache_ttl_ms, payload};
 pub use self::response::{ConnectResult, PublishResult, RefreshResult, RpcResult, SubscribeResult};
 pub(crate) use self::stats::{ProxiesStats, ProxyMetric, ProxyStats};
 
-/// What a backend is asked about.
+/// The operation that a backend decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Connect,
@@ -30,12 +30,12 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Whether the backend may be asked twice: a question has no effect, what a procedure does may not be done again.
+    /// Whether the request may be repeated. A publish or a procedure may have an effect, so it is sent once.
     pub(crate) fn is_question(self) -> bool {
         !matches!(self, Event::Publish | Event::Rpc)
     }
 
-    /// Whether the server asks by itself, and no command of the client waits.
+    /// Whether the server initiates the request, so that no command of the client waits for it.
     pub(crate) fn is_unasked(self) -> bool {
         matches!(self, Event::Refresh | Event::SubRefresh)
     }

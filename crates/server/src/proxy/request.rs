@@ -11,23 +11,23 @@ use dunlin_protocol::{Encoding, Format, Payload};
 
 use crate::auth::labels::write_labels;
 
-/// Whose request it is.
+/// The client whose operation the backend decides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requester<'a> {
     pub(crate) client: SessionId,
     pub(crate) encoding: Encoding,
-    /// Empty for an anonymous one, and before the connect.
+    /// Empty for an anonymous client, and before the connect.
     pub(crate) user: &'a str,
-    /// Raw JSON, where the proxy wants it.
+    /// Raw JSON; `None` unless the proxy includes it.
     pub(crate) meta: Option<&'a [u8]>,
     pub(crate) labels: &'a Tags,
     pub(crate) address: Option<IpAddr>,
-    /// Of its HTTP request, and of its connect command.
+    /// Headers of its HTTP request; `emulated`: those in its connect command.
     pub(crate) headers: &'a [(String, String)],
     pub(crate) emulated: &'a [(String, String)],
 }
 
-/// What the backend is to decide.
+/// The operation that the backend decides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Question<'a> {
     Connect(&'a ConnectRequest<'a>),
@@ -39,7 +39,7 @@ pub(crate) enum Question<'a> {
 }
 
 impl Question<'_> {
-    /// The body. Members that are empty are left out, but for the client's own.
+    /// Returns the body. Empty members are omitted, except those of the client itself.
     pub(crate) fn body(&self, requester: &Requester<'_>) -> Vec<u8> {
         let data = match self {
             Question::Connect(connect) => &connect.data,

@@ -1,4 +1,4 @@
-//! The answer of a backend, judged: whatever it is, it becomes a decision or a fault.
+//! Parses a backend's response into a decision or an error.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,30 +15,30 @@ use crate::api::request::OptionsOverride;
 use crate::auth::SubscribeOptions;
 use crate::auth::labels::tags_of;
 
-/// The longest message of an error that is passed on, in bytes.
+/// The limit to which an error message is truncated, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1_024;
-/// Codes a backend may answer with: the protocol's own and those of applications.
+/// Error codes that a backend may return: those of the protocol and those of applications.
 const ERROR_CODES: std::ops::RangeInclusive<u32> = 100..=1_999;
-/// Codes a backend may disconnect with: the protocol's own and those of applications.
+/// Disconnect codes that a backend may return: those of the protocol and those of applications.
 const DISCONNECT_CODES: std::ops::RangeInclusive<u16> = 3_000..=4_999;
 
-/// The longest time for which an answer is used again, in seconds.
+/// The longest time that a response is cached, in seconds.
 const CACHE_TTL_S_MAX: u64 = 3_600;
 
-/// What a backend has decided.
+/// The decision of a backend.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum BackendDecision<T> {
-    /// It may be done, like this.
+    /// Permitted, with this result.
     Granted(T),
-    /// Neither result, error nor disconnect: the backend has no opinion.
+    /// The response has neither result, error nor disconnect.
     Nothing,
-    /// The client is answered with this error.
+    /// The command fails with this error.
     Error(Error<'static>),
     /// The client is disconnected.
     Disconnect(Disconnect<'static>),
 }
 
-/// Who a client is that may connect, and what it begins with.
+/// The identity and the initial state of a client that may connect.
 ///
 /// ```
 /// use dunlin_server::{ConnectResult, json};
@@ -61,7 +61,7 @@ pub struct ConnectResult {
     pub(super) labels: Option<BTreeMap<String, String>>,
 }
 
-/// How a client is subscribed; the default is as the channel is.
+/// The options of a permitted subscription; by default those of the channel.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct SubscribeResult {
@@ -94,7 +94,7 @@ fn decoded(options: SubscribeOptions) -> Result<SubscribeOptions, ProxyError> {
     options.decoded().map_err(|error| ProxyError::Malformed(error.to_string()))
 }
 
-/// How a connection, or a subscription, goes on; the default is without end.
+/// How a connection or a subscription continues; by default it does not expire.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct RefreshResult {
@@ -107,10 +107,10 @@ pub struct RefreshResult {
 }
 
 impl RefreshResult {
-    /// Info, the binary form in the place of the other.
+    /// Replaces `info` by its base64 form, if present.
     ///
     /// # Errors
-    /// A binary form that is no JSON.
+    /// The base64 form is not JSON.
     pub(crate) fn decode(&mut self) -> Result<(), ProxyError> {
         if let Some(info) = json_of("b64info", &self.b64info)? {
             self.info = Some(info);
@@ -119,7 +119,7 @@ impl RefreshResult {
     }
 }
 
-/// What is published; the default is what the client has sent.
+/// What is published; by default the client's own data.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PublishResult {
@@ -132,7 +132,7 @@ pub struct PublishResult {
     pub(crate) version_epoch: String,
 }
 
-/// What a procedure returns; the default is nothing.
+/// The result of a procedure; empty by default.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct RpcResult {
@@ -141,10 +141,10 @@ pub struct RpcResult {
 }
 
 impl ConnectResult {
-    /// Info and data, the binary forms in the place of the others.
+    /// Replaces `info` and `data` by their base64 forms, if present.
     ///
     /// # Errors
-    /// A binary form that is no JSON.
+    /// A base64 form is not JSON.
     pub(crate) fn decode(&mut self) -> Result<(), ProxyError> {
         for (json, base64, name) in
             [(&mut self.info, &self.b64info, "b64info"), (&mut self.data, &self.b64data, "b64data")]
@@ -156,19 +156,19 @@ impl ConnectResult {
         Ok(())
     }
 
-    /// By which the server API tells connections apart.
+    /// Takes the labels by which the server API selects connections.
     ///
     /// # Errors
-    /// They are more than a connection may have.
+    /// The labels exceed a limit.
     pub(crate) fn take_labels(&mut self) -> Result<Tags, ProxyError> {
         let labels = tags_of(self.labels.take().unwrap_or_default());
         labels.map_err(|error| ProxyError::Malformed(format!("result.{error}")))
     }
 
-    /// The subscriptions it begins with: those of `channels`, and those of `subs` with their options.
+    /// Takes the initial subscriptions: those of `subs` with their options, and those of `channels`.
     ///
     /// # Errors
-    /// A binary form that is no JSON.
+    /// A base64 form is not JSON.
     pub(crate) fn subscriptions(
         &mut self,
     ) -> Result<BTreeMap<String, SubscribeOptions>, ProxyError> {
@@ -183,7 +183,7 @@ impl ConnectResult {
     }
 }
 
-/// JSON in base64; `None` where there is none.
+/// Decodes JSON in base64; `None` if the text is empty.
 fn json_of(name: &str, base64: &str) -> Result<Option<Box<RawValue>>, ProxyError> {
     if base64.is_empty() {
         return Ok(None);
@@ -194,8 +194,8 @@ fn json_of(name: &str, base64: &str) -> Result<Option<Box<RawValue>>, ProxyError
     RawValue::from_string(text).map(Some).map_err(|_| malformed())
 }
 
-/// For how long the backend lets its answer be used again for the same user and channel, in milliseconds; 0: not at all. No
-/// longer than what it grants lasts.
+/// Returns how long the response may be cached for the same user and channel, in milliseconds; 0: not at all. At most until
+/// its grant expires.
 pub(crate) fn cache_ttl_ms(status: u16, body: &[u8], unix_ms: u64) -> u64 {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -221,10 +221,10 @@ pub(crate) fn cache_ttl_ms(status: u16, body: &[u8], unix_ms: u64) -> u64 {
     })
 }
 
-/// A payload: `b64data` where there is one, else `data`.
+/// Returns the payload: `b64data` unless it is empty, else `data`.
 ///
 /// # Errors
-/// What is no base64.
+/// `b64data` is malformed.
 pub(crate) fn payload<'a>(
     data: Option<&'a RawValue>,
     b64data: &str,
@@ -236,10 +236,10 @@ pub(crate) fn payload<'a>(
     decoded.map(Some).map_err(|why| ProxyError::Malformed(format!("result.b64data {why}")))
 }
 
-/// Reads an answer.
+/// Parses a response.
 ///
 /// # Errors
-/// It is not one: another status than 200, or not the JSON it should be.
+/// The status is not 200, or the body is malformed.
 pub(crate) fn read<'a, T: Deserialize<'a>>(
     status: u16,
     body: &'a [u8],
@@ -284,10 +284,10 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
         .map_or(BackendDecision::Nothing, |ObjectOnly(result)| BackendDecision::Granted(result)))
 }
 
-/// What the client is answered.
+/// Converts a denial to a decision.
 ///
 /// # Errors
-/// The code is outside the range that a backend may choose.
+/// The code is outside the range for backends.
 pub(crate) fn denied<T>(denial: Denial) -> Result<BackendDecision<T>, ProxyError> {
     match denial {
         Denial::Disconnect { code, mut reason } => {

@@ -1,4 +1,4 @@
-//! Results as a program writes them. A backend writes the same in JSON.
+//! Constructors of results for programs. A backend sends the same results in JSON.
 
 use std::collections::BTreeMap;
 
@@ -9,37 +9,37 @@ use super::{ConnectResult, PublishResult, RefreshResult, RpcResult, SubscribeRes
 use crate::api::request::OptionsOverride;
 use crate::auth::SubscribeOptions;
 
-/// Text of a value. A value is always JSON.
+/// Serializes a value.
 fn raw(value: impl Into<Value>) -> Option<Box<RawValue>> {
     to_raw_value(&value.into()).ok()
 }
 
 impl ConnectResult {
-    /// The user of the client; empty: anonymous.
+    /// Admits the client as this user; empty: anonymous.
     pub fn user(user: impl Into<String>) -> ConnectResult {
         ConnectResult { user: user.into(), ..ConnectResult::default() }
     }
 
-    /// What others see of the connection, in presence, joins and publications.
+    /// Sets the info that others see in presence, joins and publications.
     #[must_use]
     pub fn info(self, info: impl Into<Value>) -> ConnectResult {
         ConnectResult { info: raw(info), ..self }
     }
 
-    /// What the client reads in the reply to its connect.
+    /// Sets the data of the reply to the client's connect.
     #[must_use]
     pub fn data(self, data: impl Into<Value>) -> ConnectResult {
         ConnectResult { data: raw(data), ..self }
     }
 
-    /// What stays with the connection and is shown to no client, but with each later question.
+    /// Sets data that is kept with the connection. No client sees it; later requests about the connection contain it.
     #[must_use]
     pub fn meta(self, meta: impl Into<Value>) -> ConnectResult {
         ConnectResult { meta: raw(meta), ..self }
     }
 
-    /// By which the server API tells connections apart (`label_filter`), in the place of those before: at most 32, of 2,048 bytes
-    /// together, else the connect is refused.
+    /// Sets the labels by which the server API selects connections (`label_filter`), replacing earlier ones. At most 32 labels of
+    /// 2,048 bytes in total, otherwise the connect is refused.
     #[must_use]
     pub fn labels<N: Into<String>, V: Into<String>>(
         self,
@@ -49,13 +49,13 @@ impl ConnectResult {
         ConnectResult { labels: Some(labels.collect()), ..self }
     }
 
-    /// One more channel that the client begins with, on the server's side.
+    /// Adds a server-side subscription.
     #[must_use]
     pub fn subscribe(self, channel: impl Into<String>) -> ConnectResult {
         self.subscribe_with(channel, SubscribeResult::default())
     }
 
-    /// The same with what a subscription may have. It does not end by itself: its `expire_at` is not looked at.
+    /// Adds a server-side subscription with options. It does not expire: `expire_at` is ignored.
     #[must_use]
     pub fn subscribe_with(
         mut self,
@@ -66,7 +66,7 @@ impl ConnectResult {
         self
     }
 
-    /// The Unix time in seconds at which it is asked whether the connection goes on.
+    /// Sets the Unix time in seconds at which the connection must be refreshed.
     #[must_use]
     pub fn expire_at(self, unix_s: u64) -> ConnectResult {
         ConnectResult { expire_at: unix_s, ..self }
@@ -74,25 +74,25 @@ impl ConnectResult {
 }
 
 impl SubscribeResult {
-    /// What others see of the subscription beside the connection's own info.
+    /// Sets the info of the subscription that others see in addition to that of the connection.
     #[must_use]
     pub fn info(self, info: impl Into<Value>) -> SubscribeResult {
         SubscribeResult { info: raw(info), ..self }
     }
 
-    /// What the client reads in the reply to its subscribe.
+    /// Sets the data of the reply to the client's subscribe.
     #[must_use]
     pub fn data(self, data: impl Into<Value>) -> SubscribeResult {
         SubscribeResult { data: raw(data), ..self }
     }
 
-    /// The Unix time in seconds at which it is asked whether the subscription goes on.
+    /// Sets the Unix time in seconds at which the subscription must be refreshed.
     #[must_use]
     pub fn expire_at(self, unix_s: u64) -> SubscribeResult {
         SubscribeResult { expire_at: unix_s, ..self }
     }
 
-    /// Options that it has otherwise than the channel.
+    /// Overrides options of the channel.
     #[must_use]
     pub fn overrides(self, overrides: OptionsOverride) -> SubscribeResult {
         SubscribeResult { overrides, ..self }
@@ -100,25 +100,25 @@ impl SubscribeResult {
 }
 
 impl PublishResult {
-    /// This in place of what the client has sent.
+    /// Replaces the data that the client has sent.
     #[must_use]
     pub fn data(self, data: impl Into<Value>) -> PublishResult {
         PublishResult { data: raw(data), ..self }
     }
 
-    /// Tags of the publication, by their names.
+    /// Sets the tags of the publication.
     #[must_use]
     pub fn tags(self, tags: BTreeMap<String, String>) -> PublishResult {
         PublishResult { tags, ..self }
     }
 
-    /// It is delivered and not kept.
+    /// Excludes the publication from the history.
     #[must_use]
     pub fn skip_history(self) -> PublishResult {
         PublishResult { skip_history: true, ..self }
     }
 
-    /// A publication with the same key within some minutes is published once.
+    /// Sets the idempotency key: publications with the same key within some minutes are published once.
     #[must_use]
     pub fn idempotency_key(self, key: impl Into<String>) -> PublishResult {
         PublishResult { idempotency_key: key.into(), ..self }
@@ -126,24 +126,24 @@ impl PublishResult {
 }
 
 impl RpcResult {
-    /// What the caller reads.
+    /// Returns this data to the caller.
     pub fn data(data: impl Into<Value>) -> RpcResult {
         RpcResult { data: raw(data), ..RpcResult::default() }
     }
 }
 
 impl RefreshResult {
-    /// It goes on until this Unix time in seconds.
+    /// Extends it until this Unix time in seconds.
     pub fn until(unix_s: u64) -> RefreshResult {
         RefreshResult { expire_at: unix_s, ..RefreshResult::default() }
     }
 
-    /// It ends now.
+    /// Ends it now.
     pub fn expired() -> RefreshResult {
         RefreshResult { expired: true, ..RefreshResult::default() }
     }
 
-    /// What others see of the connection from now on.
+    /// Sets the info of the connection that others see from now on.
     #[must_use]
     pub fn info(self, info: impl Into<Value>) -> RefreshResult {
         RefreshResult { info: raw(info), ..self }

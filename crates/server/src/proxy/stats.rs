@@ -1,4 +1,4 @@
-//! What others may know of the calls: counters and durations of each proxy, of each worker.
+//! Counters and durations of proxy calls, by worker and proxy.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,15 +21,15 @@ metrics! {
     Malformed, Counter, "proxy_calls_malformed_total", "Calls that failed: the backend's answer was malformed or too long.";
 }
 
-/// One proxy, as one worker uses it.
+/// The stats of one proxy on one worker.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyStats {
     pub(crate) counters: ProxyCounters,
-    /// From the request to its answer, its wait for a connection included.
+    /// Durations from request to response, including the wait for a connection.
     pub(crate) durations: Histogram,
 }
 
-/// The stats of all workers, by worker and proxy. Those of a proxy that was removed stay.
+/// The stats of all workers, by worker and proxy. Those of removed proxies are kept.
 #[derive(Debug, Default)]
 pub(crate) struct ProxiesStats(Mutex<ByProxy>);
 
@@ -37,7 +37,7 @@ pub(crate) struct ProxiesStats(Mutex<ByProxy>);
 type ByProxy = BTreeMap<(usize, Arc<str>), Arc<ProxyStats>>;
 
 impl ProxiesStats {
-    /// The stats of a proxy on a worker, created if there are none.
+    /// Returns the stats of a proxy on a worker; creates them if needed.
     pub(crate) fn of(&self, worker: usize, name: &Arc<str>) -> Arc<ProxyStats> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(all.entry((worker, Arc::clone(name))).or_default())

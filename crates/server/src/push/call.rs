@@ -1,8 +1,8 @@
-//! A call: its body, its pushes, and their outcomes as they come.
+//! A call: reads its body, submits its pushes, and reports their outcomes as they arrive.
 //!
-//! Two halves of one task: one submits pushes, at most [`WINDOW`] before their outcomes are reported; the other reports
-//! outcomes, as fast as the client reads. So a client that does not read stops its own batch, and nothing else. One that
-//! hangs up has the outcomes of what had begun in the feed.
+//! One half of the task submits pushes, at most [`WINDOW`] ahead of their reported outcomes; the other reports outcomes as
+//! fast as the client reads. So a client that does not read delays only its own batch. If it disconnects, the outcomes of
+//! the pushes that had begun go to the feed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,19 +25,19 @@ use crate::api::{ApiError, ApiErrorCode};
 use crate::message::push::{PushMethod, PushReplyBody, PushRequest};
 use crate::request::trace_parent::TraceParent;
 
-/// Pushes of one call that are submitted and not reported.
+/// Most pushes of one call that are submitted and not reported.
 const WINDOW: usize = 2_048;
 /// Users looked up at once.
 const USERS_AT_ONCE: usize = 100;
-/// Lines that leave together.
+/// Bytes of lines that are sent together.
 const LINES_BYTES: usize = 16 << 10;
-/// What both ends' kernels may hold of an answer (`tcp_wmem` and `tcp_rmem`, 4 and 6 MiB): a client that hangs up need not have
-/// read it.
+/// Bytes of a response that both kernels may buffer (`tcp_wmem` and `tcp_rmem`, 4 and 6 MiB): a client that disconnects may
+/// not have read them.
 const KERNEL_BYTES: u64 = 10 << 20;
 /// A body larger than this is read in a blocking task.
 const BODY_BYTES_LARGE: usize = 64 << 10;
 
-/// Carries a call out, in a span of its own that those of its pushes are children of.
+/// Executes a call in a tracing span that is the parent of its pushes' spans.
 pub(super) async fn run(shared: Arc<Shared>, worker: usize, request: PushRequest, flow: Arc<Flow>) {
     let span = TraceParent::span(request.trace, request.call);
     carry_out(shared, worker, request, flow).instrument(span).await;
@@ -75,14 +75,14 @@ async fn carry_out(shared: Arc<Shared>, worker: usize, request: PushRequest, flo
     drop(permit);
 }
 
-/// `/api/push`: durable, or once by its key, or as it is.
+/// Executes `/api/push`: durably, once per idempotency key, or directly.
 async fn push(shared: &Arc<Shared>, body: Box<[u8]>, flow: &Flow) -> Result<Value, ApiError> {
     let mut batch = read(body, SubmissionBatch::one).await?;
     if batch.durable {
         return durable::accept(shared, batch).await;
     }
     let key = batch.idempotency_key.take();
-    // One with a key is carried out to its end: a repetition gets the whole answer.
+    // A call with a key runs to completion, so that a repetition gets the complete response.
     let whole = Flow::new();
     let flow = if key.is_some() { &whole } else { flow };
     let send_all = async {
@@ -100,7 +100,7 @@ async fn push(shared: &Arc<Shared>, body: Box<[u8]>, flow: &Flow) -> Result<Valu
     }
 }
 
-/// Reads a body, a large one on a thread that may take its time.
+/// Parses a body; a large one in a blocking task.
 async fn read<T: Send + 'static>(
     body: Box<[u8]>,
     reader: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
@@ -112,7 +112,7 @@ async fn read<T: Send + 'static>(
     read.unwrap_or_else(|error| Err(ApiErrorCode::Internal.with_reason(error)))
 }
 
-/// The answer of `/api/push`.
+/// Returns the response of `/api/push`.
 fn result(lines: &[u8], counts: &OutcomeCounts) -> Value {
     let outcomes = serde_json::Deserializer::from_slice(lines).into_iter::<Value>();
     let outcomes: Vec<Value> = outcomes.map_while(Result::ok).collect();
@@ -121,7 +121,7 @@ fn result(lines: &[u8], counts: &OutcomeCounts) -> Value {
     result
 }
 
-/// Puts lines without a reader into the feed.
+/// Writes lines that the client does not read to the feed.
 async fn feed(shared: &Shared, lines: &[u8]) {
     let lines = lines.split_inclusive(|byte| *byte == b'\n');
     let changes: Vec<_> = lines.clone().map(|line| JournalChange::Outcome(line.to_vec())).collect();
@@ -144,16 +144,16 @@ impl ResponseTarget {
     }
 }
 
-/// Where the lines of outcomes go.
+/// The destination of the lines of outcomes.
 enum OutcomeSink<'a> {
-    /// Into one answer.
+    /// One response.
     Buffered { lines: Vec<u8> },
-    /// To the client, as it reads them.
+    /// The client, as fast as it reads.
     Streamed {
         caller: &'a ResponseTarget,
         flow: &'a Flow,
         lines: Vec<u8>,
-        /// Pieces that the client may not have read, each with where it ends in the answer.
+        /// Pieces that the client may not have read, each with its end position in the response.
         unread: VecDeque<(u64, Vec<u8>)>,
         sent_bytes: u64,
     },
@@ -171,7 +171,7 @@ impl<'a> OutcomeSink<'a> {
         }
     }
 
-    /// Sends what there is, once the client has room; what it will not read goes to the feed.
+    /// Sends the buffered lines once the client has room; lines that it will not read go to the feed.
     async fn flush(&mut self) {
         let OutcomeSink::Streamed { caller, flow, lines, unread, sent_bytes } = self else {
             return;
@@ -204,7 +204,7 @@ impl<'a> OutcomeSink<'a> {
         }
     }
 
-    /// The last line, by which a client knows that none is missing.
+    /// Sends the last line, which shows the client that the response is complete.
     async fn end(mut self, counts: &OutcomeCounts) {
         self.flush().await;
         if let OutcomeSink::Streamed { caller, flow, .. } = &self {
@@ -224,11 +224,11 @@ impl<'a> OutcomeSink<'a> {
     }
 }
 
-/// What the two halves share.
+/// The state that both halves of a call share.
 struct Run<'a> {
     shared: &'a Shared,
     flow: &'a Flow,
-    /// Whether lines name their notification.
+    /// Whether lines contain the number of their notification.
     numbered: bool,
     results: Results,
     window: Semaphore,
@@ -274,7 +274,7 @@ impl Run<'_> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first half: submits every push.
+    /// Submits every push.
     async fn submit_all(&self, submissions: Vec<Submission>) {
         for (at, mut submission) in submissions.into_iter().enumerate() {
             let encoded = Arc::new(EncodedNotification::new(&submission));
@@ -338,7 +338,7 @@ impl Run<'_> {
         if self.flow.is_gone() {
             return false;
         }
-        // Given back when its outcome has been reported.
+        // Released when its outcome has been reported.
         permit.forget();
         let push = PendingPush::new(self.shared, at, user.cloned(), to, encoded);
         self.submit(push).await;
@@ -356,7 +356,7 @@ impl Run<'_> {
         push.submit(tag, &self.results).await;
     }
 
-    /// Says of a user that nothing is sent.
+    /// Adds a line that says why a user gets no push.
     fn note(&self, at: usize, user: &str, reason: &str, detail: &str) {
         let push = self.numbered.then_some(at);
         let subject = LineSubject { batch: None, push, user: Some(user), recipient: None };
@@ -367,7 +367,7 @@ impl Run<'_> {
         self.changed.notify_one();
     }
 
-    /// The second half: reports every outcome.
+    /// Reports every outcome.
     async fn report(
         &self,
         outcomes: &mut ResultStream,
@@ -409,7 +409,7 @@ impl Run<'_> {
     ) {
         let Some(mut push) = self.state().pending.remove(&tag) else { return };
         if push.renew(self.shared, &outcome) {
-            // Its credential was rotated while it waited: the new one takes it.
+            // Its credential was replaced while it waited: the new one sends it.
             return self.submit(push).await;
         }
         push.note_outcome(self.shared, &outcome).await;

@@ -1,4 +1,4 @@
-//! `/api/push/devices/…`: who has which devices, and which of them turned out dead.
+//! `/api/push/devices/…`: the devices of each user, and feedback about invalid tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::clock::unix_ms;
 
 /// Devices that one call registers or removes.
 const DEVICES_MAX: usize = 1_000;
-/// TokenFeedback that one call gives.
+/// Most entries of token feedback that one call returns.
 const ENTRIES_MAX: usize = 1_000;
 /// How long a call may wait for the next entry.
 const WAIT_MS_MAX: u64 = 60_000;
@@ -55,7 +55,7 @@ pub(super) struct FeedFollower {
     pub(super) wait_ms: u64,
 }
 
-/// Gives a user devices.
+/// Registers devices of a user.
 pub(super) async fn register(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
     let Register { user, devices } = read(body)?;
     let devices = expand(devices)?;
@@ -67,7 +67,7 @@ pub(super) async fn register(shared: &Shared, body: &[u8]) -> Result<Value, ApiE
     Ok(json!({ "registered": registered }))
 }
 
-/// Takes devices away, or all that a user has.
+/// Removes devices, or all devices of a user.
 pub(super) async fn remove(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
     let Remove { user, devices } = read(body)?;
     if user.is_none() && devices.is_empty() {
@@ -78,7 +78,7 @@ pub(super) async fn remove(shared: &Shared, body: &[u8]) -> Result<Value, ApiErr
     Ok(json!({ "removed": removed }))
 }
 
-/// The devices of a user.
+/// Returns the devices of a user.
 pub(super) async fn list(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
     let List { user } = read(body)?;
     let found = on_disk(shared, move |registry| registry.registrations(&user)).await?;
@@ -93,13 +93,13 @@ pub(super) async fn list(shared: &Shared, body: &[u8]) -> Result<Value, ApiError
     Ok(json!({ "devices": devices }))
 }
 
-/// The entries behind a cursor; waits for the next one if there is none and the caller wants to wait.
+/// Returns the entries after a cursor. If there are none, waits for the next one if the caller asks for that.
 pub(super) async fn feed(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
     let FeedFollower { after, limit, wait_ms } = read(body)?;
     let limit = limit.unwrap_or(ENTRIES_MAX).clamp(1, ENTRIES_MAX);
     let deadline = Instant::now() + Duration::from_millis(wait_ms.min(WAIT_MS_MAX));
     loop {
-        // Asked for before the look, so that what comes in between is not slept through.
+        // Created before the read, so that an entry written in between wakes it.
         let next = shared.writer.next();
         let found = on_disk(shared, move |registry| registry.feed(after, limit)).await?;
         let may_wait = found.is_empty() && !shared.is_draining();
@@ -111,7 +111,7 @@ pub(super) async fn feed(shared: &Shared, body: &[u8]) -> Result<Value, ApiError
     }
 }
 
-/// The devices of users, in their order; of one to whom nothing is sent, why not: a word and a sentence.
+/// Returns the devices of each user, in order; for a user who gets no push, the reason: a code and a sentence.
 pub(super) async fn of_users_to_send(
     shared: &Shared,
     users: &[String],
@@ -134,7 +134,7 @@ pub(super) async fn of_users_to_send(
     Ok(checked.collect())
 }
 
-/// The devices of users, in their order.
+/// Returns the devices of each user, in order.
 async fn of_users(shared: &Shared, users: Arc<[String]>) -> Result<Vec<Vec<Device>>, ApiError> {
     on_disk(shared, move |registry| users.iter().map(|user| registry.devices(user)).collect()).await
 }
@@ -149,7 +149,7 @@ fn expand(groups: Vec<Recipients>) -> Result<Vec<Device>, ApiError> {
     Ok(devices)
 }
 
-/// Whether a token is one of its provider's: a mistake of the app is reported now, not months later.
+/// Validates the format of a token for its provider, so that an app's mistake is reported at registration.
 fn validate(device: &Device) -> Result<(), String> {
     let token = &*device.token;
     match device.platform {
@@ -164,7 +164,7 @@ fn validate(device: &Device) -> Result<(), String> {
     }
 }
 
-/// Has a change written with those that others ask for at this time.
+/// Writes a change, grouped with concurrent ones.
 async fn write(shared: &Shared, change: Change) -> Result<usize, ApiError> {
     shared.writer.write(change).await.map_err(refused)
 }

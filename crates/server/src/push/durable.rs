@@ -1,4 +1,4 @@
-//! Durable acceptance: a batch is answered once it is in the journal, and sent from there, in this run of the process or in
+//! Durable batches: a batch is acknowledged once it is in the journal, and sent from there, in this run of the process or
 //! a later one. Each outcome goes to the feed.
 
 use std::collections::HashMap;
@@ -21,25 +21,25 @@ use crate::api::{ApiError, ApiErrorCode};
 
 /// Outcomes that are written together.
 const GROUP_MAX: usize = 1_024;
-/// After a failure of the disk it is read again so often.
+/// Delay before reading again after a disk failure.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 /// Users looked up at once.
 const USERS_AT_ONCE: usize = 100;
 
-/// A push as the journal keeps it.
+/// A push as stored in the journal.
 #[derive(Serialize, Deserialize)]
 struct JournaledPush {
-    /// Its notification's place in the batch.
+    /// The index of its notification in the batch.
     at: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<String>,
     to: Recipient,
 }
 
-/// Puts a batch into the journal. It is on the disk when this returns, and on its way.
+/// Writes a batch to the journal and starts sending it. The batch is on disk when this returns.
 ///
 /// # Errors
-/// There is no state directory, the journal is full, or it failed.
+/// Returns an error if there is no state directory, or the journal is full or failed.
 pub(super) async fn accept(
     shared: &Arc<Shared>,
     mut batch: SubmissionBatch,
@@ -95,7 +95,7 @@ pub(super) async fn accept(
     Ok(json!({ "durable": result }))
 }
 
-/// Goes on with what an earlier run of the process has left.
+/// Resumes the batches that an earlier run of the process left unfinished.
 pub(super) async fn resume(shared: Arc<Shared>) {
     let journal = Arc::clone(&shared.journal);
     let open = tokio::task::spawn_blocking(move || journal.open_batches()).await;
@@ -113,16 +113,16 @@ pub(super) async fn resume(shared: Arc<Shared>) {
     }
 }
 
-/// Sends a batch from the journal to its end.
+/// Sends all pushes of a batch in the journal.
 async fn run(shared: Arc<Shared>, open: OpenBatch) {
     let batch = open.batch;
     if let Err(error) = send(&shared, open).await {
-        // They stay in the journal: the next start sends them on.
+        // The rest stays in the journal and is sent after the next start.
         tracing::error!(%error, batch, "a durable batch is interrupted");
     }
 }
 
-/// A push that has begun: its number, itself, and whether an earlier run of the process may have sent it.
+/// A push that has begun: its number, the push, and whether an earlier run of the process may have sent it.
 type StartedPush = (u64, PendingPush, bool);
 
 async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError> {
@@ -146,8 +146,8 @@ async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError>
     Ok(())
 }
 
-/// The first half: reads pushes from the journal, notes there that they leave, and submits them. False: the process is
-/// going down before all have begun.
+/// Reads pushes from the journal, marks them there as started, and submits them. Returns `false` if the process shuts
+/// down before all have begun.
 async fn begin(
     shared: &Arc<Shared>,
     open: &OpenBatch,
@@ -171,7 +171,7 @@ async fn begin(
             rows => rows?,
         };
         let Some(last) = rows.last().map(|row| row.number) else { return Ok(true) };
-        // Room is given back once the outcome is in the journal.
+        // Released once the outcome is in the journal.
         if !shared.durable_window.enter(rows.len()).await || shared.is_draining() {
             return Ok(false);
         }
@@ -194,7 +194,7 @@ async fn begin(
                 continue;
             };
             let push = PendingPush::new(shared, at, user.map(Into::into), to, encoded);
-            // The other half ends after this one.
+            // `end`, the receiver, outlives this function.
             let _ = begun.send((row.number, push.clone(), may_have_left));
             push.submit(row.number, &sink).await;
         }
@@ -202,7 +202,7 @@ async fn begin(
     }
 }
 
-/// The second half: puts outcomes into the journal. False: some wait for the next run of the process.
+/// Writes outcomes to the journal. Returns `false` if some pushes are left for the next run of the process.
 async fn end(
     shared: &Arc<Shared>,
     batch: u64,
@@ -221,7 +221,7 @@ async fn end(
             }
             outcome = outcomes.recv() => outcome,
         };
-        // A push comes here before its outcome can.
+        // A push is sent here before its outcome can arrive.
         while let Ok((number, push, mark)) = beginning.try_recv() {
             pending.insert(number, (push, mark));
         }
@@ -229,7 +229,7 @@ async fn end(
         while let Some((number, outcome)) = next {
             if let Some((mut push, may_have_left)) = pending.remove(&number) {
                 if push.renew(shared, &outcome) {
-                    // Its credential was rotated while it waited: the new one takes it.
+                    // Its credential was replaced while it waited: the new one sends it.
                     push.submit(number, &sink).await;
                     pending.insert(number, (push, may_have_left));
                 } else if outcome == Outcome::NotSent(NotSent::Closed) && shared.is_draining() {

@@ -1,24 +1,25 @@
-//! How many durable pushes have begun and have no outcome in the journal: all of them may be sent twice after a crash, and carry
-//! the mark that says so. So no more begin than keep the connections busy.
+//! Limits the durable pushes that have begun and have no outcome in the journal. After a crash each of them may be sent
+//! twice and is marked as a possible duplicate, so only as many begin as keep the connections busy.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tokio::sync::Semaphore;
 
-/// Pushes at least, so that the journal is written for many of them together; and at most.
+/// The smallest window, so that one write to the journal covers many pushes; and the largest.
 const MIN: usize = 512;
 const MAX: usize = 4_096;
-/// Of the window, how many begin together.
+/// A group of pushes that begin together is this fraction of the window.
 const GROUPS: usize = 4;
-/// Of the window, what may wait for a connection: with more of it the window is too large, with less too small.
+/// Fractions of the window. If more than 1/`MOST_WAIT` waits for a connection, the window shrinks; if less than
+/// 1/`SOME_WAIT`, it grows.
 const MOST_WAIT: usize = 2;
 const SOME_WAIT: usize = 8;
 
-/// Room for durable pushes that have begun.
+/// The window of durable pushes that have begun.
 #[derive(Debug)]
 pub(super) struct DurableWindow {
     room: Semaphore,
-    /// Room and those who have it.
+    /// Free and taken places together.
     size: AtomicUsize,
 }
 
@@ -27,22 +28,22 @@ impl DurableWindow {
         DurableWindow { room: Semaphore::new(MIN), size: AtomicUsize::new(MIN) }
     }
 
-    /// How many may begin together.
+    /// Returns how many pushes may begin together.
     pub(super) fn group(&self) -> usize {
         self.size.load(Relaxed) / GROUPS
     }
 
-    /// Waits for room for a group. False: the process is going down.
+    /// Waits for room for a group. Returns `false` if the process is shutting down.
     pub(super) async fn enter(&self, pushes: usize) -> bool {
         let permits = self.room.acquire_many(pushes as u32).await;
         permits.map(tokio::sync::SemaphorePermit::forget).is_ok()
     }
 
-    /// The outcomes of so many are in the journal, and so many pushes wait for a connection.
+    /// Handles that the outcomes of `pushes` are in the journal while `waiting` pushes wait for a connection; adjusts the size.
     pub(super) fn leave(&self, pushes: usize, waiting: usize) {
         let size = self.size.load(Relaxed);
         let next = if waiting > size / MOST_WAIT {
-            // By no more than what leaves: the others have their room.
+            // Shrinks by at most the pushes that leave: the others still hold their places.
             size.saturating_sub(pushes.min(waiting - size / MOST_WAIT)).max(MIN)
         } else if waiting < size / SOME_WAIT {
             (size + pushes).min(MAX)
@@ -53,7 +54,7 @@ impl DurableWindow {
         self.room.add_permits(pushes + next - size);
     }
 
-    /// Nothing begins any more.
+    /// Lets no further push begin.
     pub(super) fn close(&self) {
         self.room.close();
     }

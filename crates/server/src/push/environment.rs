@@ -1,24 +1,24 @@
-//! Whether a credential is of the environment that its device tokens are of, as far as Apple's answers show.
+//! Infers from Apple's answers whether a credential is set to the environment of its device tokens.
 //!
-//! Sandbox and production have tokens of their own, and each calls the other's `BadDeviceToken`. A credential set to the
-//! wrong one would have every token of the registry dropped, though nothing is wrong with them. So that word drops a token
-//! only while the credential has shown that it is right: it had answers that only the right environment gives, and at least
-//! as many of them as of that word.
+//! Sandbox and production have separate tokens, and each answers `BadDeviceToken` to those of the other. A credential set
+//! to the wrong environment would thus remove every valid token from the registry. So `BadDeviceToken` removes a token
+//! only while the credential has proven to be right: it had answers that only the right environment gives, and at least
+//! as many of them as of `BadDeviceToken`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Answers that count; older ones fade.
+/// Answers that are counted before both counts are halved, so that older ones lose weight.
 const ANSWERS_MAX: u32 = 1_024;
-/// So many bad tokens without as many good ones are no accident.
+/// This number of bad tokens without as many good ones is logged.
 const BAD_LOGGED: u32 = 10;
 
-/// What one credential has been answered.
+/// The answers to one credential.
 #[derive(Debug, Default)]
 pub(super) struct Environment(Mutex<TokenAnswers>);
 
 #[derive(Debug, Default)]
 struct TokenAnswers {
-    /// Accepted, or called over since a time: Apple knows the token.
+    /// Accepted, or no longer active since a given time: in both cases Apple knows the token.
     good: u32,
     /// `BadDeviceToken`.
     bad: u32,
@@ -26,19 +26,19 @@ struct TokenAnswers {
     kept: u64,
 }
 
-/// Whether a bad token is to be believed to be bad.
+/// Whether to doubt an answer `BadDeviceToken`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EnvironmentDoubt {
     /// The environment is right.
     None,
-    /// It is not known to be.
+    /// The environment is not known to be right.
     Some,
-    /// It looks wrong for the first time: it is to be logged.
+    /// The environment looks wrong for the first time; log it.
     FirstSign,
 }
 
 impl Environment {
-    /// Apple knew a token.
+    /// Handles an answer that shows that Apple knows a token.
     pub(super) fn handle_known(&self) {
         let mut answers = self.answers();
         answers.good += 1;
@@ -46,7 +46,7 @@ impl Environment {
         answers.is_logged &= !answers.is_right();
     }
 
-    /// Apple called a token bad.
+    /// Handles `BadDeviceToken`.
     pub(super) fn handle_bad(&self) -> EnvironmentDoubt {
         let mut answers = self.answers();
         answers.bad += 1;
@@ -62,12 +62,12 @@ impl Environment {
         EnvironmentDoubt::FirstSign
     }
 
-    /// It looks like the wrong one.
+    /// Whether the environment looks wrong.
     pub(super) fn looks_wrong(&self) -> bool {
         self.answers().looks_wrong()
     }
 
-    /// Bad tokens that were not dropped.
+    /// Returns the number of bad tokens that were kept.
     pub(super) fn kept(&self) -> u64 {
         self.answers().kept
     }
@@ -88,7 +88,7 @@ impl TokenAnswers {
 
     fn fade(&mut self) {
         if self.good + self.bad >= ANSWERS_MAX {
-            // What was seen once is not forgotten for it.
+            // Rounded up, so that a count never drops to zero.
             self.good = self.good.div_ceil(2);
             self.bad = self.bad.div_ceil(2);
         }

@@ -1,4 +1,4 @@
-//! How much of an answer may be on its way to a client that reads it at its own pace.
+//! Flow control of a streamed response: limits the bytes that its client has not read yet.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use tokio::time::timeout;
 
 /// Bytes of one answer between the push thread and the client's kernel.
 pub(super) const WINDOW_BYTES: usize = 256 << 10;
-/// A client that has made no room for so long is not reading any more.
+/// A client that reads nothing for this long counts as stalled.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The room that one client has left for lines of its answer. Workers say how much was read over the bus: they cannot
-/// wake this thread any other way, for its wake-up descriptor is not in their tables.
+/// The window of one client's response. Workers report over the bus how much was read: they cannot wake this thread
+/// otherwise, since its wake-up descriptor is not in their descriptor tables.
 #[derive(Debug)]
 pub(super) struct Flow {
     room: Semaphore,
@@ -20,7 +20,7 @@ pub(super) struct Flow {
     read_bytes: AtomicU64,
 }
 
-/// The client has gone, or does not read.
+/// The client has disconnected, or does not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlowError {
     Gone,
@@ -36,13 +36,13 @@ impl Flow {
         }
     }
 
-    /// Waits until there is room for so many bytes, and takes it.
+    /// Waits for room for this number of bytes, and takes it.
     pub(super) async fn take(&self, bytes: usize) -> Result<(), FlowError> {
         self.take_within(bytes, TIMEOUT).await
     }
 
     async fn take_within(&self, bytes: usize, limit: Duration) -> Result<(), FlowError> {
-        // A single line may be larger than the window; then it goes alone.
+        // A line larger than the window is sent when the window is empty.
         let bytes = bytes.min(WINDOW_BYTES) as u32;
         match timeout(limit, self.room.acquire_many(bytes)).await {
             Ok(Ok(permit)) => {
@@ -54,26 +54,26 @@ impl Flow {
         }
     }
 
-    /// The client's kernel has taken so many bytes.
+    /// Handles that the client's kernel has accepted this number of bytes.
     pub(super) fn handle_read(&self, bytes: usize) {
         self.read_bytes.fetch_add(bytes as u64, Relaxed);
         let bytes = bytes.min(WINDOW_BYTES.saturating_sub(self.room.available_permits()));
         self.room.add_permits(bytes);
     }
 
-    /// What the client's kernel has taken in all.
+    /// Returns the total bytes that the client's kernel has accepted.
     pub(super) fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Relaxed)
     }
 
-    /// Waits until the client's kernel has taken all that was sent.
+    /// Waits until the client's kernel has accepted everything that was sent.
     pub(super) async fn drain(&self) -> Result<(), FlowError> {
         self.take(WINDOW_BYTES).await?;
         self.room.add_permits(WINDOW_BYTES);
         Ok(())
     }
 
-    /// The reader is gone.
+    /// Handles that the client has disconnected.
     pub(super) fn handle_gone(&self) {
         self.gone.store(true, Relaxed);
         self.room.close();
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(flow.take_within(1, Duration::ZERO).await, Err(FlowError::Stalled));
         flow.handle_read(100);
         assert_eq!(flow.take(100).await, Ok(()));
-        // What it says it has read is never more than it was sent.
+        // A report of more bytes than were sent is capped.
         flow.handle_read(usize::MAX);
         assert_eq!(flow.take(2 * WINDOW_BYTES).await, Ok(()));
         let (taken, ()) = tokio::join!(flow.take(1), async { flow.handle_gone() });

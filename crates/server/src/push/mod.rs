@@ -1,14 +1,14 @@
-//! Push notifications: what `/api/push` and what is below it do.
+//! Push notifications: the API at and below `/api/push`.
 //!
-//! The senders of `dunlin-push` live in a thread of their own with a `tokio` runtime. A worker hands it a request's
-//! body over the bus and continues ([`PushRequest`](crate::message::push::PushRequest)); what comes back ([`PushReply`](crate::message::push::PushReply)) are pieces of an answer, as many as the client
-//! has room for ([`flow`]). The admin thread hands it credentials whenever a change of them is in effect
-//! ([`PushHandle::apply`]), so that the answer to the change means that they are used, and has them validated before
-//! ([`judge`]).
+//! The senders of `dunlin-push` run on a separate thread with a `tokio` runtime. A worker sends it a request's body over
+//! the bus and continues ([`PushRequest`](crate::message::push::PushRequest)). The thread returns pieces of the response
+//! ([`PushReply`](crate::message::push::PushReply)), within the client's window ([`flow`]). The admin thread validates
+//! credentials ([`judge`]) and passes them on once a change is in effect ([`PushHandle::apply`]), so that they are in use
+//! when the change is answered.
 //!
-//! A call ([`call`]) reads its body ([`submission`]), finds the devices ([`devices`]), hands each push to its credential's
-//! sender ([`senders`]) and reports what became of it ([`outcome`]). A call delays no client but its own. A durable
-//! batch ([`durable`]) is sent from the journal.
+//! A call ([`call`]) reads its body ([`submission`]), finds the devices ([`devices`]), submits each push to its credential's
+//! sender ([`senders`]) and reports its outcome ([`outcome`]). A call delays no client but its own. A durable batch
+//! ([`durable`]) is sent from the journal.
 
 mod call;
 mod credentials;
@@ -37,13 +37,13 @@ use std::sync::Arc;
 pub(crate) use self::credentials::judge;
 pub(crate) use self::thread::PushThread;
 
-/// The push thread as everybody else sees it.
+/// A handle of the push thread for other threads.
 #[derive(Clone)]
 pub(crate) struct PushHandle(Arc<thread::Shared>);
 
 impl PushHandle {
-    /// Takes up changed credentials: new ones are started, changed ones take the place of those before, and those that
-    /// are gone end what they have under way. Gives what is wrong with those that cannot be used. For the admin thread.
+    /// Applies changed credentials: starts new ones, replaces changed ones and closes removed ones. Returns the errors of
+    /// those that cannot be used. For the admin thread.
     pub(crate) fn apply(
         &self,
         before: &dunlin_config::PushConfig,

@@ -1,4 +1,4 @@
-//! A push on its way: submitted to its credential's sender, and without an outcome yet.
+//! A pending push: submitted to its credential's sender, without an outcome yet.
 
 use std::sync::Arc;
 
@@ -21,20 +21,20 @@ pub(super) struct PendingPush {
     encoded: Arc<EncodedNotification>,
     credential: Option<Arc<Credential>>,
     submitted_ms: u64,
-    /// Its device has had its share.
+    /// Whether its device has reached its limit.
     is_limited: bool,
 }
 
-/// What a push was submitted in, which the line of its outcome names.
+/// The form of the request with the push, which the line of its outcome shows.
 #[derive(Clone, Copy)]
 pub(super) enum RequestForm {
-    /// A request of one notification.
+    /// A request with one notification.
     Single,
-    /// A request of several, which have numbers.
+    /// A request with several numbered notifications.
     Batch,
     DurableBatch {
         batch: u64,
-        /// It may have left before the process was started.
+        /// An earlier run of the process may have sent it.
         possible_duplicate: bool,
     },
 }
@@ -54,7 +54,7 @@ impl PendingPush {
         PendingPush { at, user, to, encoded, credential, submitted_ms: unix_ms(), is_limited }
     }
 
-    /// Hands it to its credential's sender: waits for room only. Its outcome arrives with `tag`.
+    /// Submits it to its credential's sender; waits only for queue space. Its outcome arrives with `tag`.
     pub(super) async fn submit(&self, tag: u64, results: &Results) {
         let refused = match &self.credential {
             Some(_) if self.is_limited => Some(NotSent::DeviceLimit),
@@ -76,7 +76,7 @@ impl PendingPush {
         }
     }
 
-    /// Gives it the credential that has taken the place of its own, if its own was closed and one has.
+    /// Switches to the credential that replaced its own, if the outcome is that its own was closed. Returns whether there is one.
     pub(super) fn renew(&mut self, shared: &Shared, outcome: &Outcome) -> bool {
         if *outcome != Outcome::NotSent(NotSent::Closed) {
             return false;
@@ -90,7 +90,7 @@ impl PendingPush {
         is_newer
     }
 
-    /// Counts and logs its outcome, and has the registry learn what it says of the token.
+    /// Counts and logs its outcome, and records in the registry what it says about the token.
     pub(super) async fn note_outcome(&self, shared: &Shared, outcome: &Outcome) {
         if let Some(credential) = &self.credential {
             credential.tally.count(outcome);

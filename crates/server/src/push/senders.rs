@@ -35,12 +35,12 @@ pub(super) struct Credential {
     pub(super) platform: Platform,
     /// Its name in the configuration.
     pub(super) app: Arc<str>,
-    /// Differs from that of the one it took the place of.
+    /// Differs from that of the credential it replaced.
     pub(super) generation: u64,
-    /// Or why it cannot be used: one that was good when it was set may have expired.
+    /// The sender, or why it cannot be used: a credential that was valid when set may have expired.
     sender: Result<Sender, String>,
     pub(super) tally: Arc<Tally>,
-    /// Begins anew with each credential: the one before may have been of the other environment.
+    /// New for each credential: the previous one may have been set to the other environment.
     pub(super) environment: Environment,
 }
 
@@ -52,19 +52,19 @@ enum Sender {
 }
 
 impl Senders {
-    /// The credential of a name.
+    /// Returns the credential with this name.
     pub(super) fn get(&self, platform: Platform, app: &str) -> Option<Arc<Credential>> {
         let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
         by_name.get(&platform)?.get(app).cloned()
     }
 
-    /// All of them, in no particular submission.
+    /// Returns all credentials, in no particular order.
     pub(super) fn all(&self) -> Vec<Arc<Credential>> {
         let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
         by_name.values().flat_map(HashMap::values).cloned().collect()
     }
 
-    /// Starts, replaces and ends senders by what differs. In a runtime.
+    /// Starts, replaces and closes senders according to the differences. Must be called in a runtime.
     pub(super) fn apply(
         &self,
         before: &dunlin_config::PushConfig,
@@ -119,24 +119,24 @@ impl Senders {
             let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
             let old = by_name.entry(platform).or_default().insert(Arc::clone(name), credential);
             drop(by_name);
-            // A push that ends as `closed` now finds the new one in its place.
+            // A push that ends as `closed` now finds the new credential.
             if let Some(old) = old {
                 old.close();
             }
         }
     }
 
-    /// Ends all of them.
+    /// Closes all senders.
     pub(super) fn close(&self) {
         self.all().iter().for_each(|credential| credential.close());
     }
 }
 
 impl Credential {
-    /// Hands a push over: waits for room only. Its outcome arrives with `tag`.
+    /// Submits a push; waits only for queue space. Its outcome arrives with `tag`.
     ///
     /// # Errors
-    /// It cannot be sent; no outcome arrives then.
+    /// Returns an error if it cannot be sent; then no outcome arrives.
     pub(super) async fn submit(
         &self,
         encoded: &EncodedNotification,
@@ -183,7 +183,7 @@ impl Credential {
         }
     }
 
-    /// The numbers of its senders, each with the origin where there are several.
+    /// Returns the metrics of its senders, each with its origin if there are several.
     pub(super) fn metrics(&self) -> Vec<(String, SenderMetrics)> {
         match &self.sender {
             Ok(Sender::Apns(apns, _)) => vec![(String::new(), apns.metrics())],
@@ -193,7 +193,7 @@ impl Credential {
         }
     }
 
-    /// Until when its certificate is valid, if it has one.
+    /// Returns the expiry of its certificate, if it has one.
     pub(super) fn valid_until(&self) -> Option<SystemTime> {
         match &self.sender {
             Ok(Sender::Apns(apns, _)) => apns.valid_until(),
@@ -216,7 +216,7 @@ impl Credential {
     }
 }
 
-/// A notification as its pushes carry it: encoded once for each provider, however many get it.
+/// A notification, encoded once for each provider, whatever the number of recipients.
 #[derive(Debug)]
 pub(super) struct EncodedNotification {
     notification: Notification,
@@ -283,7 +283,7 @@ impl EncodedNotification {
     }
 }
 
-/// The notification's own topic, or that of the credential.
+/// Returns the topic of the notification, or else that of the credential.
 fn topic_of(push: &Push, topic: &Arc<str>) -> Option<Arc<str>> {
     Some(push.topic.clone().unwrap_or_else(|| Arc::clone(topic)))
 }

@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use crate::api::{ApiError, ApiErrorCode};
 
-/// Recipients that `/api/push` answers at once.
+/// Most recipients in a request to `/api/push`.
 const DEVICES_MAX: usize = 1_000;
 const USERS_MAX: usize = 100;
 const BROADCASTS_MAX: usize = 100;
-/// What the registry takes; both come back in the line of an outcome.
+/// Limits of the registry; both values are repeated in the line of an outcome.
 const USER_BYTES_MAX: usize = 1_024;
 const TOKEN_BYTES_MAX: usize = 4_096;
 /// Names of channels and topics, and conditions.
 const TARGET_BYTES_MAX: usize = 1_024;
-/// How long a push may take, in queues and under way.
+/// How long a push may take, queued and in flight.
 const TIMEOUT_MS: u64 = 30_000;
 const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
@@ -179,7 +179,7 @@ impl TryFrom<Subscribers> for PushBroadcast {
 }
 
 impl Recipient {
-    /// Whose service.
+    /// Returns the platform of its push service.
     pub(super) fn platform(&self) -> Platform {
         match self {
             Recipient::Device { device, .. } => device.platform,
@@ -187,7 +187,7 @@ impl Recipient {
         }
     }
 
-    /// The credential's name.
+    /// Returns the name of the credential.
     pub(super) fn app(&self) -> &str {
         match self {
             Recipient::Device { device, .. } => &device.app,
@@ -195,7 +195,7 @@ impl Recipient {
         }
     }
 
-    /// The device's token.
+    /// Returns the token of the device.
     pub(super) fn token(&self) -> Option<&str> {
         match self {
             Recipient::Device { device, .. } => Some(&device.token),
@@ -203,7 +203,7 @@ impl Recipient {
         }
     }
 
-    /// The caller's name for the push.
+    /// Returns the caller's id of the push.
     pub(super) fn id(&self) -> Option<&str> {
         match self {
             Recipient::Device { id, .. } => id.as_deref(),
@@ -211,7 +211,7 @@ impl Recipient {
         }
     }
 
-    /// What the many subscribed to.
+    /// Returns the target of a broadcast.
     pub(super) fn broadcast_target(&self) -> Option<&BroadcastTarget> {
         match self {
             Recipient::Device { .. } => None,
@@ -221,7 +221,7 @@ impl Recipient {
 }
 
 impl Recipients {
-    /// Each device.
+    /// Returns each device.
     pub(super) fn into_devices(self) -> impl Iterator<Item = Device> {
         let Recipients { provider: platform, app, token, tokens, .. } = self;
         let tokens = token.into_iter().chain(tokens);
@@ -238,10 +238,10 @@ impl Recipients {
 }
 
 impl SubmissionBatch {
-    /// Reads the body of `/api/push`: a submission, with what a batch has beside its pushes.
+    /// Parses the body of `/api/push`: one submission together with the fields of a batch.
     ///
     /// # Errors
-    /// Names the field that is wrong.
+    /// Returns an error that names the invalid field.
     pub(super) fn one(body: &[u8]) -> Result<SubmissionBatch, ApiError> {
         #[derive(Default, Deserialize)]
         struct BatchFields {
@@ -255,7 +255,7 @@ impl SubmissionBatch {
         for name in ["durable", "idempotency_key", "send_at_s"] {
             beside.extend(fields.remove(name).map(|value| (name.to_owned(), value)));
         }
-        // What stands beside the submission is rare: without it the body is read as it came, and errors say where.
+        // Batch fields are rare: without them the body is parsed directly, so that errors have positions.
         let submission: Submission = match beside.is_empty() {
             true => read(body)?,
             false => read(Value::Object(fields).to_string().as_bytes())?,
@@ -280,10 +280,10 @@ impl SubmissionBatch {
         Ok(batch)
     }
 
-    /// Reads the body of `/api/push/batch`.
+    /// Parses the body of `/api/push/batch`.
     ///
     /// # Errors
-    /// Names the notification and its field that is wrong; nothing has been sent then.
+    /// Returns an error that names the notification and its invalid field; nothing has been sent.
     pub(super) fn many(body: &[u8]) -> Result<SubmissionBatch, ApiError> {
         let batch: SubmissionBatch = read(body)?;
         for (at, submission) in batch.pushes.iter().enumerate() {
@@ -350,12 +350,12 @@ impl Submission {
         }
     }
 
-    /// How long each push may take.
+    /// Returns how long each push may take.
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms.unwrap_or(TIMEOUT_MS))
     }
 
-    /// The devices and broadcasts it names, which it then names no more.
+    /// Removes and returns its devices and broadcasts.
     pub(super) fn take_recipients(&mut self) -> impl Iterator<Item = Recipient> + use<> {
         let devices = std::mem::take(&mut self.devices).into_iter();
         let broadcasts = std::mem::take(&mut self.broadcasts).into_iter();
@@ -367,7 +367,7 @@ impl Submission {
     }
 }
 
-/// Reads a body, and says where it is not what it should be.
+/// Parses a body; an error names the invalid field.
 pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {

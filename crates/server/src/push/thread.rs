@@ -1,4 +1,4 @@
-//! The push thread: its runtime, its endpoint on the bus, and what everything in it shares.
+//! The push thread: its runtime, its endpoint on the bus, and the state shared by its tasks.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -27,18 +27,18 @@ use crate::message::bus::BusMessage;
 use crate::message::push::{PushAdmissions, PushReply, PushReplyBody};
 use crate::state::ServerState;
 
-/// Threads that wait for the disk.
+/// Threads for blocking disk operations.
 const DISK_THREADS: usize = 4;
-/// Messages taken from the bus before the others of the runtime get their turn.
+/// Messages taken from the bus before other tasks of the runtime run.
 const MESSAGES_PER_TURN: usize = 256;
-/// How soon a full ring is tried again.
+/// Delay before a full ring is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 /// The registry's file in the state directory.
 const REGISTRY: &str = "devices.redb";
-/// The journal's, of durable pushes and of outcomes.
+/// The file of the journal of durable pushes and outcomes, in the state directory.
 const JOURNAL: &str = "pushes.redb";
 
-/// What the tasks of the push thread share.
+/// The state that the tasks of the push thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) runtime: Handle,
@@ -51,7 +51,7 @@ pub(super) struct Shared {
     pub(super) journal: Arc<Journal>,
     /// All changes of the journal go through it.
     pub(super) journal_writer: JournalWriter,
-    /// There is a state directory.
+    /// Whether there is a state directory.
     pub(super) is_durable: bool,
     pub(super) durable_window: DurableWindow,
     /// Durable batches that are being sent.
@@ -62,24 +62,24 @@ pub(super) struct Shared {
     pub(super) hook_events: HookEvents,
     pub(super) admissions: Arc<PushAdmissions>,
     pub(super) workers: usize,
-    /// Answers under way that clients read at their own pace, by their calls.
+    /// Flow control of the streamed responses in progress, by call.
     flows: Mutex<HashMap<u64, Arc<Flow>>>,
-    /// To the bus. What is in it is bounded by flows and admissions.
+    /// Messages to the bus. Flows and admissions bound their number.
     outgoing: mpsc::UnboundedSender<(usize, BusMessage)>,
-    /// Callers must not wait for pushes that may come.
+    /// Whether the process is shutting down; readers of a feed then do not wait for new entries.
     draining: AtomicBool,
     stopping: Notify,
 }
 
-/// The push thread, from outside.
+/// The push thread, as seen by its owner.
 pub(crate) struct PushThread {
     shared: Arc<Shared>,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl PushThread {
-    /// Opens the registry, in `state_dir` if there is one, and starts the thread. What was wrong with a file that is done
-    /// without goes to `report`: sentences for a person.
+    /// Opens the registry, in `state_dir` if there is one, and starts the thread. Adds to `report` a readable sentence about
+    /// each damaged file that it continues without.
     pub(crate) fn start(
         state: &Arc<ServerState>,
         endpoint: Endpoint<BusMessage>,
@@ -155,26 +155,26 @@ impl PushThread {
                 {
                     tracing::error!(%error, "nothing is pushed any more");
                 }
-                // Who waits for the disk is not waited for.
+                // Does not wait for blocking tasks.
                 runtime.shutdown_background();
             })
             .map_err(|error| ServeError::Push(error.to_string()))?;
         Ok(PushThread { shared, thread })
     }
 
-    /// How everybody else reaches it.
+    /// Returns a handle for other threads.
     pub(crate) fn handle(&self) -> PushHandle {
         PushHandle(Arc::clone(&self.shared))
     }
 
-    /// The process is going down: pushes end, and who follows the feed is answered.
+    /// Begins the shutdown: pushes end, and waiting readers of the feed get a response.
     pub(crate) fn drain(&self) {
         self.shared.draining.store(true, Relaxed);
         self.shared.writer.wake();
         self.shared.journal_writer.wake();
     }
 
-    /// Has what is under way end, within a bound, and ends the thread.
+    /// Waits for pushes in progress, within a bound, and ends the thread.
     pub(crate) fn stop(self, bound: Duration) {
         let deadline = Instant::now() + bound;
         self.shared.draining.store(true, Relaxed);
@@ -206,7 +206,7 @@ impl Shared {
         DurableGuard(&self.durable_batches)
     }
 
-    /// The outcomes of so many durable pushes are in the journal.
+    /// Handles that the outcomes of this number of durable pushes are in the journal.
     pub(super) fn leave_durable_window(&self, pushes: usize) {
         let metrics = self.senders.all().into_iter().flat_map(|credential| credential.metrics());
         self.durable_window.leave(pushes, metrics.map(|(_, metrics)| metrics.queued).sum());
@@ -219,7 +219,7 @@ impl Shared {
         }
     }
 
-    /// Calls under way.
+    /// Returns the number of calls in progress.
     pub(super) fn calls(&self) -> usize {
         self.admissions.calls()
     }
@@ -228,13 +228,13 @@ impl Shared {
         self.draining.load(Relaxed)
     }
 
-    /// Has the bus carry a message.
+    /// Sends a message over the bus.
     pub(super) fn send(&self, worker: usize, message: BusMessage) {
-        // The thread has ended: there is no receiver.
+        // Fails only after the thread has ended.
         let _ = self.outgoing.send((worker, message));
     }
 
-    /// Has a worker send a client a piece of its response.
+    /// Makes a worker send a client a piece of its response.
     pub(super) fn reply(
         &self,
         worker: usize,
@@ -245,7 +245,7 @@ impl Shared {
         self.send(worker, BusMessage::PushReply(Box::new(PushReply { call, conn, body })));
     }
 
-    /// Begins to follow how a client reads.
+    /// Creates the flow control of a call's response.
     pub(super) fn open_flow(&self, call: u64) -> Arc<Flow> {
         let flow = Arc::new(Flow::new());
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
@@ -286,7 +286,7 @@ impl Shared {
     }
 }
 
-/// Carries messages between the bus and the tasks.
+/// Passes messages between the bus and the tasks.
 async fn serve(
     shared: &Arc<Shared>,
     state: &ServerState,
@@ -312,7 +312,7 @@ async fn serve(
         while let Ok(message) = outgoing.try_recv() {
             waiting.push_back(message);
         }
-        // A full ring of one worker keeps the others' messages waiting for a moment, too: it is taken from every turn.
+        // A full ring of one worker briefly delays messages to the others, too; each worker empties its ring every turn.
         while let Some((to, message)) = waiting.pop_front() {
             let is_event = matches!(message, BusMessage::HookEvent(_));
             if let Err(refused) = endpoint.send(to, message) {

@@ -1,4 +1,4 @@
-//! The HTTP API of the Pusher protocol: who calls, and what for.
+//! The HTTP API of the Pusher protocol: authenticates and parses calls.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ use serde_json::value::RawValue;
 
 use super::App;
 
-/// Seconds by which the time of a call may be off.
+/// Most seconds between the time of a call and the server's clock.
 const CLOCK_S: u64 = 600;
-/// Channels whose users are counted for one call.
+/// Most channels whose users are counted for one call.
 pub(crate) const COUNTED_MAX: usize = 1_000;
 
 /// A call, ready to be carried out. Channels are named as clients of the protocol name them.
@@ -86,10 +86,10 @@ pub(crate) fn split_path(path: &str) -> Option<(&str, &str)> {
 }
 
 impl CallHead<'_> {
-    /// Whether the app's secret has signed the call; and its body, once that is there.
+    /// Checks that the app's secret has signed the call, and its body once that has arrived.
     ///
     /// # Errors
-    /// 401 and why not.
+    /// Returns status 401 with the reason.
     pub(crate) fn authorize(
         &self,
         app: &App,
@@ -138,7 +138,7 @@ impl CallHead<'_> {
         }
     }
 
-    /// What the call is for.
+    /// Parses the call.
     ///
     /// # Errors
     /// The status, and what is wrong.

@@ -1,4 +1,4 @@
-//! How a call of the HTTP API is answered: what is asked of the hub for it, and the body that comes of the answers.
+//! Plans of calls of the HTTP API: the hub commands of a call, and the response body from their results.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::App;
 use super::call::{COUNTED_MAX, PusherError, RequestedInfo};
 use crate::api::{ApiError, CommandOutcome, CommandResult};
 
-/// A call under way.
+/// A call in progress.
 pub(crate) struct Plan {
     pub(crate) app: Arc<App>,
     shape: ResponseShape,
@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     is_counting: bool,
 }
 
-/// What the body of the response is.
+/// The shape of the response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseShape {
     /// `{"channels":{…}}` where something was to be counted, else `{}`.
@@ -40,14 +40,14 @@ struct ChannelPlan {
     subscriptions: Option<u64>,
 }
 
-/// What is counted of a channel.
+/// A count of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelCount {
     Users,
     Subscriptions,
 }
 
-/// What comes next.
+/// The next step of a plan.
 pub(crate) enum PlanStep {
     /// The counts, by channel.
     Count(Plan),

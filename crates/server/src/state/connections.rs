@@ -1,4 +1,4 @@
-//! Connections as an operator looks at them: which are asked for, and what is said of each.
+//! Connections as an operator sees them: filters, search and results.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 
 use crate::auth::labels::write_labels;
 
-/// Which connections are asked for: all of what is set has to fit.
+/// A filter of connections: all set conditions must match.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ConnectionFilter {
-    /// Whose it is; `None`: what is outside of tenants.
+    /// The tenant; `None`: outside of tenants.
     pub(crate) tenant: Option<Arc<str>>,
     /// Empty: any.
     pub(crate) user: Box<str>,
@@ -22,20 +22,20 @@ pub(crate) struct ConnectionFilter {
     pub(crate) address: Option<IpAddr>,
     /// A channel that it is subscribed to; empty: any.
     pub(crate) channel: Box<str>,
-    /// Members that its info has.
+    /// Members that the connection's info must have.
     pub(crate) info: Map<String, Value>,
-    /// What its labels pass.
+    /// A filter of the connection's labels.
     pub(crate) labels: Option<TagFilter>,
 }
 
-/// A search under way: it goes from worker to worker.
+/// A search in progress, which goes from worker to worker.
 #[derive(Debug)]
 pub(crate) struct ConnectionSearch {
     pub(crate) filter: ConnectionFilter,
     /// The worker that asked, and under what.
     pub(crate) origin: usize,
     pub(crate) token: u64,
-    /// Where it goes on; `None`: it has been everywhere.
+    /// The next position; `None`: the search is complete.
     pub(crate) next: Option<ConnectionCursor>,
     /// Connections and bytes that still fit, and places that may still be looked at.
     pub(crate) room: u32,
@@ -44,7 +44,7 @@ pub(crate) struct ConnectionSearch {
     pub(crate) page: ConnectionPage,
 }
 
-/// Where a search goes on: `WORKER.PLACE`.
+/// The position of a search: `WORKER.PLACE`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConnectionCursor {
     pub(crate) worker: usize,
@@ -67,13 +67,12 @@ impl fmt::Display for ConnectionCursor {
     }
 }
 
-/// Where a search of a cluster goes on: `NODE:WORKER.PLACE` of each node that has not been searched to its end, with commas
-/// between them.
+/// The position of a search in a cluster: `NODE:WORKER.PLACE` of each node whose search is not complete, separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClusterCursor(Vec<(u16, ConnectionCursor)>);
 
 impl ClusterCursor {
-    /// At the beginning of each of these nodes.
+    /// Creates the position at the start of each of these nodes.
     pub(crate) fn of_nodes(nodes: impl IntoIterator<Item = u16>) -> ClusterCursor {
         ClusterCursor(nodes.into_iter().map(|node| (node, ConnectionCursor::default())).collect())
     }
@@ -121,7 +120,7 @@ impl fmt::Display for ClusterCursor {
     }
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ConnectionPage {
     pub(crate) connections: Vec<ConnectionView>,
@@ -149,7 +148,7 @@ pub(crate) struct ConnectionView {
 }
 
 impl ConnectionView {
-    /// Bytes of it in the answer, about.
+    /// Returns the approximate bytes of the connection in the answer.
     pub(crate) fn bytes(&self) -> usize {
         let channels: usize = self.channels.iter().map(|channel| channel.len() + 8).sum();
         let labels: usize = self.labels.iter().map(|(name, of)| name.len() + of.len() + 8).sum();

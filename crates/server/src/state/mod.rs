@@ -1,4 +1,4 @@
-//! What all threads of one process share.
+//! The state that all threads of one process share.
 
 pub(crate) mod connections;
 pub(crate) mod settings;
@@ -31,7 +31,7 @@ use crate::proxy::ProxiesStats;
 use crate::state::settings::Settings;
 use crate::state::webhooks::{UpstreamsState, WebhooksState};
 
-/// Where the process stands.
+/// The lifecycle of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Lifecycle {
@@ -44,7 +44,7 @@ pub(crate) enum Lifecycle {
 }
 
 impl Lifecycle {
-    /// As `/health` says it.
+    /// Returns the name that `/health` shows.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Lifecycle::Starting => "starting",
@@ -61,55 +61,55 @@ pub(crate) struct ServerState {
     pub(crate) settings: ArcSwap<Settings>,
     /// The snapshot that one worker runs in its place, while it is tried out.
     canary: ArcSwapOption<Canary>,
-    /// Counts publications of the two above.
+    /// Counts the publications of `settings` and `canary`.
     generation: AtomicU64,
     /// `server.client_addr` as it was when the process opened its listeners for it.
     pub(crate) boot_addr: SocketAddr,
-    /// They listen no more, since that setting has changed.
+    /// These listeners are closed, because that setting has changed.
     boot_closed: AtomicBool,
-    /// Which generation each worker runs, and who sleeps.
+    /// Which generation each worker runs, and which workers sleep.
     pub(crate) rollout: Rollout,
-    /// Why a worker runs another snapshot than the newest.
+    /// Per worker: why it runs another snapshot than the newest.
     rejections: Vec<Mutex<Option<Rejection>>>,
-    /// One a worker.
+    /// One per worker.
     pub(crate) loop_stats: Vec<LoopStats>,
-    /// Sessions by the key that let them in, of each worker.
+    /// Per worker: the number of sessions by the key that signed their token.
     token_keys: Vec<Mutex<Vec<(u64, u64)>>>,
     /// Which workers may have sessions of a user.
     pub(crate) users: Arc<UserDirectory>,
-    /// Calls that the push thread has.
+    /// The calls that the push thread handles.
     pub(crate) push_admissions: Arc<PushAdmissions>,
-    /// What the program that serves brings along.
+    /// The program that embeds the server.
     pub(crate) program: OnceLock<Program>,
     /// The counters of the bus, once there is one.
     pub(crate) monitor: OnceLock<Monitor>,
-    /// One set a worker.
+    /// One set per worker.
     pub(crate) counters: Vec<Counters>,
-    /// What is known of the webhooks.
+    /// Statistics and state of the webhooks.
     pub(crate) webhooks: WebhooksState,
     /// Which members of upstreams are not healthy.
     pub(crate) upstreams: UpstreamsState,
-    /// What is known of the calls of proxies.
+    /// Statistics of the calls of proxies.
     pub(crate) proxies: Arc<ProxiesStats>,
-    /// What is known of engines.
+    /// Statistics of the engines.
     pub(crate) engines: Arc<EnginesStats>,
-    /// Connections of the whole process.
+    /// Counts the connections of the whole process.
     pub(crate) admissions: Admissions,
-    /// Whose turn it is to broadcast.
+    /// Decides which worker may broadcast.
     pub(crate) fanout_scheduler: FanoutScheduler,
-    /// What users, addresses, namespaces and API keys have used of their budgets.
+    /// The buckets of users, addresses, namespaces and API keys.
     pub(crate) budgets: SharedBuckets,
-    /// Channels whose publishers wait.
+    /// Channels that are behind, whose publishers wait.
     pub(crate) pressure: Pressure,
     /// The secrets of this process.
     pub(crate) keys: DerivedKeys,
     /// Revoked tokens.
     pub(crate) revocations: Revocations,
-    /// What is known of key sets.
+    /// Counters of the key sets.
     pub(crate) key_counters: Arc<KeyCounters>,
-    /// What is known of the cluster.
+    /// The state of the cluster.
     pub(crate) cluster: Arc<ClusterState>,
-    /// This process start as a random UUID: the `uid` of the server API's `info`.
+    /// A random UUID made at the start of the process: the `uid` of the server API's `info`.
     pub(crate) uid: String,
     started: Instant,
     lifecycle: AtomicU8,
@@ -117,19 +117,19 @@ pub(crate) struct ServerState {
     drained: Vec<AtomicBool>,
 }
 
-/// A snapshot on trial.
+/// A snapshot that one worker tries out.
 struct Canary {
     worker: usize,
     settings: Arc<Settings>,
 }
 
-/// A generation a worker could not switch to.
+/// A generation that a worker could not switch to.
 struct Rejection {
     generation: u64,
     reason: String,
 }
 
-/// Cores this process may run on.
+/// Returns the number of cores that this process may run on.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -172,56 +172,55 @@ impl ServerState {
         }
     }
 
-    /// The number that sessions are named by under these settings.
+    /// Returns the node number in session ids under these settings.
     pub(crate) fn node_number(&self, config: &Config) -> u16 {
         self.cluster.number().unwrap_or(config.server.node)
     }
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     pub(crate) fn workers(&self) -> usize {
         self.counters.len()
     }
 
-    /// The control thread's endpoint on the bus, behind the workers'.
+    /// Returns the control thread's endpoint on the bus, behind the workers'.
     pub(crate) fn control_endpoint(&self) -> usize {
         self.workers()
     }
 
-    /// The admin thread's endpoint on the bus, behind the workers' and the control thread's.
+    /// Returns the admin thread's endpoint on the bus, behind the control thread's.
     pub(crate) fn admin_endpoint(&self) -> usize {
         self.workers() + 1
     }
 
-    /// Whether an address is served by the listeners that the process began with.
+    /// Whether the listeners that the process started with serve this address.
     pub(crate) fn is_boot(&self, address: SocketAddr) -> bool {
         address == self.boot_addr && !self.boot_closed.load(Ordering::Acquire)
     }
 
-    /// Said before the listeners that the process began with are closed for good.
+    /// Called before the listeners that the process started with are closed for good.
     pub(crate) fn boot_closes(&self) {
         self.boot_closed.store(true, Ordering::Release);
     }
 
-    /// The push thread's, behind that.
+    /// Returns the push thread's endpoint on the bus, behind the admin thread's.
     pub(crate) fn push_endpoint(&self) -> usize {
         self.workers() + 2
     }
 
-    /// The webhooks thread's endpoint on the bus.
+    /// Returns the webhooks thread's endpoint on the bus, behind the push thread's.
     pub(crate) fn webhooks_endpoint(&self) -> usize {
         self.workers() + 3
     }
 
-    /// Makes a snapshot the one every worker runs, and ends a trial. Workers that are awake switch at the
-    /// end of their turn, sleeping ones before anything else; [`Rollout`] says who has. Gives the
-    /// generation. For the admin thread alone.
+    /// Makes a snapshot the one that every worker runs, and ends a trial. Awake workers switch at the end of their turn, sleeping
+    /// ones before anything else; [`Rollout`] shows who has. Returns the generation. Only the admin thread calls this.
     pub(crate) fn publish(&self, settings: Arc<Settings>) -> u64 {
         self.settings.store(settings);
         self.canary.store(None);
         self.next_generation()
     }
 
-    /// Has one worker run another snapshot than the others. For the admin thread alone.
+    /// Makes one worker run another snapshot than the others. Only the admin thread calls this.
     pub(crate) fn publish_to(&self, worker: usize, settings: Arc<Settings>) -> u64 {
         self.canary.store(Some(Arc::new(Canary { worker, settings })));
         self.next_generation()
@@ -233,12 +232,12 @@ impl ServerState {
         generation
     }
 
-    /// The newest publication. A snapshot loaded after this is at least as new.
+    /// Returns the generation of the newest publication. A snapshot loaded after this call is at least as new.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// What a worker is to run.
+    /// Returns the snapshot that a worker is to run.
     pub(crate) fn newest_for(&self, worker: usize) -> Arc<Settings> {
         match &*self.canary.load() {
             Some(canary) if canary.worker == worker => Arc::clone(&canary.settings),
@@ -246,13 +245,13 @@ impl ServerState {
         }
     }
 
-    /// Said by a worker that cannot switch, before it says that it has seen the generation.
+    /// Called by a worker that cannot switch to a generation, before it reports the generation as seen.
     pub(crate) fn reject(&self, worker: usize, generation: u64, reason: String) {
         let mut rejection = self.rejections[worker].lock().unwrap_or_else(PoisonError::into_inner);
         *rejection = Some(Rejection { generation, reason });
     }
 
-    /// Why a worker did not switch to this generation, if it did not.
+    /// Returns why a worker did not switch to this generation, if it did not.
     pub(crate) fn rejection(&self, worker: usize, generation: u64) -> Option<String> {
         let rejection = self.rejections[worker].lock().unwrap_or_else(PoisonError::into_inner);
         rejection.as_ref().filter(|of| of.generation == generation).map(|of| of.reason.clone())
@@ -270,47 +269,47 @@ impl ServerState {
         self.lifecycle.store(lifecycle as u8, Ordering::Release);
     }
 
-    /// Workers that accept connections.
+    /// Returns the number of workers that accept connections.
     pub(crate) fn workers_ready(&self) -> usize {
         self.ready.iter().filter(|ready| ready.load(Ordering::Acquire)).count()
     }
 
-    /// Said by a worker that accepts connections.
+    /// Called by a worker that accepts connections.
     pub(crate) fn worker_ready(&self, worker: usize) {
         self.ready[worker].store(true, Ordering::Release);
     }
 
-    /// A worker has ended, and is about to begin anew.
+    /// Called when a worker has ended, before it is restarted.
     pub(crate) fn worker_gone(&self, worker: usize) {
         self.ready[worker].store(false, Ordering::Release);
     }
 
-    /// Workers whose clients have not all left yet.
+    /// Returns the number of workers that still have clients.
     pub(crate) fn workers_left(&self) -> usize {
         self.drained.iter().filter(|drained| !drained.load(Ordering::Acquire)).count()
     }
 
-    /// Said by a worker when its last client has left after SIGTERM.
+    /// Called by a worker when its last client has left after SIGTERM.
     pub(crate) fn worker_drained(&self, worker: usize) {
         self.drained[worker].store(true, Ordering::Release);
     }
 
-    /// Milliseconds since start, the same for all threads.
+    /// Returns the milliseconds since the start of the process, the same for all threads.
     pub(crate) fn uptime_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Whole seconds since start.
+    /// Returns the whole seconds since the start of the process.
     pub(crate) fn uptime_s(&self) -> u64 {
         self.started.elapsed().as_secs()
     }
 
-    /// Published by a worker once a second: the number of its sessions by key.
+    /// Publishes the number of a worker's sessions by key; called once a second.
     pub(crate) fn publish_keys(&self, worker: usize, keys: Vec<(u64, u64)>) {
         *self.token_keys[worker].lock().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
-    /// Sessions, as of a second ago, whose key `keeps` does not keep.
+    /// Returns the number of sessions, as of at most a second ago, for whose key `keeps` is false.
     pub(crate) fn sessions_without(&self, keeps: impl Fn(u64) -> bool) -> u64 {
         self.token_keys
             .iter()
@@ -320,12 +319,12 @@ impl ServerState {
             .sum()
     }
 
-    /// Sum of one metric over all workers.
+    /// Returns the sum of one metric over all workers.
     pub(crate) fn total(&self, metric: Metric) -> u64 {
         self.counters.iter().map(|counters| counters.get(metric)).sum()
     }
 
-    /// What `/info` shows.
+    /// Returns what `/info` shows.
     pub(crate) fn info(&self) -> Value {
         let settings = self.settings.load();
         let workers: Vec<Value> = self

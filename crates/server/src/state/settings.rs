@@ -1,4 +1,4 @@
-//! The immutable snapshot workers run: the configuration and what is derived from it once.
+//! The immutable snapshot that workers run: the configuration and what is derived from it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use dunlin_webhooks::EventFilter;
 /// The options of a namespace in the configuration.
 type Rules = dunlin_config::ChannelOptions;
 
-/// One revision of everything that can be set.
+/// One revision of all settings.
 ///
-/// Derived from the revision before it where that is at hand: what did not change is shared, so that one
-/// namespace changed among ten thousand costs one namespace.
+/// Derived from the previous revision where there is one: unchanged parts are shared, so that a change of one namespace among ten
+/// thousand costs one namespace.
 pub(crate) struct Settings {
     pub(crate) revision: u64,
     pub(crate) config: Config,
@@ -29,33 +29,32 @@ pub(crate) struct Settings {
     pub(crate) verifier: Arc<Verifier>,
     /// Verifies subscription tokens; the same where they have no keys of their own.
     pub(crate) subscription_verifier: Arc<Verifier>,
-    /// Which events hooks want.
+    /// Which events the hooks subscribe to.
     pub(crate) event_filter: Arc<EventFilter>,
     /// The apps of the Pusher protocol.
     pub(crate) pusher: Arc<Apps>,
-    /// Who shares this server.
+    /// The tenants of this server.
     pub(crate) tenants: Arc<Tenants>,
-    /// Connections of each user, if they have a bound.
+    /// Counts the connections of each user, if they are bounded.
     pub(crate) user_connections: Option<Arc<UserConnections>>,
-    /// What listeners with TLS need.
+    /// The certificates and settings of listeners with TLS.
     pub(crate) tls: Arc<Tls>,
     snapshot: Arc<Snapshot>,
     node_name: Arc<str>,
     without_namespace: Arc<Namespace>,
     namespaces: Map<Namespace>,
-    /// Rates of the namespaces that have any. Few have, so that workers see what changed among them without a look
-    /// at all namespaces.
+    /// Rates of the namespaces that have any. Few have, so workers find changes here without comparing all namespaces.
     pub(crate) pacings: Map<Pacing>,
-    /// Engines of the namespaces that have one; the one without a name among them.
+    /// Engines of the namespaces that have one; the empty name is the namespace of channels without one.
     pub(crate) engines: Map<EngineOf>,
-    /// Some expression looks at the `meta` of connections, or has since the start.
+    /// An expression reads the `meta` of connections, or one did since the start.
     pub(crate) looks_at_meta: bool,
-    /// Some address serves less than all: see [`Settings::serves`].
+    /// An address serves only a part of the endpoints: see [`Settings::serves`].
     pub(crate) serves_apart: bool,
 }
 
 impl Settings {
-    /// Derives what workers need from a validated configuration.
+    /// Derives a snapshot from a validated configuration.
     pub(crate) fn new(snapshot: Arc<Snapshot>) -> Self {
         let config = snapshot.config.clone();
         let verifier = Arc::new(Verifier::new(config.client.token.rules()));
@@ -86,7 +85,7 @@ impl Settings {
         }
     }
 
-    /// The same for another revision, by what differs from this one.
+    /// Derives the snapshot of another revision from this one, by their differences.
     pub(crate) fn next(&self, snapshot: Arc<Snapshot>) -> Self {
         let config = snapshot.config.clone();
         let (old, new) = (&self.config, &config);
@@ -171,14 +170,14 @@ impl Settings {
         }
     }
 
-    /// Whether a change from this snapshot to a newer one is more than a worker's next waking can wait for: a
-    /// listener opens or closes, sessions of a revoked key end, or a worker may have to refuse.
+    /// Whether a change to a newer snapshot cannot wait for a worker's next wake-up: a listener opens or closes, sessions of a
+    /// revoked key end, or a worker may have to reject it.
     pub(crate) fn wants_work(&self, newer: &Settings) -> bool {
         let (old, new) = (&self.config.server, &newer.config.server);
         self.config.client.token != newer.config.client.token
             || self.config.client.subscription_token != newer.config.client.subscription_token
             || self.withdraws_anonymous(newer)
-            // Subscribers move, and what is published must not wait for a connection.
+            // Subscribers move between engines, and publications must not wait for a connection.
             || self.config.engines != newer.config.engines
             || self.engines != newer.engines
             || self.withdraws_permissions(newer)
@@ -186,31 +185,31 @@ impl Settings {
             || !newer.config.tenants.is_same(&self.config.tenants)
             || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
             || old.pin_workers != new.pin_workers
-            // It may be refused, and a worker that wakes later could not report it.
+            // A worker may reject it, and one that wakes up later could not report that.
             || old.node != new.node
             || newer.config.listeners.changes_from(&self.config.listeners).next().is_some()
     }
 
-    /// What is served at a local address.
+    /// Returns what is served at a local address.
     pub(crate) fn serves(&self, local: SocketAddr) -> Serves {
         let listener = self.config.listeners.get(self.listener_at(local));
         listener.map_or(self.config.server.client_serves, |listener| listener.serves)
     }
 
-    /// The name of the listener at a local address; empty for that of `server.client_addr`. Of two with the same port the
-    /// kernel gives a connection to the one with the address itself.
+    /// Returns the name of the listener at a local address; empty for that of `server.client_addr`. If two have the same port,
+    /// the kernel prefers the one with the exact address.
     pub(crate) fn listener_at(&self, local: SocketAddr) -> &str {
         let closeness = |addr: SocketAddr| {
             let is_any = addr.ip().is_unspecified() && addr.port() == local.port();
             (addr == local, is_any && addr.is_ipv4() == local.is_ipv4(), is_any)
         };
         let listeners = self.config.listeners.iter().map(|(name, of)| (name, of.addr));
-        // Of several that are as close, the last: one that is near no other is that of the clients.
+        // Of several that match equally well, the last one: without a match, that of the clients.
         let all = listeners.chain([("", self.config.server.client_addr)]);
         all.max_by_key(|(_, addr)| closeness(*addr)).map_or("", |(name, _)| name)
     }
 
-    /// Whether a permission to subscribe, or to receive joins and leaves, under this snapshot is missing in a newer one.
+    /// Whether a newer snapshot withdraws a permission to subscribe, or to receive joins and leaves.
     pub(crate) fn withdraws_permissions(&self, newer: &Settings) -> bool {
         let (old, new) = (&self.config.channel, &newer.config.channel);
         let withdraws = |old: &Rules, new: Option<&Rules>| {
@@ -219,7 +218,7 @@ impl Settings {
         let old_fallback = old.any_namespace.then_some(&old.without_namespace);
         let new_fallback = new.any_namespace.then_some(&new.without_namespace);
         old.any_namespace && !new.any_namespace
-            // What an app's namespace lets clients of the other protocols do depends on the names of its channels.
+            // What an app's namespace permits to clients of other protocols depends on the names of its channels.
             || !newer.config.pusher.apps.is_same(&self.config.pusher.apps)
             || newer
                 .config
@@ -234,22 +233,22 @@ impl Settings {
             })
     }
 
-    /// Whether clients without a token are accepted under this snapshot and not under a newer one.
+    /// Whether this snapshot accepts clients without a token, and a newer one does not.
     pub(crate) fn withdraws_anonymous(&self, newer: &Settings) -> bool {
         self.config.client.anonymous && !newer.config.client.anonymous
     }
 
-    /// The owner of a caller's API key; `None` if it is unknown.
+    /// Returns the API key that a caller has sent; `None` if it is unknown.
     pub(crate) fn api_key(&self, shown: &str) -> Option<&ApiKey> {
         self.snapshot.api_key(shown)
     }
 
-    /// The tenant whose key a token names.
+    /// Returns the tenant that the key id of a token belongs to.
     pub(crate) fn tenant_of_token(&self, token: &str) -> Option<&Arc<Tenant>> {
         self.tenants.of_token(token, &self.snapshot)
     }
 
-    /// Whether connection tokens with the key of this number are accepted.
+    /// Whether connection tokens signed with the key of this number are accepted.
     pub(crate) fn keeps_key(&self, user: &str, key: u64) -> bool {
         match tenant::split(user).0 {
             Some(name) => self.tenants.get(name).is_some_and(|of| of.verifier.keeps(key)),
@@ -267,7 +266,7 @@ impl Settings {
         find_namespace(&self.namespaces, any, &self.without_namespace, channel)
     }
 
-    /// The key sets that tokens are verified by, each once.
+    /// Returns the key sets that verify tokens, each once.
     pub(crate) fn key_sets(&self) -> impl Iterator<Item = Arc<Jwks>> {
         let own = self.subscription_verifier.jwks();
         let sets =
@@ -275,13 +274,13 @@ impl Settings {
         sets.map(|jwks| jwks.map(Arc::clone)).into_iter().flatten()
     }
 
-    /// `server.name`, or host name and port.
+    /// Returns `server.name`, or host name and port.
     pub(crate) fn node_name(&self) -> &str {
         &self.node_name
     }
 }
 
-/// Whether a permission to subscribe under these rules is missing in the newer ones; `None`: the namespace was removed.
+/// Whether the newer rules withdraw a permission to subscribe; `None`: the namespace was removed.
 pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
     new.is_none_or(|new| {
         old.allow_subscribe_for_client && !new.allow_subscribe_for_client
@@ -306,7 +305,7 @@ fn subscription_verifier(
     }
 }
 
-/// Whether a permission to read presence under these rules is missing in the newer ones.
+/// Whether the newer rules withdraw a permission to read presence.
 fn withdraws_presence(old: &Rules, new: Option<&Rules>) -> bool {
     new.is_none_or(|new| {
         old.allow_presence_for_client && !new.allow_presence_for_client
@@ -316,7 +315,7 @@ fn withdraws_presence(old: &Rules, new: Option<&Rules>) -> bool {
     })
 }
 
-/// The table of a configuration, which is the one before if there was one.
+/// Returns the table of a configuration; an existing table is kept.
 fn user_connections(
     config: &Config,
     before: Option<&Arc<UserConnections>>,
@@ -348,7 +347,7 @@ fn named(name: &str, rules: &Rules, config: &Config) -> Namespace {
     namespace(name, rules, config, ChannelVariants::of(None, name, config))
 }
 
-/// Brings namespaces to those of `config`, which differ in what has `changed`.
+/// Updates the namespaces to those of `config`, which differ in `changed`.
 fn with_namespaces(
     older: &Map<Namespace>,
     config: &Config,
@@ -369,7 +368,7 @@ fn pacings(config: &Config) -> Map<Pacing> {
     with_pacings(Map::new(), &config.channel.namespaces.changes_from(&none).collect::<Vec<_>>())
 }
 
-/// Brings the rates to those of the namespaces that have `changed`.
+/// Updates the rates of the namespaces in `changed`.
 fn with_pacings(mut pacings: Map<Pacing>, changed: &[MapChange<'_, Rules>]) -> Map<Pacing> {
     for (name, _, after) in changed {
         match after.map(|rules| rules.pacing).filter(|pacing| *pacing != Pacing::default()) {

@@ -127,7 +127,7 @@ fn changed_files_are_read_again_and_what_is_broken_changes_nothing() {
     assert!(!Tls::of(&config, None).is_complete(&config), "what is broken is left out at a start");
 }
 
-/// Nothing was renewed as long as one could not be used: the one beside it expired, too.
+/// Regression test: one unusable certificate prevented the renewal of all others.
 #[test]
 fn one_that_cannot_be_used_stays_and_the_others_are_renewed() {
     let directory = tempfile::tempdir().unwrap();
@@ -155,14 +155,14 @@ fn one_that_cannot_be_used_stays_and_the_others_are_renewed() {
     assert_eq!(errors, ["tls.certificates.a.chain_file"]);
     assert_eq!(names_in_use(&tls), ["a.example", "new.example"]);
 
-    // A change of the configuration does not take it away either.
+    // A change of the configuration does not remove it either.
     let mut next = config.clone();
     next.tls.certificates.remove("b");
     let tls = Tls::of(&next, Some((&config, &tls)));
     assert_eq!(names_in_use(&tls), ["a.example"]);
 }
 
-/// A pipe kept the admin thread waiting for ever, and a device filled the memory.
+/// Regression test: a pipe blocked the admin thread forever, and a device filled the memory.
 #[test]
 fn only_a_regular_file_of_a_bounded_size_is_read() {
     let directory = tempfile::tempdir().unwrap();

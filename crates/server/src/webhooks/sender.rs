@@ -1,9 +1,9 @@
 //! The webhooks thread: sends the requests of the [`Dispatcher`] through the pipelining client of `pipeline`, and checks
 //! the members of upstreams.
 //!
-//! It is a thread of its own, not a part of the admin thread: a change of the configuration has forty microseconds, and
-//! must wait neither behind the events of a million clients that connect nor behind a TLS handshake with a backend. It
-//! stands on the bus like a worker, so that an event costs a worker a store, and without hooks the thread sleeps.
+//! It is separate from the admin thread: a change of the configuration may take forty microseconds, and must wait neither
+//! for the events of a million connecting clients nor for a TLS handshake with a backend. It is an endpoint of the bus
+//! like a worker, so that an event costs a worker one store. Without hooks the thread sleeps.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -47,7 +47,7 @@ const INCARNATIONS_MAX: u32 = 50;
 /// Connections to backends.
 const CONNECTIONS_MAX: usize = 65_536;
 
-/// The webhooks thread, from outside. It ends when it is sent [`BusMessage::Stop`] and has sent what it had.
+/// A handle of the webhooks thread, which ends after [`BusMessage::Stop`] once its queued events are sent.
 pub(crate) struct WebhooksThread {
     thread: std::thread::JoinHandle<()>,
 }
@@ -100,7 +100,7 @@ fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMessage>) -> io::Res
     let settings = state.settings.load_full();
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
-    // Of the process's UUID the digits that are random.
+    // The first 12 digits of the process's random UUID.
     let run: String = state.uid.chars().filter(|c| *c != '-').take(12).collect();
     let encoder = EventEncoder::new(&run, settings.node_name());
     let stats = Arc::clone(&state.webhooks.stats);
@@ -134,7 +134,7 @@ struct WebhookSender<'e> {
     checks: Checks,
     /// By the pools of the dispatcher; an error says why a pool cannot be used.
     hosts: HashMap<u64, Result<HostId, Arc<str>>>,
-    /// Of the settings it runs.
+    /// The generation of the settings in use.
     generation: u64,
     /// When something is due, and the loop's timer for it.
     timer: Option<(u64, TimerId)>,
@@ -150,7 +150,7 @@ struct WebhookSender<'e> {
 enum Timer {
     /// An event, or a check, is due.
     Due = 1,
-    /// What is queued has had its time when the process ends.
+    /// The time for queued events is over while the process shuts down.
     Finish,
 }
 
@@ -326,7 +326,7 @@ impl WebhookSender<'_> {
     }
 }
 
-/// What an outcome is to the dispatcher. `now_s` is the time since 1970, for dates in `Retry-After`.
+/// Converts an outcome for the dispatcher. `now_s` is the time in seconds since 1970, for dates in `Retry-After`.
 fn delivery_result(outcome: &Outcome<'_>, now_s: u64) -> DeliveryResult {
     let sentence = |error: &RequestError| error.kind.to_string().into();
     match outcome {

@@ -1,4 +1,4 @@
-//! Admission: the accept rate, the limits on connections, and whose peers are authenticated.
+//! Admission of connections: the accept rate, the connection limits, and which peers are authenticated.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,22 +14,22 @@ use crate::limits::admission::{Admission, counted_as};
 use crate::metrics::Metric;
 use crate::request::forwarded_for::forwarded_for;
 
-/// Descriptors that are left to the rest of the process where all threads share one table.
+/// Descriptors reserved for the rest of the process if all threads share one table.
 const DESCRIPTORS_RESERVED: usize = 512;
 
-/// Whose address a connection counts for.
+/// The kind of peer whose address a connection counts for.
 #[derive(Clone, Copy, PartialEq)]
 enum Source {
-    /// Its client's, who is connected itself.
+    /// A client that is connected directly.
     Client,
-    /// A trusted proxy's.
+    /// A trusted proxy.
     Proxy,
-    /// The client's that a trusted proxy has named.
+    /// A client that a trusted proxy has named.
     ClientOfProxy,
 }
 
 impl Worker<'_> {
-    /// Decides on a connection just accepted: counts it against the limits, or refuses it.
+    /// Counts an accepted connection against the limits, or refuses it.
     pub(super) fn handle_accept(
         &mut self,
         cx: &mut Context<Link>,
@@ -56,8 +56,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Counts a connection of an address against the limits, of which those for one address do not bound a proxy.
-    /// `None`: a limit is exceeded.
+    /// Counts a connection of an address against the limits; limits per address do not apply to proxies. Returns `None` if a
+    /// limit is exceeded.
     fn admit(&mut self, address: IpAddr, source: Source) -> Option<Peer> {
         let limits = &self.settings.config.limits;
         let counted = counted_as(address, limits.ipv6_prefix_bits);
@@ -74,10 +74,11 @@ impl Worker<'_> {
         None
     }
 
-    /// A proxy passes on a request: the connection counts as the client's that the request is of from now on.
+    /// Counts a proxy's connection for the client of its current request from now on.
     ///
     /// # Errors
-    /// The answer to a header that names nobody, or to one connection too many of a client. The connection is to be closed.
+    /// The response to a header that does not name a client, or to a client with too many connections. The connection must be
+    /// closed.
     pub(super) fn attribute(
         &mut self,
         cx: &mut Context<Link>,
@@ -112,7 +113,7 @@ impl Worker<'_> {
         admitted.map(drop).ok_or_else(|| PlainResponse::error(429, why))
     }
 
-    /// Takes one from the accept rate. If it was the last, those after it wait in the backlogs for a while.
+    /// Takes one token of the accept rate. After the last one, connections wait in the listen backlogs.
     fn take_accept(&mut self, cx: &mut Context<Link>) {
         let limits = &self.settings.config.limits;
         let Some(pause_ms) = self.accept_limits.handle_accept(cx.now_ms(), limits) else { return };
@@ -122,7 +123,7 @@ impl Worker<'_> {
         cx.run_after(pause_ms, Timer::Accept as u64);
     }
 
-    /// Accepts on every listener once the rate allows it.
+    /// Resumes accepting on every listener once the rate allows it.
     pub(super) fn accept_again(&mut self, cx: &mut Context<Link>) {
         let limits = &self.settings.config.limits;
         if let Some(wait_ms) = self.accept_limits.handle_accept_timer(cx.now_ms(), limits) {
@@ -133,8 +134,8 @@ impl Worker<'_> {
         listeners.into_iter().for_each(|listener| cx.resume_accept(listener));
     }
 
-    /// Takes one from the rates of TLS handshakes. False: the address has had its own. If it was the last of all, those
-    /// after it wait in the backlogs.
+    /// Takes one token of the TLS handshake rates. Returns `false` if the address has used its own. After the last token of all,
+    /// connections wait in the listen backlogs.
     fn take_handshake(&mut self, cx: &mut Context<Link>, peer: IpAddr, is_proxy: bool) -> bool {
         let limits = &self.settings.config.limits;
         let address = (!is_proxy).then(|| counted_as(peer, limits.ipv6_prefix_bits));
@@ -153,7 +154,7 @@ impl Worker<'_> {
         true
     }
 
-    /// Accepts on listeners with TLS once the rate of handshakes allows it.
+    /// Resumes accepting on TLS listeners once the handshake rate allows it.
     pub(super) fn shake_hands_again(&mut self, cx: &mut Context<Link>) {
         let limits = &self.settings.config.limits;
         if let Some(wait_ms) = self.accept_limits.handle_handshake_timer(cx.now_ms(), limits) {
@@ -169,7 +170,7 @@ impl Worker<'_> {
         cx.listeners().filter(|&listener| self.listeners.speaks_tls(listener)).collect()
     }
 
-    /// The peer of a connection has shown who it is: it has a place of its own from now on.
+    /// Marks the peer of a connection as authenticated, so that it no longer gives way to newer connections.
     pub(super) fn authenticated(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some(link) = cx.data(conn).filter(|link| !link.peer.is_authenticated()) else { return };
         link.peer = link.peer.authenticated();
@@ -179,14 +180,14 @@ impl Worker<'_> {
         cx.mark_authenticated(conn);
     }
 
-    /// A connection is over: gives its place back.
+    /// Releases what a closed connection counted for.
     pub(super) fn release_peer(&mut self, peer: Peer) {
         if let Some(address) = self.peers.release(peer.place(), peer.is_authenticated()) {
             self.state.admissions.release(address, peer.is_authenticated());
         }
     }
 
-    /// Bounds the connections whose peers have not shown who they are to this worker's share.
+    /// Limits unauthenticated connections to this worker's share.
     pub(super) fn bound_unauthenticated(&self, cx: &mut Context<Link>) {
         let share = self.settings.config.limits.unauthenticated_max as usize;
         let share = share.div_ceil(self.state.workers());
@@ -194,7 +195,7 @@ impl Worker<'_> {
     }
 }
 
-/// The connections a worker has descriptors for.
+/// The number of connections for which a worker has descriptors.
 pub(super) fn connections_max(own_descriptor_table: bool, workers: usize) -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));

@@ -1,8 +1,8 @@
-//! The switch to another snapshot of the settings, at the boundary of the loop.
+//! Switches to a new snapshot of the settings, between turns of the loop.
 //!
-//! A worker that slept takes the newest snapshot before it looks at anything; one that is awake, at the end of
-//! each turn. So nobody has to wake a worker for a change, unless something has to be done now:
-//! see [`dunlin_bus::Rollout`] for why nothing older is acted on once the change was acknowledged.
+//! A worker adopts the newest snapshot when it wakes, before anything else, and at the end of each turn while it is awake. So a
+//! change wakes no worker, unless it requires immediate work. [`dunlin_bus::Rollout`] explains why no older snapshot is used
+//! after a change was acknowledged.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::namespace::Namespace;
 use crate::state::ServerState;
 use crate::state::settings::Settings;
 
-/// Boots that session ids distinguish; a restart of a worker takes the next.
+/// The number of boots that session ids distinguish; each restart of a worker uses the next one.
 const BOOTS: u32 = dunlin_hub::BOOTS_MAX as u32;
-/// Subscriptions looked at in one turn; some tenths of a millisecond.
+/// Subscriptions that are checked in one turn; that takes some tenths of a millisecond.
 const WITHDRAWAL_STEPS: u32 = 1_024;
 
 impl Worker<'_> {
-    /// Switches to the newest snapshot, if there is one.
+    /// Switches to the newest snapshot if it is not in use yet.
     pub(super) fn adopt_newest(&mut self, cx: &mut Context<Link>) {
         let generation = self.state.generation();
         if generation == self.settings.generation() {
@@ -51,13 +51,12 @@ impl Worker<'_> {
         }
     }
 
-    /// The admin thread waits for this worker to switch. Nothing is lost if its ring is full: it looks for itself,
-    /// only later.
+    /// Notifies the admin thread, which waits for this worker to switch. If its ring is full it checks by itself, only later.
     pub(super) fn confirm_adoption(&mut self) {
         self.send_to_admin(BusMessage::SettingsAdopted);
     }
 
-    /// Goes on with what the admin thread wants to have counted, and replies when it is complete.
+    /// Continues a count for the admin thread, and replies when it is complete.
     pub(super) fn count_affected(&mut self, cx: &Context<Link>) {
         let counted = self.affected.step(&self.hub, |conn| cx.local_addr(conn));
         let Some((request_id, counts)) = counted else { return };
@@ -65,7 +64,7 @@ impl Worker<'_> {
         self.send_to_admin(BusMessage::AffectedReply { request_id, worker, counts });
     }
 
-    /// If its ring is full, the admin thread counts this worker among the silent ones.
+    /// If the ring is full, the admin thread reports this worker as unresponsive.
     pub(super) fn send_to_admin(&mut self, message: BusMessage) {
         let _ = self.endpoint.send(self.state.admin_endpoint(), message);
     }
@@ -80,7 +79,7 @@ impl Worker<'_> {
             self.listeners.switch(cx, &state, (&before, newest), self.drain.is_some())
         });
         if let Err(reason) = switched {
-            // No session was opened under another number meanwhile, so there is room for the one before.
+            // No session was opened under another number in the meantime, so the previous number still fits.
             let _ = self.hub.set_node(state.node_number(old));
             return Err(reason);
         }
@@ -93,13 +92,13 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Does what the switch to the snapshot that runs now asks for.
+    /// Applies an effect of the switch to the current snapshot.
     fn apply_effect(&mut self, cx: &mut Context<Link>, effect: SettingsEffect) {
         match effect {
             SettingsEffect::Pinning => {
                 let core = self.settings.config.server.pin_workers.then_some(self.index);
                 if let Err(error) = dunlin_net::pin(core) {
-                    // It runs as well elsewhere, and what is open by now cannot be taken back any more.
+                    // The worker also runs on another core, and the connections that are open can no longer be undone.
                     tracing::warn!(worker = self.index, %error, "server.pin_workers has no effect");
                 }
             }
@@ -128,9 +127,9 @@ impl Worker<'_> {
         }
     }
 
-    /// Names sessions by another number from now on; those that are open keep their ids.
+    /// Uses another node number for new session ids; open sessions keep theirs.
     fn switch_node(&mut self, old: &Config, new: &Config) -> Result<(), String> {
-        // With a cluster the lease decides, which comes by itself.
+        // In a cluster the lease determines the number; it arrives separately.
         if old.server.node == new.server.node || self.state.cluster.number().is_some() {
             return Ok(());
         }
@@ -139,7 +138,7 @@ impl Worker<'_> {
         })
     }
 
-    /// Goes on with ending what clients may not have any more: subscriptions, and notices of joins and leaves.
+    /// Continues to end what clients are no longer permitted: subscriptions, and notifications of joins and leaves.
     pub(super) fn continue_withdrawal(&mut self, cx: &mut Context<Link>) {
         if !self.sweeps.is_withdrawing() {
             return;
@@ -166,11 +165,11 @@ impl Worker<'_> {
                 permits_by_keys(&of.rules, channel, user, false, Permission::Subscribe)
             };
             SubscriberRights {
-                // What a backend has granted is none of these: it has not decided, and the rules have.
+                // A backend's grant does not count here: the rules decided, not the backend.
                 subscription: may(false, Permission::Subscribe)
                     || falls_back && namespace.is_some_and(by_keys),
                 join_leave: may(true, Permission::Presence),
-                // A new token may have taken the capability away, when the rules let it go on.
+                // A new token may lack the capability while the rules permit the subscription.
                 grant: !grants.is_by_capability(session, channel)
                     || capabilities
                         .of_session(&settings, session, channel)
@@ -185,8 +184,8 @@ impl Worker<'_> {
         self.drain_events(cx);
     }
 
-    /// Ends the sessions that were accepted with a key that is not valid any more, and those without a token where one
-    /// is required now. They may come back with a new token.
+    /// Ends the sessions that were accepted with a key that is no longer valid, and those without a token if one is now required.
+    /// They may reconnect with a new token.
     fn close_revoked(&mut self, cx: &mut Context<Link>) {
         let settings = self.settings.snapshot();
         let verifier = &settings.verifier;
@@ -200,7 +199,7 @@ impl Worker<'_> {
         let open: Vec<ConnId> = cx.connections().collect();
         for conn in open {
             let Some(&mut link) = cx.data(conn) else { continue };
-            // Those of the Pusher protocol have no tokens.
+            // Sessions of the Pusher protocol have no tokens.
             if !matches!(link.role, Role::Client(encoding) if !encoding.is_pusher())
                 || link.session().is_none()
             {
@@ -208,7 +207,7 @@ impl Worker<'_> {
             }
             let user = link.session().and_then(|of| self.hub.session(of)).map(|view| view.user);
             if user.is_some_and(|user| user.starts_with(MARK)) {
-                // Its keys are its tenant's.
+                // Its keys belong to its tenant.
                 continue;
             }
             let why = match self.heartbeat.params(link.params()).and_then(|params| params.key) {
@@ -225,7 +224,7 @@ impl Worker<'_> {
     }
 }
 
-/// What the settings say of a hub; its incarnation and seed are the caller's to set.
+/// The configuration of a hub from the settings; the caller sets its incarnation and seed.
 pub(super) fn hub_config(
     index: usize,
     incarnation: u32,
@@ -245,7 +244,7 @@ pub(super) fn hub_config(
         subscriptions_per_session_max: limits.subscriptions_per_client_max as u16,
         channels_max: limits.channels_max,
         channels_per_owner_max: limits.channels_per_user_max,
-        // A tenant's name and two marks stand before the name of a channel of its.
+        // A tenant's channel name is prefixed with the tenant's name and two marks.
         channel_name_bytes_max: u16::try_from(limits.channel_bytes_max + TENANT_BYTES_MAX + 2)
             .unwrap_or(u16::MAX),
         request_timeout_ms: limits.bus_request_timeout_ms,

@@ -1,4 +1,4 @@
-//! Server API calls: carried out on the worker that took the request, answered when all of it is answered.
+//! Server API calls: executed on the worker that received the request, and answered when all commands are answered.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use crate::auth::revocation::Revocation;
 use crate::limits::budget::{CommandKind, Rates, Work};
 use crate::metrics::Metric;
 
-/// What a caller's key may do; `None`: everything.
+/// The scope of a caller's key; `None`: everything is permitted.
 pub(super) type Scope = Option<KeyScope>;
 
 impl Worker<'_> {
-    /// Serves `/api` and what is below it.
+    /// Serves `/api` and the paths below it.
     pub(super) fn api(
         &mut self,
         cx: &mut Context<Link>,
@@ -48,7 +48,8 @@ impl Worker<'_> {
         if request.method != http::Method::Post {
             return self.answer(cx, conn, &method_refused("POST"));
         }
-        // Without a key a page would call in its visitor's name, and some requests need no permission to be sent.
+        // Without a key, a foreign web page could call on behalf of its visitor, and browsers send some requests without a
+        // preflight.
         if self.settings.config.api.without_key && !self.is_same_or_allowed_origin(request) {
             return self.answer(cx, conn, &origin_refused());
         }
@@ -97,7 +98,7 @@ impl Worker<'_> {
         self.answer(cx, conn, &reply::PlainResponse::json(status, body));
     }
 
-    /// Whether the body of a request is to be taken, of which not all is here. A caller without a key is answered before.
+    /// Whether to receive the rest of a request's body. A caller without a valid key is answered before.
     pub(super) fn takes_api_body(
         &mut self,
         cx: &mut Context<Link>,
@@ -189,7 +190,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// What the caller may do with the API, if anything.
+    /// Returns the scope of the caller, or why it is refused.
     fn authorised(&self, request: &http::RequestHead<'_>) -> Result<Scope, &'static str> {
         let api = &self.settings.config.api;
         let query = if api.keys_in_query { request.query.unwrap_or("") } else { "" };
@@ -224,7 +225,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Begins one command of a call.
+    /// Starts one command of a call.
     pub(super) fn execute(
         &mut self,
         cx: &mut Context<Link>,
@@ -234,7 +235,7 @@ impl Worker<'_> {
     ) {
         self.count(Metric::ApiCommands);
         if self.hub.wants_flush() {
-            // A batch must not fill outboxes whose sockets would have taken it.
+            // A batch must not overflow outboxes whose sockets could take the data.
             self.flush_outboxes(cx);
         }
         if let Some(budget) = self.api_calls.budget(call) {
@@ -255,7 +256,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Has a command carried out, by the nodes that it concerns. `Err`: it is answered already.
+    /// Executes a command on the nodes that it concerns. `Err`: it is answered already.
     pub(super) fn begin(
         &mut self,
         cx: &mut Context<Link>,
@@ -263,7 +264,7 @@ impl Worker<'_> {
         request: &Request<'_>,
     ) -> Result<(), ApiError> {
         if let (Some(tenant), Request::Info) = (self.api_calls.tenant(place.call), request) {
-            // Its channels say the rest.
+            // Its channels determine the rest.
             let all = tenant.qualify("*");
             let (now, token) = (self.now(cx), self.api_token(cx, place)?);
             self.hub.handle_channels(now, token, &all);
@@ -405,7 +406,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// What concerns tokens that are not valid any more, and users who are blocked.
+    /// Executes commands about revoked tokens and blocked users.
     fn change_revocations(
         &mut self,
         cx: &mut Context<Link>,
@@ -428,7 +429,7 @@ impl Worker<'_> {
         self.revoke(cx, place, revocation)
     }
 
-    /// A message as the hub takes it.
+    /// Validates a message and converts it for the hub.
     fn checked(&self, message: &PublishParams<'_>) -> Result<NewPublication, ApiError> {
         let limits = &self.settings.config.limits;
         for (has, max, key) in [
@@ -462,7 +463,7 @@ impl Worker<'_> {
         let (now, bytes) = (self.now(cx), publish.data.len());
         self.hub.handle_publish(now, token, ChannelRef::new(channel, &options), publish);
         if let Some(hash) = self.state.pressure.of(channel) {
-            // Its caller publishes faster than subscribers can be written to: the answer tells it when there is room.
+            // The caller publishes faster than subscribers can be written to: the delayed response slows it down.
             self.hold(place.call, now.ms + BEHIND_MS_MAX, Some(hash));
         }
         if let Some((budget_key, rates)) = self.api_calls.budget(place.call) {
@@ -497,7 +498,7 @@ impl Worker<'_> {
             .map_err(|_| dunlin_hub::Error::Overloaded.into())
     }
 
-    /// The hub has answered a command, or one channel of a broadcast.
+    /// Handles the hub's answer to a command, or to one channel of a broadcast.
     pub(super) fn api_answered(
         &mut self,
         cx: &mut Context<Link>,
@@ -512,7 +513,7 @@ impl Worker<'_> {
         self.respond(cx, place.call);
     }
 
-    /// What of a call can begin in this turn has begun.
+    /// Ends a call's share of this turn.
     pub(super) fn pause(&mut self, cx: &mut Context<Link>, call: CallId) {
         self.api_calls.pause(call);
         self.respond(cx, call);
@@ -538,7 +539,7 @@ impl Worker<'_> {
             let budget = answered.budget;
             let (status, body) = answered.encode(&facts, bytes_max);
             if let Some((budget_key, rates)) = budget {
-                // For its next call.
+                // Charged before its next call.
                 let work = Work { bytes: body.len() as u64, ..Work::default() };
                 self.charge_shared(budget_key, &rates, work);
             }
@@ -578,15 +579,14 @@ fn new_call(
     }
 }
 
-/// Whether the caller wants errors as HTTP statuses.
+/// Whether the caller requests errors as HTTP statuses.
 pub(super) fn errors_as_status(request: &http::Request<'_>) -> bool {
     let mode = request.headers.get_str("X-Centrifugo-Error-Mode");
     mode.is_some_and(|mode| mode.eq_ignore_ascii_case("transport"))
 }
 
-/// How many commands from the start can be given out at once without one seeing what the next has done. A
-/// channel's commands go to its home worker in order, so only commands about users, which go to all workers,
-/// have to be waited for.
+/// The number of leading commands that can be started at once without one observing the effect of a later one. Commands of a
+/// channel reach its home worker in order, so only commands about users, which go to all workers, must be waited for.
 fn in_order(batch: &Batch<'_>) -> usize {
     let about_users = |command: &Result<Request<'_>, ApiError>| {
         matches!(

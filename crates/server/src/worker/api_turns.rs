@@ -1,5 +1,5 @@
-//! Turns of server API calls: a call goes on in the next turn of the loop, or once the subscribers of a channel have caught up, or
-//! once its key has the budget.
+//! Server API calls over several turns: a call continues in the next turn of the loop, once the subscribers of a channel have
+//! caught up, or once its key has the budget.
 
 use dunlin_hub::NewPublication;
 use dunlin_net::{ConnId, Context};
@@ -12,16 +12,16 @@ use crate::api::{ApiError, Request};
 use crate::limits::budget::{BudgetKey, Rates, Work};
 use crate::metrics::Metric;
 
-/// How long a call waits at most for the subscribers of a channel that is behind.
+/// The longest time a call waits for the subscribers of a channel.
 pub(super) const BEHIND_MS_MAX: u64 = 1_000;
-/// How often is looked whether they have caught up.
+/// The interval at which it is checked whether they have caught up.
 const HELD_POLL_MS: u64 = 1;
-/// A call whose key is further ahead of its budget is refused.
+/// A call is refused if its key would have to wait longer for its budget.
 const CALL_WAIT_MS_MAX: u64 = 10_000;
 
 impl Worker<'_> {
-    /// Gives commands of a call to the hub as long as they may begin and the turn lasts. Returns how many of the call have
-    /// begun.
+    /// Starts commands of a call until one must wait or the turn's share is used. Returns the number of commands of the call that
+    /// have started.
     pub(super) fn give_out<'r>(
         &mut self,
         cx: &mut Context<Link>,
@@ -38,7 +38,7 @@ impl Worker<'_> {
                 _ => 0,
             };
             self.execute(cx, call, at, command);
-            // What it leads to is delivered before more is made, so that outboxes which it fills are seen.
+            // Deliver its effects before starting more, so that full outboxes are noticed.
             self.drain_events(cx);
             if self.api_calls.has_broadcast(call)
                 || self.api_calls.is_held(call)
@@ -50,7 +50,7 @@ impl Worker<'_> {
         self.api_calls.begun(call)
     }
 
-    /// Goes on with the calls that wait for their turn, or for the subscribers of a channel.
+    /// Continues the calls that wait for their turn, or for the subscribers of a channel.
     pub(super) fn run_calls(&mut self, cx: &mut Context<Link>) {
         if self.api_calls.is_look_due(cx.now_ms()) {
             let (now_ms, pressure) = (cx.now_ms(), &self.state.pressure);
@@ -101,8 +101,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Publishes into the channels of a broadcast, the first of which has the place `from` in it, as long as the turn lasts.
-    /// Returns into how many.
+    /// Publishes to the channels of a broadcast, beginning with index `from`, until the turn's share is used. Returns the number
+    /// of channels.
     pub(super) fn give_parts<'n>(
         &mut self,
         cx: &mut Context<Link>,
@@ -128,13 +128,13 @@ impl Worker<'_> {
         given
     }
 
-    /// How long a key has to wait for its budget before its next call is carried out, if that is longer than one waits.
+    /// How long a key must wait for its budget before its next call, if that is longer than a call may wait.
     pub(super) fn wait_to_call(&self, (budget_key, rates): (BudgetKey, Rates)) -> Option<u64> {
         let wait_ms = self.charge_shared(budget_key, &rates, Work::default());
         Some(wait_ms).filter(|&wait_ms| wait_ms > CALL_WAIT_MS_MAX)
     }
 
-    /// Charges a call to its key. What follows of it, and its answer, wait until the key has the budget again.
+    /// Charges a call to its key. The rest of the call and its response wait until the key has the budget.
     pub(super) fn charge_call(
         &mut self,
         call: CallId,
@@ -147,7 +147,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A call goes on, and is answered, no sooner than then, or than a channel is not behind any more.
+    /// Delays the rest of a call and its response until this time, or until a channel has caught up.
     pub(super) fn hold(&mut self, call: CallId, until_ms: u64, channel: Option<u64>) {
         self.count(Metric::CommandsDelayed);
         self.api_calls.hold(call, until_ms, channel);

@@ -1,4 +1,4 @@
-//! Commands of the server API about users: which sessions are meant, and what is done to them.
+//! Commands of the server API about users: selects the sessions and executes the command on them.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::api::request::{
 use crate::api::{ApiError, ApiErrorCode, CommandOutcome, label_filter};
 use crate::auth::session_token;
 
-/// Which sessions of a user a command is about.
+/// The sessions that a command is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sessions {
     All,
@@ -27,7 +27,7 @@ enum Sessions {
 }
 
 impl Worker<'_> {
-    /// Goes on with commands about all users, a step a turn.
+    /// Continues commands about all users, one step a turn.
     pub(super) fn continue_walks(&mut self, cx: &mut Context<Link>) {
         if self.hub.has_walks() {
             let now = self.now(cx);
@@ -78,7 +78,7 @@ impl Worker<'_> {
         let Some(only) = self.selected(place, &request.target)? else { return Ok(()) };
         let token = self.api_token(cx, place)?;
         let now = self.now(cx);
-        // Of some of his sessions, or of all users, each token is barred by itself.
+        // If the command is about some sessions of a user, or about all users, each token is barred individually.
         if only == SessionFilter::default() && request.whitelist.is_empty() {
             self.bar_user(&request.target.user, u32::from(request.code));
         }
@@ -92,7 +92,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// `refresh`: a user's connections end, or go on until another time.
+    /// Executes `refresh`: a user's connections expire, or get another expiry.
     pub(super) fn expire(
         &mut self,
         cx: &mut Context<Link>,
@@ -129,7 +129,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Which sessions of the user a command is about.
+    /// Selects the sessions of a user that a command is about.
     fn target(&self, target: &Target<'_>) -> Sessions {
         let of_client = match &*target.client {
             "" => Sessions::All,
@@ -147,8 +147,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Which sessions of its users a command is about. `None`: it is done, because it is about a session that Dunlin has not
-    /// issued: it may have ended long ago, or be another server's.
+    /// Selects the sessions that a command is about. `None`: there is nothing to do, because its session id was not issued by
+    /// this server: the session may have ended long ago, or belong to another server.
     pub(super) fn selected(
         &mut self,
         place: CommandPlace,

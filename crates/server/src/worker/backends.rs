@@ -19,70 +19,70 @@ use crate::metrics::log_gate::LogGate;
 use crate::proxy::{Event, ProxiesStats, ProxyError, ProxyMetric, ProxyReply, ProxyStats};
 use crate::state::webhooks::UpstreamsState;
 
-/// A backend's servers close connections that are idle for 5 s or more, as a rule; one that is used again in the moment
-/// in which it closes fails.
+/// Shorter than the 5 s after which servers commonly close idle connections: a request on a connection that is being closed
+/// fails.
 const IDLE_TIMEOUT_MS: u64 = 4_000;
-/// Members that one request is sent to.
+/// The most members to which one request is sent.
 const ATTEMPTS_MAX: usize = 8;
-/// How many of them may have it and not answer: a request that makes a backend fail must not fail them all.
+/// The most members that may receive a request and not answer: a request that crashes a backend must not crash all of them.
 const UNANSWERED_MAX: u8 = 2;
 
-/// What has come in answer, or why nothing has.
+/// The reply of a backend, or why there is none.
 pub(super) type BackendResult = Result<ProxyReply, ProxyError>;
 
 /// The backends of one worker.
 pub(super) struct Backends {
     pub(super) client: Client<BackendResults>,
-    /// Those of the client that are open.
+    /// Open connections of the client.
     pub(super) connections: usize,
     pub(super) decisions: Decisions,
     of: BTreeMap<Arc<str>, Backend>,
-    /// Requests that are under way, by their tags.
+    /// Requests in flight, by tag.
     in_flight: FastMap<u64, InFlight>,
     workers: usize,
-    /// Of the health that they follow.
+    /// The version of the members' health that is in use.
     health_version: u64,
 }
 
-/// Answers until the worker takes them.
+/// Collects completed requests until the worker takes them.
 #[derive(Default)]
 pub(super) struct BackendResults {
     pub(super) ended: Vec<EndedRequest>,
 }
 
-/// A request has ended.
+/// A completed request.
 pub(super) struct EndedRequest {
     pub(super) tag: u64,
     answer: BackendResult,
-    /// The member that was asked has not processed it.
+    /// The member has not processed it.
     unprocessed: bool,
 }
 
-/// A backend: the members of its upstream, or the one at its endpoint.
+/// A backend: the members of its upstream, or the single one of its endpoint.
 struct Backend {
     config: Proxy,
     upstream: Upstream,
     pools: Pools,
-    /// By the pools of members that have been asked; an error says why one cannot be.
+    /// Hosts by pool of the member, for members that were asked; an error says why one cannot be.
     hosts: FastMap<u64, Result<HostId, Arc<str>>>,
     target: String,
     log: LogGate,
     stats: Arc<ProxyStats>,
 }
 
-/// A request, and who was asked.
+/// A request in flight, and the members that were asked.
 struct InFlight {
     proxy: Arc<str>,
-    /// The client's connection.
+    /// The connection of the client.
     of: u64,
     is_question: bool,
-    /// The members, the one who is asked now last.
+    /// The members that were asked; the current one is last.
     tried: Vec<Arc<str>>,
-    /// Of the one who is asked now.
+    /// The pool of the current member.
     pool: u64,
-    /// Members that had it and have not answered, or were away.
+    /// The number of members that received it without answering, or were unreachable.
     unanswered: u8,
-    /// As it was sent.
+    /// The request as it is sent.
     prepared: Prepared,
 }
 
@@ -130,8 +130,8 @@ impl Backends {
         }
     }
 
-    /// Follows the settings. Connections of a proxy that was changed are given up if the change concerns them; what waited for
-    /// one is sent again.
+    /// Applies the settings. Connections of a changed proxy are closed if the change concerns them; requests that waited for one
+    /// are sent again.
     pub(super) fn update(&mut self, worker: usize, new: &config::Config, stats: &ProxiesStats) {
         let gone = |name: &Arc<str>| !new.proxies.contains_key(name);
         let removed: Vec<Arc<str>> = self.of.keys().filter(|name| gone(name)).cloned().collect();
@@ -157,13 +157,13 @@ impl Backends {
                 stats: stats.of(worker, name),
             };
             self.of.insert(Arc::clone(name), backend);
-            // It needs to know which members are not healthy.
+            // Forces a reload of the members' health.
             self.health_version = 0;
         }
         self.update_upstreams(&new.webhooks.upstreams);
     }
 
-    /// Follows a change of upstreams. What waited for a member that is gone is sent to another.
+    /// Applies a change of upstreams. Requests that waited for a removed member are sent to another one.
     pub(super) fn update_upstreams(&mut self, upstreams: &Map<config::Upstream>) {
         for backend in self.of.values_mut() {
             let Some(name) = &backend.config.upstream else { continue };
@@ -177,7 +177,7 @@ impl Backends {
         }
     }
 
-    /// Follows what checks have found since it was called last.
+    /// Applies the results of health checks since the last call.
     pub(super) fn follow_health(&mut self, state: &UpstreamsState) {
         let Some(unhealthy) = state.newer_than(&mut self.health_version) else { return };
         for backend in self.of.values_mut() {
@@ -194,7 +194,7 @@ impl Backends {
         }
     }
 
-    /// What they want to be passed on.
+    /// The fields of client requests that proxies forward.
     pub(super) fn wanted(&self) -> ForwardedFields {
         let mut wanted = ForwardedFields::default();
         let add = |to: &mut Vec<String>, names: &[String]| {
@@ -212,12 +212,12 @@ impl Backends {
         wanted
     }
 
-    /// What is decided without an answer. A proxy that is not there decides nothing.
+    /// The decision without a reply. A proxy that does not exist decides nothing.
     pub(super) fn on_failure(&self, proxy: &str) -> OnFailure {
         self.of.get(proxy).map_or(OnFailure::Error, |backend| backend.config.on_failure)
     }
 
-    /// Whether it wants the connection's meta.
+    /// Whether a proxy forwards the connection's meta.
     pub(super) fn wants_meta(&self, proxy: &str) -> bool {
         self.of.get(proxy).is_some_and(|backend| backend.config.include_connection_meta)
     }
@@ -226,10 +226,10 @@ impl Backends {
         self.of.get(proxy).map(|backend| &*backend.stats)
     }
 
-    /// Posts a request of the connection `of` at the end of this turn; the answer comes with `tag`.
+    /// Posts a request of the connection `of` at the end of this turn; the reply has `tag`.
     ///
     /// # Errors
-    /// It is not sent.
+    /// When it cannot be sent.
     pub(super) fn send(
         &mut self,
         now_ms: u64,
@@ -252,13 +252,13 @@ impl Backends {
             tried: Vec::new(),
             pool: 0,
             unanswered: 0,
-            // The first member asked is added to it.
+            // The member's address is set when the request is dispatched.
             prepared: Prepared::new("", &request),
         };
         self.dispatch(now_ms, tag, in_flight)
     }
 
-    /// Sends a request to a member that has not had it.
+    /// Sends a request to a member that has not received it.
     fn dispatch(
         &mut self,
         now_ms: u64,
@@ -298,8 +298,8 @@ impl Backends {
         Err(fault)
     }
 
-    /// A request has ended: what is known of its member follows. Gives its answer, unless another member is asked, which is
-    /// not done for a client that is gone.
+    /// Handles a completed request and updates the state of its member. Returns the result, unless another member is asked; that
+    /// is not done if the client has left.
     pub(super) fn settle(
         &mut self,
         (now_ms, now_unix_ms): (u64, u64),
@@ -316,7 +316,7 @@ impl Backends {
         }
         in_flight.unanswered += u8::from(!unprocessed);
         if matches!(answer, Err(ProxyError::Cancelled)) {
-            // Its connections were others; under the new settings it may be asked.
+            // Its connections had other settings; with the new ones it may be asked again.
             in_flight.tried.pop();
         }
         // A gateway that could not reach the server responds with these (RFC 9110 §15.6).
@@ -341,7 +341,7 @@ impl Backends {
         None
     }
 
-    /// The circuit of the member that was asked follows. Gives until when it is open, if it opens.
+    /// Updates the circuit breaker of the member. Returns until when it is open, if it opens.
     fn observe(&mut self, now_ms: u64, of: &InFlight, answer: &BackendResult) -> Option<u64> {
         let backend = self.of.get_mut(&of.proxy)?;
         let (upstream, member) = (&mut backend.upstream, of.tried.last()?);
@@ -363,7 +363,7 @@ impl Backends {
         None
     }
 
-    /// A call has failed: it is counted, and logged once a second.
+    /// Counts a failed call, and logs at most one a second.
     pub(super) fn report(&mut self, now_ms: u64, proxy: &str, fault: &ProxyError) {
         let Some(backend) = self.of.get_mut(proxy) else { return };
         backend.stats.counters.count(fault.metric());
@@ -372,7 +372,7 @@ impl Backends {
         }
     }
 
-    /// Once a second: how many calls wait to leave.
+    /// Publishes the number of queued calls, once a second.
     pub(super) fn publish_gauges(&mut self) {
         let requests = self.client.requests();
         for Backend { hosts, stats, .. } in self.of.values() {
@@ -384,7 +384,7 @@ impl Backends {
 }
 
 impl Backend {
-    /// The connections to a member, by what its pool is configured as.
+    /// Returns the host of a member, configured as its pool.
     fn host(
         &mut self,
         selected: &Selection,
@@ -416,7 +416,7 @@ impl Backend {
         let share = |of: u32| (of as usize).div_ceil(workers);
         let host = HostConfig {
             connections: u32::try_from(share(config.connections_max)).unwrap_or(u32::MAX),
-            // A request must not wait behind a slow one while another connection is free.
+            // No pipelining: a request must not wait behind a slow one while another connection is free.
             depth: Depth::Fixed(1),
             queue_max: share(config.queue_max).max(1),
             queue_bytes_max: usize::MAX,
@@ -439,7 +439,7 @@ impl Backend {
 /// The upstream that a proxy names, or one whose only member is at its endpoint.
 fn upstream_of(proxy: &Proxy, upstreams: &Map<config::Upstream>) -> Arc<config::Upstream> {
     if let Some(name) = &proxy.upstream {
-        // Settings without it are not valid.
+        // Settings that name a missing upstream are not valid.
         return upstreams.get_shared(name).cloned().unwrap_or_default();
     }
     let (scheme, rest) = proxy.endpoint.split_once("://").unwrap_or_default();
@@ -459,7 +459,7 @@ fn target(endpoint: &str) -> &str {
     rest.find('/').map_or("/", |at| &rest[at..])
 }
 
-/// Whether connections under the one settings serve the other.
+/// Whether connections with one proxy's settings can serve the other.
 fn shares_connections(a: &Proxy, b: &Proxy) -> bool {
     let bounds = |of: &Proxy| {
         let times = (of.timeout_ms, of.connect_timeout_ms, of.queue_timeout_ms);
@@ -469,7 +469,7 @@ fn shares_connections(a: &Proxy, b: &Proxy) -> bool {
     of(a) == of(b) && bounds(a) == bounds(b)
 }
 
-/// The headers of a request: the client's own go before those it emulates, both before the static ones.
+/// The headers of a request: those of the client, then those it emulates, then the static ones.
 fn headers<'a>(config: &'a Proxy, passed: Option<&'a ForwardedData>) -> Vec<(&'a str, &'a str)> {
     let mut headers = vec![("Content-Type", "application/json")];
     let mut add = |wanted: Option<&[String]>, name: &'a str, value: &'a str| {

@@ -1,10 +1,10 @@
-//! Budgets of what clients ask for, and the commands that wait for them.
+//! Budgets of client commands, and the commands that wait for them.
 //!
-//! A command is carried out and charged to all who pay for it: its session, user, address and namespace; so are its answer, and
-//! the connects and polls that come in requests of their own. Once one of them is beyond its burst, a connect or a poll is
-//! refused for now, and what follows of a connection waits in a [backlog](super::parts::Backlogs), and the connection is not
-//! read from: the sender's own socket is the longer queue. A session whose commands come in requests of their own
-//! ([`emulation`](Worker::emulation)) is disconnected when more of them wait than may.
+//! A command is executed and then charged to its budget keys: session, user, address and namespace. Replies, connects and polls
+//! are charged, too. While a key is beyond its burst, connects and polls are refused temporarily, the following commands of a
+//! connection wait in a [backlog](super::parts::Backlogs), and the connection is not read, so that its socket buffer is the
+//! queue. A session that sends commands in separate requests ([`emulation`](Worker::emulation)) is disconnected if too many of
+//! them wait.
 
 use dunlin_hub::tenant::bare;
 use dunlin_hub::{Owner, Publication, SessionId};
@@ -17,20 +17,20 @@ use super::parts::{Frames, Pending};
 use crate::limits::budget::{BudgetKey, CommandKind, Rates, Work};
 use crate::metrics::Metric;
 
-/// A message to others counts once more for each of so many bytes of it.
+/// A delivery counts once more for each of so many bytes.
 const DELIVERY_BYTES: usize = 1024;
-/// A key that has to wait for longer is not charged for what is refused.
+/// A key that must already wait longer than this is not charged for refused requests.
 const REFUSED_WAIT_MS_MAX: u64 = 1_000;
-/// How long who publishes to a channel that is behind waits before the next command.
+/// How long a publisher to a channel whose subscribers are behind waits before its next command.
 const BEHIND_MS: u64 = 2;
-/// An answer of fewer bytes is not worth a look at the budget.
+/// Smaller replies are not charged.
 const REPLY_BYTES_MIN: usize = 1024;
 
-/// Session, user and address, as far as they have a budget.
+/// The budget keys of session, user and address; `None` without a budget.
 type BudgetKeys = [Option<(BudgetKey, Rates)>; 3];
 
 impl Worker<'_> {
-    /// Charges a command that was carried out. `Some`: the next one of its connection waits until then.
+    /// Charges an executed command. `Some`: when the next command of its connection may start.
     pub(super) fn charge(
         &mut self,
         cx: &mut Context<Link>,
@@ -50,7 +50,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Charges what a client has asked for on a connection, with a session or not. `Some`: the next waits until then.
+    /// Charges a request of a connection, with or without a session. `Some`: when the next one may start.
     pub(super) fn charge_request(
         &mut self,
         cx: &mut Context<Link>,
@@ -67,7 +67,7 @@ impl Worker<'_> {
             Some(_) => 0,
             None => self.charge_keys(&keys, Work::default(), now_ms),
         };
-        // A connect that was refused: they do not keep others of the address out for longer than they last.
+        // Refused connects are not charged beyond a bound, so that they do not lock out other clients of the address for long.
         let work = if already_ms > REFUSED_WAIT_MS_MAX { Work::default() } else { work };
         let mut wait_ms = self.charge_keys(&keys, work, now_ms);
         if let Some(channel) = channel {
@@ -77,7 +77,7 @@ impl Worker<'_> {
         (wait_ms > 0 || !goes_on).then_some(now_ms + wait_ms)
     }
 
-    /// Those who pay for what a client asks, beside the namespaces of channels.
+    /// The budget keys of a client's requests, without those of namespaces.
     fn keys(&self, session: Option<SessionId>, user: &str, peer: Peer) -> BudgetKeys {
         let limits = &self.settings.config.limits;
         let own = match bare(user) {
@@ -95,7 +95,7 @@ impl Worker<'_> {
         ]
     }
 
-    /// Charges all who pay. Gives how long the longest of them waits.
+    /// Charges all keys. Returns the longest wait of any of them, in milliseconds.
     fn charge_keys(&mut self, keys: &BudgetKeys, work: Work, now_ms: u64) -> u64 {
         let all = keys.iter().flatten();
         all.map(|(budget_key, rates)| match budget_key.is_session() {
@@ -106,18 +106,18 @@ impl Worker<'_> {
         .unwrap_or(0)
     }
 
-    /// Charges one whose budget is the process's. Gives how long what follows waits.
+    /// Charges a key whose budget is shared by the process. Returns the wait in milliseconds.
     pub(super) fn charge_shared(&self, budget_key: BudgetKey, rates: &Rates, work: Work) -> u64 {
         self.state.budgets.charge(budget_key, rates, work, self.state.uptime_ms())
     }
 
-    /// Charges the namespace of a channel, if its clients have a budget together.
+    /// Charges the namespace of a channel, if it has a budget.
     pub(super) fn charge_namespace(&self, channel: &str, work: Work) -> u64 {
         let budget_key = self.namespace_budget(channel);
         budget_key.map_or(0, |(budget_key, rates)| self.charge_shared(budget_key, &rates, work))
     }
 
-    /// What the clients of a channel's namespace may ask for together, if that is bounded.
+    /// The budget of a channel's namespace, if it has one.
     fn namespace_budget(&self, channel: &str) -> Option<(BudgetKey, Rates)> {
         let namespace = self.settings.namespace(channel)?;
         let rates = Rates::from(&namespace.rules.budget);
@@ -125,7 +125,7 @@ impl Worker<'_> {
         rates.is_limited().then(|| (budget_key(), rates))
     }
 
-    /// Behind what an answer of a channel's history or presence waits: its namespace may pay for it.
+    /// The pending request of a history or presence reply, which is charged to the channel's namespace.
     pub(super) fn pending_answer(&self, session: SessionId, id: u32, channel: &str) -> Pending {
         match self.namespace_budget(channel) {
             Some(_) => Pending::ChargedCommand { session, id, channel: channel.into() },
@@ -133,7 +133,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Charges subscriptions that a client begins with: a connect's, or a poll's.
+    /// Charges the initial subscriptions of a connect or a poll.
     pub(super) fn charge_subscriptions<'c>(
         &mut self,
         (session, user, peer): (Option<SessionId>, &str, Peer),
@@ -153,8 +153,8 @@ impl Worker<'_> {
         self.charge_keys(&keys, all, now_ms);
     }
 
-    /// How long a client has to wait before it may begin with these channels, for others of its user, its address or the
-    /// namespaces have used what there is.
+    /// How long a client must wait before it may start with these channels, because the budget of its user, its address or a
+    /// namespace is used up.
     pub(super) fn wait_to_begin<'c>(
         &mut self,
         user: &str,
@@ -168,7 +168,7 @@ impl Worker<'_> {
             .fold(own_ms, |wait_ms, channel| wait_ms.max(self.charge_namespace(channel, nothing)))
     }
 
-    /// Charges an answer to its session, and at the end of the turn to its user and address.
+    /// Charges a reply to its session and, at the end of the turn, to its user and address.
     pub(super) fn charge_reply(&mut self, session: SessionId, bytes: usize) {
         if bytes >= REPLY_BYTES_MIN {
             let (rates, now_ms) = (self.session_rates(session), self.clock.now().ms);
@@ -181,7 +181,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Charges the answers of this turn to users and addresses.
+    /// Charges the replies of this turn to users and addresses.
     pub(super) fn charge_answers(&mut self, cx: &mut Context<Link>) {
         while let Some((session, bytes)) = self.budgets.next_put_off() {
             let Some(view) = self.hub.session(session) else { continue };
@@ -193,7 +193,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Charges the response to a poll, to the namespaces of its channels alike.
+    /// Charges the response to a poll, also to the namespaces of its channels.
     pub(super) fn charge_response<'c>(
         &mut self,
         (user, peer): (&str, Peer),
@@ -209,7 +209,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Charges publications that a subscriber has missed to the channel's namespace.
+    /// Charges recovered publications to the channel's namespace.
     pub(super) fn charge_recovery(&mut self, channel: &str, missed: &[Publication]) {
         if !missed.is_empty() {
             let bytes = missed.iter().map(|of| of.data().len() as u64).sum();
@@ -218,7 +218,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Whose the streams are that a client brings into being.
+    /// The owner of the streams that a client creates.
     pub(super) fn owner_of(&self, user: &str, peer: Peer) -> Owner {
         match (bare(user), self.peers.get(peer.place())) {
             ("", Some(address)) => self.hub.owner_of_address(address),
@@ -233,7 +233,7 @@ impl Worker<'_> {
         Rates::from(if anonymous { &limits.anonymous_budget } else { &limits.client_budget })
     }
 
-    /// About how many messages to others a request causes: other workers are taken to have as many subscribers as this one.
+    /// Estimates the deliveries that a request causes, assuming that other workers have as many subscribers as this one.
     fn deliveries_of(&self, request: &Request<'_>) -> u64 {
         let channel = match request {
             Request::Publish(publish) => {
@@ -247,25 +247,25 @@ impl Worker<'_> {
         self.joins_of(channel)
     }
 
-    /// About how many messages to others it causes that somebody joins a channel, or leaves it.
+    /// Estimates the deliveries that a join or leave causes.
     pub(super) fn joins_of(&self, channel: &str) -> u64 {
         let (subscribers, join_leave) = self.hub.audience(channel);
         if join_leave { (subscribers * self.state.workers()) as u64 } else { 0 }
     }
 
-    /// The same of a message of so many bytes.
+    /// Estimates the deliveries of a message of this size.
     pub(super) fn deliveries_to(&self, channel: &str, bytes: usize) -> u64 {
         let (subscribers, _) = self.hub.audience(channel);
         (subscribers * self.state.workers()) as u64 * (1 + bytes / DELIVERY_BYTES) as u64
     }
 
-    /// Counts something that was carried out for a connection, a command or a part of one, in this turn of the loop. False
-    /// when others come first: they have their turn, or are sent what there is for them.
+    /// Counts a command, or a part of one, that was executed for a connection in this turn. Returns `false` if the connection
+    /// must yield: to other connections, or to the flush of outboxes.
     pub(super) fn goes_on(&mut self, conn: ConnId, deliveries: u64) -> bool {
         self.budgets.take_turn(conn.to_u64(), deliveries) && !self.hub.wants_flush()
     }
 
-    /// Keeps what is left of a connection's commands, and takes no more of them until it may go on.
+    /// Stores the remaining commands of a connection, and pauses reading until they may continue.
     pub(super) fn hold_back(
         &mut self,
         cx: &mut Context<Link>,
@@ -281,13 +281,13 @@ impl Worker<'_> {
         if !self.backlogs.insert(conn, rest, ready_ms, self.backlog_bytes_max()) {
             return self.disconnect(cx, conn, &DisconnectCode::TooManyRequests.into());
         }
-        // What comes on a stream is not its commands, and that it ends must be noticed.
+        // Input of a stream transport is not its commands, and its end must be noticed.
         if matches!(link.role, Role::Client(encoding) if !encoding.is_emulated()) {
             cx.pause_read(conn);
         }
     }
 
-    /// A frame of a session whose commands wait.
+    /// Appends a frame to the backlog of a session whose commands wait.
     pub(super) fn append_to_backlog(&mut self, cx: &mut Context<Link>, conn: ConnId, frame: &[u8]) {
         let own_max = self.settings.config.limits.message_bytes_max;
         let bytes_max = self.backlog_bytes_max();
@@ -300,12 +300,11 @@ impl Worker<'_> {
         }
     }
 
-    /// Goes on with commands that have waited long enough, and with calls of the server API, a share of a turn for each
-    /// connection.
+    /// Continues waiting commands that are due, and calls of the server API, with a share of the turn for each connection.
     pub(super) fn run_backlogs(&mut self, cx: &mut Context<Link>) {
         for (conn, mut frames) in self.backlogs.take_ready(cx.now_ms()) {
             if self.is_unidirectional(cx, conn) {
-                // Its connect, which has waited for a key.
+                // Its connect has waited for a token key.
                 self.connect_said(cx, conn, frames.rest());
                 if !self.backlogs.contains(conn) {
                     cx.resume_read(conn);
@@ -333,7 +332,7 @@ impl Worker<'_> {
         encoding.is_some_and(|encoding| !encoding.is_bidirectional())
     }
 
-    /// What may wait on this worker: its share of what may wait for clients.
+    /// This worker's share of the bound on backlogs, in bytes.
     pub(super) fn backlog_bytes_max(&self) -> usize {
         self.settings.config.limits.pending_bytes_max.div_ceil(self.state.workers())
     }

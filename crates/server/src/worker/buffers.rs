@@ -1,4 +1,4 @@
-//! Bytes held for connections: whose they are, and who loses his connection when they are too many.
+//! Limits on the bytes buffered for connections: per address, and in total.
 
 use dunlin_net::Context;
 
@@ -8,7 +8,7 @@ use super::parts::BufferHolder;
 use crate::metrics::Metric;
 
 impl Worker<'_> {
-    /// Bounds what the loop holds to this worker's share.
+    /// Limits the loop's buffers to this worker's share.
     pub(super) fn bound_buffers(&mut self, cx: &mut Context<Link>) {
         let limits = &self.settings.config.limits;
         let share = |bytes: usize, least: usize| bytes.div_ceil(self.state.workers()).max(least);
@@ -19,7 +19,7 @@ impl Worker<'_> {
         cx.set_buffered_bytes_max(bytes_max);
     }
 
-    /// Closes the connections of those who hold too much, if there may be any.
+    /// Closes connections of addresses that hold too much, if a check is due.
     pub(super) fn enforce_buffer_limits(&mut self, cx: &mut Context<Link>) {
         if !self.buffers.is_due(cx.buffered_bytes_in_all()) {
             return;
@@ -37,7 +37,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Once a second: what was read since makes the next look due sooner.
+    /// Called once a second: input that was read since the last check makes the next one due sooner.
     pub(super) fn look_at_buffers(&mut self, cx: &Context<Link>) {
         self.buffers.handle_second(cx.buffered_bytes_in_all());
     }

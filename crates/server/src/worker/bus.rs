@@ -1,4 +1,4 @@
-//! What comes over the bus.
+//! Handles messages of the bus.
 
 use dunlin_net::Context;
 
@@ -8,7 +8,7 @@ use crate::message::bus::BusMessage;
 use crate::message::cluster::RemoteMember;
 
 impl Worker<'_> {
-    /// Takes a message of another thread.
+    /// Handles a message of another thread.
     pub(super) fn receive(&mut self, cx: &mut Context<Link>, from: usize, message: BusMessage) {
         match message {
             BusMessage::Hub(message) => {
@@ -24,9 +24,9 @@ impl Worker<'_> {
                     .hop_times
                     .record(sent.elapsed().as_nanos() as u64);
             }
-            // It has woken this worker, and the switch came with the wake.
+            // The message has woken this worker, which switched when it woke.
             BusMessage::AdoptSettings => self.confirm_adoption(),
-            // It has woken this worker, which asks for its slot in each turn.
+            // The message has woken this worker, which requests its slot in each turn.
             BusMessage::FanoutGranted => {}
             BusMessage::BroadcastCommand { request_id, command } => {
                 self.broadcast_command(request_id, &command);
@@ -38,7 +38,7 @@ impl Worker<'_> {
             BusMessage::OnlineQuery { request_id, users } => {
                 self.query_online(request_id, &users);
             }
-            // To other threads.
+            // Addressed to other threads.
             BusMessage::SettingsAdopted
             | BusMessage::BroadcastReply { .. }
             | BusMessage::AffectedReply { .. }

@@ -1,4 +1,4 @@
-//! The cluster, as a worker sees it: what it asks of all nodes, and what it carries out for one.
+//! The worker's side of the cluster: requests to all nodes, and commands executed for another node.
 
 use dunlin_hub::{ChannelOptions, ChannelSummary, Error, Event};
 use dunlin_net::Context;
@@ -19,7 +19,7 @@ impl Worker<'_> {
         self.settings.config.cluster.engine.is_some()
     }
 
-    /// Names sessions by the number of this node's lease, if it has one, from now on.
+    /// Uses the number of this node's lease for new session ids, if it has one.
     pub(super) fn adopt_node_number(&mut self) {
         let number = self.state.node_number(&self.settings.config);
         if self.hub.set_node(number).is_err() {
@@ -31,14 +31,14 @@ impl Worker<'_> {
         }
     }
 
-    /// Follows whether there is a cluster, whose nodes want to know the members of channels.
+    /// Starts or stops reporting members, depending on whether there is a cluster.
     pub(super) fn apply_cluster(&mut self) {
         self.hub.record_members(self.is_in_cluster());
-        // Those there are by now are listed; an earlier incarnation may have had others.
+        // Current members are listed; an earlier incarnation may have had others.
         self.sweeps.set_members_lost(self.is_in_cluster());
     }
 
-    /// Tells the control thread who has come and gone since.
+    /// Reports joins and leaves to the control thread.
     pub(super) fn report_members(&mut self) {
         let Some(first) = self.hub.poll_member_event() else { return };
         let mut changed = vec![first];
@@ -48,7 +48,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Lists all members of channels at home here.
+    /// Reports all members of channels whose home is this worker.
     pub(super) fn list_members(&mut self) {
         self.report_members();
         let all = self.hub.members().collect();
@@ -57,7 +57,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Once a second: has the members listed again, if some were lost on the way.
+    /// Called once a second: reports all members again if a report was lost.
     pub(super) fn look_at_members(&mut self) {
         if self.sweeps.has_lost_members() && self.is_in_cluster() {
             let is_known = self.send_members(MembersReport::Lost);
@@ -78,7 +78,7 @@ impl Worker<'_> {
         token: u64,
         bytes_max: Option<usize>,
     ) -> bool {
-        // A channel without presence is answered as it is on any node.
+        // A channel without presence is answered locally.
         if !self.is_in_cluster() || !options.presence {
             return false;
         }
@@ -98,8 +98,8 @@ impl Worker<'_> {
         true
     }
 
-    /// Asks all nodes to carry a command out, if it concerns more than this one. False: it is this node's alone.
-    /// `Err`: the command is answered already.
+    /// Sends a command to all nodes if it concerns more than this one. Returns `false` if it concerns only this node. `Err`: the
+    /// command is answered already.
     pub(super) fn ask_cluster(
         &mut self,
         cx: &mut Context<Link>,
@@ -140,14 +140,14 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The nodes have answered.
+    /// Handles the combined response of the nodes.
     pub(super) fn handle_cluster_reply(
         &mut self,
         cx: &mut Context<Link>,
         token: u64,
         reply: ClusterReply,
     ) {
-        // Whoever asked may have been answered with a timeout.
+        // The requester may have been answered with a timeout.
         let Some(pending) = self.pending.take(token) else { return };
         let place = match pending {
             Pending::Api(place) => place,
@@ -166,7 +166,7 @@ impl Worker<'_> {
         self.api_answered(cx, place, result);
     }
 
-    /// The answer to a command of a client.
+    /// Answers a command of a client.
     fn client_answered(
         &mut self,
         cx: &mut Context<Link>,
@@ -186,7 +186,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Carries a command out for a node of the cluster.
+    /// Executes a command for a node of the cluster.
     pub(super) fn serve_cluster(&mut self, cx: &mut Context<Link>, command: &ClusterCommand) {
         let ClusterCommand { request_id, method, request } = command;
         let call =
@@ -194,7 +194,7 @@ impl Worker<'_> {
         self.serve_call(cx, call, *method, request);
     }
 
-    /// A command for a node of the cluster is carried out. If the ring is full, that node names this one as silent.
+    /// Returns the response of an executed command. If the ring is full, the requesting node reports this one as unreachable.
     pub(super) fn respond_to_cluster(&mut self, request_id: u64, response: Vec<u8>) {
         let response = response.into();
         let reply = BusMessage::NodeReply { request_id, response };
@@ -202,7 +202,7 @@ impl Worker<'_> {
     }
 }
 
-/// The channels in a result, for whoever does not pass it on as it is.
+/// Parses the channels of a result, for requesters that do not forward it unchanged.
 pub(super) fn channels(result: &[u8]) -> Option<CommandOutcome> {
     let result: serde_json::Value = serde_json::from_slice(result).ok()?;
     let channels = result["channels"].as_object()?.iter().map(|(name, of)| ChannelSummary {

@@ -1,4 +1,4 @@
-//! Commands of clients: what becomes of each, and what is said to its client.
+//! Executes commands of clients and replies to them.
 
 use dunlin_hub::{ChannelRef, HistoryFilter, NewPublication, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
@@ -17,8 +17,7 @@ use crate::limits::budget::Work;
 use crate::metrics::Metric;
 
 impl Worker<'_> {
-    /// Carries out the commands of one frame, in order. The first that ends the connection ends it; those for which there
-    /// is no budget wait.
+    /// Executes the commands of a frame in order. Stops at the first that ends the connection; commands without budget wait.
     pub(super) fn handle_frame(&mut self, cx: &mut Context<Link>, conn: ConnId, frame: &[u8]) {
         if self.backlogs.contains(conn) {
             return self.append_to_backlog(cx, conn, frame);
@@ -33,7 +32,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Carries out commands as long as there is budget for them. `Some`: what is left, and when it may go on.
+    /// Executes commands while there is budget. `Some`: the remaining commands, and when they may continue.
     pub(super) fn handle_commands<'f>(
         &mut self,
         cx: &mut Context<Link>,
@@ -77,8 +76,8 @@ impl Worker<'_> {
             }
             let said = &before[..before.len() - commands.rest().len()];
             match link.protocol_state.admit(&command) {
-                // A connect is decided at once; while its subscriptions are being made, what it is answered
-                // is held back, and so is the answer to anything said after it.
+                // A connect is decided at once. While its subscriptions are being made, its reply and those of later commands are
+                // held back.
                 Ok(_) => {
                     if self.handle_command(cx, conn, &command, said) == Handled::AwaitsKey {
                         return self.await_key(cx, conn, before).map(|ready_ms| (before, ready_ms));
@@ -143,7 +142,7 @@ impl Worker<'_> {
             Request::Unsubscribe(request) => {
                 self.grants.remove(session, &request.channel);
                 self.hub.handle_unsubscribe(now, session, &request.channel, None);
-                // A subscription that was still being made is answered before its end is.
+                // The reply to a pending subscribe comes before that to its unsubscribe.
                 self.drain_events(cx);
                 self.reply(session, id, &Reply::Unsubscribe);
                 Ok(())
@@ -246,7 +245,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Answers a command whose token says nothing, or has it wait.
+    /// Rejects a command whose token is invalid, or delays it until its key is known.
     fn refuse_token(
         &mut self,
         cx: &mut Context<Link>,
@@ -291,10 +290,10 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// What a client asks of a subscription that it makes itself.
+    /// The options of a subscription that a client requests.
     ///
     /// # Errors
-    /// The channel does not offer it, or the filter is malformed.
+    /// When the channel does not offer an option, or the filter is malformed.
     pub(super) fn client_side(
         &self,
         request: &SubscribeRequest<'_>,
@@ -332,14 +331,14 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// What a client publishes. `publish` says how, and what in place of the request's data if there is any.
+    /// Builds the publication of a client. `publish` has its options, and data that replaces that of the request.
     pub(super) fn publication_of(
         &self,
         session: SessionId,
         request: &PublishRequest<'_>,
         mut publish: NewPublication,
     ) -> NewPublication {
-        // ProtocolState::admit has seen to it that there is data.
+        // ProtocolState::admit has checked that there is data.
         if publish.data.is_empty()
             && let Some(data) = request.data.clone()
         {
@@ -351,7 +350,7 @@ impl Worker<'_> {
         publish
     }
 
-    /// Carries out the publish command of a client that may publish.
+    /// Executes the publish command of a client with permission.
     pub(super) fn publish_command(
         &mut self,
         cx: &mut Context<Link>,
@@ -365,7 +364,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Puts a reply into the session's outbox.
+    /// Appends a reply to the session's outbox.
     pub(super) fn reply(&mut self, session: SessionId, id: u32, reply: &Reply<'_>) {
         let Some(view) = self.hub.session(session) else { return };
         let Some(encoding) = Encoding::of(view.encoding) else { return };
@@ -395,11 +394,11 @@ impl Worker<'_> {
         }
         let mut bytes = Vec::with_capacity(128);
         self.encoder.reply(encoding, id, &Reply::Error(error), &mut bytes);
-        // A refused write is a client that does not read; its deadline is running.
+        // The write fails if the client does not read; its deadline is running.
         let _ = cx.write(conn, &bytes);
     }
 
-    /// Ends a connection with a code the client understands.
+    /// Closes a connection with a disconnect code.
     pub(super) fn disconnect(
         &mut self,
         cx: &mut Context<Link>,
@@ -430,7 +429,7 @@ impl Worker<'_> {
     }
 }
 
-/// The hub's form of what a client asks of a subscription. [`Worker::entitled`] says what of it he is given.
+/// Converts the requested options of a subscription for the hub. [`Worker::entitled`] decides which of them are granted.
 pub(super) fn subscribe(request: Option<&SubscribeRequest<'_>>) -> SubscribeOptions {
     let Some(request) = request else { return SubscribeOptions::default() };
     SubscribeOptions {

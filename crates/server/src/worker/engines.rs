@@ -1,7 +1,6 @@
-//! Engines on the worker's own loop: what the hub asks of them, their connections, and what they say.
+//! Engines on the worker's own event loop: their requests, connections and events.
 //!
-//! A worker has one connection to each server of an engine. What is asked in a turn of the loop leaves at its end, in one
-//! write.
+//! A worker has one connection to each server of an engine. The requests of a turn are written at its end, in one write.
 
 use std::collections::VecDeque;
 use std::num::{NonZeroU8, NonZeroU64};
@@ -26,13 +25,13 @@ use super::nats::NatsConnection;
 use crate::engines::servers::{nats_config, servers, tls_of};
 use crate::engines::stats::{EngineSample, EngineStats, EnginesStats};
 
-/// What a connection is called in a server's `CLIENT LIST`.
+/// The name of a connection in a server's `CLIENT LIST`.
 const NAME: &str = "dunlin";
-/// Events of engines taken before sockets get their turn.
+/// The most events of engines handled per turn, before sockets get theirs.
 const EVENTS_PER_TURN: usize = 4096;
-/// Milliseconds between attempts to connect.
+/// The shortest and the longest delay between attempts to connect, in milliseconds.
 const RETRY_MS: (u64, u64) = (50, 1_000);
-/// Commands that may be out at once on one connection.
+/// The most commands that await a reply on one connection.
 const OUTSTANDING_MAX: usize = 1 << 17;
 
 /// The engines of one worker.
@@ -40,9 +39,9 @@ const OUTSTANDING_MAX: usize = 1 << 17;
 pub(super) struct Engines {
     running: Vec<RunningEngine>,
     ids: u32,
-    /// What they have said and the hub has not taken.
+    /// Events that the hub has not handled yet.
     said: VecDeque<(EngineId, EngineEvent)>,
-    /// Those that are open.
+    /// Open connections of all engines.
     connections: usize,
 }
 
@@ -52,7 +51,7 @@ struct RunningEngine {
     name: Arc<str>,
     config: Arc<dunlin_config::Engine>,
     machine: Machine,
-    /// Connections made so far.
+    /// How often a connection was established.
     made: u64,
     stats: Arc<EngineStats>,
 }
@@ -63,7 +62,7 @@ enum Machine {
     Nats(Box<NatsEngine>, Box<NatsConnection>),
 }
 
-/// Of whichever engine it is.
+/// Applies an expression to the engine of either kind.
 macro_rules! any {
     ($machine:expr, $engine:ident => $what:expr) => {
         match $machine {
@@ -99,7 +98,7 @@ impl Machine {
         }
     }
 
-    /// The number of the connection, if it is one of its own.
+    /// Returns the shard id of a connection, if it belongs to this engine.
     fn shard_of(&self, conn: ConnId) -> Option<ShardId> {
         match self {
             Machine::Redis(_, connections) => {
@@ -115,28 +114,28 @@ impl Machine {
     }
 }
 
-/// Connections by their number.
+/// Connections, indexed by shard id.
 struct RedisConnections {
     config: Arc<dunlin_config::Engine>,
     tls: Option<Tls>,
     clients: Vec<Option<Client>>,
-    /// Commands of connections that were closed for good.
+    /// Commands of connections that were closed for good, not yet reported to the engine.
     lost: Vec<(ShardId, u64, bool)>,
 }
 
-/// Connections, while there is a loop to use them on.
+/// The connections together with the event loop's context.
 struct RedisConnectionsOnLoop<'a> {
     connections: &'a mut RedisConnections,
     cx: &'a mut Context<Link>,
 }
 
 impl Engines {
-    /// How many of their connections are open.
+    /// Returns the number of open connections.
     pub(super) fn connections(&self) -> usize {
         self.connections
     }
 
-    /// Follows the settings. An engine that is another place now gets another number.
+    /// Applies the settings. An engine whose place has changed gets a new id.
     fn update(
         &mut self,
         cx: &mut Context<Link>,
@@ -186,7 +185,7 @@ impl Engines {
         found.map(|running| running.id)
     }
 
-    /// Whose connection this is: the place of the engine, and the connection's number there.
+    /// Returns the index of the engine that a connection belongs to, and its shard id there.
     fn owner(&self, conn: ConnId) -> Option<(usize, ShardId)> {
         self.running
             .iter()
@@ -195,7 +194,7 @@ impl Engines {
     }
 
     fn handle_request(&mut self, now: Now, id: EngineId, request: EngineRequest) {
-        // Who asks an engine that is gone has been answered already.
+        // Requests to an engine that was removed have been answered already.
         if let Some(running) = self.running.iter_mut().find(|running| running.id == id) {
             any!(&mut running.machine, engine => engine.handle_request(now.ms, request));
         }
@@ -211,12 +210,12 @@ impl Engines {
         self.said.pop_front()
     }
 
-    /// Whether anybody may publish to its channels.
+    /// Whether other programs may publish to its channels.
     fn is_raw(&self, id: EngineId) -> bool {
         self.running.iter().any(|running| running.id == id && running.config.raw)
     }
 
-    /// A message was not for any channel.
+    /// Counts a message that is not a publication for any channel.
     fn count_unreadable(&mut self, id: EngineId) {
         let running = self.running.iter_mut().find(|running| running.id == id);
         if let Some(Machine::Nats(engine, _)) = running.map(|running| &mut running.machine) {
@@ -239,12 +238,12 @@ impl Engines {
                 }
                 Machine::Nats(engine, connection) => connection.flush(cx, now_ms, engine),
             }
-            // What came of it without a server's answer is the next turn's.
+            // Events that need no reply of a server are handled in the next turn.
             self.said.extend(std::iter::from_fn(|| machine.poll_event()).map(|event| (*id, event)));
         }
     }
 
-    /// When one of them needs the next turn.
+    /// Returns when the first of the engines needs a turn.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
         let timeout =
             |running: &RunningEngine| any!(&running.machine, engine => engine.poll_timeout());
@@ -273,7 +272,7 @@ impl Engines {
         });
     }
 
-    /// A connection is gone, or was not made.
+    /// Handles the end of a connection, or a failed attempt to connect.
     fn handle_closed(
         &mut self,
         cx: &mut Context<Link>,
@@ -287,7 +286,7 @@ impl Engines {
             Machine::Nats(engine, connection) => {
                 connection.lost();
                 let reason = error.map_or_else(String::new, ToString::to_string);
-                // As the loop reports what fails in TLS.
+                // The event loop reports failures of TLS with this kind.
                 let is_tls =
                     error.is_some_and(|error| error.kind() == std::io::ErrorKind::InvalidData);
                 return match is_tls {
@@ -325,7 +324,7 @@ impl RedisConnections {
         let auth = password.as_ref().map(|password| {
             (user.as_deref().unwrap_or("default").to_owned(), password.reveal().to_owned())
         });
-        // A name that no certificate can bear was refused when it was set; roots that cannot be read, too.
+        // Validation of the settings refuses server names that are invalid in a certificate, and unreadable roots.
         let tls = self.tls.as_ref().and_then(|tls| tls.client(&server.host).ok());
         let limits = Limits { output_bytes_max: config.queue_bytes_max, ..Limits::default() };
         ClientConfig {
@@ -408,7 +407,7 @@ impl Links for RedisConnectionsOnLoop<'_> {
 }
 
 impl Worker<'_> {
-    /// Follows what the settings say of engines and the namespaces that live in them.
+    /// Applies the settings of engines, and of the namespaces that use them.
     pub(super) fn apply_engines(&mut self, cx: &mut Context<Link>) {
         let settings = self.settings.snapshot();
         let now = self.now(cx);
@@ -430,12 +429,12 @@ impl Worker<'_> {
         self.drain_events(cx);
     }
 
-    /// Whether a connection leads to a server of an engine, or is to.
+    /// Whether a connection, established or not, is one of an engine.
     pub(super) fn is_engine(&self, conn: ConnId) -> bool {
         self.engines.owner(conn).is_some()
     }
 
-    /// A connection that this worker has made is open. False if it is none of an engine.
+    /// Handles an established connection. Returns `false` if it does not belong to an engine.
     pub(super) fn engine_connected(&mut self, cx: &mut Context<Link>, conn: ConnId) -> bool {
         let Some((at, shard)) = self.engines.owner(conn) else { return false };
         if let Some(link) = cx.data(conn) {
@@ -457,7 +456,7 @@ impl Worker<'_> {
         true
     }
 
-    /// TLS has begun on a connection of an engine.
+    /// Handles the completed TLS handshake on a connection of an engine.
     pub(super) fn engine_secure(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some((at, _)) = self.engines.owner(conn) else { return };
         if let Machine::Nats(engine, _) = &mut self.engines.running[at].machine {
@@ -465,7 +464,7 @@ impl Worker<'_> {
         }
     }
 
-    /// TLS of an open connection has failed, perhaps of one of an engine's.
+    /// Handles a failure of TLS on an open connection, if it belongs to an engine.
     pub(super) fn engine_tls_failed(
         &mut self,
         cx: &mut Context<Link>,
@@ -479,7 +478,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A connection of an engine was not made. False if it is none of an engine.
+    /// Handles a failed attempt to connect. Returns `false` if it does not belong to an engine.
     pub(super) fn engine_connect_failed(
         &mut self,
         cx: &mut Context<Link>,
@@ -499,7 +498,7 @@ impl Worker<'_> {
 
     pub(super) fn engine_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some((at, shard)) = self.engines.owner(conn) else { return };
-        // To NATS the end of the turn sends what waits.
+        // For NATS, the flush at the end of the turn writes what waits.
         if let Machine::Redis(_, connections) = &mut self.engines.running[at].machine
             && let Some(client) = &mut connections.clients[usize::from(shard.0)]
         {
@@ -512,7 +511,7 @@ impl Worker<'_> {
         self.engines.handle_closed(cx, conn, None);
     }
 
-    /// A timer has fired, perhaps one of a connection that is to be made again.
+    /// Handles a timer, which may be that of a reconnect.
     pub(super) fn engine_timer(&mut self, cx: &mut Context<Link>, timer: TimerId) {
         for running in &mut self.engines.running {
             if let Machine::Redis(_, connections) = &mut running.machine {
@@ -523,7 +522,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Hands the hub what engines have said.
+    /// Passes events of engines to the hub.
     pub(super) fn receive_from_engines(&mut self, cx: &mut Context<Link>) {
         for _ in 0..EVENTS_PER_TURN {
             let Some((id, event)) = self.engines.poll_event() else { return };
@@ -540,8 +539,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether a publication is one for the channel: that a wildcard matches, and no larger than any if another program made it. What
-    /// else is said always is.
+    /// Whether an event is accepted. A publication must match its wildcard and, if other programs may publish, not exceed the
+    /// size limit of its namespace. Other events always are.
     fn takes(&self, id: EngineId, event: &EngineEvent) -> bool {
         let EngineEvent::Publication { channel: name, publication, .. } = event else {
             return true;
@@ -561,7 +560,7 @@ impl Worker<'_> {
             })
     }
 
-    /// Hands engines what the hub asks of them, and sends it.
+    /// Passes the hub's requests to the engines, and flushes their connections.
     pub(super) fn send_to_engines(&mut self, cx: &mut Context<Link>) {
         if self.engines.running.is_empty() {
             return;
@@ -573,12 +572,12 @@ impl Worker<'_> {
         self.engines.flush(cx);
     }
 
-    /// Whether an engine has said something, so that the worker does not sleep.
+    /// Whether events of engines wait, so that the worker must not sleep.
     pub(super) fn has_engine_events(&self) -> bool {
         !self.engines.said.is_empty()
     }
 
-    /// Once a second: how the engines are.
+    /// Publishes the gauges of the engines, once a second.
     pub(super) fn publish_engine_gauges(&mut self, cx: &Context<Link>) {
         let now_ms = cx.now_ms();
         for RunningEngine { machine, made, stats, .. } in &self.engines.running {
@@ -638,7 +637,7 @@ fn redis_config(config: &dunlin_config::Engine) -> RedisConfig {
             EngineLayout::Centrifugo => Layout::Centrifugo,
         },
         database: config.database,
-        // What waits for a connection is refused before the hub gives up on it: then nothing was stored for sure.
+        // A command that waits for a connection fails before the hub's timeout, which shows that nothing was stored.
         hold_ms: config.timeout_ms / 2,
         queue_bytes_max: config.queue_bytes_max,
         wait_replicas: NonZeroU8::new(config.wait_replicas),

@@ -1,5 +1,4 @@
-//! Commands with a token whose key is not known yet: they wait in the backlog of their connection until the key set was
-//! fetched.
+//! Commands with a token whose key is not known yet: they wait in the backlog of their connection until the key set is fetched.
 
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::{CommandError, DisconnectCode, ErrorCode};
@@ -10,16 +9,16 @@ use crate::auth;
 use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 
-/// After this a command that waits is looked at again, whatever was heard of the key.
+/// A waiting command is tried again after this time, even if no key was fetched.
 const LOOK_MS: u64 = 1_000;
-/// Of a connection that has no session yet no more is kept than a connect takes.
+/// The most bytes kept for a connection without a session: enough for a connect.
 const CONNECT_BYTES_MAX: usize = 20 << 10;
 
-/// Why a token says nothing.
+/// Why a token cannot be verified.
 pub(super) enum Unverified {
-    /// It is refused.
+    /// The token is refused.
     Refused(CommandError),
-    /// Its key is being fetched, and the command waits.
+    /// Its key is being fetched; the command waits.
     KeyPending,
 }
 
@@ -30,7 +29,7 @@ impl From<CommandError> for Unverified {
 }
 
 impl Unverified {
-    /// What a token's error means for a client; `invalid` where the token itself is at fault.
+    /// Returns the client's error for a token's error; `invalid` if the token itself is at fault.
     pub(super) fn of(
         error: &auth::Error,
         invalid: impl FnOnce(&auth::Error) -> CommandError,
@@ -38,7 +37,7 @@ impl Unverified {
         match error {
             auth::Error::Pending => Unverified::KeyPending,
             auth::Error::Expired => CommandError::Reply(ErrorCode::TokenExpired.into()).into(),
-            // The client comes back: its token may be good.
+            // The client reconnects: its token may be valid.
             auth::Error::Unavailable => {
                 CommandError::Reply(ErrorCode::Internal.with_reason(error)).into()
             }
@@ -47,17 +46,17 @@ impl Unverified {
     }
 }
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Handled {
     Done,
-    /// It comes again.
+    /// The command will be executed again.
     AwaitsKey,
 }
 
 impl Worker<'_> {
-    /// The first of these commands of a connection waits for its key. When it is looked at again at the latest; `None`: it
-    /// is sent away, for as much waits as may.
+    /// Makes a connection's first command wait for its key. Returns when it is tried again at the latest; `None`: too much waits,
+    /// and the client is disconnected.
     pub(super) fn await_key(
         &mut self,
         cx: &mut Context<Link>,
@@ -78,20 +77,20 @@ impl Worker<'_> {
         Some(cx.now_ms() + LOOK_MS)
     }
 
-    /// Has the control thread look which keys are asked for.
+    /// Asks the control thread to fetch the requested keys.
     pub(super) fn want_keys(&mut self) {
         if !self.backlogs.awaits_keys() {
-            // If its ring is full, it looks by itself, only later.
+            // If the ring is full, the control thread notices the request later by itself.
             let _ = self.endpoint.send(self.state.control_endpoint(), BusMessage::WantKeys);
         }
     }
 
-    /// A key set was fetched, or could not be: who waits goes on.
+    /// Continues the commands that wait for a key: a key set was fetched, or the fetch failed.
     pub(super) fn keys_fetched(&mut self, cx: &mut Context<Link>) {
         self.backlogs.handle_keys(cx.now_ms());
     }
 
-    /// A connection has waited for its key for too long, or may not wait. It may come again.
+    /// Disconnects a client that cannot wait for its key any longer. It may reconnect.
     pub(super) fn key_timed_out(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let why = DisconnectCode::ServerError.with_reason(auth::Error::Unavailable);
         self.disconnect(cx, conn, &why);

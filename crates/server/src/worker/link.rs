@@ -1,35 +1,34 @@
-//! What the worker keeps of each connection, inside `net`'s connection record.
+//! The worker's data of each connection, stored in `net`'s connection record.
 
 use dunlin_hub::SessionId;
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::ProtocolState;
 
-/// Plain data of one connection.
+/// The worker's data of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
-    /// The session's number in the lower 53 bits, its params in the eleven above. Not an `Option` of it,
-    /// which would take eight bytes more: without a session, all bits are set.
+    /// The session id in the lower 53 bits, the index of its params in the eleven above; all bits set without a session. An
+    /// `Option` would take eight bytes more.
     session: u64,
     pub(crate) peer: Peer,
     pub(crate) role: Role,
-    /// How far a bidirectional client has come.
+    /// The protocol state of a bidirectional client.
     pub(crate) protocol_state: ProtocolState,
-    /// The last word has been said: the connection closes when the outbox is empty.
+    /// Nothing more is queued: the connection closes when the outbox is empty.
     pub(crate) closing: bool,
 }
 
-/// Who is at the other end: where its address is in the worker's table, and what is known of it.
+/// The peer: the place of its address in the worker's table, and flags.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(u32);
 
 impl Peer {
     const AUTHENTICATED: u32 = 1 << 31;
     const PROXY: u32 = 1 << 30;
-    /// Its address was never asked for.
+    /// A peer whose address was never looked up.
     pub(crate) const UNKNOWN: Peer = Peer(Peer::PROXY - 1);
 
-    /// A peer that has not shown who it is, with its place in the table of addresses. `is_proxy`: it may say on whose
-    /// behalf it asks.
+    /// Creates an unauthenticated peer with its place in the table of addresses. `is_proxy`: it may name the address it acts for.
     pub(crate) fn new(place: u32, is_proxy: bool) -> Peer {
         Peer(place & Peer::UNKNOWN.0 | if is_proxy { Peer::PROXY } else { 0 })
     }
@@ -57,21 +56,21 @@ pub(crate) enum Role {
     /// HTTP requests, one after another; also while one of them waits for its answer.
     #[default]
     Http,
-    /// A long-poll waits for its answer.
+    /// A long-poll waits for its response.
     Poll,
-    /// The push thread has the request.
+    /// The push thread handles the request.
     Push,
-    /// To a backend: requests leave, answers come.
+    /// A connection to a backend.
     Backend,
-    /// To a server of an engine.
+    /// A connection to a server of an engine.
     Engine,
-    /// A client's session, or about to become one.
+    /// A client with a session, or about to get one.
     Client(Encoding),
 }
 
 const NO_SESSION: u64 = u64::MAX;
 const PARAMS_SHIFT: u32 = 53;
-/// Of sessions that were promised nothing: a long-poll's lasts for one request.
+/// The params of sessions without any, such as that of a long-poll.
 pub(super) const NO_PARAMS: u16 = (1 << 11) - 2;
 
 // A million of these.
@@ -90,7 +89,7 @@ impl Default for Link {
 }
 
 impl Link {
-    /// The session, once there is one. For a poll its hub session, while one waits.
+    /// Returns the session, if there is one; while a poll waits, its hub session.
     pub(crate) fn session(&self) -> Option<SessionId> {
         if self.session == NO_SESSION {
             return None;
@@ -98,7 +97,7 @@ impl Link {
         SessionId::from_u64(self.session & ((1 << PARAMS_SHIFT) - 1))
     }
 
-    /// The encoding that is spoken, if the connection is a client's.
+    /// Returns the encoding, if the connection is a client's.
     pub(super) fn encoding(&self) -> Option<Encoding> {
         match self.role {
             Role::Client(encoding) => Some(encoding),
@@ -106,13 +105,13 @@ impl Link {
         }
     }
 
-    /// Begins a session under these params, or ends it.
+    /// Sets the session and its params, or clears them.
     pub(super) fn set_session(&mut self, session: Option<SessionId>, params: u16) {
         self.session = session
             .map_or(NO_SESSION, |session| session.to_u64() | u64::from(params) << PARAMS_SHIFT);
     }
 
-    /// Where the session's params are in the worker's table.
+    /// Returns the index of the session's params in the worker's table.
     pub(super) fn params(&self) -> u16 {
         if self.session == NO_SESSION { NO_PARAMS } else { (self.session >> PARAMS_SHIFT) as u16 }
     }

@@ -1,4 +1,4 @@
-//! The listeners of a worker: which it has open, and the switch to those of another configuration.
+//! The open listeners of a worker, and the switch to those of another configuration.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -12,14 +12,14 @@ use super::link::Link;
 use crate::state::ServerState;
 use crate::state::settings::Settings;
 
-/// The listeners that one worker has open.
+/// The open listeners of one worker.
 pub(super) struct Listeners<'w> {
-    /// This worker's listener of those that the process began with.
+    /// This worker's listener on the address that the process started with.
     boot: &'w TcpListener,
     open: Vec<OpenListener>,
 }
 
-/// A listener of `listeners`; without a name that of `server.client_addr`.
+/// A listener of `listeners`; the one of `server.client_addr` has no name.
 struct OpenListener {
     name: Arc<str>,
     id: ListenerId,
@@ -28,7 +28,7 @@ struct OpenListener {
     speaks_tls: bool,
 }
 
-/// Where a listener is, how many connections the kernel queues for it, and how they reach it.
+/// The address of a listener, its backlog, and how connections reach it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ListenerSpec<'c> {
     address: SocketAddr,
@@ -36,7 +36,7 @@ struct ListenerSpec<'c> {
     ingress: &'c Ingress,
 }
 
-/// What becomes of one listener in a change of the configuration.
+/// The change of one listener between two configurations.
 #[derive(Debug, PartialEq)]
 enum ListenerChange<'c> {
     Open(Arc<str>, ListenerSpec<'c>),
@@ -47,13 +47,13 @@ enum ListenerChange<'c> {
 }
 
 impl<'w> Listeners<'w> {
-    /// None is open yet.
+    /// Creates the set without an open listener.
     pub(super) fn new(boot: &'w TcpListener) -> Listeners<'w> {
         Listeners { boot, open: Vec::new() }
     }
 
-    /// Opens the listeners that the worker begins with. One beside the first that cannot be opened is left out and
-    /// logged: for a worker that has restarted that is better than none at all.
+    /// Opens the listeners at the start of a worker. One beside the first that fails to open is skipped and logged: for a
+    /// restarted worker that is better than to serve none.
     pub(super) fn open_all(
         &mut self,
         cx: &mut Context<Link>,
@@ -74,11 +74,10 @@ impl<'w> Listeners<'w> {
         Ok(())
     }
 
-    /// Opens, moves and closes listeners; while the worker drains none opens. Those that cannot be opened leave
-    /// everything as it was.
+    /// Opens, moves and closes listeners; a draining worker opens none. A failure to open one changes nothing.
     ///
     /// # Errors
-    /// Which setting is at fault, and what the kernel said.
+    /// The setting at fault, and the error of the kernel.
     pub(super) fn switch(
         &mut self,
         cx: &mut Context<Link>,
@@ -177,7 +176,7 @@ impl<'w> Listeners<'w> {
     }
 }
 
-/// What differs between two configurations. What is only moved to another backlog stays open.
+/// Returns the differences between two configurations. A listener whose backlog alone changes stays open.
 fn changes<'c>(old: &'c Config, new: &'c Config, drains: bool) -> Vec<ListenerChange<'c>> {
     let main = (Arc::from(""), Some(main_place(old)), Some(main_place(new)));
     let named = new.listeners.changes_from(&old.listeners).map(|(name, before, after)| {

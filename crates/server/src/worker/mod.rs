@@ -1,18 +1,22 @@
 //! A worker: one thread, one event loop, one hub.
 //!
-//! A turn of the loop: events come in ([`Handler`]'s methods here, which route to the modules below and hand
-//! what was asked to the hub), then [`Worker::turn`] takes in what other workers sent, sends what the hub has
-//! for them, and writes the outboxes.
+//! In a turn of the loop the methods of [`Handler`] here handle events: they route them to the modules below, which pass requests
+//! to the hub. Then [`Worker::turn`] handles messages of other workers, sends those of the hub to them, and writes the outboxes.
 //!
-//! What a worker remembers between two events lives in its [`parts`], each behind an interface of its own and tested
-//! without a worker. The modules beside them carry out what the parts and the hub decide, in the order in which a
-//! client meets them: [`accept`] and [`listeners`] let it in, [`routes`] and [`stream`] open transports, [`connect`]
-//! says whose they are, [`command`] carries out what clients say as far as [`permission`] or a token ([`subscription`]) allows it and
-//! [`backlog`] when their budgets do, [`poll`] and
-//! [`api`] ([`api_turns`] over several turns) answer the requests that are answered once, [`push`] those that the push thread answers, [`proxy`], [`proxy_channels`] and [`proxy_renewals`] ask backends
-//! over the connections of [`backends`], [`program`] asks the program that serves, [`engines`] asks where channels live that several nodes share, [`pusher`] and [`pusher_api`] serve the Pusher
-//! protocol, [`completion`] takes in what the hub answers, [`flush`] writes, [`fanout`] paces broadcasts, [`deadlines`] notices clients that
-//! are gone, [`gauges`] says how much there is, [`users`] counts connections of users, [`adoption`] switches to changed settings, [`webhooks`] emits events, [`drain`] says goodbye.
+//! The state that a worker keeps between events is in its [`parts`], each with a narrow interface and tested without a worker.
+//! The other modules execute what the parts and the hub decide, in the order in which a client meets them:
+//!
+//! - [`accept`] and [`listeners`] admit connections; [`routes`] and [`stream`] open transports; [`connect`] authenticates.
+//! - [`command`] executes commands that [`permission`] or a token ([`subscription`]) allows, and [`backlog`] delays them by
+//! budgets.
+//! - [`poll`] answers long-polls, [`api`] and [`api_turns`] the server API, [`push`] requests to the push thread, [`pusher`] and
+//! [`pusher_api`] the Pusher protocol.
+//! - [`proxy`], [`proxy_channels`] and [`proxy_renewals`] ask backends over the connections of [`backends`]; [`program`] asks the
+//! embedding program; [`engines`] drives engines.
+//! - [`completion`] handles events of the hub, [`flush`] writes outboxes, [`fanout`] paces broadcasts, [`deadlines`] detects dead
+//! clients.
+//! - [`gauges`] publishes gauges, [`users`] counts connections of users, [`adoption`] switches settings, [`webhooks`] emits
+//! events, [`drain`] disconnects clients at shutdown.
 
 mod accept;
 mod adoption;
@@ -99,16 +103,16 @@ use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 use crate::state::{Lifecycle, ServerState};
 
-/// Buffers that a flood of halves of messages leaves with each worker, of 32 KiB at most.
+/// The spare buffers, of at most 32 KiB each, that a worker keeps after a flood of incomplete messages.
 const SPARE_BUFFERS_MAX: usize = 64;
-/// Messages taken from the bus before sockets get their turn.
+/// The most messages received from the bus before sockets get their turn.
 const MESSAGES_PER_TURN: usize = 1024;
-/// The doorbell among the loop's foreign descriptors.
+/// The doorbell's token among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
-/// Seconds between two looks for memory of the bus that can be given back.
+/// Seconds between two attempts to release memory of the bus.
 const TRIM_S: u64 = 10;
 
-/// One worker: the hub, the way to the other threads, and its [`parts`].
+/// One worker: the hub, its endpoint on the bus, and its [`parts`].
 pub(crate) struct Worker<'w> {
     index: usize,
     state: Arc<ServerState>,
@@ -124,7 +128,7 @@ pub(crate) struct Worker<'w> {
     peers: PeerAddresses,
     buffers: BufferGate,
     heartbeat: Heartbeat,
-    /// What subscriptions rest on that rest on a token.
+    /// Grants of subscriptions that do not follow from rules.
     grants: Grants,
     capabilities: CapabilityTable,
     budgets: Budgets,
@@ -137,10 +141,10 @@ pub(crate) struct Worker<'w> {
     push_calls: PushCalls,
     /// Sessions that speak the Pusher protocol.
     pusher: PusherSessions,
-    /// Of proxies, once there are any.
+    /// The client of the proxies' backends, once there are any.
     backends: Option<Box<Backends>>,
     engines: Engines,
-    /// What the program brings along, if it does.
+    /// The connection to the embedding program, if there is one.
     program: Option<Box<ProgramLink>>,
     proxy_calls: ProxyCalls,
     forwarded: ForwardedTable,
@@ -152,7 +156,7 @@ pub(crate) struct Worker<'w> {
 }
 
 impl<'w> Worker<'w> {
-    /// Serves until it is stopped.
+    /// Runs the worker until it is stopped.
     pub(crate) fn run(
         index: usize,
         incarnation: u32,
@@ -237,7 +241,7 @@ impl<'w> Worker<'w> {
         })
     }
 
-    /// Opens the listeners and says that this worker is ready.
+    /// Opens the listeners, and marks this worker as ready.
     fn start(&mut self, cx: &mut Context<Link>) -> io::Result<()> {
         let (index, state) = (self.index, Arc::clone(&self.state));
         if let Some(table) = &self.settings.user_connections {
@@ -261,7 +265,7 @@ impl<'w> Worker<'w> {
             self.apply_engines(cx);
         }
         self.apply_cluster();
-        // An earlier incarnation may have left it at another bound.
+        // An earlier incarnation may have set another bound.
         self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
         state.loop_stats[index].runs(self.settings.revision);
         if state.rollout.adopted(index, self.settings.generation()) {
@@ -272,7 +276,7 @@ impl<'w> Worker<'w> {
         Ok(())
     }
 
-    /// What happens once a turn, after the sockets' events.
+    /// Does the work at the end of each turn, after the sockets' events.
     fn turn(&mut self, cx: &mut Context<Link>) {
         self.make_large_answers(cx);
         self.receive_from_engines(cx);
@@ -308,7 +312,7 @@ impl<'w> Worker<'w> {
         }
     }
 
-    /// Gives the bus what the hub has for other workers, and rings for those who sleep.
+    /// Sends the hub's messages to other workers, and wakes those that sleep.
     fn transmit(&mut self) {
         self.report_members();
         while let Some((to, message)) = self.hub.poll_transmit() {
@@ -321,7 +325,8 @@ impl<'w> Worker<'w> {
         self.state.counters[self.index].add(Metric::BusWakes, woken as u64);
     }
 
-    /// A token for the hub behind which `pending` waits. `None`: too many wait, and whoever asked is answered.
+    /// Returns a token for a request of `pending` to the hub. `None`: too many requests are pending, and the requester is
+    /// answered.
     fn token(&mut self, cx: &mut Context<Link>, pending: Pending) -> Option<u64> {
         let timeout_ms = self.settings.config.limits.bus_request_timeout_ms;
         match self.pending.insert(cx.now_ms(), timeout_ms, pending) {
@@ -333,7 +338,7 @@ impl<'w> Worker<'w> {
         }
     }
 
-    /// Once a second: the clock, the gauges, requests past their deadline.
+    /// Updates the clock and the gauges, and expires requests; called once a second.
     fn second(&mut self, cx: &mut Context<Link>) {
         self.clock.sync(cx.now_ms(), unix_ms());
         for pending in self.pending.expire(cx.now_ms()) {
@@ -351,7 +356,7 @@ impl<'w> Worker<'w> {
         self.state.budgets.sweep(self.index, self.state.workers(), self.state.uptime_ms());
         self.transmit_to_push();
         if (cx.now_ms() / 1000).is_multiple_of(TRIM_S) {
-            // A burst makes rings grow; what stayed quiet since gives the memory back.
+            // A burst makes rings grow; quiet rings release their memory here.
             self.endpoint.trim();
         }
         if self.state.workers() > 1 {
@@ -361,7 +366,7 @@ impl<'w> Worker<'w> {
         }
     }
 
-    /// Answers a request that the hub did not.
+    /// Answers a request that did not reach the hub, or that the hub did not answer.
     fn fail(&mut self, cx: &mut Context<Link>, pending: &Pending, error: dunlin_hub::Error) {
         match *pending {
             Pending::Command { session, id } | Pending::ChargedCommand { session, id, .. } => {
@@ -369,7 +374,7 @@ impl<'w> Worker<'w> {
                 self.reply(session, id, &Reply::Error(&error.into()));
             }
             Pending::Pusher { session } => self.pusher_failed(session, error),
-            // The callers of `token` see to these themselves, for they hold what it takes.
+            // The callers of `token` handle these, because they hold the needed state.
             Pending::Connect { .. } | Pending::Poll { .. } => {}
             Pending::Api(place) => self.api_answered(cx, place, Err(error.into())),
         }

@@ -1,4 +1,4 @@
-//! Who may do what in a channel, by the rules of its namespace.
+//! What a client may do in a channel, by the rules of its namespace.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::auth::{Allow, Capabilities};
 use crate::namespace::Namespace;
 use crate::namespace::expression::{Expression, ExpressionInput};
 
-/// What a client needs the permission for in a channel.
+/// The operations in a channel that need a permission.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Permission {
     Subscribe,
@@ -23,7 +23,7 @@ pub(super) enum Permission {
 }
 
 impl Permission {
-    /// The capability that grants it.
+    /// Returns the capability that grants it.
     fn capability(self) -> Allow {
         match self {
             Permission::Subscribe => Allow::SUBSCRIBE,
@@ -33,7 +33,7 @@ impl Permission {
         }
     }
 
-    /// The expression that does.
+    /// Returns the setting with the expression that grants it.
     fn key(self) -> &'static str {
         match self {
             Permission::Subscribe => "subscribe_cel",
@@ -44,30 +44,30 @@ impl Permission {
     }
 }
 
-/// Whether the name of a channel lists who may subscribe to it.
+/// Whether the name of a channel lists the users who may subscribe to it.
 fn is_user_limited(rules: &Rules, channel: &str) -> bool {
     rules.allow_user_limited_channels && channel.contains('#')
 }
 
-/// What lets somebody do something in a channel.
+/// What grants a permission.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Basis {
-    /// A rule of the namespace, or who else has decided.
+    /// A rule of the namespace, or the decision of a backend or the program.
     Rules,
     Expression,
     Capability,
 }
 
-/// Whose permission is asked about.
+/// The client whose permission is checked.
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub(super) user: &'a str,
-    /// Raw JSON, of the connection's token or connect proxy.
+    /// The `meta` of the connection's token or connect proxy, as raw JSON.
     pub(super) meta: Option<&'a [u8]>,
 }
 
 impl Worker<'_> {
-    /// Whose session it is.
+    /// Returns the user of a session and, if an expression reads it, the connection's `meta`.
     pub(super) fn subject(&self, session: SessionId) -> Subject<'_> {
         let Some(view) = self.hub.session(session) else { return Subject { user: "", meta: None } };
         let looks_at_meta = self.settings.looks_at_meta;
@@ -75,7 +75,7 @@ impl Worker<'_> {
         Subject { user: view.user, meta: meta.flatten() }
     }
 
-    /// Whether a subscription that rests on no rule may go on.
+    /// Whether a capability or an expression still grants a subscription.
     pub(super) fn still_granted(&self, session: SessionId, channel: &str) -> bool {
         self.capable(session, channel).contains(Allow::SUBSCRIBE)
             || self.settings.namespace(channel).is_some_and(|of| {
@@ -83,7 +83,7 @@ impl Worker<'_> {
             })
     }
 
-    /// The options of the channel, if the session may do this in it.
+    /// Returns the options of the channel, if the session has this permission in it.
     pub(super) fn allowed(
         &self,
         session: SessionId,
@@ -98,7 +98,7 @@ impl Worker<'_> {
         Ok(options)
     }
 
-    /// The options of the channel, if he may subscribe to it, and what says so.
+    /// Returns the options of the channel, if the client may subscribe to it, and what grants that.
     pub(super) fn may_subscribe(
         &self,
         subject: Subject<'_>,
@@ -108,12 +108,12 @@ impl Worker<'_> {
         self.allowed_user(subject, false, channel, Permission::Subscribe, granted)
     }
 
-    /// What a session's connection token lets it do in a channel.
+    /// Returns what a session's connection token lets it do in a channel.
     pub(super) fn capable(&self, session: SessionId, channel: &str) -> Allow {
         self.capabilities.of_session(&self.settings, session, channel)
     }
 
-    /// What these capabilities let a client do in a channel.
+    /// Returns what these capabilities let a client do in a channel.
     pub(super) fn granted(&self, capabilities: &Capabilities, channel: &str) -> Allow {
         self.capabilities.granted(&self.settings, capabilities, channel)
     }
@@ -140,7 +140,7 @@ impl Worker<'_> {
         granted: impl FnOnce() -> Allow,
     ) -> Result<(Arc<ChannelOptions>, Basis), Error<'static>> {
         let namespace = self.namespace_of(channel)?;
-        // What a channel has not, nobody is refused for want of a permission.
+        // An operation that the channel does not offer fails with that reason, not with a missing permission.
         match permission {
             Permission::History | Permission::Presence if namespace.options.wildcard => {
                 let why = dunlin_hub::Error::Wildcard;
@@ -198,8 +198,8 @@ impl Worker<'_> {
             .with_reason(format_args!("{key}_for_{whom} is not set for this channel")))
     }
 
-    /// The proxy that decides who may do this in a channel, if one does. Whoever is not asked about is refused or let in
-    /// by the name of the channel, and whom its expression lets in is not asked about.
+    /// Returns the proxy that decides about this permission in a channel. `None` also where it is not asked: for private and
+    /// user-limited channels, and for clients that an expression admits.
     pub(super) fn proxy_of(
         &self,
         session: SessionId,
@@ -216,13 +216,13 @@ impl Worker<'_> {
         (!is_expressed).then(|| Arc::clone(proxy))
     }
 
-    /// What a subscriber who asks for this is given: the one rule of what a subscription brings beside the publications
-    /// to come, for every transport and for client-side and server-side subscriptions alike.
+    /// Reduces a subscriber's options to what it may have. This is the one rule of what a subscription brings beside future
+    /// publications, for every transport and for client-side and server-side subscriptions alike.
     ///
-    /// Where the channel recovers, its subscribers recover from the position that they name. Elsewhere only who may
-    /// read the history does; anybody else gets nothing older than the subscription and no position to come back with,
-    /// and reads in the reply that nothing was recovered if he asked for it. `options` are the channel's, with what a token overrides; `granted` is what tokens
-    /// let him do there.
+    /// Where the channel forces recovery, its subscribers recover from the position that they name. Elsewhere only clients that
+    /// may read the history do. All others get nothing older than the subscription and no position to resume from; if they asked
+    /// for recovery, the reply reports that nothing was recovered. `options` are the channel's, with what a token overrides;
+    /// `granted` is what tokens let the client do there.
     pub(super) fn entitled(
         &self,
         subject: Subject<'_>,
@@ -231,7 +231,7 @@ impl Worker<'_> {
         granted: Allow,
         mut asked: SubscribeOptions,
     ) -> SubscribeOptions {
-        // A subscription that is about to be made counts for `allow_history_for_subscriber`.
+        // The subscription counts for `allow_history_for_subscriber` before it is made.
         let may = |permission: Permission| {
             granted.contains(permission.capability())
                 || self.settings.namespace(channel).is_some_and(|of| {
@@ -239,7 +239,7 @@ impl Worker<'_> {
                         || is_expressed(of, channel, true, permission, || subject)
                 })
         };
-        // Joins and leaves say who is present.
+        // Joins and leaves reveal who is present.
         asked.join_leave = asked.join_leave && may(Permission::Presence);
         asked.join_leave_granted = granted.contains(Permission::Presence.capability());
         if options.force_recovery || may(Permission::History) {
@@ -256,7 +256,7 @@ impl Worker<'_> {
     }
 }
 
-/// The expression that lets people do this in a channel, beside its rules. Who may come is listed in the names of some channels.
+/// Returns the expression that grants a permission beside the rules. User-limited channels have none for subscriptions.
 fn expression<'n>(
     namespace: &'n Namespace,
     channel: &str,
@@ -265,7 +265,7 @@ fn expression<'n>(
     let expressions = namespace.expressions.as_ref()?;
     match permission {
         Permission::Subscribe if is_user_limited(&namespace.rules, channel) => None,
-        // What it says of one name says nothing of all that this one stands for.
+        // The result for one channel name does not hold for all channels that a wildcard matches.
         Permission::Subscribe => {
             let is_wildcard = namespace.options.wildcard;
             expressions.subscribe.as_ref().filter(|of| !(is_wildcard && of.looks_at_channel))
@@ -276,7 +276,7 @@ fn expression<'n>(
     }
 }
 
-/// Whether the channel's expression lets somebody do this.
+/// Whether the channel's expression grants a client this permission.
 pub(super) fn is_expressed<'s>(
     namespace: &Namespace,
     channel: &str,
@@ -304,8 +304,7 @@ fn proxy<'r>(rules: &'r Rules, channel: &str, permission: Permission) -> Option<
     }
 }
 
-/// Whether a user, who is subscribed to the channel or not, may do this in a channel of these rules. Where a backend
-/// decides, nobody may by himself.
+/// Whether the rules grant a user this permission in a channel. Where a proxy decides, the rules grant nothing.
 pub(super) fn permits(
     rules: &Rules,
     channel: &str,
@@ -317,7 +316,7 @@ pub(super) fn permits(
         && permits_by_keys(rules, channel, user, subscribed, permission)
 }
 
-/// The same without the backend.
+/// The same, regardless of proxies.
 pub(super) fn permits_by_keys(
     rules: &Rules,
     channel: &str,

@@ -1,4 +1,4 @@
-//! What the program brings along: its authorizer is asked as backends are, and its routes and threads are answered.
+//! The embedding program: its authorizer is asked like a backend, and its routes and threads are served.
 
 use std::io;
 use std::sync::Arc;
@@ -28,27 +28,27 @@ use crate::proxy::{
 
 /// The inbox's doorbell among the loop's foreign descriptors.
 pub(super) const INBOX: u64 = 1;
-/// Letters taken in one turn.
+/// The most messages of the program's threads handled in one turn.
 const MESSAGES_PER_TURN: usize = 256;
-/// How long a decision may take.
+/// The longest time for a decision.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// In the place of a long-poll's session, which begins when its subscriptions are known.
+/// The session in calls about a long-poll, whose session begins once its subscriptions are known.
 pub(super) const NO_SESSION: SessionId = SessionId::pack(0, 0, 0, 0, 0);
 
-/// What this worker has of the program.
+/// A worker's connection to the program.
 pub(super) struct ProgramLink {
     authorizer: Option<Box<dyn Authorizer>>,
     inbox: Arc<Inbox>,
-    /// Of connections, for the authorizer.
+    /// Header fields of connections that the authorizer reads.
     pub(super) headers: Vec<String>,
     incarnation: u32,
-    /// In the place of a proxy's name.
+    /// The proxy's name in calls to the program: empty.
     name: Arc<str>,
     pub(super) log: LogGate,
 }
 
-/// What an authorizer says of a subscription that cannot wait.
+/// The authorizer's decision about a subscription that cannot wait.
 pub(super) enum ImmediateDecision {
     Rules,
     Granted(SubscribeResult),
@@ -56,7 +56,7 @@ pub(super) enum ImmediateDecision {
 }
 
 impl Worker<'_> {
-    /// Follows the program, if there is one beside the settings.
+    /// Connects this worker to the embedding program, if there is one.
     pub(super) fn begin_program(
         &mut self,
         cx: &mut Context<Link>,
@@ -79,7 +79,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Whether the program decides.
+    /// Whether the program has an authorizer.
     pub(super) fn has_authorizer(&self) -> bool {
         self.program.as_ref().is_some_and(|program| program.authorizer.is_some())
     }
@@ -88,7 +88,7 @@ impl Worker<'_> {
         self.program.as_ref().map_or_else(|| "".into(), |program| Arc::clone(&program.name))
     }
 
-    /// Asks the authorizer about a command of a client with a session. False: the rules decide.
+    /// Asks the authorizer about a command of a client with a session. Returns `false` if the rules decide.
     pub(super) fn consult_about(
         &mut self,
         cx: &mut Context<Link>,
@@ -115,7 +115,7 @@ impl Worker<'_> {
         self.consult(cx, call, &question).is_none()
     }
 
-    /// Asks the authorizer who a client is. False: the rules decide.
+    /// Asks the authorizer to authenticate a client. Returns `false` if the rules decide.
     pub(super) fn consult_connect(
         &mut self,
         cx: &mut Context<Link>,
@@ -134,7 +134,7 @@ impl Worker<'_> {
         left.is_none()
     }
 
-    /// Asks the authorizer. Gives the call back if it leaves it to the rules, or if there is none.
+    /// Asks the authorizer. Returns the call if the rules decide, or if there is no authorizer.
     pub(super) fn consult(
         &mut self,
         cx: &mut Context<Link>,
@@ -154,7 +154,7 @@ impl Worker<'_> {
             }
             AuthorizerReply::Later => {
                 if call.event == Event::Connect {
-                    // Its own bound holds from here on.
+                    // From here on the decision's own timeout applies.
                     cx.set_deadline(call.conn, None);
                 }
                 let bytes_max = self.waiting_bytes_max();
@@ -166,7 +166,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Asks the authorizer about a subscription that is made now or never.
+    /// Asks the authorizer about a subscription that is made at once or not at all.
     pub(super) fn consult_at_once(
         &mut self,
         cx: &mut Context<Link>,
@@ -200,7 +200,7 @@ impl Worker<'_> {
         number: u64,
     ) -> AuthorizerReply {
         if user.starts_with(MARK) {
-            // Tenants have their tokens and rules.
+            // Tenants have their own tokens and rules.
             return AuthorizerReply::Rules;
         }
         let peer = cx.data(conn).map(|link| link.peer);
@@ -223,7 +223,7 @@ impl Worker<'_> {
         ask(&mut **authorizer, &requester, question, Deferral { inbox, number })
     }
 
-    /// Takes what the program's threads have sent.
+    /// Handles messages of the program's threads.
     pub(super) fn receive_letters(&mut self, cx: &mut Context<Link>) {
         let Some(program) = &self.program else { return };
         let incarnation = program.incarnation;
@@ -233,7 +233,7 @@ impl Worker<'_> {
                     let none =
                         || ProxyError::Unreachable("the program has dropped the question".into());
                     let answer = decided.map(ProxyReply::Decided).ok_or_else(none);
-                    // Its client may be gone, or its time over.
+                    // Its client may be gone, or the decision may have timed out.
                     if let Some(call) = self.proxy_calls.take(number) {
                         self.answered(cx, &call, answer);
                     }
@@ -243,7 +243,7 @@ impl Worker<'_> {
                 {
                     self.respond_by_route(cx, ConnId::from_u64(conn), &response);
                 }
-                // Its connection ended with the worker before this one.
+                // Its connection ended with the previous incarnation of the worker.
                 InboxMessage::Responded { .. } => {}
                 InboxMessage::Call { method, params, then } => {
                     let call = NewCall::without_connection(CallForm::Single, method);
@@ -253,7 +253,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Carries out one command that did not come over HTTP.
+    /// Executes one command that did not come over HTTP.
     pub(super) fn serve_call(
         &mut self,
         cx: &mut Context<Link>,
@@ -269,7 +269,7 @@ impl Worker<'_> {
         self.pause(cx, call);
     }
 
-    /// Once a second: decisions that have not come in time will not come.
+    /// Fails decisions that are overdue; called once a second.
     pub(super) fn expire_decisions(&mut self, cx: &mut Context<Link>) {
         if !self.has_authorizer() {
             return;
@@ -282,7 +282,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Serves a request that the program has a route for. False: it has none.
+    /// Serves a request for a route of the program. Returns `false` if there is no such route.
     pub(super) fn serve_route(
         &mut self,
         cx: &mut Context<Link>,
@@ -305,7 +305,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Upgrades a request to the program's own protocol. False: it is not on its path.
+    /// Upgrades a request to the program's own protocol. Returns `false` if the path is another.
     pub(super) fn open_protocol(
         &mut self,
         cx: &mut Context<Link>,
@@ -333,7 +333,7 @@ impl Worker<'_> {
         true
     }
 
-    /// A message of the program's own protocol.
+    /// Handles a message of the program's own protocol.
     pub(super) fn translated_message(
         &mut self,
         cx: &mut Context<Link>,
@@ -344,13 +344,13 @@ impl Worker<'_> {
         let mut commands = Vec::new();
         codec.decode(message, &mut commands);
         if commands.is_empty() {
-            // As a pong, it shows that the client is there, and is charged for.
+            // Treated as a pong: it shows that the client is alive, and is charged.
             commands.extend_from_slice(b"{}");
         }
         self.handle_frame(cx, conn, &commands);
     }
 
-    /// A pong frame, which answers the ping of the program's own protocol.
+    /// Handles a pong frame, the answer to a ping of the program's own protocol.
     pub(super) fn websocket_pong(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         if let Some(link) = cx.data(conn)
             && link.encoding() == Some(Encoding::Own)
@@ -381,7 +381,7 @@ impl Worker<'_> {
         self.answer(cx, conn, &answer);
     }
 
-    /// What an authorizer has granted, as options of a subscription.
+    /// Returns the subscription options that an authorizer has granted.
     pub(super) fn granted_options(
         &mut self,
         cx: &Context<Link>,

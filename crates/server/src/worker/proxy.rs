@@ -1,4 +1,4 @@
-//! Proxies: commands that a backend decides about. Each waits as a [`ProxyCall`], and is carried out with the decision.
+//! Proxies: commands that a backend decides. Each waits as a [`ProxyCall`], and is executed with the decision.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,13 +27,13 @@ use crate::proxy::{
     Requester, RpcResult, payload,
 };
 
-/// Answers carried out in one turn.
+/// The most answers handled in one turn.
 const ANSWERS_PER_TURN: usize = 1_024;
-/// The longest user of a backend, in bytes: as long as a token.
+/// The longest user name that a backend may return, in bytes: as long as a token.
 const USER_BYTES_MAX: usize = 16 * 1024;
 
 impl Worker<'_> {
-    /// Follows what the settings say of proxies.
+    /// Applies the settings of proxies.
     pub(super) fn apply_proxies(&mut self) {
         let config = &self.settings.config;
         let mut wanted = ForwardedFields::default();
@@ -53,21 +53,21 @@ impl Worker<'_> {
         self.forwarded.wanted = wanted;
     }
 
-    /// Follows what the settings say of the upstreams of proxies.
+    /// Applies the settings of the upstreams of proxies.
     pub(super) fn apply_upstreams(&mut self) {
         if let Some(backends) = &mut self.backends {
             backends.update_upstreams(&self.settings.config.webhooks.upstreams);
         }
     }
 
-    /// Gives the client of the backends an event of a connection to one of them.
+    /// Passes an event of a backend's connection to the client of the backends.
     pub(super) fn with_backends(&mut self, event: impl FnOnce(&mut Client<BackendResults>)) {
         if let Some(backends) = &mut self.backends {
             event(&mut backends.client);
         }
     }
 
-    /// A connection to a backend is open.
+    /// Handles a connection to a backend that was established.
     pub(super) fn backend_connected(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Backend;
@@ -77,7 +77,7 @@ impl Worker<'_> {
         backends.client.on_connect(cx, conn);
     }
 
-    /// A connection to a backend is gone.
+    /// Handles a connection to a backend that was closed.
     pub(super) fn backend_closed(
         &mut self,
         cx: &mut Context<Link>,
@@ -90,26 +90,26 @@ impl Worker<'_> {
         backends.client.on_close(cx, conn, link, reason);
     }
 
-    /// A client's connection is gone, and with it what it has asked for.
+    /// Drops the pending calls and the forwarded data of a client's closed connection.
     pub(super) fn proxied_closed(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         self.forwarded.forget(conn);
         let reserved = self.proxy_calls.forget(conn);
         self.give_back(cx, reserved);
     }
 
-    /// Sends what was asked in this turn.
+    /// Sends the requests of this turn.
     pub(super) fn send_to_backends(&mut self, cx: &mut Context<Link>) {
         if let Some(backends) = &mut self.backends {
             backends.client.on_tick(cx);
         }
     }
 
-    /// Whether there are answers, so that the worker does not sleep.
+    /// Whether answers wait to be handled, so that the worker must not sleep.
     pub(super) fn has_answers(&mut self) -> bool {
         self.backends.as_mut().is_some_and(|of| !of.client.caller().ended.is_empty())
     }
 
-    /// Carries out what backends have decided.
+    /// Executes commands with the decisions of backends.
     pub(super) fn handle_answers(&mut self, cx: &mut Context<Link>) {
         let Some(backends) = &mut self.backends else { return };
         let ended = &mut backends.client.caller().ended;
@@ -121,7 +121,7 @@ impl Worker<'_> {
             let is_gone = self.proxy_calls.is_gone(number);
             let Some(backends) = &mut self.backends else { return };
             let answer = backends.settle(now, ended, is_gone, &self.state.upstreams);
-            // It waits on if another member is asked.
+            // The call keeps waiting if another member is asked.
             let Some(answer) = answer else { continue };
             if let Some(call) = self.proxy_calls.take(number) {
                 self.answered(cx, &call, answer);
@@ -132,7 +132,7 @@ impl Worker<'_> {
     /// Asks a backend.
     ///
     /// # Errors
-    /// It is not asked: nothing waits, and the caller continues as after a malformed response.
+    /// The request is not sent and the call is not stored; the caller continues as after a malformed response.
     #[expect(clippy::result_large_err, reason = "it is looked at where it is made")]
     pub(super) fn ask(
         &mut self,
@@ -180,12 +180,12 @@ impl Worker<'_> {
         }
     }
 
-    /// Bytes of commands that wait for decisions.
+    /// Returns this worker's share of the bound on waiting commands, in bytes.
     pub(super) fn waiting_bytes_max(&self) -> usize {
         self.settings.config.limits.pending_bytes_max.div_ceil(self.state.workers())
     }
 
-    /// A command that waits from now on.
+    /// Creates the call of a command that will wait.
     pub(super) fn call(
         &self,
         (conn, session, id): (ConnId, SessionId, Option<u32>),
@@ -221,7 +221,7 @@ impl Worker<'_> {
         if !call.gone {
             self.decide(cx, call, answer);
         }
-        // What came after it may go on.
+        // Commands behind it may continue.
         self.backlogs.wake(conn, cx.now_ms());
     }
 
@@ -242,7 +242,7 @@ impl Worker<'_> {
         self.drain_events(cx);
     }
 
-    /// The backend has not decided.
+    /// Logs and counts that a backend, or the program, has not decided.
     pub(super) fn report_fault(&mut self, cx: &Context<Link>, proxy: &str, fault: &ProxyError) {
         match (&mut self.program, &mut self.backends) {
             (Some(program), _) if proxy.is_empty() => {
@@ -255,13 +255,14 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether the rules decide where a backend has not.
+    /// Whether the rules decide if the backend fails to.
     pub(super) fn falls_back(&self, proxy: &str) -> bool {
         let backends = self.backends.as_ref();
         backends.is_some_and(|backends| backends.on_failure(proxy) == OnFailure::Rules)
     }
 
-    /// Asks who a client without a token is, for whom a session is reserved. `said` is its connect command as it came.
+    /// Asks the proxy to authenticate a client without a token, with its reserved session. `said` is the connect command as
+    /// received.
     pub(super) fn ask_connect(
         &mut self,
         cx: &mut Context<Link>,
@@ -270,7 +271,7 @@ impl Worker<'_> {
         said: &[u8],
         proxy: &Arc<str>,
     ) {
-        // The proxy's own bounds hold from here on.
+        // From here on the proxy's own timeouts apply.
         cx.set_deadline(conn, None);
         let call = self.call((conn, session, id), Event::Connect, proxy, "", said);
         if let Err((call, fault)) = self.ask(cx, call, &Question::Connect(request)) {
@@ -278,7 +279,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A session for a client of whom is to be asked who it is. `None`: there is no room, and the client knows.
+    /// Reserves a session for a client that a proxy will authenticate. `None`: there is no room, and the client is disconnected.
     pub(super) fn reserve_session(
         &mut self,
         cx: &mut Context<Link>,
@@ -291,7 +292,7 @@ impl Worker<'_> {
         let headers = request.headers.iter().map(|(name, value)| (name, &*value.0));
         self.forwarded.keep_emulated(conn, headers);
         let now = self.now(cx);
-        // The backend gets the id that the client will have.
+        // The request to the backend contains the id that the session will have.
         let reserved = NewSession {
             tag: conn.to_u64(),
             encoding: encoding.into(),
@@ -343,7 +344,7 @@ impl Worker<'_> {
                 command = Commands::of(encoding.format(), &call.frame).next();
                 match &command {
                     Some(Ok(Command { request: Request::Connect(request), .. })) => request,
-                    // It was read before.
+                    // It was parsed before.
                     _ => return,
                 }
             }
@@ -358,7 +359,7 @@ impl Worker<'_> {
             Err(Unverified::Refused(error)) => {
                 self.refuse_reserved(cx, (conn, id), session, error);
             }
-            // Its key is there when the client comes again.
+            // The key will be known when the client reconnects.
             Err(Unverified::KeyPending) => {
                 self.want_keys();
                 let error = CommandError::Reply(ErrorCode::Internal.into());
@@ -367,7 +368,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A client may not come in for which a session was reserved.
+    /// Refuses a client for which a session was reserved.
     fn refuse_reserved(
         &mut self,
         cx: &mut Context<Link>,
@@ -380,7 +381,7 @@ impl Worker<'_> {
         self.refuse_connect(cx, conn, id, error);
     }
 
-    /// A client of whom nothing is known, if those may come in.
+    /// Accepts a client without identity, if anonymous clients are allowed.
     fn accept_anonymous(&self) -> Result<AcceptedClient, CommandError> {
         match self.identify("") {
             Ok(identity) => Ok(identity.into()),
@@ -389,7 +390,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Who a client is, by a backend's answer.
+    /// Returns the client's identity from a backend's answer.
     fn accept(
         &mut self,
         cx: &Context<Link>,
@@ -418,7 +419,7 @@ impl Worker<'_> {
         if expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= now_ms) {
             return Err(CommandError::Reply(ErrorCode::Expired.into()));
         }
-        // Whom an operator has blocked no backend lets in.
+        // A backend cannot admit a user whom an operator has blocked.
         let (id, now_s) = (TokenId::NONE, now_ms / 1000);
         if self.state.revocations.refuses(id, &result.user, Some(now_s), now_ms).is_some() {
             let why = DisconnectCode::InvalidToken.with_reason("the user is blocked");
@@ -437,7 +438,7 @@ impl Worker<'_> {
         Ok(AcceptedClient { identity, reserved: None, by_proxy: true, data })
     }
 
-    /// Has a backend carry out a remote procedure.
+    /// Asks a backend to execute a remote procedure call.
     pub(super) fn rpc(
         &mut self,
         cx: &mut Context<Link>,

@@ -26,7 +26,7 @@ use crate::proxy::{
 pub(super) type CommandOrigin = (ConnId, SessionId, u32);
 
 impl Worker<'_> {
-    /// Asks whether a client may subscribe. `said` is its command as it came.
+    /// Asks a backend whether a client may subscribe. `said` is the command as received.
     pub(super) fn ask_subscribe(
         &mut self,
         cx: &mut Context<Link>,
@@ -55,7 +55,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Under what a decision about a subscription is kept; `None` where it may rest on more than user and channel.
+    /// Returns the cache key of a decision about a subscription; `None` if it may depend on more than user and channel.
     fn decision_key(
         &self,
         call: &ProxyCall,
@@ -69,7 +69,7 @@ impl Worker<'_> {
         })
     }
 
-    /// Keeps what a backend has decided about a subscription, if it has said for how long.
+    /// Caches a backend's decision about a subscription, if the backend has set a lifetime.
     fn keep_decision(
         &mut self,
         cx: &Context<Link>,
@@ -168,7 +168,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Asks whether a client may publish, and what. `said` is its command as it came.
+    /// Asks a backend whether a client may publish, and what. `said` is the command as received.
     pub(super) fn ask_publish(
         &mut self,
         cx: &mut Context<Link>,
@@ -251,7 +251,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What a call's client speaks, if it is still there.
+    /// Returns the format of a call's client, if it is still connected.
     fn format_of(&self, cx: &mut Context<Link>, call: &ProxyCall) -> Option<Format> {
         let link = cx.data(call.conn).filter(|link| !link.closing)?;
         let is_its_own = link.session() == Some(call.session);
@@ -259,7 +259,7 @@ impl Worker<'_> {
     }
 }
 
-/// Whoever has no opinion has not permitted it.
+/// A backend without an opinion has not permitted the command.
 fn decided<T>(decision: BackendDecision<T>) -> Result<BackendDecision<T>, ProxyError> {
     match decision {
         BackendDecision::Nothing => Err(ProxyError::Malformed(

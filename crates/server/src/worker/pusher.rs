@@ -1,4 +1,4 @@
-//! Clients that speak the Pusher protocol: whom their app's key lets in, and what the app's signatures let them do.
+//! Clients of the Pusher protocol: admission by the app's key, and authorization by the app's signatures.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::metrics::Metric;
 use crate::pusher::App;
 use crate::request::origin;
 
-/// Why a subscription is refused: the type and status of its error, and a sentence.
+/// Why a subscription is refused: type and status of the error, and a message.
 struct SubscriptionError {
     kind: &'static str,
     status: u32,
@@ -47,8 +47,8 @@ impl SubscriptionError {
     }
 }
 
-/// Whom a connection shows to have been let into a channel as, which an app's clients are by its signatures; `None` where that
-/// is nobody in particular. `user`: who has signed in.
+/// Checks the app's signature for a subscription. Returns the member as which the connection joins the channel; `None` for
+/// channels without members. `user`: the signed-in user.
 fn authorized_member(
     app: &App,
     socket_id: SocketId,
@@ -66,7 +66,7 @@ fn authorized_member(
         ChannelKind::Public => Ok(None),
         ChannelKind::Private => signed(&private_channel_text(socket_id, name)).map(|()| None),
         ChannelKind::Presence if request.channel_data.is_empty() => {
-            // Who has signed in is in the channel as that user.
+            // A signed-in connection joins the channel as its user.
             signed(&private_channel_text(socket_id, name))?;
             let why = "channel_data is missing, and nobody has signed in";
             user.cloned().map(Some).ok_or_else(|| SubscriptionError::auth(why))
@@ -189,7 +189,7 @@ impl Worker<'_> {
         self.disconnect(cx, conn, &Disconnect { code: code.code(), reason: why.to_owned().into() });
     }
 
-    /// Disconnects the sessions of apps that are no more, or are another tenant's.
+    /// Disconnects the sessions of apps that no longer exist, or belong to another tenant now.
     pub(super) fn end_pusher_apps(&mut self, cx: &mut Context<Link>) {
         let (apps, hub) = (Arc::clone(&self.settings.pusher), &self.hub);
         let ended = self.pusher.without_app(|session, app| {
@@ -204,7 +204,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Carries out the messages of a frame as long as there is budget for them. `Some`: what is left, and when it may go on.
+    /// Executes the messages of a frame while there is budget. `Some`: the remaining messages, and when they may continue.
     pub(super) fn handle_pusher<'f>(
         &mut self,
         cx: &mut Context<Link>,
@@ -244,7 +244,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Carries out one message. Gives the channel it is about, and how many messages to others it may cause.
+    /// Executes one message. Returns the channel that it is about, and the number of deliveries that it may cause.
     fn handle_message(
         &mut self,
         cx: &mut Context<Link>,
@@ -340,7 +340,7 @@ impl Worker<'_> {
             .map_err(|error| SubscriptionError::new("InvalidChannel", 400, error.message))?;
         let options = Arc::clone(&namespace.options);
         let subscribe = SubscribeOptions {
-            // What is asked for is the last event.
+            // The client gets the last event.
             recover: ChannelKind::is_cache(name).then(StreamPosition::default),
             granted: true,
             join_leave: is_presence,
@@ -435,7 +435,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Takes an event from the client's rate.
+    /// Charges an event to the client's rate.
     fn charge_client_event(
         &mut self,
         cx: &Context<Link>,
@@ -443,7 +443,7 @@ impl Worker<'_> {
         app: &App,
     ) -> Result<(), String> {
         let per_s = app.config.client_events_per_s;
-        // What is refused is not charged, so that a client which sends too fast is left its rate.
+        // Refused events are not charged, so that a client that sends too fast keeps its rate.
         let (budget_key, rates) = (BudgetKey::client_events(session), Rates::per_second(per_s));
         if self.budgets.charge(budget_key, &rates, Work::default(), cx.now_ms()) > 0 {
             return Err(format!("at most {per_s} client events a second"));
@@ -476,7 +476,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The hub has carried out what a client asked for.
+    /// Handles the hub's success of a client's request.
     pub(super) fn pusher_answered(&mut self, session: SessionId, event: Event) {
         match event {
             Event::Subscribed { channel, result: Ok(subscribed), .. } => {
@@ -498,7 +498,7 @@ impl Worker<'_> {
             }
             Event::Subscribed { channel, result: Err(error), .. } => {
                 let refused = match error {
-                    // Left before it was made.
+                    // The client unsubscribed before the subscription was made.
                     dunlin_hub::Error::Cancelled => return,
                     dunlin_hub::Error::AlreadySubscribed => {
                         self.count(Metric::CommandErrors);
@@ -518,7 +518,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What a client asked for was not carried out.
+    /// Handles the hub's failure of a client's request.
     pub(super) fn pusher_failed(&mut self, session: SessionId, error: dunlin_hub::Error) {
         self.count(Metric::CommandErrors);
         let error = dunlin_protocol::centrifuge::Error::from(error);
@@ -529,7 +529,7 @@ impl Worker<'_> {
         self.say(session, |out| event::write_error(out, code, error.message));
     }
 
-    /// Puts an event into a session's outbox.
+    /// Appends an event to a session's outbox.
     fn say(&mut self, session: SessionId, write: impl FnOnce(&mut Vec<u8>)) {
         let Some(view) = self.hub.session(session) else { return };
         let Some(encoding) = Encoding::of(view.encoding) else { return };

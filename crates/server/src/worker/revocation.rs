@@ -1,5 +1,5 @@
-//! Tokens that let nobody in any more: asked for by API callers, carried out by the admin thread, and the end of the
-//! sessions that came with them.
+//! Token revocation: requested by API callers, executed by the admin thread, followed by the end of the sessions that used the
+//! tokens.
 
 use dunlin_hub::{SessionId, code::reconnects};
 use dunlin_net::{ConnId, Context};
@@ -18,7 +18,7 @@ use crate::metrics::Metric;
 const REVOKED: &str = "the token was revoked";
 
 impl Worker<'_> {
-    /// Has the admin thread revoke tokens. `Err`: the command is answered already.
+    /// Asks the admin thread to revoke tokens. `Err`: the command is answered already.
     pub(super) fn revoke(
         &mut self,
         cx: &mut Context<Link>,
@@ -30,7 +30,7 @@ impl Worker<'_> {
         self.tell_revocations(token, BusMessage::Revoke { worker, token, revocation })
     }
 
-    /// Has the admin thread let a blocked user in again. `Err`: the command is answered already.
+    /// Asks the admin thread to unblock a user. `Err`: the command is answered already.
     pub(super) fn unblock(
         &mut self,
         cx: &mut Context<Link>,
@@ -51,14 +51,14 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The admin thread has done so, or not.
+    /// Handles the admin thread's reply to such a request.
     pub(super) fn handle_revoke_reply(
         &mut self,
         cx: &mut Context<Link>,
         token: u64,
         result: Result<(), RevocationError>,
     ) {
-        // Whoever asked may have been answered with a timeout.
+        // The requester may have been answered with a timeout.
         let Some(Pending::Api(place)) = self.pending.take(token) else { return };
         let answer = match result {
             Ok(()) => Ok(CommandOutcome::Done),
@@ -75,8 +75,8 @@ impl Worker<'_> {
         self.api_answered(cx, place, answer);
     }
 
-    /// Tokens were revoked: the sessions of a user end now, those of a token within a second, for they are looked for
-    /// among all.
+    /// Ends the sessions of revoked tokens: those of a user now, those of a token within a second, because that takes a scan of
+    /// all sessions.
     pub(super) fn handle_revoked(&mut self, cx: &mut Context<Link>, revocation: &Revocation) {
         match &revocation.of {
             Revoked::Jti(jti) => {
@@ -98,7 +98,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Once a second: ends the sessions that came with a token which was revoked since.
+    /// Ends the sessions with a token that was revoked since the last call, once a second.
     pub(super) fn end_revoked_tokens(&mut self, cx: &mut Context<Link>) {
         let Some(revoked) = self.sweeps.take_revoked() else { return };
         self.end_tokens(cx, |_, _, token| revoked.contains(&token.id));
@@ -115,7 +115,7 @@ impl Worker<'_> {
         });
     }
 
-    /// Ends the sessions and the subscriptions that rest on such a token. Looks at all.
+    /// Ends the sessions and the subscriptions based on such a token, by a scan of all.
     fn end_tokens(
         &mut self,
         cx: &mut Context<Link>,

@@ -1,4 +1,4 @@
-//! From the path of a request to what serves it.
+//! Maps the path of a request to its handler.
 
 use dunlin_config::Serves;
 use dunlin_net::{ConnId, Context, http};
@@ -9,7 +9,7 @@ use super::link::Link;
 use super::reply::PlainResponse;
 use crate::request::{local_host, origin, page};
 
-/// What a request of the emulation has beside the commands.
+/// The most bytes of an emulation request beside its commands.
 const EMULATION_BYTES: usize = 4096;
 const CONNECTION_PATHS: &str = "/connection/websocket, /connection/sse, /connection/http_stream, \
     /connection/uni_websocket, /connection/uni_sse, /connection/uni_http_stream, /connection/poll, /emulation, \
@@ -53,7 +53,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Serves a request, or says why not.
+    /// Serves a request, or answers with an error.
     pub(super) fn route(
         &mut self,
         cx: &mut Context<Link>,
@@ -179,7 +179,7 @@ pub(super) fn preflight(
     })
 }
 
-/// The token of `Authorization: Bearer …`.
+/// Returns the token of `Authorization: Bearer …`.
 fn bearer(value: &str) -> Option<&str> {
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())

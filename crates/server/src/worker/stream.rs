@@ -1,4 +1,4 @@
-//! Transports that stay: WebSocket, server-sent events, HTTP streams, and the way up for those without one.
+//! Lasting transports: WebSocket, server-sent events, HTTP streams, and the emulation endpoint for clients of the latter two.
 
 use dunlin_hub::SessionId;
 use dunlin_net::{ConnId, Context, http, websocket};
@@ -23,25 +23,25 @@ use crate::limits::budget::Work;
 use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 
-/// Every message is compressed for all who get it at once, so a level that costs little.
+/// Low, because compression costs CPU; each message is compressed once for all its receivers.
 const DEFLATE_LEVEL: u32 = 1;
 
-/// What compresses a broadcast once for everyone: no context takeover, the full window.
+/// Returns the deflater that compresses a broadcast once for all receivers: no context takeover, the full window.
 pub(super) fn broadcast_deflater() -> Deflater {
     let direction = Direction { window_bits: WINDOW_BITS_MAX, context_takeover: false };
     Deflater::new(DEFLATE_LEVEL, direction)
 }
 
-/// A connection that has become a WebSocket.
+/// A connection that was upgraded to WebSocket.
 pub(super) struct UpgradedConnection {
     /// The subprotocol.
     protocol: Option<&'static str>,
-    /// Its client reads messages that are compressed for all.
+    /// The client accepts messages that are compressed once for all.
     pub(super) compressed: bool,
 }
 
 impl Worker<'_> {
-    /// Upgrades to WebSocket.
+    /// Upgrades a request to WebSocket, and begins the client's connection.
     pub(super) fn open_websocket(
         &mut self,
         cx: &mut Context<Link>,
@@ -77,8 +77,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Upgrades a connection to WebSocket, with one of these subprotocols if the client asks for one. `None`: the request is
-    /// answered.
+    /// Upgrades a connection to WebSocket, with one of these subprotocols if the client offers one. `None`: the request is
+    /// already answered.
     pub(super) fn upgrade(
         &mut self,
         cx: &mut Context<Link>,
@@ -98,8 +98,8 @@ impl Worker<'_> {
             ..websocket::WebSocketConfig::default()
         };
         let server = ServerConfig { protocols: config.protocols, deflate: config.deflate };
-        // Frames are compressed once for all who can read them; who asked for a smaller window cannot, and is
-        // sent them as they are.
+        // Frames are compressed once for all receivers. A client that asked for a smaller window cannot read them, and receives
+        // uncompressed frames.
         let accepted = handshake::accept(&request.head, &server).ok();
         let compressed =
             accepted.as_ref().and_then(|accepted| accepted.deflate()).is_some_and(|params| {
@@ -114,7 +114,7 @@ impl Worker<'_> {
         Some(UpgradedConnection { protocol, compressed })
     }
 
-    /// Begins a stream over HTTP with what the request says.
+    /// Opens an HTTP stream, with the connect command in the request.
     pub(super) fn open_stream(
         &mut self,
         cx: &mut Context<Link>,
@@ -169,7 +169,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The connect request of a unidirectional transport.
+    /// Handles the connect request of a unidirectional transport.
     pub(super) fn connect_said(&mut self, cx: &mut Context<Link>, conn: ConnId, said: &[u8]) {
         match ConnectRequest::parse(said) {
             Ok(connect) => {
@@ -180,7 +180,7 @@ impl Worker<'_> {
                     }
                     return;
                 }
-                // Nothing follows that could wait; the next connect does.
+                // No further command follows that could be delayed; the wait applies to the next connect.
                 let work = Work { commands: 1, bytes: said.len() as u64, ..Work::default() };
                 let _ = self.charge_request(cx, conn, None, work);
             }
@@ -191,7 +191,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A message on a WebSocket.
+    /// Handles a WebSocket message.
     pub(super) fn websocket_message(
         &mut self,
         cx: &mut Context<Link>,
@@ -210,7 +210,7 @@ impl Worker<'_> {
         if link.session().is_none() && !link.closing && !waits {
             return self.connect_said(cx, conn, message.payload);
         }
-        // A unidirectional client has nothing to say after its connect but `{}`, its pong to our ping.
+        // After its connect, a unidirectional client may only send `{}`, its pong.
         if Commands::of(encoding.format(), message.payload).any(|command| {
             !matches!(command, Ok(command) if command.request == dunlin_protocol::centrifuge::Request::Pong)
         }) {
@@ -220,7 +220,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A ping frame of the client's: the pong goes through the outbox, for it must not cut into a message.
+    /// Handles a client's ping frame. The pong goes through the outbox, so that it does not split a message.
     pub(super) fn websocket_ping(&mut self, cx: &mut Context<Link>, conn: ConnId, payload: &[u8]) {
         let Some(&mut link) = cx.data(conn) else { return };
         match link.session() {
@@ -233,7 +233,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A close frame of the client's. It is answered unless that would cut into a message.
+    /// Handles a client's close frame. It is answered unless the answer would split a message.
     pub(super) fn websocket_closed(&mut self, cx: &mut Context<Link>, conn: ConnId, code: u16) {
         let Some(&mut link) = cx.data(conn) else { return };
         if link.session().is_some_and(|session| self.hub.outbox_bytes(session) > 0) {
@@ -242,7 +242,7 @@ impl Worker<'_> {
         cx.answer_close_frame(conn, code);
     }
 
-    /// Malformed HTTP input.
+    /// Handles malformed HTTP input.
     pub(super) fn http_error(&mut self, cx: &mut Context<Link>, conn: ConnId, error: http::Error) {
         self.count(Metric::ProtocolErrors);
         if cx.data(conn).is_some() {
@@ -251,7 +251,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Malformed WebSocket input.
+    /// Handles malformed WebSocket input.
     pub(super) fn websocket_error(
         &mut self,
         cx: &mut Context<Link>,
@@ -264,7 +264,7 @@ impl Worker<'_> {
         else {
             return cx.answer_websocket_error(conn, error);
         };
-        // The close frame goes behind what is in the outbox, where it cannot cut into a message.
+        // The close frame is sent after the outbox, where it does not split a message.
         let (code, reason) = (frame.close_code(), frame.to_string());
         self.hub.push(session, |out| {
             encode_close(out, code, &reason);
@@ -336,7 +336,7 @@ impl Worker<'_> {
         EmulationStatus::NoSession
     }
 
-    /// Commands for a session of this worker.
+    /// Executes commands for a session of this worker.
     pub(super) fn emulate(&mut self, cx: &mut Context<Link>, session: SessionId, frame: &[u8]) {
         let Some(view) = self.hub.session(session) else { return };
         let conn = ConnId::from_u64(view.tag);

@@ -1,4 +1,4 @@
-//! Subscription tokens: whoever shows one is subscribed to its channel, until it expires or is revoked.
+//! Subscription tokens: a valid token subscribes its client to the channel, until it expires or is revoked.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use super::parts::{Grant, GrantKey, GrantToken, Pending, TokenFacts};
 use crate::api::request::OptionsOverride;
 use crate::auth::Subscription;
 
-/// Subscriptions that end in one turn because they have expired.
+/// The most expired subscriptions ended in one turn.
 const EXPIRE_PER_TURN: usize = 1_024;
-/// The code for a client whose subscription's token is no longer good: it gets another one, and subscribes again.
+/// The unsubscribe code for a client whose subscription token is no longer valid: it gets a new token, and subscribes again.
 const STATE_INVALIDATED: u32 = UnsubscribeCode::StateInvalidated.code();
 
 impl Worker<'_> {
@@ -58,10 +58,10 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// A new token for a subscription.
+    /// Renews a subscription with a new token.
     ///
     /// # Errors
-    /// What the client is answered, or disconnected with.
+    /// The error reply or disconnect for the client.
     pub(super) fn sub_refresh(
         &mut self,
         cx: &Context<Link>,
@@ -161,7 +161,7 @@ impl Worker<'_> {
         Ok((subscription, grant))
     }
 
-    /// Ends subscriptions that have expired, some in each turn.
+    /// Ends expired subscriptions, a limited number in each turn.
     pub(super) fn expire_subscriptions(&mut self, cx: &mut Context<Link>) {
         let grace_ms = self.settings.config.client.subscription_token.refresh_grace_ms;
         let expired = self.grants.expire(self.clock.now().unix_ms, grace_ms, EXPIRE_PER_TURN);
@@ -175,13 +175,13 @@ impl Worker<'_> {
         self.end_subscriptions(cx, ended, code.code(), code.text());
     }
 
-    /// Whether there are any, so that the worker does not sleep.
+    /// Whether subscriptions have expired, so that the worker must not sleep.
     pub(super) fn subscriptions_have_expired(&self) -> bool {
         let grace_ms = self.settings.config.client.subscription_token.refresh_grace_ms;
         self.grants.has_expired(self.clock.now().unix_ms, grace_ms)
     }
 
-    /// Ends subscriptions whose token is no longer good; their clients may subscribe with another one.
+    /// Ends subscriptions whose token is no longer valid; their clients may subscribe with another one.
     pub(super) fn invalidate_subscriptions(
         &mut self,
         cx: &mut Context<Link>,
@@ -210,7 +210,7 @@ impl Worker<'_> {
     }
 }
 
-/// The options of a channel with what a token overrides.
+/// Returns the options of a channel, with what a token overrides.
 pub(super) fn overridden(
     options: &Arc<ChannelOptions>,
     overrides: &OptionsOverride,

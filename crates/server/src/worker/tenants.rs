@@ -1,5 +1,4 @@
-//! Tenants, as a worker sees them: what a name from outside means, who may come in, what each has used, and the end of one that
-//! was taken away.
+//! Tenants on a worker: qualified names, admission, usage figures, and the removal of deleted tenants.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,19 +17,19 @@ use super::parts::{CallId, CommandPlace, KeyScope, TenantSweep};
 use crate::api::{self, ApiError, ApiErrorCode, CommandOutcome, CommandResult, Method};
 use crate::tenants::{Sweep, Tenant, add};
 
-/// Sessions, and channels at home here, that are looked at in one turn.
+/// The sessions, or channels at home here, scanned in one turn.
 const STEPS: u32 = 1_024;
 
 impl Worker<'_> {
-    /// The tenant of a user or a channel.
+    /// Returns the tenant of a user or a channel.
     pub(super) fn tenant_of(&self, name: &str) -> Option<&Arc<Tenant>> {
         self.settings.tenants.of(name)
     }
 
-    /// Gives the channel that a client names its name inside the server.
+    /// Replaces the channel name of a client's request by its internal name.
     ///
     /// # Errors
-    /// No name from outside begins like this.
+    /// Names from outside must not begin with the mark of tenants.
     pub(super) fn admit_channel(
         &self,
         session: SessionId,
@@ -41,7 +40,7 @@ impl Worker<'_> {
         self.qualify(user, channel)
     }
 
-    /// The same for a client of this user.
+    /// The same for a client with this user name.
     pub(super) fn qualify(
         &self,
         user: &str,
@@ -56,14 +55,14 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Whether a user may come in, as far as that is his tenant's, and with how many connections. If he does not come in all the same,
-    /// [his population](Self::population_changed) has changed.
+    /// Whether a user's tenant and the bound on the user's connections have room for one more. If the caller then opens no
+    /// session, it must call [`population_changed`](Self::population_changed).
     pub(super) fn has_room_for(&self, user: &str) -> bool {
         (!user.starts_with(MARK) || self.tenant_of(user).is_some_and(|tenant| tenant.has_room()))
             && self.admits_user(user)
     }
 
-    /// A session of this user was opened or closed.
+    /// Called after a session of this user was opened or closed.
     pub(super) fn population_changed(&mut self, user: &str) {
         self.user_changed(user);
         let Some(tenant) = self.tenant_of(user) else { return };
@@ -73,7 +72,7 @@ impl Worker<'_> {
         figures.users.store(users.into(), Ordering::Relaxed);
     }
 
-    /// Once a second: what tenants have and have used since.
+    /// Publishes the figures of tenants, once a second.
     pub(super) fn publish_tenant_figures(&mut self) {
         if self.settings.tenants.is_empty() {
             return drop(self.hub.take_traffic());
@@ -97,7 +96,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What a tenant's own keys may do: whatever concerns it.
+    /// Returns the scope of a tenant's own API keys: everything of the tenant.
     pub(super) fn scope_of(&self, tenant: &Arc<Tenant>) -> Scope {
         let rates = tenant.rates();
         let budget_key = rates.is_limited().then(|| self.state.budgets.namespace(&tenant.prefix));
@@ -105,10 +104,10 @@ impl Worker<'_> {
         Some(KeyScope { may: Arc::default(), tenant: Some(Arc::clone(tenant)), budget })
     }
 
-    /// Gives what a command of the API names its names inside the server.
+    /// Replaces the names in an API command by internal names.
     ///
     /// # Errors
-    /// No name from outside begins like this, or the tenant cannot begin yet.
+    /// A name begins with the mark of tenants, or a former tenant of this name is still being removed.
     pub(super) fn admit_request(
         &self,
         call: CallId,
@@ -134,9 +133,9 @@ impl Worker<'_> {
         }
     }
 
-    /// What of an answer its caller may see, with the names that things have for him.
+    /// Reduces an answer to what the caller may see, with external names.
     pub(super) fn outward(&self, place: CommandPlace, answer: CommandResult) -> CommandResult {
-        // An app asks for channels of its own alone.
+        // An app asks for its own channels only.
         if self.api_calls.is_of_cluster(place.call) || self.api_calls.is_of_pusher(place.call) {
             return answer;
         }
@@ -170,7 +169,7 @@ impl Worker<'_> {
         })
     }
 
-    /// Tenants have changed: begins to end what is of those that are gone, and of keys that are.
+    /// Begins to remove what belongs to deleted tenants and deleted keys.
     pub(super) fn end_tenants(&mut self, cx: &mut Context<Link>) {
         let settings = self.settings.snapshot();
         self.end_polls(cx, |user, key| {
@@ -179,7 +178,7 @@ impl Worker<'_> {
         self.sweeps.begin_tenants();
     }
 
-    /// Goes on with that, a step a turn.
+    /// Continues that, one step a turn.
     pub(super) fn continue_tenant_sweep(&mut self, cx: &mut Context<Link>) {
         let sweep = self.sweeps.tenants();
         if !sweep.is_due() {
@@ -272,8 +271,8 @@ impl Worker<'_> {
     }
 }
 
-/// The channels of a tenant, or of nobody, in what all nodes have answered, with the names that they have for him. What else is there,
-/// the nodes that have not answered, stays.
+/// Reduces the combined answer of all nodes to the channels of a tenant, or of no tenant, with external names. Other members,
+/// such as the nodes without an answer, are kept.
 fn own_channels(json: &[u8], tenant: Option<&str>) -> Option<Box<[u8]>> {
     let mut result: serde_json::Value = serde_json::from_slice(json).ok()?;
     let all = std::mem::take(result["channels"].as_object_mut()?);

@@ -1,7 +1,7 @@
-//! Worker threads: started, watched, and given another incarnation when one panics.
+//! Starts and watches worker threads, and restarts one that panics as a new incarnation.
 //!
-//! A worker that panics takes its own connections with it and nobody else's: its descriptor table goes with
-//! the thread, its clients reconnect, its endpoint on the bus and its listener stay and serve the next incarnation.
+//! A worker that panics closes its own connections only: its descriptor table ends with the thread, and its clients reconnect.
+//! Its endpoint on the bus and its listener stay, and serve the next incarnation.
 
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -17,9 +17,9 @@ use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 use crate::state::ServerState;
 
-/// How often the control thread looks whether a worker has ended.
+/// How often the control thread checks whether a worker has ended.
 const WATCH: Duration = Duration::from_millis(50);
-/// A worker that panics this often is given up, and the process with it: something else has to be tried.
+/// A worker that panics this often is not restarted, and the process ends.
 const LIVES_MAX: u32 = 50;
 
 /// Where worker threads run.
@@ -86,7 +86,7 @@ impl Workers {
         Ok(Self { threads, state: Arc::clone(state) })
     }
 
-    /// Returns when every worker accepts connections, or with the first that cannot start.
+    /// Returns once every worker accepts connections, or with the error of the first that cannot start.
     pub(crate) fn wait_until_ready(&mut self) -> Result<(), ServeError> {
         while self.state.workers_ready() < self.threads.len() {
             self.look_after()?;
@@ -95,7 +95,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Never returns unless a worker is lost for good.
+    /// Returns only when a worker is lost for good.
     pub(crate) async fn failed(&mut self) -> ServeError {
         loop {
             if let Err(error) = self.look_after() {
@@ -105,13 +105,13 @@ impl Workers {
         }
     }
 
-    /// Gives workers that ended another incarnation.
+    /// Restarts workers that have ended.
     pub(crate) fn look_after(&mut self) -> Result<(), ServeError> {
         while let Some((worker, exit)) = self.threads.try_wait() {
             match exit {
                 Exit::Panicked(message) => {
                     let counters = &self.state.counters[worker];
-                    // The thread is gone, so this one may count for it.
+                    // The thread has ended, so this one may write its counters.
                     self.state.worker_gone(worker);
                     counters.count(Metric::Restarts);
                     tracing::error!(worker, message, "a worker panicked; its clients reconnect");
@@ -131,7 +131,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Waits for the threads to leave, within a bound: what is left is ended by the process's end.
+    /// Waits for the threads to end, at most for `bound`; the end of the process ends the others.
     pub(crate) fn join(&mut self, bound: Duration) {
         let deadline = Instant::now() + bound;
         while !self.threads.all_ended() && Instant::now() < deadline {

@@ -14,13 +14,13 @@ use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 use crate::state::settings::Settings;
 
-/// How long a connect waits for the nodes to count it, and up to a second more; then it is let in.
+/// How long a connect waits for the nodes to count it, plus up to one second; then it is accepted.
 pub(super) const COUNT_TIMEOUT_MS: u64 = 1_000;
-/// Sessions that are counted in one turn.
+/// The most sessions counted in one turn.
 const STEPS: u32 = 1_024;
 
 impl Worker<'_> {
-    /// Whether a user may have one more connection, which is counted then.
+    /// Whether a user may have one more connection; if so, it is counted.
     pub(super) fn admits_user(&self, user: &str) -> bool {
         let max = self.settings.config.limits.connections_per_user_max;
         let table = self.settings.user_connections.as_ref().filter(|_| is_somebody(user));
@@ -31,14 +31,14 @@ impl Worker<'_> {
         is_admitted
     }
 
-    /// A session of this user was opened or closed, or was not opened.
+    /// Called after a session of this user was opened or closed, or could not be opened.
     pub(super) fn user_changed(&mut self, user: &str) {
         let Some(table) = self.settings.user_connections.as_ref().filter(|_| is_somebody(user))
         else {
             return;
         };
         if table.set(user, self.index, self.hub.session_count(user)) {
-            // If the ring is full, the agent looks by itself when its lease is prolonged.
+            // If the ring is full, the agent reads the counts when it renews its lease.
             let _ = self.endpoint.send(self.state.control_endpoint(), BusMessage::UsersChanged);
         }
     }
@@ -51,14 +51,14 @@ impl Worker<'_> {
             && self.state.cluster.counts_users()
     }
 
-    /// The nodes have counted one more connection of a user that this worker has let in, and it may stay.
+    /// Answers a connect of this user that the nodes have counted.
     pub(super) fn user_counted(&mut self, cx: &mut Context<Link>, user: &str) {
         if let Some(session) = self.connects.handle_counted(user) {
             self.answer_connect(cx, session);
         }
     }
 
-    /// Once a second: connects that the nodes have not counted in time.
+    /// Answers connects that the nodes have not counted in time; called once a second.
     pub(super) fn expire_counts(&mut self, cx: &mut Context<Link>) {
         for session in self.connects.expire_counts(cx.now_ms()) {
             self.answer_connect(cx, session);
@@ -92,7 +92,7 @@ impl Worker<'_> {
         (is_counted || user.starts_with(MARK)).then(|| user.to_owned())
     }
 
-    /// Begins to count the sessions that there are, if a table is new.
+    /// Begins to count the existing sessions, if the table is new.
     pub(super) fn apply_user_table(&mut self, before: &Settings) {
         let table = |of: &Settings| of.user_connections.as_ref().map(Arc::as_ptr);
         if table(before) != table(&self.settings) {
@@ -100,7 +100,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Goes on with that, a step a turn.
+    /// Continues that, one step a turn.
     pub(super) fn continue_counting_users(&mut self) {
         let Some(from) = self.sweeps.users_from() else { return };
         let (sessions, next) = self.hub.sessions_page(from, STEPS);
@@ -116,7 +116,7 @@ impl Worker<'_> {
         }
     }
 
-    /// On all nodes together a user has more connections than he may: ends the one that came to this worker last.
+    /// Ends the newest session of a user on this worker, because the user has too many connections on all nodes together.
     pub(super) fn end_last_of_user(&mut self, cx: &mut Context<Link>, user: &str) {
         let views = self.hub.sessions_of(user).filter_map(|id| Some((id, self.hub.session(id)?)));
         let Some((session, view)) = views.into_iter().find(|(_, view)| !view.closing) else {

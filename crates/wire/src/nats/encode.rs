@@ -1,18 +1,18 @@
-//! What a client says.
+//! Encodes the operations of a client.
 
 use std::io::Write as _;
 
 const HEADERS_BEGIN: &[u8] = b"NATS/1.0\r\n";
 
-/// Appends the greeting of a client: an object in JSON.
+/// Appends the `CONNECT` of a client with a JSON object.
 pub fn encode_connect(out: &mut Vec<u8>, json: &[u8]) {
     for part in [b"CONNECT ", json, b"\r\n"] {
         out.extend_from_slice(part);
     }
 }
 
-/// Appends a message, its payload in parts. Subjects have no blanks; names and values of headers no ends of lines: what has
-/// one is cut there.
+/// Appends a message, its payload in parts. Subjects must not contain blanks. Header names and values are truncated at a line
+/// break.
 pub fn encode_publish(
     out: &mut Vec<u8>,
     subject: &[u8],
@@ -48,7 +48,7 @@ pub fn encode_publish(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a subscription under a number that the client chooses.
+/// Appends a subscription with an id that the client chooses.
 pub fn encode_subscribe(out: &mut Vec<u8>, subject: &[u8], sid: u64) {
     out.extend_from_slice(b"SUB ");
     out.extend_from_slice(subject);

@@ -1,17 +1,17 @@
 //! Headers of a message.
 
-/// The headers of a message, as they came: `NATS/1.0`, perhaps a status, and names with values. Default: none.
+/// The headers of a message, as received: `NATS/1.0`, an optional status, and names with values. Default: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers<'a>(pub &'a [u8]);
 
 impl<'a> Headers<'a> {
-    /// The status that a server answers with in place of a message: 404 for one that is not there, 503 where nobody hears.
+    /// Returns the status that a server sends in place of a message: 404 for a missing one, 503 without a responder.
     pub fn status(&self) -> Option<u16> {
         let line = self.0.strip_prefix(b"NATS/1.0 ")?;
         str::from_utf8(line.get(..3)?).ok()?.parse().ok()
     }
 
-    /// The first value of a name, which is compared as it is written, without the blanks around it.
+    /// Returns the first value of a name (case-sensitive), without surrounding blanks.
     pub fn get(&self, name: &str) -> Option<&'a str> {
         let lines = self.0.split(|&byte| byte == b'\n').skip(1);
         let value = lines.filter_map(|line| line.strip_prefix(name.as_bytes())?.strip_prefix(b":"));

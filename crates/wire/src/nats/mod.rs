@@ -1,4 +1,4 @@
-//! The client protocol of NATS as bytes (docs.nats.io, "Client Protocol"): what a server says, and what a client does.
+//! The client protocol of NATS (docs.nats.io, "Client Protocol"): parses a server's operations and encodes a client's.
 //!
 //! ```
 //! use dunlin_wire::nats::{Limits, Operation, encode_publish, parse};
@@ -23,23 +23,23 @@ pub use encode::{encode_connect, encode_publish, encode_subscribe, encode_unsubs
 pub use headers::Headers;
 pub use parser::{Error, NatsMessage, Operation, parse};
 
-/// A sign of life, from either side.
+/// A ping, from either side.
 pub const PING: &[u8] = b"PING\r\n";
 
 /// The answer to [`PING`].
 pub const PONG: &[u8] = b"PONG\r\n";
 
-/// Bounds on what a server says.
+/// Limits of a server's operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a line, without its end.
+    /// Maximum bytes of a line, without its end.
     pub line_bytes_max: usize,
-    /// Bytes of headers and payload of a message together.
+    /// Maximum bytes of headers and payload of a message together.
     pub message_bytes_max: usize,
 }
 
 impl Default for Limits {
-    /// 64 KiB, 64 MiB: the most that a server can be set to.
+    /// 64 KiB and 64 MiB, the largest values that a server can be configured to.
     fn default() -> Limits {
         Limits { line_bytes_max: 64 << 10, message_bytes_max: 64 << 20 }
     }

@@ -1,41 +1,41 @@
-//! What a server says.
+//! Parses the operations of a server.
 
 use super::{Headers, Limits};
 
-/// One thing that a server says.
+/// An operation of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation<'a> {
-    /// Who it is and what it asks for: an object in JSON. The first thing said, and again when something changes.
+    /// The server's information, a JSON object. It is the first operation, and repeated when something changes.
     Info(&'a [u8]),
     /// A message of a subscription.
     Message(NatsMessage<'a>),
-    /// To be answered by [`PONG`](super::PONG).
+    /// A ping, to be answered by [`PONG`](super::PONG).
     Ping,
     /// The answer to [`PING`](super::PING).
     Pong,
-    /// Something was done, if the client wanted to know.
+    /// A success, if the client has asked for acknowledgements.
     Ok,
-    /// Something was not done; without the quotes.
+    /// An error, without the quotes.
     Error(&'a str),
 }
 
 /// A message of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NatsMessage<'a> {
-    /// What it was published to.
+    /// The subject it was published to.
     pub subject: &'a [u8],
-    /// The subscription's number.
+    /// The subscription's id.
     pub sid: u64,
-    /// What an answer is to be published to.
+    /// The subject for an answer.
     pub reply: Option<&'a [u8]>,
     /// Its headers.
     pub headers: Headers<'a>,
-    /// What was published.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
-/// What came is not what a NATS server says. Close the connection.
+/// The input is not the NATS protocol. Close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -45,13 +45,13 @@ pub enum Error {
     /// A line or a message is longer than the limits allow.
     #[error("a line or a message is longer than allowed")]
     TooLong,
-    /// A line has another form than its operation has, or a message another end.
+    /// The arguments of an operation are malformed, or a message does not end as it should.
     #[error("an operation is malformed")]
     Malformed,
 }
 
-/// Reads the operation at the start of `bytes`: what it is, and its length. `None`: it is cut; give the same bytes again with
-/// more behind them. Nothing is copied.
+/// Parses the operation at the start of `bytes`, and returns it and its length. `None` if it is incomplete: call again with the
+/// same bytes and more after them. Nothing is copied.
 ///
 /// # Errors
 /// [`Error`].
@@ -90,7 +90,7 @@ pub fn parse<'a>(
     Ok(Some((operation, body)))
 }
 
-/// `SUBJECT SID [REPLY] [BYTES OF HEADERS] BYTES`, and all that behind the line.
+/// Parses `SUBJECT SID [REPLY] [BYTES OF HEADERS] BYTES`, and the headers and payload after the line.
 fn message<'a>(
     bytes: &'a [u8],
     line: &'a [u8],
@@ -133,7 +133,7 @@ fn message<'a>(
     Ok(Some((Operation::Message(message), body + total + 2)))
 }
 
-/// Decimal digits that fit.
+/// Parses decimal digits that fit.
 fn number(word: &[u8]) -> Result<u64, Error> {
     if word.is_empty() || word.len() > 19 {
         return Err(Error::Malformed);

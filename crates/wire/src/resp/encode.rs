@@ -1,8 +1,8 @@
-//! Values and commands as bytes.
+//! Encodes values and commands.
 
 use super::Value;
 
-/// Appends a command: what clients send, an array of strings, the name of the command first.
+/// Appends a command: an array of strings, the name of the command first.
 pub fn encode_command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
     line(out, b'*', arguments.len() as i64);
     for argument in arguments {

@@ -1,10 +1,10 @@
-//! What was wrong with a value.
+//! Errors of values.
 
-/// Why a value was refused. Where the next one begins is then not known: close the connection.
+/// Why a value was refused. The start of the next one is unknown: close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The first byte is that of no type.
+    /// The first byte is not a type.
     #[error("no value of RESP begins so; is it a Redis server that listens there?")]
     Type,
     /// A number is malformed, or does not fit 64 bits.

@@ -1,20 +1,20 @@
-//! Where a value ends.
+//! Finds the end of a value.
 
 use super::{DEPTH_MAX, Error, Limits};
 
-/// Finds the end of one value after another, each byte looked at once however they are cut. Plain data.
+/// Finds the end of one value after another. Each byte is examined once, however the input is split. Plain data.
 #[derive(Clone, Debug)]
 pub struct Scanner {
     limits: Limits,
-    /// Bytes of the value that have been looked at.
+    /// Bytes of the value that were examined.
     at: usize,
-    /// Elements still to come, of each aggregate that is open.
+    /// Missing elements of each open aggregate.
     open: [u64; DEPTH_MAX],
     depth: usize,
     elements: u64,
 }
 
-/// One line that begins a value.
+/// The line at the start of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Header<'a> {
     Simple(&'a [u8]),
@@ -24,19 +24,19 @@ pub(super) enum Header<'a> {
     BigNumber(&'a [u8]),
     Boolean(bool),
     Null,
-    /// Type byte and length of what follows, CR LF not counted.
+    /// Type byte and length of the following string, without CR LF.
     Text(u8, usize),
-    /// Type byte and the number of values that follow.
+    /// Type byte and the number of following values.
     Aggregate(u8, u64),
 }
 
-/// Bytes of a line that holds a number: more than any that fits.
+/// Maximum bytes of a line with a number: more than any that fits.
 const NUMBER_BYTES_MAX: usize = 64;
 
-/// Bytes of a text without a length of its own.
+/// Maximum bytes of a text without a length.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Reads the line at the start of `bytes`: what it begins, and its length. `None`: it is not complete.
+/// Reads the line at the start of `bytes`: its meaning and its length. `None` if it is incomplete.
 pub(super) fn header(bytes: &[u8], line_max: usize) -> Result<Option<(Header<'_>, usize)>, Error> {
     let Some(&kind) = bytes.first() else { return Ok(None) };
     let line_max = match kind {
@@ -122,7 +122,7 @@ fn double(line: &[u8]) -> Result<f64, Error> {
 }
 
 impl Scanner {
-    /// A scanner at the beginning of a value.
+    /// Creates a scanner at the start of a value.
     pub fn new(limits: &Limits) -> Scanner {
         let depth_max = limits.depth_max.min(DEPTH_MAX);
         Scanner {
@@ -134,12 +134,12 @@ impl Scanner {
         }
     }
 
-    /// Looks at what is here of a value, from its first byte on. `Some`: it ends there, and the scanner is at the
-    /// beginning of the next. `None`: call again with the same bytes and more behind them.
+    /// Examines the bytes of a value from its first byte on. `Some`: the value ends there, and the scanner is at the start of
+    /// the next one. `None`: call again with the same bytes and more after them.
     ///
     /// # Errors
     ///
-    /// [`Error`]; the scanner is then of no use.
+    /// Returns [`Error`]; the scanner cannot be used any more.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<usize>, Error> {
         loop {
             let rest = bytes.get(self.at..).unwrap_or_default();
@@ -190,7 +190,7 @@ impl Scanner {
                 self.depth += 1;
                 continue;
             }
-            // A value has ended, and with it perhaps those around it.
+            // A value has ended, and possibly aggregates around it.
             loop {
                 if self.depth == 0 {
                     let end = self.at;

@@ -1,8 +1,8 @@
-//! What the errors of Redis mean, and what to do about each.
+//! Errors of Redis and the fix for each.
 
 use std::fmt;
 
-/// An error of a Redis server by its meaning: the first word of its text, or what a script met.
+/// An error of a Redis server: the first word of its text, or the error that a script received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerError {
@@ -10,17 +10,17 @@ pub enum ServerError {
     Loading,
     /// A replica was asked to write.
     ReadOnly,
-    /// A replica has lost its primary and does not answer with what may be old.
+    /// A replica has lost its primary and does not serve possibly stale data.
     MasterDown,
-    /// `maxmemory` is reached, and nothing may be evicted.
+    /// `maxmemory` is reached, and nothing can be evicted.
     OutOfMemory,
     /// Writes are refused because the last snapshot failed.
     Misconfigured,
-    /// Writes are refused because too few replicas follow.
+    /// Writes are refused because too few replicas are connected.
     TooFewReplicas,
-    /// A password is asked for.
+    /// A password is required.
     AuthenticationRequired,
-    /// Name or password is wrong.
+    /// The name or the password is wrong.
     WrongPassword,
     /// The user may not do this.
     NoPermission,
@@ -28,39 +28,38 @@ pub enum ServerError {
     NoScript,
     /// The key holds another kind of value.
     WrongType,
-    /// A script of somebody runs for too long.
+    /// Another script has run for too long.
     Busy,
-    /// All connections that the server allows are taken.
+    /// The server's connection limit is reached.
     TooManyClients,
     /// An argument is longer than the server allows (`proto-max-bulk-len`). It closes the connection.
     TooLarge,
     /// The server does not speak RESP3: older than Redis 6.
     TooOld,
-    /// The slot lives at another node of the cluster, from now on.
+    /// The slot is now at another node of the cluster.
     Moved {
         /// The slot.
         slot: u16,
-        /// The node, `host:port`; no host: that of the node which says so.
+        /// The node as `host:port`; an empty host means the node that sent the error.
         address: String,
     },
-    /// This command alone goes to another node of the cluster, behind `ASKING`.
+    /// This command alone goes to another node of the cluster, after `ASKING`.
     Ask {
         /// The slot.
         slot: u16,
         /// The node.
         address: String,
     },
-    /// Part of the slot's keys are on another node; again in a moment.
+    /// Some of the slot's keys are on another node; try again soon.
     TryAgain,
     /// The cluster does not serve the slot.
     ClusterDown,
-    /// Any other.
+    /// Any other error.
     Other,
 }
 
 impl ServerError {
-    /// The meaning of an error's text. An error that a script met is known by what the script met (Redis 6 puts it at the
-    /// end of the text).
+    /// Parses an error's text. An error from within a script counts as that error (Redis 6 puts it at the end of the text).
     pub fn parse(text: &str) -> ServerError {
         let text = match text.rsplit_once("@user_script: ") {
             Some((_, inner)) if text.starts_with("ERR Error running script") => {
@@ -106,7 +105,7 @@ impl ServerError {
         }
     }
 
-    /// A name for metrics and health, in snake case.
+    /// Returns a name for metrics and health, in snake case.
     pub fn name(&self) -> &'static str {
         match self {
             ServerError::Loading => "loading",
@@ -132,7 +131,7 @@ impl ServerError {
         }
     }
 
-    /// What to do about it.
+    /// Returns the fix.
     pub fn fix(&self) -> &'static str {
         match self {
             ServerError::Loading => "wait until Redis has read its data set",

@@ -1,4 +1,4 @@
-//! Values, borrowed from the bytes they came in.
+//! Values, borrowed from the input.
 
 use super::scanner::{Header, header};
 
@@ -17,27 +17,27 @@ pub enum Value<'a> {
     Double(f64),
     /// `#`
     Boolean(bool),
-    /// `(`: decimal digits, perhaps behind a minus.
+    /// `(`: decimal digits, with an optional minus.
     BigNumber(&'a str),
     /// `$`: any bytes.
     Bulk(&'a [u8]),
-    /// `=`: a format of three bytes, and bytes in it.
+    /// `=`: a format of three bytes, and the bytes of the string.
     Verbatim(&'a [u8], &'a [u8]),
     /// `*`
     Array(Vec<Value<'a>>),
     /// `~`
     Set(Vec<Value<'a>>),
-    /// `>`: said without being asked, as a message of a channel is.
+    /// `>`: an unsolicited value, such as a message of a channel.
     Push(Vec<Value<'a>>),
     /// `%`: keys and values.
     Map(Vec<(Value<'a>, Value<'a>)>),
-    /// `|`: what is said about the value that follows.
+    /// `|`: attributes of the value that follows.
     Attributed(Vec<(Value<'a>, Value<'a>)>, Box<Value<'a>>),
 }
 
 impl<'a> Value<'a> {
-    /// Reads a value that a [`Scanner`](super::Scanner) has found to be complete, and so to be within limits. `None` for
-    /// bytes that it would refuse.
+    /// Parses a value that a [`Scanner`](super::Scanner) has found complete and within limits. `None` for bytes that the
+    /// scanner would refuse.
     pub fn parse(bytes: &'a [u8]) -> Option<Value<'a>> {
         let mut rest = bytes;
         let value = Value::read(&mut rest, super::DEPTH_MAX + 1)?;
@@ -61,7 +61,7 @@ impl<'a> Value<'a> {
                 *rest = rest.get(length..)?.strip_prefix(b"\r\n")?;
                 match kind {
                     b'$' => Value::Bulk(text),
-                    // The scanner does not look into strings: what is no text is an error without one.
+                    // The scanner does not examine strings: an error that is not UTF-8 becomes one without text.
                     b'!' => {
                         Value::Error(str::from_utf8(text).unwrap_or("an error that is no UTF-8"))
                     }
@@ -70,7 +70,7 @@ impl<'a> Value<'a> {
             }
             Header::Aggregate(kind, count) => {
                 let depth = depth.checked_sub(1)?;
-                // Each takes three bytes at least, whatever their number is said to be.
+                // Each takes at least three bytes, whatever count is announced.
                 let count = usize::try_from(count).ok().filter(|&count| count <= rest.len() / 3)?;
                 let pairs =
                     |rest: &mut &'a [u8], count: usize| -> Option<Vec<(Value<'a>, Value<'a>)>> {
@@ -99,7 +99,7 @@ impl<'a> Value<'a> {
         Some(value)
     }
 
-    /// The bytes of a string of any kind; `None` for what is not one.
+    /// Returns the bytes of a string of any kind; `None` for other values.
     pub fn bytes(&self) -> Option<&'a [u8]> {
         match self {
             Value::Bulk(bytes) | Value::Verbatim(_, bytes) => Some(bytes),
@@ -109,12 +109,12 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The text of a string of any kind, if it is UTF-8.
+    /// Returns the text of a string of any kind, if it is UTF-8.
     pub fn text(&self) -> Option<&'a str> {
         self.bytes().and_then(|bytes| str::from_utf8(bytes).ok())
     }
 
-    /// The elements of an array, a set or a push.
+    /// Returns the elements of an array, a set or a push.
     pub fn elements(&self) -> Option<&[Value<'a>]> {
         match self {
             Value::Array(values) | Value::Set(values) | Value::Push(values) => Some(values),

@@ -1,7 +1,7 @@
-//! Event streams as a client reads them (WHATWG HTML §9.2.6).
+//! Decodes event streams (WHATWG HTML §9.2.6).
 
-/// Turns the bytes of an event stream into events. Holds the event that is incomplete; allocates
-/// nothing once its buffers have grown to the size of the stream's events.
+/// Decodes the bytes of an event stream into events. It holds the incomplete event, and allocates nothing once its buffers have
+/// grown to the size of the stream's events.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     event_bytes_max: usize,
@@ -9,14 +9,14 @@ pub struct Decoder {
     line: Vec<u8>,
     /// The last line ended in CR: an LF that follows belongs to it.
     after_cr: bool,
-    /// A byte order mark may still stand before the first line.
+    /// A byte order mark may still precede the first line.
     at_begin: bool,
     event: String,
     data: String,
-    /// Applies once the event is dispatched, and to all that follow.
+    /// The id for the event being read and all that follow.
     id: String,
     retry_ms: Option<u64>,
-    /// The last call yielded what the fields hold.
+    /// The last call returned the event in the fields.
     dispatched: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct ReceivedEvent<'d> {
 pub struct EventTooLong;
 
 impl Decoder {
-    /// A decoder at the begin of a stream. `event_bytes_max` bounds the data of an event and each line.
+    /// Creates a decoder at the start of a stream. `event_bytes_max` bounds the data of an event and each line.
     pub fn new(event_bytes_max: usize) -> Decoder {
         Decoder {
             event_bytes_max,
@@ -62,7 +62,7 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// [`EventTooLong`]; the stream cannot be read on.
+    /// Returns [`EventTooLong`]; the stream cannot be read any further.
     pub fn decode(
         &mut self,
         bytes: &[u8],
@@ -144,7 +144,7 @@ impl Decoder {
             "retry" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => {
                 self.retry_ms = value.parse().ok().or(self.retry_ms);
             }
-            // A comment, or a field that means nothing.
+            // A comment, or an unknown field.
             _ => {}
         }
         Ok(())

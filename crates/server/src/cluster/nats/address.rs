@@ -22,7 +22,7 @@ use crate::cluster::store::StoreError;
 use crate::engines::login::{credentials, is_in_file};
 use crate::engines::servers::{nats_config, tls_of};
 
-/// Bytes that a server may greet with.
+/// The largest greeting of a server, in bytes.
 const GREETING_BYTES_MAX: usize = 64 << 10;
 
 /// The servers of an engine.
@@ -31,7 +31,7 @@ pub(in crate::cluster) struct NatsAddress {
     pub(super) engine: Arc<Engine>,
     config: Arc<NatsConfig>,
     tls: Option<Tls>,
-    /// What the subjects of the cluster begin with.
+    /// The prefix of the cluster's subjects.
     pub(in crate::cluster) prefix: Arc<str>,
 }
 
@@ -47,12 +47,12 @@ impl NatsAddress {
         }
     }
 
-    /// The stream of JetStream that keeps what the nodes know of each other.
+    /// The name of the JetStream stream with the cluster's records.
     pub(super) fn stream(&self) -> String {
         format!("{}-cluster", self.engine.prefix)
     }
 
-    /// Opens a connection to the first server that takes one, and hears `subjects` there.
+    /// Opens a connection to the first server that accepts one, and subscribes to `subjects`.
     pub(super) async fn open(
         &self,
         subjects: [String; 2],
@@ -60,7 +60,7 @@ impl NatsAddress {
     ) -> Result<NatsLink, StoreError> {
         let mut config = NatsConfig::clone(&self.config);
         if is_in_file(&self.engine) {
-            // It may have been replaced: a JWT is over in time.
+            // The file may have been replaced, because a JWT expires.
             match credentials(&self.engine) {
                 Some((_, Ok(read))) => config.login.credentials = Some(read),
                 Some((_, Err(error))) => {
@@ -146,13 +146,13 @@ impl NatsAddress {
         Ok(Box::new(secured))
     }
 
-    /// The servers, for people.
+    /// The servers, for messages.
     pub(in crate::cluster) fn place(&self) -> String {
         self.engine.addresses.join(", ")
     }
 }
 
-/// What a server says first. Nothing behind it is read: where TLS begins, that comes from anybody.
+/// Reads the greeting of a server and nothing after it: before TLS begins, those bytes are not authenticated.
 async fn read_info(stream: &mut dyn ByteStream) -> Result<ServerInfo, StoreError> {
     let closed = |why: String| StoreError::Closed(why.into());
     let mut bytes = Vec::new();

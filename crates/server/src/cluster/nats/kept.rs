@@ -1,7 +1,7 @@
-//! Calls that are kept in NATS for nodes which are away: a record for each name.
+//! Calls that are kept in NATS for disconnected nodes: a record for each name.
 //!
-//! What a connection that was given up has sent may be carried out after a later call of the same name. It says which message it
-//! follows, and undoes nothing.
+//! A write of a connection that was given up may arrive after a later call with the same name. It names the message that it
+//! follows, so it does not overwrite that call.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use super::stream::RecordWrite;
 use super::{ATTEMPTS_MAX, NatsStore, VERSION, contended};
 use crate::cluster::store::{KeptCalls, StoreError};
 
-/// A call as it is stored.
+/// The stored form of a call.
 #[derive(Serialize, Deserialize)]
 struct KeptRecord<'a> {
     v: u8,
@@ -23,13 +23,13 @@ struct KeptRecord<'a> {
     call: &'a RawValue,
 }
 
-/// What a call is stored as; `None`: it is no JSON.
+/// Encodes a call; `None` if it is not JSON.
 fn encoded(name: &str, call: &[u8]) -> Option<Vec<u8>> {
     let call = serde_json::from_slice(call).ok()?;
     serde_json::to_vec(&KeptRecord { v: VERSION, name: name.into(), call }).ok()
 }
 
-/// Keeps those of which there is no record.
+/// Keeps the calls without a record.
 pub(super) async fn keep_absent(store: &NatsStore, calls: &KeptCalls) -> Result<(), StoreError> {
     let put = |(name, call): &(Box<str>, Vec<u8>)| {
         let subject = store.subject(&format!("kept.{}", word(name)));
@@ -68,14 +68,14 @@ pub(super) async fn remove(store: &NatsStore, names: &[Box<str>]) -> Result<(), 
     store.0.stream.remove_all(&seqs).await.map(drop)
 }
 
-/// The key that names of budgets are hashed by, as it is stored.
+/// The stored form of the key that hashes names of budgets.
 #[derive(Serialize, Deserialize)]
 struct BudgetsKey {
     v: u8,
     key: [u8; 16],
 }
 
-/// The key of all nodes: `made`, if there was none.
+/// Reads the cluster's key, and stores `made` if there was none.
 pub(super) async fn budgets_key(store: &NatsStore, made: [u8; 16]) -> Result<[u8; 16], StoreError> {
     let subject = store.subject("state.budgets");
     let record = serde_json::to_vec(&BudgetsKey { v: VERSION, key: made }).unwrap_or_default();

@@ -1,14 +1,14 @@
 //! Leases in NATS.
 //!
-//! A node writes the record of its number where that is the one it knows: of two that want one number, one writes it, and one that was
-//! taken for dead finds out. No clock of a node decides whether another lives. The same record, seen again after as long as its
-//! lease holds by the time that passes on the reader (which no clock that is set touches), has ended: its node would have written
-//! another. When a reader meets a record for the first time, the clock of the stream's server says how old it is, which has written the
-//! times of both this record and the reader's own; servers that follow each other at the stream may differ, so a process is
-//! swept on that word alone never, but once the record was seen for the time of a lease.
+//! A node writes the record of its number only if the last message is the one that it knows: of two nodes that want one number
+//! exactly one succeeds, and a node that was taken for dead notices. No node's wall clock decides whether another is alive. A
+//! record that a reader has seen unchanged for the duration of its lease, by the reader's monotonic clock, has expired, because
+//! its node would have replaced it. When a reader sees a record for the first time, the timestamps of the stream's server give
+//! its age: the server has stamped both this record and the reader's own. Successive leaders may have different clocks, so a
+//! process is never swept on that age alone, but only after the record was observed for the duration of a lease.
 //!
-//! The record of a process says by which connection its members are written. It is written first on each connection, behind the lease;
-//! what an earlier connection has written behind it came late ([`super::members`]).
+//! The record of a process names the connection that writes its members. It is the first record that a connection writes after
+//! the lease; writes of earlier connections with a larger sequence are late ([`super::members`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::cluster::lease::{Facts, Lease, LeaseReply, LeaseWrite, Node};
 use crate::cluster::log_position::LogPosition;
 use crate::cluster::store::StoreError;
 
-/// How long a number stays its former holder's.
+/// How long a number stays reserved for its former holder.
 const NUMBER_KEPT_MS: i64 = 86_400_000;
 
 /// The holder of a number.
@@ -34,7 +34,7 @@ struct NodeRecord {
     v: u8,
     uid: Arc<str>,
     lease_ms: u64,
-    /// It has left, or has another number by now.
+    /// It has left, or has changed its number.
     #[serde(default)]
     ended: bool,
     facts: Facts,
@@ -46,52 +46,52 @@ pub(super) struct ProcessRecord {
     pub(super) v: u8,
     /// The connection that writes its members.
     pub(super) link: u64,
-    /// The node that sweeps after it.
+    /// The node that sweeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) swept_by: Option<Arc<str>>,
-    /// The number of the message with which `link` came; 0: this one.
+    /// The sequence of the message with which `link` took over; 0: this message.
     #[serde(default)]
     pub(super) fence: u64,
 }
 
 impl ProcessRecord {
-    /// Behind it, what earlier connections have written came late.
+    /// The sequence after which writes of earlier connections are late.
     pub(super) fn fence(&self, seq: u64) -> u64 {
         if self.fence == 0 { seq } else { self.fence }
     }
 }
 
-/// When a record was seen first.
+/// When a record was first seen.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     seq: u64,
-    /// When it was written, as far as is known.
+    /// An estimate of when it was written.
     written: Instant,
     seen: Instant,
-    /// An earlier record of the same number was seen: `written` is bounded by this reader's own time.
+    /// An earlier record of the same number was seen, so this reader's own clock bounds `written`.
     is_followed: bool,
 }
 
-/// What this connection knows.
+/// The leases that this connection knows.
 #[derive(Default)]
 pub(super) struct LeaseTable {
     nodes: BTreeMap<u16, (u64, NodeRecord)>,
     pub(super) processes: HashMap<Arc<str>, (u64, ProcessRecord)>,
     seen: HashMap<u16, Seen>,
-    /// Since when there is a record of a process and none of a node with its uid.
+    /// Since when a process has a record but no node record has its uid.
     alone: HashMap<Arc<str>, Instant>,
-    /// All that was there when the state was read last.
+    /// All subjects at the last read of the state.
     subjects: BTreeSet<Box<str>>,
-    /// Since when a claim on sweeping after a process is known.
+    /// Since when a claim to sweep a process is known.
     pub(super) claims: HashMap<Arc<str>, (u64, Instant)>,
     head: LogPosition,
-    /// The time of the stream's server, and when that was.
+    /// The time of the stream's server, and when it was read.
     clock: Option<(i64, Instant)>,
-    /// When the state was read last.
+    /// When the state was last read.
     read: Option<Instant>,
-    /// It is as it was read; otherwise it is read before anything is written.
+    /// The known state is current; otherwise it is read before the next write.
     is_fresh: bool,
-    /// Numbers whose time is over, by their messages.
+    /// Sequences of number records whose reservation has ended.
     over: Vec<u64>,
 }
 
@@ -107,13 +107,13 @@ impl LeaseTable {
         self.subjects.insert(subject.into());
     }
 
-    /// The time of the stream's server, by its own last word.
+    /// Estimates the time of the stream's server.
     pub(super) fn server_ms(&self, now: Instant) -> Option<i64> {
         let (ms, at) = self.clock?;
         Some(ms + i64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// How long ago a node has written its record, at most.
+    /// The greatest possible age of a node's record.
     fn age(&self, number: u16, now: Instant) -> Duration {
         let written = self.seen.get(&number).map(|seen| seen.written);
         written.map_or(Duration::ZERO, |written| now.saturating_duration_since(written))
@@ -123,8 +123,8 @@ impl LeaseTable {
         record.ended || self.age(number, now) > Duration::from_millis(record.lease_ms)
     }
 
-    /// Whether a process is one that others may sweep after. One without a node is after as long as a lease of this node holds: its
-    /// record may be on its way to another number.
+    /// Whether others may sweep a process. A process without a node record may be swept only after the duration of a lease,
+    /// because it may be changing its number.
     fn is_dead(&self, uid: &Arc<str>, now: Instant, lease_ms: u64) -> bool {
         if let Some(since) = self.alone.get(uid) {
             return now.saturating_duration_since(*since) > Duration::from_millis(lease_ms);
@@ -139,7 +139,7 @@ impl LeaseTable {
         })
     }
 
-    /// Takes in what the stream has. `own` is the number of this node: its record was written a moment ago.
+    /// Updates the known state from the stream's records. `own` is the number of this node, whose record was just written.
     fn take(&mut self, now: Instant, records: &[Record], own: Option<u16>) {
         let before = self.read.replace(now);
         self.is_fresh = true;
@@ -166,7 +166,7 @@ impl LeaseTable {
                 let former = self.seen.get(&number).copied();
                 if former.is_none_or(|former| former.seq != record.seq) {
                     let age = Duration::from_millis(age_ms.unsigned_abs());
-                    // Whoever has seen the one before knows that it is newer than that.
+                    // The record is newer than the previous one, which this reader has seen.
                     let is_followed = former.is_some();
                     let most = before.filter(|_| is_followed).map_or(age, |at| now - at);
                     let written = now.checked_sub(age.min(most)).unwrap_or(now);
@@ -226,7 +226,7 @@ impl NatsStore {
 
     async fn read_state(&self, own: Option<u16>) -> Result<(), StoreError> {
         let mut records = self.0.stream.read(&self.subject("state.>")).await?;
-        // A reader is not delivered what is written anew while it reads.
+        // A record that is replaced during the read is not delivered.
         let listed: HashSet<&str> = records.iter().map(|record| &*record.subject).collect();
         let before: Vec<String> = self.known().subjects.iter().map(ToString::to_string).collect();
         let missing: Vec<String> =
@@ -260,7 +260,7 @@ pub(super) async fn write(
         match written {
             Ok(Some(beat)) => return Ok(beat),
             Ok(None) => {}
-            // The stream is gone, with all that was in it.
+            // The stream was deleted with all its records.
             Err(StoreError::Refused(Condition::RecordLost, _)) => {
                 store.0.stream.create().await?;
             }
@@ -271,7 +271,7 @@ pub(super) async fn write(
     Err(contended())
 }
 
-/// `None`: another was faster; what is known is to be read again.
+/// Returns `None` if another node wrote first; the state must then be read again.
 async fn write_once(
     store: &NatsStore,
     lease: &Lease,
@@ -295,7 +295,7 @@ async fn write_once(
         Some(_) => {
             store.read_state(None).await?;
             let known = store.known();
-            // It may have gone meanwhile; the next beat says so.
+            // It may have left in the meantime; the next renewal shows that.
             return Ok(Some(known.beat(Instant::now(), lease, facts, LeaseWrite::Taken)));
         }
     };
@@ -309,7 +309,7 @@ async fn write_once(
     if stream.put(store.node_subject(number), after, encoded(&record)).await?.is_none() {
         return Ok(None);
     }
-    // Another number of this process is not in use.
+    // A former number of this process is not in use.
     let others = store.known().nodes.clone();
     for (other, (seq, former)) in others {
         if other != number && former.uid == lease.uid {
@@ -343,15 +343,15 @@ fn revived(written: LeaseWrite) -> LeaseWrite {
 }
 
 enum ProcessWrite {
-    /// It is as it was.
+    /// The record is unchanged.
     LeaseTable,
     New,
-    /// It was forgotten, or is being swept.
+    /// The record was removed, or is being swept.
     Swept,
     Contended,
 }
 
-/// Says that this connection writes the members of this process.
+/// Records that this connection writes the members of this process.
 async fn write_process(store: &NatsStore, lease: &Lease) -> Result<ProcessWrite, StoreError> {
     let former = store.known().processes.get(&lease.uid).cloned();
     let (after, outcome) = match former {
@@ -414,7 +414,7 @@ mod tests {
         Lease { uid: "own".into(), number: 1, lease_ms: 9_000, is_wanted: false }
     }
 
-    /// What one who reads this after `at_s` makes of the other: whether it lives, and whether it may be swept after.
+    /// Reads the leases after `at_s`. Returns whether the other node is alive, and whether it may be swept.
     fn look(
         known: &mut LeaseTable,
         (start, at_s): (Instant, u64),
@@ -434,7 +434,7 @@ mod tests {
         let (mut known, start) = (LeaseTable::default(), Instant::now());
         assert_eq!(look(&mut known, (start, 0), 1_000_000, (5, 999_000)), [true, false]);
         assert_eq!(look(&mut known, (start, 3), 1_003_000, (6, 1_002_000)), [true, false]);
-        // The server's clock jumps by an hour, there and back: nobody dies, nobody lives on.
+        // The server's clock jumps forward by an hour and back. No lease expires early or late.
         assert_eq!(look(&mut known, (start, 6), 4_606_000, (7, 1_005_000)), [true, false]);
         assert_eq!(look(&mut known, (start, 12), 1_012_000, (7, 1_005_000)), [true, false]);
         assert_eq!(look(&mut known, (start, 16), 1_016_000, (7, 1_005_000)), [false, true]);
@@ -458,7 +458,7 @@ mod tests {
         };
         let (b, of_b) = (record(2, "b", 5, 0), process("b"));
         assert!(!is_dead(0, std::slice::from_ref(&of_b)));
-        // It was there, and was missing in one reading.
+        // The record existed, and one read missed it.
         assert!(!is_dead(8, &[b, of_b.clone()]));
         assert!(!is_dead(10, std::slice::from_ref(&of_b)));
         assert!(!is_dead(18, std::slice::from_ref(&of_b)));

@@ -1,8 +1,8 @@
-//! A connection to NATS on the control thread: messages leave in order, answers find who has asked by a number in their subject, and
-//! what is delivered out of a stream, which keeps its subject, by the number of a subscription.
+//! A connection to NATS on the control thread. Messages are sent in order. A response is matched to its request by a number in
+//! its subject; a message that is delivered from a stream keeps its subject and is matched by its subscription id.
 //!
-//! The codec is `wire::nats`, and who logs in is said as the workers' engines say it. What the control thread asks is a few requests a
-//! second, so this stands on `tokio` and has no loop of its own.
+//! The codec is `wire::nats`, and the login is that of the workers' engines. The control thread sends a few requests a second, so
+//! this uses `tokio`.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,44 +24,44 @@ use crate::cluster::condition::Condition;
 use crate::cluster::inbox::{Inbox, OVERRUN};
 use crate::cluster::store::{RawMessage, StoreError};
 
-/// How long an answer may take.
+/// The timeout of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 64 << 10;
-/// The subscription for answers; others are for what nodes say.
+/// The subscription id for responses; the other ids are for messages of nodes.
 const ANSWERS: u64 = 1;
-/// Numbers below are those of subscriptions that last.
+/// Lower numbers are ids of permanent subscriptions.
 const TOKENS_FROM: u64 = 16;
-/// The header of a part: the name of the whole, the part's place in it, and whether others follow.
+/// The header of a part: the name of the message, the index of the part, and whether more follow.
 const PART: &str = "Dunlin-Part";
-/// Wholes of which parts are missing, and bytes of each.
+/// The most incomplete messages, and the largest size of each.
 const WHOLES_MAX: usize = 64;
 const WHOLE_BYTES_MAX: usize = 16 << 20;
-/// What headers and an acknowledgement may take of the bytes of a message.
+/// Bytes of a message that are reserved for headers and the acknowledgement.
 const HEAD_BYTES_MAX: usize = 4_096;
 
-/// A message that was asked for.
+/// A response.
 pub(super) struct NatsReply {
     pub(super) subject: Box<str>,
-    /// What it tells of itself where the server delivers what it has stored.
+    /// The reply subject, which describes a message that is delivered from a stream.
     pub(super) reply: Option<Box<str>>,
-    /// What a server says in place of a message.
+    /// The status that a server sends in place of a message.
     pub(super) status: Option<u16>,
     pub(super) payload: RawMessage,
 }
 
-/// Who waits for messages, by the number in their subjects, and why the connection answers no more.
+/// The waiters for responses, by the number in the subject, and the reason once the connection has ended.
 #[derive(Default)]
 struct Waiters {
     open: HashMap<u64, mpsc::UnboundedSender<NatsReply>>,
     ended: Option<StoreError>,
 }
 
-/// The answers to a request.
+/// The responses to a request.
 pub(super) struct NatsReplies {
     token: u64,
     waiters: Arc<Mutex<Waiters>>,
     answers: Result<mpsc::UnboundedReceiver<NatsReply>, StoreError>,
-    /// What ends the subscription.
+    /// Sends the end of the subscription when this is dropped.
     unsubscribe: Option<mpsc::UnboundedSender<Vec<u8>>>,
 }
 
@@ -77,10 +77,10 @@ impl Drop for NatsReplies {
 }
 
 impl NatsReplies {
-    /// The next.
+    /// Waits for the next response.
     ///
     /// # Errors
-    /// What NATS says, or that it says nothing.
+    /// The error of NATS, or a timeout.
     pub(super) async fn next(&mut self) -> Result<NatsReply, StoreError> {
         let answers = self.answers.as_mut().map_err(|error| error.clone())?;
         match timeout(ANSWER_TIMEOUT, answers.recv()).await {
@@ -101,11 +101,11 @@ fn lock(waiters: &Mutex<Waiters>) -> std::sync::MutexGuard<'_, Waiters> {
     waiters.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An open connection. Dropped, it closes.
+/// An open connection. It closes when it is dropped.
 pub(super) struct NatsLink {
-    /// Bytes of a message.
+    /// The largest message, in bytes.
     max_payload: usize,
-    /// What subjects of answers begin with.
+    /// The prefix of the subjects of responses.
     inbox: String,
     tokens: AtomicU64,
     waiters: Arc<Mutex<Waiters>>,
@@ -120,8 +120,8 @@ impl Drop for NatsLink {
 }
 
 impl NatsLink {
-    /// Logs in on an open connection: `greeting` is what follows `CONNECT`, `subjects` are heard, and what is said there goes to
-    /// `messages`, which closes when the connection does.
+    /// Logs in on an open connection: `greeting` is the argument of `CONNECT`. Subscribes to `subjects`; their messages go to
+    /// `messages`, which closes together with the connection.
     pub(super) async fn start(
         mut transport: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         info: &ServerInfo,
@@ -171,7 +171,7 @@ impl NatsLink {
             waiters.open.clear();
         });
         let writer = tokio::spawn(async move {
-            // The reader finds out why.
+            // The reader reports the reason.
             let _ = write(writing, said).await;
         });
         let max_payload = if info.max_payload == 0 { 1 << 20 } else { info.max_payload };
@@ -185,15 +185,16 @@ impl NatsLink {
         })
     }
 
-    /// The payload of a message.
+    /// The largest payload of a message.
     pub(super) fn message_bytes_max(&self) -> usize {
         self.max_payload.saturating_sub(HEAD_BYTES_MAX)
     }
 
-    /// Says something to nodes, in parts if it is larger than a message. It has its place in the order of all from now on.
+    /// Publishes a message to nodes, in parts if it exceeds the largest message. Its place in the order is fixed when this
+    /// returns.
     ///
     /// # Errors
-    /// The connection has ended.
+    /// When the connection has ended.
     pub(super) fn publish(&self, subject: &str, payload: &[u8]) -> Result<(), StoreError> {
         let room = self.message_bytes_max().max(1);
         if payload.len() <= room {
@@ -226,7 +227,7 @@ impl NatsLink {
         self.output.send(out).map_err(|_| ended())
     }
 
-    /// Asks something. It has its place in the order of all from now on.
+    /// Sends a request. Its place in the order is fixed when this returns.
     pub(super) fn request(
         &self,
         subject: &str,
@@ -243,7 +244,7 @@ impl NatsLink {
         answers
     }
 
-    /// Asks for messages out of a stream.
+    /// Requests messages from a stream.
     pub(super) fn request_messages(&self, subject: &str, payload: &[u8]) -> NatsReplies {
         let (mut answers, token) = self.wait();
         if answers.answers.is_ok() {
@@ -309,14 +310,14 @@ struct Reader<'a> {
     waiters: &'a Mutex<Waiters>,
     output: &'a mpsc::UnboundedSender<Vec<u8>>,
     messages: &'a Inbox,
-    /// Where the number stands in the subject of an answer.
+    /// The offset of the number in the subject of a response.
     at: usize,
-    /// Messages of which parts are missing, and how many are there.
+    /// Incomplete messages, with the number of parts that have arrived.
     parts: HashMap<Box<str>, (u32, Vec<u8>)>,
 }
 
 impl Reader<'_> {
-    /// Reads until the connection ends, and says why it does.
+    /// Reads until the connection ends, and returns the reason.
     async fn run(&mut self, mut from: impl AsyncRead + Unpin, mut bytes: Vec<u8>) -> StoreError {
         loop {
             let mut done = 0;
@@ -342,7 +343,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Why the connection ends, if it does.
+    /// Handles an operation of the server. Returns the reason if the connection must end.
     fn handle(&mut self, operation: &Operation<'_>) -> Option<StoreError> {
         match operation {
             Operation::Message(message) if message.sid == ANSWERS || message.sid >= TOKENS_FROM => {
@@ -355,7 +356,7 @@ impl Reader<'_> {
                     token => token,
                 };
                 let waiters = lock(self.waiters);
-                // Who has asked may have given up.
+                // The requester may have given up.
                 let waiter = waiters.open.get(&token)?;
                 let text = |bytes: &[u8]| str::from_utf8(bytes).ok().map(Box::from);
                 let _ = waiter.send(NatsReply {
@@ -380,19 +381,19 @@ impl Reader<'_> {
             Operation::Ping => {
                 let _ = self.output.send(PONG.to_vec());
             }
-            // It says so of a subject, and the connection goes on; whoever has asked there would wait in vain.
+            // The error concerns one subject and the connection stays open, but a request to it would wait in vain.
             Operation::Error(text) => return Some(refusal(text)),
             _ => {}
         }
         None
     }
-    /// The whole, once its last part is there. The parts of one come in order.
+    /// Returns the message once its last part has arrived. Parts of a message arrive in order.
     fn assemble(&mut self, part: &str, payload: &[u8]) -> Option<RawMessage> {
         let mut words = part.split(' ');
         let (name, at, left) = (words.next()?, words.next()?.parse::<u32>().ok()?, words.next()?);
         if at == 0 {
             if self.parts.len() >= WHOLES_MAX {
-                // Of nodes that have ended in between.
+                // Incomplete messages of nodes that have ended.
                 self.parts.clear();
             }
             self.parts.insert(name.into(), (0, Vec::new()));

@@ -1,9 +1,9 @@
-//! Records as the stream's leader has them.
+//! Reads records from the stream's leader.
 //!
-//! The leader alone answers for the state of a stream and for a message by its subject, and one has what this connection has
-//! written only once its last message says so: whoever has just begun to lead may have to catch up with what is agreed upon. A
-//! record that is listed and not found was removed meanwhile, or is not there yet with who leads now; the list is asked for again,
-//! and tells which.
+//! Only the leader answers requests for the state of a stream and for a message by its subject. A new leader may first have to
+//! catch up with the committed log; once its last sequence has reached this connection's newest write, it has all of them. A
+//! record that is listed but not found was removed in the meantime, or the current leader does not have it yet; another listing
+//! shows which.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,15 +15,15 @@ use super::stream::{Record, RecordStream, Response, expected};
 use super::{ATTEMPTS_MAX, contended};
 use crate::cluster::store::StoreError;
 
-/// How long a leader may take to be elected and to catch up.
+/// The longest time to wait for the election of a leader and for it to catch up.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two questions whether there is one.
+/// The pause between two checks for a leader.
 const LEADER_PAUSE: Duration = Duration::from_millis(20);
-/// A page of the list begins so many subjects before the end of the former one: what is removed in between moves those behind it.
+/// Overlap of two pages of the list, in subjects: a removal between the requests moves the subjects behind it.
 const PAGE_OVERLAP: usize = 1_024;
 
 impl RecordStream {
-    /// All records whose subjects match a filter, in no order.
+    /// Reads all records whose subjects match a filter, in no order.
     pub(super) async fn read_at_leader(&self, filter: &str) -> Result<Vec<Record>, StoreError> {
         let mut found = BTreeMap::<String, Record>::new();
         for _ in 0..ATTEMPTS_MAX {
@@ -43,7 +43,7 @@ impl RecordStream {
         Err(contended())
     }
 
-    /// The subjects that match a filter.
+    /// Lists the subjects that match a filter.
     async fn list(&self, filter: &str) -> Result<BTreeSet<String>, StoreError> {
         let mut listed = BTreeSet::new();
         loop {
@@ -51,7 +51,7 @@ impl RecordStream {
             let Response { limit, state, .. } = self.at_leader(filter, offset).await?;
             let first = state.subjects.keys().next();
             if listed.last().is_some_and(|last| first.is_none_or(|first| first > last)) {
-                // So many were removed that the pages do not meet: from the beginning.
+                // Too many were removed for the pages to overlap: start over.
                 listed.clear();
                 continue;
             }
@@ -63,12 +63,12 @@ impl RecordStream {
         }
     }
 
-    /// Waits until the stream has a leader that has all that was written on this connection.
+    /// Waits until the stream has a leader with everything that this connection has written.
     pub(super) async fn wait_for_leader(&self) -> Result<(), StoreError> {
         self.at_leader("-", 0).await.map(drop)
     }
 
-    /// How the stream stands at such a leader, with a page of the subjects that match a filter.
+    /// Reads the state of the stream at such a leader, with a page of the subjects that match a filter.
     async fn at_leader(&self, filter: &str, offset: usize) -> Result<Response, StoreError> {
         let began = Instant::now();
         let written = self.newest_written();

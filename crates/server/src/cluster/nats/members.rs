@@ -1,12 +1,13 @@
 //! Members in NATS: a record for each, by channel, process and session.
 //!
-//! What comes late changes nothing: a record names the connection that has written it, and one of an earlier connection counts only if
-//! it is before the word by which the newest one took over (`ProcessRecord`); all records share one order. A removal names the
-//! message that it removes. Behind a sweep there is no record of the process, and its members count for nothing; whoever reads them
-//! in a channel removes them.
+//! Late writes have no effect. A record names the connection that wrote it, and a record of an earlier connection is valid only
+//! if its sequence is before the `ProcessRecord` with which the newest connection took over; all records share one sequence. A
+//! removal names the message that it removes. After a sweep the process has no record, so its members are not valid; a reader of
+//! a channel removes them.
 //!
-//! A sweep does not remove: it marks each entry as left where it is as it was read, announces those that it has marked, and then removes
-//! them. So each is announced once, by the one that has marked it; and by the next that sweeps, if this one ends in between.
+//! A sweep does not remove entries directly. It marks each unchanged entry as left, announces the marked entries, and then
+//! removes them. So each leave is announced once, by the node that marked it; if that node ends in between, the next sweep
+//! announces it.
 
 use std::sync::Arc;
 
@@ -21,23 +22,23 @@ use crate::cluster::members::{Gathered, MembersByChannel};
 use crate::cluster::message::{MemberChange, StoredMember};
 use crate::cluster::store::StoreError;
 
-/// Late entries that one reader of a channel removes.
+/// The most late entries that one read of a channel removes.
 const LATE_REMOVED_MAX: usize = 256;
 
-/// A member as it is stored.
+/// The stored form of a member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "FlatEntry", into = "FlatEntry")]
 struct Entry {
     v: u8,
-    /// The connection of its process that has written it.
+    /// The number of the connection that has written it.
     link: u64,
-    /// It has gone: it is swept, and removed once that is announced.
+    /// It was swept, and is removed after its leave is announced.
     left: bool,
     change: MemberChange,
 }
 
-/// The record as JSON. The members of the change stand beside the others: `serde` cannot read raw JSON, which the information of a
-/// connection is, through `flatten`.
+/// The record as JSON. It repeats the fields of the change, because `serde` cannot read raw JSON, such as a connection's `info`,
+/// through `flatten`.
 #[derive(Serialize, Deserialize)]
 struct FlatEntry {
     v: u8,
@@ -70,7 +71,7 @@ impl Entry {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// It came behind the word of a later connection.
+    /// Whether it was written after a later connection had taken over.
     fn is_late(&self, seq: u64, process: Option<&(u64, ProcessRecord)>) -> bool {
         process.is_some_and(|(at, of)| self.link < of.link && seq > of.fence(*at))
     }
@@ -88,18 +89,18 @@ impl NatsStore {
     }
 }
 
-/// Malformed ones are skipped.
+/// Parses entries; malformed ones are skipped.
 fn entries(records: &[Record]) -> Vec<(u64, Entry)> {
     records.iter().filter_map(|record| Some((record.seq, record.read()?))).collect()
 }
 
-/// What is done next for a change.
+/// The next step of a change.
 enum Step {
-    /// Reads the record, for the first time or once the stream's leader is known to have all that was written before.
+    /// Read the record: for the first time, or again once the stream's leader has everything that was written before.
     Get {
         is_sure: bool,
     },
-    /// Writes it behind this message, which has changed something or not.
+    /// Write it after this sequence; the flag says whether that changes the store.
     Write(u64, bool),
     Remove(u64, bool),
     Done(bool),
@@ -114,7 +115,7 @@ pub(super) async fn write(
     let mut written = Vec::with_capacity(changes.len());
     let mut rest = &changes[..];
     while !rest.is_empty() {
-        // A member that comes and goes in one report does so in that order.
+        // A join and a leave of one member in the same report keep their order.
         let mut keys = std::collections::HashSet::new();
         let differs = |of: &&MemberChange| keys.insert((Arc::clone(&of.channel), of.client));
         let (step, others) = rest.split_at(rest.iter().take_while(differs).count());
@@ -124,7 +125,7 @@ pub(super) async fn write(
     Ok(written)
 }
 
-/// Writes changes of different members.
+/// Writes changes, at most one for each member.
 async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<bool>, StoreError> {
     let (stream, link) = (&store.0.stream, store.0.number);
     let own = store.known().processes.get(&store.0.uid).cloned();
@@ -172,11 +173,11 @@ async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<
             let joined = changes[at].joined;
             steps[at] = match record {
                 None if joined => Step::Write(0, true),
-                // Who leads since a moment ago may not have what the one before has acknowledged.
+                // A new leader may not have what its predecessor acknowledged.
                 None if stream.is_replicated() && !is_sure => Step::Get { is_sure: true },
                 None => Step::Done(false),
                 Some(record) => {
-                    // One that has gone, or came late, is nobody's; so is one that cannot be read.
+                    // An entry that was swept, came late or cannot be parsed belongs to no session.
                     let entry = record.read::<Entry>();
                     let counts =
                         entry.is_some_and(|of| !of.left && !of.is_late(record.seq, own.as_ref()));
@@ -195,7 +196,7 @@ async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<
     steps.iter().map(done).collect()
 }
 
-/// Removes on the way what counts for nothing.
+/// Reads this process's members, and removes invalid entries.
 pub(super) async fn own(store: &NatsStore) -> Result<MembersByChannel, StoreError> {
     let process = store.known().processes.get(&store.0.uid).cloned();
     let (mut listed, mut late) = (MembersByChannel::new(), Vec::new());
@@ -237,13 +238,13 @@ pub(super) async fn of_channel(
     late.truncate(LATE_REMOVED_MAX);
     if !unknown.is_empty() || !late.is_empty() {
         let store = store.clone();
-        // What is left over, the next reader removes.
+        // The next reader removes the rest.
         tokio::spawn(async move { remove_late(&store, late, unknown).await });
     }
     Ok(gathered)
 }
 
-/// Removes what came late, and what processes have written that were swept; one that is new has a record.
+/// Removes late entries, and entries of processes without a record, which were swept.
 async fn remove_late(
     store: &NatsStore,
     mut late: Vec<u64>,
@@ -289,13 +290,13 @@ pub(super) async fn sweep(
         puts.push(RecordWrite { subject, after: seq, payload });
         marked.push(entry.change);
     }
-    // One that is another by now was written by the process, which lives.
+    // An entry that has changed was written by the process, which is alive.
     let written = stream.put_all(&puts).await?;
     gone.extend(marked.into_iter().zip(written).filter_map(|(of, is)| is.map(|_| of)));
     Ok(Some(gone))
 }
 
-/// Whether a claim on sweeping after a process was seen for as long as it holds.
+/// Whether a claim to sweep a process was observed unchanged for its duration.
 fn has_lapsed(store: &NatsStore, dead: &Arc<str>, seq: u64, claim_ms: u64) -> bool {
     let mut known = store.known();
     let claim = known.claims.entry(Arc::clone(dead)).or_insert_with(|| (seq, Instant::now()));
@@ -310,10 +311,10 @@ pub(super) async fn forget(store: &NatsStore, dead: &str) -> Result<(), StoreErr
     let Some(record) = stream.get(&store.process_subject(dead)).await? else { return Ok(()) };
     let process = record.read::<ProcessRecord>();
     if process.is_none_or(|of| of.swept_by.as_ref() != Some(&store.0.uid)) {
-        // It lives again, or another sweeps.
+        // It is alive again, or another node sweeps it.
         return Ok(());
     }
-    // What came meanwhile was announced by nobody.
+    // Removes entries that were written in the meantime, without announcing them.
     let left: Vec<u64> = store.members_of(dead).await?.into_iter().map(|(seq, _)| seq).collect();
     stream.remove_all(&left).await?;
     store.purge_counts(dead).await?;

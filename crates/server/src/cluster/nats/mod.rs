@@ -1,7 +1,7 @@
-//! A cluster's nodes that meet in NATS.
+//! The store of a cluster in NATS.
 //!
-//! One stream of JetStream, `PREFIX-cluster`, has the last message of each subject ([`stream`]); what nodes say to each other goes by
-//! subjects that no stream keeps. Each subject behind the engine's `prefix` and `.cluster`:
+//! The JetStream stream `PREFIX-cluster` keeps the last message of each subject ([`stream`]). Nodes exchange messages over
+//! subjects that no stream keeps. The subjects after the engine's `prefix` and `.cluster`:
 //!
 //! | subject | what |
 //! |---|---|
@@ -52,7 +52,7 @@ use super::store::{
 
 /// The version of all records. A reader skips those of another.
 const VERSION: u8 = 1;
-/// How often something that others write, too, is tried again before it is given up.
+/// The most attempts to write a record that other nodes write too.
 const ATTEMPTS_MAX: usize = 16;
 
 /// A connection of one process to NATS.
@@ -61,14 +61,14 @@ pub(super) struct NatsStore(Arc<Inner>);
 
 struct Inner {
     stream: RecordStream,
-    /// Of this connection; each has a greater one than those before.
+    /// The number of this connection; later connections have greater numbers.
     number: u64,
-    /// Of all subjects.
+    /// The prefix of all subjects.
     prefix: Arc<str>,
-    /// Of this process.
+    /// The uid of this process.
     uid: Arc<str>,
     known: Mutex<LeaseTable>,
-    /// The end of the newest operation that has to be carried out before the next of its kind begins.
+    /// Completes when the newest of the serialized operations has ended.
     last: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
@@ -102,13 +102,13 @@ impl NatsStore {
         Ok(NatsStore(Arc::new(Inner { stream, number, prefix, uid, known, last })))
     }
 
-    /// Waits until what was begun before has ended; the next waits until what is given is dropped.
+    /// Waits until earlier operations have ended. Later ones wait until the returned sender is dropped.
     fn turn(&self) -> impl Future<Output = oneshot::Sender<()>> + Send + use<> {
         let (done, next) = oneshot::channel();
         let before = self.0.last.lock().unwrap_or_else(PoisonError::into_inner).replace(next);
         async move {
             if let Some(before) = before {
-                // It says nothing: it is dropped.
+                // Nothing is ever sent; the sender is dropped.
                 let _ = before.await;
             }
             done
@@ -170,7 +170,7 @@ impl Store for NatsStore {
 
     fn members_in(&self, channel: &str, gathered: Gathered) -> StoreFuture<Gathered> {
         let (store, channel) = (self.clone(), channel.to_owned());
-        // Servers that share a stream are asked past what they are still agreeing upon.
+        // On a replicated stream, a read may overtake writes that are not committed yet, so it waits for them.
         let turn = self.0.stream.is_replicated().then(|| self.turn());
         Box::pin(async move {
             if let Some(turn) = turn {
@@ -251,12 +251,12 @@ fn refused(condition: Condition, text: &str) -> StoreError {
     StoreError::Refused(condition, text.into())
 }
 
-/// Others write the same so often that this node does not come to it.
+/// The error after [`ATTEMPTS_MAX`] conflicts with writes of other nodes.
 fn contended() -> StoreError {
     StoreError::Passed("others have written the same record meanwhile, again and again".into())
 }
 
-/// What a refusal of an engine of NATS is called here.
+/// Maps the name of a refusal by a NATS engine to a condition.
 fn condition_of(refusal: &str) -> Condition {
     match refusal {
         "wrong_password" => Condition::WrongPassword,

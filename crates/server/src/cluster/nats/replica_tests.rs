@@ -1,4 +1,4 @@
-//! What a store in three servers of NATS holds while one of them is behind.
+//! Tests of the NATS store with three replicated servers, one of which lags behind.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
 use std::net::Ipv4Addr;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use super::tests::{address, begin, present, renew, write};
 use super::*;
 
-/// Enough for a server that was away to be behind for a while.
+/// Enough to keep a restarted server behind for a while.
 const MEMBERS: u64 = 8_000;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One of three.
+/// One of the three servers.
 struct Server {
     name: String,
     directory: tempfile::TempDir,
@@ -41,7 +41,7 @@ impl Server {
     }
 }
 
-/// Three, each at an address of its own that is nobody else's.
+/// Starts three servers at loopback addresses that no other process uses.
 fn servers() -> [Server; 3] {
     let [low, high, ..] = std::process::id().to_le_bytes();
     let names = [201, 202, 203].map(|at| Ipv4Addr::new(127, 64 | high & 63, low, at).to_string());
@@ -61,7 +61,7 @@ fn servers() -> [Server; 3] {
     })
 }
 
-/// A connection of the process `uid`, once the servers have found each other.
+/// Opens a connection of the process `uid`, once the servers have formed a cluster.
 async fn store(servers: &[Server; 3], uid: &str) -> NatsStore {
     let address = address(servers.each_ref().map(|of| format!("{}:4222", of.name)), 3);
     let began = Instant::now();
@@ -74,7 +74,7 @@ async fn store(servers: &[Server; 3], uid: &str) -> NatsStore {
     }
 }
 
-/// How the stream stands, as its leader says.
+/// Returns the state of the stream's replicas, as reported by its leader.
 async fn replicas(store: &NatsStore) -> Value {
     let answer = store.0.stream.ask("STREAM.INFO", &json!({})).next().await.unwrap();
     serde_json::from_slice::<Value>(&answer.payload).unwrap()["cluster"].take()
@@ -85,14 +85,14 @@ fn is_behind(cluster: &Value) -> bool {
     !replicas.iter().all(|of| of["current"] == true && of["offline"] != true)
 }
 
-/// A reader was put at any of the servers. One that was behind did not say what it was without, so who has left stayed
-/// listed: the node that compared its members with that did not find him.
+/// Regression test: a read was served by any of the servers, including one that lagged behind. Its incomplete result hid stale
+/// members from the reconciliation, so they stayed listed.
 #[tokio::test]
 async fn a_read_has_all_that_is_stored_while_a_server_is_behind() {
     let mut servers = servers();
     let store = store(&servers, "a").await;
     let leader = replicas(&store).await["leader"].take();
-    // Not the first: this connection is there.
+    // Not the first server, which has this connection.
     let behind = if leader == servers[2].name { 1 } else { 2 };
     servers[behind].kill();
     let changes: Vec<String> = (1..=MEMBERS).map(|client| format!("+{client}")).collect();

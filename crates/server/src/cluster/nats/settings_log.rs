@@ -1,8 +1,8 @@
-//! The log of changes of all nodes' settings in NATS: a record for each change, and one that says where the log is and who may append to
-//! it.
+//! The log of shared settings in NATS: a record for each change, and a head record with the position of the log and the claim to
+//! append.
 //!
-//! A change that is larger than a message is stored in parts. A change is written where nothing else stands, and counts once the record of the log says so: of a node that ends in between,
-//! or that writes late, nobody reads anything.
+//! A change that is larger than a message is stored in parts. A change is written to a new subject, and becomes part of the log
+//! when the head record is updated. Changes of a node that ends in between, or that writes late, are never read.
 
 use std::sync::Arc;
 
@@ -15,21 +15,21 @@ use crate::cluster::condition::Condition;
 use crate::cluster::log_position::{BYTES_MAX, CHANGES_MAX, LogPosition};
 use crate::cluster::store::{LogClaim, LogEntry, LogPart, StoreError};
 
-/// Where the log is.
+/// The head of the log.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct LogHead {
     v: u8,
     id: u64,
     revision: u64,
-    /// Those up to this one are not kept any more.
+    /// Changes up to this number are no longer kept.
     since: u64,
-    /// Of all that are kept.
+    /// The size of all kept changes.
     bytes: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     claim: Option<Claim>,
 }
 
-/// The right to append to it, from when this was written.
+/// The claim to append, valid from the time of this record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Claim {
     uid: Arc<str>,
@@ -65,10 +65,10 @@ impl NatsStore {
     }
 }
 
-/// What each part of a change begins with: the version, and of the whole change the parts and the bytes.
+/// The header of each part: the version, the number of parts, and the bytes of the whole change.
 const HEAD_BYTES: usize = 7;
 
-/// A change as messages of so many bytes at most. `None`: they are too small for it.
+/// Splits a change into messages of at most `message_bytes_max`. `None` if that is too small.
 fn parts(sealed: &[u8], message_bytes_max: usize) -> Option<Vec<Vec<u8>>> {
     let room = message_bytes_max.checked_sub(HEAD_BYTES).filter(|room| *room > 0)?;
     let count = u16::try_from(sealed.len().div_ceil(room)).ok()?.max(1);
@@ -81,7 +81,7 @@ fn parts(sealed: &[u8], message_bytes_max: usize) -> Option<Vec<Vec<u8>>> {
     Some((0..usize::from(count)).map(part).collect())
 }
 
-/// Of a part: how many parts and bytes the change has, and those that are in this one. `None`: it is of another version.
+/// Parses a part: the number of parts, the bytes of the change, and the bytes of this part. `None` for another version.
 fn read_part(part: &[u8]) -> Option<(u16, u32, &[u8])> {
     let (head, sealed) = part.split_first_chunk::<HEAD_BYTES>()?;
     let [VERSION, high, low, ref bytes @ ..] = *head else { return None };
@@ -112,7 +112,7 @@ pub(super) async fn claim(
     head.claim = Some(Claim { uid: Arc::clone(&store.0.uid), hold_ms });
     Ok(match store.put_head(after, &head).await? {
         true => LogClaim::Claimed(head.position()),
-        // Somebody has written it meanwhile: who makes a change, that is.
+        // Another node, which makes a change, has written it in the meantime.
         false => LogClaim::UnderWay(head.position()),
     })
 }
@@ -121,7 +121,7 @@ pub(super) async fn release(store: &NatsStore) -> Result<(), StoreError> {
     if let Some((record, head)) = store.head().await?
         && head.claim.as_ref().is_some_and(|claim| claim.uid == store.0.uid)
     {
-        // Whoever has written it meanwhile has the claim.
+        // A node that has written it in the meantime has the claim.
         store.put_head(record.seq, &LogHead { claim: None, ..head }).await?;
     }
     Ok(())
@@ -135,7 +135,7 @@ pub(super) async fn append(store: &NatsStore, entry: &LogEntry) -> Result<bool, 
         return Ok(false);
     }
     if head.id != at.id || head.revision + 1 != at.revision {
-        // Where it does not reach up to the number before, what is in it is no whole any more.
+        // If the log does not reach the previous number, it is incomplete.
         stream.purge(&store.subject("log.>")).await?;
         (head.since, head.bytes) = (at.revision - 1, 0);
     }
@@ -194,7 +194,7 @@ pub(super) async fn read(store: &NatsStore, known: LogPosition) -> Result<LogPar
     Ok(LogPart { log: head.position(), since: head.since, changes })
 }
 
-/// A change of all its parts. Empty, which nobody can open: some are gone, or of another version.
+/// Joins a change from its parts. Returns an empty change, which cannot be opened, if parts are missing or of another version.
 async fn whole(store: &NatsStore, revision: u64, first: &Record) -> Result<Vec<u8>, StoreError> {
     let Some((count, bytes, sealed)) = read_part(&first.payload) else { return Ok(Vec::new()) };
     let mut sealed = sealed.to_vec();

@@ -1,11 +1,12 @@
-//! The stream of JetStream that has the last message of each subject of the cluster, and what is asked of it.
+//! The JetStream stream that keeps the last message of each subject of the cluster, and its operations.
 //!
-//! Each subject is a record. It is written where its last message is the one that is known (`Nats-Expected-Last-Subject-Sequence`), and
-//! removed by the number of its message, so that of several who write or remove it at once one does, and nothing stays of what is
-//! removed. All records share one order: a later number was written later.
+//! Each subject is a record. A write succeeds only if the last message of the subject is the expected one
+//! (`Nats-Expected-Last-Subject-Sequence`), and a removal names the sequence of the message. So exactly one of several concurrent
+//! writers succeeds, and a removed record leaves nothing behind. All records share one sequence: a larger number was written
+//! later.
 //!
-//! Of several servers any may deliver to a reader, one that has fallen behind too. So where the stream has replicas, its leader is
-//! asked which records there are, and for each of them ([`super::listing`]).
+//! With several servers any of them may deliver to a reader, including one that lags behind. Therefore, if the stream has
+//! replicas, its leader is asked for the list of records and for each record ([`super::listing`]).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,27 +26,27 @@ use crate::cluster::store::StoreError;
 const NO_MESSAGE: u32 = 10_037;
 const SEQUENCE_NOT_FOUND: u32 = 10_043;
 const DELETE_FAILED: u32 = 10_057;
-/// Requests that are out at once: servers drop all that wait for JetStream when they are too many.
+/// The most requests in flight: servers drop all pending JetStream requests if there are too many.
 const IN_FLIGHT_MAX: usize = 256;
-/// A server removes what a reader that has gone has left behind.
+/// Idle time after which the server removes an abandoned consumer.
 const READER_IDLE: Duration = Duration::from_secs(30);
-/// So many at first, until it is known how large the answers are.
+/// The number of requests in flight until the size of the responses is known.
 const IN_FLIGHT_FIRST: usize = 16;
-/// Bytes of answers that come at once, unless a single one is larger: they stand before the answer to a lease, on the same connection,
-/// for each channel that is read.
+/// Target for the bytes of responses in flight, for each channel that is read: on this connection they delay the response to a
+/// lease renewal.
 const ANSWERS_BYTES: u64 = 1 << 20;
-/// Messages that are asked for at once, and at first.
+/// The most messages in one request, and the number in the first one.
 const BATCH_MAX: u64 = 4_096;
 const BATCH_FIRST: u64 = 64;
-/// How long they are waited for when there are fewer than were counted, and how often in a row.
+/// How long to wait if fewer messages arrive than were counted, and how often in a row.
 const BATCH_EXPIRES: Duration = Duration::from_millis(250);
 const SILENT_MAX: u32 = 16;
 
-/// A record as the stream has it.
+/// A record of the stream.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) seq: u64,
-    /// By the clock of the stream's server, in milliseconds of Unix time.
+    /// When it was stored, by the server's clock, in milliseconds of Unix time.
     pub(super) time_ms: i64,
     pub(super) subject: Box<str>,
     pub(super) payload: Box<[u8]>,
@@ -56,7 +57,7 @@ impl Record {
         serde_json::from_slice(&self.payload).ok()
     }
 
-    /// The last word of its subject.
+    /// The last token of its subject.
     pub(super) fn name(&self) -> &str {
         self.subject.rsplit('.').next().unwrap_or_default()
     }
@@ -70,26 +71,26 @@ pub(super) struct Response {
     name: String,
     num_pending: u64,
     message: Option<StoredMessage>,
-    /// Subjects of a page, at most.
+    /// The most subjects of a page.
     pub(super) limit: usize,
     pub(super) state: StreamState,
     pub(super) cluster: StreamCluster,
 }
 
-/// What the stream has.
+/// The state of the stream.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StreamState {
     pub(super) last_seq: u64,
-    /// Those that match the filter of a question, and how many messages each has; of many, a page.
+    /// The subjects that match the filter, with their numbers of messages; one page of them if there are many.
     pub(super) subjects: BTreeMap<String, u64>,
 }
 
-/// Who has the stream.
+/// The servers of the stream.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StreamCluster {
-    /// Nobody, while one is elected.
+    /// Empty during an election.
     pub(super) leader: String,
 }
 
@@ -113,29 +114,29 @@ fn stream_gone() -> StoreError {
     refused(Condition::RecordLost, "the stream of the cluster is gone from JetStream")
 }
 
-/// What a subject is made to be: a record, or nothing.
+/// A write: the new record of a subject, or its removal.
 #[derive(Clone, Debug)]
 pub(super) struct RecordWrite {
     pub(super) subject: String,
-    /// The number of its last message; 0: there is none.
+    /// The expected sequence of its last message; 0: there is no record.
     pub(super) after: u64,
     pub(super) payload: Vec<u8>,
 }
 
-/// The stream, on a connection.
+/// The stream, accessed over one connection.
 pub(super) struct RecordStream {
     pub(super) link: NatsLink,
     pub(super) name: String,
-    /// As it is created, JSON.
+    /// Its configuration, as JSON.
     config: Value,
-    /// It is on several servers.
+    /// Whether it has replicas.
     is_replicated: bool,
-    /// The newest message that was written on this connection.
+    /// The newest sequence that was written over this connection.
     written: AtomicU64,
 }
 
 impl RecordStream {
-    /// `config` is what it is created with.
+    /// `config` is the configuration with which it is created.
     pub(super) fn new(link: NatsLink, name: String, config: Value, is_replicated: bool) -> Self {
         RecordStream { link, name, config, is_replicated, written: AtomicU64::new(0) }
     }
@@ -144,14 +145,14 @@ impl RecordStream {
         self.is_replicated
     }
 
-    /// The newest message that was written on this connection; 0: none was.
+    /// The newest sequence that was written over this connection; 0: none.
     pub(super) fn newest_written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
 
-    /// Creates it unless it is there.
+    /// Creates the stream unless it exists.
     pub(super) async fn create(&self) -> Result<(), StoreError> {
-        // One that was gone counts from the beginning.
+        // A stream that was lost begins at 0 again.
         self.written.store(0, Ordering::Release);
         if self.is_as_wanted().await? {
             return Ok(());
@@ -174,8 +175,8 @@ impl RecordStream {
         Ok(())
     }
 
-    /// Whether it is there as it would be created. Its own leader says so; who leads JetStream, and creates streams, may be
-    /// out of reach meanwhile.
+    /// Whether the stream exists with this configuration. Its own leader answers; the leader of JetStream, which creates streams,
+    /// may be unreachable.
     async fn is_as_wanted(&self) -> Result<bool, StoreError> {
         let answer = self.ask("STREAM.INFO", &json!({})).next().await?;
         let info: Value = serde_json::from_slice(&answer.payload).unwrap_or_default();
@@ -197,7 +198,7 @@ impl RecordStream {
         self.link.request(&put.subject, &headers, &put.payload)
     }
 
-    /// Writes a record if its last message is the one that is expected: its number. `None`: it is another.
+    /// Writes a record if its last message is the expected one. Returns the new sequence; `None` if the last message is another.
     pub(super) async fn put(
         &self,
         subject: String,
@@ -230,7 +231,7 @@ impl RecordStream {
         self.ask("STREAM.MSG.GET", &json!({ "last_by_subj": subject }))
     }
 
-    /// A record.
+    /// Reads a record.
     pub(super) async fn get(&self, subject: &str) -> Result<Option<Record>, StoreError> {
         record(&self.begin_get(subject).next().await?)
     }
@@ -246,7 +247,7 @@ impl RecordStream {
         self.ask("STREAM.MSG.DELETE", &json!({ "seq": seq, "no_erase": true }))
     }
 
-    /// Removes records by their numbers. Says of each whether it was there.
+    /// Removes records by their sequences. Returns for each whether it existed.
     pub(super) async fn remove_all(&self, seqs: &[u64]) -> Result<Vec<bool>, StoreError> {
         self.all(seqs, |seq| self.begin_remove(*seq), removed).await
     }
@@ -255,8 +256,8 @@ impl RecordStream {
         removed(&self.begin_remove(seq).next().await?)
     }
 
-    /// Asks for each, some at once, and gives the answers in order. After an error those that are out are waited for: what they
-    /// ask for is not carried out behind the caller's back.
+    /// Sends a request for each item, several at a time, and returns the responses in order. After an error it waits for the
+    /// requests in flight, so that none is executed after this returns.
     async fn all<A, T>(
         &self,
         asked: &[A],
@@ -287,7 +288,8 @@ impl RecordStream {
         Ok(answers)
     }
 
-    /// All records whose subjects match a filter, in the order of their numbers: none is missing that was stored before.
+    /// Reads all records whose subjects match a filter, in the order of their sequences. No record that was stored before is
+    /// missing.
     pub(super) async fn read(&self, filter: &str) -> Result<Vec<Record>, StoreError> {
         let mut records = match self.is_replicated {
             true => self.read_at_leader(filter).await?,
@@ -319,7 +321,7 @@ impl RecordStream {
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", self.name, created.name);
         let mut records = Vec::new();
         let (mut pending, mut silent) = (created.num_pending, 0);
-        // Not by `max_bytes`: servers of 2.9 drop the message that has no room.
+        // Not `max_bytes`: servers of version 2.9 drop the message that does not fit.
         let mut batch_max = BATCH_FIRST;
         while pending > 0 {
             let batch = pending.min(batch_max);
@@ -339,7 +341,7 @@ impl RecordStream {
                         }
                     }
                     (Some(503), _) => return Err(stream_gone()),
-                    // What was counted is not there any more: it was written again or removed meanwhile.
+                    // A counted message no longer exists: it was replaced or removed in the meantime.
                     _ => {
                         pending = self.pending(&created.name).await?;
                         silent += 1;
@@ -356,14 +358,14 @@ impl RecordStream {
         Ok(records)
     }
 
-    /// How many messages a reader has still to be delivered.
+    /// The number of messages that a consumer has not been delivered yet.
     async fn pending(&self, reader: &str) -> Result<u64, StoreError> {
         let subject = format!("$JS.API.CONSUMER.INFO.{}.{reader}", self.name);
         let answer = self.link.request(&subject, &[], b"").next().await?;
         Ok(expected(&answer)?.num_pending)
     }
 
-    /// Whether it is gone is nobody's concern: the server removes it later by itself.
+    /// Deletes a consumer. The result is ignored, because the server removes it later by itself.
     fn drop_reader(&self, name: &str) {
         let subject = format!("$JS.API.CONSUMER.DELETE.{}.{name}", self.name);
         drop(self.link.request(&subject, &[], b""));
@@ -383,7 +385,7 @@ fn response(answer: &NatsReply) -> Result<Response, StoreError> {
     }
 }
 
-/// An answer that is no error.
+/// Returns the response unless it is an error.
 pub(super) fn expected(answer: &NatsReply) -> Result<Response, StoreError> {
     let response = response(answer)?;
     match &response.error {
@@ -417,8 +419,8 @@ fn removed(answer: &NatsReply) -> Result<bool, StoreError> {
     if is_gone { Ok(false) } else { Err(store_error(&error)) }
 }
 
-/// Number, time in milliseconds and how many follow, of a message that a reader was delivered. Of a server with domains two words stand
-/// before the stream's name.
+/// Parses the reply subject of a delivered message: sequence, time in milliseconds, number of pending messages. A server with
+/// domains has two more tokens before the stream's name.
 fn delivered(reply: &str) -> Option<(u64, i64, u64)> {
     let words: Vec<&str> = reply.split('.').collect();
     let at = if words.len() > 10 { 7 } else { 5 };

@@ -1,4 +1,4 @@
-//! What a store in a real NATS holds, whatever ends in between.
+//! Tests of the NATS store with a real server.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
 use std::io::{BufRead as _, BufReader};
@@ -32,14 +32,14 @@ impl Nats {
         Nats { child, address: address([at], 1), _directory: directory }
     }
 
-    /// A connection of the process `uid`.
+    /// Opens a connection of the process `uid`.
     async fn store(&self, uid: &str) -> NatsStore {
         let messages = Inbox::of_nobody();
         NatsStore::open(&self.address, uid.into(), messages).await.unwrap()
     }
 }
 
-/// Runs a server. Where it listens for clients.
+/// Starts a server. Returns it with its address for clients.
 pub(super) fn begin(arguments: &[&str]) -> (Child, String) {
     let mut child = Command::new("nats-server")
         .args(arguments)
@@ -50,12 +50,12 @@ pub(super) fn begin(arguments: &[&str]) -> (Child, String) {
     let listening = "Listening for client connections on ";
     let at = said.by_ref().find_map(|line| Some(line.split_once(listening)?.1.to_owned()));
     assert!(said.by_ref().any(|line| line.contains("Server is ready")));
-    // It goes on talking, and must not wait for a reader.
+    // It keeps writing, and must not block on a full pipe.
     std::thread::spawn(move || said.for_each(drop));
     (child, at.unwrap())
 }
 
-/// Servers that have so many replicas of all streams.
+/// Returns the address of servers with this number of replicas of each stream.
 pub(super) fn address<const N: usize>(at: [String; N], stream_replicas: u8) -> NatsAddress {
     let (kind, addresses) = (EngineKind::Nats, at.into());
     let engine = Engine { kind, addresses, stream_replicas, ..Engine::default() };
@@ -70,12 +70,12 @@ pub(super) async fn renew(store: &NatsStore) -> Result<LeaseWrite, StoreError> {
     Ok(store.write_lease(lease, facts, Vec::new()).await?.written)
 }
 
-/// Writes `+1`: session 1 has come; `-1`: it has gone. Says of each whether it has changed anything.
+/// Writes changes: `+1`: session 1 joins, `-1`: it leaves. Returns for each whether it changed the store.
 pub(super) async fn write(store: &NatsStore, changes: &[&str]) -> Vec<bool> {
     write_info(store, changes, None).await
 }
 
-/// The same of clients with such information.
+/// Writes changes like [`write`], with this connection info.
 async fn write_info(
     store: &NatsStore,
     changes: &[&str],
@@ -139,7 +139,7 @@ async fn a_write_says_whether_it_has_changed_anything_and_nothing_stays_of_who_h
     assert_eq!(present(&store).await.len(), 5_000);
 }
 
-/// All that a channel has stood before the answers to a lease, on the connection that both share.
+/// Regression test: all members of a channel were delivered before the response to a lease renewal on the same connection.
 #[tokio::test]
 async fn a_lease_is_written_while_a_large_channel_is_read() {
     let nats = Nats::start();
@@ -156,7 +156,7 @@ async fn a_lease_is_written_while_a_large_channel_is_read() {
     assert_eq!(read.await.unwrap(), 2_000);
 }
 
-/// What a connection has under way that was given up is stored, and counts for nothing.
+/// Late writes of an abandoned connection are stored but have no effect.
 #[tokio::test]
 async fn what_an_earlier_connection_writes_counts_for_nothing() {
     let nats = Nats::start();
@@ -164,7 +164,7 @@ async fn what_an_earlier_connection_writes_counts_for_nothing() {
     renew(&former).await.unwrap();
     write(&former, &["+1", "+4"]).await;
     assert_eq!(renew(&store).await, Ok(LeaseWrite::Renewed));
-    // As a reconciliation does: what is there is written by this connection.
+    // Rewrites existing entries over this connection, as a reconciliation does.
     assert_eq!(write(&store, &["+1", "+4"]).await, [false, false]);
     write(&former, &["+2"]).await;
     assert!(renew(&former).await.is_err(), "late, and it changes nothing");
@@ -188,7 +188,7 @@ async fn nothing_counts_that_comes_after_a_sweep_and_who_lives_finds_out() {
     assert_eq!(records(&other, "state.processes.*").await, 1);
     write(&store, &["+3"]).await;
     renew(&other).await.unwrap();
-    // Of a process that nobody knows: who reads it removes it.
+    // The process has no record, so a reader removes its entries.
     present(&other).await;
     while records(&other, "members.>").await > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -198,7 +198,7 @@ async fn nothing_counts_that_comes_after_a_sweep_and_who_lives_finds_out() {
     assert_eq!(listed(&store).await, [3]);
 }
 
-/// A process that lives again while it is swept keeps what it has written since.
+/// A process that is revived during its sweep keeps what it has written since.
 #[tokio::test]
 async fn leaves_that_a_sweep_did_not_announce_are_announced_by_the_next_unless_the_process_lives() {
     let nats = Nats::start();
@@ -229,7 +229,7 @@ async fn of_two_that_want_one_number_one_has_it() {
     assert_eq!(written, [LeaseWrite::Created, LeaseWrite::Taken]);
 }
 
-/// Of two that let in the last one at once both were refused, or none.
+/// Regression test: of two nodes that admitted the last connection at once, both or none were refused.
 #[tokio::test]
 async fn of_two_that_count_a_user_at_once_the_second_learns_of_the_first() {
     let nats = Nats::start();
@@ -254,7 +254,7 @@ async fn of_two_that_count_a_user_at_once_the_second_learns_of_the_first() {
     }
     assert_eq!(count(1, "ann ü. *", 0).await, Ok(vec![0]));
     assert_eq!(count(0, "ann ü. *", 3).await, Ok(vec![0]));
-    // All there are, on another connection; what the former one still has under way counts for nothing.
+    // Writes all counts over a new connection; late writes of the former one have no effect.
     let again = nats.store("a").await;
     renew(&again).await.unwrap();
     let users = vec![("ann ü. *".into(), 5)];
@@ -265,7 +265,7 @@ async fn of_two_that_count_a_user_at_once_the_second_learns_of_the_first() {
     renew(&stores[1]).await.unwrap();
     assert_eq!(count(1, "bob0", 1).await, Ok(vec![0]));
     assert_eq!(count(1, "ann ü. *", 1).await, Ok(vec![5]));
-    // Nothing stays of who is dead.
+    // Nothing is left of a dead process.
     assert!(swept(&stores[1], "a").await.is_some());
     stores[1].forget("a".into()).await.unwrap();
     assert_eq!(records(&stores[1], "users.*.a").await, 0);
@@ -318,7 +318,7 @@ async fn the_log_of_settings_has_one_writer_at_a_time_and_a_bounded_number_of_ch
     assert_eq!(records(&store, "log.>").await, 9);
     let newest = other.read_log(LogPosition { id: 7, revision: 11 }).await.unwrap();
     assert_eq!(newest.changes, [(12, vec![12; 900_000])]);
-    // The largest change, sealed, is larger than a message.
+    // The largest change exceeds the size of a message once it is sealed.
     let claim = |read| store.claim_log(60_000, read);
     assert!(matches!(claim(part.log).await, Ok(LogClaim::Claimed(_))));
     assert_eq!(store.append_log(entry(13, (1 << 20) + 100)).await, Ok(true));
@@ -332,14 +332,14 @@ async fn the_log_of_settings_has_one_writer_at_a_time_and_a_bounded_number_of_ch
     }
     assert_eq!(records(&store, "log.>").await, 9, "nothing is left of the parts");
     let part = other.read_log(none).await.unwrap();
-    // A log that was lost goes on from where the nodes are.
+    // A log that was lost continues from the position of the nodes.
     assert!(matches!(store.claim_log(60_000, part.log).await, Ok(LogClaim::Claimed(_))));
     assert_eq!(store.append_log(entry(30, 10)).await, Ok(true));
     let part = other.read_log(part.log).await.unwrap();
     assert_eq!((part.since, part.changes.len()), (29, 1));
 }
 
-/// A reader may not be delivered a record that is written anew while it reads. Here one that no reader of leases is delivered.
+/// A record that is replaced during a read may not be delivered. The test uses one that lease reads never deliver.
 #[tokio::test]
 async fn a_record_that_was_known_and_is_not_delivered_is_asked_for() {
     let nats = Nats::start();

@@ -1,7 +1,8 @@
 //! Connections of users in NATS: a record for each user of each process.
 //!
-//! A process writes its count, and then reads those of the others. All records share one order: what another has written behind its own
-//! record was let in later, and is that one's to end. So of two that let in the last one at once the second ends it.
+//! A process writes its count and then reads those of the others. All records share one sequence: a connection that another
+//! process has counted after this one's record was admitted later, and that process must disconnect it. So of two processes that
+//! admit the last connection at once, the second disconnects it.
 
 use std::sync::Arc;
 
@@ -12,14 +13,14 @@ use super::stream::{Record, RecordWrite};
 use super::{ATTEMPTS_MAX, NatsStore, VERSION, contended};
 use crate::cluster::store::{StoreError, UserCountsWrite};
 
-/// A count as it is stored.
+/// The stored form of a count.
 #[derive(Serialize, Deserialize)]
 struct CountRecord {
     v: u8,
-    /// The connection of its process that has written it.
+    /// The number of the connection that has written it.
     link: u64,
     connections: u32,
-    /// What the record before this one had.
+    /// The count in the previous record.
     before: u32,
 }
 
@@ -40,7 +41,7 @@ impl NatsStore {
     }
 }
 
-/// Writes counts of this process, and reads those of others.
+/// Writes counts of this process and reads those of the others.
 pub(super) async fn write(
     store: &NatsStore,
     UserCountsWrite { users, is_all, others }: &UserCountsWrite,
@@ -49,7 +50,7 @@ pub(super) async fn write(
         store.purge_counts(&store.0.uid).await?;
     }
     let seqs = write_own(store, users, *is_all).await?;
-    // Of each other process in turn, for each user that has come.
+    // For each other process, and each user with a new connection.
     let come: Vec<usize> = (0..users.len()).filter(|at| users[*at].1 > 0).collect();
     let mut elsewhere = vec![0; users.len()];
     for uid in others {
@@ -63,7 +64,7 @@ pub(super) async fn write(
     Ok(elsewhere)
 }
 
-/// How many connections another process had when this one wrote its own record.
+/// The connections that another process had when this one wrote its own record.
 fn counted(store: &NatsStore, uid: &Arc<str>, record: &Record, own_seq: u64) -> u64 {
     let Some(count) = CountRecord::of(record) else { return 0 };
     let known = store.known();
@@ -77,7 +78,7 @@ fn counted(store: &NatsStore, uid: &Arc<str>, record: &Record, own_seq: u64) -> 
     u64::from(if record.seq < own_seq { count.connections } else { count.before })
 }
 
-/// Gives the numbers of the records; 0: there is none any more.
+/// Returns the sequences of the records; 0 for a record that was removed.
 async fn write_own(
     store: &NatsStore,
     users: &[(Box<str>, u32)],
@@ -102,7 +103,7 @@ async fn write_own(
                 continue;
             }
             let before = record.as_ref().and_then(CountRecord::of).map_or(0, |of| of.connections);
-            // What is written again was there before.
+            // A count that is written again existed before.
             let before = if is_all { connections } else { before };
             let payload = CountRecord { v: VERSION, link, connections, before };
             let payload = serde_json::to_vec(&payload).unwrap_or_default();
@@ -112,7 +113,7 @@ async fn write_own(
         for (at, written) in of_puts.into_iter().zip(stream.put_all(&puts).await?) {
             match written {
                 Some(seq) => seqs[at] = seq,
-                // What an earlier connection has sent came in between.
+                // A write of an earlier connection came in between.
                 None => due.push(at),
             }
         }

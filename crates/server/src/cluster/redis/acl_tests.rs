@@ -1,4 +1,4 @@
-//! What a user of Redis needs.
+//! Tests of the permissions that the user in Redis needs.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
 use std::io::{BufRead as _, BufReader};
@@ -27,7 +27,7 @@ impl Drop for Redis {
 
 impl Redis {
     fn start(arguments: &[&str]) -> Redis {
-        // A port is free a moment ago; somebody else may be quicker, and then it is another.
+        // The port was free a moment ago; if another process has taken it, try another one.
         for _ in 0..20 {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let port = listener.local_addr().unwrap().port();
@@ -43,7 +43,7 @@ impl Redis {
             let mut said =
                 BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
             let is_ready = said.by_ref().any(|line| line.contains("Ready to accept"));
-            // It goes on talking, and must not wait for a reader.
+            // It keeps writing, and must not block on a full pipe.
             std::thread::spawn(move || said.for_each(drop));
             if is_ready {
                 return Redis { child, port, _directory: directory };
@@ -53,7 +53,7 @@ impl Redis {
         panic!("redis-server does not start");
     }
 
-    /// What redis-cli prints for a command.
+    /// Returns the output of redis-cli for a command.
     fn cli(&self, arguments: &[&str]) -> String {
         let port = self.port.to_string();
         let output = Command::new("redis-cli").args(["-p", &port]).args(arguments).output();
@@ -61,7 +61,7 @@ impl Redis {
     }
 }
 
-/// The `ACL SETUSER` line of the page, word by word.
+/// The words of the documented `ACL SETUSER` line.
 fn documented_user() -> Vec<&'static str> {
     let page = include_str!("../../../../../docs/operating/cluster.md");
     let line = page.split('`').find(|text| text.starts_with("ACL SETUSER ")).unwrap();
@@ -71,7 +71,7 @@ fn documented_user() -> Vec<&'static str> {
     line.split(' ').collect()
 }
 
-/// Everything that a store does.
+/// Calls every operation of a store.
 async fn does_all(address: &RedisAddress) {
     let (messages, mut said) = inbox();
     let store = RedisStore::open(address, "a".into(), messages).await.unwrap();

@@ -16,7 +16,7 @@ use crate::cluster::byte_stream::ByteStream;
 use crate::cluster::inbox::Inbox;
 use crate::cluster::store::StoreError;
 
-/// How long a Redis Cluster may send this node from one of its nodes to the next.
+/// The most redirections between nodes of a Redis Cluster.
 const REDIRECTIONS_MAX: usize = 4;
 
 /// The servers of an engine.
@@ -24,13 +24,12 @@ const REDIRECTIONS_MAX: usize = 4;
 pub(in crate::cluster) struct RedisAddress {
     engine: Arc<Engine>,
     tls: Result<Option<Tls>, Arc<str>>,
-    /// What the names of all keys and channels of the cluster begin with.
+    /// The prefix of all keys and channels of the cluster.
     pub(in crate::cluster) prefix: Arc<str>,
 }
 
 impl RedisAddress {
-    /// What the keys begin with in which nodes of Centrifugo have their presence, if they share this engine and it is all at
-    /// one server.
+    /// The prefix of the keys with Centrifugo's presence, if its nodes share this engine and it has one server.
     pub(super) fn foreign_presence(&self) -> Option<&str> {
         let is_one = match self.engine.topology {
             EngineTopology::Servers => self.engine.addresses.len() == 1,
@@ -53,13 +52,13 @@ impl RedisAddress {
                 }
                 (tls, ..) => Ok(tls),
             });
-        // What is published knows nothing of databases.
+        // Pub/sub ignores the database number.
         let base = match engine.database {
             0 => engine.prefix.to_string(),
             database => format!("{}@{database}", engine.prefix),
         };
         let prefix = match engine.topology {
-            // One slot, so that a script sees all of it.
+            // All keys are in one slot, so that a script can access them.
             EngineTopology::Cluster => format!("{{{base}:cluster}}"),
             _ => format!("{base}:cluster"),
         };
@@ -67,11 +66,11 @@ impl RedisAddress {
         RedisAddress { engine: Arc::clone(engine), tls, prefix: prefix.into() }
     }
 
-    /// Opens a connection to the server that takes writes. What subscribed channels are sent goes to `messages`.
+    /// Opens a connection to the server that accepts writes. Messages of subscribed channels go to `messages`.
     pub(super) async fn open(&self, messages: Inbox) -> Result<RedisLink, StoreError> {
         let mut last = StoreError::Closed("there is no server".into());
         let is_servers = self.engine.topology == EngineTopology::Servers;
-        // Of several servers the first has the cluster's keys; of Sentinels and nodes any will do.
+        // With several servers the first has the cluster's keys; any Sentinel or cluster node can be asked.
         let asked = if is_servers { 1 } else { self.engine.addresses.len() };
         for server in &self.engine.addresses[..asked.min(self.engine.addresses.len())] {
             let opened = match self.engine.topology {
@@ -87,7 +86,7 @@ impl RedisAddress {
         Err(last)
     }
 
-    /// Asks a Sentinel where the primary is.
+    /// Asks a Sentinel for the primary and connects to it.
     async fn open_primary(
         &self,
         sentinel: &str,
@@ -113,7 +112,7 @@ impl RedisAddress {
         }
     }
 
-    /// Follows a node of a Redis Cluster to the one that has the cluster's slot.
+    /// Follows the redirections of a Redis Cluster to the node with the cluster's slot.
     async fn open_slot(&self, node: &str, messages: &Inbox) -> Result<RedisLink, StoreError> {
         let key = format!("{}:nodes", self.prefix);
         let mut node = node.to_owned();
@@ -166,13 +165,13 @@ impl RedisAddress {
         Ok(Box::new(connector.connect(name, stream).await?))
     }
 
-    /// The servers, for people.
+    /// The servers, for messages.
     pub(in crate::cluster) fn place(&self) -> String {
         self.engine.addresses.join(", ")
     }
 }
 
-/// What is said first on a connection.
+/// The first commands on a connection.
 fn greeting(user: Option<&str>, password: Option<&Secret>, database: u32) -> Commands {
     let mut hello: Vec<&[u8]> = vec![b"HELLO", b"3"];
     if let Some(password) = password {
@@ -188,7 +187,7 @@ fn greeting(user: Option<&str>, password: Option<&Secret>, database: u32) -> Com
     commands
 }
 
-/// Host and port in one; a Sentinel gives an IPv6 address without brackets.
+/// Joins host and port; a Sentinel returns an IPv6 address without brackets.
 fn joined(host: &str, port: &str) -> String {
     match host.contains(':') {
         true => format!("[{host}]:{port}"),

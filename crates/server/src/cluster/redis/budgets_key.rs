@@ -1,11 +1,11 @@
-//! The key that names of budgets are hashed by, in Redis: the first node that asks for it makes it. Who could choose names by it would share
-//! a budget with another.
+//! The key in Redis that hashes names of budgets. The first node that requests it creates it. A client that knew it could choose
+//! a name whose hash collides with that of another budget.
 
 use super::link::RedisReply;
 use super::{RedisStore, refused};
 use crate::cluster::store::StoreError;
 
-/// The key, which stands behind its version.
+/// Reads the key, which follows its version.
 pub(super) async fn read(store: &RedisStore, made: [u8; 16]) -> Result<[u8; 16], StoreError> {
     let (name, made) = (store.key("budgets"), format!("1 {:032x}", u128::from_be_bytes(made)));
     let set: [&[u8]; 4] = [b"SET", name.as_bytes(), made.as_bytes(), b"NX"];

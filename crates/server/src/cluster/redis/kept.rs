@@ -1,11 +1,11 @@
-//! Calls that are kept in Redis for nodes which are away.
+//! Calls that are kept in Redis for disconnected nodes.
 
 use super::RedisStore;
 use super::link::{Commands, RedisReply};
 use crate::cluster::store::{KeptCalls, StoreError};
 
-/// KEYS: links, calls. ARGV: uid, connection, `HSET` or `HSETNX`, field, call. What a connection that was given up has sent may be carried out after a
-/// later call of the same field, which it must not undo.
+/// KEYS: links, calls. ARGV: uid, connection, `HSET` or `HSETNX`, field, call. A write of a connection that was given up may
+/// arrive after a later call of the same field, which it must not overwrite.
 const KEEP: &str = r"
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then
   return redis.error_reply('FENCED calls are kept by another connection')
@@ -14,7 +14,7 @@ return redis.call(ARGV[3], KEYS[2], ARGV[4], ARGV[5])
 ";
 
 const HASH: &str = "revocations";
-/// Calls that leave together.
+/// The most calls in one step.
 const CALLS_A_STEP: usize = 256;
 
 pub(super) fn keep(
@@ -28,7 +28,7 @@ pub(super) fn keep(
     async move { kept.await.map(drop) }
 }
 
-/// Keeps those of which there is none of the same field.
+/// Keeps the calls whose fields are not kept yet.
 pub(super) async fn keep_absent(store: &RedisStore, calls: &KeptCalls) -> Result<(), StoreError> {
     for step in calls.chunks(CALLS_A_STEP) {
         let mut commands = Commands::default();

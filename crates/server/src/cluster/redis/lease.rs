@@ -1,8 +1,8 @@
 //! Leases in Redis.
 //!
-//! All nodes stand in one hash, by number; one script writes a node's entry and reads the others. Redis's clock alone decides which
-//! have ended. A write also says by which connection the node's members are written from now on
-//! ([`super::members`]). One of an earlier connection that is carried out late changes nothing.
+//! One hash has all nodes by number; one script writes a node's entry and reads the others. Only the clock of Redis decides which
+//! leases have expired. A write also records the connection that writes the node's members from now on ([`super::members`]). A
+//! late write of an earlier connection has no effect.
 
 use std::sync::{Arc, LazyLock};
 
@@ -12,8 +12,8 @@ use crate::cluster::lease::{Facts, Lease, LeaseReply, LeaseWrite, Node};
 use crate::cluster::log_position::LogPosition;
 use crate::cluster::store::{Destination, StoreError};
 
-/// KEYS: nodes, uids, links, settings. ARGV: uid, number, milliseconds, facts, whether to take over a number whose lease has ended, channel
-/// of this node's own pub/sub probe, the probe, number of the connection.
+/// KEYS: nodes, uids, links, settings. ARGV: uid, number, milliseconds, facts, whether to take over a number whose lease has
+/// ended, channel of this node's own pub/sub probe, the probe, number of the connection.
 const WRITE: &str = r#"
 local link = redis.call('HGET', KEYS[3], ARGV[1])
 if link and tonumber(link) > tonumber(ARGV[8]) then return {'late', {}, {}, {'0', '0'}} end
@@ -66,8 +66,8 @@ local log = redis.call('HMGET', KEYS[4], 'id', 'revision')
 return {written, reply, dead, {log[1] or '0', log[2] or '0'}}
 "#;
 
-/// KEYS: nodes. ARGV: uid, number. The entry stays, ended, so that its number is given to nobody for a day; what the node has
-/// left behind the others sweep.
+/// KEYS: nodes. ARGV: uid, number. The expired entry stays, so that its number is not assigned for a day; other nodes sweep the
+/// node's records.
 const LEAVE: &str = r#"
 local time = redis.call('TIME')
 local entry = redis.call('HGET', KEYS[1], ARGV[2])
@@ -147,7 +147,7 @@ fn read(reply: &RedisReply) -> Option<LeaseReply> {
     })
 }
 
-/// Where a log is, from a reply that begins with it.
+/// Parses the position of a log at the beginning of a reply.
 pub(super) fn position(reply: &RedisReply) -> Option<LogPosition> {
     let [id, revision, ..] = reply.list() else { return None };
     Some(LogPosition { id: id.text()?.parse().ok()?, revision: revision.text()?.parse().ok()? })

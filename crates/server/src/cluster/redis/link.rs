@@ -1,8 +1,7 @@
-//! A connection to Redis on the control thread: commands leave in order and pipelined, messages of channels come apart
-//! from their replies (RESP3).
+//! A connection to Redis on the control thread. Commands are pipelined in order; messages of channels arrive separately from
+//! replies (RESP3).
 //!
-//! The codec is `wire::resp`, as of the workers' clients. What the control thread asks is a few commands a second, so
-//! this stands on `tokio` and has no loop of its own.
+//! The codec is `wire::resp`, as in the workers' clients. The control thread sends a few commands a second, so this uses `tokio`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,7 +19,7 @@ use super::refused;
 use crate::cluster::inbox::{Inbox, OVERRUN};
 use crate::cluster::store::StoreError;
 
-/// How long a reply may take: Redis is said to be stopped then, though its connection is open.
+/// The timeout of a reply. After it Redis counts as unreachable although its connection is open.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 64 << 10;
 
@@ -35,7 +34,7 @@ pub(super) enum RedisReply {
     Error(Box<str>),
 }
 
-/// Commands that leave together.
+/// Commands that are sent together.
 #[derive(Default)]
 pub(super) struct Commands {
     bytes: Vec<u8>,
@@ -67,9 +66,9 @@ struct Waiter {
 
 type Waiters = Arc<Mutex<VecDeque<Waiter>>>;
 
-/// An open connection. Dropped, it closes.
+/// An open connection. It closes when it is dropped.
 pub(super) struct RedisLink {
-    /// Each has a greater one than those that this process has opened before.
+    /// The number of the connection; greater than those of connections that this process opened before.
     pub(super) number: u64,
     requests: mpsc::UnboundedSender<Request>,
     tasks: [JoinHandle<()>; 2],
@@ -82,8 +81,8 @@ impl Drop for RedisLink {
 }
 
 impl RedisLink {
-    /// Uses an open connection. What subscribed channels are sent goes to `messages`, which closes when the connection
-    /// does.
+    /// Starts using an open connection. Messages of subscribed channels go to `messages`, which closes together with the
+    /// connection.
     pub(super) fn start(
         transport: impl AsyncRead + AsyncWrite + Send + 'static,
         messages: Inbox,
@@ -98,25 +97,25 @@ impl RedisLink {
             if let Err(error) = read(reading, &of_reader, &messages).await {
                 tracing::debug!(%error, "the connection to Redis ended");
             }
-            // Whoever waits sees its sender go, and so does whoever asks from now on.
+            // Drops the senders, so that the waiting requests end with an error.
             of_reader.lock().unwrap_or_else(PoisonError::into_inner).clear();
         });
         let writer = tokio::spawn(async move {
-            // The reader finds out why.
+            // The reader reports the reason.
             let _ = write(writing, &waiters, asked).await;
         });
         RedisLink { number, requests, tasks: [reader, writer] }
     }
 
-    /// Whether what is asked from now on is answered no more.
+    /// Whether the connection has ended, so that new requests get no reply.
     pub(super) fn has_ended(&self) -> bool {
         self.tasks.iter().any(JoinHandle::is_finished)
     }
 
-    /// The replies to commands, in order; the first error that Redis answers with takes the place of all.
+    /// Sends commands, and returns their replies in order.
     ///
     /// # Errors
-    /// What Redis says, or that it says nothing.
+    /// The first error among the replies, a timeout, or the end of the connection.
     pub(super) async fn call(&self, commands: &[&[&[u8]]]) -> Result<Vec<RedisReply>, StoreError> {
         let mut all = Commands::default();
         for command in commands {
@@ -125,12 +124,12 @@ impl RedisLink {
         self.send(all).await
     }
 
-    /// As [`RedisLink::call`].
+    /// Sends commands like [`RedisLink::call`].
     pub(super) async fn send(&self, commands: Commands) -> Result<Vec<RedisReply>, StoreError> {
         self.begin(commands).await
     }
 
-    /// As [`RedisLink::call`]; the commands have their place in the order of all from now on.
+    /// Sends commands like [`RedisLink::call`]. Their place in the order is fixed when this returns, before the future is polled.
     pub(super) fn begin(
         &self,
         commands: Commands,
@@ -149,7 +148,7 @@ impl RedisLink {
         }
     }
 
-    /// Runs a script, which Redis keeps by its SHA-1 once it has seen it.
+    /// Runs a script by its SHA-1; sends its text if Redis does not have it.
     pub(super) async fn script(
         &self,
         script: &Script,
@@ -172,7 +171,7 @@ impl RedisLink {
     }
 }
 
-/// The replies, unless one is an error.
+/// Returns the replies, or the first error among them.
 fn unless_refused(replies: Vec<RedisReply>) -> Result<Vec<RedisReply>, StoreError> {
     match replies.iter().find_map(|reply| match reply {
         RedisReply::Error(error) => Some(error.clone()),
@@ -183,7 +182,7 @@ fn unless_refused(replies: Vec<RedisReply>) -> Result<Vec<RedisReply>, StoreErro
     }
 }
 
-/// A Lua script and its name in Redis.
+/// A Lua script, and the SHA-1 by which Redis caches it.
 pub(super) struct Script {
     text: &'static str,
     sha1: String,
@@ -252,7 +251,7 @@ async fn read(
     }
 }
 
-/// Gives a reply to the oldest command without one.
+/// Assigns a reply to the oldest command without one.
 fn answer(waiters: &Waiters, reply: RedisReply) {
     let mut waiters = waiters.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(waiter) = waiters.front_mut() else { return };

@@ -1,7 +1,7 @@
 //! Members in Redis: a hash for each channel, and a set of the channels of each process.
 //!
-//! Each write names its connection, and is refused unless that is the one which the process's lease was written on last
-//! ([`super::lease`]); of a dead process none is, so nothing comes after the sweep.
+//! Each write names its connection, and is refused unless the process's lease was last written over it ([`super::lease`]). A
+//! dead process has no such connection, so nothing is written after its sweep.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, LazyLock};
@@ -15,15 +15,15 @@ use crate::cluster::members::{Gathered, MembersByChannel, TrackedChange, all_gon
 use crate::cluster::message::{MemberChange, StoredMember, unix_ms};
 use crate::cluster::store::StoreError;
 
-/// Channels that are looked at together.
+/// Channels that one pipeline of commands reads.
 const CHANNELS_A_STEP: usize = 128;
-/// Announcements of what was removed that are read together.
+/// Pending announcements that one command reads.
 const REMOVED_A_STEP: usize = 1_024;
-/// Changes that one script makes: others wait for so long.
+/// Changes that one script makes. Redis serves no other client while a script runs.
 const CHANGES_A_STEP: usize = 128;
 
-/// KEYS: links, channels of the process, then the members of a channel for each change. ARGV: uid, link, then for each change the session, its entry (empty: it has gone), and the channel if it is the first that came or the
-/// last that went.
+/// KEYS: links, channels of the process, then for each change the members of its channel. ARGV: uid, link, then for each change
+/// the session, its entry (empty: it left), and the channel if it is the process's first member there or the last to leave.
 const WRITE: &str = r"
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then
   return redis.error_reply('FENCED members are written by another connection')
@@ -42,8 +42,8 @@ end
 return changed
 ";
 
-/// KEYS: the members of a channel. ARGV: where the scan stands, how many it looks at, how an entry of the process has it. Gives where the
-/// next begins, and the entries of the process alone: those of others in the channel may be many.
+/// KEYS: the members of a channel. ARGV: cursor, count, the text by which entries of the process are recognized. Returns the
+/// next cursor and only the entries of the process, because the channel may have many others.
 const OWN: &str = r"
 local page = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
 local own = {}
@@ -56,8 +56,8 @@ end
 return {page[1], own}
 ";
 
-/// KEYS: links, what was removed, then the members of a channel for each that is to be removed. ARGV: uid, then for each the session
-/// and what is to be announced of it. Nothing is removed without its announcement being kept.
+/// KEYS: links, list of announcements, then for each removal the members of its channel. ARGV: uid, then for each removal the
+/// session and the announcement. A member is removed and its announcement stored atomically.
 const SWEEP: &str = r"
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 0 end
 for at = 3, #KEYS do
@@ -68,8 +68,8 @@ end
 return 1
 ";
 
-/// KEYS: links, channels of the process, uids, what was removed, the claim, its counts of users. ARGV: uid. Forgets a dead process whose members were
-/// announced, unless it lives again.
+/// KEYS: links, channels of the process, uids, list of announcements, the claim, its user counts. ARGV: uid. Removes a dead
+/// process after its leaves were announced, unless it is alive again.
 const FORGET: &str = r"
 redis.call('DEL', KEYS[4], KEYS[5])
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 0 end
@@ -80,7 +80,7 @@ return redis.call('SREM', KEYS[3], ARGV[1])
 static WRITE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(WRITE));
 static SWEEP_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SWEEP));
 
-/// Has Redis keep the script of writes, which keep their order by naming it alone.
+/// Loads the script for writes. Writes refer to it by its hash, so that each is one command and their order is kept.
 pub(super) async fn load_script(link: &RedisLink) -> Result<(), StoreError> {
     link.call(&[&[b"SCRIPT", b"LOAD", WRITE.as_bytes()]]).await.map(drop)
 }
@@ -120,7 +120,7 @@ pub(super) fn write(
                 let replies = replies.iter().flat_map(RedisReply::list);
                 Ok(replies.map(|reply| reply.integer() == Some(1)).collect())
             }
-            // Its scripts were flushed.
+            // The script cache was flushed.
             Err(error @ StoreError::Passed(_)) => {
                 load_script(&link).await?;
                 Err(error)
@@ -130,7 +130,7 @@ pub(super) fn write(
     }
 }
 
-/// What writes changes of this process's members, each reply a list.
+/// Returns the commands that write changes of this process's members. Each reply is a list.
 fn commands(store: &RedisStore, changes: &[TrackedChange]) -> Commands {
     let (links, index) = (store.links_key(), store.channels_key(&store.uid));
     let link = store.link.number.to_string();
@@ -156,7 +156,7 @@ fn commands(store: &RedisStore, changes: &[TrackedChange]) -> Commands {
     commands
 }
 
-/// The members of a process.
+/// Reads the members of a process.
 pub(super) async fn of_process(
     store: &RedisStore,
     uid: &str,
@@ -189,7 +189,7 @@ pub(super) async fn of_process(
     Ok(listed)
 }
 
-/// Gathers the members of a channel, as far as they are wanted.
+/// Reads the members of a channel until `gathered` wants no more.
 pub(super) async fn of_channel(
     store: &RedisStore,
     channel: &str,
@@ -204,7 +204,7 @@ pub(super) async fn of_channel(
         let key = |kind: &str| format!("{prefix}.presence.{kind}.{channel}").into_bytes();
         let now_s = (unix_ms() / 1000).to_string();
         let mut commands = Commands::default();
-        // Of those that have a time, whose is over; without times Redis removes them itself.
+        // The expired entries. Entries without an expiry time are removed by Redis.
         commands.push(&[b"ZRANGEBYSCORE", &key("expire"), b"0", now_s.as_bytes()]);
         let over = store.reads.send(commands).await?;
         let over =
@@ -239,7 +239,7 @@ pub(super) async fn sweep(
     if replies.first() == Some(&RedisReply::Null) {
         return Ok(None);
     }
-    // Nothing that it has sent is taken from now on.
+    // From now on Redis refuses writes of the dead process.
     let (links, removed) = (store.links_key(), store.removed_key(dead));
     link.call(&[&[b"HDEL", links.as_bytes(), dead.as_bytes()]]).await?;
     let left = all_gone(of_process(store, dead).await?);
@@ -253,7 +253,7 @@ pub(super) async fn sweep(
         }
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-        // 0: it lives, and will find out what was taken from it.
+        // 0: the process is alive again. Its next lease write reports that it was revived, and it reconciles.
         if link.script(&SWEEP_SCRIPT, &keys, &arguments).await? != RedisReply::Integer(1) {
             break;
         }
@@ -295,7 +295,7 @@ pub(super) fn forget(
     async move { forgotten.await.map(drop) }
 }
 
-/// The entries of a hash of members. Malformed ones are skipped.
+/// Parses the entries of a hash of members; malformed ones are skipped.
 fn entries(hash: &[RedisReply]) -> impl Iterator<Item = (u64, StoredMember)> {
     hash.chunks(2).filter_map(|entry| {
         let [client, member] = entry else { return None };
@@ -320,7 +320,7 @@ mod tests {
     use crate::cluster::lease::{Facts, Lease, LeaseWrite};
     use crate::cluster::store::Store;
 
-    /// A real Redis at a socket in a directory.
+    /// A Redis server on a Unix socket in a directory.
     struct Redis<'a>(Child, &'a Path);
 
     impl Drop for Redis<'_> {
@@ -341,7 +341,7 @@ mod tests {
             Redis(child, directory)
         }
 
-        /// A connection of the process `uid`.
+        /// Opens a connection of the process `uid`.
         async fn store(&self, uid: &str) -> RedisStore {
             let link = self.link().await;
             load_script(&link).await.unwrap();
@@ -373,7 +373,8 @@ mod tests {
         Ok(store.write_lease(lease, facts, Vec::new()).await?.written)
     }
 
-    /// Writes `+1!`: session 1 has come, the first; `-1`: it has gone, and others have not. Says how many have changed anything.
+    /// Writes changes: `+1`: session 1 joins, `-1`: it leaves; `!`: it is the first to join or the last to leave. Returns how
+    /// many changed the store.
     async fn write(store: &RedisStore, changes: &[&str]) -> Result<usize, StoreError> {
         let changes = changes.iter().map(|change| {
             let info = ClientInfo {
@@ -398,7 +399,7 @@ mod tests {
         Ok(written.into_iter().filter(|has_changed| *has_changed).count())
     }
 
-    /// The sessions that a sweep finds gone, if it makes one.
+    /// Sweeps a process. Returns the sessions to announce as left; `None` if another node has the claim.
     async fn swept(store: &RedisStore, dead: &str) -> Option<Vec<u64>> {
         let gone = store.sweep(dead.into(), 60_000).await.unwrap()?;
         Some(gone.iter().map(|change| change.client).collect())
@@ -412,8 +413,9 @@ mod tests {
         matches!(written, Err(StoreError::Refused(_, error)) if error.starts_with("FENCED "))
     }
 
-    /// The last change of a channel decided whether the node had members of it: whoever came first was forgotten when the
-    /// second had come and gone in one report, and was found neither by a sweep nor by a reconciliation.
+    /// Regression test: only the last change of a channel in a report decided whether the process had members there. If a
+    /// second member joined and left in one report, the channel was dropped from the index, and neither sweep nor
+    /// reconciliation found the first.
     #[tokio::test]
     async fn a_channel_is_listed_while_anybody_is_there() {
         let directory = tempfile::tempdir().unwrap();
@@ -464,7 +466,7 @@ mod tests {
         assert_eq!(listed(&node).await, [3]);
     }
 
-    /// Who swept and lost its connection before it had announced the leaves took them with it: the entries were gone.
+    /// Regression test: if a node lost its connection between a sweep and the announcements, the leaves were never announced.
     #[tokio::test]
     async fn leaves_that_a_sweep_did_not_announce_are_announced_by_the_next() {
         let directory = tempfile::tempdir().unwrap();
@@ -482,8 +484,8 @@ mod tests {
         assert_eq!(swept(&third, "a").await.unwrap(), [0; 0]);
     }
 
-    /// The members of many channels came in one reply, those of other nodes among them: more than Redis lets wait for a connection that
-    /// subscribes, which it ended, again and again.
+    /// Regression test: the members of many channels, including those of other nodes, came in one reply. It exceeded the output
+    /// buffer limit of a subscribed connection, which Redis closed repeatedly.
     #[tokio::test]
     async fn what_a_large_fleet_has_is_read_beside_the_connection_that_subscribes() {
         const CHANNELS: usize = 20;
@@ -540,7 +542,7 @@ mod tests {
         assert!(renew(&node).await.is_ok() && !other.link.has_ended(), "they were not cut");
     }
 
-    /// A revocation that a failover had lost was written by nobody again.
+    /// Regression test: a revocation that was lost in a failover was never written again.
     #[tokio::test]
     async fn a_call_is_kept_again_unless_there_is_a_newer_one() {
         let directory = tempfile::tempdir().unwrap();
@@ -558,7 +560,7 @@ mod tests {
         assert_eq!(kept, [newer, ("user v".into(), b"lost".to_vec())]);
     }
 
-    /// A user was blocked by a connection that was given up, and that came after he was let in again.
+    /// Regression test: a late write of an abandoned connection blocked a user again after the user had been unblocked.
     #[tokio::test]
     async fn only_the_connection_that_the_lease_was_written_on_last_keeps_calls() {
         let directory = tempfile::tempdir().unwrap();

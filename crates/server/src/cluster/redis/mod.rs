@@ -1,6 +1,6 @@
-//! A cluster's nodes that meet in Redis.
+//! The store of a cluster in Redis.
 //!
-//! What is kept, each name behind the engine's `prefix` and `:cluster`:
+//! The keys, after the engine's `prefix` and `:cluster`:
 //!
 //! | name | what |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! | `:sweep:UID` | which node sweeps after a dead one |
 //! | `:calls`, `:calls:UID` | channels: to all nodes, to one |
 //!
-//! What a process writes and hears goes by one connection, in order; what may be large is read on another ([`reads`]).
+//! A process writes and receives messages over one connection, in order. Large reads use another ([`reads`]).
 
 #[cfg(test)]
 mod acl_tests;
@@ -54,11 +54,11 @@ use super::store::{
 pub(super) struct RedisStore {
     link: Arc<RedisLink>,
     reads: Arc<ReadLink>,
-    /// Of all names.
+    /// The prefix of all keys and channels.
     prefix: Arc<str>,
-    /// Of this process.
+    /// The uid of this process.
     uid: Arc<str>,
-    /// What the keys of presence begin with at nodes of Centrifugo.
+    /// The prefix of the presence keys of Centrifugo nodes.
     foreign_presence: Option<Box<str>>,
 }
 
@@ -86,7 +86,7 @@ impl RedisStore {
         }
     }
 
-    /// Ends when all is carried out that was sent before; what is read then has it.
+    /// Completes once all commands sent before have been executed, so that a later read sees their effects.
     fn written(&self) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
         let mut commands = Commands::default();
         commands.push(&[b"PING"]);
@@ -201,7 +201,7 @@ impl Store for RedisStore {
     }
 }
 
-/// What Redis says, its code first, as in `WRONGPASS …`.
+/// Converts an error of Redis. The text begins with a code, as in `WRONGPASS …`.
 fn refused(text: Box<str>) -> StoreError {
     match text.split(' ').next().unwrap_or_default() {
         "NOSCRIPT" => StoreError::Passed(text),
@@ -211,7 +211,7 @@ fn refused(text: Box<str>) -> StoreError {
 }
 
 fn condition_of(text: &str) -> Condition {
-    // A script's error has that of its command in it.
+    // The error of a script contains the error of its command.
     let has = |code: &str| text.contains(code);
     match text.split(' ').next().unwrap_or_default() {
         "WRONGPASS" | "NOAUTH" => Condition::WrongPassword,

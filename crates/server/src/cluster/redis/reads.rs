@@ -1,7 +1,7 @@
-//! Reads of what grows with members and revocations: in steps, on a connection of their own.
+//! Reads of data that grows with members and revocations: in steps, over a separate connection.
 //!
-//! Redis ends a connection that subscribes once 32 MB of replies wait for it (`client-output-buffer-limit pubsub`), and what is asked
-//! behind a large reply waits for that reply. This connection subscribes to nothing, and no lease waits behind it.
+//! Redis closes a subscribed connection once 32 MB of output wait for it (`client-output-buffer-limit pubsub`), and a large reply
+//! delays the replies after it. This connection has no subscriptions, and no lease renewal waits behind its replies.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::cluster::condition::Condition;
 use crate::cluster::inbox::Inbox;
 use crate::cluster::store::StoreError;
 
-/// Elements that one step looks at: others wait for so long.
+/// Elements that one step scans. Redis serves no other client meanwhile.
 pub(super) const ELEMENTS_A_STEP: &[u8] = b"256";
-/// The cursor that a scan begins with, and ends with.
+/// The cursor at the beginning and at the end of a scan.
 pub(super) const CURSOR_0: &[u8] = b"0";
 
-/// The connection; opened when it is used first, and again when it has ended.
+/// The connection. It is opened on first use, and reopened once it has ended.
 pub(super) struct ReadLink {
     address: RedisAddress,
     link: Mutex<Option<Arc<RedisLink>>>,
@@ -39,18 +39,18 @@ impl ReadLink {
         Ok(Arc::clone(link.insert(Arc::new(self.address.open(nobody).await?))))
     }
 
-    /// As [`RedisLink::send`].
+    /// Sends commands like [`RedisLink::send`], over the connection for reads.
     pub(super) async fn send(&self, commands: Commands) -> Result<Vec<RedisReply>, StoreError> {
         let link = self.link().await?;
         let replies = link.send(commands).await;
         if let Err(StoreError::Closed(_) | StoreError::Elsewhere(_)) = &replies {
-            // What comes late on it is nobody's; the next read opens another.
+            // Drops the connection and any late replies; the next read opens a new one.
             self.link.lock().await.take_if(|of| Arc::ptr_eq(of, &link));
         }
         replies
     }
 
-    /// Reads a hash (`HSCAN`) or a set (`SSCAN`), each element once, until `each` has enough of them.
+    /// Scans a hash (`HSCAN`) or a set (`SSCAN`), each element once, until `each` returns `false`.
     pub(super) async fn scan(
         &self,
         command: &str,
@@ -65,7 +65,7 @@ impl ReadLink {
             let replies = self.send(commands).await?;
             let (next, elements) = page(replies.first())?;
             for element in elements.chunks_exact(width) {
-                // What grows meanwhile is said twice.
+                // A scan may return an element twice if the table is resized meanwhile.
                 let is_new = element[0].bytes().is_some_and(|name| seen.insert(name.into()));
                 if is_new && !each(element) {
                     return Ok(());
@@ -79,7 +79,7 @@ impl ReadLink {
     }
 }
 
-/// A step of a scan: where the next begins, and the elements.
+/// Parses a step of a scan: the next cursor, and the elements.
 pub(super) fn page(reply: Option<&RedisReply>) -> Result<(&[u8], &[RedisReply]), StoreError> {
     match reply.map(RedisReply::list) {
         Some([next, elements]) => Ok((next.bytes().unwrap_or(CURSOR_0), elements.list())),

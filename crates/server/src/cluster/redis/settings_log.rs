@@ -1,5 +1,5 @@
-//! The log of changes of all nodes' settings in Redis: a hash with a change by its number, beside the number of the newest, the number up
-//! to which they are not kept any more, and a random number that names the log. The claim is a key that expires.
+//! The log of changes of all nodes' settings in Redis: a hash of changes by number, with the number of the newest (`revision`),
+//! the number up to which changes were dropped (`since`) and a random id of the log. The claim is a key that expires.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use super::{RedisStore, refused};
 use crate::cluster::log_position::{BYTES_MAX, CHANGES_MAX, LogPosition};
 use crate::cluster::store::{Destination, LogClaim, LogEntry, LogPart, StoreError};
 
-/// KEYS: log, claim. ARGV: uid, milliseconds, id of the log and newest change in it that the node has read.
+/// KEYS: log, claim. ARGV: uid, duration of the claim in milliseconds, id of the log and newest change that the node has read.
 const CLAIM: &str = r"
 local log = redis.call('HMGET', KEYS[1], 'id', 'revision')
 local revision = log[2] or '0'
@@ -26,8 +26,8 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 return 1
 ";
 
-/// KEYS: log, claim. ARGV: uid, id of the log, number, change, changes and bytes that are kept, channel, message. Where the log does
-/// not reach up to the number before, what is in it is no whole any more.
+/// KEYS: log, claim. ARGV: uid, id of the log, number, change, the most changes and bytes to keep, channel, message. If the log
+/// has another id or does not end at the previous number, it has lost changes and is begun anew.
 const APPEND: &str = r"
 if redis.call('GET', KEYS[2]) ~= ARGV[1] then return 0 end
 local number = tonumber(ARGV[3])
@@ -50,7 +50,7 @@ redis.call('PUBLISH', ARGV[7], ARGV[8])
 return 1
 ";
 
-/// KEYS: log. ARGV: id of the log and newest change of it that are known.
+/// KEYS: log. ARGV: id of the log and newest change in it that the node knows.
 const READ: &str = r"
 local log = redis.call('HMGET', KEYS[1], 'id', 'revision', 'since')
 if not log[1] then return {'0', '0', '0', {}} end

@@ -1,4 +1,4 @@
-//! Connections of users in Redis: each process has a hash of its own, so that what a dead one leaves is removed with one command.
+//! Connection counts of users in Redis. Each process has its own hash, so one command removes that of a dead process.
 
 use std::sync::LazyLock;
 
@@ -6,11 +6,12 @@ use super::RedisStore;
 use super::link::Script;
 use crate::cluster::store::{StoreError, UserCountsWrite};
 
-/// Users that one script writes: others wait for so long.
+/// Users that one script writes. Redis serves no other client while a script runs.
 const USERS_A_STEP: usize = 128;
 
-/// KEYS: links, counts of this process, counts of each other. ARGV: uid, link, then for each user his name and his count here. Gives
-/// for each how many the others have. An entry is its version and the count; one of another version is not known, and counts nothing.
+/// KEYS: links, counts of this process, counts of each other process. ARGV: uid, link, then for each user the name and the count
+/// of this process. Returns for each the sum of the others; 0 if the own count is 0. An entry is a version and the count; an
+/// unknown version counts as 0.
 const WRITE: &str = r"
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then
   return redis.error_reply('FENCED users are counted by another connection')
@@ -50,7 +51,7 @@ impl RedisStore {
     }
 }
 
-/// Writes counts of this process, and reads those of others.
+/// Writes counts of this process, and returns the sums of the others.
 pub(super) async fn write(
     store: &RedisStore,
     UserCountsWrite { users, is_all, others }: &UserCountsWrite,

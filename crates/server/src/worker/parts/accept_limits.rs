@@ -1,4 +1,4 @@
-//! What a worker lets in: connections and TLS handshakes as fast as their rates allow, and as many as it has descriptors for.
+//! The bounds of a worker on what it accepts: rates of connections and TLS handshakes, and the number of descriptors.
 
 use std::net::IpAddr;
 
@@ -7,22 +7,22 @@ use dunlin_config::Limits;
 use super::{AcceptGate, AddressRates};
 use crate::metrics::log_gate::LogGate;
 
-/// The bounds on what comes to one worker.
+/// The accept limits of one worker.
 pub(crate) struct AcceptLimits {
     connections: AcceptGate,
     handshakes: AcceptGate,
     handshake_rates: AddressRates,
-    /// As many as there are descriptors for.
+    /// The number of connections that the descriptors suffice for.
     connections_max: usize,
     log: LogGate,
 }
 
-/// What becomes of a TLS handshake.
+/// The decision about a TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handshake {
-    /// Its address has had its share.
+    /// The rate of its address is used up.
     Refused,
-    /// It begins. `pause_ms`: those after it wait in the backlogs for so long.
+    /// It begins. `pause_ms`: how long later ones wait in the backlogs.
     Begins { pause_ms: Option<u64> },
 }
 
@@ -42,7 +42,7 @@ impl AcceptLimits {
         }
     }
 
-    /// Whether there is a descriptor for one more than so many connections.
+    /// Whether there is a descriptor for one more connection.
     pub(crate) fn has_room(&self, connections: usize) -> bool {
         connections < self.connections_max
     }
@@ -52,17 +52,17 @@ impl AcceptLimits {
         share.min(self.connections_max / 2)
     }
 
-    /// A connection comes. `Some`: all after it wait in the backlogs for so many milliseconds.
+    /// Counts an accepted connection. `Some`: how long later ones wait in the backlogs, in milliseconds.
     pub(crate) fn handle_accept(&mut self, now_ms: u64, limits: &Limits) -> Option<u64> {
         self.connections.handle_accept(now_ms, limits.accepts_per_s_max)
     }
 
-    /// The pause of the listeners is over. `Some`: it is not, for so many milliseconds more.
+    /// Handles the timer of the listeners' pause. `Some`: the milliseconds by which the pause is prolonged.
     pub(crate) fn handle_accept_timer(&mut self, now_ms: u64, limits: &Limits) -> Option<u64> {
         self.connections.handle_timer(now_ms, limits.accepts_per_s_max)
     }
 
-    /// A TLS handshake with an address is to begin; `None`: with a proxy, whose own rate is not bounded.
+    /// Decides about a TLS handshake; `None`: the peer is a proxy, whose own rate is not bounded.
     pub(crate) fn handle_handshake(
         &mut self,
         now_ms: u64,
@@ -78,12 +78,12 @@ impl AcceptLimits {
         Handshake::Begins { pause_ms }
     }
 
-    /// The pause of the listeners with TLS is over. `Some`: it is not, for so many milliseconds more.
+    /// Handles the timer of the TLS listeners' pause. `Some`: the milliseconds by which the pause is prolonged.
     pub(crate) fn handle_handshake_timer(&mut self, now_ms: u64, limits: &Limits) -> Option<u64> {
         self.handshakes.handle_timer(now_ms, limits.handshakes_per_s_max)
     }
 
-    /// Accepting has failed. `Some`: that may be logged, and so many before it were not.
+    /// Counts a failed accept. `Some`: this may be logged, with the number of those not logged before it.
     pub(crate) fn handle_failure(&mut self, now_ms: u64) -> Option<u64> {
         self.log.pass(now_ms)
     }

@@ -21,43 +21,43 @@ use crate::tenants::Tenant;
 /// Counts up while the worker runs.
 pub(crate) type CallId = u64;
 
-/// Answers of one call that are outstanding at once, before more of it begins.
+/// The most outstanding answers of one call; no more of the call begins beyond them.
 const OUTSTANDING_MAX: usize = 1_024;
-/// The part of what may be kept of all calls that one budget may take.
+/// The calls of one budget may keep one part in this many of the bytes that all calls may keep.
 const KEPT_SHARE: usize = 4;
-/// Held calls that are looked at in a millisecond.
+/// Held calls checked per millisecond: the more are held, the longer the interval between checks.
 const LOOKS_PER_MS: usize = 1_024;
 
 /// The calls of one worker.
 ///
-/// [`ApiCalls::open`] a call, give commands to the hub as [`ApiCalls::begin_next`] allows, [`ApiCalls::keep`] what is left of
-/// it, then [`ApiCalls::pause`]. Answers come in any order with [`ApiCalls::handle_answer`]; after each, and after a pause,
-/// [`ApiCalls::poll`] gives the call when it is answered. One that has more to begin is [ready](ApiCalls::take_ready) for the
-/// next turn, in which it goes on with [`ApiCalls::resume`]. One that is [held](ApiCalls::hold) goes on, and is answered, once it is
-/// [released](ApiCalls::release).
+/// [`ApiCalls::open`] a call, give commands to the hub as [`ApiCalls::begin_next`] allows, [`ApiCalls::keep`] those that are
+/// left, then [`ApiCalls::pause`]. Report answers, in any order, with [`ApiCalls::handle_answer`]. After each answer and after a
+/// pause, [`ApiCalls::poll`] returns the call if it is complete. A call that may begin more is [ready](ApiCalls::take_ready) for
+/// the next turn, which continues it with [`ApiCalls::resume`]. A [held](ApiCalls::hold) call neither continues nor completes
+/// before it is [released](ApiCalls::release).
 #[derive(Default)]
 pub(crate) struct ApiCalls {
     calls: FastMap<CallId, ApiCall>,
     ready: VecDeque<CallId>,
     held: Vec<WaitingCall>,
-    /// When they are looked at again.
+    /// When the held calls are checked next.
     look_ms: u64,
-    /// A timer will have them looked at.
+    /// A timer is set that will check them.
     is_armed: bool,
     kept: HeldBytes,
     opened: u64,
 }
 
-/// Bytes of what is kept of calls.
+/// Bytes of the commands kept for calls.
 #[derive(Default)]
 struct HeldBytes {
     bytes: usize,
-    /// Of calls that somebody pays for.
+    /// Of the calls that have a budget.
     of: FastMap<BudgetKey, usize>,
 }
 
 impl HeldBytes {
-    /// Whether so many more may be kept. One call of a budget is, if all together have room for it.
+    /// Whether `bytes` more may be kept. A budget that keeps nothing yet is not bound by its share.
     fn fits(&self, budget_key: Option<BudgetKey>, bytes: usize, bytes_max: usize) -> bool {
         let own = budget_key.and_then(|budget_key| self.of.get(&budget_key)).copied().unwrap_or(0);
         self.bytes + bytes <= bytes_max
@@ -84,40 +84,41 @@ impl HeldBytes {
     }
 }
 
-/// A call that waits.
+/// A call that is held.
 #[derive(Clone, Copy)]
 pub(crate) struct WaitingCall {
     call: CallId,
-    /// Until then at most.
+    /// When it is released at the latest.
     pub(crate) until_ms: u64,
-    /// The channel that it has published to, by its hash in [`Pressure`](crate::limits::pressure::Pressure): until that is not behind.
+    /// The channel that it published to, by its hash in [`Pressure`](crate::limits::pressure::Pressure); the call is released
+    /// once the channel is no longer behind.
     pub(crate) channel: Option<u64>,
 }
 
-/// What a call begins with.
+/// The parameters of a new call.
 pub(crate) struct NewCall {
     pub(crate) conn: ConnId,
     pub(crate) form: CallForm,
     /// The caller wants errors as HTTP statuses (`X-Centrifugo-Error-Mode: transport`).
     pub(crate) errors_as_status: bool,
-    /// What the caller's key may do; `None`: everything.
+    /// The rights of the caller's API key; `None`: everything.
     pub(crate) scope: Option<KeyScope>,
     pub(crate) commands: Vec<CommandSlot>,
-    /// So many begin whether or not those before them are answered; each after them waits for that.
+    /// How many commands may begin before earlier ones are answered; each later one begins when no answer is outstanding.
     pub(crate) at_once: usize,
-    /// Of the response, about the request: see [`LenientReader`](crate::api::LenientReader).
+    /// The `Warning` header of the response: see [`LenientReader`](crate::api::LenientReader).
     pub(crate) warning: Option<Box<str>>,
-    /// A call of the Pusher protocol's API, which is answered by this in place of its form.
+    /// Set for a call of the Pusher protocol's API; encodes the response in place of `form`.
     pub(crate) pusher: Option<Box<Plan>>,
-    /// The program has made it, and takes the response.
+    /// Set for a call of the embedding program; takes the response.
     pub(crate) then: Option<OnResponse>,
 }
 
-/// What is carried out for a node of the cluster or for the program has no connection.
+/// The connection id of calls that have no connection: those of cluster nodes and of the embedding program.
 const NO_CONNECTION: u64 = u64::MAX;
 
 impl NewCall {
-    /// One command, that did not come over HTTP.
+    /// Creates a call with one command that did not come over HTTP.
     pub(crate) fn without_connection(form: CallForm, method: Method) -> NewCall {
         NewCall {
             scope: None,
@@ -133,23 +134,23 @@ impl NewCall {
     }
 }
 
-/// What an API key may do.
+/// The rights of an API key.
 #[derive(Clone)]
 pub(crate) struct KeyScope {
     pub(crate) may: Arc<ApiScope>,
-    /// The tenant that it is for; `None`: what is outside of tenants.
+    /// The tenant of the key; `None`: the key is for what belongs to no tenant.
     pub(crate) tenant: Option<Arc<Tenant>>,
-    /// Who pays for its calls, if they are bounded.
+    /// The budget of its calls, if it has one.
     pub(crate) budget: Option<(BudgetKey, Rates)>,
 }
 
-/// How a call was made, and is answered.
+/// How a call was made, which decides how its response is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallForm {
     Single,
     Batch,
     Legacy,
-    /// A command for a node of the cluster; the response goes there.
+    /// A command of a node of the cluster; the response is sent to that node.
     Cluster {
         request_id: u64,
     },
@@ -161,7 +162,7 @@ pub(crate) struct CommandSlot {
     /// The id of a command of the legacy endpoint.
     id: u32,
     answer: Option<CommandResult>,
-    /// Answers of the channels of a broadcast, and how many are outstanding.
+    /// Answers of the channels of a broadcast.
     parts: Vec<Option<Result<Published, ApiError>>>,
     parts_missing: usize,
 }
@@ -174,7 +175,7 @@ pub(crate) struct AnsweredCall {
     commands: Vec<CommandSlot>,
     /// The `Warning` header of the response.
     pub(crate) warning: Option<Box<str>>,
-    /// Who pays for it.
+    /// The budget of the call, if it has one.
     pub(crate) budget: Option<(BudgetKey, Rates)>,
     /// See [`NewCall::pusher`].
     pub(crate) pusher: Option<Box<Plan>>,
@@ -185,19 +186,19 @@ pub(crate) struct AnsweredCall {
 struct ApiCall {
     new: NewCall,
     begun: usize,
-    /// Answers outstanding, and one more while commands are being given out.
+    /// Outstanding answers, plus one while `is_running`.
     outstanding: usize,
     rest: CallRest,
-    /// Commands are being given out.
+    /// Its commands are being given to the hub.
     is_running: bool,
-    /// It is among those that are ready.
+    /// It is in `ApiCalls::ready`.
     is_ready: bool,
-    /// It is among those that are held.
+    /// It is in `ApiCalls::held`.
     is_held: bool,
 }
 
 impl ApiCall {
-    /// Who pays for it, if it is bounded.
+    /// Returns the key of the call's budget, if it has one.
     fn budget_key(&self) -> Option<BudgetKey> {
         Some(self.new.scope.as_ref()?.budget?.0)
     }
@@ -206,7 +207,7 @@ impl ApiCall {
         self.begun < self.new.commands.len() || self.rest.broadcast.is_some()
     }
 
-    /// Whether more may begin beside what is outstanding.
+    /// Whether another command, or another channel of a broadcast, may begin now.
     fn may_begin(&self) -> bool {
         let outstanding = self.outstanding - usize::from(self.is_running);
         self.has_more()
@@ -227,7 +228,7 @@ impl CommandSlot {
 }
 
 impl ApiCalls {
-    /// Opens a call, whose commands are given out now. It is not answered before [`ApiCalls::pause`].
+    /// Opens a call, which is running: it is not answered before [`ApiCalls::pause`].
     pub(crate) fn open(&mut self, new: NewCall) -> CallId {
         let id = self.opened;
         self.opened += 1;
@@ -244,27 +245,27 @@ impl ApiCalls {
         id
     }
 
-    /// What the key of a call may do; `None`: everything.
+    /// Returns the rights of a call's API key; `None`: everything.
     pub(crate) fn scope(&self, call: CallId) -> Option<&ApiScope> {
         Some(&self.calls.get(&call)?.new.scope.as_ref()?.may)
     }
 
-    /// Who pays for a call, if it is bounded.
+    /// Returns the budget of a call, if it has one.
     pub(crate) fn budget(&self, call: CallId) -> Option<(BudgetKey, Rates)> {
         self.calls.get(&call)?.new.scope.as_ref()?.budget
     }
 
-    /// The tenant that a call is for.
+    /// Returns the tenant of a call's API key.
     pub(crate) fn tenant(&self, call: CallId) -> Option<&Arc<Tenant>> {
         self.calls.get(&call)?.new.scope.as_ref()?.tenant.as_ref()
     }
 
-    /// The method of one of a call's commands.
+    /// Returns the method of a command.
     pub(crate) fn method(&self, place: CommandPlace) -> Option<Method> {
         self.calls.get(&place.call)?.new.commands.get(place.at as usize)?.method
     }
 
-    /// Whether a call is of the Pusher protocol's API.
+    /// Whether a call belongs to the Pusher protocol's API.
     pub(crate) fn is_of_pusher(&self, call: CallId) -> bool {
         self.calls.get(&call).is_some_and(|call| call.new.pusher.is_some())
     }
@@ -274,17 +275,17 @@ impl ApiCalls {
         self.calls.get(&call).is_some_and(|call| matches!(call.new.form, CallForm::Cluster { .. }))
     }
 
-    /// The connection of a call.
+    /// Returns the connection of a call.
     pub(crate) fn conn(&self, call: CallId) -> Option<ConnId> {
         Some(self.calls.get(&call)?.new.conn)
     }
 
-    /// How many commands of a call have begun.
+    /// Returns how many commands of a call have begun; `usize::MAX` if the call does not exist.
     pub(crate) fn begun(&self, call: CallId) -> usize {
         self.calls.get(&call).map_or(usize::MAX, |call| call.begun)
     }
 
-    /// The next command, if it may begin now.
+    /// Begins the next command, if it may begin now, and returns its index.
     pub(crate) fn begin_next(&mut self, call: CallId) -> Option<u32> {
         let call = self.calls.get_mut(&call)?;
         if call.begun == call.new.commands.len() || !call.may_begin() {
@@ -295,7 +296,7 @@ impl ApiCalls {
         Some((call.begun - 1) as u32)
     }
 
-    /// A command is a broadcast to so many channels, each answered by itself.
+    /// Makes a command a broadcast to so many channels, each answered separately.
     pub(crate) fn begin_broadcast(&mut self, place: CommandPlace, channels: usize) {
         if let Some(command) = self.command(place) {
             command.parts = vec![None; channels];
@@ -303,7 +304,7 @@ impl ApiCalls {
         }
     }
 
-    /// One more channel of a broadcast is given to the hub. False: so many are outstanding that the next has to wait.
+    /// Counts one more outstanding channel of a broadcast. Returns `false` if the next channel has to wait for answers.
     pub(crate) fn begin_part(&mut self, call: CallId) -> bool {
         self.calls.get_mut(&call).is_none_or(|call| {
             call.outstanding += 1;
@@ -311,8 +312,8 @@ impl ApiCalls {
         })
     }
 
-    /// Keeps commands that have not begun. False, and they are not kept, when more than `bytes_max` would be of all calls, or
-    /// more than a share of that of those with the same budget.
+    /// Keeps commands that have not begun. Returns `false`, and keeps nothing, if all calls would keep more than `bytes_max`, or
+    /// those of the same budget more than their share.
     pub(crate) fn keep(&mut self, call: CallId, commands: RestCommands, bytes_max: usize) -> bool {
         let Some(call) = self.calls.get_mut(&call) else { return true };
         let before = call.rest.bytes();
@@ -326,7 +327,7 @@ impl ApiCalls {
         fits
     }
 
-    /// Answers all commands that have not begun.
+    /// Answers all commands that have not begun with `error`.
     pub(crate) fn refuse_rest(&mut self, call: CallId, error: &ApiError) {
         let Some(call) = self.calls.get_mut(&call) else { return };
         for command in &mut call.new.commands[call.begun..] {
@@ -335,7 +336,7 @@ impl ApiCalls {
         call.begun = call.new.commands.len();
     }
 
-    /// Keeps what is left of a broadcast, which goes on before any other command of the call begins.
+    /// Keeps the rest of a broadcast, which continues before any other command of the call begins.
     pub(crate) fn keep_broadcast(&mut self, call: CallId, broadcast: BroadcastRest) {
         let Some(call) = self.calls.get_mut(&call) else { return };
         let budget_key = call.budget_key();
@@ -344,12 +345,12 @@ impl ApiCalls {
         self.kept.add(budget_key, call.rest.bytes());
     }
 
-    /// Something of a broadcast is left.
+    /// Whether the rest of a broadcast is kept.
     pub(crate) fn has_broadcast(&self, call: CallId) -> bool {
         self.calls.get(&call).is_some_and(|call| call.rest.broadcast.is_some())
     }
 
-    /// All that can begin now has begun, or the turn is over.
+    /// Ends the running state of a call: all that can begin now has begun, or the turn is over.
     pub(crate) fn pause(&mut self, call: CallId) {
         if let Some(call) = self.calls.get_mut(&call) {
             call.is_running = false;
@@ -357,13 +358,13 @@ impl ApiCalls {
         self.settle(call);
     }
 
-    /// A call waits from now on, until then or until a channel is not behind any more.
+    /// Holds a call until `until_ms`, or until `channel` is no longer behind.
     pub(crate) fn hold(&mut self, id: CallId, until_ms: u64, channel: Option<u64>) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if !std::mem::replace(&mut call.is_held, true) {
             self.held.push(WaitingCall { call: id, until_ms, channel });
         } else if let Some(held) = self.held.iter_mut().rev().find(|held| held.call == id) {
-            // The longer of two reasons.
+            // Of two reasons, the one that lasts longer counts.
             *held = match held.until_ms < until_ms {
                 true => WaitingCall { call: id, until_ms, channel },
                 false => *held,
@@ -375,12 +376,12 @@ impl ApiCalls {
         self.calls.get(&call).is_some_and(|call| call.is_held)
     }
 
-    /// Something is held, and it is time to look whether it still is: the more there are, the less often.
+    /// Whether the held calls are due for a check: the more are held, the less often.
     pub(crate) fn is_look_due(&self, now_ms: u64) -> bool {
         !self.held.is_empty() && now_ms >= self.look_ms
     }
 
-    /// Calls that are held no more.
+    /// Releases and returns the held calls for which `is_over` is true.
     pub(crate) fn release(
         &mut self,
         now_ms: u64,
@@ -399,27 +400,27 @@ impl ApiCalls {
             .collect()
     }
 
-    /// Whether a timer has to be set for those that are held.
+    /// Whether a timer must be set for the held calls; from then on it counts as set.
     pub(crate) fn arm_timer(&mut self) -> bool {
         !self.held.is_empty() && !std::mem::replace(&mut self.is_armed, true)
     }
 
-    /// It has fired.
+    /// Notes that the timer has fired.
     pub(crate) fn handle_timer(&mut self) {
         self.is_armed = false;
     }
 
-    /// Calls that may go on.
+    /// Takes the calls that may continue.
     pub(crate) fn take_ready(&mut self) -> VecDeque<CallId> {
         std::mem::take(&mut self.ready)
     }
 
-    /// True when a call may go on.
+    /// Whether a call may continue.
     pub(crate) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Goes on with a call, with what was kept of it.
+    /// Continues a call. Returns its connection and what was kept for it.
     pub(crate) fn resume(&mut self, id: CallId) -> Option<(ConnId, CallRest)> {
         let call = self.calls.get_mut(&id)?;
         call.is_ready = false;
@@ -429,7 +430,7 @@ impl ApiCalls {
         Some((call.new.conn, std::mem::take(&mut call.rest)))
     }
 
-    /// A command, or one channel of a broadcast, is answered.
+    /// Stores the answer to a command, or to one channel of a broadcast.
     pub(crate) fn handle_answer(&mut self, place: CommandPlace, answer: CommandResult) {
         let Some(command) = self.command(place) else { return };
         let Some(part) = place.part else {
@@ -452,7 +453,7 @@ impl ApiCalls {
         self.settle(place.call);
     }
 
-    /// A call whose commands are all answered. One that has more to begin is ready for the next turn, if it can go on.
+    /// Returns the call if all its commands are answered. A call that may begin more becomes ready for the next turn.
     pub(crate) fn poll(&mut self, id: CallId) -> Option<AnsweredCall> {
         let call = self.calls.get_mut(&id).filter(|call| !call.is_running)?;
         if call.has_more() || call.outstanding > 0 || call.is_held {
@@ -473,7 +474,7 @@ impl ApiCalls {
         Some(call)
     }
 
-    /// One thing less is outstanding.
+    /// Counts one outstanding answer less.
     fn settle(&mut self, call: CallId) {
         if let Some(call) = self.calls.get_mut(&call) {
             call.outstanding -= 1;
@@ -486,12 +487,12 @@ impl ApiCalls {
 }
 
 impl AnsweredCall {
-    /// The answers to the commands, in their order.
+    /// Returns the answers in the order of the commands.
     pub(crate) fn into_answers(mut self) -> Vec<CommandResult> {
         self.commands.iter_mut().map(CommandSlot::take_answer).collect()
     }
 
-    /// The request of a node of the cluster that this answers, if it does.
+    /// Returns the request id of the cluster node that made the call.
     pub(crate) fn cluster_request(&self) -> Option<u64> {
         match self.form {
             CallForm::Cluster { request_id } => Some(request_id),
@@ -499,7 +500,7 @@ impl AnsweredCall {
         }
     }
 
-    /// Status and body of the response; of several commands, at most so many bytes and a few for each.
+    /// Returns status and body of the response. The body of several commands has at most `bytes_max` bytes, plus a few for each.
     pub(crate) fn encode(mut self, facts: &NodeFacts<'_>, bytes_max: usize) -> (u16, Vec<u8>) {
         let mut body = Vec::new();
         let mut status = 200;

@@ -1,4 +1,4 @@
-//! Commands that wait: of connections that have used up their budget, or their share of a turn.
+//! Waiting commands of connections that have used up their budget, or their share of a turn.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,21 +7,21 @@ use dunlin_net::ConnId;
 
 use super::FastMap;
 
-/// When commands go on that wait for a backend: once it has answered.
+/// The `ready_ms` of commands that wait for the answer of a backend.
 pub(crate) const ONCE_ANSWERED: u64 = u64::MAX;
-/// Connections that wait for a key. One more is asked to come again.
+/// The most connections that wait for a key; further ones are asked to reconnect.
 const KEY_WAITERS_MAX: usize = 8_192;
 
-/// What waits on one worker, in the order in which it may go on.
+/// The backlogs of one worker, in the order in which they may continue.
 #[derive(Default)]
 pub(crate) struct Backlogs {
     of: FastMap<u64, Backlog>,
-    /// One valid entry for each backlog; those of backlogs that are gone are skipped.
+    /// One valid entry for each backlog; entries of removed backlogs are skipped.
     ready: BinaryHeap<Reverse<(u64, u64)>>,
     bytes: usize,
-    /// When the timer that was set last fires.
+    /// When the earliest timer fires.
     timer_ms: Option<u64>,
-    /// Connections with a token whose key is being fetched.
+    /// Connections whose token's key is being fetched.
     key_waiters: Vec<ConnId>,
 }
 
@@ -30,14 +30,14 @@ struct Backlog {
     ready_ms: u64,
 }
 
-/// The commands of one connection, as one frame. May be empty: the next command waits as well.
+/// The commands of one connection, as one frame. May be empty: then only later commands wait.
 ///
-/// What is carried out of them is skipped and taken away once it is the larger part, so that each byte is moved once at most,
-/// in however many turns they go.
+/// Executed commands are skipped, and removed once they are the larger part, so each byte is moved at most once, in however many
+/// turns the commands are executed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frames {
     bytes: Vec<u8>,
-    /// How many of them have been carried out.
+    /// The number of executed bytes.
     done: usize,
 }
 
@@ -48,12 +48,12 @@ impl From<Vec<u8>> for Frames {
 }
 
 impl Frames {
-    /// What waits.
+    /// Returns the commands that wait.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.done..]
     }
 
-    /// All but the last `left` bytes have been carried out.
+    /// Marks all but the last `left` bytes as executed.
     pub(crate) fn leave(&mut self, left: usize) {
         self.done = self.bytes.len().saturating_sub(left);
         if self.done > self.bytes.len() / 2 {
@@ -67,7 +67,8 @@ impl Backlogs {
         !self.of.is_empty() && self.of.contains_key(&conn.to_u64())
     }
 
-    /// Keeps what is left of a connection's commands, until `ready_ms`. False when more than `bytes_max` would wait in all.
+    /// Stores the remaining commands of a connection until `ready_ms`. Returns `false` if more than `bytes_max` would wait in
+    /// all.
     #[must_use]
     pub(crate) fn insert(
         &mut self,
@@ -89,8 +90,8 @@ impl Backlogs {
         true
     }
 
-    /// Puts a frame behind what waits of a connection, with what stands between two of them. False when more than `own_max` would wait of it, or more than
-    /// `bytes_max` in all.
+    /// Appends a separator and a frame to a connection's backlog. Returns `false` if there is none, if it would exceed `own_max`,
+    /// or if more than `bytes_max` would wait in all.
     #[must_use]
     pub(crate) fn append(
         &mut self,
@@ -111,7 +112,7 @@ impl Backlogs {
         true
     }
 
-    /// What a connection's commands waited for has come, if it was that.
+    /// Makes the commands of a connection ready, if they wait for the answer of a backend.
     pub(crate) fn wake(&mut self, conn: ConnId, now_ms: u64) {
         if self.of.is_empty() {
             return;
@@ -124,7 +125,8 @@ impl Backlogs {
         }
     }
 
-    /// The connection's commands, which are to be kept, go on once keys were fetched, too. False: as many wait as may.
+    /// Notes that the connection's commands, which the caller then stores, may continue when keys were fetched. Returns `false`
+    /// if too many connections wait for keys.
     #[must_use]
     pub(crate) fn await_key(&mut self, conn: ConnId) -> bool {
         let has_room = self.key_waiters.len() < KEY_WAITERS_MAX;
@@ -139,7 +141,7 @@ impl Backlogs {
         !self.key_waiters.is_empty()
     }
 
-    /// Keys were fetched, or could not be: the commands that wait for one may go on at once.
+    /// Makes commands that wait for a key ready: keys were fetched, or the fetch failed.
     pub(crate) fn handle_keys(&mut self, now_ms: u64) {
         for conn in std::mem::take(&mut self.key_waiters) {
             if let Some(backlog) = self.of.get_mut(&conn.to_u64()) {
@@ -149,7 +151,7 @@ impl Backlogs {
         }
     }
 
-    /// Connections whose commands may go on now, each with what waits.
+    /// Removes and returns the backlogs that may continue now.
     pub(crate) fn take_ready(&mut self, now_ms: u64) -> Vec<(ConnId, Frames)> {
         let mut ready = Vec::new();
         while let Some(&Reverse((at_ms, conn))) = self.ready.peek()
@@ -164,7 +166,7 @@ impl Backlogs {
         ready
     }
 
-    /// The connection is gone, or its commands are.
+    /// Removes the backlog of a connection.
     pub(crate) fn remove(&mut self, conn: ConnId) -> Option<Frames> {
         if self.of.is_empty() {
             return None;
@@ -177,12 +179,12 @@ impl Backlogs {
         Some(backlog.frames)
     }
 
-    /// True when a connection's commands may go on now.
+    /// Whether a backlog may continue now.
     pub(crate) fn is_ready(&self, now_ms: u64) -> bool {
         self.ready.peek().is_some_and(|&Reverse((at_ms, _))| at_ms <= now_ms)
     }
 
-    /// How long a timer is to wait that has to be set now.
+    /// Returns the delay of a timer that must be set now.
     pub(crate) fn arm_timer(&mut self, now_ms: u64) -> Option<u64> {
         let &Reverse((at_ms, _)) = self.ready.peek()?;
         if at_ms <= now_ms || self.timer_ms.is_some_and(|timer_ms| timer_ms <= at_ms) {
@@ -192,7 +194,7 @@ impl Backlogs {
         Some(at_ms - now_ms)
     }
 
-    /// A timer has fired.
+    /// Notes that a timer has fired.
     pub(crate) fn handle_timer(&mut self, now_ms: u64) {
         self.timer_ms = self.timer_ms.filter(|&at_ms| at_ms > now_ms);
     }
@@ -210,7 +212,7 @@ mod tests {
         text.to_vec().into()
     }
 
-    /// All that waited was copied for every command that was carried out.
+    /// Regression test: all waiting bytes were copied for every executed command.
     #[test]
     fn what_waits_is_moved_a_few_times_however_often_it_goes_on() {
         let mut waiting = frames(&[b'x'; 65_536]);

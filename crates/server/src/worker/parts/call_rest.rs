@@ -1,15 +1,14 @@
-//! What is left of a server API call whose turn has ended: commands that have not begun, and the channels of a broadcast that it
-//! has not come to.
+//! The rest of a server API call at the end of a turn: commands that have not begun, and the remaining channels of a broadcast.
 
 use dunlin_hub::NewPublication;
 
 use crate::api::{ApiError, ApiErrorCode, Batch, LegacyCommand, Request};
 
-/// What is left of a call.
+/// The rest of a call.
 #[derive(Default)]
 pub(crate) struct CallRest {
     pub(crate) commands: RestCommands,
-    /// A command that has begun, with the channels that it has not come to.
+    /// A broadcast that has begun, with its remaining channels.
     pub(crate) broadcast: Option<BroadcastRest>,
 }
 
@@ -18,17 +17,17 @@ pub(crate) struct CallRest {
 pub(crate) enum RestCommands {
     #[default]
     None,
-    /// The texts of those from `first` on, one after the other, and where each ends.
+    /// The texts of the commands from `first` on, concatenated, and the end of each.
     Batch { first: usize, text: Vec<u8>, ends: Vec<usize> },
-    /// All of the call.
+    /// All commands of the call.
     Legacy(Vec<LegacyCommand>),
 }
 
-/// What is left of a broadcast.
+/// The rest of a broadcast.
 pub(crate) struct BroadcastRest {
-    /// Which command it is.
+    /// The index of the command.
     pub(crate) at: u32,
-    /// The first channel that is left, among all of the broadcast.
+    /// The index of the first remaining channel among those of the broadcast.
     pub(crate) next: u32,
     pub(crate) publish: NewPublication,
     /// Names of channels, one after the other, and where each ends; `first` is the place of the first of them.
@@ -48,7 +47,7 @@ impl RestCommands {
         RestCommands::Batch { first, text, ends }
     }
 
-    /// The command at this place of the call.
+    /// Returns the command at this index of the call.
     pub(crate) fn command(&self, at: u32) -> Result<Request<'_>, ApiError> {
         let at = at as usize;
         let text = match self {
@@ -92,7 +91,7 @@ impl BroadcastRest {
         BroadcastRest { at, next, publish, names, ends, first: next }
     }
 
-    /// The channels that are left.
+    /// Returns the remaining channels.
     pub(crate) fn channels(&self) -> impl Iterator<Item = &str> {
         let from = (self.next - self.first) as usize;
         let starts = std::iter::once(0).chain(self.ends.iter().copied());

@@ -1,5 +1,5 @@
-//! Connects under way: a connect is answered when the last of its server-side subscriptions is made or has failed, and the other nodes
-//! know of it where connections of a user are bounded.
+//! Connects in progress. A connect is answered once each of its server-side subscriptions is made or has failed and, where
+//! connections of a user are bounded, the other nodes have counted it.
 
 use std::sync::Arc;
 
@@ -10,27 +10,27 @@ use dunlin_protocol::centrifuge::SubscribeResult;
 use super::FastMap;
 use crate::metrics::log_gate::LogGate;
 
-/// The connects of one worker.
+/// The connects in progress on one worker.
 #[derive(Default)]
 pub(crate) struct Connects {
     begun: FastMap<SessionId, Connect>,
-    /// Of each user those that are not counted on all nodes, oldest first, and until when that is waited for, in milliseconds.
+    /// By user: connects not yet counted on all nodes, oldest first, each with the end of its wait in milliseconds.
     uncounted: FastMap<Box<str>, Vec<(SessionId, u64)>>,
     namespace_log: LogGate,
 }
 
-/// A connect that begins.
+/// The parameters of a new connect.
 pub(crate) struct NewConnect {
-    /// The command's; `None` on a unidirectional transport.
+    /// The id of the command; `None` on a unidirectional transport.
     pub(crate) id: Option<u32>,
     pub(crate) encoding: Encoding,
-    /// How many there are, server-side.
+    /// The number of server-side subscriptions.
     pub(crate) subscriptions: usize,
-    /// Of publications that were missed, in the answer.
+    /// The most bytes of recovered publications in the answer.
     pub(crate) bytes_max: usize,
-    /// What the token has for the application in a channel, as JSON.
+    /// By channel: the token's data for the application, as JSON.
     pub(crate) data: Vec<(Box<str>, Box<[u8]>)>,
-    /// The same of the connection.
+    /// The token's data for the application, as JSON.
     pub(crate) own_data: Option<Box<[u8]>>,
 }
 
@@ -40,25 +40,25 @@ struct Connect {
     /// Subscriptions not answered yet.
     outstanding: usize,
     established: Vec<Established>,
-    /// For publications that were missed; what has more is not recovered.
+    /// The bytes left for recovered publications; a channel with more is not recovered.
     bytes_left: usize,
-    /// What the token has for the application in a channel, as JSON, until the channel's subscription is answered.
+    /// By channel: the token's data for the application, as JSON, until the subscription is answered.
     data: Vec<(Box<str>, Box<[u8]>)>,
-    /// The same of the connection.
+    /// The token's data for the application, as JSON.
     own_data: Option<Box<[u8]>>,
 }
 
-/// A connect to be answered.
+/// A connect that is ready to be answered.
 pub(crate) struct Connected {
     /// The connect command; `None` on a unidirectional transport.
     pub(crate) id: Option<u32>,
     pub(crate) encoding: Encoding,
-    /// What the client is given, as JSON.
+    /// Data for the application, as JSON.
     pub(crate) data: Option<Box<[u8]>>,
     established: Vec<Established>,
 }
 
-/// A server-side subscription that is made.
+/// An established server-side subscription.
 struct Established {
     channel: Arc<str>,
     subscribed: Subscribed,
@@ -66,12 +66,13 @@ struct Established {
 }
 
 impl Connects {
-    /// A token subscribes to a channel of an unknown namespace. `Some`: that may be logged, and so many before it were not.
+    /// Called when a token names a channel of an unknown namespace. `Some`: this may be logged, with the number of those not
+    /// logged before it.
     pub(crate) fn handle_unknown_namespace(&mut self, now_ms: u64) -> Option<u64> {
         self.namespace_log.pass(now_ms)
     }
 
-    /// A connect begins, whose subscriptions are given to the hub next.
+    /// Begins a connect, whose subscriptions the caller then passes to the hub.
     pub(crate) fn begin(&mut self, session: SessionId, new: NewConnect) {
         let NewConnect { id, encoding, subscriptions, bytes_max, data, own_data } = new;
         let connect = Connect {
@@ -86,18 +87,18 @@ impl Connects {
         self.begun.insert(session, connect);
     }
 
-    /// It is not answered before it is counted, or this is over.
+    /// Delays the answer until the connect is counted on all nodes, or until `until_ms`.
     pub(crate) fn await_count(&mut self, session: SessionId, user: &str, until_ms: u64) {
         let Some(connect) = self.begun.get_mut(&session) else { return };
         connect.outstanding += 1;
         self.uncounted.entry(user.into()).or_default().push((session, until_ms));
     }
 
-    /// One more connection of a user is counted, and may stay.
+    /// Handles the count of one more connection of a user. Returns its session.
     pub(crate) fn handle_counted(&mut self, user: &str) -> Option<SessionId> {
         let waiting = self.uncounted.get_mut(user)?;
         let begun = &mut self.begun;
-        // Some have ended meanwhile.
+        // Sessions that have ended meanwhile are skipped.
         let place = waiting.iter().position(|(session, _)| begun.contains_key(session));
         let counted = place.map(|at| waiting.drain(..=at).next_back());
         if counted.is_none() || waiting.is_empty() {
@@ -108,7 +109,7 @@ impl Connects {
         Some(session)
     }
 
-    /// Those that have waited long enough to be counted.
+    /// Ends the wait of connects whose time is over. Returns their sessions.
     pub(crate) fn expire_counts(&mut self, now_ms: u64) -> Vec<SessionId> {
         let mut expired = Vec::new();
         self.uncounted.retain(|_, waiting| {
@@ -124,7 +125,7 @@ impl Connects {
         expired
     }
 
-    /// One of the subscriptions is made, or is refused for good: the client does without it.
+    /// Handles the answer to a subscription. The connect succeeds even if the subscription was refused.
     pub(crate) fn handle_subscribed(
         &mut self,
         session: SessionId,
@@ -148,7 +149,7 @@ impl Connects {
         }
     }
 
-    /// The connect of a session, once nothing is outstanding.
+    /// Removes and returns the connect of a session, if nothing is outstanding.
     pub(crate) fn poll(&mut self, session: SessionId) -> Option<Connected> {
         self.begun.get(&session).filter(|connect| connect.outstanding == 0)?;
         let Connect { id, encoding, established, own_data: data, .. } =
@@ -156,14 +157,14 @@ impl Connects {
         Some(Connected { id, encoding, data, established })
     }
 
-    /// The session has ended before its connect was answered, or after.
+    /// Drops the connect of a session that has ended.
     pub(crate) fn forget(&mut self, session: SessionId) {
         self.begun.remove(&session);
     }
 }
 
 impl Connected {
-    /// The subscriptions that the client begins with.
+    /// Returns the initial subscriptions of the client.
     pub(crate) fn subscriptions(&self) -> Vec<(Arc<str>, SubscribeResult<'_>)> {
         let each = self.established.iter().map(|Established { channel, subscribed, data }| {
             let result = SubscribeResult { subscribed, ttl_s: 0, data: data.as_deref() };
@@ -249,7 +250,7 @@ mod tests {
         assert!(connects.poll(session(1)).is_none());
     }
 
-    /// Each channel's recovery was bounded, and a connect has many.
+    /// Regression test: recovery was bounded per channel only, and a connect has many channels.
     #[test]
     fn all_recoveries_of_a_connect_have_one_bound() {
         let mut connects = Connects::default();

@@ -1,4 +1,4 @@
-//! Subscriptions that rest on a token: when each expires, and which end with their token.
+//! Grants of subscriptions, by token, backend, capability or expression: when each expires, and which token it depends on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use dunlin_hub::{Now, SessionId};
 use super::{FastMap, TokenFacts};
 use crate::auth::Allow;
 
-/// What a subscription rests on.
+/// What a subscription is based on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// Of its own token; `None`: it rests on a capability of the connection's, or on an expression.
+    /// The subscription's own token; `None`: a capability of the connection's token, or an expression, grants it.
     pub(crate) token: Option<GrantToken>,
-    /// Raw JSON for the client, until the subscription is answered.
+    /// Data for the client as raw JSON, until the subscription is answered.
     pub(crate) data: Option<Box<[u8]>>,
 }
 
 /// A subscription token, or the decision of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrantToken {
-    /// When it expires, among others.
+    /// The facts of the token, such as its expiry.
     pub(crate) facts: TokenFacts,
-    /// The key that has signed it; `None` of a backend's decision.
+    /// The key that signed it; `None` for a backend's decision.
     pub(crate) key: Option<u64>,
-    /// What its client may do in the channel while it is subscribed.
+    /// What the client may do in the channel while it is subscribed.
     pub(crate) allow: Allow,
 }
 
@@ -38,19 +38,19 @@ impl Grant {
     }
 }
 
-/// A subscription, by its session and channel.
+/// A subscription, identified by session and channel.
 pub(crate) type GrantKey = (SessionId, Arc<str>);
 
 /// The grants of one worker's subscriptions.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     of: FastMap<SessionId, Vec<(Arc<str>, Grant)>>,
-    /// Of those that expire, when, in Unix seconds.
+    /// Expiries in Unix seconds.
     ends: BTreeSet<(u64, SessionId, Arc<str>)>,
 }
 
 impl Grants {
-    /// The subscription rests on this from now on.
+    /// Sets the grant of a subscription.
     pub(crate) fn insert(&mut self, session: SessionId, channel: &str, grant: Grant) {
         self.remove(session, channel);
         let channel: Arc<str> = channel.into();
@@ -60,7 +60,7 @@ impl Grants {
         self.of.entry(session).or_default().push((channel, grant));
     }
 
-    /// The subscription has ended, or was not made.
+    /// Removes the grant of a subscription that has ended, or was not made.
     pub(crate) fn remove(&mut self, session: SessionId, channel: &str) {
         self.take(session, channel);
     }
@@ -81,12 +81,12 @@ impl Grants {
         Some(grant)
     }
 
-    /// Whether the subscription rests on a backend's decision.
+    /// Whether the subscription is based on a backend's decision.
     pub(crate) fn is_by_backend(&self, session: SessionId, channel: &str) -> bool {
         self.get(session, channel).is_some_and(Grant::is_by_backend)
     }
 
-    /// The session has ended.
+    /// Removes the grants of a session that has ended.
     pub(crate) fn forget(&mut self, session: SessionId) {
         for (channel, grant) in self.of.remove(&session).into_iter().flatten() {
             if let Some(end_s) = grant.expire_at_s() {
@@ -95,20 +95,20 @@ impl Grants {
         }
     }
 
-    /// Whole seconds until the subscription expires, for its client; 0: never.
+    /// Returns the whole seconds until the subscription expires, as sent to the client; 0: never.
     pub(crate) fn ttl_s(&self, session: SessionId, channel: &str, now: Now) -> u32 {
         let token = self.get(session, channel).and_then(|grant| grant.token);
         token.map_or(0, |token| token.facts.ttl_s(now))
     }
 
-    /// What the client is given with the subscription, once.
+    /// Takes the data for the client.
     pub(crate) fn take_data(&mut self, session: SessionId, channel: &str) -> Option<Box<[u8]>> {
         let grants = self.of.get_mut(&session)?;
         grants.iter_mut().find(|(name, _)| **name == *channel)?.1.data.take()
     }
 
-    /// Takes out at most `max` of the subscriptions that have expired, the grace included: each, and whether it rested on a
-    /// backend's decision.
+    /// Removes at most `max` subscriptions that have expired, including the grace period. Returns each, and whether it was based
+    /// on a backend's decision.
     pub(crate) fn expire(
         &mut self,
         unix_ms: u64,
@@ -127,13 +127,13 @@ impl Grants {
         expired
     }
 
-    /// Whether [`Grants::expire`] has something to take out.
+    /// Whether [`Grants::expire`] has something to remove.
     pub(crate) fn has_expired(&self, unix_ms: u64, grace_ms: u64) -> bool {
         let end_s = self.ends.first().map(|(end_s, ..)| *end_s);
         end_s.is_some_and(|end_s| end_s.saturating_mul(1000).saturating_add(grace_ms) <= unix_ms)
     }
 
-    /// The subscriptions that rest on such a token. Looks at all.
+    /// Returns the subscriptions based on such a token, by a scan of all.
     pub(crate) fn with_tokens(
         &self,
         is_such: impl Fn(SessionId, &TokenFacts) -> bool,
@@ -141,7 +141,7 @@ impl Grants {
         self.places(|session, _, grant| grant.token.is_some_and(|of| is_such(session, &of.facts)))
     }
 
-    /// The subscriptions that rest on a key which `keeps` does not keep. Looks at all.
+    /// Returns the subscriptions based on a key for which `keeps` is false, by a scan of all.
     pub(crate) fn without_key(&self, keeps: impl Fn(&str, u64) -> bool) -> Vec<GrantKey> {
         self.places(|_, channel, grant| {
             grant.token.is_some_and(|token| token.key.is_some_and(|key| !keeps(channel, key)))
@@ -160,18 +160,18 @@ impl Grants {
         issued.map(|(channel, _)| (of, Arc::clone(channel))).collect()
     }
 
-    /// What the subscription's token allows in the channel.
+    /// Returns what the subscription's token allows in the channel.
     pub(crate) fn allow(&self, session: SessionId, channel: &str) -> Allow {
         let token = self.get(session, channel).and_then(|grant| grant.token);
         token.map_or(Allow::NONE, |token| token.allow)
     }
 
-    /// Whether the subscription rests on a capability or an expression.
+    /// Whether the subscription is based on a capability or an expression.
     pub(crate) fn is_by_capability(&self, session: SessionId, channel: &str) -> bool {
         self.get(session, channel).is_some_and(|grant| grant.token.is_none())
     }
 
-    /// The channels in which a session's subscription rests on a capability or an expression.
+    /// Returns the channels of a session whose subscriptions are based on a capability or an expression.
     pub(crate) fn by_capability(&self, of: SessionId) -> Vec<Arc<str>> {
         let grants = self.of.get(&of).into_iter().flatten();
         let by_capability = grants.filter(|(_, grant)| grant.token.is_none());

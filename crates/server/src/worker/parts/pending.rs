@@ -1,4 +1,4 @@
-//! Requests that wait for the hub: a token stands for who asked.
+//! Requests that await a reply of the hub: a token identifies the requester.
 
 use std::sync::Arc;
 
@@ -7,45 +7,45 @@ use dunlin_hub::SessionId;
 
 use super::CallId;
 
-/// Requests of one worker under way at once.
+/// The most pending requests of one worker.
 const PENDING_MAX: usize = 1 << 20;
-/// The hub answers every request within its own timeout; this one, so many times as long, is a second line.
+/// The hub answers every request within its own timeout; this multiple of it is a second line of defence.
 const TIMEOUTS: u64 = 4;
 
 /// The requester behind a token given to the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pending {
-    /// A command of a client; answered with a reply.
+    /// A command of a client, answered with a reply.
     Command {
         session: SessionId,
         /// The command's id.
         id: u32,
     },
-    /// One whose answer its channel's namespace pays for too.
+    /// A command whose reply is also charged to the channel's namespace.
     ChargedCommand { session: SessionId, id: u32, channel: Arc<str> },
-    /// What a client that speaks the Pusher protocol asked for.
+    /// A request of a client of the Pusher protocol.
     Pusher { session: SessionId },
-    /// A subscription that belongs to a connect; the connect is answered with the last of them.
+    /// A subscription of a connect, which is answered with the last of them.
     Connect { session: SessionId },
     /// A command of a server API call.
     Api(CommandPlace),
-    /// A subscription of a long-poll, or the page of history that takes its place.
+    /// A subscription of a long-poll, or the page of history that replaces it.
     Poll { session: SessionId, channel: Arc<str> },
 }
 
 // As many as there are requests under way.
 const _: () = assert!(size_of::<Pending>() == 32);
 
-/// Which command of which server API call.
+/// The position of a command: its call, and its index there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CommandPlace {
     pub(crate) call: CallId,
     pub(crate) at: u32,
-    /// Which channel of a broadcast; `None` for any other command.
+    /// The index of the channel in a broadcast; `None` for other commands.
     pub(crate) part: Option<u32>,
 }
 
-/// The requests of one worker.
+/// The pending requests of one worker.
 #[derive(Debug)]
 pub(crate) struct PendingRequests(RequestTable<Pending>);
 
@@ -56,10 +56,10 @@ impl Default for PendingRequests {
 }
 
 impl PendingRequests {
-    /// A token behind which `pending` waits, beyond the hub's own `timeout_ms`.
+    /// Stores `pending` for longer than the hub's own `timeout_ms`, and returns its token.
     ///
     /// # Errors
-    /// `pending` itself, when as many wait as may.
+    /// Returns `pending` if too many requests are pending.
     pub(crate) fn insert(
         &mut self,
         now_ms: u64,
@@ -70,12 +70,12 @@ impl PendingRequests {
         self.0.insert(deadline_ms, pending).map(RequestId::to_u64).map_err(|full| full.0)
     }
 
-    /// The requester behind a token. `None`: answered before, or timed out.
+    /// Removes the requester of a token. `None`: it was answered before, or has timed out.
     pub(crate) fn take(&mut self, token: u64) -> Option<Pending> {
         RequestId::from_u64(token).and_then(|id| self.0.take(id))
     }
 
-    /// Those that the hub has not answered in time.
+    /// Removes and returns the requests that the hub has not answered in time.
     pub(crate) fn expire(&mut self, now_ms: u64) -> Vec<Pending> {
         self.0.expire(now_ms).map(|(_, pending)| pending).collect()
     }

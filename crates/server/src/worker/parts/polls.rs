@@ -1,4 +1,4 @@
-//! Long-polls that wait: what each has missed, where it will stand, and when it is to be answered.
+//! Pending long-polls: what each has missed, its next position, and when it is answered.
 
 use std::sync::Arc;
 
@@ -10,50 +10,50 @@ use dunlin_protocol::long_poll::{Gap, ResponseChannel, write_publication_item, w
 
 use super::FastMap;
 
-/// The polls of one worker, by their sessions.
+/// The pending polls of one worker, by session.
 #[derive(Default)]
 pub(crate) struct Polls(FastMap<SessionId, Poll>);
 
-/// A poll that waits for its response.
+/// A long-poll that waits for its response.
 pub(crate) struct Poll {
     pub(crate) conn: ConnId,
-    /// The page that asks, which has to be permitted to read the response.
+    /// The origin of the request, which must be permitted to read the response.
     pub(crate) origin: Option<Box<str>>,
-    /// The key that has signed its token.
+    /// The key that signed its token.
     key: Option<u64>,
     timeout_ms: u32,
-    /// Bytes of missed publications, beyond which a channel waits for the next poll.
+    /// The most bytes of missed publications; further channels wait for the next poll.
     bytes_max: usize,
     channels: Vec<PollChannel>,
-    /// Items of the response, each with a comma before it.
+    /// Items of the response, each preceded by a comma.
     items: Vec<u8>,
-    /// Subscriptions and pages that the hub has not answered yet.
+    /// Subscriptions and history pages that the hub has not answered yet.
     outstanding: usize,
-    /// The response is a page of history; the outbox, which is further on, is no part of it.
+    /// The response is a page of history; the outbox, whose content is newer, is not part of it.
     paged: bool,
 }
 
 struct PollChannel {
     name: Arc<str>,
-    /// Where the cursor stood.
+    /// The position of the cursor.
     since: Option<StreamPosition>,
-    /// The client may be given what it missed.
+    /// Whether the client may recover what it missed.
     recovers: bool,
-    /// Where the client will stand after the response.
+    /// The client's position after the response.
     position: StreamPosition,
     gap: Option<Gap>,
 }
 
-/// How a poll continues.
+/// The next step of a poll.
 #[derive(Debug, PartialEq)]
 pub(crate) enum PollStep {
-    /// It waits for the hub.
+    /// Wait for the hub.
     Wait,
-    /// More was missed than one recovery gives: this page of the channel's history is to be asked for.
+    /// One recovery does not contain all that was missed: read this page of the channel's history.
     ReadHistory(HistoryFilter),
-    /// It missed nothing: it waits for a publication, so long at most.
+    /// Nothing was missed: wait for a publication, at most this long.
     Park { conn: ConnId, timeout_ms: u32 },
-    /// It is to be answered now.
+    /// Answer now.
     Respond,
     /// The hub has refused a subscription.
     Fail(Error),
@@ -68,18 +68,18 @@ impl Polls {
         self.0.contains_key(&session)
     }
 
-    /// The polls of which this is true, by the key of the token that has let them in.
+    /// Returns the sessions for which `of` is true, given the key that signed their token.
     pub(crate) fn sessions(&self, of: impl Fn(SessionId, Option<u64>) -> bool) -> Vec<SessionId> {
         let fits = self.0.iter().filter(|(session, poll)| of(**session, poll.key));
         fits.map(|(session, _)| *session).collect()
     }
 
-    /// Takes a poll to answer it, or because its client has gone.
+    /// Removes a poll that is answered, or whose client is gone.
     pub(crate) fn take(&mut self, session: SessionId) -> Option<Poll> {
         self.0.remove(&session)
     }
 
-    /// One of the subscriptions is made or refused. A page of history has at most `page_max` publications.
+    /// Handles the answer to a subscription. A page of history has at most `page_max` publications.
     pub(crate) fn handle_subscribed(
         &mut self,
         session: SessionId,
@@ -105,7 +105,7 @@ impl Polls {
                     HistoryFilter { since, limit: Some(page_max), ..HistoryFilter::default() };
                 return PollStep::ReadHistory(filter);
             } else {
-                // A channel that never kept history has nothing that could be missed; the client is notified all the same.
+                // A channel without history has nothing to recover; the client is notified of the gap all the same.
                 entry.gap = Some(Gap::between(since, position));
             }
         }
@@ -113,7 +113,7 @@ impl Polls {
         poll.advance(at, &subscribed.publications)
     }
 
-    /// The page of history is there.
+    /// Handles a page of history.
     pub(crate) fn handle_history(
         &mut self,
         session: SessionId,
@@ -142,8 +142,8 @@ impl Polls {
         poll.advance(at, &history.publications)
     }
 
-    /// More came in one turn than the outbox holds, and the hub has ended the session: the client is answered where
-    /// it stood, and finds everything in the history.
+    /// Handles the end of a session whose outbox overflowed in one turn: the response has the positions of the request, and the
+    /// next poll finds everything in the history.
     pub(crate) fn handle_overflow(&mut self, session: SessionId) {
         let Some(poll) = self.0.get_mut(&session) else { return };
         poll.paged = true;
@@ -161,8 +161,7 @@ impl Polls {
 }
 
 impl Poll {
-    /// A poll of these channels, each with where the cursor stands in it and whether the client may be given what
-    /// followed.
+    /// Creates a poll of these channels, each with its cursor and whether the client may recover from there.
     pub(crate) fn new(
         conn: ConnId,
         key: Option<u64>,
@@ -192,29 +191,29 @@ impl Poll {
         }
     }
 
-    /// Names of the channels.
+    /// Returns the names of the channels.
     pub(crate) fn channels(&self) -> impl ExactSizeIterator<Item = &str> {
         self.channels.iter().map(|entry| &*entry.name)
     }
 
-    /// Whether what waits in the session's outbox belongs to the response: [`Poll::handle_outbox`].
+    /// Whether the content of the session's outbox belongs to the response: [`Poll::handle_outbox`].
     pub(crate) fn wants_outbox(&self) -> bool {
         !self.paged
     }
 
-    /// The outbox holds these items; [`Poll::set_positions`] after the last of them.
+    /// Adds items of the outbox; [`Poll::set_positions`] must follow the last of them.
     pub(crate) fn handle_outbox(&mut self, items: &[u8]) {
         self.items.extend_from_slice(items);
     }
 
-    /// The outbox ends where `position` says that each channel stands.
+    /// Sets the positions of the channels at the end of the outbox.
     pub(crate) fn set_positions(&mut self, position: impl Fn(&str) -> Option<StreamPosition>) {
         for entry in &mut self.channels {
             entry.position = position(&entry.name).unwrap_or(entry.position);
         }
     }
 
-    /// The body of the response.
+    /// Returns the body of the response.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let channels: Vec<ResponseChannel<'_>> = self
             .channels
@@ -230,7 +229,7 @@ impl Poll {
         body
     }
 
-    /// A channel has given what was missed in it.
+    /// Adds what was missed in a channel.
     fn advance(&mut self, at: usize, missed: &[Publication]) -> PollStep {
         let entry = &mut self.channels[at];
         let bytes: usize = missed.iter().map(|publication| publication.data().len()).sum();
@@ -240,7 +239,7 @@ impl Poll {
                 write_publication_item(&mut self.items, tenant::bare(&entry.name), publication);
             }
         } else {
-            // The next poll finds it where it was.
+            // It does not fit: the next poll starts at the same position.
             entry.position = entry.since.unwrap_or(entry.position);
             entry.gap = None;
             self.paged = true;
@@ -330,7 +329,7 @@ mod tests {
         let step = polls.handle_subscribed(session(), "news", Ok(recovered(at(5), vec![])), 100);
         let parked = PollStep::Park { conn: ConnId::from_u64(1), timeout_ms: 1000 };
         assert_eq!(step, parked);
-        // The deadline passes; the outbox is empty, and the hub is where it was.
+        // When the deadline passes, the outbox is empty and the hub's position unchanged.
         let mut poll = polls.take(session()).unwrap();
         assert!(poll.wants_outbox());
         let before = poll.encode();

@@ -1,4 +1,4 @@
-//! Commands that wait for a backend, and what is passed on of their connections.
+//! Commands that wait for a backend, and the data of their connections that is forwarded to backends.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,26 +10,26 @@ use dunlin_protocol::centrifuge::Request;
 use super::FastMap;
 use crate::proxy::Event;
 
-/// Bytes of headers and `meta` that are kept of one connection.
+/// The most bytes of headers and `meta` that are kept of one connection.
 const PASSED_BYTES_MAX: usize = 16 * 1024;
 
-/// A command that waits for a backend: all there is of it.
+/// A command that waits for a backend.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ProxyCall {
     pub(crate) conn: ConnId,
-    /// The session; one that was reserved, for a connect.
+    /// The session; for a connect, the reserved one.
     pub(crate) session: SessionId,
     /// The command's id; `None` on a unidirectional transport.
     pub(crate) id: Option<u32>,
     pub(crate) event: Event,
-    /// Empty: the program is asked.
+    /// The proxy's name; empty if the program is asked.
     pub(crate) proxy: Arc<str>,
-    /// Of commands about a channel; empty for others.
+    /// The channel of the command, or empty.
     pub(crate) channel: Box<str>,
-    /// The command as it came, to be carried out with the decision. Empty where the decision is all.
+    /// The command as received, to be executed with the decision. Empty if the decision is all that is needed.
     pub(crate) frame: Box<[u8]>,
     pub(crate) began: Instant,
-    /// Its connection is gone; the answer still says how the backend does.
+    /// The connection is closed; the answer still counts for the health of the backend.
     pub(crate) gone: bool,
 }
 
@@ -39,26 +39,26 @@ pub(crate) struct ProxyCalls {
     calls: FastMap<u64, ProxyCall>,
     of: FastMap<u64, Vec<u64>>,
     last: u64,
-    /// Of frames that are kept.
+    /// Bytes of the stored frames.
     bytes: usize,
 }
 
 impl ProxyCalls {
-    /// Of an incarnation of a worker: answers to those of another find no call here.
+    /// Creates the table of one incarnation of a worker: answers to the calls of another incarnation match no call here.
     pub(crate) fn new(incarnation: u32) -> ProxyCalls {
         ProxyCalls { last: u64::from(incarnation) << 32, ..ProxyCalls::default() }
     }
 
-    /// A number that no other call has.
+    /// Returns a number that no other call has.
     pub(crate) fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Keeps a call.
+    /// Stores a call.
     ///
     /// # Errors
-    /// The call: more than `bytes_max` would be kept.
+    /// Returns the call if more than `bytes_max` would be stored.
     pub(crate) fn insert(
         &mut self,
         number: u64,
@@ -74,19 +74,19 @@ impl ProxyCalls {
         Ok(())
     }
 
-    /// Calls of the program that began before then.
+    /// Returns the calls to the program that began before `then`.
     pub(crate) fn of_program_before(&self, then: Instant) -> Vec<u64> {
         let calls = self.calls.iter();
         let overdue = calls.filter(|(_, call)| call.proxy.is_empty() && call.began < then);
         overdue.map(|(number, _)| *number).collect()
     }
 
-    /// Whether nobody waits for the call of a number any more.
+    /// Whether the client of a call is gone.
     pub(crate) fn is_gone(&self, number: u64) -> bool {
         self.calls.get(&number).is_none_or(|call| call.gone)
     }
 
-    /// The call of a number, which is answered, or was not sent.
+    /// Removes a call that is answered, or was not sent.
     pub(crate) fn take(&mut self, number: u64) -> Option<ProxyCall> {
         let call = self.calls.remove(&number)?;
         self.bytes -= call.frame.len();
@@ -102,7 +102,7 @@ impl ProxyCalls {
         Some(call)
     }
 
-    /// The connection is gone. Gives the session that was reserved for it.
+    /// Marks the calls of a closed connection as gone. Returns the session that was reserved for it.
     pub(crate) fn forget(&mut self, conn: ConnId) -> Option<SessionId> {
         if self.calls.is_empty() {
             return None;
@@ -119,13 +119,13 @@ impl ProxyCalls {
         reserved
     }
 
-    /// Whether a connect of this connection waits.
+    /// Whether a connect of this connection waits for a decision.
     pub(crate) fn is_connecting(&self, conn: ConnId) -> bool {
         self.of(conn).any(|call| call.event == Event::Connect)
     }
 
-    /// Whether the next command of a connection has to wait for those of it that wait: a connect comes before all, what
-    /// concerns a channel is done in order, and only so many wait at once.
+    /// Whether the next command of a connection must wait: for its connect, for an earlier command on the same channel, or
+    /// because `concurrency` commands wait already.
     pub(crate) fn holds(&self, conn: ConnId, request: &Request<'_>, concurrency: u32) -> bool {
         if self.calls.is_empty() || matches!(request, Request::Pong) {
             return false;
@@ -148,7 +148,7 @@ impl ProxyCalls {
     }
 }
 
-/// What proxies want to be passed on of connections, all of them together.
+/// The fields that all proxies together want forwarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ForwardedFields {
     pub(crate) http_headers: Vec<String>,
@@ -157,7 +157,7 @@ pub(crate) struct ForwardedFields {
 }
 
 impl ForwardedFields {
-    /// The program wants these headers, wherever they come from.
+    /// Adds headers that the program wants, both real and emulated ones.
     pub(crate) fn add(&mut self, headers: &[String]) {
         for name in headers {
             for list in [&mut self.http_headers, &mut self.emulated_headers] {
@@ -170,7 +170,7 @@ impl ForwardedFields {
     }
 }
 
-/// What is passed on of one connection.
+/// The forwarded data of one connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ForwardedData {
     pub(crate) http_headers: Vec<(String, String)>,
@@ -180,7 +180,7 @@ pub(crate) struct ForwardedData {
     bytes: usize,
 }
 
-/// What is kept of connections to be passed on. Nothing where no proxy wants anything.
+/// The forwarded data of connections. Empty if no proxy forwards anything.
 #[derive(Debug, Default)]
 pub(crate) struct ForwardedTable {
     pub(crate) wanted: ForwardedFields,
@@ -188,7 +188,7 @@ pub(crate) struct ForwardedTable {
 }
 
 impl ForwardedTable {
-    /// A connection has come with these headers.
+    /// Stores the wanted headers of a connection.
     pub(crate) fn keep_headers<'a>(
         &mut self,
         conn: ConnId,
@@ -204,7 +204,7 @@ impl ForwardedTable {
         }
     }
 
-    /// Its connect command has these.
+    /// Stores the wanted emulated headers of its connect command.
     pub(crate) fn keep_emulated<'a>(
         &mut self,
         conn: ConnId,
@@ -229,7 +229,7 @@ impl ForwardedTable {
         }
     }
 
-    /// It has this meta from now on, or none; none too where there is no room for it.
+    /// Replaces the connection's `meta`. Stores none if there is no room for it.
     pub(crate) fn keep_meta(&mut self, conn: ConnId, meta: Option<Box<[u8]>>) {
         if let Some(passed) = self.of.get_mut(&conn.to_u64()) {
             passed.bytes -= passed.meta.take().map_or(0, |meta| meta.len());
@@ -242,7 +242,7 @@ impl ForwardedTable {
         }
     }
 
-    /// Its meta, raw JSON.
+    /// Returns the connection's `meta`, as raw JSON.
     pub(crate) fn meta(&self, conn: ConnId) -> Option<&[u8]> {
         self.get(conn)?.meta.as_deref()
     }
@@ -251,7 +251,7 @@ impl ForwardedTable {
         self.of.get(&conn.to_u64())
     }
 
-    /// The connection is gone.
+    /// Removes the data of a closed connection.
     pub(crate) fn forget(&mut self, conn: ConnId) {
         if !self.of.is_empty() {
             self.of.remove(&conn.to_u64());

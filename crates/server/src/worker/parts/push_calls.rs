@@ -1,4 +1,4 @@
-//! Calls that the push thread has: which connection each belongs to, and how much of a streamed response is unread.
+//! Calls that the push thread handles: the connection of each, and how much of a streamed response is unread.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::message::push::{PushReply, PushReplyBody};
 #[derive(Default)]
 pub(crate) struct PushCalls {
     calls: FastMap<ConnId, PushCall>,
-    /// For the push thread, once its ring has room. It is little, and a batch waits for it.
+    /// Messages to the push thread that wait for room on its ring. They are small, and a batch depends on them.
     backlog: VecDeque<BusMessage>,
 }
 
@@ -21,30 +21,29 @@ struct PushCall {
     id: u64,
     /// The head of a streamed response has been sent.
     streams: bool,
-    /// Bytes of it that the client's socket has not taken.
+    /// Bytes that the client's socket has not accepted.
     unread: usize,
 }
 
-/// What is to be done with a connection.
+/// The next step for a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PushStep {
-    /// This is the whole response; the connection is for requests again.
+    /// Send the whole response; the connection then takes requests again.
     Respond { status: u16, body: Vec<u8> },
-    /// These lines go on with the response; with `begins` they begin it, with `ends` they end it and the connection is
-    /// for requests again.
+    /// Send lines of the response. With `begins` they start it; with `ends` they end it, and the connection takes requests again.
     Stream { lines: Vec<u8>, begins: bool, ends: bool },
     /// The response cannot be ended properly.
     Abort,
 }
 
 impl PushCalls {
-    /// The push thread has been sent a request of this connection.
+    /// Notes that a request of this connection was sent to the push thread.
     pub(crate) fn begin(&mut self, conn: ConnId, call: u64) {
         self.calls.insert(conn, PushCall { id: call, streams: false, unread: 0 });
     }
 
-    /// A piece of a response has come; `None` for a call whose connection is gone. An earlier incarnation of this worker
-    /// may have given the same number to another connection.
+    /// Handles a part of a response; `None` if the connection of the call is gone. An earlier incarnation of this worker may have
+    /// given the same number to another connection.
     pub(crate) fn handle_reply(&mut self, reply: PushReply) -> Option<PushStep> {
         let PushReply { call: id, conn, body } = reply;
         let call = self.calls.get_mut(&conn).filter(|call| call.id == id)?;
@@ -67,7 +66,7 @@ impl PushCalls {
         })
     }
 
-    /// The client's socket has taken everything: the push thread may send as much again.
+    /// Notes that the client's socket has accepted everything: the push thread may send as much again.
     pub(crate) fn handle_drained(&mut self, conn: ConnId) {
         let Some(call) = self.calls.get_mut(&conn) else { return };
         let (call, bytes) = (call.id, std::mem::take(&mut call.unread));
@@ -76,19 +75,19 @@ impl PushCalls {
         }
     }
 
-    /// A connection has closed, before its response or after.
+    /// Removes the call of a closed connection.
     pub(crate) fn handle_closed(&mut self, conn: ConnId) {
         if let Some(PushCall { id: call, .. }) = self.calls.remove(&conn) {
             self.backlog.push_back(BusMessage::PushCallerGone { call });
         }
     }
 
-    /// Has another message wait for room on the bus.
+    /// Queues a message until the bus has room.
     pub(crate) fn enqueue(&mut self, message: BusMessage) {
         self.backlog.push_back(message);
     }
 
-    /// What waits for room on the bus, oldest first. One that finds none comes back with [`PushCalls::put_back`].
+    /// Returns the oldest message that waits for room on the bus. If there is no room, [`PushCalls::put_back`] takes it back.
     pub(crate) fn poll_transmit(&mut self) -> Option<BusMessage> {
         self.backlog.pop_front()
     }

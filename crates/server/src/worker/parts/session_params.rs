@@ -9,7 +9,7 @@
 #[derive(Debug, Default)]
 pub(crate) struct SessionParamsTable {
     places: Vec<SharedParams>,
-    /// Where the last session's parameters are: the next one's are probably the same.
+    /// The index of the last session's parameters, because the next ones are probably the same.
     last: usize,
 }
 
@@ -28,11 +28,12 @@ pub(crate) struct SessionParams {
     pub(crate) key: Option<u64>,
 }
 
-/// Most different parameters of one worker at once.
+/// The most distinct parameters of one worker at once.
 const PLACES_MAX: usize = (1 << 11) - 2;
 
 impl SessionParamsTable {
-    /// The number of these parameters, and one session more that holds them. `None` when two thousand others are held.
+    /// Returns the index of these parameters, and counts one more session that holds them. `None` if [`PLACES_MAX`] others are
+    /// held.
     pub(crate) fn hold(&mut self, params: SessionParams) -> Option<u16> {
         let is_it = |place: &SharedParams| place.params == params;
         let found = if self.places.get(self.last).is_some_and(is_it) {
@@ -54,7 +55,7 @@ impl SessionParamsTable {
         Some(at as u16)
     }
 
-    /// A session that held these has ended.
+    /// Counts one session less that holds these parameters.
     pub(crate) fn release(&mut self, at: u16) {
         if let Some(place) = self.places.get_mut(usize::from(at)) {
             place.sessions = place.sessions.saturating_sub(1);
@@ -65,13 +66,13 @@ impl SessionParamsTable {
         self.places.get(usize::from(at)).map(|place| place.params)
     }
 
-    /// Keys that have let sessions in, and how many.
+    /// Returns the keys that signed the tokens of sessions, and the number of sessions of each.
     pub(crate) fn keys(&self) -> Vec<(u64, u64)> {
         let held = self.places.iter().filter(|place| place.sessions > 0);
         held.filter_map(|place| Some((place.params.key?, u64::from(place.sessions)))).collect()
     }
 
-    /// How many sessions were let in by a key that `keeps` does not keep.
+    /// Returns the number of sessions for whose key `keeps` is false.
     pub(crate) fn sessions_without(&self, keeps: impl Fn(u64) -> bool) -> u64 {
         self.places
             .iter()

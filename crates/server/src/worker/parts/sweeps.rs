@@ -1,4 +1,4 @@
-//! What is looked for among all sessions, channels or tokens of a worker: where each look goes on, a little in each turn.
+//! Scans of all sessions, channels or tokens of a worker, and the position of each; every turn does a small step.
 
 use std::collections::HashSet;
 
@@ -6,32 +6,32 @@ use dunlin_hub::Withdrawal;
 
 use crate::auth::revocation::TokenId;
 
-/// The looks that are under way on one worker, and those that the next second begins.
+/// The scans in progress on one worker, and those that start with the next second.
 #[derive(Debug)]
 pub(crate) struct Sweeps {
-    /// Since a permission to subscribe was withdrawn.
+    /// The scan of subscriptions after a permission was withdrawn.
     withdrawal: Option<Withdrawal>,
     tenants: TenantSweep,
-    /// Where counting the users of the sessions goes on.
+    /// The next position of the count of the sessions' users.
     users_from: Option<u32>,
-    /// Where the figures of tenants go on.
+    /// The next position of the scan that publishes the figures of tenants.
     shares_from: u32,
-    /// Tokens that were revoked; the sessions that came with them are looked for once a second.
+    /// Revoked tokens; once a second, their sessions are searched for.
     revoked: HashSet<TokenId>,
-    /// Members came and went of which the control thread was not notified.
+    /// The control thread was not notified of some joins and leaves.
     members_lost: bool,
 }
 
-/// The end of tenants that are gone.
+/// The steps of removing the data of deleted tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TenantSweep {
-    /// Nothing is left of them here.
+    /// Nothing of them is left here.
     Done,
-    /// Their sessions end; it goes on here.
+    /// Their sessions are being closed, from this position on.
     Sessions(u32),
-    /// Until the next second: what was on its way between workers comes.
+    /// Waits for the next second, so that messages in flight between workers arrive.
     Waiting,
-    /// Once no worker has a session of theirs, their channels are forgotten; it goes on here.
+    /// No worker has a session of theirs any more; their channels are being removed, from this position on.
     Channels(u32),
 }
 
@@ -39,7 +39,7 @@ impl Default for Sweeps {
     fn default() -> Sweeps {
         Sweeps {
             withdrawal: None,
-            // An incarnation before this one may have had a part in the end of some.
+            // An earlier incarnation may not have completed the removal.
             tenants: TenantSweep::Sessions(0),
             users_from: None,
             shares_from: 0,
@@ -50,19 +50,19 @@ impl Default for Sweeps {
 }
 
 impl Sweeps {
-    /// Whether there is a step to be made now, so that the worker does not sleep.
+    /// Whether a step is due now, so that the worker must not sleep.
     pub(crate) fn is_due(&self) -> bool {
         self.withdrawal.is_some() || self.users_from.is_some() || self.tenants.is_due()
     }
 
-    /// Once a second.
+    /// Advances the sweep of tenants; called once a second.
     pub(crate) fn handle_second(&mut self) {
         if self.tenants == TenantSweep::Waiting {
             self.tenants = TenantSweep::Channels(0);
         }
     }
 
-    /// A permission was withdrawn: looks at all subscriptions, again if a look is under way.
+    /// Starts a scan of all subscriptions after a permission was withdrawn; restarts one in progress.
     pub(crate) fn begin_withdrawal(&mut self) {
         self.withdrawal = Some(Withdrawal::default());
     }
@@ -71,64 +71,64 @@ impl Sweeps {
         self.withdrawal.is_some()
     }
 
-    /// Goes on with that. `step` says whether it was the last.
+    /// Continues the scan. `step` returns whether it was the last step.
     pub(crate) fn continue_withdrawal(&mut self, step: impl FnOnce(&mut Withdrawal) -> bool) {
         if self.withdrawal.as_mut().is_some_and(step) {
             self.withdrawal = None;
         }
     }
 
-    /// Tenants have changed: their end begins again.
+    /// Restarts the sweep of tenants, because tenants have changed.
     pub(crate) fn begin_tenants(&mut self) {
         self.tenants = TenantSweep::Sessions(0);
     }
 
-    /// Where the end of tenants stands.
+    /// Returns the state of the sweep of tenants.
     pub(crate) fn tenants(&self) -> TenantSweep {
         self.tenants
     }
 
-    /// It stands there from now on.
+    /// Sets the state of the sweep of tenants.
     pub(crate) fn set_tenants(&mut self, sweep: TenantSweep) {
         self.tenants = sweep;
     }
 
-    /// Begins to count the users of all sessions, if that is wanted.
+    /// Starts or cancels the count of the users of all sessions.
     pub(crate) fn begin_users(&mut self, is_wanted: bool) {
         self.users_from = is_wanted.then_some(0);
     }
 
-    /// Where counting the users goes on, if it is under way.
+    /// Returns the next position of the count of users, if it is in progress.
     pub(crate) fn users_from(&self) -> Option<u32> {
         self.users_from
     }
 
-    /// It goes on there; `None`: all are counted.
+    /// Sets the next position of the count of users; `None`: it is complete.
     pub(crate) fn continue_users(&mut self, next: Option<u32>) {
         self.users_from = next;
     }
 
-    /// Where the figures of tenants go on.
+    /// Returns the next position of the scan for the figures of tenants.
     pub(crate) fn shares_from(&self) -> u32 {
         self.shares_from
     }
 
-    /// They go on there; `None`: with the first again.
+    /// Sets the next position of that scan; `None`: it starts over.
     pub(crate) fn continue_shares(&mut self, next: Option<u32>) {
         self.shares_from = next.unwrap_or(0);
     }
 
-    /// A token was revoked.
+    /// Records a revoked token.
     pub(crate) fn revoke(&mut self, token: TokenId) {
         self.revoked.insert(token);
     }
 
-    /// The tokens that were revoked since, if there are any.
+    /// Takes the tokens revoked since the last call, if there are any.
     pub(crate) fn take_revoked(&mut self) -> Option<HashSet<TokenId>> {
         (!self.revoked.is_empty()).then(|| std::mem::take(&mut self.revoked))
     }
 
-    /// Whether the control thread has to list the members of channels again.
+    /// Whether the control thread must list all members of channels again.
     pub(crate) fn has_lost_members(&self) -> bool {
         self.members_lost
     }
@@ -139,7 +139,7 @@ impl Sweeps {
 }
 
 impl TenantSweep {
-    /// Whether there is a step to be made now.
+    /// Whether a step is due now.
     pub(crate) fn is_due(self) -> bool {
         matches!(self, TenantSweep::Sessions(_) | TenantSweep::Channels(_))
     }

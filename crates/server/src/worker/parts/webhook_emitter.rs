@@ -1,4 +1,4 @@
-//! Events for webhooks: which of them any hook wants, and how many there was no room for.
+//! Events for webhooks: selects those that a hook subscribes to, and counts those that were dropped.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ const LOG_INTERVAL_MS: u64 = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct WebhookEmitter {
     filter: FilterCache,
-    /// Events dropped since the last one of which hooks were notified.
+    /// Dropped events that hooks were not notified of yet.
     dropped: u64,
     /// Events dropped since the last log line.
     unlogged: u64,
     logged_ms: Option<u64>,
 }
 
-/// What became of an event.
+/// The result of emitting an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emitted {
     Sent,
-    /// There was no room. `log`: so many were dropped since the last line of the log, which is due.
+    /// There was no room. `log`: the number dropped since the last log line, if another line is due.
     Dropped {
         log: Option<u64>,
     },
 }
 
 impl WebhookEmitter {
-    /// Follows what hooks want now. Gives what the hub has to watch for it.
+    /// Sets which events the hooks want. Returns what the hub has to watch for that.
     pub(crate) fn set_filter(&mut self, filter: &Arc<EventFilter>) -> ChannelEventFilter {
         self.filter.set_filter(filter);
         ChannelEventFilter {
@@ -52,12 +52,12 @@ impl WebhookEmitter {
         }
     }
 
-    /// Whether any hook wants such events: without hooks one branch.
+    /// Whether a hook wants such events; without hooks this is one branch.
     pub(crate) fn wants(&self, kind: HookEventKind) -> bool {
         self.filter.wants(kind)
     }
 
-    /// The event that a hook wants of a publication that a client of the Pusher protocol made.
+    /// Returns the hook event of a publication by a client of the Pusher protocol, if a hook wants it.
     pub(crate) fn client_event(&mut self, event: &ChannelEvent) -> Option<HookEventBody> {
         let ChannelEvent::Published { channel, publication, .. } = event else { return None };
         let is_named = publication
@@ -73,7 +73,7 @@ impl WebhookEmitter {
         })
     }
 
-    /// The event that a hook wants of what happened in a channel.
+    /// Returns the hook event of a channel event, if a hook wants it.
     pub(crate) fn select(&mut self, event: ChannelEvent) -> Option<HookEventBody> {
         let filter = &mut self.filter;
         match event {
@@ -106,7 +106,7 @@ impl WebhookEmitter {
         }
     }
 
-    /// The event that a hook wants of a session that begins.
+    /// Returns the hook event of a new session, if a hook wants it.
     pub(crate) fn connect(
         &self,
         session: SessionId,

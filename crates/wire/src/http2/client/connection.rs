@@ -11,8 +11,8 @@ use crate::http2::{
     Setting, WINDOW_BYTES_DEFAULT, frame,
 };
 
-/// A block that is longer than what we keep of it has to be read all the same, for the table's sake: as much as full frames
-/// bring before there are too many of them.
+/// A header block that exceeds our limit still has to be read to keep the HPACK table in sync: up to the bytes of full frames
+/// before there are too many of them.
 const HEADER_BLOCK_BYTES_MAX: usize = FRAME_BYTES_DEFAULT as usize * CONTINUATIONS_MAX as usize;
 /// Far more acknowledgements than a responsive peer can owe.
 const UPDATES_DUE_MAX: u32 = 1 << 20;
@@ -20,19 +20,19 @@ const UPDATES_DUE_MAX: u32 = 1 << 20;
 /// Limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Streams that may be open before the peer has said how many; at least 1.
+    /// Maximum number of open streams before the peer's settings arrive; at least 1.
     pub streams_before_settings: u32,
-    /// The most body of a response; one that is longer is cut. It is also the window of a stream, so that
-    /// no stream needs its window renewed. At most 2³¹−1.
+    /// Maximum body of a response; a longer one is truncated. It is also the window of a stream, so that no stream needs its
+    /// window renewed. At most 2³¹−1.
     pub body_bytes_max: u32,
     /// The window of the connection for responses; at least 65,535.
     pub window_bytes: u32,
-    /// The most header list of a response; a longer one is cut.
+    /// Maximum header list of a response; a longer one is truncated.
     pub header_list_bytes_max: u32,
     /// Frames without progress (SETTINGS, PING, RST_STREAM of no stream, empty DATA, and so on)
     /// which the peer may send between two calls of [`Connection::handle_second`].
     pub idle_frames_max: u32,
-    /// Bytes that wait in [`Connection::transmit`] while the peer makes us answer (PING, SETTINGS).
+    /// Maximum bytes that wait in [`Connection::transmit`] while the peer causes replies (PING, SETTINGS).
     pub transmit_bytes_max: usize,
 }
 
@@ -53,55 +53,55 @@ impl Default for Config {
 /// ends.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The peer's settings came, for the first time or anew.
+    /// The peer's settings arrived, for the first time or again.
     Settings,
-    /// A stream has its response.
+    /// The response to a stream is complete.
     Response {
-        /// Which.
+        /// The stream.
         stream: u32,
-        /// With what.
+        /// Its response.
         response: Response,
     },
-    /// The peer did not process a stream at all: REFUSED_STREAM, or above the last stream of its GOAWAY.
-    /// It is safe to send the request again (§8.7). Of a GOAWAY the last stream comes first: what is put back in front
-    /// of a queue one by one keeps its order.
+    /// The peer did not process a stream at all: REFUSED_STREAM, or above the last stream of its GOAWAY. The request can be
+    /// sent again (§8.7). For a GOAWAY the last stream is reported first, so that putting requests back at the front of a queue
+    /// one by one keeps their order.
     Refused {
-        /// Which.
+        /// The stream.
         stream: u32,
     },
-    /// The peer ended a stream; whether it processed the request is not known if it was sent whole.
+    /// The peer ended a stream. Whether it processed the request is unknown if the request was sent completely.
     Reset {
-        /// Which.
+        /// The stream.
         stream: u32,
-        /// Why.
+        /// The peer's error code.
         code: ErrorCode,
-        /// How much of the request had left.
+        /// How much of the request was sent.
         sent: SendProgress,
     },
-    /// The peer accepts no more streams. Open streams that it has not refused go on.
+    /// The peer accepts no more streams. Open streams that it has not refused continue.
     GoAway {
-        /// Why.
+        /// The peer's error code.
         code: ErrorCode,
-        /// The peer's text, cut at 1,024 bytes.
+        /// The peer's debug data, truncated to 1,024 bytes.
         debug: Vec<u8>,
     },
     /// The reply to [`Connection::ping`].
     Pong([u8; 8]),
 }
 
-/// How much of a request has left for the peer.
+/// How much of a request was sent to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProgress {
-    /// Not its end: no server can have processed it.
+    /// Without its end: no server can have processed it.
     Partly,
-    /// To its last byte, according to [`Connection::handle_transmitted`].
+    /// Up to its last byte, according to [`Connection::handle_transmitted`].
     Wholly,
 }
 
 /// Why no stream was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// As many are open as the peer allows.
+    /// The peer's limit of open streams is reached.
     #[error("as many streams are open as the peer allows; wait for a response")]
     StreamLimit,
     /// The peer sent GOAWAY, or the connection failed.
@@ -115,9 +115,9 @@ pub enum OpenError {
 /// Free capacity for another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Streams that may be opened.
+    /// The number of streams that may be opened.
     pub streams: u32,
-    /// Bytes that the connection's window allows beyond those of bodies that are already waiting.
+    /// The connection's window in bytes, minus the waiting bodies.
     pub window_bytes: u32,
 }
 
@@ -131,14 +131,14 @@ pub struct Connection<B> {
     pub(super) out_begin: usize,
     pub(super) streams: Streams<B>,
     pub(super) next_stream: u32,
-    /// Bodies that wait for the connection's window, in the order of their requests. Those that wait for
-    /// their stream's window alone are not in it.
+    /// Bodies that wait for the connection's window, in the order of their requests. Those that wait only for their stream's
+    /// window are not included.
     pub(super) waiting: VecDeque<u32>,
-    /// Body bytes not sent of all open streams.
+    /// Unsent body bytes of all open streams.
     pub(super) unsent_bytes: u64,
-    /// Of the peer, for what we send.
+    /// The peer's window, for what we send.
     pub(super) window: Window,
-    /// Of ours, for what the peer sends: bytes received since the last WINDOW_UPDATE.
+    /// Bytes received since our last WINDOW_UPDATE for the connection.
     pub(super) received_bytes: u32,
     pub(super) streams_max: u32,
     pub(super) settled: bool,
@@ -158,7 +158,7 @@ pub struct Connection<B> {
 }
 
 impl<B: AsRef<[u8]>> Connection<B> {
-    /// A new connection, whose preface and settings are the first bytes to transmit.
+    /// Creates a connection, whose preface and settings are the first bytes to transmit.
     pub fn new(config: Config) -> Connection<B> {
         let mut out = PREFACE.to_vec();
         frame::encode_settings(
@@ -200,12 +200,12 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Streams and window that are free.
+    /// Returns the free streams and the free window.
     #[inline]
     pub fn capacity(&self) -> Capacity {
         let streams =
@@ -214,34 +214,34 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Capacity { streams, window_bytes: window as u32 }
     }
 
-    /// How many streams are open.
+    /// Returns the number of open streams.
     #[inline]
     pub fn streams_open(&self) -> u32 {
         self.streams.len() as u32
     }
 
-    /// How many streams the peer allows at once; `u32::MAX` when it set no limit.
+    /// Returns the peer's limit of concurrent streams; `u32::MAX` if it set none.
     pub fn streams_max(&self) -> u32 {
         self.streams_max
     }
 
-    /// The connection's send window.
+    /// Returns the connection's send window.
     pub fn window_bytes(&self) -> u32 {
         self.window.available()
     }
 
-    /// Bytes of bodies whose requests are begun and that no window allowed to leave yet.
+    /// Returns the body bytes of open requests that no window has allowed to be sent yet.
     pub fn unsent_bytes(&self) -> u64 {
         self.unsent_bytes
     }
 
-    /// No more streams can be opened: the peer sent GOAWAY, the identifiers are used up, or the connection
+    /// Returns whether no more streams can be opened: the peer sent GOAWAY, the identifiers are used up, or the connection
     /// failed.
     pub fn is_closing(&self) -> bool {
         self.closing || self.next_stream > STREAM_MAX
     }
 
-    /// The streams that are open, in no order, and how much of each request left.
+    /// Iterates over the open streams, in no order, and how much of each request was sent.
     pub fn open_streams(&self) -> impl Iterator<Item = (u32, SendProgress)> {
         self.streams.iter().map(|(&id, stream)| (id, self.sent(stream)))
     }
@@ -253,17 +253,17 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// Position in the connection's output at which the encoded bytes end.
+    /// Returns the position in the connection's output at which the encoded bytes end.
     fn end_at(&self) -> u64 {
         self.transmitted + (self.out.len() - self.out_begin) as u64
     }
 
-    /// Opens a stream with a request: `fields` writes the header list, pseudo-headers first
-    /// (§8.3.1). The part of the body that the windows do not allow yet is sent when they do.
+    /// Opens a stream with a request: `fields` writes the header list, pseudo-headers first (§8.3.1). The part of the body that
+    /// the windows do not allow yet is sent later.
     ///
     /// # Errors
     ///
-    /// When none can be opened; nothing was sent then.
+    /// Returns an error if no stream can be opened; nothing was sent then.
     #[inline]
     pub fn open(
         &mut self,
@@ -292,7 +292,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         let stream = Stream { window, body, sent: 0, end_at, listed: false, response: None };
         self.streams.insert(id, stream);
         if bytes > 0 {
-            // In order: bodies that already wait have the window first.
+            // Keeps the order: bodies that already wait use the window first.
             if self.waiting.is_empty() {
                 self.send_body(id);
             } else {
@@ -323,13 +323,13 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// All bytes to be written now.
+    /// Returns all bytes to be written now.
     #[inline]
     pub fn transmit(&self) -> &[u8] {
         &self.out[self.out_begin..]
     }
 
-    /// This many bytes of [`transmit`](Connection::transmit) were written.
+    /// Records that this many bytes of [`transmit`](Connection::transmit) were written.
     pub fn handle_transmitted(&mut self, bytes: usize) {
         self.out_begin += bytes;
         self.transmitted += bytes as u64;
@@ -343,7 +343,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         }
     }
 
-    /// About a second has passed: renews the allowance of frames without progress.
+    /// Renews the allowance of frames without progress. Call it about once a second.
     pub fn handle_second(&mut self) {
         self.idle_frames = 0;
     }
@@ -413,7 +413,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Some(stream)
     }
 
-    /// A frame without progress.
+    /// Counts a frame without progress.
     pub(super) fn idle_frame(&mut self, reason: &'static str) -> Result<(), Error> {
         self.idle_frames += 1;
         if self.idle_frames > self.config.idle_frames_max {

@@ -5,23 +5,23 @@ use super::response::Response;
 use crate::http2::frame::{self, Frame};
 use crate::http2::{Error, ErrorCode, FRAME_BYTES_DEFAULT, Setting, Settings, hpack};
 
-/// The most text of a GOAWAY that is kept.
+/// Maximum debug data of a GOAWAY that is kept.
 const DEBUG_BYTES_MAX: usize = 1_024;
 
-/// A header block of the peer's, decoded.
+/// A decoded header block of the peer.
 struct ResponseHead {
     status: Option<u16>,
-    /// It has a pseudo-header that no response has, or `:status` twice.
+    /// It has an invalid pseudo-header, or `:status` twice.
     malformed: bool,
     response: Response,
 }
 
 impl<B: AsRef<[u8]>> Connection<B> {
-    /// Takes in bytes as they were read, in pieces of any size.
+    /// Handles received bytes, in pieces of any size.
     ///
     /// # Errors
     ///
-    /// The peer violated the protocol or floods this end. The connection is over: write what
+    /// Returns an error if the peer violated the protocol or floods this end. The connection is over: write what
     /// [`transmit`](Connection::transmit) holds, which ends with a GOAWAY, and close.
     pub fn handle_bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let result = if self.input.is_empty() {
@@ -72,7 +72,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 }
             });
             match decoded {
-                // The table is in step; what the answer means stands at its begin.
+                // The table is in sync, and the fields needed to interpret the response come first.
                 Err(hpack::Error::ListTooLong) => response.truncated = true,
                 decoded => decoded?,
             }
@@ -204,7 +204,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Ok(())
     }
 
-    /// The response is whole. A body that is not yet sent needs no sending any more.
+    /// Completes a response. The unsent rest of the request's body is not sent any more.
     fn finish(&mut self, id: u32) {
         let unsent =
             self.streams.get(&id).is_some_and(|stream| stream.sent < stream.body.as_ref().len());
@@ -225,7 +225,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
     fn handle_settings(&mut self, settings: Settings<'_>) -> Result<(), Error> {
         self.idle_frame("flood of SETTINGS")?;
         if !self.settled {
-            // What held before is replaced by no limit, unless the frame sets one (§6.5.2).
+            // No limit replaces the previous value, unless the frame sets one (§6.5.2).
             self.settled = true;
             self.streams_max = u32::MAX;
         }
@@ -255,7 +255,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             }
         }
         self.check_transmit()?;
-        // At once, before anything that the new values allow (§6.5.3).
+        // Acknowledges at once, before anything that the new values allow (§6.5.3).
         frame::encode_settings_ack(&mut self.out);
         grown.sort_unstable();
         grown.dedup();
@@ -306,7 +306,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.events.push_back(Event::GoAway { code, debug });
     }
 
-    /// A frame on a stream that we never opened is out of order (§5.1).
+    /// Rejects a frame on a stream that we never opened (§5.1).
     fn check_begun(&self, stream: u32) -> Result<(), Error> {
         if stream >= self.next_stream || stream.is_multiple_of(2) {
             return Err(Error::protocol("a frame on a stream that was never opened"));
@@ -314,7 +314,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Ok(())
     }
 
-    /// A peer that causes replies and does not read them.
+    /// Rejects a peer that causes replies and does not read them.
     fn check_transmit(&self) -> Result<(), Error> {
         if self.transmit().len() > self.config.transmit_bytes_max {
             return Err(Error::flood("the server does not read what it asks for"));
