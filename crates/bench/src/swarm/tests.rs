@@ -153,7 +153,7 @@ fn a_plain_websocket_says_hello_and_answers_a_ping_with_its_payload() {
 }
 
 #[test]
-fn a_plain_websocket_asks_the_server_for_signs_of_life() {
+fn a_plain_websocket_sends_pings_to_the_server() {
     // Tungstenite answers pings itself while the socket is read.
     let server = server(|mut socket| async move {
         while socket.next().await?.is_ok() {}

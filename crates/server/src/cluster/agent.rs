@@ -574,7 +574,6 @@ impl Agent {
             match self.store {
                 Some(_) => self.write_lease(),
                 None => {
-                    // The connect ends before that, or is tried again then.
                     self.next = now + Duration::from_millis(RECONNECT.max_ms);
                     self.connect();
                 }
