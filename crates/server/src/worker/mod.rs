@@ -8,15 +8,15 @@
 //!
 //! - [`accept`] and [`listeners`] admit connections; [`routes`] and [`stream`] open transports; [`connect`] authenticates.
 //! - [`command`] executes commands that [`permission`] or a token ([`subscription`]) allows, and [`backlog`] delays them by
-//! budgets.
+//!   budgets.
 //! - [`poll`] answers long-polls, [`api`] and [`api_turns`] the server API, [`push`] requests to the push thread, [`pusher`] and
-//! [`pusher_api`] the Pusher protocol.
+//!   [`pusher_api`] the Pusher protocol.
 //! - [`proxy`], [`proxy_channels`] and [`proxy_renewals`] ask backends over the connections of [`backends`]; [`program`] asks the
-//! embedding program; [`engines`] drives engines.
+//!   embedding program; [`engines`] drives engines.
 //! - [`completion`] handles events of the hub, [`flush`] writes outboxes, [`fanout`] paces broadcasts, [`deadlines`] detects dead
-//! clients.
+//!   clients.
 //! - [`gauges`] publishes gauges, [`users`] counts connections of users, [`adoption`] switches settings, [`webhooks`] emits
-//! events, [`drain`] disconnects clients at shutdown.
+//!   events, [`drain`] disconnects clients at shutdown.
 
 mod accept;
 mod adoption;
