@@ -38,7 +38,7 @@ impl BackgroundLoadReport {
     }
 }
 
-/// The clients, connected.
+/// Background clients, connected.
 #[derive(Debug)]
 pub(crate) struct BackgroundLoad {
     swarm: Swarm,
@@ -110,7 +110,7 @@ impl BackgroundLoad {
     }
 }
 
-/// Broadcasts under way.
+/// Broadcasts in progress.
 #[derive(Debug)]
 pub(crate) struct Broadcasting {
     stop: Arc<AtomicBool>,

@@ -1,7 +1,7 @@
 //! Benchmarks of the mesh between workers, with floors measured in the same run.
 //!
-//! Two threads, each on its own core if there are two. Every figure is measured in batches that alternate between
-//! mesh and floor, so that other load on the machine affects both alike.
+//! Measures two threads, each on its own core if there are two. Every figure is measured in batches that alternate
+//! between mesh and floor, so that other load on the machine affects both alike.
 
 use std::hint::{black_box, spin_loop};
 use std::io;
@@ -327,7 +327,7 @@ fn echo(
     }
 }
 
-/// Only one message is in flight at a time, so the ring has room.
+/// Sends one message. Only one is in flight at a time, so the ring has room.
 fn send(endpoint: &mut Endpoint<BenchMessage>, to: usize, message: BenchMessage) {
     assert!(endpoint.send(to, message).is_ok(), "an empty ring takes a message");
     endpoint.flush();

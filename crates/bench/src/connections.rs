@@ -242,7 +242,7 @@ fn broadcast(
         "seconds": seconds,
         "messages_per_s": delivered as f64 / seconds.max(1e-9),
         "cpu_us_per_message": cpu_ns.map(|ns| each_us(ns as f64)),
-        // The same without the CPU of the pings meanwhile, as measured in the hold.
+        // The same minus the CPU of pings during that time, estimated from the hold.
         "cpu_us_per_message_without_pings": cpu_ns.map(|ns| each_us(ns as f64 - pings_ns)),
         "server_pss_bytes_after": process.map(|process| process.sample().pss_bytes),
         "message_bytes": (counts.publication_bytes - before.publication_bytes) as f64 / arrived,

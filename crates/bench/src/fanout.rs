@@ -132,7 +132,7 @@ pub(crate) fn run(options: &Fanout) -> Result<ExitStatus, Error> {
     Ok(if clean { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// A server that takes part.
+/// The kind of server that takes part.
 #[derive(Debug, Clone, Copy)]
 enum Source {
     Floor,

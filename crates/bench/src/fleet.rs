@@ -41,7 +41,7 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// Starts it with its data in `directory`, which is its own. `more` are lines of its configuration.
+    /// Starts it with its data in `directory`, which it does not share. `more` are lines of its configuration.
     pub(crate) fn start(
         address: SocketAddr,
         directory: PathBuf,

@@ -1,11 +1,11 @@
-//! The floor of fan-out on this kernel: what it costs to hand the same bytes to N sockets, and nothing else.
+//! The floor of fan-out on this kernel: the cost of sending the same bytes to N sockets, and nothing else.
 //!
-//! It answers 101 to any GET without looking at it. On `POST /pub` it sends one prebuilt frame to every connection,
-//! one `send()` each; on `POST /burst/N` it sends N frames joined into one `send()` each; on `POST /one/N` a frame to each of
-//! the next N connections, in turns. Nothing else is paid for: no
-//! parsing, no session, no queue, no check of what `send()` answered. The only thing it does beyond the barest
-//! program is to number the frames, once per publish, so that the generator checks the floor's messages like
-//! everybody's. A server cannot be faster on this kernel without handing it the bytes of several publishes at once.
+//! It answers any GET with 101, without parsing it. `POST /pub` sends one prebuilt frame to every connection, with one
+//! `send()` each; `POST /burst/N` sends N joined frames to every connection, with one `send()` each; `POST /one/N`
+//! sends a frame to each of the next N connections in turn. It does nothing else: no parsing, no sessions, no queues,
+//! no check of the result of `send()`. Beyond the minimum it only numbers the frames, once per publish, so that the
+//! generator can check its messages like those of other servers. No server can be faster on this kernel unless it joins
+//! several publishes in one `send()`.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -87,12 +87,12 @@ pub(crate) fn run(options: &Floor) -> Result<ExitStatus, Error> {
     }
 }
 
-/// The floor does not care whether the socket took it: the generator counts, and says so when something is missing.
+/// Ignores errors and short writes: the generator counts, and reports what is missing.
 fn send(connection: &OwnedFd, bytes: &[u8]) {
     let _ = rustix::net::send(connection, bytes, SendFlags::NOSIGNAL);
 }
 
-/// Messages asked for: N of `POST /burst/N` and `POST /one/N`, otherwise 1.
+/// Returns the number of messages requested: N of `POST /burst/N` and `POST /one/N`, otherwise 1.
 fn count_of(request: &[u8]) -> usize {
     let digits =
         [&b"POST /burst/"[..], b"POST /one/"].iter().find_map(|of| request.strip_prefix(*of));
@@ -104,7 +104,7 @@ fn count_of(request: &[u8]) -> usize {
     count.max(1)
 }
 
-/// Prebuilt frames one after the other, in which only the numbers change.
+/// Prebuilt consecutive frames in which only the numbers change.
 #[derive(Debug)]
 struct Frames {
     bytes: Vec<u8>,
@@ -120,7 +120,7 @@ impl Frames {
         Self { frame_bytes: frame.len(), bytes: frame.repeat(BURST_MAX), sent: 0 }
     }
 
-    /// The next `count` frames, numbered on.
+    /// Numbers the next `count` frames and returns them.
     fn number(&mut self, count: usize) -> &[u8] {
         const DIGITS_AT: usize = 2 + 1 + SEQUENCE_MARK.len();
         for frame in self.bytes.chunks_exact_mut(self.frame_bytes).take(count) {

@@ -20,9 +20,9 @@ use dunlin_load::{Clock, Context, Error, ExitStatus, Output, Process, Scratch, s
 
 /// Source network of the silent connections; other clients use 127.1.0.0/16.
 const NETWORK: u32 = u32::from_be_bytes([127, 2, 0, 0]);
-/// Connections that are opened again at once, where the server has closed them.
+/// Events per wait: closed connections that are reopened together.
 const EVENTS: usize = 64;
-/// How long a thread waits for closings before it checks whether to end.
+/// How long a thread waits for closed connections before it checks whether to end.
 const PAUSE_NS: u64 = 20_000_000;
 const SHARE_MIN: f64 = 0.8;
 
@@ -67,7 +67,7 @@ struct Round {
     /// Connects a second without silent connections, each up to its subscription.
     alone_per_s: f64,
     beside_per_s: f64,
-    /// Beside as many connections that begin a request and do not continue.
+    /// Connects a second beside as many connections that have sent the first byte of a request.
     begun_per_s: f64,
     /// Server CPU time per connect; beside the silent connections it includes theirs.
     alone_cpu_us: f64,
@@ -94,7 +94,8 @@ pub(crate) fn run(options: &HalfOpen) -> Result<ExitStatus, Error> {
     let alone = || connect_all(options, &serve()?);
     let mut rounds = Vec::new();
     for number in 0..options.rounds.max(1) {
-        // The last measurement of a round begins the next, so that drift of the machine affects all alike.
+        // The baseline is measured first in even rounds and last in odd ones, so that drift of the machine affects all
+        // measurements alike.
         let first = if number % 2 == 0 { Some(alone()?) } else { None };
         let (silent, opened) = beside(options, &serve()?, Sent::Nothing)?;
         let (begun, begun_opened) = beside(options, &serve()?, Sent::Byte)?;
@@ -194,7 +195,7 @@ fn beside(options: &HalfOpen, process: &Process, sent: Sent) -> Result<(Connects
     })
 }
 
-/// Opens connections and sends nothing more on them, until the end.
+/// Opens connections and holds them until the end; reopens those that the server closes.
 fn hold(
     server: SocketAddr,
     addresses: u32,
@@ -204,7 +205,8 @@ fn hold(
     opened: &AtomicU64,
 ) -> Result<(), Error> {
     own_descriptor_table().context("cannot give a thread its own descriptor table")?;
-    // They have machines of their own: here they take what the server and those whose connects are counted leave of this one.
+    // Real attackers have machines of their own: here they must use only CPU time that the server and the measured
+    // clients leave.
     run_when_idle().context("cannot have a thread give way to all others")?;
     let open = |number: usize| -> Result<OwnedFd, Error> {
         let stream = socket(server).context("cannot open another socket")?;

@@ -1,14 +1,13 @@
 #![doc = include_str!("../README.md")]
 //!
-//! It holds many connections from few bytes each, publishes, checks that every connection got every message
-//! once and in order, and says what that cost the server: user memory (Pss), kernel memory, CPU per message.
-//! It speaks plain WebSocket, the Centrifugal JSON protocol, SSE, HTTP streaming and the native protocols of
-//! Redis, NATS and MQTT brokers, so that Dunlin and its peers are measured by the same program in the same run.
+//! It holds many connections with few bytes each, publishes, checks that every connection got every message once and in
+//! order, and reports the cost for the server: user memory (Pss), kernel memory, CPU per message. It speaks plain
+//! WebSocket, the Centrifugal JSON protocol, SSE, HTTP streaming and the native protocols of Redis, NATS and MQTT
+//! brokers, so that Dunlin and its peers are measured by the same program in the same run.
 //!
-//! The generator must never be the limit, so it does not stand on `dunlin-net`: a client here is 24 bytes of plain
-//! data, each thread owns one receive buffer, and what one thread has scanned for one client it does not scan
-//! again for the next one (see `src/swarm`). Having its own small scanner also makes it a second opinion on the
-//! server's codecs instead of an echo of them.
+//! The generator must never be the limit, so it does not use `dunlin-net`: a client is 24 bytes of plain data, each
+//! thread has one receive buffer, and bytes that were scanned for one client are not scanned again for the next (see
+//! `src/swarm`). Its separate small scanner also checks the server's codecs independently.
 
 #![forbid(unsafe_code)]
 

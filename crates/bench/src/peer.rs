@@ -1,4 +1,4 @@
-//! The servers Dunlin is compared with: the floor program and peers from Debian's packages.
+//! The servers that Dunlin is compared with: the floor program, and peers from Debian packages.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::publisher::{Publishing, Template};
 use dunlin_load::installed::{installed, version};
 use dunlin_load::{Context, Error, Scratch};
 
-/// A server the generator knows how to start and to talk to.
+/// A server that the generator can start and measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum PeerName {
     /// nginx with nchan: WebSocket subscribers, HTTP publishers

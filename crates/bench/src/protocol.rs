@@ -1,4 +1,4 @@
-//! The bytes with which a client subscribes, and how it finds messages in what it receives.
+//! The bytes with which a client subscribes, and how messages are framed.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Tokens as a backend signs them, and the time that verifying their signatures takes.
+//! Signed tokens, and the time to verify their signatures.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use ring::signature::{
 use ring::{hmac, pkcs8::Document};
 use serde_json::{Value, json};
 
-/// Long enough for the server to accept it.
+/// Long enough for the server's minimum length.
 pub(crate) const SECRET: &str = "the secret of the benchmark, of 43 letters.";
 
 /// Signs a token with HMAC-SHA-256.
@@ -24,7 +24,7 @@ pub(crate) fn hs256(claims: &Value) -> String {
     format!("{content}.{signature}")
 }
 
-/// A token signed with ECDSA on P-256, its key in PEM, and the library's time for one verification.
+/// A token signed with ECDSA on P-256, the public key in PEM, and the library's time for one verification.
 pub(crate) struct Es256 {
     pub(crate) token: String,
     pub(crate) public_key: String,
@@ -40,7 +40,7 @@ pub(crate) fn es256(claims: &Value) -> Result<Es256, Error> {
         .map_err(|error| Error::new(format!("cannot take the key: {error}")))?;
     let content = content("ES256", claims);
     let signature = pair.sign(&random, content.as_bytes()).map_err(unusable)?;
-    // An uncompressed point, behind the algorithm identifier of P-256 (RFC 5480 §2.1.1).
+    // An uncompressed point, preceded by the algorithm identifier of P-256 (RFC 5480 §2.1.1).
     let point = pair.public_key().as_ref();
     let mut spki =
         vec![0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];

@@ -4,7 +4,7 @@ use std::{io, os::fd::OwnedFd};
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// The doorbell of an [`Endpoint`](crate::Endpoint) whose thread runs a tokio runtime. Made by
+/// The doorbell of an [`Endpoint`](crate::Endpoint) whose thread runs a tokio runtime. Created by
 /// [`Endpoint::async_doorbell`](crate::Endpoint::async_doorbell); does not borrow the endpoint.
 ///
 /// ```
@@ -35,14 +35,14 @@ pub struct AsyncDoorbell(AsyncFd<OwnedFd>);
 
 impl AsyncDoorbell {
     pub(crate) fn new(doorbell: OwnedFd) -> io::Result<AsyncDoorbell> {
-        // SAFETY: the descriptor is owned by the `AsyncFd` and never handed out mutably, so it
-        // stays open and the same until it is deregistered.
+        // SAFETY: the `AsyncFd` owns the descriptor and never lends it mutably, so it stays open
+        // and the same until it is deregistered.
         let doorbell = unsafe { AsyncFd::register_with_interest(doorbell, Interest::READABLE) }?;
         Ok(AsyncDoorbell(doorbell))
     }
 
-    /// Waits until the doorbell rings; returns at once if it did since the last call. It may have
-    /// rung for a sleep that is over. Cancel safe.
+    /// Waits until the doorbell rings; returns at once if it rang since the last call. It may have
+    /// rung for a sleep that has already ended. Cancel safe.
     ///
     /// # Errors
     /// If the runtime shuts down.

@@ -1,5 +1,5 @@
-//! A counter that one thread writes and any thread reads. Not part of any protocol, so it stays
-//! `std`'s under loom.
+//! A counter that one thread writes and any thread reads. No algorithm depends on it, so it uses
+//! `std`'s atomics even under loom.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Not a read-modify-write: the caller is the only writer.
+    /// Adds one. Not a read-modify-write, because the caller is the only writer.
     #[inline]
     pub(crate) fn increment(&self) {
         self.0.store(self.0.load(Relaxed) + 1, Relaxed);

@@ -16,8 +16,8 @@ mod eventfd {
 
     /// An eventfd that is written and never read.
     ///
-    /// Registered edge-triggered, each write is an event of its own, so the counter is never reset.
-    /// It overflows after 2^64 − 2 wakes.
+    /// Registered edge-triggered, each write is a separate event, so the counter is never reset. It
+    /// overflows after 2^64 − 2 wakes.
     #[derive(Debug)]
     pub(crate) struct Doorbell(OwnedFd);
 

@@ -14,8 +14,8 @@ use crate::{
 
 /// One thread's end of the mesh: sends to every endpoint, receives from every endpoint.
 ///
-/// It belongs to one thread at a time and may move to another between calls. The order of calls in
-/// a loop that blocks:
+/// It belongs to one thread at a time and may move to another between calls. A loop that blocks
+/// calls it in this order:
 ///
 /// ```text
 /// loop {
@@ -28,11 +28,11 @@ use crate::{
 /// }
 /// ```
 ///
-/// # Panics of its user
+/// # Panics in callers' code
 ///
-/// No method is left half-done when a closure it calls, or the drop of a message, panics: a message
-/// is out of its ring before the closure sees it, and what was sent stays sent. An endpoint may
-/// therefore be kept outside `catch_unwind` (its user asserts unwind safety) and passed to the
+/// Every method stays consistent when a closure it calls, or the drop of a message, panics: a
+/// message leaves its ring before the closure receives it, and sent messages stay sent. An endpoint
+/// may therefore be kept outside `catch_unwind` (its user asserts unwind safety) and passed to the
 /// worker's next incarnation, which begins with [`wake`](Endpoint::wake). It receives every message
 /// not yet received, and its first [`flush`](Endpoint::flush) rings for what the former incarnation
 /// sent.
@@ -41,9 +41,9 @@ use crate::{
 pub struct Endpoint<T> {
     shared: Arc<MeshState<T>>,
     index: usize,
-    /// By sender; made when its first message arrives.
+    /// By sender; created when its first message arrives.
     inbound: Box<[Option<Consumer<T>>]>,
-    /// By receiver; made with the first message to it.
+    /// By receiver; created for the first message to it.
     outbound: Box<[Option<Producer<T>>]>,
     /// Endpoints sent to since the last flush.
     dirty: u128,
@@ -53,13 +53,13 @@ pub struct Endpoint<T> {
     room_notified: u128,
     /// Endpoints that have notified this one of room, not yet polled.
     room: u128,
-    /// The edge being read, and how many messages it may still deliver in its turn.
+    /// The edge being read, and how many messages it may still deliver in this turn.
     cursor: usize,
     burst_left: usize,
     burst: usize,
-    /// Messages an edge from here holds before it refuses one.
+    /// Maximum number of messages on an outgoing edge.
     ring_slots: usize,
-    /// `Send` but not `Sync`.
+    /// Makes the type `Send` but not `Sync`.
     _one_thread: PhantomData<Cell<()>>,
 }
 
@@ -83,13 +83,13 @@ impl<T> Endpoint<T> {
         }
     }
 
-    /// This endpoint's number, `0..len()`.
+    /// Returns this endpoint's number, `0..len()`.
     #[inline]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// How many endpoints the mesh has, this one included.
+    /// Returns how many endpoints the mesh has, including this one.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a mesh with an endpoint is not empty")]
     pub fn len(&self) -> usize {
@@ -98,21 +98,21 @@ impl<T> Endpoint<T> {
 
     /// Queues `value` for endpoint `to`, which may be this one.
     ///
-    /// A receiver that is awake may take it at once; one that sleeps is woken by the next
+    /// An awake receiver may take it at once; a sleeping one is woken by the next
     /// [`flush`](Endpoint::flush) or [`prepare_sleep`](Endpoint::prepare_sleep). No system call.
     ///
     /// # Errors
-    /// The value comes back. [`SendError::Full`]: the edge holds `ring_slots` messages
+    /// Returns the value. [`SendError::Full`]: the edge has `ring_slots` messages
     /// ([`poll_room`](Endpoint::poll_room) reports when there is room). [`SendError::Closed`]: the
-    /// receiver was dropped (noticed by the next flush, or when its edge is full).
+    /// receiver was dropped (detected by the next flush, or when its edge is full).
     /// [`SendError::Unknown`]: there is no such endpoint.
     #[inline]
     pub fn send(&mut self, to: usize, value: T) -> Result<(), SendError<T>> {
         let Some(port) = self.shared.ports.get(to) else {
             return Err(SendError::Unknown { to, value });
         };
-        // Nothing before the push reads the receiver's cache lines: that would cost the hop a
-        // transfer. `ring_sleepers` reads them and remembers closed endpoints.
+        // Nothing before the push reads the receiver's cache lines, which would add a transfer to
+        // the hop. `ring_sleepers` reads them and remembers closed endpoints.
         if self.closed & 1 << to != 0 {
             return Err(SendError::Closed { to, value });
         }
@@ -136,9 +136,9 @@ impl<T> Endpoint<T> {
         Ok(())
     }
 
-    /// Changes the bound of all outgoing edges; at least 1. Queued messages stay and keep their
-    /// order: an edge that holds more than a lowered bound refuses until it holds less, one with a
-    /// higher bound takes the next message at once.
+    /// Changes the limit of all outgoing edges; at least 1. Queued messages stay in order. An edge
+    /// with more messages than a lowered limit rejects messages until it has fewer; an edge with a
+    /// raised limit accepts the next message at once.
     pub fn set_ring_slots(&mut self, ring_slots: usize) {
         self.ring_slots = ring_slots;
         for producer in self.outbound.iter_mut().flatten() {
@@ -166,8 +166,8 @@ impl<T> Endpoint<T> {
 
     /// Wakes the sleeping endpoints that were sent to since the last flush, with one `write` to
     /// each doorbell. Returns the number of wakes. Call it once a loop turn, after the last `send`.
-    ///
-    /// A late call loses nothing. An endpoint that received everything before it fell asleep is not
+    /// A late call loses nothing. An endpoint that has received everything before it fell asleep is
+    /// not woken.
     /// woken.
     #[inline]
     pub fn flush(&mut self) -> usize {
@@ -216,10 +216,10 @@ impl<T> Endpoint<T> {
         wakes
     }
 
-    /// The next message and its sender. Messages of one sender arrive in order; senders take turns,
-    /// each for at most [`MeshConfig::burst`] messages.
+    /// Returns the next message and its sender. Messages of one sender arrive in order; senders
+    /// take turns, each for at most [`MeshConfig::burst`] messages.
     ///
-    /// Without messages it costs a load or two, however many endpoints there are.
+    /// Without messages it costs one or two loads, however many endpoints there are.
     #[inline]
     pub fn recv(&mut self) -> Option<(usize, T)> {
         if self.burst_left > 0
@@ -250,9 +250,9 @@ impl<T> Endpoint<T> {
         }
     }
 
-    /// The edge read last, polled by its tail while no other is ready. Its bit stays set even if it
-    /// is empty: its sender then need not set it, and a hop touches one line less. The bit is
-    /// cleared when another edge has its turn, or before sleep.
+    /// Receives from the last edge again, polling its tail while no other edge is ready. Its bit
+    /// stays set even when it is empty: its sender then need not set it, and a hop touches one
+    /// cache line less. The bit is cleared when another edge has its turn, or before sleep.
     fn recv_from_same(&mut self) -> Option<(usize, T)> {
         let from = self.cursor;
         let value = if self.burst_left == 0 { self.pop(from) } else { None };
@@ -265,7 +265,8 @@ impl<T> Endpoint<T> {
         value.map(|value| (from, value))
     }
 
-    /// Receives up to `max` messages and returns their number. Fewer than `max`: nothing was left.
+    /// Receives up to `max` messages and returns their number. If it is less than `max`, none was
+    /// left.
     pub fn drain(&mut self, max: usize, mut each: impl FnMut(usize, T)) -> usize {
         for count in 0..max {
             let Some((from, value)) = self.recv() else {
@@ -276,8 +277,9 @@ impl<T> Endpoint<T> {
         max
     }
 
-    /// An endpoint whose edge was [`Full`](SendError::Full) and has room again. Reported once for
-    /// any number of refusals; it wakes a sleeper like a message does. Calling it is optional.
+    /// Returns an endpoint whose edge was [`Full`](SendError::Full) and has room again. Reported
+    /// once for any number of rejected messages; it wakes a sleeper as a message does. Calling it
+    /// is optional.
     #[inline]
     pub fn poll_room(&mut self) -> Option<usize> {
         self.room |= self.shared.ports[self.index].take_room();
@@ -289,12 +291,12 @@ impl<T> Endpoint<T> {
         Some(to)
     }
 
-    /// Flushes, announces sleep and checks for work once more. True: every later message for this
+    /// Flushes, announces sleep and checks once more for work. True: every later message for this
     /// endpoint rings the [`doorbell`](Endpoint::doorbell), so the caller may block in
     /// `epoll_wait(-1)`. False: there is work, do not block.
     ///
-    /// Call [`wake`](Endpoint::wake) after blocking. Between the two nothing may be sent or
-    /// received by this endpoint.
+    /// Call [`wake`](Endpoint::wake) after blocking. In between, this endpoint must neither send
+    /// nor receive.
     pub fn prepare_sleep(&mut self) -> bool {
         self.flush();
         self.shared.ports[self.index].announce_sleep();
@@ -307,27 +309,26 @@ impl<T> Endpoint<T> {
         !work
     }
 
-    /// Announces that the endpoint runs: senders do not ring any more. Harmless if it did not
-    /// sleep.
+    /// Announces that the endpoint runs: senders no longer ring. Harmless if it did not sleep.
     pub fn wake(&mut self) {
         self.shared.ports[self.index].announce_run();
     }
 
-    /// The descriptor that becomes readable when this endpoint is woken: an eventfd, opened by
-    /// [`mesh`](crate::mesh).
+    /// Returns the descriptor that becomes readable when this endpoint is woken: an eventfd, opened
+    /// by [`mesh`](crate::mesh).
     ///
     /// Register it **edge-triggered** (epoll with `EPOLLET`, mio; for tokio see `async_doorbell`)
-    /// and never read it: every wake is an edge of its own. Level-triggered, it would stay readable
+    /// and never read it: every wake is a separate edge. Level-triggered, it would stay readable
     /// for ever.
     #[cfg(not(loom))]
     pub fn doorbell(&self) -> std::os::fd::BorrowedFd<'_> {
         self.shared.ports[self.index].doorbell.fd()
     }
 
-    /// The [`doorbell`](Endpoint::doorbell) for the tokio runtime this is called in.
+    /// Returns the [`doorbell`](Endpoint::doorbell) for the current tokio runtime.
     ///
     /// # Errors
-    /// `EMFILE` if no descriptor is left for a duplicate, or an error of registering it with the
+    /// `EMFILE` if no descriptor is left for a duplicate, or an error of its registration with the
     /// runtime.
     ///
     /// # Panics
@@ -342,9 +343,9 @@ impl<T> Endpoint<T> {
         self.shared.ports[self.index].doorbell.wait();
     }
 
-    /// Frees memory of rings after a burst: of outgoing edges that were quiet since the last call,
-    /// and of incoming ones whose sender has done so. For a timer, about every ten seconds;
-    /// examines every edge in use.
+    /// Frees memory of rings after a burst: of outgoing edges without messages since the last call,
+    /// and of incoming ones whose sender has done so. Call it from a timer, about every ten
+    /// seconds; it examines every edge in use.
     pub fn trim(&mut self) {
         for producer in self.outbound.iter_mut().flatten() {
             producer.trim();
@@ -354,12 +355,12 @@ impl<T> Endpoint<T> {
         }
     }
 
-    /// Counters of the edges from here that were ever used.
+    /// Returns the counters of outgoing edges that were ever used.
     pub fn stats(&self) -> impl Iterator<Item = EdgeStats> + '_ {
         (0..self.len()).filter_map(|to| self.shared.edge_stats(self.index, to))
     }
 
-    /// A view of the whole mesh's counters for another thread, such as the one that serves
+    /// Returns a view of the counters of the whole mesh for another thread, such as one that serves
     /// metrics. It keeps the mesh's memory and doorbells alive.
     #[cfg(not(loom))]
     pub fn monitor(&self) -> crate::Monitor
@@ -379,7 +380,7 @@ impl<T> Endpoint<T> {
         Some(value)
     }
 
-    /// Takes the receiving end of an edge whose bit is set, unless it is taken.
+    /// Takes the receiving end of an edge whose bit is set, unless already taken.
     fn join(&mut self, from: usize) {
         if self.inbound[from].is_none() {
             self.inbound[from] = self.shared.join_edge(from, self.index);
@@ -409,8 +410,9 @@ impl<T> Endpoint<T> {
         self.room_notified |= 1 << from;
     }
 
-    /// Whether a message waits, or an endpoint has reported room since the last check. Clears the
-    /// bits of empty edges: a sender takes a set bit to mean that the receiver will look.
+    /// Returns whether a message waits, or an endpoint has reported room since the last check.
+    /// Clears the bits of empty edges: a sender that sees its bit set relies on the receiver to
+    /// check the edge.
     fn has_work(&mut self) -> bool {
         let room = self.shared.ports[self.index].take_room();
         self.room |= room;
@@ -431,14 +433,14 @@ impl<T> Endpoint<T> {
     }
 
     fn is_quiet(&self, from: usize) -> bool {
-        // Without a consumer the first message has not been received.
+        // Without a consumer, the first message was not received.
         self.inbound[from].as_ref().is_some_and(Consumer::is_empty)
     }
 }
 
 impl<T> Drop for Endpoint<T> {
-    /// Closes the endpoint. Senders get an error once they notice; messages not received are
-    /// dropped; messages it has sent will be received.
+    /// Closes the endpoint. Senders get an error once they detect it; messages not received are
+    /// dropped; messages that it has sent will be received.
     fn drop(&mut self) {
         self.shared.ports[self.index].close();
         fence(Ordering::SeqCst);
@@ -471,7 +473,7 @@ fn count<T>(producer: Option<&Producer<T>>, counter: impl FnOnce(&Counters) -> &
     }
 }
 
-/// The first set bit after `cursor`, cyclically. `word` is not zero.
+/// Returns the first set bit after `cursor`, cyclically. `word` is not zero.
 #[inline]
 fn next_bit(word: u128, cursor: usize) -> usize {
     let behind = word & (!0 << cursor << 1);

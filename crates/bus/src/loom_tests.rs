@@ -1,7 +1,7 @@
-//! Every interleaving of small stories, explored by loom:
+//! Tests in which loom explores every interleaving:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p dunlin-bus --lib`.
 //!
-//! A lost wake-up shows as a deadlock, a slot read too early or freed too early as a race.
+//! A lost wake-up shows as a deadlock; a slot read or freed too early shows as a race.
 #![allow(clippy::unwrap_used, reason = "a model that fails may panic")]
 
 use loom::{model::Builder, thread};
@@ -12,8 +12,8 @@ use crate::{
     sync::{Arc, AtomicU64, Ordering},
 };
 
-/// Explores every execution with at most this many preemptions, which is where bugs of this kind
-/// are found; without a bound the larger stories would take hours.
+/// Maximum number of preemptions in an explored execution. Bugs of this kind are usually found within it; without it
+/// the larger tests would take hours.
 const PREEMPTIONS_MAX: usize = 3;
 
 fn explore(story: impl Fn() + Send + Sync + 'static) {
@@ -24,14 +24,14 @@ fn explore(story: impl Fn() + Send + Sync + 'static) {
 
 fn ring<T>(slots_min: usize, slots_max: usize) -> (Producer<T>, Consumer<T>) {
     let ring = Arc::new(Ring::new(slots_min));
-    // SAFETY: the ring is new, and this is the only pair made of it.
+    // SAFETY: the ring is new, and no other producer or consumer is created for it.
     unsafe { (Producer::new(Arc::clone(&ring), slots_max), Consumer::new(ring)) }
 }
 
-/// Boxes, so that a value read twice or never shows as a double free or a leak.
+/// Boxed, so that a value read twice or never shows as a double free or a leak.
 type Message = Box<u32>;
 
-/// The next message of a ring.
+/// Returns the next message of a ring.
 fn next(consumer: &mut Consumer<Message>) -> Message {
     loop {
         match consumer.pop() {
@@ -46,7 +46,7 @@ fn endpoints<const N: usize>(ring_slots: usize) -> [Endpoint<Message>; N] {
     mesh(N, &config).unwrap().try_into().unwrap()
 }
 
-/// The loop of a worker that only uses the bus: sleeps until there is a message.
+/// Runs the loop of a worker that only uses the bus: sleeps until there is a message.
 fn receive(endpoint: &mut Endpoint<Message>) -> (usize, u32) {
     loop {
         if let Some((from, value)) = endpoint.recv() {
@@ -59,8 +59,8 @@ fn receive(endpoint: &mut Endpoint<Message>) -> (usize, u32) {
     }
 }
 
-/// The loop of a worker that takes at most `max` messages a turn and then tries to sleep, with the
-/// ready bits of emptied edges still set. Ends with the turn of message `last`.
+/// Runs the loop of a worker that receives at most `max` messages per turn and then tries to sleep, with the ready bits
+/// of emptied edges still set. Ends with the turn of message `last`.
 fn receive_in_turns(endpoint: &mut Endpoint<Message>, max: usize, last: u32) {
     let mut expected = 1;
     while expected <= last {
@@ -138,8 +138,8 @@ fn a_ring_trimmed_by_both_ends_keeps_its_messages() {
     });
 }
 
-/// The bound goes from four messages to one and back while they pass. The ring begins with one slot, so that it grows
-/// under the first bound and again under the last.
+/// The limit changes from four messages to one and back while messages pass. The ring begins with one slot, so that it
+/// grows under the first limit and again under the last.
 #[test]
 fn a_ring_whose_bound_changes_keeps_order_and_the_bound() {
     explore(|| {
@@ -221,7 +221,7 @@ fn in_turns(max: usize) {
     let _ = sender.join().unwrap();
 }
 
-/// The receiver goes from b's edge to a's, and then comes by b's bit, which is still set, while b
+/// The receiver moves from b's edge to a's, and then returns to b's because of its bit, which is still set, while b
 /// sends again.
 #[test]
 fn messages_that_come_as_their_edge_is_retired_are_not_left_behind() {
@@ -242,7 +242,7 @@ fn messages_that_come_as_their_edge_is_retired_are_not_left_behind() {
     });
 }
 
-/// The same with an edge that is full, and a sender that waits for room.
+/// The same with a full edge, and a sender that waits for room.
 #[test]
 fn a_sender_refused_as_its_edge_is_retired_hears_of_room() {
     explore(|| {
@@ -260,8 +260,8 @@ fn a_sender_refused_as_its_edge_is_retired_hears_of_room() {
     });
 }
 
-/// Turns of three messages, which make the receiver go from edge to edge, until there were
-/// `count`; sorted by sender.
+/// Receives `count` messages in turns of three, which make the receiver change between edges. Returns them sorted by
+/// sender.
 fn receive_from_two(endpoint: &mut Endpoint<Message>, count: usize) -> Vec<(usize, u32)> {
     let mut received = Vec::new();
     while received.len() < count {
@@ -328,7 +328,7 @@ fn a_refused_sender_hears_of_room_in_its_sleep() {
         });
         assert_eq!(receive(&mut b), (0, 1));
         assert_eq!(receive(&mut b), (0, 2));
-        // Sleeps once more, which notifies a sender refused meanwhile.
+        // Sleep once more, which notifies a sender rejected meanwhile.
         assert!(b.recv().is_none() && b.prepare_sleep());
         let _ = sender.join().unwrap();
     });
@@ -348,7 +348,7 @@ fn a_refused_sender_hears_of_room_when_the_receiver_goes_to_sleep() {
     });
 }
 
-/// Refused with two queued where one may be: there is no room yet when the first of them is taken.
+/// Rejected with two messages queued and a limit of one: taking the first of them makes no room yet.
 #[test]
 fn a_sender_refused_by_a_lowered_bound_hears_of_room() {
     explore(|| {
@@ -397,15 +397,15 @@ fn a_message_to_an_endpoint_that_leaves_is_refused_or_dropped_once() {
     });
 }
 
-/// A follower that falls asleep, wakes and acts meanwhile never uses an older value than the
-/// publisher knows to be adopted.
+/// A follower that falls asleep, wakes and acts meanwhile never uses an older value than the publisher knows to be
+/// adopted.
 #[test]
 fn no_old_value_is_used_once_the_publisher_knows_of_its_adoption() {
     explore(|| {
         let rollout = Arc::new(Rollout::new(1));
         let value = Arc::new(AtomicU64::new(0));
         let acknowledged = Arc::new(AtomicU64::new(0));
-        // What the follower did while it ran the old value.
+        // Actions of the follower while it used the old value.
         let done = Arc::new(AtomicU64::new(0));
         let follower = {
             let (rollout, value, acknowledged, done) = (
@@ -433,7 +433,7 @@ fn no_old_value_is_used_once_the_publisher_knows_of_its_adoption() {
                     if rollout.try_sleep(0, mine).is_err() {
                         take(&mut mine);
                         assert!(acknowledged.load(Ordering::Relaxed) <= mine);
-                        // Awaited, and the generation is there: nothing else keeps it awake.
+                        // Adoption is awaited and the generation has arrived: nothing else prevents sleep.
                         assert!(rollout.try_sleep(0, mine).is_ok());
                     }
                 }
@@ -441,7 +441,7 @@ fn no_old_value_is_used_once_the_publisher_knows_of_its_adoption() {
         };
         value.store(1, Ordering::Release);
         rollout.published();
-        // It checks once more, like a publisher that waits.
+        // Check once more, as a waiting publisher does.
         let is_at = rollout.await_adoption(0, 1).is_at(1) || rollout.follower_state(0).is_at(1);
         let seen = is_at.then(|| {
             acknowledged.store(1, Ordering::Relaxed);
@@ -454,8 +454,8 @@ fn no_old_value_is_used_once_the_publisher_knows_of_its_adoption() {
     });
 }
 
-/// An awaited follower does not fall asleep before it has adopted, and a flag left for an
-/// incarnation that ended awake is answered by the next one.
+/// An awaited follower does not fall asleep before it has adopted the value, and a flag left for an incarnation that
+/// ended while awake is answered by the next one.
 #[test]
 fn an_awaited_adoption_is_reported() {
     explore(|| {
@@ -469,12 +469,12 @@ fn an_awaited_adoption_is_reported() {
                 let take = || {
                     let newest = value.load(Ordering::Acquire);
                     if rollout.adopted(0, newest) {
-                        // Perhaps an earlier generation: the publisher checks and awaits again.
+                        // It may be for an earlier generation: the publisher checks and awaits again.
                         heard.store(1, Ordering::Relaxed);
                     }
                     newest
                 };
-                // An incarnation that ends without a report, and the next one.
+                // An incarnation that ends without a report, followed by the next one.
                 rollout.wake(0, 0);
                 rollout.wake(0, 0);
                 let mine = take();

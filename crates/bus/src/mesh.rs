@@ -13,15 +13,15 @@ use crate::{
 /// Maximum number of endpoints: a session id has 7 bits for its worker.
 pub const ENDPOINTS_MAX: usize = 128;
 
-/// Bounds of a mesh.
+/// Limits of a mesh.
 #[derive(Debug, Clone)]
 pub struct MeshConfig {
     /// Maximum number of messages on an edge, at least 1. [`Endpoint::set_ring_slots`] changes it.
     pub ring_slots: usize,
-    /// Messages an edge has memory for on first use; doubles as needed up to `ring_slots`. An
-    /// unused edge costs 16 bytes.
+    /// Number of messages that an edge has memory for on first use; doubles as needed up to
+    /// `ring_slots`. An unused edge costs 16 bytes.
     pub ring_slots_initial: usize,
-    /// Messages received from one sender before the next one's turn, at least 1.
+    /// Maximum number of messages received from one sender before the next one's turn, at least 1.
     pub burst: usize,
 }
 
@@ -31,10 +31,10 @@ impl Default for MeshConfig {
     }
 }
 
-/// Makes a mesh. Index *i* of the result is endpoint *i*.
+/// Creates a mesh. Index *i* of the result is endpoint *i*.
 ///
 /// Opens one eventfd per endpoint. A thread that takes its own descriptor table
-/// (`unshare(CLONE_FILES)`) must do so afterwards, and can use its endpoint all the same.
+/// (`unshare(CLONE_FILES)`) must do so afterwards, and can then still use its endpoint.
 ///
 /// # Errors
 /// `InvalidInput` unless `endpoints` is in `1..=`[`ENDPOINTS_MAX`]; otherwise an error of
@@ -56,26 +56,25 @@ pub fn mesh<T: Send>(endpoints: usize, config: &MeshConfig) -> io::Result<Vec<En
 /// Shared by all endpoints of a mesh.
 pub(crate) struct MeshState<T> {
     pub(crate) ports: Box<[Port]>,
-    /// The edge from *i* to *j* at `i * endpoints + j`; set by *i* with the first message.
+    /// The edge from *i* to *j* at `i * endpoints + j`; set by *i* for the first message.
     edges: Box<[OnceLock<Arc<Ring<T>>>]>,
     /// [`MeshConfig::ring_slots_initial`].
     slots_initial: usize,
 }
 
 impl<T> MeshState<T> {
-    /// The sending end, for endpoint `from`, which calls it once.
+    /// Returns the sending end, for endpoint `from`, which calls this once.
     #[cold]
     pub(crate) fn open_edge(&self, from: usize, to: usize, slots_max: usize) -> Producer<T> {
         let ring = Arc::new(Ring::new(self.slots_initial.min(slots_max)));
         let unused = self.edges[from * self.ports.len() + to].set(Arc::clone(&ring)).is_ok();
         assert!(unused, "an edge is opened once, by the one endpoint that sends on it");
-        // SAFETY: the ring is new, and the assertion above keeps it from getting a second
-        // producer.
+        // SAFETY: the ring is new, and the assertion above prevents a second producer.
         unsafe { Producer::new(ring, slots_max) }
     }
 
-    /// The receiving end, for endpoint `to`, which calls it until it has it and not again. `None`
-    /// while nothing was sent.
+    /// Returns the receiving end, for endpoint `to`, which calls this until it succeeds and never
+    /// again. `None` while nothing was sent.
     #[cold]
     pub(crate) fn join_edge(&self, from: usize, to: usize) -> Option<Consumer<T>> {
         let ring = self.edges[from * self.ports.len() + to].get()?;

@@ -10,8 +10,8 @@ use crate::{
 
 const WORDS: usize = ENDPOINTS_MAX / 64;
 
-/// On cache lines of its own. State and ready bits share one: a sender that sets a bit reads the
-/// state next.
+/// Aligned to its own cache lines. State and ready bits share one: a sender that sets a bit then
+/// reads the state.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Port {
@@ -20,30 +20,30 @@ pub(crate) struct Port {
     ready: Bits,
     state: AtomicU8,
     pub(crate) doorbell: Doorbell,
-    /// Bit *i*: endpoint *i* has made room on the edge towards it after a refusal.
+    /// Bit *i*: endpoint *i* has made room on the edge towards it after rejecting a message.
     room: Bits,
 }
 
-/// Whether an endpoint's owner runs its loop, sleeps, or has been rung since it went to sleep.
+/// Whether an endpoint's owner runs its loop, sleeps, or was rung since it fell asleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EndpointState {
-    /// Awake: it checks its ready bits before it sleeps, so it need not be rung.
+    /// Awake: it checks its ready bits before it sleeps, so ringing is unnecessary.
     Run = 0,
     /// Asleep or about to block: the next message rings the doorbell.
     Sleep = 1,
-    /// Rung since it fell asleep: it need not be rung again.
+    /// Rung since it fell asleep: ringing again is unnecessary.
     Notified = 2,
-    /// Its [`Endpoint`](crate::Endpoint) was dropped; messages to it are refused.
+    /// Its [`Endpoint`](crate::Endpoint) was dropped; messages to it are rejected.
     Closed = 3,
 }
 
 /// Result of an attempt to wake an endpoint.
 pub(crate) enum Wake {
-    /// It is awake, or rung already.
+    /// It is awake or was already rung.
     Suppressed,
     Sent,
-    /// The doorbell could not be written; the endpoint still counts as asleep.
+    /// Writing to the doorbell failed; the endpoint still counts as asleep.
     Failed,
 }
 
@@ -67,7 +67,7 @@ impl Port {
         }
     }
 
-    /// All bits.
+    /// Returns all bits.
     #[inline]
     pub(crate) fn ready(&self) -> u128 {
         self.ready.load()
@@ -99,8 +99,8 @@ impl Port {
         self.room.take()
     }
 
-    /// The owner is about to block. It then checks its bits again: either it sees the sender's bit,
-    /// or the sender sees the state.
+    /// Announces that the owner is about to block. It then checks its bits again: either it sees
+    /// the sender's bit, or the sender sees the state.
     pub(crate) fn announce_sleep(&self) {
         self.state.store(EndpointState::Sleep as u8, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -114,8 +114,8 @@ impl Port {
         self.state.swap(EndpointState::Closed as u8, Ordering::AcqRel);
     }
 
-    /// Rings if the owner sleeps and has not been rung. A `SeqCst` fence lies between the bit the
-    /// caller set and this call.
+    /// Rings if the owner sleeps and was not rung. The caller must execute a `SeqCst` fence between
+    /// setting the bit and this call.
     #[inline]
     pub(crate) fn notify(&self) -> Wake {
         const SLEEP: u8 = EndpointState::Sleep as u8;
@@ -131,13 +131,13 @@ impl Port {
         if self.doorbell.ring().is_ok() {
             return Wake::Sent;
         }
-        // The next sender tries again, unless the owner has woken by itself.
+        // The next sender tries again, unless the owner wakes by itself.
         let _ = self.state.compare_exchange(NOTIFIED, SLEEP, Ordering::AcqRel, Ordering::Relaxed);
         Wake::Failed
     }
 }
 
-/// One bit for each endpoint. A mesh of up to 64 touches one word only.
+/// One bit per endpoint. A mesh of up to 64 endpoints uses only one word.
 #[derive(Debug)]
 struct Bits {
     words: [AtomicU64; WORDS],
@@ -175,7 +175,7 @@ impl Bits {
 
     fn take(&self) -> u128 {
         let take = |word: &AtomicU64| {
-            // A plain load first: almost always zero, and read at every sleep.
+            // A plain load first: the word is almost always zero, and is read at every sleep.
             let bits = word.load(Ordering::Relaxed);
             u128::from(if bits == 0 { 0 } else { word.swap(0, Ordering::AcqRel) })
         };

@@ -11,12 +11,13 @@ use std::{
 pub struct RequestId(NonZeroU64);
 
 impl RequestId {
-    /// The numeric form, for protocols that carry integers.
+    /// Returns the numeric form, for protocols that carry integers.
     pub fn to_u64(self) -> u64 {
         self.0.get()
     }
 
-    /// The inverse of [`to_u64`](RequestId::to_u64); `None` for zero, which is no request.
+    /// Converts the result of [`to_u64`](RequestId::to_u64) back; `None` for zero, which is not an
+    /// id.
     pub fn from_u64(id: u64) -> Option<RequestId> {
         NonZeroU64::new(id).map(RequestId)
     }
@@ -61,8 +62,8 @@ impl<C> std::error::Error for TableFull<C> {}
 /// Requests that await a reply, each with a deadline and the caller's context (`C`).
 ///
 /// It belongs to one thread and reads no clock: a deadline is a number of the caller's clock, in
-/// any unit. Every request leaves exactly once: by [`take`](RequestTable::take) when its reply
-/// comes, or by [`expire`](RequestTable::expire).
+/// any unit. Every request is removed exactly once: by [`take`](RequestTable::take) when its reply
+/// arrives, or by [`expire`](RequestTable::expire).
 ///
 /// ```
 /// # use dunlin_bus::RequestTable;
@@ -75,10 +76,10 @@ impl<C> std::error::Error for TableFull<C> {}
 #[derive(Debug)]
 pub struct RequestTable<C> {
     slots: Vec<Slot<C>>,
-    /// First of the list of vacant slots, or `NONE`.
+    /// First slot of the list of vacant slots, or `NONE`.
     vacant: u32,
-    /// A heap by deadline. The slot holds its position here, so a reply removes it exactly and the
-    /// heap holds only pending requests.
+    /// A heap by deadline. Each slot has its position here, so a reply removes its entry and the
+    /// heap contains only pending requests.
     deadlines: Vec<Deadline>,
     pending_max: usize,
 }
@@ -88,7 +89,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 struct Slot<C> {
     generation: NonZeroU32,
-    /// Position in `deadlines`; in a vacant slot the next vacant one.
+    /// Position in `deadlines`; in a vacant slot the index of the next vacant slot.
     link: u32,
     context: Option<C>,
 }
@@ -100,18 +101,18 @@ struct Deadline {
 }
 
 impl<C> RequestTable<C> {
-    /// An empty table for at most `pending_max` requests. Allocates on first use.
+    /// Creates an empty table for at most `pending_max` requests. Allocates on first use.
     pub fn new(pending_max: usize) -> RequestTable<C> {
         let pending_max = pending_max.min(NONE as usize - 1);
         RequestTable { slots: Vec::new(), vacant: NONE, deadlines: Vec::new(), pending_max }
     }
 
-    /// Number of pending requests.
+    /// Returns the number of pending requests.
     pub fn len(&self) -> usize {
         self.deadlines.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether no request is pending.
     pub fn is_empty(&self) -> bool {
         self.deadlines.is_empty()
     }
@@ -119,7 +120,7 @@ impl<C> RequestTable<C> {
     /// Adds a request with a deadline.
     ///
     /// # Errors
-    /// [`TableFull`] with the context, if `pending_max` are pending.
+    /// [`TableFull`] with the context, if `pending_max` requests are pending.
     pub fn insert(&mut self, deadline: u64, context: C) -> Result<RequestId, TableFull<C>> {
         if self.deadlines.len() >= self.pending_max {
             return Err(TableFull(context));
@@ -142,15 +143,15 @@ impl<C> RequestTable<C> {
         Ok(RequestId::new(index, self.slots[index as usize].generation))
     }
 
-    /// Removes a request whose reply has come. `None`: it had a reply before, or its deadline has
-    /// passed.
+    /// Removes a request whose reply has arrived. `None`: it already had a reply, or its deadline
+    /// has passed.
     pub fn take(&mut self, id: RequestId) -> Option<C> {
         self.get(id)?;
         let position = self.slots[id.index()].link as usize;
         self.remove(position).map(|(_, context)| context)
     }
 
-    /// The context of a pending request, for a reply in several parts.
+    /// Returns the context of a pending request, for a reply in several parts.
     pub fn get(&self, id: RequestId) -> Option<&C> {
         let slot = self.slots.get(id.index())?;
         if slot.generation.get() != id.generation() {
@@ -159,7 +160,7 @@ impl<C> RequestTable<C> {
         slot.context.as_ref()
     }
 
-    /// The same, mutable.
+    /// Returns the context of a pending request as mutable.
     pub fn get_mut(&mut self, id: RequestId) -> Option<&mut C> {
         let slot = self.slots.get_mut(id.index())?;
         if slot.generation.get() != id.generation() {
@@ -168,7 +169,7 @@ impl<C> RequestTable<C> {
         slot.context.as_mut()
     }
 
-    /// The earliest deadline, to set a timer by.
+    /// Returns the earliest deadline, for a timer.
     pub fn next_deadline(&self) -> Option<u64> {
         self.deadlines.first().map(|deadline| deadline.at)
     }

@@ -1,14 +1,14 @@
 //! One edge of the mesh: a bounded queue with one producer and one consumer.
 //!
 //! Positions count messages since the edge began and never wrap (`u64`); a position's slot is
-//! `position & mask` of the segment that holds it. An edge begins with a small segment. A producer
-//! that finds its segment full, while fewer than `slots_max` messages are queued, links a segment
-//! of twice the size and continues there. The consumer follows when it has emptied the old one, and
-//! frees it. Memory therefore follows the deepest queue of an edge, not the bound; [`trim`] frees
-//! it after a burst.
+//! `position & mask` of the segment that contains it. An edge begins with a small segment. A
+//! producer that finds its segment full, while fewer than `slots_max` messages are queued, links a
+//! segment of twice the size and continues there. The consumer follows when it has emptied the old
+//! one, and frees it. Memory therefore follows the deepest queue of an edge, not the limit;
+//! [`trim`] frees it after a burst.
 //!
 //! Either side compares its own position with a cached limit and touches the other's cache line
-//! only when it has reached that limit: one compare, one copy and one store a message.
+//! only when it has reached that limit: one compare, one copy and one store per message.
 //!
 //! [`trim`]: Producer::trim
 
@@ -22,37 +22,37 @@ use crate::{
 /// The shared part of an edge.
 pub(crate) struct Ring<T> {
     slots_min: usize,
-    /// One past the last message written. Stored by the producer alone.
+    /// One past the last message written. Stored only by the producer.
     tail: Padded<AtomicU64>,
-    /// Stored by the consumer alone.
+    /// Stored only by the consumer.
     consumed: Padded<Consumed<T>>,
     pub(crate) counters: Padded<Counters>,
 }
 
 struct Consumed<T> {
-    /// The next message to be read.
+    /// The next message to read.
     head: AtomicU64,
-    /// The segment the consumer reads; everything linked behind it is alive.
+    /// The segment that the consumer reads; all segments linked after it are alive.
     segment: UnsafeCell<NonNull<Segment<T>>>,
-    /// The producer was refused and waits for room. The only field of this line that the producer
+    /// The producer was rejected and waits for room. The only field of this line that the producer
     /// writes, and only when the ring is full.
     blocked: AtomicBool,
 }
 
-/// Written by the producer, read by monitors. Not on the lines that carry messages.
+/// Written by the producer, read by monitors. Not on the cache lines that carry messages.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) refused: Counter,
     pub(crate) wakes_sent: Counter,
     pub(crate) wakes_suppressed: Counter,
     pub(crate) wakes_failed: Counter,
-    /// Slots of the segment in use.
+    /// Slots of the current segment.
     pub(crate) slots: Counter,
 }
 
 struct Segment<T> {
-    /// Position of the first message in this segment, which is one past the last of the segment
-    /// before it.
+    /// Position of the first message in this segment, which is one past the last of the previous
+    /// segment.
     base: u64,
     mask: u64,
     next: AtomicPtr<Segment<T>>,
@@ -85,10 +85,10 @@ impl<T> Segment<T> {
 }
 
 impl<T> Ring<T> {
-    /// A ring that begins with room for `slots_min` (rounded up to a power of two). Its producer
-    /// holds the bound of its growth.
+    /// Creates a ring with memory for `slots_min` messages (rounded up to a power of two). Its
+    /// producer has the limit of its growth.
     ///
-    /// The caller makes exactly one [`Producer`] and one [`Consumer`] of it.
+    /// The caller creates exactly one [`Producer`] and one [`Consumer`] of it.
     pub(crate) fn new(slots_min: usize) -> Ring<T> {
         let slots_min = slots_min.max(1).next_power_of_two();
         let counters = Counters::default();
@@ -105,7 +105,7 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Messages ever sent and ever received, read one after the other.
+    /// Returns the numbers of messages ever sent and ever received, read one after the other.
     pub(crate) fn positions(&self) -> (u64, u64) {
         let head = self.consumed.head.load(Ordering::Acquire);
         (self.tail.load(Ordering::Relaxed).max(head), head)
@@ -121,8 +121,8 @@ impl<T> Drop for Ring<T> {
             unsafe { *segment }.as_ptr()
         });
         while !current.is_null() {
-            // SAFETY: every segment was leaked from a box and is linked once; the ones before
-            // the consumer's were freed by it, the rest are freed here.
+            // SAFETY: every segment was leaked from a box and is linked once; those before the
+            // consumer's were freed by it, the rest is freed here.
             let segment = unsafe { Box::from_raw(current) };
             current = segment.next.load(Ordering::Relaxed);
             let end = if current.is_null() {
@@ -142,31 +142,31 @@ impl<T> Drop for Ring<T> {
     }
 }
 
-/// The end that writes.
+/// The writing end.
 pub(crate) struct Producer<T> {
     ring: Arc<Ring<T>>,
     segment: NonNull<Segment<T>>,
     tail: u64,
-    /// Positions below are known to be free.
+    /// Positions below this are known to be free.
     limit: u64,
-    /// Maximum number of queued messages. Only the producer knows it, so that changing it needs no
+    /// Maximum number of queued messages. Only the producer knows it, so changing it needs no
     /// message to the consumer: segments of any size may follow each other.
     slots_max: u64,
     /// `tail` at the last call of [`Producer::trim`].
     trimmed_at: u64,
 }
 
-// SAFETY: the producer is the only one to use its `segment` for writing, on any thread; what
-// it shares with the consumer is guarded as `Ring` says.
+// SAFETY: only the producer uses its `segment` for writing, on any thread; access to what it shares
+// with the consumer is ordered as described at `Ring`.
 unsafe impl<T: Send> Send for Producer<T> {}
 
 impl<T> Producer<T> {
     /// # Safety
-    /// The ring is new, and this is the only producer ever made of it.
+    /// The ring is new, and no other producer is created for it.
     pub(crate) unsafe fn new(ring: Arc<Ring<T>>, slots_max: usize) -> Producer<T> {
         let slots_max = slots_max.max(1) as u64;
         let segment = ring.consumed.segment.with(|segment| {
-            // SAFETY: the ring is new, so no consumer has moved on; the first segment is there.
+            // SAFETY: the ring is new, so no consumer has advanced; the first segment exists.
             unsafe { *segment }
         });
         Producer { ring, segment, tail: 0, limit: 0, slots_max, trimmed_at: 0 }
@@ -178,7 +178,7 @@ impl<T> Producer<T> {
 
     /// Appends a message, or returns it when `slots_max` are queued.
     ///
-    /// After a refusal the consumer finds the ring [blocked](Consumer::take_blocked) once it has
+    /// After a rejection the consumer finds the ring [blocked](Consumer::take_blocked) once it has
     /// made room.
     #[inline]
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
@@ -197,28 +197,28 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// Changes the bound. Messages beyond a lowered bound stay; the next is refused until there are
-    /// fewer.
+    /// Changes the limit. Messages beyond a lowered limit stay; further ones are rejected until
+    /// there are fewer.
     pub(crate) fn set_slots_max(&mut self, slots: usize) {
         self.slots_max = slots.max(1) as u64;
         let head = self.ring.consumed.head.load(Ordering::Acquire);
-        // More than that may be known to be free.
+        // More slots than that may be known to be free.
         self.limit = self.limit.min(head + self.slots_max).max(self.tail);
     }
 
-    /// Messages sent that the consumer has not taken.
+    /// Returns the number of sent messages that the consumer has not taken.
     #[cfg(all(test, loom))]
     pub(crate) fn depth(&self) -> u64 {
         self.tail - self.ring.consumed.head.load(Ordering::Acquire)
     }
 
-    /// Whether the consumer has taken everything sent so far.
+    /// Returns whether the consumer has taken everything sent so far.
     pub(crate) fn is_drained(&self) -> bool {
         self.ring.consumed.head.load(Ordering::Acquire) == self.tail
     }
 
-    /// Goes back to a small segment if nothing was sent since the last call and nothing waits.
-    /// The large one is freed by the consumer. True if it did.
+    /// Returns to a small segment if nothing was sent since the last call and no message waits. The
+    /// consumer frees the large one. Returns true if it did.
     pub(crate) fn trim(&mut self) -> bool {
         let quiet = self.trimmed_at == self.tail;
         self.trimmed_at = self.tail;
@@ -238,7 +238,8 @@ impl<T> Producer<T> {
             return true;
         }
         self.ring.consumed.blocked.store(true, Ordering::Relaxed);
-        // Either the consumer sees `blocked` after its last `head`, or we see that `head` here.
+        // Either the consumer sees `blocked` after its last store of `head`, or we see that `head`
+        // here.
         fence(Ordering::SeqCst);
         let found = self.advance_limit();
         if found {
@@ -250,14 +251,14 @@ impl<T> Producer<T> {
     fn advance_limit(&mut self) -> bool {
         let head = self.ring.consumed.head.load(Ordering::Acquire);
         let bound = head + self.slots_max;
-        // Beyond it, where the bound was lowered.
+        // `tail` may be beyond it if the limit was lowered.
         if self.tail >= bound {
             return false;
         }
         // SAFETY: as in `push`.
         let segment = unsafe { self.segment.as_ref() };
         let slots = segment.slots.len() as u64;
-        // Slots of this segment are in use from its base, or from `head` once that is within it.
+        // Slots of this segment are used from its base on, or from `head` once that is in it.
         let mut free_until = head.max(segment.base) + slots;
         if self.tail == free_until {
             let doubled = (slots * 2).min(self.slots_max.next_power_of_two());
@@ -278,12 +279,12 @@ impl<T> Producer<T> {
     }
 }
 
-/// The end that reads.
+/// The reading end.
 pub(crate) struct Consumer<T> {
     ring: Arc<Ring<T>>,
     segment: NonNull<Segment<T>>,
     head: u64,
-    /// Positions below are known to hold messages of `segment`.
+    /// Positions below this are known to contain messages of `segment`.
     limit: u64,
 }
 
@@ -292,7 +293,7 @@ unsafe impl<T: Send> Send for Consumer<T> {}
 
 impl<T> Consumer<T> {
     /// # Safety
-    /// This is the only consumer ever made of the ring.
+    /// No other consumer is created for the ring.
     pub(crate) unsafe fn new(ring: Arc<Ring<T>>) -> Consumer<T> {
         let segment = ring.consumed.segment.with(|segment| {
             // SAFETY: only the consumer writes the field.
@@ -323,16 +324,16 @@ impl<T> Consumer<T> {
         self.head == self.ring.tail.load(Ordering::Acquire)
     }
 
-    /// Whether the producer was refused since the last call and must be notified of room.
-    /// Definitive after a `SeqCst` fence behind the last `pop`.
+    /// Returns whether the producer was rejected since the last call and must be notified of room.
+    /// Definitive after a `SeqCst` fence after the last `pop`.
     #[inline]
     pub(crate) fn take_blocked(&self) -> bool {
         let blocked = &self.ring.consumed.blocked;
-        // A plain load first: almost always false, and the line then stays ours.
+        // A plain load first: almost always false, and this thread keeps the cache line.
         blocked.load(Ordering::Relaxed) && blocked.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether all messages known so far have been taken; the caller then checks for a blocked
+    /// Returns whether all messages known so far were taken; the caller then checks for a blocked
     /// producer.
     #[inline]
     pub(crate) fn at_limit(&self) -> bool {
@@ -347,7 +348,7 @@ impl<T> Consumer<T> {
     }
 
     fn find_messages(&mut self) -> bool {
-        // A polling receiver would find the tail changed and only then load the slot: prefetch it.
+        // A polling receiver would see the changed tail and only then load the slot: prefetch it.
         // SAFETY: as in `pop`.
         prefetch(unsafe { self.segment.as_ref() }.slot(self.head));
         let tail = self.ring.tail.load(Ordering::Acquire);
@@ -361,7 +362,7 @@ impl<T> Consumer<T> {
         true
     }
 
-    /// Moves to the segment that holds `head`. Returns the base of the next one.
+    /// Moves to the segment that contains `head`. Returns the base of the next one.
     fn leave_emptied_segments(&mut self) -> Option<u64> {
         loop {
             // SAFETY: as in `pop`.
@@ -377,8 +378,8 @@ impl<T> Consumer<T> {
                 // SAFETY: only the consumer reads or writes the field while both ends live.
                 unsafe { *segment = next };
             });
-            // SAFETY: leaked from a box, emptied, and the producer is past it: it left when it
-            // linked `next`. Its slots hold no values, so dropping it drops none.
+            // SAFETY: leaked from a box, emptied, and no longer used by the producer, which left it
+            // when it linked `next`. Its slots contain no values, so dropping it drops none.
             drop(unsafe { Box::from_raw(emptied.as_ptr()) });
         }
     }
@@ -387,7 +388,7 @@ impl<T> Consumer<T> {
 #[inline(always)]
 fn prefetch<T>(place: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
-    // SAFETY: a hint, which reads nothing.
+    // SAFETY: only a hint, which reads nothing.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());

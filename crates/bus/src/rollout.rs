@@ -1,10 +1,10 @@
-//! Which threads have adopted which generation of a shared value, without waking those that sleep.
+//! Which threads have adopted which generation of a shared value, without waking sleeping threads.
 //!
 //! A publisher stores a new value where every thread can load it (an atomic pointer), numbers it
-//! with a *generation*, and needs to know when no thread uses an older one any more. A sleeping
-//! thread uses nothing, and on waking it loads the newest value first: it counts as having adopted
-//! whatever is published while it sleeps, and is not woken. The publisher waits only for threads
-//! that are awake; they switch at the boundary of their loop.
+//! with a *generation*, and needs to know when no thread uses an older one. A sleeping thread uses
+//! nothing, and on waking it loads the newest value first: it counts as having adopted whatever is
+//! published while it sleeps, and is not woken. The publisher waits only for awake threads; they
+//! switch at the boundary of their loop.
 //!
 //! # Why no old value is used once the publisher knows of its adoption
 //!
@@ -31,7 +31,7 @@ const ASLEEP: u64 = 1;
 const AWAITED: u64 = 2;
 const SHIFT: u32 = 2;
 
-/// A word for each follower. One publisher at a time.
+/// One word per follower. One publisher at a time.
 #[derive(Debug)]
 pub struct Rollout {
     words: Box<[Padded<AtomicU64>]>,
@@ -40,14 +40,14 @@ pub struct Rollout {
 /// A follower's state, as the publisher reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowerState {
-    /// The last generation it ran.
+    /// The last generation that it used.
     pub generation: u64,
-    /// It sleeps, and loads the newest value before it does anything else.
+    /// It sleeps, and will load the newest value before it does anything else.
     pub asleep: bool,
 }
 
 impl FollowerState {
-    /// Whether it uses nothing older than `generation`.
+    /// Returns whether it uses nothing older than `generation`.
     pub fn is_at(self, generation: u64) -> bool {
         self.asleep || self.generation >= generation
     }
@@ -58,34 +58,34 @@ impl FollowerState {
 pub struct AdoptionAwaited;
 
 impl Rollout {
-    /// State for `followers` threads, all of them asleep at generation 0: a thread that does not
+    /// Creates the state of `followers` threads, all asleep at generation 0: a thread that does not
     /// run yet uses nothing, and calls [`wake`](Rollout::wake) first.
     pub fn new(followers: usize) -> Rollout {
         Rollout { words: (0..followers).map(|_| Padded(AtomicU64::new(ASLEEP))).collect() }
     }
 
-    /// Number of followers.
+    /// Returns the number of followers.
     pub fn followers(&self) -> usize {
         self.words.len()
     }
 
-    /// The follower is awake again, still at `generation`. It loads the newest value next, before
-    /// it uses any.
+    /// Records that the follower is awake again, still at `generation`. It must then load the
+    /// newest value before it uses any.
     ///
     /// # Panics
     /// If there is no such follower.
     pub fn wake(&self, follower: usize, generation: u64) {
         let word = &self.words[follower];
-        // A publisher does not await a follower that sleeps. The flag can only be left from an
-        // incarnation of this follower that ended awake; the next one answers it.
+        // A publisher does not await a sleeping follower. The flag can only be left from an
+        // incarnation of this follower that ended while awake; the next one answers it.
         if word.swap(generation << SHIFT, Ordering::AcqRel) & AWAITED != 0 {
             word.fetch_or(AWAITED, Ordering::AcqRel);
         }
         fence(Ordering::SeqCst);
     }
 
-    /// The follower runs `generation` from now on. True when the publisher waits for it and must be
-    /// notified.
+    /// Records that the follower uses `generation` from now on. Returns true when the publisher
+    /// waits for it and must be notified.
     ///
     /// # Panics
     /// If there is no such follower.
@@ -93,10 +93,11 @@ impl Rollout {
         self.words[follower].swap(generation << SHIFT, Ordering::AcqRel) & AWAITED != 0
     }
 
-    /// The follower is about to block and uses nothing until it has called [`wake`](Rollout::wake).
+    /// Records that the follower is about to block and uses nothing until it calls
+    /// [`wake`](Rollout::wake).
     ///
     /// # Errors
-    /// [`AdoptionAwaited`] when the publisher waits for it: it stays awake, adopts and notifies.
+    /// [`AdoptionAwaited`] when the publisher waits for it: it must stay awake, adopt and notify.
     ///
     /// # Panics
     /// If there is no such follower.
@@ -109,12 +110,12 @@ impl Rollout {
             .map_err(|_| AdoptionAwaited)
     }
 
-    /// For the publisher, between storing a value and reading the followers' states.
+    /// Orders the publisher's store of a value before its reads of the followers' states.
     pub fn published(&self) {
         fence(Ordering::SeqCst);
     }
 
-    /// A follower's state.
+    /// Returns a follower's state.
     ///
     /// # Panics
     /// If there is no such follower.
@@ -122,8 +123,8 @@ impl Rollout {
         FollowerState::read(self.words[follower].load(Ordering::Acquire))
     }
 
-    /// A follower's state. Unless it is at `generation`, it will notify the publisher when it has
-    /// adopted one.
+    /// Returns a follower's state. Unless it is at `generation`, it will notify the publisher of
+    /// its next adoption.
     ///
     /// # Panics
     /// If there is no such follower.
@@ -182,14 +183,15 @@ mod tests {
         assert!(!rollout.adopted(0, 3));
     }
 
-    /// On real threads: once the publisher knows of the adoption, no follower uses an older value.
+    /// Stress test on real threads: once the publisher knows of the adoption, no follower uses an
+    /// older value.
     #[test]
     fn no_old_value_is_used_once_the_publisher_knows_of_its_adoption() {
         const FOLLOWERS: usize = 3;
         const PUBLICATIONS: u64 = if cfg!(miri) { 30 } else { 20_000 };
         let rollout = Arc::new(Rollout::new(FOLLOWERS));
         let value = Arc::new(Plain::new(0));
-        // What the publisher knows to be adopted.
+        // The generation that the publisher knows to be adopted.
         let acknowledged = Arc::new(Plain::new(0));
         let over = Arc::new(AtomicBool::new(false));
         let ready = Arc::new(std::sync::Barrier::new(FOLLOWERS + 1));

@@ -19,7 +19,7 @@ pub enum SendError<T> {
         /// The message.
         value: T,
     },
-    /// The mesh has no endpoint of that number.
+    /// The mesh has no endpoint with that number.
     Unknown {
         /// The endpoint it was for.
         to: usize,
@@ -29,7 +29,7 @@ pub enum SendError<T> {
 }
 
 impl<T> SendError<T> {
-    /// The endpoint the message was for.
+    /// Returns the endpoint the message was for.
     pub fn to(&self) -> usize {
         match self {
             SendError::Full { to, .. }
@@ -38,7 +38,7 @@ impl<T> SendError<T> {
         }
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn into_value(self) -> T {
         match self {
             SendError::Full { value, .. }
@@ -47,7 +47,7 @@ impl<T> SendError<T> {
         }
     }
 
-    /// Whether trying again later can help.
+    /// Returns whether a later attempt can succeed.
     pub fn is_full(&self) -> bool {
         matches!(self, SendError::Full { .. })
     }

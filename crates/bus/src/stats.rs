@@ -4,28 +4,28 @@ use std::{fmt, sync::Arc};
 
 use crate::port::EndpointState;
 
-/// Counters of the edge from one endpoint to another, since the mesh began.
+/// Counters of the edge from one endpoint to another, since the mesh was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EdgeStats {
     /// The sending endpoint.
     pub from: usize,
     /// The receiving endpoint.
     pub to: usize,
-    /// Messages taken by the edge.
+    /// Messages accepted by the edge.
     pub sent: u64,
-    /// Messages taken off it.
+    /// Messages received from it.
     pub received: u64,
     /// Messages on it: `sent - received`.
     pub depth: u64,
-    /// Messages refused because it was full.
+    /// Messages rejected because it was full.
     pub refused: u64,
     /// Flushes that rang the receiver's doorbell.
     pub wakes_sent: u64,
-    /// Flushes that did not, because the receiver was awake or rung already.
+    /// Flushes that did not ring because the receiver was awake or already rung.
     pub wakes_suppressed: u64,
-    /// Doorbells that could not be written. The next flush tries again.
+    /// Failed writes to a doorbell. The next flush tries again.
     pub wakes_failed: u64,
-    /// Messages it has memory for; grows up to the bound and shrinks when trimmed.
+    /// Messages it has memory for; grows up to the limit and shrinks when trimmed.
     pub slots: u64,
 }
 
@@ -41,12 +41,12 @@ impl Monitor {
         Monitor(source)
     }
 
-    /// How many endpoints the mesh has.
+    /// Returns how many endpoints the mesh has.
     pub fn endpoints(&self) -> usize {
         self.0.endpoints()
     }
 
-    /// Whether an endpoint runs, sleeps or is closed.
+    /// Returns whether an endpoint runs, sleeps or is closed.
     ///
     /// # Panics
     /// If the mesh has no such endpoint.
@@ -54,13 +54,13 @@ impl Monitor {
         self.0.state(endpoint)
     }
 
-    /// The counters of one edge; `None` if it was never used.
+    /// Returns the counters of one edge; `None` if it was never used.
     pub fn edge(&self, from: usize, to: usize) -> Option<EdgeStats> {
         let endpoints = self.endpoints();
         if from >= endpoints || to >= endpoints { None } else { self.0.edge(from, to) }
     }
 
-    /// The counters of every edge that was ever used.
+    /// Returns the counters of every edge that was ever used.
     pub fn edges(&self) -> impl Iterator<Item = EdgeStats> + '_ {
         let endpoints = self.endpoints();
         (0..endpoints)

@@ -1,4 +1,4 @@
-//! The primitives of `std`, or those of `loom` when a model is being checked.
+//! The primitives of `std`, or those of `loom` in loom tests.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -34,7 +34,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A value on cache lines of its own: 128 bytes, because the prefetcher fetches lines in pairs.
+/// A value on its own cache lines: 128 bytes, because the prefetcher fetches lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);

@@ -18,7 +18,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Whether every page requires a token.
+    /// Returns whether every page requires a token.
     pub fn demands_token(&self) -> bool {
         self.token.is_some() || !self.tokens.is_empty()
     }

@@ -54,7 +54,7 @@ pub struct ApiScope {
 }
 
 impl ApiScope {
-    /// Whether the key permits calls about this channel.
+    /// Returns whether the key permits calls about this channel.
     pub fn admits_channel(&self, channel: &str) -> bool {
         let namespace = split_channel(channel).0.unwrap_or("");
         self.namespaces.is_empty() || self.namespaces.iter().any(|name| name == namespace)

@@ -86,7 +86,7 @@ pub enum Operation {
 }
 
 impl Change {
-    /// Whether it moves, copies or tests a secret, and so could disclose it without setting one.
+    /// Returns whether it moves, copies or tests a secret, and so could disclose it without setting one.
     pub fn reads_secrets(&self) -> bool {
         let Change::Patch(operations) = self else { return false };
         operations.iter().any(|operation| match operation {
@@ -97,7 +97,7 @@ impl Change {
         })
     }
 
-    /// A [`Change::Put`] of a JSON text.
+    /// Creates a [`Change::Put`] from a JSON text.
     ///
     /// # Errors
     /// The errors of [`json::parse`]. Whether the value fits is checked when the change is prepared.
@@ -105,7 +105,7 @@ impl Change {
         Ok(Change::Put { pointer, value: json::parse(text, json::BYTES_MAX)? })
     }
 
-    /// A [`Change::Merge`] of a JSON text.
+    /// Creates a [`Change::Merge`] from a JSON text.
     ///
     /// # Errors
     /// As [`Change::put`].
@@ -113,7 +113,7 @@ impl Change {
         Ok(Change::Merge(json::parse(text, json::BYTES_MAX)?))
     }
 
-    /// A [`Change::Patch`] of a JSON text.
+    /// Creates a [`Change::Patch`] from a JSON text.
     ///
     /// # Errors
     /// As [`Change::put`], and every invalid operation.

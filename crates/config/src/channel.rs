@@ -23,7 +23,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// The options of a channel, by the part of its name before the first `:`; `None` if that namespace does
+    /// Returns the options of a channel, by the part of its name before the first `:`; `None` if that namespace does
     /// not exist.
     pub fn options(&self, channel: &str) -> Option<&ChannelOptions> {
         let fallback = self.any_namespace.then_some(&self.without_namespace);
@@ -245,7 +245,7 @@ impl Default for ChannelOptions {
 }
 
 impl ChannelOptions {
-    /// Whether the channel has a history.
+    /// Returns whether the channel has a history.
     pub(crate) fn has_history(&self) -> bool {
         self.history_size > 0 && self.history_ttl_ms > 0
     }

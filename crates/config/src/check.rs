@@ -1,4 +1,4 @@
-//! Whether a document has the shape of the schema: all errors at once, each with its path.
+//! Validates a document against the schema. Reports all errors at once, each with its path.
 
 use serde_json::{Map, Value};
 
@@ -7,31 +7,31 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
 use crate::schema::{self, Kind, SchemaNode};
 
-/// Names alike enough that one was probably meant for the other.
+/// Minimum similarity of a misspelled name to the one that was probably meant.
 const LIKENESS_MIN: f64 = 0.8;
-/// What of a wrong value is quoted back.
+/// Maximum number of characters of a wrong value that a message quotes.
 const QUOTED_CHARS_MAX: usize = 40;
 
-/// Every key that the schema does not have, every value it does not allow.
+/// Returns an error for every key that the schema does not have and every value that it does not allow.
 pub(crate) fn shape(document: &Value) -> ConfigErrors {
     let mut errors = ConfigErrors::default();
     value(&Path::root(), schema::root(), document, &mut errors);
     errors
 }
 
-/// The same of one value, to stand at `path`, where the schema has `schema`.
+/// Checks one value against the node `schema`; `path` is its place.
 pub(crate) fn value(path: &Path, schema: &SchemaNode, value: &Value, errors: &mut ConfigErrors) {
     let rules = Rules { null_removes: false };
     rules.node(&Location::Start(path), schema, value, errors);
 }
 
-/// The same of a merge patch (RFC 7396), in which null takes a key away.
+/// Checks a merge patch (RFC 7396), in which null removes a key.
 pub(crate) fn patch(path: &Path, schema: &SchemaNode, value: &Value, errors: &mut ConfigErrors) {
     let rules = Rules { null_removes: true };
     rules.node(&Location::Start(path), schema, value, errors);
 }
 
-/// Takes out what stands at a location; of a list, all of it, so that no other element moves.
+/// Removes the value at a location. Within an array the whole array is removed, so that no other element moves.
 pub(crate) fn remove(value: &mut Value, steps: &[String]) {
     let Some((first, rest)) = steps.split_first() else {
         return *value = Value::Object(Map::new());
@@ -43,7 +43,7 @@ pub(crate) fn remove(value: &mut Value, steps: &[String]) {
     }
 }
 
-/// Where the walk is. It is written out only for an error: most documents have none.
+/// The location of the walk. The path is built only for an error, since most documents have none.
 enum Location<'a> {
     Start(&'a Path),
     Key(&'a Location<'a>, &'a str),
@@ -102,7 +102,7 @@ impl Rules {
             }
             (Kind::List(schema), Value::Array(array)) => {
                 for (index, value) in array.iter().enumerate() {
-                    // Null is no element, whatever it means for a key.
+                    // In an array, null is not allowed even in a merge patch.
                     let location = Location::Element(location, index);
                     Rules { null_removes: false }.node(&location, schema, value, errors);
                 }
@@ -140,7 +140,7 @@ fn found(expected: &Kind, value: &Value) -> String {
     }
 }
 
-/// The common slips: a bare port, a host name, a duration with its unit, one string for an array.
+/// Suggests a fix for common mistakes: a bare port, a host name, a duration with a unit, a string in place of an array.
 fn likely_meant(path: &Path, expected: &Kind, value: &Value) -> Option<String> {
     match (expected, value) {
         (Kind::SocketAddress, Value::Number(port)) => {
@@ -178,8 +178,8 @@ fn likely_meant(path: &Path, expected: &Kind, value: &Value) -> Option<String> {
     }
 }
 
-/// A key the schema does not have, with the one that was probably meant: the most alike of its
-/// siblings, else a key of that very name in another table, else all that would be allowed.
+/// Returns the error for an unknown key, with the key that was probably meant: the most similar sibling, otherwise a
+/// key of the same name in another table, otherwise all siblings.
 pub(crate) fn unknown(path: &Path, key: &str, siblings: &[(String, SchemaNode)]) -> ConfigError {
     let error = ConfigError::new(path.join(key), "there is no such key");
     let likeness = |name: &str| strsim::jaro_winkler(name, key);

@@ -4,16 +4,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The way to a claim of a token: names with dots between them, `deployment.region`. `\\` takes the next character as it is; a number
-/// is a place of a list.
+/// The path of a claim in a token: names separated by dots, `deployment.region`. `\\` escapes the next character; a
+/// number is an index into an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline, description = "The way to a claim, as in `deployment.region`.")]
 pub struct ClaimPath(Arc<str>);
 
-/// Longest way to a claim.
+/// Maximum length of a path.
 const BYTES_MAX: usize = 256;
-/// What stands for more than a name in Centrifugo's paths.
+/// Characters with a special meaning in Centrifugo's paths.
 const SPECIAL: &str = "@#[]{}*?!|";
 
 impl From<&str> for ClaimPath {
@@ -23,12 +23,12 @@ impl From<&str> for ClaimPath {
 }
 
 impl ClaimPath {
-    /// As it was written.
+    /// Returns the text of the path.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is of names alone, 1 to 256 bytes of them.
+    /// Returns whether it consists of plain names only, in 1 to 256 bytes.
     pub(crate) fn is_legal(&self) -> bool {
         let mut chars = self.0.chars();
         while let Some(next) = chars.next() {
@@ -55,7 +55,8 @@ impl ClaimPath {
         names
     }
 
-    /// The value there as text: numbers in plain decimals, lists and objects as JSON. `None` where there is none, or `null`.
+    /// Returns the claim as text: numbers in decimal notation, arrays and objects as JSON. `None` if it is missing or
+    /// `null`.
     pub fn text(&self, claims: &Value) -> Option<String> {
         let found = self.names().iter().try_fold(claims, |at, name| match at {
             Value::Object(members) => members.get(name),

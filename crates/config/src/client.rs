@@ -178,7 +178,7 @@ macro_rules! token {
         }
 
         impl $name {
-            /// How these tokens are verified.
+            /// Returns how these tokens are verified.
             pub fn rules(&self) -> TokenRules<'_> {
                 TokenRules {
                     hmac_secret: self.hmac_secret.as_ref(),
@@ -245,7 +245,7 @@ impl Token {
 }
 
 impl SubscriptionToken {
-    /// A connection has its labels from the connect on.
+    /// Returns `None`: a connection gets its labels when it connects, not from subscription tokens.
     fn labels(&self) -> Option<&Map<ClaimPath>> {
         None
     }
@@ -302,7 +302,7 @@ pub struct JwksRules<'a> {
 }
 
 impl TokenRules<'_> {
-    /// Whether there is any key to verify a token with.
+    /// Returns whether there is any key to verify a token with.
     pub fn has_key(&self) -> bool {
         let public = [self.rsa_public_key, self.ecdsa_public_key, self.eddsa_public_key];
         self.hmac_secret.is_some()
@@ -313,7 +313,7 @@ impl TokenRules<'_> {
 }
 
 impl Client {
-    /// How subscription tokens are verified.
+    /// Returns how subscription tokens are verified.
     pub fn subscription_rules(&self) -> TokenRules<'_> {
         match self.subscription_token.enabled {
             true => self.subscription_token.rules(),
@@ -354,7 +354,7 @@ pub struct PersonalChannel {
 }
 
 impl PersonalChannel {
-    /// The user's channel; `None` for anonymous clients, or if this is not enabled.
+    /// Returns the user's channel; `None` for anonymous clients, or if this is not enabled.
     pub fn of(&self, user: &str) -> Option<String> {
         let is_wanted = self.enabled && !user.is_empty();
         is_wanted.then(|| match &*self.personal_channel_namespace {

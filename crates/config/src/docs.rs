@@ -43,7 +43,7 @@ The column *applies* says when a change takes effect: *live* at once and for all
 connections, *restart* at the next start.
 ";
 
-/// The configuration page in Markdown.
+/// Returns the configuration page in Markdown.
 pub fn markdown() -> String {
     let mut page = Page { out: HEAD.to_owned(), listed: Vec::new() };
     page.table("", schema::root());
@@ -96,7 +96,7 @@ impl<'s> Page<'s> {
         }
     }
 
-    /// A table with keys of the operator's choice.
+    /// Writes a table with keys of the operator's choice.
     fn entries(&mut self, path: &str, map: &'s SchemaNode, below: &'s SchemaNode) {
         let listed = self.listed.iter().find(|(_, listed)| same_keys(listed, below));
         let Some((other, _)) = listed else {

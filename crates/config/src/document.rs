@@ -17,8 +17,7 @@ impl Document {
     /// Reads a TOML text.
     ///
     /// # Errors
-    /// Whatever TOML itself refuses (a syntax error, a key given twice), and the values JSON does not
-    /// have: dates, infinities.
+    /// A syntax error or duplicate key in TOML, and values that JSON does not have: dates, infinities.
     pub(crate) fn parse(text: &str) -> Result<Document, ConfigErrors> {
         let lines = Lines::of(text);
         let table = DeTable::parse(text).map_err(|cause| {
@@ -33,7 +32,7 @@ impl Document {
         reader.errors.or(Document { value, lines: reader.lines })
     }
 
-    /// The line of a key, or of the nearest table around it.
+    /// Returns the line of a key, or of the nearest table around it.
     pub(crate) fn line(&self, path: &Path) -> Option<usize> {
         let mut path = path.clone();
         loop {
@@ -56,7 +55,7 @@ impl Reader<'_> {
         let mut object = Map::new();
         for (key, value) in table {
             let path = path.join(key.get_ref());
-            // The header of a table stands before the keys of its own that were given elsewhere.
+            // For a table this is the line of its first header.
             self.lines.insert(path.clone(), self.text.at(key.span().start));
             object.insert(key.get_ref().to_string(), self.value(&path, value.get_ref()));
         }
@@ -95,7 +94,7 @@ impl Reader<'_> {
     }
 }
 
-/// Where the lines of a text begin, so that a byte's line is a binary search away.
+/// Offsets of line starts, so that a byte's line is found by binary search.
 struct Lines(Vec<usize>);
 
 impl Lines {

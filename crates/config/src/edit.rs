@@ -64,7 +64,7 @@ pub(crate) trait Part: Clone + PartialEq + Serialize + DeserializeOwned {
     /// Returns the value at a place, including defaults.
     fn at(&self, steps: Steps<'_>) -> Option<Value>;
 
-    /// Whether there is something at a place.
+    /// Returns whether there is something at a place.
     fn has(&self, steps: Steps<'_>) -> bool;
 
     /// Changes one place.
@@ -99,7 +99,7 @@ fn object(value: Value) -> Result<Object<String, Value>, EditError> {
     }
 }
 
-/// An edit within the value of one key: an element of an array.
+/// Edits within the value of one key: an element of an array.
 fn edit_value(value: &mut Value, steps: Steps<'_>, edit: Edit) -> Result<(), EditError> {
     let Some((step, rest)) = steps.split_first() else {
         *value = match edit {
@@ -540,8 +540,8 @@ mod tests {
         (after, differences.into_iter().map(|difference| difference.pointer).collect())
     }
 
-    /// A table that [`table!`] does not name is one value: a merge patch of one of its keys sets the others back, and no
-    /// pointer leads into it.
+    /// Visits every place of the schema. A table missing from [`table!`] would be a single value: a merge patch of one
+    /// of its keys would reset the others, and no pointer would lead into it.
     fn every_place(config: &mut Config, node: &SchemaNode, steps: &mut Vec<String>) {
         let pointer = format!("/{}", steps.join("/"));
         if let Kind::Map(entry) = &node.kind {

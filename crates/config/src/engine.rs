@@ -274,7 +274,7 @@ const PREFIX_BYTES_MAX: usize = 64;
 const ADDRESSES_MAX: usize = 1_024;
 
 impl Engine {
-    /// Whether both settings address the same store, so that channels and connections continue.
+    /// Returns whether both settings address the same store, so that channels and connections can be kept.
     pub fn is_same_place(&self, other: &Engine) -> bool {
         let bounds = |of: &Engine| Engine {
             timeout_ms: 0,
@@ -466,7 +466,7 @@ impl Engine {
         }
     }
 
-    /// The ways to log in that only NATS has, and which of them are set.
+    /// Returns the login settings that only NATS has, and whether each is set.
     fn nats_logins(&self) -> [(&'static str, bool); 5] {
         [
             ("token", self.token.is_some()),

@@ -1,4 +1,4 @@
-//! Whether the entries of the maps are right, each by itself and where one names another.
+//! Validates the entries of maps, each by itself, and their references to each other.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::{
     Member, Proxy, Secret, TENANT_BYTES_MAX, Tenant, Upstream, VapidConfig,
 };
 
-/// Below this a key can be guessed; a placeholder left in the file is shorter still.
+/// Minimum length of a key that cannot be guessed; also longer than a placeholder left in the file.
 pub(crate) const SECRET_BYTES_MIN: usize = 16;
-/// The longest name of an entry.
+/// Maximum length of an entry's name.
 const NAME_BYTES_MAX: usize = 255;
-/// Each has a socket on every worker.
+/// Maximum number of listeners: each has a socket on every worker.
 const LISTENERS_MAX: usize = 64;
 
 /// Checks every entry that differs from a valid configuration.
@@ -86,7 +86,7 @@ pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigError
     each("pusher.apps", &valid.pusher.apps, &config.pusher.apps, errors, pusher::app);
 }
 
-/// Every upstream that a hook names is there, and every proxy and engine that is named.
+/// Checks that every upstream, proxy, engine and tenant that is named exists.
 pub(crate) fn references(
     config: &Config,
     valid: &Config,
@@ -100,7 +100,7 @@ pub(crate) fn references(
     tenant_references(config, valid, errors);
     let upstreams = &config.webhooks.upstreams;
     let (none, before) = (Map::new(), &valid.webhooks.upstreams);
-    // One that is gone concerns proxies that did not change, too.
+    // Removing an upstream also affects proxies that did not change.
     let gone = upstreams.changes_from(before).any(|(.., after)| after.is_none());
     for (name, _, after) in config.proxies.changes_from(if gone { &none } else { &valid.proxies }) {
         if let Some(upstream) = after.and_then(|proxy| proxy.upstream.as_ref())
@@ -127,7 +127,7 @@ pub(crate) fn references(
         if after.is_some() || index.hooks_of(gone) == 0 {
             continue;
         }
-        // Its references are looked up only for a refused change.
+        // The references are searched only for a change that is refused.
         for (name, hook) in config.webhooks.hooks.iter().filter(|(_, hook)| hook.upstream == *gone)
         {
             let reported = valid.webhooks.hooks.get(name).is_none_or(|before| before != hook);
@@ -172,7 +172,7 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         }
     };
     check_channel(&|| Path::of("channel.without_namespace"), &config.channel.without_namespace);
-    // One that is gone concerns namespaces that did not change, too.
+    // Removing a proxy or an engine also affects namespaces that did not change.
     let none = Map::new();
     let gone = config.proxies.changes_from(&valid.proxies).any(|(_, _, after)| after.is_none())
         || config.engines.changes_from(&valid.engines).any(|(_, _, after)| after.is_none());
@@ -184,7 +184,8 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
     }
 }
 
-/// What namespaces keep, their engines can keep, and nodes meet where they can. Of a change of an engine all its namespaces are looked at.
+/// Checks that engines can store what their namespaces keep, and that the cluster's engine supports clusters. A change
+/// of an engine affects all its namespaces, so all are checked.
 fn kept_by_engines(config: &Config, errors: &mut ConfigErrors) {
     if config.engines.iter().all(|(_, engine)| engine.kind == EngineKind::Redis) {
         return;
@@ -255,7 +256,7 @@ fn admin_token(path: &Path, token: &AdminToken, errors: &mut ConfigErrors) {
     }
 }
 
-/// A secret that is shown in an `Authorization` header.
+/// Checks a secret that is sent in an `Authorization` header.
 pub(crate) fn bearer(path: &Path, secret: &Secret, errors: &mut ConfigErrors) {
     long_enough(path.clone(), secret, errors);
     let shown = secret.reveal();
@@ -265,7 +266,7 @@ pub(crate) fn bearer(path: &Path, secret: &Secret, errors: &mut ConfigErrors) {
     }
 }
 
-/// Checks namespaces that are new or different; `of` are those there are and those there were.
+/// Checks namespaces that are new or different; `of` are the new and the previous ones.
 fn namespaces(
     path: &Path,
     of: (&Map<ChannelOptions>, &Map<ChannelOptions>),
@@ -273,7 +274,7 @@ fn namespaces(
     errors: &mut ConfigErrors,
 ) {
     let channel_bytes_max = config.limits.channel_bytes_max;
-    // A lower limit concerns those that did not change, too.
+    // A lower limit also affects namespaces that did not change.
     let none = Map::new();
     let lower = channel_bytes_max < valid.limits.channel_bytes_max;
     for (name, _, after) in of.0.changes_from(if lower { &none } else { of.1 }) {
@@ -322,7 +323,7 @@ fn tenants(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
             not_of_tenants(&path, options, errors);
         }
     }
-    // Either may be the one that is new.
+    // Either of the two maps may have changed.
     let known = &config.client.token.keys;
     if known.is_same(&valid.client.token.keys) && config.tenants.is_same(&valid.tenants) {
         return;
@@ -336,7 +337,7 @@ fn tenants(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
     }
 }
 
-/// Every tenant that a hook names is there.
+/// Checks that every tenant named by a hook exists.
 fn tenant_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
     let is_less = config.tenants.changes_from(&valid.tenants).any(|(.., after)| after.is_none());
     let none = Map::new();
@@ -352,7 +353,7 @@ fn tenant_references(config: &Config, valid: &Config, errors: &mut ConfigErrors)
     }
 }
 
-/// What a tenant has for all of its channels, or not at all.
+/// Refuses options that a tenant's namespaces cannot have: they are set for the tenant as a whole, or not available.
 fn not_of_tenants(path: &Path, of: &ChannelOptions, errors: &mut ConfigErrors) {
     let default = ChannelOptions::default();
     for (key, is_set, fix) in [
@@ -399,7 +400,7 @@ fn listeners(config: &Config, errors: &mut ConfigErrors) {
     }
 }
 
-/// Checks how connections reach an address.
+/// Checks the proxies and the TLS settings of an address.
 pub(crate) fn ingress(
     path: impl Fn() -> Path,
     ingress: &Ingress,
@@ -447,7 +448,7 @@ fn member(path: &Path, member: &Member, errors: &mut ConfigErrors) {
     }
 }
 
-/// Why this is not host and port of a server, if it is not.
+/// Returns why this is not a host and port, if it is not.
 pub(crate) fn wrong_address(address: &str) -> Option<&'static str> {
     match address.rsplit_once(':') {
         _ if address.is_empty() => Some("it is not set"),
@@ -460,7 +461,7 @@ pub(crate) fn wrong_address(address: &str) -> Option<&'static str> {
     }
 }
 
-/// A name, an IPv4 address, or an IPv6 address in brackets.
+/// Returns whether this is a name, an IPv4 address, or an IPv6 address in brackets.
 fn is_host(host: &str) -> bool {
     match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
@@ -471,7 +472,7 @@ fn is_host(host: &str) -> bool {
     }
 }
 
-/// Where a backend is that has one address.
+/// Checks the URL of a backend with a single address.
 fn url(path: &Path, proxy: &Proxy, errors: &mut ConfigErrors) {
     let endpoint = &*proxy.endpoint;
     let schemes = ["http://", "https://"];
@@ -529,7 +530,7 @@ fn proxy(path: &Path, proxy: &Proxy, errors: &mut ConfigErrors) {
     }
 }
 
-/// A header that may be set from outside (RFC 9110 §5.1): none that frames the request.
+/// Checks a header name (RFC 9110 §5.1). Headers that frame the request or that the server sets itself are refused.
 fn header_name(path: impl Fn() -> Path, name: &str, errors: &mut ConfigErrors) {
     const OWN: [&str; 8] = [
         "host",
@@ -549,7 +550,7 @@ fn header_name(path: impl Fn() -> Path, name: &str, errors: &mut ConfigErrors) {
     }
 }
 
-/// What may stand in a request line (RFC 9112 §3.2.1); a fragment is never sent.
+/// Checks a request target (RFC 9112 §3.2.1); a fragment is never sent.
 fn request_path(path: impl Fn() -> Path, target: &str, errors: &mut ConfigErrors) {
     let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
     if !target.starts_with('/') || !target.bytes().all(legal) {
@@ -641,7 +642,7 @@ fn vapid(path: &Path, vapid: &VapidConfig, errors: &mut ConfigErrors) {
         );
     }
     for (index, host) in vapid.hosts.iter().enumerate() {
-        // Endpoints are compared with it as browsers write them: in lower case, without a scheme.
+        // Hosts are compared with endpoints as browsers write them: in lower case, without a scheme.
         let name = host.strip_prefix('.').unwrap_or(host);
         if !is_host(name) || name.starts_with('.') || name.bytes().any(|b| b.is_ascii_uppercase()) {
             errors.add(

@@ -1,7 +1,7 @@
 //! Settings from environment variables, named by one rule from the schema.
 //!
-//! A key's variable is `DUNLIN_`, then its path in capitals with `_` for each dot: `client.ping_interval_ms` is
-//! `DUNLIN_CLIENT_PING_INTERVAL_MS`. A name of the operator's choice is in capitals, too, and is read in lower
+//! The variable of a key is `DUNLIN_` and its path in upper case, with `_` for each dot: `client.ping_interval_ms` is
+//! `DUNLIN_CLIENT_PING_INTERVAL_MS`. Names chosen by the operator are also written in upper case and read in lower
 //! case: `DUNLIN_CHANNEL_NAMESPACES_CHAT_PRESENCE`.
 
 use serde_json::Value;
@@ -15,18 +15,18 @@ use crate::schema::{self, Kind, SchemaNode};
 /// The prefix of all variables.
 pub const PREFIX: &str = "DUNLIN_";
 
-/// Variables of that prefix that are read elsewhere: what is logged, and which server `dunlin config` speaks to.
+/// Variables with that prefix that are not settings: the log filter, and the server that `dunlin config` connects to.
 const OTHERS: &[&str] = &["DUNLIN_LOG", "DUNLIN_ADMIN"];
 
 /// The least similarity of a misspelled name to the name that was probably meant.
 const LIKENESS_MIN: f64 = 0.85;
 
 impl Config {
-    /// This configuration with what environment variables say in its place, and warnings of those that say nothing.
-    /// Variables without [`PREFIX`] are passed over.
+    /// Returns this configuration with the values of environment variables, and warnings about unknown variables.
+    /// Ignores variables without [`PREFIX`].
     ///
     /// # Errors
-    /// Each variable whose value its key does not take; no secret is in the text.
+    /// Each variable whose value its key does not accept; the messages contain no secrets.
     pub fn with_environment(
         &self,
         variables: impl IntoIterator<Item = (String, String)>,
@@ -40,8 +40,9 @@ impl Config {
             }
             let mut places = Vec::new();
             find(name, schema::root(), &Path::root(), 0, &mut places);
-            // A key goes before a name of the operator's choice (`api.keys_in_query` before `api.keys.in_query`), and
-            // such a name is as short as can be (`NAME.connect_timeout_ms` before `NAME_CONNECT.timeout_ms`).
+            // A schema key takes precedence over a name of the operator's choice (`api.keys_in_query` over
+            // `api.keys.in_query`), and such names are as short as possible (`NAME.connect_timeout_ms` over
+            // `NAME_CONNECT.timeout_ms`).
             let Some((path, node, _)) = places.iter().min_by_key(|(_, _, chosen)| *chosen) else {
                 warnings.extend(unknown(&variable));
                 continue;
@@ -69,7 +70,7 @@ impl Config {
     }
 }
 
-/// The names of all variables; `NAME` stands for a name of the operator's choice.
+/// Returns the names of all variables; `NAME` stands for a name of the operator's choice.
 pub fn names() -> Vec<String> {
     fn below(path: &str, node: &SchemaNode, names: &mut Vec<String>) {
         match &node.kind {
@@ -90,7 +91,7 @@ pub fn names() -> Vec<String> {
     names
 }
 
-/// The keys that `name` may stand for, with how many bytes of it are names of the operator's choice.
+/// Finds the keys that `name` may stand for, and how many of its bytes are names of the operator's choice.
 fn find<'s>(
     name: &str,
     node: &'s SchemaNode,
@@ -160,7 +161,8 @@ fn set(document: &mut Value, steps: &[String], value: Value) {
     *at = value;
 }
 
-/// What is said of a variable that is no setting: nothing if it looks like none, for others may use the prefix.
+/// Returns the warning for a variable that is not a setting. `None` if it does not resemble one, because others may use
+/// the prefix.
 fn unknown(variable: &str) -> Option<String> {
     let names = names();
     let name = &variable[PREFIX.len()..];

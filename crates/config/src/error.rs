@@ -4,19 +4,19 @@ use std::fmt;
 use crate::document::Document;
 use crate::path::Path;
 
-/// The most errors one check reports; a hostile document has more, and nobody reads them.
+/// Maximum number of errors that are listed; a hostile document may have any number.
 const ERRORS_MAX: usize = 100;
 
-/// One thing that is wrong with a config: where, what, and what to do about it.
+/// An error in a configuration: the key, the problem, and a fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The key that is wrong; empty when the document as a whole is.
+    /// The key; empty for the document as a whole.
     pub path: Path,
-    /// Its line in the file, counted from 1, when it came from one.
+    /// Its line in the file, from 1, if it came from a file.
     pub line: Option<usize>,
-    /// What is wrong, in a sentence without its full stop.
+    /// The problem, a sentence without a full stop.
     pub message: String,
-    /// What to do about it, when that can be said.
+    /// How to fix it, if known.
     pub fix: Option<String>,
 }
 
@@ -34,7 +34,7 @@ impl ConfigError {
 impl Error for ConfigError {}
 
 impl fmt::Display for ConfigError {
-    /// `line 2: client.ping_interval: there is no such key; did you mean ...?`
+    /// Formats as `line 2: client.ping_interval: there is no such key; did you mean ...?`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(line) = self.line {
             write!(f, "line {line}: ")?;
@@ -50,16 +50,16 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Everything that is wrong with a config; never empty as an error.
+/// All errors of a configuration; never empty when returned as an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigErrors {
     list: Vec<ConfigError>,
-    /// ConfigErrors found beyond [`ERRORS_MAX`].
+    /// Number of errors beyond [`ERRORS_MAX`].
     more: usize,
 }
 
 impl ConfigErrors {
-    /// Adds one more.
+    /// Adds an error.
     pub fn push(&mut self, error: ConfigError) {
         if self.list.len() < ERRORS_MAX {
             self.list.push(error);
@@ -68,7 +68,7 @@ impl ConfigErrors {
         }
     }
 
-    /// Adds one more, with what to do about it.
+    /// Adds an error with a fix.
     pub(crate) fn add(
         &mut self,
         path: impl Into<Path>,
@@ -86,7 +86,8 @@ impl ConfigErrors {
         if self.list.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// Adds those of a later look that are about something else than those found already.
+    /// Adds the errors of a later check, except those about a key that has an error already, or about a key above or
+    /// below it.
     pub fn add_further(&mut self, further: &ConfigErrors) {
         let of = |error: &ConfigError| error.path.steps().to_vec();
         let known: Vec<_> = self.list.iter().map(of).collect();
@@ -99,24 +100,23 @@ impl ConfigErrors {
         self.more += further.more;
     }
 
-    /// The errors, at most a hundred.
+    /// Returns the errors, at most a hundred.
     pub fn iter(&self) -> std::slice::Iter<'_, ConfigError> {
         self.list.iter()
     }
 
-    /// How many there are, those not listed included.
+    /// Returns the number of errors, including those not listed.
     pub fn len(&self) -> usize {
         self.list.len() + self.more
     }
 
-    /// Whether nothing is wrong.
+    /// Returns whether there is no error.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Says of each error on which line of the file the key, or the nearest table around it, stands.
-    /// Semantic errors are found in a [`Config`](crate::Config), which has no lines; this gives them
-    /// back.
+    /// Sets the line of each error: that of the key, or of the nearest table around it. Semantic errors are found in a
+    /// [`Config`](crate::Config), which has no lines.
     pub fn locate(&mut self, toml: &str) {
         if let Ok(document) = Document::parse(toml) {
             self.locate_in(&document);
@@ -147,7 +147,7 @@ impl From<ConfigError> for ConfigErrors {
 }
 
 impl fmt::Display for ConfigErrors {
-    /// A line for each error.
+    /// Writes one line for each error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.list.iter().enumerate() {
             if index > 0 {

@@ -1,5 +1,5 @@
-//! Indices across the configuration, kept with each snapshot, so that validating a change costs only what it
-//! touches: the owner of an API key, the number of hooks that use an upstream.
+//! Indices across the configuration, kept with each snapshot, so that validating a change costs only what it touches:
+//! owners of API keys, and the number of hooks of an upstream.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -9,25 +9,25 @@ use crate::error::ConfigErrors;
 use crate::path::Path;
 use crate::{Config, Map, Secret, Tenant};
 
-/// Shared with the snapshots before and after, as the configuration is.
+/// Shares its maps with the snapshots before and after, like the configuration.
 #[derive(Clone, Default)]
 pub(crate) struct Index {
-    /// Keys with their names, by hashes that outsiders cannot predict: the time of a search in a tree of the keys
-    /// themselves would reveal how much of a guess is right.
+    /// API keys by hashes that outsiders cannot predict: the time of a search by the keys themselves would reveal how
+    /// much of a guess is right.
     api_keys: Map<Vec<(Secret, ApiKey)>>,
     hashes: RandomState,
-    /// Tenants by the ids of their tokens' keys.
+    /// Tenants by the ids of their token keys.
     token_keys: Map<Arc<str>>,
-    /// Hooks by the upstream they name.
+    /// The number of hooks by upstream.
     hooks: Map<usize>,
 }
 
 /// The owner of an API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
-    /// Its name, in `api.keys` or in the tenant's.
+    /// Its name in `api.keys`, or in the tenant's `api_keys`.
     pub name: Arc<str>,
-    /// The tenant that it belongs to; `None`: the operator.
+    /// Its tenant; `None`: the operator.
     pub tenant: Option<Arc<str>>,
 }
 
@@ -52,12 +52,12 @@ impl Index {
         Hash(std::array::from_fn(|at| b"0123456789abcdef"[(hash >> (4 * at)) as usize & 15]))
     }
 
-    /// The tenant whose tokens name a key of this id.
+    /// Returns the tenant that has a token key of this id.
     pub(crate) fn token_key(&self, kid: &str) -> Option<&Arc<str>> {
         self.token_keys.get_shared(kid).map(|tenant| &**tenant)
     }
 
-    /// Edits the entry under the hash of a key.
+    /// Edits the entries with the same hash as `key`.
     fn edit(&mut self, key: &Secret, edit: impl FnOnce(&mut Vec<(Secret, ApiKey)>)) {
         let hash = self.hash(key.reveal());
         let mut same_hash = self.api_keys.get(hash.digits()).cloned().unwrap_or_default();
@@ -136,7 +136,7 @@ impl Index {
         }
     }
 
-    /// How many hooks name this upstream.
+    /// Returns the number of hooks that use this upstream.
     pub(crate) fn hooks_of(&self, upstream: &str) -> usize {
         self.hooks.get(upstream).copied().unwrap_or(0)
     }
@@ -152,7 +152,7 @@ fn same_key(other: &ApiKey, of: &ApiKey) -> String {
     }
 }
 
-/// A hash as a name for a [`Map`].
+/// A hash in hexadecimal, as a key of a [`Map`].
 struct Hash([u8; 16]);
 
 impl Hash {

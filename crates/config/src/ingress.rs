@@ -31,7 +31,7 @@ pub struct Ingress {
 }
 
 impl Ingress {
-    /// The networks of the proxies. Invalid networks are skipped; validation refuses them.
+    /// Returns the networks of the proxies. Invalid networks are skipped; validation refuses them.
     pub fn proxies(&self) -> impl Iterator<Item = IpNet> {
         self.trusted_proxies.iter().filter_map(|network| parse_network(network))
     }

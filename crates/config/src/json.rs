@@ -1,4 +1,4 @@
-//! JSON as a caller may send it: bounded, and no key twice.
+//! JSON from callers: bounded, and without duplicate keys.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,20 +9,19 @@ use serde_json::{Map, Number, Value};
 use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
 
-/// The largest text that is read at all: a hundred thousand members and ten thousand namespaces with
-/// every key spelled out take a third of it.
+/// Maximum size of a text. A hundred thousand members and ten thousand namespaces with every key written out take a
+/// third of it.
 pub const BYTES_MAX: usize = 64 << 20;
-/// The deepest nesting; the schema needs seven.
+/// Maximum nesting; the schema needs seven levels.
 pub const DEPTH_MAX: usize = 32;
-/// The most values, each of some tens of bytes once it is read: memory is bounded by this, not by what a
-/// few bytes of text may stand for.
+/// Maximum number of values. Each takes some tens of bytes in memory, so this bounds the memory that a short text can
+/// cause.
 pub const VALUES_MAX: usize = 4_000_000;
 
-/// Reads a text of at most `bytes_max` bytes (and never more than [`BYTES_MAX`]).
+/// Parses a text of at most `bytes_max` bytes, and never more than [`BYTES_MAX`].
 ///
 /// # Errors
-/// What is no JSON, with line and column; every key given twice and what is nested too deep, with its
-/// pointer.
+/// A syntax error with line and column; every duplicate key and every value nested too deep, with its pointer.
 pub fn parse(text: &[u8], bytes_max: usize) -> Result<Value, ConfigErrors> {
     let bytes_max = bytes_max.min(BYTES_MAX);
     if text.len() > bytes_max {
@@ -39,7 +38,7 @@ pub fn parse(text: &[u8], bytes_max: usize) -> Result<Value, ConfigErrors> {
     match read {
         Ok(value) => errors.or(value),
         Err(error) => {
-            // Where the reader itself stopped, its error says why.
+            // If our visitor stopped the parser, its own errors explain why.
             if errors.is_empty() || error.classify() != serde_json::error::Category::Data {
                 errors.push(whole(format!("this is not JSON: {error}")));
             }
@@ -158,7 +157,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 }
 
-/// A text with more keys given twice than this is not read to its end.
+/// Number of duplicate keys after which parsing stops.
 const ERRORS_ENOUGH: usize = 1_000;
 
 #[cfg(test)]

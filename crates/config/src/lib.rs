@@ -149,9 +149,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// What `dunlin serve` runs without a file: everything is allowed without key or token, so it
-    /// stays on 127.0.0.1 ([`Config::validate`] refuses it elsewhere); a channel may have any name, keeps
-    /// its last 100 messages for 5 minutes, recovers, and notes who is in it.
+    /// Returns the settings of `dunlin serve` without a file. Nothing requires a key or a token, so
+    /// [`Config::validate`] refuses them for addresses other than loopback. Channels may have any name, keep their last
+    /// 100 messages for 5 minutes, support recovery and maintain presence.
     pub fn development() -> Config {
         let channel = ChannelOptions {
             history_size: 100,
@@ -183,12 +183,11 @@ impl Config {
         config
     }
 
-    /// Reads a TOML file. What is left out has its default.
+    /// Parses a TOML file. Missing keys have their defaults.
     ///
     /// # Errors
-    /// Every error of form, with its line: what TOML refuses, keys that do not exist (and which was
-    /// probably meant), values of a wrong type or out of bounds. Whether the values fit together is
-    /// [`Config::validate`]'s to say.
+    /// Every error of form, with its line: TOML syntax, unknown keys (and which was probably meant), values of a wrong
+    /// type or out of bounds. [`Config::validate`] checks that the values fit together.
     pub fn from_toml(text: &str) -> Result<Config, ConfigErrors> {
         let mut document = document::Document::parse(text)?;
         Config::from_json(std::mem::take(&mut document.value)).map_err(|mut errors| {
@@ -197,8 +196,8 @@ impl Config {
         })
     }
 
-    /// What a TOML file says as far as its form is right, and everything that is wrong with its form; for who shows a
-    /// person all errors at once. A file that is no TOML says nothing.
+    /// Parses the valid parts of a TOML file and returns all errors of form, so that a caller can show them together
+    /// with those of validation. If the text is not TOML, the configuration is the default.
     pub fn from_toml_partly(text: &str) -> (Config, ConfigErrors) {
         let mut document = match document::Document::parse(text) {
             Ok(document) => document,
@@ -217,18 +216,17 @@ impl Config {
         (config, errors)
     }
 
-    /// Reads the JSON form, which has the same keys.
+    /// Parses the JSON form, which has the same keys.
     ///
     /// # Errors
-    /// As [`Config::from_toml`], without lines.
+    /// Like [`Config::from_toml`], without lines.
     pub fn from_json(value: serde_json::Value) -> Result<Config, ConfigErrors> {
         check::shape(&value).or(())?;
         serde_json::from_value(value)
             .map_err(|error| ConfigError::new(Path::root(), error.to_string()).into())
     }
 
-    /// The file that says what is so without a file: every key with its default and its
-    /// documentation. Reading it gives [`Config::default`].
+    /// Returns a TOML file with every key, its default and its documentation. Parsing it yields [`Config::default`].
     pub fn default_toml() -> String {
         template::toml()
     }

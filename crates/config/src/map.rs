@@ -1,4 +1,4 @@
-//! A map whose copies share what is the same in them.
+//! A persistent sorted map: copies share their common parts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,16 +10,16 @@ use imbl::ordmap::DiffItem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Named values in the order of their names. A copy costs a reference, a change of a copy the path to
-/// what changed: the same for a thousand values as for a hundred thousand.
+/// A map sorted by name. A copy costs a reference count, and a change of a copy only the path to the changed entry, for
+/// a thousand entries as for a hundred thousand.
 #[derive(JsonSchema)]
 #[schemars(inline, transparent)]
 pub struct Map<T>(#[schemars(with = "BTreeMap<String, T>")] OrdMap<Arc<str>, Shared<T>>);
 
-/// A name and its value in two maps; `None` where it is not.
+/// A name with its old and new value; `None` where the map has no such name.
 pub type MapChange<'a, T> = (&'a Arc<str>, Option<&'a Arc<T>>, Option<&'a Arc<T>>);
 
-/// A value that is the same where it is the same piece of memory, and is then not looked into.
+/// A value that is compared by address first, so that shared values are not compared by content.
 struct Shared<T>(Arc<T>);
 
 impl<T> Clone for Shared<T> {
@@ -35,37 +35,37 @@ impl<T: PartialEq> PartialEq for Shared<T> {
 }
 
 impl<T> Map<T> {
-    /// A map without values.
+    /// Returns an empty map.
     pub fn new() -> Map<T> {
         Map(OrdMap::new())
     }
 
-    /// How many values there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is no value.
+    /// Returns whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value of a name.
+    /// Returns the value of a name.
     pub fn get(&self, name: &str) -> Option<&T> {
         self.get_shared(name).map(|value| &**value)
     }
 
-    /// The value of a name, to be kept.
+    /// Like [`Map::get`], but returns the `Arc`, which can be cloned.
     pub fn get_shared(&self, name: &str) -> Option<&Arc<T>> {
         self.0.get(name).map(|value| &value.0)
     }
 
-    /// A name and its value, to be kept.
+    /// Returns a name and its value as `Arc`s.
     pub(crate) fn get_entry(&self, name: &str) -> Option<(&Arc<str>, &Arc<T>)> {
         self.0.get_key_value(name).map(|(name, value)| (name, &value.0))
     }
 
-    /// Whether there is a value of this name.
+    /// Returns whether the map has this name.
     pub fn contains_key(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
@@ -75,40 +75,40 @@ impl<T> Map<T> {
         self.0.insert(name.into(), Shared(Arc::new(value)));
     }
 
-    /// Takes a value out.
+    /// Removes an entry and returns its value.
     pub fn remove(&mut self, name: &str) -> Option<Arc<T>> {
         self.0.remove(name).map(|value| value.0)
     }
 
-    /// All values with their names, in the order of the names.
+    /// Returns all names and values, sorted by name.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, &T)> {
         self.iter_shared().map(|(name, value)| (&**name, &**value))
     }
 
-    /// As [`Map::iter`], to be kept.
+    /// Like [`Map::iter`], but returns the `Arc`s.
     pub fn iter_shared(&self) -> impl DoubleEndedIterator<Item = (&Arc<str>, &Arc<T>)> {
         self.0.iter().map(|(name, value)| (name, &value.0))
     }
 
-    /// All names in their order.
+    /// Returns all names, sorted.
     pub fn keys(&self) -> impl DoubleEndedIterator<Item = &str> {
         self.iter().map(|(name, _)| name)
     }
 
-    /// All values in the order of their names.
+    /// Returns all values, sorted by name.
     pub fn values(&self) -> impl DoubleEndedIterator<Item = &T> {
         self.iter().map(|(_, value)| value)
     }
 
-    /// Whether both are the same tree; unlike `==` it never looks inside.
+    /// Returns whether both are the same tree, or both empty; unlike `==` it never compares entries.
     pub fn is_same(&self, other: &Map<T>) -> bool {
         self.0.ptr_eq(&other.0) || self.is_empty() && other.is_empty()
     }
 }
 
 impl<T: PartialEq> Map<T> {
-    /// What is new, gone or different against an older map. What both share is skipped: the cost is
-    /// that of the difference.
+    /// Returns the entries added, removed or changed since `older`. Skips shared subtrees, so that the cost is
+    /// proportional to the number of differences.
     pub fn changes_from<'a>(&'a self, older: &'a Map<T>) -> impl Iterator<Item = MapChange<'a, T>> {
         older.0.diff(&self.0).map(|change| match change {
             DiffItem::Add(name, after) => (name, None, Some(&after.0)),
@@ -153,7 +153,7 @@ impl<T> Index<&str> for Map<T> {
 }
 
 impl<K: Into<Arc<str>>, V: Into<Arc<T>>, T> FromIterator<(K, V)> for Map<T> {
-    /// Of two values of one name the later one counts.
+    /// Builds a map. If a name occurs twice, the later value is used.
     fn from_iter<I: IntoIterator<Item = (K, V)>>(values: I) -> Map<T> {
         let shared = |(name, value): (K, V)| (name.into(), Shared(value.into()));
         Map(values.into_iter().map(shared).collect())
@@ -192,7 +192,7 @@ mod tests {
         static COMPARED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// Counts how often one is looked into.
+    /// Counts its comparisons.
     struct Watched(usize);
 
     impl PartialEq for Watched {

@@ -2,12 +2,12 @@ use std::fmt;
 
 use crate::pointer::Pointer;
 
-/// The way to a key: `client.token.hmac_secret`, `channel.namespaces.chat.history_size`.
+/// The path of a key: `client.token.hmac_secret`, `channel.namespaces.chat.history_size`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Path(Vec<String>);
 
 impl Path {
-    /// The document itself.
+    /// Returns the path of the whole document.
     pub fn root() -> Path {
         Path::default()
     }
@@ -16,35 +16,35 @@ impl Path {
         Path(steps)
     }
 
-    /// Reads a path of plain keys, as the schema has them: `client.token`.
+    /// Parses a path of plain keys of the schema: `client.token`.
     pub fn of(dotted: &str) -> Path {
         Path(dotted.split('.').map(str::to_owned).collect())
     }
 
-    /// The path of a key or an element below this one.
+    /// Returns the path of a key or an element below this one.
     pub fn join(&self, key: impl fmt::Display) -> Path {
         let mut steps = self.0.clone();
         steps.push(key.to_string());
         Path(steps)
     }
 
-    /// The path of what this one is in; `None` for the root.
+    /// Returns the path of the parent; `None` for the root.
     pub fn parent(&self) -> Option<Path> {
         let (_, rest) = self.0.split_last()?;
         Some(Path(rest.to_vec()))
     }
 
-    /// The steps one by one.
+    /// Returns the steps.
     pub fn steps(&self) -> &[String] {
         &self.0
     }
 
-    /// Whether this is the document itself.
+    /// Returns whether this is the whole document.
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// As a JSON Pointer (RFC 6901): `/client/token/hmac_secret`.
+    /// Returns the path as a JSON Pointer (RFC 6901): `/client/token/hmac_secret`.
     pub fn pointer(&self) -> String {
         self.0.iter().fold(String::new(), |mut pointer, step| {
             Pointer::push_step(&mut pointer, step);
@@ -60,7 +60,7 @@ impl From<&str> for Path {
 }
 
 impl fmt::Display for Path {
-    /// As TOML writes a dotted key; a key that is not bare is quoted.
+    /// Formats a dotted key of TOML; keys that are not bare are quoted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bare = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
         let steps = self.0.iter().map(|step| match !step.is_empty() && step.bytes().all(bare) {

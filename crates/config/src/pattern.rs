@@ -7,23 +7,23 @@ use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The longest pattern; a channel's name is not longer.
+/// Maximum length of a pattern; channel names are not longer.
 const PATTERN_BYTES_MAX: usize = 255;
 
-/// What a name must look like: `room-*`, `[0-9]*`, `user-??`. `dunlin_hub::glob` matches it.
+/// A pattern of names: `room-*`, `[0-9]*`, `user-??`. `dunlin_hub::glob` matches it.
 ///
-/// `?` is any one character, `[a-z0-9]` one of these, `[!a-z]` one of none of these, `*` any text.
-/// With one `*` at most no name makes it backtrack.
+/// `?` matches any one character, `[a-z0-9]` one of these, `[!a-z]` any other than these, `*` any text. At most one `*`
+/// is allowed, so that matching never backtracks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline, description = "What a name must look like.", extend("format" = "name-pattern"))]
 pub struct Pattern(#[serde(deserialize_with = "parsed")] Arc<str>);
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// What is wrong with it and what to write instead.
+    /// What is wrong, and what to write instead.
     pub fn parse(text: &str) -> Result<Pattern, (String, String)> {
         let wrong = |what: String, fix: &str| Err((what, fix.to_owned()));
         if text.is_empty() || text.len() > PATTERN_BYTES_MAX {
@@ -63,13 +63,13 @@ impl Pattern {
         Ok(Pattern(text.into()))
     }
 
-    /// The pattern as it was written.
+    /// Returns the text of the pattern.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Whether a class names characters, and its ranges are in their order.
+/// Returns whether a class has characters and its ranges are ascending.
 fn is_class(class: &str) -> bool {
     let mut rest: &[char] = &class.strip_prefix('!').unwrap_or(class).chars().collect::<Vec<_>>();
     let is_empty = rest.is_empty();

@@ -5,23 +5,23 @@ use serde::{Serialize, Serializer};
 use crate::error::ConfigError;
 use crate::path::Path;
 
-/// The longest pointer; a namespace's and a member's name of the longest fit.
+/// Maximum length of a pointer; the longest names of a namespace and a member fit.
 const POINTER_BYTES_MAX: usize = 4_096;
 
-/// A JSON Pointer (RFC 6901): `/channel/namespaces/chat/history_size`. The empty one is the whole.
+/// A JSON Pointer (RFC 6901): `/channel/namespaces/chat/history_size`. The empty pointer is the whole document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pointer(Vec<String>);
 
 impl Pointer {
-    /// The whole document.
+    /// Returns the pointer of the whole document.
     pub fn root() -> Pointer {
         Pointer::default()
     }
 
-    /// Reads a pointer; in a URI, after its percent-encoding has been taken off (RFC 6901 §6).
+    /// Parses a pointer. In a URI, percent-encoding must be decoded first (RFC 6901 §6).
     ///
     /// # Errors
-    /// What is wrong with it and what to write.
+    /// What is wrong, and what to write instead.
     pub fn parse(text: &str) -> Result<Pointer, ConfigError> {
         let error = |what: &str, fix: String| ConfigError::new(Path::root(), what).with_fix(fix);
         if text.len() > POINTER_BYTES_MAX {
@@ -39,7 +39,7 @@ impl Pointer {
             if !step.contains('~') {
                 return Some(step.to_owned());
             }
-            // `~01` is `~1`: the order of the two replacements is the rule of RFC 6901 §4.
+            // `~01` is `~1`: RFC 6901 §4 requires `~1` to be replaced first.
             let plain = step.replace("~1", "").replace("~0", "");
             (!plain.contains('~')).then(|| step.replace("~1", "/").replace("~0", "~"))
         });
@@ -52,29 +52,29 @@ impl Pointer {
         }
     }
 
-    /// The steps, unescaped.
+    /// Returns the steps, unescaped.
     pub fn steps(&self) -> &[String] {
         &self.0
     }
 
-    /// Whether this is the whole document.
+    /// Returns whether this is the whole document.
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `other` lies below this, or is this.
+    /// Returns whether `other` is this place or below it.
     pub fn contains(&self, other: &Pointer) -> bool {
         other.0.starts_with(&self.0)
     }
 
-    /// The pointer of a key or an element below.
+    /// Returns the pointer of a key or an element below this place.
     pub fn join(&self, step: impl Into<String>) -> Pointer {
         let mut steps = self.0.clone();
         steps.push(step.into());
         Pointer(steps)
     }
 
-    /// The same place as a path, which prints as TOML has it.
+    /// Returns the same place as a path, which is displayed as in TOML.
     pub fn path(&self) -> Path {
         Path::from_steps(self.0.clone())
     }
@@ -89,7 +89,7 @@ impl Pointer {
     }
 }
 
-/// As its text.
+/// Serializes as text.
 impl Serialize for Pointer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

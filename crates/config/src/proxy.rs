@@ -140,9 +140,9 @@ pub struct RpcNamespace {
 pub struct UnknownRpcNamespace;
 
 impl Rpc {
-    /// The proxy that executes a method; `None` if no namespaces are configured or the method has none.
+    /// Returns the proxy that executes a method; `None` if no namespaces are configured or the method has none.
     /// # Errors
-    /// The method is of a namespace that is not there.
+    /// The method's namespace does not exist.
     pub fn proxy_of(&self, method: &str) -> Result<Option<&Arc<str>>, UnknownRpcNamespace> {
         match method.split_once(':') {
             Some((namespace, _)) if !self.namespaces.is_empty() => {

@@ -1,4 +1,4 @@
-//! The schema as data: the tree of keys that the checks, the default file and the docs page read.
+//! The schema as data: a tree of keys, from which checks, default file and documentation are made.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{Config, LIVE, NEW_CONNECTIONS, RESTART, Secret};
 
-/// The JSON Schema (2020-12) of [`Config`], with `x-applies` on every key.
+/// Returns the JSON Schema (2020-12) of [`Config`], with `x-applies` on every key.
 pub fn json() -> Value {
     let mut schema = schemars::schema_for!(Config).to_value();
     if let Some(object) = schema.as_object_mut() {
@@ -16,7 +16,7 @@ pub fn json() -> Value {
     schema
 }
 
-/// The tree of keys, built once from the JSON Schema.
+/// Returns the tree of keys, built once from the JSON Schema.
 pub fn root() -> &'static SchemaNode {
     static ROOT: OnceLock<SchemaNode> = OnceLock::new();
     ROOT.get_or_init(|| {
@@ -25,22 +25,22 @@ pub fn root() -> &'static SchemaNode {
     })
 }
 
-/// One key, or the whole.
+/// A key, a table, or the whole schema.
 #[derive(Clone, Debug)]
 pub struct SchemaNode {
-    /// What it is for, in Markdown, lines joined.
+    /// Its documentation in Markdown, lines joined.
     pub description: String,
-    /// When a change takes effect; tables have none of their own.
+    /// When a change takes effect; `None` for tables.
     pub applies: Option<Applies>,
-    /// The value it has when nothing is set.
+    /// Its default.
     pub default: Value,
-    /// Whether it may be left unset altogether.
+    /// Whether it may be unset.
     pub optional: bool,
-    /// What it may be set to.
+    /// The values it accepts.
     pub kind: Kind,
 }
 
-/// What a key may be set to.
+/// The values a key accepts.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// A table with these keys, in their order.
@@ -49,13 +49,13 @@ pub enum Kind {
     Map(Box<SchemaNode>),
     /// An array.
     List(Box<SchemaNode>),
-    /// One of these words; each with what it means.
+    /// One of these words; each with its documentation.
     Choice(Vec<(String, String)>),
     /// Any text.
     Text,
-    /// Text that is not shown: a key or a token.
+    /// Text that is never shown: a key or a token.
     Secret,
-    /// What a name must look like.
+    /// A pattern of names.
     Pattern,
     /// `address:port`.
     SocketAddress,
@@ -82,7 +82,7 @@ pub enum Applies {
 }
 
 impl Applies {
-    /// `live`, `new connections only` or `restart`.
+    /// Returns `live`, `new connections only` or `restart`.
     pub fn name(self) -> &'static str {
         match self {
             Applies::Live => LIVE,
@@ -99,7 +99,7 @@ impl fmt::Display for Applies {
 }
 
 impl fmt::Display for Kind {
-    /// As a sentence has it: "an integer from 1 to 128".
+    /// Formats the kind for a sentence: "an integer from 1 to 128".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Kind::Table(_) | Kind::Map(_) => f.write_str("a table"),
@@ -125,7 +125,7 @@ impl fmt::Display for Kind {
 }
 
 impl SchemaNode {
-    /// The keys below, when it is a table of fixed keys.
+    /// Returns the keys of a table with fixed keys; empty for other nodes.
     pub fn keys(&self) -> &[(String, SchemaNode)] {
         match &self.kind {
             Kind::Table(keys) => keys,
@@ -133,7 +133,7 @@ impl SchemaNode {
         }
     }
 
-    /// The node of a path such as `client.token`; a map answers every key.
+    /// Returns the node of a path such as `client.token`; a map accepts any key.
     pub fn find(&self, dotted: &str) -> Option<&SchemaNode> {
         dotted.split('.').try_fold(self, |node, step| match &node.kind {
             // An array has no keys.
@@ -142,7 +142,7 @@ impl SchemaNode {
         })
     }
 
-    /// The node of a key or an element.
+    /// Returns the node of a key or an element.
     pub fn below(&self, step: &str) -> Option<&SchemaNode> {
         match &self.kind {
             Kind::Table(keys) => keys.iter().find(|(key, _)| key == step).map(|(_, node)| node),
@@ -151,8 +151,8 @@ impl SchemaNode {
         }
     }
 
-    /// The node of a pointer, and when a change of it takes effect: by the key itself or by what
-    /// it is in; a table of several says the latest of its keys.
+    /// Returns the node of a pointer, and when a change of it takes effect: as its key or the nearest key above says;
+    /// for a table the latest of its keys.
     pub(crate) fn at<'s>(
         &self,
         steps: impl IntoIterator<Item = &'s str>,
@@ -172,7 +172,7 @@ impl SchemaNode {
         below.max().unwrap_or(Applies::Live)
     }
 
-    /// Puts `***` in the place of every secret in a value of this node.
+    /// Replaces every secret in a value of this node by `***`.
     pub(crate) fn hide(&self, value: &mut Value) {
         match (&self.kind, value) {
             (Kind::Secret, Value::String(secret)) => *secret = Secret::HIDDEN.to_owned(),
@@ -200,7 +200,7 @@ impl SchemaNode {
         }
     }
 
-    /// Reads what schemars makes of the types of this crate: `$ref`s into `$defs`, `type` (alone or
+    /// Reads the constructs that schemars generates for the types of this crate: `$ref`s into `$defs`, `type` (alone or
     /// with `null`), `enum` or `oneOf` of `const`s.
     fn read(schema: &Value, document: &Value) -> SchemaNode {
         let target = match schema["$ref"].as_str().and_then(|at| at.strip_prefix('#')) {

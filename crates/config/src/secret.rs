@@ -5,15 +5,15 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A key or a token. `Debug` and logs show that it is set, never what it is; serialisation keeps
-/// the value, because a written config must be readable again.
+/// A key or a token. `Debug` and logs show only that it is set. Serialization keeps the value, because a written
+/// configuration must be readable again.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline, description = "A key or a token.", extend("format" = "password"))]
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// What stands for a secret where it is not shown. Written back it means: as it is.
+    /// Replaces a secret that is hidden. In a change it stands for the present value.
     pub(crate) const HIDDEN: &str = "***";
 
     /// Wraps a secret value.
@@ -21,12 +21,12 @@ impl Secret {
         Secret(value.into())
     }
 
-    /// The value itself, for the code that has to compare or sign with it.
+    /// Returns the value, for code that compares or signs with it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Compares without giving away, by the time it takes, how many leading bytes agree.
+    /// Compares in a time that does not reveal how many leading bytes are equal.
     pub fn matches(&self, candidate: &str) -> bool {
         let (own, other) = (self.0.as_bytes(), candidate.as_bytes());
         let mut difference = own.len() ^ other.len();
@@ -37,7 +37,7 @@ impl Secret {
     }
 }
 
-/// In constant time, as [`Secret::matches`]: an API key is found by its hash, and compared with what is found.
+/// Constant time, like [`Secret::matches`]: an API key is found by its hash and then compared.
 impl PartialEq for Secret {
     fn eq(&self, other: &Secret) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.matches(&other.0)

@@ -1,4 +1,4 @@
-//! Changes for all nodes of a cluster: as JSON, and what they may not touch.
+//! Changes for all nodes of a cluster: their JSON form, and the settings that they must not touch.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use crate::path::Path;
 use crate::pointer::Pointer;
 use crate::snapshot::Snapshot;
 
-/// What each node has for itself; `*` is any one step.
+/// Settings that differ between nodes; `*` is any one step.
 const NODE_SETTINGS: [&[&str]; 7] = [
     &["server", "client_addr"],
     &["server", "admin_addr"],
@@ -18,12 +18,12 @@ const NODE_SETTINGS: [&[&str]; 7] = [
     &["engines", "*", "addresses"],
     &["cluster", "engine"],
 ];
-/// What a node needs in order to read such a change.
+/// The secret that a node needs to decrypt such a change.
 const SEAL: &[&str] = &["cluster", "secret"];
 
 impl Change {
-    /// As another node reads it by [`Change::from_shared`]; `None`: a [`Change::Restore`], of which no other node has the
-    /// revision. See [`Change::difference`].
+    /// Returns the change in the form that another node reads with [`Change::from_shared`]. `None` for
+    /// [`Change::Restore`], because other nodes do not have the revision; use [`Change::difference`] for it.
     pub fn to_shared(&self) -> Option<Value> {
         Some(match self {
             Change::Put { pointer, value } => json!({ "put": pointer, "value": value }),
@@ -34,10 +34,10 @@ impl Change {
         })
     }
 
-    /// Reads what [`Change::to_shared`] has written.
+    /// Parses the output of [`Change::to_shared`].
     ///
     /// # Errors
-    /// It is of a version that this one does not know.
+    /// The change is from a version with other kinds of changes.
     pub fn from_shared(value: &Value) -> Result<Change, ConfigErrors> {
         let pointer = |name: &str| value[name].as_str().map(Pointer::parse).transpose();
         if let Some(pointer) = pointer("put")? {
@@ -58,7 +58,7 @@ impl Change {
             .into())
     }
 
-    /// What leads from one snapshot to another, as a merge patch.
+    /// Returns the difference between two snapshots as a merge patch.
     pub fn difference(before: &Snapshot, after: &Snapshot) -> Change {
         let mut patch = Value::Object(Map::new());
         for changed in after.changes_from(before) {
@@ -72,11 +72,11 @@ impl Change {
         Change::Merge(patch)
     }
 
-    /// A setting of one node, if the change could set one: the place that it names.
+    /// Returns the place of a setting of a single node, if the change could modify one.
     pub fn node_setting(&self) -> Option<Pointer> {
         let of_node = |pointer: &Pointer| {
             let matches = |setting: &&[&str]| {
-                // What lies above a setting sets it too.
+                // A change of a parent also modifies the setting.
                 let mut steps = setting.iter().zip(pointer.steps());
                 steps.all(|(of, step)| *of == "*" || *of == step.as_str())
             };
@@ -98,7 +98,7 @@ impl Change {
     }
 }
 
-/// The places that a merge patch sets. An object sets what is in it.
+/// Returns the places that a merge patch sets: its values that are not objects.
 fn leaves(patch: &Value, at: Pointer) -> Vec<Pointer> {
     match patch {
         Value::Object(object) => {

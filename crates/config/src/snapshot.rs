@@ -79,7 +79,7 @@ pub enum ChangeError {
 }
 
 impl Snapshot {
-    /// The first snapshot of a configuration.
+    /// Creates the first snapshot of a configuration.
     ///
     /// # Errors
     /// Why the configuration is not valid ([`Config::validate`]).
@@ -116,13 +116,13 @@ impl Snapshot {
             .with_fix("see what there is one step up, or set it")
     }
 
-    /// The name of the API key that a caller shows. The time it takes is independent of the keys:
-    /// they are found by a keyed hash.
+    /// Returns the name and tenant of the API key that a caller presents. Keys are found by a keyed hash, so that the
+    /// time does not depend on them.
     pub fn api_key(&self, shown: &str) -> Option<&ApiKey> {
         self.index.api_key(shown)
     }
 
-    /// The tenant whose tokens name a key of this id (`kid`).
+    /// Returns the tenant that has a token key of this id (`kid`).
     pub fn tenant_of_token_key(&self, kid: &str) -> Option<&Arc<str>> {
         self.index.token_key(kid)
     }
@@ -132,10 +132,10 @@ impl Snapshot {
         changes(&older.config, &self.config)
     }
 
-    /// Prepares the snapshot that a change leads to; this one stays as it is.
+    /// Prepares the snapshot that a change leads to; this one is not modified.
     ///
     /// # Errors
-    /// Why it cannot be made; every error that can be found at once.
+    /// Why the change cannot be made: every error that can be found at once.
     pub fn prepare(
         self: &Arc<Snapshot>,
         change: &Change,
@@ -163,12 +163,12 @@ impl Snapshot {
         Ok(PreparedChange { base, snapshot, changes, created })
     }
 
-    /// The same settings under another number.
+    /// Returns the same settings under another number.
     pub(crate) fn renumbered(&self, revision: u64) -> Snapshot {
         Snapshot { revision, ..self.clone() }
     }
 
-    /// Applies a change of the log without validating it. Returns `false` if the place does not exist.
+    /// Applies a change of the log without validating it. Fails if the place does not exist or the value does not fit.
     pub(crate) fn replay(
         config: &mut Config,
         pointer: &Pointer,
@@ -188,7 +188,7 @@ impl Snapshot {
         Snapshot { revision, config, index }
     }
 
-    /// As [`Snapshot::from_replay`], from the one before; cheap.
+    /// Like [`Snapshot::from_replay`], but cheap: based on the previous snapshot.
     pub(crate) fn next_replay(&self, revision: u64, config: Config) -> Snapshot {
         let mut errors = ConfigErrors::default();
         let index = config.validate_changes(&self.index, &self.config, &mut errors);
@@ -223,7 +223,7 @@ impl ChangedKey {
         hidden
     }
 
-    /// Whether it sets, changes or removes a secret.
+    /// Returns whether it sets, changes or removes a secret.
     pub fn has_secret(&self) -> bool {
         let hidden = self.hidden();
         (&hidden.before, &hidden.after) != (&self.before, &self.after)
@@ -248,7 +248,7 @@ impl ChangedKey {
 }
 
 impl Serialize for ChangedKey {
-    /// `{"op": "replace", "pointer": "/...", "before": 1, "after": 2, "applies": "live"}`.
+    /// Serializes as `{"op": "replace", "pointer": "/...", "before": 1, "after": 2, "applies": "live"}`.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let op = match (&self.before, &self.after) {
             (None, _) => "add",
@@ -274,32 +274,32 @@ impl PreparedChange {
         &self.snapshot
     }
 
-    /// The snapshot it was prepared on.
+    /// Returns the snapshot it was prepared on.
     pub fn base(&self) -> &Arc<Snapshot> {
         &self.base
     }
 
-    /// What it changes, key by key.
+    /// Returns the changed keys.
     pub fn changes(&self) -> &[ChangedKey] {
         &self.changes
     }
 
-    /// The same, to be kept.
+    /// Like [`PreparedChange::changes`], but returns the `Arc`.
     pub(crate) fn shared_changes(&self) -> &Arc<[ChangedKey]> {
         &self.changes
     }
 
-    /// Whether the change has no effect.
+    /// Returns whether the change has no effect.
     pub fn is_unchanged(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Whether a [`Change::Put`] made a new entry.
+    /// Returns whether a [`Change::Put`] created a new entry.
     pub fn created(&self) -> bool {
         self.created
     }
 
-    /// The latest of the times at which its keys take effect.
+    /// Returns the latest of the times at which its keys take effect.
     pub fn applies(&self) -> Applies {
         self.changes.iter().map(|change| change.applies).max().unwrap_or(Applies::Live)
     }

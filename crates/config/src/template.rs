@@ -13,7 +13,7 @@ const HEAD: &str = "\
 # not exist is refused. Check a file with `dunlin config check FILE`.
 ";
 
-/// Examples of the tables whose keys the operator chooses.
+/// Names for the examples of tables with keys of the operator's choice.
 const EXAMPLES: [(&str, &str); 22] = [
     ("admin.tokens", "dashboard"),
     ("api.keys", "backend"),
@@ -45,8 +45,8 @@ pub(crate) fn toml() -> String {
     out
 }
 
-/// A table: its own keys first, then the tables below, as TOML wants it. `commented` writes it as
-/// an example, for a table that does not exist by default.
+/// Writes a table: its own keys first, then its subtables, as TOML requires. `commented` writes it as an example, for a
+/// table that does not exist by default.
 fn table(out: &mut String, path: &str, schema: &SchemaNode, commented: bool) {
     let hash = if commented { "#" } else { "" };
     let is_table = |node: &SchemaNode| matches!(node.kind, Kind::Table(_) | Kind::Map(_));
@@ -85,7 +85,7 @@ fn table(out: &mut String, path: &str, schema: &SchemaNode, commented: bool) {
     }
 }
 
-/// A value that an option of this kind may have.
+/// Returns a possible value of an option of this kind.
 fn placeholder(kind: &Kind) -> String {
     match kind {
         Kind::Integer { min, .. } => min.to_string(),
@@ -93,7 +93,7 @@ fn placeholder(kind: &Kind) -> String {
     }
 }
 
-/// Documentation, what is allowed where the value does not show it, and when a change applies.
+/// Returns the documentation, the values allowed if the default does not show them, and when a change takes effect.
 fn note(node: &SchemaNode) -> String {
     let mut note = node.description.clone();
     match &node.kind {
@@ -138,7 +138,7 @@ fn comment(out: &mut String, text: &str) {
     out.push('\n');
 }
 
-/// A default as TOML writes it, long numbers in groups of three.
+/// Formats a default for TOML, with digits of long numbers in groups of three.
 pub(crate) fn value(key: &str, default: &Value) -> String {
     match default {
         Value::Number(number) if !key.ends_with("_addr") => grouped(&number.to_string()),

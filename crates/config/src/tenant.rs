@@ -45,7 +45,7 @@ pub struct Tenant {
 pub const TENANT_BYTES_MAX: usize = 64;
 
 impl Tenant {
-    /// How its tokens are verified: with its keys only.
+    /// Returns how its tokens are verified: with its keys only.
     pub fn token_rules(&self) -> TokenRules<'_> {
         TokenRules {
             hmac_secret: None,
@@ -66,7 +66,7 @@ impl Tenant {
         }
     }
 
-    /// Whether `name` is valid for a tenant: 1 to [`TENANT_BYTES_MAX`] letters, digits, `-` and `_`.
+    /// Returns whether `name` is valid for a tenant: 1 to [`TENANT_BYTES_MAX`] letters, digits, `-` and `_`.
     pub fn is_name(name: &str) -> bool {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         (1..=TENANT_BYTES_MAX).contains(&name.len()) && name.bytes().all(legal)

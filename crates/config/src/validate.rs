@@ -11,24 +11,24 @@ use crate::{ChannelOptions, ClaimPath, Config, Map, Serves, TokenRules};
 
 /// Most bytes added to a publication on its way to a client: envelope, channel name, client info.
 const ENVELOPE_BYTES: usize = 4_096;
-/// Labels of a connection, and the bytes of a name.
+/// Maximum number of labels of a connection, and maximum length of a name in bytes.
 const LABELS_MAX: usize = 32;
 const LABEL_NAME_BYTES_MAX: usize = 64;
 
 impl Config {
-    /// Checks what no single key can say.
+    /// Checks constraints between keys.
     ///
     /// # Errors
-    /// Every error, each with the key, a sentence and what to do. A config with errors must not be
-    /// served: among them is an address others can reach without keys to keep them out.
+    /// Every error, with the key, a sentence and a fix. A configuration with errors must not be served: one of the
+    /// errors is a public address without authentication.
     pub fn validate(&self) -> Result<(), ConfigErrors> {
         let mut errors = ConfigErrors::default();
         self.validate_changes(&Index::default(), &Config::default(), &mut errors);
         errors.or(())
     }
 
-    /// The same of what differs from a valid configuration; single keys are few and checked anyway.
-    /// Gives the index that belongs to this one.
+    /// Like [`Config::validate`], but checks map entries only if they differ from a valid configuration; single keys
+    /// are few and always checked. Returns the index of this configuration.
     pub(crate) fn validate_changes(
         &self,
         index: &Index,
@@ -176,7 +176,7 @@ impl Config {
         }
     }
 
-    /// A public address needs authentication.
+    /// Checks that a public address requires authentication.
     fn exposed(
         &self,
         addr: SocketAddr,
@@ -312,7 +312,7 @@ impl Config {
     }
 }
 
-/// Labels from claims: names and paths as Centrifugo has them.
+/// Checks labels from claims: their names and paths follow Centrifugo's rules.
 fn labels_from_claim(path: &Path, labels: &Map<ClaimPath>, errors: &mut ConfigErrors) {
     if labels.len() > LABELS_MAX {
         let message = format!("there are {}", labels.len());
@@ -334,7 +334,7 @@ fn labels_from_claim(path: &Path, labels: &Map<ClaimPath>, errors: &mut ConfigEr
     }
 }
 
-/// The keys of one kind of token, and what its tokens must say.
+/// Checks the keys and rules of one kind of token.
 fn tokens(path: &Path, rules: TokenRules<'_>, errors: &mut ConfigErrors) {
     if rules.hmac_secret.is_none() && rules.hmac_secret_previous.is_some() {
         errors.add(
@@ -377,7 +377,7 @@ fn tokens(path: &Path, rules: TokenRules<'_>, errors: &mut ConfigErrors) {
     }
 }
 
-/// The options of a namespace, or of the channels without one.
+/// Checks the options of a namespace, or of channels without one.
 pub(crate) fn channel(path: &Path, options: &ChannelOptions, errors: &mut ConfigErrors) {
     let mut push = |key, message, fix| errors.add(path.join(key), message, fix);
     let off = "nothing is kept, as the other of `history_size` and `history_ttl_ms` is 0";
@@ -401,8 +401,8 @@ pub(crate) fn channel(path: &Path, options: &ChannelOptions, errors: &mut Config
     }
 }
 
-/// `*`, `scheme://host`, `scheme://host:port`, `scheme://*.host`, or `null` (a sandboxed page).
-/// Otherwise what to write instead.
+/// Checks an origin: `*`, `scheme://host`, `scheme://host:port`, `scheme://*.host`, or `null` (a sandboxed page). The
+/// error says what to write instead.
 pub(crate) fn origin_pattern(origin: &str) -> Result<(), String> {
     if origin == "*" || origin == "null" {
         return Ok(());
@@ -436,7 +436,7 @@ pub(crate) fn origin_pattern(origin: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a URL is of another machine, and without TLS.
+/// Returns whether a URL leads to another machine without TLS.
 fn is_plain_elsewhere(url: &str) -> bool {
     let Some(rest) = url.strip_prefix("http://") else { return false };
     let host = match rest.strip_prefix('[') {

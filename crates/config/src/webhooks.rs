@@ -95,12 +95,12 @@ impl Default for HealthCheck {
 }
 
 impl HealthCheck {
-    /// Whether members are checked.
+    /// Returns whether members are checked.
     pub fn is_on(&self) -> bool {
         self.path.is_some()
     }
 
-    /// Whether a member that responds with this status is healthy.
+    /// Returns whether a member that responds with this status is healthy.
     pub fn passes(&self, status: u16) -> bool {
         self.status.map_or((200..400).contains(&status), |of| of == status)
     }

@@ -1,11 +1,11 @@
-//! Namespaces whose names have a meaning in NATS: with wildcards, or as subjects.
+//! Namespaces whose channel names have a meaning in NATS: with wildcards, or as subjects.
 
 use crate::error::ConfigErrors;
 use crate::path::Path;
 use crate::{ChannelOptions, Config, Engine, EngineKind, Map};
 
-/// Namespaces with wildcards live in NATS, and are those of no app of the Pusher protocol: its channels say in their own names
-/// who they are for.
+/// Checks that namespaces with wildcards use NATS and are not used by apps of the Pusher protocol: a wildcard would
+/// match their private channels.
 pub(crate) fn references(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
     raw(config, errors);
     let check = |path: &dyn Fn() -> Path, options: &ChannelOptions, errors: &mut ConfigErrors| {
@@ -38,8 +38,8 @@ pub(crate) fn references(config: &Config, valid: &Config, errors: &mut ConfigErr
     }
 }
 
-/// Whether subjects of one raw engine may be those of another: at the same servers, by the same login, for another may be of
-/// another account.
+/// Returns whether subjects of one raw engine may be those of another. That requires a common server and the same
+/// login, because another login may belong to another account.
 fn reach_same_subjects(one: &Engine, other: &Engine) -> bool {
     let login = |of: &Engine| {
         let of = of.clone();
@@ -52,7 +52,7 @@ fn reach_same_subjects(one: &Engine, other: &Engine) -> bool {
         && login(one) == login(other)
 }
 
-/// Channels of raw engines stay apart from everything else that is in NATS.
+/// Checks that channels of raw engines cannot collide with other subjects in NATS.
 fn raw(config: &Config, errors: &mut ConfigErrors) {
     let nats = || config.engines.iter().filter(|(_, engine)| engine.kind == EngineKind::Nats);
     if nats().all(|(_, engine)| !engine.raw) {
@@ -67,7 +67,7 @@ fn raw(config: &Config, errors: &mut ConfigErrors) {
             let path = Path::of("engines").join(name).join("raw_prefix");
             errors.add(path, message, "write another, or change that `prefix`");
         }
-        // Each pair once, at the later name.
+        // Reports each pair once, at the later name.
         let before = nats().take_while(|(other, _)| *other != name).filter(|(_, of)| of.raw);
         for (other, _) in before.filter(|(_, of)| reach_same_subjects(engine, of)) {
             let message =

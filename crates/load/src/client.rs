@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Context, Error};
 
-/// Longer than any request takes.
+/// Longer than any response takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -75,6 +75,8 @@ pub struct Client {
 }
 
 impl Client {
+    /// Connects to a server.
+    ///
     /// # Errors
     /// When the connection fails.
     pub fn connect(address: SocketAddr) -> Result<Client, Error> {
@@ -106,7 +108,7 @@ impl Client {
 
     /// Sends a request and waits for its response. Returns the status and how long it took.
     ///
-    /// # Errors
+    /// As for [`send`](Self::send) and [`receive`](Self::receive).
     /// As of [`send`](Self::send) and [`receive`](Self::receive).
     pub fn call(
         &mut self,
@@ -131,8 +133,10 @@ impl Client {
         Ok(took)
     }
 
+    /// Checks the status of the last response.
+    ///
     /// # Errors
-    /// The body of the last response, if its status is not a success.
+    /// The body of the response, if its status is not a success.
     pub fn expect_success(&self, method: &str, target: &str, status: u16) -> Result<(), Error> {
         if (200..300).contains(&status) {
             return Ok(());

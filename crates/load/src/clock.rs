@@ -1,11 +1,11 @@
-//! The clock of a measurement, and latencies taken by it.
+//! The clock of a measurement, and latency histograms.
 
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Time since the start of the process' first measurement, shared by everyone who takes or compares times.
+/// A monotonic clock. All who record or compare times of one measurement share a copy.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     start: Instant,
@@ -18,18 +18,18 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// One that starts now.
+    /// Returns a clock that starts now.
     pub fn new() -> Self {
         Self { start: Instant::now() }
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     pub fn now_ns(self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 }
 
-/// Latencies from 1 µs to 100 s, three digits. In nanoseconds.
+/// Returns an empty histogram of nanoseconds, from 1 µs to 100 s with three significant digits.
 pub fn new_histogram() -> Histogram<u64> {
     match Histogram::new_with_bounds(1_000, 100_000_000_000, 3) {
         Ok(histogram) => histogram,
@@ -37,27 +37,27 @@ pub fn new_histogram() -> Histogram<u64> {
     }
 }
 
-/// Percentiles of a histogram, microseconds.
+/// Percentiles of a histogram, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// The least.
+    /// The minimum.
     pub min: f64,
     /// The median.
     pub p50: f64,
-    /// What one in 10 exceeded.
+    /// Exceeded by one in 10.
     pub p90: f64,
-    /// One in 100.
+    /// Exceeded by one in 100.
     pub p99: f64,
-    /// One in 1,000.
+    /// Exceeded by one in 1,000.
     pub p999: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
     /// The arithmetic mean.
     pub mean: f64,
 }
 
 impl Percentiles {
-    /// Of nanoseconds.
+    /// Computes the percentiles of a histogram of nanoseconds.
     pub fn of(histogram: &Histogram<u64>) -> Self {
         let us = |ns: u64| ns as f64 / 1e3;
         let at = |quantile| us(histogram.value_at_quantile(quantile));

@@ -1,8 +1,8 @@
 //! `dunlin bench delay`: a proxy that simulates network latency. Bytes are forwarded half a round trip after they
 //! arrive, in order.
 //!
-//! It only delays: no loss, no jitter, no limit of throughput but the bytes it may hold. All bytes have the same
-//! delay, so one queue in order of arrival needs a single timer. A connection to the proxy is accepted at once, so
+//! It only delays: it adds no loss and no jitter, and limits throughput only by the bytes it may hold. All bytes have
+//! the same delay, so one queue in order of arrival needs a single timer. The proxy accepts connections at once, so
 //! opening one costs the client no round trip.
 
 use std::collections::VecDeque;
@@ -60,7 +60,7 @@ pub fn run(options: &Delay) -> Result<ExitStatus, Error> {
     proxy.run()
 }
 
-/// Starts a delaying proxy to `to` on its own thread, for as long as the process lives. Returns its address.
+/// Starts a delay proxy to `to` on its own thread, which runs until the process ends. Returns its address.
 ///
 /// # Errors
 /// When no port, thread or descriptor is left.
@@ -115,7 +115,7 @@ struct Side {
     unsent: VecDeque<u8>,
     /// Bytes in flight to this end, unsent ones included.
     held: usize,
-    /// Whether reading from this end is paused: the other end holds as much as it may.
+    /// Whether reading from this end is paused because the other end has reached its limit of held bytes.
     held_back: bool,
     finish: bool,
     /// Whether FIN was read from this end.
@@ -232,7 +232,7 @@ impl Proxy {
         }
     }
 
-    /// Reads from one end until there is no more, or the other end holds as much as it may.
+    /// Reads from one end until it has no more, or the other end has reached its limit of held bytes.
     fn read(&mut self, index: usize, from: usize) {
         let to = 1 - from;
         loop {

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::io;
 
-/// Why a benchmark could not be carried out: one sentence, and the operating system's reason where there is one.
+/// Why a benchmark failed: one sentence, and the operating system's error if there is one.
 #[derive(Debug)]
 pub struct Error {
     sentence: String,
@@ -9,12 +9,12 @@ pub struct Error {
 }
 
 impl Error {
-    /// One that the operating system has no part in.
+    /// Creates an error without one of the operating system.
     pub fn new(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), source: None }
     }
 
-    /// What was being done, and why it failed.
+    /// Creates an error from what was attempted and why it failed.
     pub fn io(sentence: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self { sentence: sentence.into(), source: Some(source.into()) }
     }
@@ -31,15 +31,17 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // The reason itself stands in the sentence.
+        // `Display` already includes the operating system's error.
         self.source.as_ref()?.source()
     }
 }
 
-/// Adds the sentence that says what was being done when the operating system refused.
+/// Adds to an error of the operating system what was attempted.
 pub trait Context<T> {
+    /// Converts the error, with `sentence` before it.
+    ///
     /// # Errors
-    /// The same with the sentence in front.
+    /// The same error, converted.
     fn context(self, sentence: impl Into<String>) -> Result<T, Error>;
 }
 

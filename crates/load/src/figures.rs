@@ -1,8 +1,8 @@
-//! Figures as people read them, and the one that stands for many.
+//! Formatting of figures, and their median.
 
 use std::fmt::Write as _;
 
-/// The middle of `values`, or the mean of the two in the middle.
+/// Returns the median, or `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -14,7 +14,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// A whole number with its thousands apart.
+/// Formats a whole number with grouped thousands.
 pub fn group(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut out = String::new();
@@ -31,7 +31,7 @@ pub fn group(value: f64) -> String {
     out
 }
 
-/// A share, 1 being all of it.
+/// Formats a ratio as a percentage.
 pub fn percent(ratio: f64) -> String {
     format!("{:.1} %", ratio * 100.0)
 }

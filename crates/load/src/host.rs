@@ -1,4 +1,4 @@
-//! The machine and the moment a result belongs to.
+//! The machine and the day of a measurement.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,24 +9,24 @@ use serde::{Deserialize, Serialize};
 /// Where and when a result was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// Its model.
+    /// Model of the CPU.
     pub cpu: String,
-    /// Of the whole machine.
+    /// Cores of the whole machine.
     pub cores: usize,
     /// Rounded to whole GiB.
     pub memory_gib: u64,
-    /// Name and release.
+    /// Name and release of the kernel.
     pub kernel: String,
     /// Day of the run, UTC, as YYYY-MM-DD.
     pub day: String,
-    /// What was run.
+    /// The command that was run.
     pub command: String,
-    /// Of the source the program was built from, when the script that ran it knows (`DUNLIN_BENCH_COMMIT`).
+    /// Commit the program was built from, if the script that ran it set `DUNLIN_BENCH_COMMIT`.
     pub commit: Option<String>,
 }
 
 impl Host {
-    /// This machine, this moment, this command.
+    /// Describes this machine, the current day and this process' command.
     pub fn now() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = cpuinfo
@@ -45,7 +45,7 @@ impl Host {
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Self {
             cpu,
-            // Of the machine, not of this thread, which may be pinned to one.
+            // Cores of the machine, not those that this thread is pinned to.
             cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
             memory_gib: (kib + (1 << 19)) >> 20,
             kernel: format!("Linux {}", kernel.trim()),
@@ -56,7 +56,7 @@ impl Host {
     }
 }
 
-/// The command line as a person would type it: the program without its directory, quotes where the shell wants them.
+/// Returns the command line as a person would type it: the program without its directory, words quoted where needed.
 fn command(arguments: impl Iterator<Item = String>) -> String {
     let words = arguments.enumerate().map(|(index, word)| {
         let word = match index {
@@ -73,7 +73,7 @@ fn command(arguments: impl Iterator<Item = String>) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The date of a Unix time, in UTC.
+/// Formats the UTC date of a Unix time.
 fn day(unix_seconds: u64) -> String {
     let time = i64::try_from(unix_seconds).ok().and_then(|s| Timestamp::from_second(s).ok());
     time.unwrap_or(Timestamp::MAX).strftime("%Y-%m-%d").to_string()

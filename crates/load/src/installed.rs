@@ -1,11 +1,12 @@
-//! Programs of others: where they are on this machine, and which they are.
+//! Finds other programs on this machine, and their versions.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::Error;
 
-/// Path of a program in these directories or in PATH; Debian puts servers where an ordinary user's PATH does not look.
+/// Finds a program in these directories, in PATH, or in `/usr/sbin` and `/sbin`: Debian installs servers there, outside
+/// an ordinary user's PATH.
 pub fn find(name: &str, directories: &[PathBuf]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = directories.iter().cloned().chain(std::env::split_paths(&path));
@@ -15,16 +16,16 @@ pub fn find(name: &str, directories: &[PathBuf]) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The same for one that has to be there.
+/// Finds a program that must be installed.
 ///
 /// # Errors
-/// Names the package of Debian that has it.
+/// Names the Debian package to install.
 pub fn installed(name: &str, package: &str) -> Result<PathBuf, Error> {
     find(name, &[])
         .ok_or_else(|| Error::new(format!("{name} is not installed: apt-get install {package}")))
 }
 
-/// What a program says of its version: the first line with a digit, wherever it prints it.
+/// Returns the version in a program's output: in the first line with a digit, on standard output or standard error.
 pub fn version(program: &Path, argument: &str) -> Option<String> {
     let output = Command::new(program).arg(argument).stdin(Stdio::null()).output().ok()?;
     let text = [output.stdout, output.stderr].concat();
@@ -33,7 +34,7 @@ pub fn version(program: &Path, argument: &str) -> Option<String> {
     number(line).map(str::to_owned)
 }
 
-/// The first word of the form 1.2, without what stands before and behind it.
+/// Returns the first number of the form 1.2, without surrounding characters.
 fn number(line: &str) -> Option<&str> {
     line.split(|c: char| !(c.is_ascii_digit() || c == '.'))
         .map(|word| word.trim_matches('.'))

@@ -30,7 +30,7 @@ pub use scratch::Scratch;
 /// How a benchmark ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitStatus {
-    /// Everything asked for was done and nothing was lost.
+    /// Everything was carried out and nothing was lost.
     Passed,
     /// The run ended, but connections or messages were lost, or a bound given on the command line was missed.
     Failed,

@@ -51,15 +51,15 @@ impl Output {
     /// Writes a report without printing it, for a caller that has printed it already.
     ///
     /// # Errors
-    /// As of [`Output::report`].
+    /// As for [`Output::report`].
     pub fn write(&self, benchmark: &str, of: &impl Serialize) -> Result<(), Error> {
         self.line(&Measured { benchmark: benchmark.to_owned(), host: Host::now(), of })
     }
 
-    /// Writes a result that is a JSON object of its own kind.
+    /// Writes a result that is already a JSON object of its own.
     ///
     /// # Errors
-    /// As of [`Output::report`].
+    /// As for [`Output::report`].
     pub fn line(&self, object: &impl Serialize) -> Result<(), Error> {
         if !self.json {
             return Ok(());
@@ -81,7 +81,8 @@ struct Measured<T> {
     of: T,
 }
 
-/// Formats a line for each figure, and a table for each list of records; the rounds behind a median are in the JSON only.
+/// Formats a line for each figure and a table for each list of records. The rounds behind a median are only in the
+/// JSON.
 fn readable(report: &Value) -> String {
     let mut rows = Vec::new();
     flatten("", report, &mut rows);
@@ -139,7 +140,7 @@ fn lists(name: &str, value: &Value, text: &mut String) {
                 .iter_mut()
                 .zip(1..)
                 .for_each(|(head, number)| *head = format!("{number}."));
-            // Uses the narrower orientation.
+            // Use the narrower orientation.
             if records.len() > rows.len() {
                 rows = (0..=records.len())
                     .map(|column| rows.iter().map(|row| row[column].clone()).collect())

@@ -1,4 +1,4 @@
-//! The server under test as seen by the operating system: its memory, its CPU time, and the kernel's memory.
+//! The server under test as seen by the operating system: its memory and CPU time, and the kernel's memory.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Process {
     pid: u32,
     child: Option<Child>,
-    /// Holds the thread that started the child; see [`spawn`].
+    /// Keeps the thread alive that started the child; see [`spawn`].
     _keeper: Option<Sender<()>>,
 }
 
@@ -32,7 +32,7 @@ impl Process {
         Self { pid, child: None, _keeper: None }
     }
 
-    /// Starts `command` (a shell's line) on `cores` and waits until it listens at `address`.
+    /// Starts `command` (a shell command line) on `cores` and waits until it listens at `address`.
     pub fn start(
         command: &str,
         cores: &[usize],
@@ -60,7 +60,7 @@ impl Process {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        // Includes children and threads started after the listener in the baseline before the connections.
+        // The baseline, taken before the connections, must include children and threads that start after the listener.
         std::thread::sleep(Duration::from_millis(500));
         Ok(process)
     }
@@ -104,25 +104,25 @@ impl Process {
         tree(self.pid).into_iter().map(cpu_ns).sum()
     }
 
-    /// Returns the user part of the CPU time, in steps of 10 ms, as /proc/PID/stat counts.
+    /// Returns the user part of the CPU time; /proc/PID/stat counts it in ticks, usually of 10 ms.
     pub fn user_ns(&self) -> u64 {
         let ticks = |pid| stat_field(pid, 11)?.parse::<u64>().ok();
         let hertz = rustix::param::clock_ticks_per_second().max(1);
         tree(self.pid).into_iter().filter_map(ticks).sum::<u64>() * (1_000_000_000 / hertz)
     }
 
-    /// Returns resident memory of the process itself, without descendants: now, and at its peak.
+    /// Returns the resident memory of the process itself, without descendants: the current and the peak value.
     pub fn resident_bytes(&self) -> (u64, u64) {
         let text = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         let of = |name| kib_line(&text, name).unwrap_or(0) * 1024;
         (of("VmRSS:"), of("VmHWM:"))
     }
 
-    /// Returns the CPU time of its threads with this name.
+    /// Returns the CPU time of the threads with this name.
     pub fn thread_cpu_ns(&self, name: &str) -> u64 {
         let named = |task: &Path| {
             let text = fs::read_to_string(task.join("comm"));
-            // The kernel keeps fifteen bytes of a name.
+            // The kernel keeps 15 bytes of a thread's name.
             text.is_ok_and(|comm| comm.trim_end() == &name[..name.len().min(15)])
         };
         tree(self.pid)
@@ -137,7 +137,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let Some(child) = &mut self.child else { return };
-        // It may have exited already, or is killed next: an error needs no action.
+        // The process may have exited already, or is killed next: an error needs no action.
         let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
         let start = Instant::now();
         while matches!(child.try_wait(), Ok(None)) {
@@ -151,8 +151,8 @@ impl Drop for Process {
     }
 }
 
-/// Starts the process from a thread of its own: a process inherits the cores of that thread, and `setpriv
-/// --pdeathsig` ends it with that thread. So a killed generator leaves no server behind.
+/// Starts the process from a thread of its own: the process inherits that thread's cores, and `setpriv --pdeathsig`
+/// ends the process when the thread ends. So a killed generator leaves no server behind.
 fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<(Child, Sender<()>), Error> {
     let output = || -> Result<Stdio, Error> {
         Ok(match log {
@@ -177,7 +177,7 @@ fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<(Child, S
     let cores = cores.to_vec();
     std::thread::spawn(move || {
         let child = crate::system::pin(&cores).and_then(|()| starter.spawn());
-        // The receiver, which waits for the child, is below.
+        // The receiver is below and waits for the child.
         let _ = started.send(child);
         // Nothing is ever sent; this returns when the sender is dropped.
         let _ = kept.recv();
@@ -192,8 +192,8 @@ fn spawn(command: &str, cores: &[usize], log: Option<&Path>) -> Result<(Child, S
 pub struct Sample {
     /// Proportional set size: private memory, and a share of shared memory.
     pub pss_bytes: u64,
-    /// The file-backed part of it: touched pages of the program and its libraries. They are loaded once, however many
-    /// clients connect.
+    /// The file-backed part of it: touched pages of the program and its libraries, loaded once for any number of
+    /// clients.
     pub file_bytes: u64,
     /// CPU time of all threads.
     pub cpu_ns: u64,
@@ -201,7 +201,7 @@ pub struct Sample {
     pub processes: u32,
 }
 
-/// `root` and all its descendants.
+/// Returns `root` and all its descendants.
 fn tree(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -268,7 +268,7 @@ fn task_cpu_ns(task: &Path) -> u64 {
 pub struct KernelMemory {
     /// Memory of the kernel's own objects.
     pub slab_bytes: u64,
-    /// The part of the slab that cannot be taken back under pressure.
+    /// The part of the slab that the kernel cannot reclaim under memory pressure.
     pub slab_unreclaimable_bytes: u64,
     /// Buffers of all TCP sockets, from /proc/net/sockstat.
     pub tcp_buffer_bytes: u64,

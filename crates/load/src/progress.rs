@@ -1,4 +1,4 @@
-//! Progress on standard error: bars on a terminal, a plain line now and then elsewhere.
+//! Shows progress on standard error: a bar on a terminal, otherwise a plain line now and then.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// How far one step of a run is.
+/// Progress of one step of a run.
 #[derive(Debug)]
 pub struct Progress {
     what: String,
@@ -18,7 +18,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing of `total` is done yet.
+    /// Starts with nothing of `total` done.
     pub fn new(what: impl Into<String>, total: u64) -> Self {
         let what = what.into();
         let bar = std::io::stderr().is_terminal().then(|| {
@@ -33,7 +33,7 @@ impl Progress {
         Self { what, total, bar, said: Instant::now(), start: Instant::now() }
     }
 
-    /// So much is done.
+    /// Sets how much is done.
     pub fn set(&mut self, done: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(done);
@@ -57,7 +57,7 @@ impl Drop for Progress {
     }
 }
 
-/// One line of what is going on.
+/// Prints a line about the run to standard error.
 pub fn say(line: impl AsRef<str>) {
     eprintln!("{}", line.as_ref());
 }

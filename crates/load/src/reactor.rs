@@ -18,7 +18,7 @@ use crate::{Context, Error};
 
 pub use epoll::EventFlags as Flags;
 
-/// The token of the timer, whose events only cause another turn.
+/// The timer's token. Its events only end a wait.
 pub(crate) const TIMER: u64 = u64::MAX;
 /// The token of a server's listener.
 pub const LISTENER: u64 = u64::MAX - 1;
@@ -57,6 +57,8 @@ pub struct Reactor {
 }
 
 impl Reactor {
+    /// Opens an epoll instance.
+    ///
     /// # Errors
     /// When no descriptor is left.
     pub fn new() -> Result<Self, Error> {
@@ -94,10 +96,11 @@ impl Reactor {
         }
     }
 
-    /// Ends a wait at `due_ns` with an event of `TIMER`. `now_ns` is the time of the same clock, and must be earlier.
+    /// Ends a wait at `due_ns` with an event of `TIMER`. `now_ns` is the current time of the same clock, before
+    /// `due_ns`.
     ///
-    /// `epoll_wait` counts in milliseconds, and `epoll_pwait2` is not available on every supported kernel: schedules
-    /// and delays would be up to a millisecond late.
+    /// `epoll_wait` counts in milliseconds, which would make schedules and delays up to a millisecond late, and
+    /// `epoll_pwait2` is not available on every supported kernel.
     ///
     /// # Errors
     /// When no descriptor is left for the timer.
@@ -109,7 +112,7 @@ impl Reactor {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
                 .context("cannot open a timer")?;
-            // Edge-triggered: it is never read.
+            // Edge-triggered, because the timer is never read.
             self.watch(&timer, TIMER, Flags::IN | Flags::ET).context("cannot watch a timer")?;
             self.timer = Some(timer);
         }
@@ -123,7 +126,7 @@ impl Reactor {
     }
 }
 
-/// Reduces this thread's timer slack to the minimum: the default of 50 µs would add to the generator's delay.
+/// Reduces this thread's timer slack to the minimum: the default of 50 µs would add to measured latencies.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -136,7 +139,7 @@ fn timespec(ns: u64) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ }
 }
 
-/// Flags of every socket here.
+/// Flags of every socket.
 pub const NONBLOCKING: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// Creates a non-blocking TCP socket for this address family.
@@ -148,10 +151,10 @@ pub fn socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(family, SocketType::STREAM, NONBLOCKING, None)
 }
 
-/// Listens; if `shared`, at an address where other threads listen too (`SO_REUSEPORT`).
+/// Listens at an address. If `shared`, other threads may listen there too (`SO_REUSEPORT`).
 ///
 /// # Errors
-/// Name the address.
+/// The message names the address.
 pub fn listen(address: SocketAddr, shared: bool) -> Result<OwnedFd, Error> {
     let open = || {
         let listener = socket(address)?;

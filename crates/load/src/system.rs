@@ -1,4 +1,4 @@
-//! The two requests to the kernel that no safe crate of ours makes, and thread placement.
+//! System calls that need unsafe code, and thread placement.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::thread::CpuSet;
 
-/// Gives the calling thread an empty descriptor table of its own (standard streams apart), so that it may open
-/// `RLIMIT_NOFILE` descriptors whatever the other threads hold, and does not contend for the shared table's lock.
+/// Gives the calling thread its own descriptor table, which contains only the standard streams. The thread may then
+/// open `RLIMIT_NOFILE` descriptors whatever other threads have open, and does not contend for the shared table's lock.
 ///
-/// Call it first thing in a thread: the descriptors opened earlier, by any thread, do not exist for this one.
+/// Call it first in a thread: descriptors opened earlier, by any thread, do not exist for it any more.
 ///
 /// # Errors
 /// When the kernel has no memory for another table.
@@ -18,7 +18,8 @@ pub fn own_descriptor_table() -> io::Result<()> {
     unshare_descriptors_and_close(FIRST_AFTER_STANDARD_STREAMS)
 }
 
-/// The same with a copy of all descriptors that are open, for a thread that is woken through one of them.
+/// Gives the calling thread its own copy of the descriptor table, for a thread that is woken through an open
+/// descriptor.
 ///
 /// # Errors
 /// When the kernel has no memory for another table.
@@ -37,8 +38,8 @@ fn unshare_descriptors_and_close(first: libc::c_uint) -> io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Binds to `source` without taking a port yet: the kernel picks one at `connect`, unique per destination instead
-/// of per address, so that one address serves every destination with all its ports (`IP_BIND_ADDRESS_NO_PORT`).
+/// Binds to `source` without reserving a port (`IP_BIND_ADDRESS_NO_PORT`): the kernel picks the port at `connect`,
+/// unique per destination instead of per address, so that one address can use all its ports with each destination.
 #[allow(unsafe_code)]
 pub fn bind_source(socket: BorrowedFd<'_>, source: IpAddr) -> io::Result<()> {
     let on: libc::c_int = 1;
@@ -75,7 +76,8 @@ pub fn pin(cores: &[usize]) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the calling thread run only while nobody else wants its core (`SCHED_IDLE`): what it does costs others no time of theirs.
+/// Lets the calling thread run only while no other thread needs its core (`SCHED_IDLE`), so that it costs others no CPU
+/// time.
 #[allow(unsafe_code)]
 pub fn run_when_idle() -> io::Result<()> {
     // SAFETY: a `sched_param` is a struct of integers, for which zeroes are valid.
@@ -85,14 +87,15 @@ pub fn run_when_idle() -> io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// How many descriptors a thread with its own table may use for connections: the limit less a reserve for the
-/// standard streams, the epoll descriptor and what the libraries open for a moment.
+/// Raises the soft limit to the hard one, and returns how many descriptors a thread with its own table may use for
+/// connections: the limit minus a reserve for the standard streams, the epoll descriptor and short-lived ones of
+/// libraries.
 pub fn descriptors_per_thread() -> usize {
     const RESERVE: u64 = 64;
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let hard = limit.maximum.unwrap_or(1 << 20);
     if limit.current != limit.maximum {
-        // Refused only when the hard limit shrank meanwhile; then the soft limit is what counts.
+        // Refused only if the hard limit was lowered meanwhile; then the soft limit applies.
         let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
         if rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).is_err() {
             return limit.current.unwrap_or(1 << 20).saturating_sub(RESERVE).max(1) as usize;
@@ -114,7 +117,7 @@ mod tests {
         std::thread::spawn(move || {
             own_descriptor_table().unwrap();
             let opened = File::open("/proc/self/stat").unwrap();
-            // The lowest free number is one the process has taken, but not this thread.
+            // The lowest free number is in use by other threads of the process, but not by this one.
             assert!(opened.as_raw_fd() <= number);
         })
         .join()

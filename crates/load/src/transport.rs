@@ -16,7 +16,7 @@ use rustls::{ClientConfig, ClientConnection, Connection};
 
 use crate::reactor::NONBLOCKING;
 
-/// Parameters of a connection.
+/// TLS parameters of a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Tls {
     pub(crate) config: Arc<ClientConfig>,
@@ -27,14 +27,14 @@ pub(crate) struct Tls {
 pub(crate) struct Transport {
     pub(crate) socket: OwnedFd,
     tls: Option<Box<Connection>>,
-    /// Bytes (ciphertext with TLS) that the socket has not accepted.
+    /// Bytes (ciphertext with TLS) that the socket has not accepted yet.
     unsent: Vec<u8>,
 }
 
-/// Why a transport is closed.
+/// Why a transport ended.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// FIN, or the end of TLS.
+    /// FIN, or the close_notify of TLS.
     End,
     Reset,
     Io(io::Error),
@@ -50,14 +50,14 @@ impl From<Errno> for Broken {
     }
 }
 
-/// Where to open one connection to.
+/// Address to open a connection to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PeerAddr<'a> {
     Network(SocketAddr),
     Unix(&'a Path),
 }
 
-/// Starts connecting a socket; it becomes writable once it is connected or has failed.
+/// Starts to connect a socket, which becomes writable once it is connected or has failed.
 pub(crate) fn begin(at: PeerAddr<'_>) -> io::Result<OwnedFd> {
     let family = match at {
         PeerAddr::Network(address) if address.is_ipv4() => AddressFamily::INET,
@@ -91,12 +91,12 @@ impl Transport {
         Ok(Self::new(socket, tls))
     }
 
-    /// Wraps a connected socket, with the TLS session if any.
+    /// Wraps a connected socket, with its TLS session if it has one.
     pub(crate) fn new(socket: OwnedFd, tls: Option<Connection>) -> Self {
         Self { socket, tls: tls.map(Box::new), unsent: Vec::new() }
     }
 
-    /// Returns whether the TLS handshake, if any, is done.
+    /// Returns whether the TLS handshake is complete, or not needed.
     pub(crate) fn is_open(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking())
     }
@@ -109,7 +109,7 @@ impl Transport {
         self.unsent.len()
     }
 
-    /// Reads plain bytes. `Ok(None)`: there are none now. The flag says whether more may be available at once.
+    /// Reads plaintext. Returns `None` if there is none now, otherwise the length and whether more may be available.
     #[inline]
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<Option<(usize, bool)>, Broken> {
         match &mut self.tls {
@@ -157,8 +157,8 @@ impl Transport {
         Ok(None)
     }
 
-    /// Sends, and keeps what the socket does not accept; then [`has_unsent`](Self::has_unsent) is true until
-    /// [`flush`](Self::flush) has sent it.
+    /// Sends bytes, and buffers those that the socket does not accept. [`has_unsent`](Self::has_unsent) then returns
+    /// true until [`flush`](Self::flush) has sent them.
     #[inline]
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Broken> {
         match &mut self.tls {
@@ -221,7 +221,7 @@ impl Transport {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
     }
 
-    /// Ends it with a reset: no state lingers, and the server notices at once.
+    /// Closes with a reset: no state lingers in the kernel, and the server notices at once.
     pub(crate) fn abort(self) {
         // Fails only on a dead socket.
         let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));

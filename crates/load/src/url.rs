@@ -1,26 +1,28 @@
-//! Addresses and times as the command line writes them.
+//! Parses URLs and durations of the command line.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use crate::{Context, Error};
 
-/// The parts of a URL a client needs.
+/// The parts of a URL that a client needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
-    /// The host, resolved, IPv4 first.
+    /// The resolved address of the host; IPv4 is preferred.
     pub address: SocketAddr,
-    /// As in the `Host` header.
+    /// Host and port as in the `Host` header.
     pub host: String,
-    /// With the query.
+    /// Path and query.
     pub path: String,
-    /// `wss` or `https`.
+    /// Whether the scheme is `wss` or `https`.
     pub tls: bool,
 }
 
 impl Url {
+    /// Parses a URL and resolves its host.
+    ///
     /// # Errors
-    /// What is wrong with it, and how one looks.
+    /// An invalid URL; the message shows a valid one.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |why: &str| {
             Error::new(format!("{text}: {why}; give a URL such as ws://127.0.0.1:8000/path"))
@@ -48,7 +50,7 @@ impl Url {
     }
 }
 
-/// A time on the command line: `500ms`, `25s`, `10m`, `2h`; a bare number is seconds.
+/// Parses a duration such as `500ms`, `25s`, `10m` or `2h`; a bare number is in seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

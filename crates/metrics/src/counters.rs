@@ -1,9 +1,9 @@
-//! A set of counters and gauges, one cell each.
+//! A set of counters and gauges, one atomic cell each.
 
 /// Declares an enum of metrics and the set of cells that one thread owns.
 ///
 /// Each line is `Variant, Counter | Gauge, "name", "Help sentence.";`, the name without the registry's prefix. See the
-/// example of this crate.
+/// example in the crate's documentation.
 #[macro_export]
 macro_rules! metrics {
     ($(#[$doc:meta])* $name:ident, $(#[$counters_doc:meta])* $counters:ident;
@@ -14,10 +14,10 @@ macro_rules! metrics {
         pub enum $name { $(#[doc = $help] $variant,)* }
 
         impl $name {
-            /// All metrics in the order in which they are exposed.
+            /// All metrics in order of exposition.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
-            /// Name, help and kind.
+            /// Returns name, help and kind.
             pub fn family(self) -> &'static $crate::Family {
                 const FAMILIES: &[$crate::Family] = &[
                     $($crate::Family { name: $text, help: $help, kind: $crate::Kind::$kind },)*
@@ -53,7 +53,7 @@ macro_rules! metrics {
                 self.0[metric as usize].store(value, ::std::sync::atomic::Ordering::Relaxed);
             }
 
-            /// The present value.
+            /// Returns the current value.
             pub fn get(&self, metric: $name) -> u64 {
                 self.0[metric as usize].load(::std::sync::atomic::Ordering::Relaxed)
             }
@@ -62,7 +62,7 @@ macro_rules! metrics {
             ///
             /// # Errors
             ///
-            /// When the encoder cannot write.
+            /// Those of the encoder.
             pub fn encode<'a, L: $crate::EncodeLabelSet>(
                 encoder: &mut $crate::DescriptorEncoder<'_>,
                 series: impl Iterator<Item = (L, &'a $counters)> + Clone,

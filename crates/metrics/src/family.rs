@@ -1,4 +1,4 @@
-//! A metric family: name, help and kind, and its samples on their way to an exposition.
+//! A metric family: name, help and kind, and the encoding of its samples.
 
 use std::fmt;
 
@@ -8,19 +8,20 @@ use prometheus_client::registry::Unit;
 
 use crate::Snapshot;
 
-/// Whether a metric only grows or follows a level.
+/// Whether a metric only grows, or rises and falls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Grows from zero for as long as the process lives. The name ends in `_total`.
+    /// Grows from zero during the run of the process. The name ends in `_total`.
     Counter,
-    /// A level that rises and falls.
+    /// Rises and falls.
     Gauge,
 }
 
-/// What is said of a metric beside its samples.
+/// Name, help and kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// Name without the registry's prefix. It ends in `_bytes` or `_seconds`, `_total` aside, where that is the unit.
+    /// Name without the registry's prefix. Ends in the unit if that is `_bytes` or `_seconds`, followed by `_total` for
+    /// counters.
     pub name: &'static str,
     /// One sentence for the `# HELP` line.
     pub help: &'static str,
@@ -33,7 +34,7 @@ impl Family {
     ///
     /// # Errors
     ///
-    /// When the encoder cannot write.
+    /// Those of the encoder.
     pub fn encode<L: EncodeLabelSet>(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -47,11 +48,11 @@ impl Family {
         })
     }
 
-    /// Writes the family with one sample that has no labels.
+    /// Writes the family with one sample without labels.
     ///
     /// # Errors
     ///
-    /// When the encoder cannot write.
+    /// Those of the encoder.
     pub fn encode_one(&self, encoder: &mut DescriptorEncoder<'_>, value: u64) -> fmt::Result {
         self.describe(encoder, |mut metric| self.write(&mut metric, value))
     }
@@ -79,12 +80,12 @@ impl Family {
 }
 
 impl Snapshot {
-    /// Writes histograms as a family of seconds, with a bucket for each power of two between `bounds`, which are
-    /// exponents of nanoseconds: `20..34` is 1 ms to 17 s. `name` ends in `_seconds`.
+    /// Writes histograms as a family in seconds, with a bucket for each power of two in `bounds`, which are exponents
+    /// of nanoseconds: `20..34` is 1 ms to 17 s. `name` ends in `_seconds`.
     ///
     /// # Errors
     ///
-    /// When the encoder cannot write.
+    /// Those of the encoder.
     pub fn encode<L: EncodeLabelSet>(
         encoder: &mut DescriptorEncoder<'_>,
         (name, help): (&str, &str),
@@ -108,7 +109,7 @@ impl Snapshot {
     }
 }
 
-/// A name without its unit, and the unit that it ends in.
+/// Splits a name into the name without its unit, and the unit.
 fn unit_of(name: &str) -> (&str, Option<Unit>) {
     for (suffix, unit) in [("_bytes", Unit::Bytes), ("_seconds", Unit::Seconds)] {
         if let Some(name) = name.strip_suffix(suffix) {

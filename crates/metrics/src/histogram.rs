@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Powers of two that a `u64` has.
+/// Number of powers of two in a `u64`.
 const POWERS: usize = 64;
 
-/// Durations in nanoseconds, in `BUCKETS / 64` buckets to each power of two: with 256 a value is known to within an
-/// eighth of itself, with 4,096 to within 0.8 %. It takes 8 bytes a bucket and never grows.
+/// Durations in nanoseconds, in `BUCKETS / 64` buckets per power of two: with 256 buckets the relative error is at most
+/// an eighth, with 4,096 at most 0.8 %. It takes 8 bytes per bucket and never grows.
 #[derive(Debug)]
 pub struct Histogram<const BUCKETS: usize = 256> {
     buckets: [AtomicU64; BUCKETS],
@@ -36,19 +36,19 @@ impl<const BUCKETS: usize> Histogram<BUCKETS> {
         }
     }
 
-    /// Counts a value where several threads record.
+    /// Counts a value when several threads record.
     pub fn record_shared(&self, ns: u64) {
         self.buckets[bucket_of(ns, BUCKETS)].fetch_add(1, Relaxed);
         self.sum_ns.fetch_add(ns, Relaxed);
         self.max_ns.fetch_max(ns, Relaxed);
     }
 
-    /// Sum of all values.
+    /// Returns the sum of all values.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns.load(Relaxed)
     }
 
-    /// What was recorded so far.
+    /// Returns a copy of the current state.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             buckets: self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect(),
@@ -58,7 +58,7 @@ impl<const BUCKETS: usize> Histogram<BUCKETS> {
     }
 }
 
-/// A histogram at one instant. Those of several writers add up.
+/// A copy of a histogram. Copies of several histograms can be added.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     buckets: Vec<u64>,
@@ -67,7 +67,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Adds the values of another histogram with as many buckets.
+    /// Adds the values of another histogram with the same number of buckets.
     pub fn merge(&mut self, other: &Snapshot) {
         self.buckets.resize(self.buckets.len().max(other.buckets.len()), 0);
         for (own, other) in self.buckets.iter_mut().zip(&other.buckets) {
@@ -77,7 +77,8 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// What was recorded after an earlier snapshot of the same histogram; the largest value is that of its whole life.
+    /// Returns what was recorded after an earlier snapshot of the same histogram; its maximum is still that of all
+    /// values.
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
         let mut later = self.clone();
         for (own, before) in later.buckets.iter_mut().zip(&earlier.buckets) {
@@ -87,23 +88,23 @@ impl Snapshot {
         later
     }
 
-    /// Values recorded.
+    /// Returns the number of values recorded.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Sum of all values.
+    /// Returns the sum of all values.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// The largest value; 0 without any.
+    /// Returns the largest value; 0 if there is none.
     pub fn max_ns(&self) -> u64 {
         self.max_ns
     }
 
-    /// The value that `share` of all values do not exceed, as if those of a bucket were spread over its width. `None` without
-    /// any.
+    /// Returns the value that a `share` of all values does not exceed, assuming that the values of a bucket are spread
+    /// evenly over its width. `None` if there are no values.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let rank = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
@@ -117,7 +118,7 @@ impl Snapshot {
         Some(from + (width as f64 * before / count) as u64)
     }
 
-    /// Upper bound in seconds and count of each exposed bucket, the last without a bound.
+    /// Returns upper limit in seconds and count of each exposed bucket; the last one has no limit.
     pub(crate) fn buckets_s(&self, bounds: std::ops::Range<u32>) -> Vec<(f64, u64)> {
         let per_power = self.buckets.len() / POWERS;
         let mut from = 0;
@@ -134,7 +135,7 @@ impl Snapshot {
     }
 }
 
-/// The position of the leading one, and the bits below it.
+/// Returns the bucket of a value: the position of its leading one, and the bits after it.
 fn bucket_of(ns: u64, buckets: usize) -> usize {
     let sub_bits = (buckets / POWERS).ilog2();
     let power = (ns | 1).ilog2();
@@ -142,7 +143,7 @@ fn bucket_of(ns: u64, buckets: usize) -> usize {
     (power << sub_bits) as usize | (sub & ((1 << sub_bits) - 1)) as usize
 }
 
-/// The least value of a bucket, and how many values it has.
+/// Returns the least value of a bucket, and how many values it covers.
 fn range_of(bucket: usize, buckets: usize) -> (u64, u64) {
     let sub_bits = (buckets / POWERS).ilog2();
     let power = bucket as u32 >> sub_bits;
@@ -198,7 +199,7 @@ mod tests {
     #[test]
     fn a_quantile_lies_in_its_bucket_where_its_rank_does() {
         let times = Histogram::<256>::default();
-        // Of one bucket.
+        // All values in one bucket.
         (1_024..1_280).for_each(|ns| times.record(ns));
         let at = |share| times.snapshot().quantile_ns(share).unwrap();
         assert!((1_086..=1_090).contains(&at(0.25)) && (1_214..=1_218).contains(&at(0.75)));

@@ -1,4 +1,4 @@
-//! Text expositions of a registry, and which of them a scraper asks for.
+//! Text expositions of a registry, and their negotiation with a scraper.
 
 use std::fmt::Write;
 
@@ -11,15 +11,15 @@ pub(crate) const OPENMETRICS_TYPE: &str =
 /// The media type of [`prometheus`].
 pub(crate) const PROMETHEUS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Media type and body for an `Accept` header: OpenMetrics where it is named, as Prometheus does, otherwise the older
-/// text that everything reads.
+/// Returns media type and body for an `Accept` header: OpenMetrics if it is named, as by Prometheus, otherwise the
+/// older text format that all scrapers support.
 pub fn negotiate(registry: &Registry, accept: Option<&str>) -> (&'static str, String) {
     let named = accept.unwrap_or("").split(',').any(|range| {
         let mut parts = range.split(';').map(str::trim);
         let openmetrics = parts
             .next()
             .is_some_and(|media| media.eq_ignore_ascii_case("application/openmetrics-text"));
-        // A version or a quality that rules it out.
+        // Unless a version or a quality excludes it.
         openmetrics
             && !parts.any(|parameter| {
                 parameter == "q=0"
@@ -35,15 +35,16 @@ pub fn negotiate(registry: &Registry, accept: Option<&str>) -> (&'static str, St
     }
 }
 
-/// OpenMetrics text, version 1.0.0.
+/// Returns OpenMetrics text, version 1.0.0.
 pub fn openmetrics(registry: &Registry) -> String {
     let mut text = String::with_capacity(32 << 10);
-    // A String takes all; a collector that fails has written what it could.
+    // Writing to a String cannot fail; a failing collector has written the part before its failure.
     let _ = encode(&mut text, registry);
     text
 }
 
-/// Prometheus text, version 0.0.4: a counter's family has the suffix of its samples, units and the end are not said.
+/// Returns Prometheus text, version 0.0.4: the family of a counter has the suffix of its samples; units and end are
+/// omitted.
 pub fn prometheus(registry: &Registry) -> String {
     let openmetrics = openmetrics(registry);
     let mut text = String::with_capacity(openmetrics.len());

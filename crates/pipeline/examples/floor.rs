@@ -1,5 +1,5 @@
-//! What one core can ask of a server: a whole load generator on `net` and [`Connection`], and, with `bare` as the
-//! last argument, the same without looking at the answers, which is the floor.
+//! Measures how many requests one core can send: a load generator on `net` and [`Connection`]. With `bare` as the last
+//! argument, it does not parse the answers; that is the floor.
 //!
 //! `floor 127.0.0.1:8500 CONNECTIONS DEPTH SECONDS [bare]`
 
@@ -15,7 +15,7 @@ struct Generator {
     depth: u32,
     tag: u64,
     start: Instant,
-    /// Bytes of an answer, when answers are not looked at.
+    /// Bytes of an answer, if answers are not parsed.
     bare: Option<usize>,
     bytes: usize,
     answered: u64,

@@ -10,11 +10,11 @@ use dunlin_pipeline::{
     forward_to_client,
 };
 
-/// The server, and the client beside it.
+/// An HTTP server with a client on the same loop.
 pub struct Gateway {
-    /// Asks the backend.
+    /// The client of the backend.
     pub client: Client<Answers>,
-    /// Whom it asks.
+    /// The backend's host id.
     pub backend: HostId,
 }
 
@@ -40,7 +40,7 @@ impl HttpHandler for Gateway {
     }
 }
 
-/// Answers the request that waits. Its connection is the tag.
+/// Responds to the request that waits for an answer. The tag is its connection.
 pub struct Answers;
 
 impl Caller for Answers {

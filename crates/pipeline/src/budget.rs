@@ -25,8 +25,9 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The server closed a connection after `answered` complete answers. `in_use`: requests were outstanding, or the
-    /// last answer announced the close. A close of an idle connection says nothing about the limit.
+    /// Records that the server closed a connection after `answered` complete answers. `in_use` says whether requests
+    /// were outstanding or the last answer announced the close: a close of an idle connection says nothing about the
+    /// limit.
     pub fn handle_close(&mut self, answered: u64, in_use: bool) {
         if answered == 0 || (!in_use && self.limit != Some(answered)) {
             return;
@@ -35,14 +36,14 @@ impl Budget {
         self.last = answered;
     }
 
-    /// A connection is still open after `answered` answers. Removes a limit that is not greater.
+    /// Records that a connection is still open after `answered` answers. Removes a limit that is not greater.
     pub fn handle_outlived(&mut self, answered: u64) {
         if self.limit.is_some_and(|limit| limit <= answered) {
             (self.limit, self.last) = (None, 0);
         }
     }
 
-    /// The number of requests the server accepts on one connection, if it is known.
+    /// Returns the number of requests the server accepts on one connection, if it is known.
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }

@@ -13,19 +13,19 @@ use crate::{Kind, ProtocolError};
 /// an answer that is cut short `on_end` is not called; [`Connection::poll_unanswered`] returns its request.
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait Sink {
-    /// The final head of an answer has arrived.
+    /// Receives the final head of an answer.
     fn on_head(&mut self, request: &InFlight, head: &Head<'_>) {}
 
-    /// An interim answer has arrived: 1xx, except 101. The final answer follows.
+    /// Receives an interim answer: 1xx, except 101. The final answer follows.
     fn on_interim(&mut self, request: &InFlight, head: &Head<'_>) {}
 
-    /// A piece of the body has arrived, without chunk framing. It is never empty.
+    /// Receives a piece of the body, without chunk framing. It is never empty.
     fn on_body(&mut self, request: &InFlight, bytes: &[u8]) {}
 
-    /// A trailer field of a chunked body has arrived.
+    /// Receives a trailer field of a chunked body.
     fn on_trailer(&mut self, request: &InFlight, name: &str, value: &[u8]) {}
 
-    /// The answer is complete.
+    /// Receives the end of a complete answer.
     fn on_end(&mut self, request: &InFlight) {}
 }
 
@@ -212,8 +212,8 @@ impl Connection {
         }
     }
 
-    /// The number of requests that may be sent now, if at most `depth` may be in flight. It is 0 once the server has
-    /// announced a close, or has received as many requests as its limit.
+    /// Returns the number of requests that may be sent now, if at most `depth` may be in flight. It is 0 once the
+    /// server has announced a close, or has received as many requests as its limit.
     #[inline]
     pub fn room(&self, depth: u32) -> u32 {
         if self.phase != Phase::Open || self.notice {
@@ -411,7 +411,7 @@ impl Connection {
         sink.on_end(request);
     }
 
-    /// Reads a complete head; `None` if it is incomplete.
+    /// Reads a complete head. Returns `None` if it is incomplete.
     #[cold]
     fn read_head(
         &mut self,
@@ -456,7 +456,7 @@ impl Connection {
         if self.phase == Phase::Over { Progress::LastAnswer } else { Progress::Open }
     }
 
-    /// The server has sent its FIN. This completes a body that is delimited by the close.
+    /// Handles the server's FIN. It completes a body that is delimited by the close.
     pub fn handle_eof(&mut self, sink: &mut impl Sink) -> Close {
         if let Some(reading) = self.reading
             && reading.body.ends_at_close()
@@ -468,12 +468,12 @@ impl Connection {
         self.close()
     }
 
-    /// The connection broke, could not be opened, or was aborted by its owner.
+    /// Handles the end of a connection that broke, could not be opened, or was aborted by its owner.
     pub fn handle_reset(&mut self) -> Close {
         self.close()
     }
 
-    /// The oldest request has timed out. Close the connection; a late answer is not accepted.
+    /// Handles the timeout of the oldest request. Close the connection; a late answer is not accepted.
     pub fn handle_timeout(&mut self) -> Close {
         let close = self.close();
         if let Some(request) = self.queue.front() {
@@ -520,29 +520,29 @@ impl Connection {
         Some((request, decision))
     }
 
-    /// The number of requests that were sent and are not answered.
+    /// Returns the number of requests that were sent and are not answered.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.queue.len()
     }
 
-    /// The oldest request in flight. It is answered next, and its timeout is running.
+    /// Returns the oldest request in flight. It is answered next, and its timeout is running.
     #[inline]
     pub fn oldest(&self) -> Option<InFlight> {
         self.queue.front()
     }
 
-    /// The number of requests sent on this connection.
+    /// Returns the number of requests sent on this connection.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// The number of requests answered completely on this connection.
+    /// Returns the number of requests answered completely on this connection.
     pub fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// Whether requests can be sent, now or after others are answered.
+    /// Returns whether requests can be sent, now or after others are answered.
     pub fn is_open(&self) -> bool {
         self.phase == Phase::Open
             && !self.notice
@@ -555,8 +555,8 @@ impl Connection {
     }
 }
 
-/// Whether an incomplete head may be complete now: only a line end can complete one. Avoids decoding again for each
-/// byte of a slow server.
+/// Returns whether an incomplete head may be complete now: only a line end can complete one. Avoids decoding again for
+/// each byte of a slow server.
 fn worth_decoding(bytes: &[u8], seen: usize, head_bytes_max: usize) -> bool {
     seen == 0 || bytes.len() >= head_bytes_max || bytes[seen..].contains(&b'\n')
 }

@@ -21,14 +21,14 @@ impl Copies {
         Copies { bytes: request.repeat(count.max(1)), request_bytes: request.len() }
     }
 
-    /// The first `count` copies, or all if there are fewer.
+    /// Returns the first `count` copies, or all if there are fewer.
     #[inline]
     pub fn slice(&self, count: u32) -> &[u8] {
         let bytes = (count as usize).saturating_mul(self.request_bytes);
         &self.bytes[..bytes.min(self.bytes.len())]
     }
 
-    /// The size of one copy in bytes.
+    /// Returns the size of one copy in bytes.
     pub fn request_bytes(&self) -> usize {
         self.request_bytes
     }

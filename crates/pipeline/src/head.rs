@@ -36,13 +36,13 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The value of the first header with this name. To read several headers, use [`Head::read`].
+    /// Returns the value of the first header with this name. To read several headers, use [`Head::read`].
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         header(self.bytes, name)
     }
 }
 
-/// The value of the first header with this name in a valid head.
+/// Returns the value of the first header with this name in a valid head.
 pub(crate) fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a [u8]> {
     head.split(|&byte| byte == b'\n').skip(1).find_map(|line| {
         let colon = line.iter().position(|&byte| byte == b':')?;
@@ -109,7 +109,7 @@ impl Default for Known {
 }
 
 impl Known {
-    /// The meaning and length of the head at the start of `bytes`, if it equals the previous one.
+    /// Returns the meaning and length of the head at the start of `bytes`, if it equals the previous one.
     #[inline]
     pub(crate) fn recognise(&self, bytes: &[u8], kind: Kind) -> Option<(ParsedHead, usize)> {
         let length = self.bytes.len();
@@ -119,7 +119,7 @@ impl Known {
         Some((self.meaning, length))
     }
 
-    /// Reads the head at the start of `bytes`; `None` if it is incomplete.
+    /// Reads the head at the start of `bytes`. Returns `None` if it is incomplete.
     pub(crate) fn decode(
         &mut self,
         bytes: &[u8],

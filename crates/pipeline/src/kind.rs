@@ -26,7 +26,7 @@ impl Kind {
     /// A `POST`, or another request that must not be repeated if its outcome is unknown.
     pub const POST: Kind = Kind(0);
 
-    /// The kind of a request with this method. The idempotent methods are those of RFC 9110 §9.2.2.
+    /// Returns the kind of a request with this method. The idempotent methods are those of RFC 9110 §9.2.2.
     pub fn of_method(method: &str) -> Kind {
         match Method::new(method) {
             Method::Head => Kind::HEAD,
@@ -51,22 +51,22 @@ impl Kind {
         Kind(self.0 | Kind::REPLAYED)
     }
 
-    /// Whether it may be sent again if its outcome is unknown.
+    /// Returns whether the request may be sent again if its outcome is unknown.
     pub const fn is_idempotent(self) -> bool {
         self.0 & Kind::IDEMPOTENT != 0
     }
 
-    /// Whether its answer has no body.
+    /// Returns whether the answer has no body.
     pub const fn is_head(self) -> bool {
         self.0 & Kind::NO_BODY != 0
     }
 
-    /// Whether it has been sent before.
+    /// Returns whether the request has been sent before.
     pub const fn is_replayed(self) -> bool {
         self.0 & Kind::REPLAYED != 0
     }
 
-    /// The part that affects decoding: kinds with equal framing read the same bytes alike.
+    /// Returns the part that affects decoding: answers to kinds with equal framing are decoded alike.
     pub(crate) const fn framing(self) -> u8 {
         self.0 & (Kind::NO_BODY | Kind::TUNNEL)
     }

@@ -17,7 +17,7 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// What happened and what to do about it, one sentence each.
+    /// Returns what happened and what to do about it, one sentence each.
     pub fn message(self) -> &'static str {
         use http1::Error;
         match self {

@@ -33,7 +33,7 @@ pub struct Window {
     rate_max: u64,
     round_began_ns: u64,
     round_answers: u64,
-    /// In this round the window was the limit, and not a lack of requests.
+    /// Whether in this round the window was the limit, and not a lack of requests.
     filled: bool,
     /// Rounds since the rate last grew.
     level_rounds: u32,
@@ -67,7 +67,7 @@ impl Window {
         Window { round_began_ns: 0, round_answers: 0, filled: false, ..*self }
     }
 
-    /// The number of requests to keep in flight.
+    /// Returns the number of requests to keep in flight.
     #[inline]
     pub fn depth(&self) -> u32 {
         self.depth
@@ -130,8 +130,8 @@ mod tests {
 
     use super::*;
 
-    /// A server at a distance that answers one request after another, in virtual time. Returns the depth after
-    /// `rounds` round trips, and the share of the time the server was busy in the second half.
+    /// Simulates a distant server that answers one request after another, in virtual time. Returns the depth after
+    /// `rounds` round trips, and the share of the second half in which the server was busy.
     fn converse(window: &mut Window, rtt_ns: u64, service_ns: u64, rounds: u64) -> (u32, f64) {
         let (mut now_ns, mut free_at_ns, mut busy_ns) = (1, 0u64, 0);
         let mut out: VecDeque<(u64, u64)> = VecDeque::new();
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_depth_finds_rate_times_round_trip() {
-        // 50 ms away, 1 ms an answer: about fifty in flight keep it busy.
+        // With a round trip of 50 ms and 1 ms per answer, about fifty in flight keep the server busy.
         let mut window = Window::new(WindowConfig::default());
         let (depth, busy) = converse(&mut window, 50_000_000, 1_000_000, 100);
         assert!((50..=140).contains(&depth), "{depth}");

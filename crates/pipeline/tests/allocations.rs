@@ -1,4 +1,4 @@
-//! What a request costs the allocator: nothing.
+//! Checks that a request allocates nothing.
 
 use dunlin_pipeline::{Connection, ConnectionLimits, Kind, Progress, Window, WindowConfig};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};

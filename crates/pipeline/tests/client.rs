@@ -1,4 +1,4 @@
-//! The client against servers that close, stall and lie.
+//! Tests of the client against servers that close, stall and send invalid answers.
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
@@ -51,7 +51,7 @@ fn requests_leave_before_answers_come() {
 
 #[test]
 fn the_window_slides() {
-    // The fourth request comes when the first has been answered, not when all three have.
+    // The fourth request must be sent when the first has been answered, not when all three have.
     let addr = serve(|_, mut conversation| {
         for _ in 0..3 {
             conversation.hears();
@@ -74,7 +74,7 @@ fn close_in_an_answer_repeats_what_was_not_processed_even_a_post() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&log);
     let addr = serve(move |_, mut conversation| {
-        // Two answers a connection, the second with notice; what came behind it is not looked at.
+        // Two answers per connection, the second with notice; later requests are not read.
         for last in [false, true] {
             let Some(head) = conversation.hears() else { return };
             heard.lock().unwrap().push(target(&head).to_owned());
@@ -147,7 +147,7 @@ fn a_post_has_its_connection_to_itself() {
 
 #[test]
 fn the_budget_of_a_server_is_learned_and_kept() {
-    // Twenty-five a connection without a word; what is sent beyond is counted.
+    // The server closes without notice after 25 answers, and counts the requests sent beyond.
     let beyond = Arc::new(Mutex::new(Vec::new()));
     let counted = Arc::clone(&beyond);
     let addr = serve(move |_, mut conversation| {
@@ -174,7 +174,7 @@ fn the_budget_of_a_server_is_learned_and_kept() {
 
 #[test]
 fn a_budget_that_was_an_accident_is_forgotten() {
-    // Two connections close behind ten answers each; no other ever does.
+    // Two connections close after ten answers each; no other ever closes.
     let addr = serve_many(|number, mut conversation| {
         let mut left = if number <= 2 { 10 } else { usize::MAX };
         while let Some(head) = conversation.hears() {
@@ -214,7 +214,7 @@ fn only_the_oldest_pays_for_a_stalled_answer() {
     let addr = serve_many(|number, mut conversation| {
         while let Some(head) = conversation.hears() {
             if number == 1 && target(&head) == "/2" {
-                // Never an answer.
+                // This request is never answered.
                 while conversation.hears().is_some() {}
                 return;
             }
@@ -269,7 +269,7 @@ fn bodies_are_gathered_streamed_or_counted() {
     assert!(notes.ends[0].1.error().contains("body_bytes_max"));
 }
 
-/// What a server may say instead of an answer, and a word of the error it leads to.
+/// Invalid answers, each with a part of the expected error message.
 const BAD_ANSWERS: &[(&str, &str)] = &[
     ("HTTP/1.1 200 OK\r\nContent-Le", "in the head of the answer"),
     ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", "in the body of the answer"),
@@ -320,7 +320,7 @@ fn an_answer_nobody_asked_for_is_given_to_nobody() {
         conversation.hears();
         let answer = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nmine";
         match number {
-            // Together: what comes after the next request is its answer, as far as anybody can know.
+            // Both in one write: bytes that arrive after the next request was sent would be taken for its answer.
             1 => conversation
                 .says(format!("{answer}HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nnobody's")),
             _ => conversation.says(answer),
@@ -375,7 +375,7 @@ fn a_dead_address_holds_up_nobody() {
             conversation.answers(target(&head));
         }
     });
-    // A listener that accepts nobody and whose backlog is full: the kernel does not answer at all.
+    // A listener that never accepts and has a full backlog: the kernel does not answer at all.
     let silent = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     silent.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
     silent.listen(0).unwrap();
@@ -411,7 +411,7 @@ fn ipv6_names_and_unix_sockets() {
     let notes = ask(&url(addr), one(2), &gets(&targets(2)));
     assert_eq!(notes.ends[1].1.body(), "/2");
 
-    // Both families, one of which nobody listens on.
+    // The name resolves to both families; nobody listens on one of them.
     let addr = serve_many(move |_, conversation| echo(conversation));
     let notes = ask(&format!("http://localhost:{}", addr.port()), one(2), &gets(&targets(2)));
     assert_eq!(notes.ends[1].1.body(), "/2");
@@ -445,15 +445,15 @@ fn the_depth_is_found_by_itself() {
     assert!(notes.ends.iter().all(|(tag, end)| end.body() == format!("/{tag}")));
 }
 
-/// A server that resets whenever it likes: before an answer, in the middle of one, after one. Each answer has a number
-/// of its own, and the server's ledger says which request got it.
+/// Uses a server that resets connections at random: before an answer, within one, or after one. Each answer has a
+/// unique number, and the server records which request it answered.
 #[test]
 fn a_server_that_resets_at_random_and_its_client_agree_line_by_line() {
     const REQUESTS: usize = 20_000;
     let ledger = Arc::new(Mutex::new(HashMap::new()));
     let written = Arc::clone(&ledger);
     let addr = serve_many(move |number, mut conversation| {
-        // A generator of its own for each connection, the same in every run.
+        // Each connection has its own random generator, the same in every run.
         let mut state = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut random = move |below: u64| {
             state ^= state << 13;
@@ -567,7 +567,7 @@ fn a_threaded_client_whose_thread_panicked_takes_no_host() {
     let host = client.host("http://127.0.0.1:1", HostConfig { connect_attempts: 1, ..one(1) });
     let request = client.prepare(host.unwrap(), &Request::get("/"));
     client.send(host.unwrap(), request, |_| panic!("a fault of the caller")).unwrap();
-    // The thread ends with the request; until then it takes hosts.
+    // The thread ends with the request; until then it accepts hosts.
     while client.host("http://127.0.0.1:1", one(1)).is_ok() {
         std::thread::yield_now();
     }
@@ -644,7 +644,7 @@ fn the_example_is_short_and_does_what_it_says() {
     let source = include_str!("../examples/pipelined.rs");
     assert!(source.lines().count() <= 40);
     let addr = serve_many(|number, mut conversation| {
-        // The first connections close where nobody expects it.
+        // The first two connections close without notice after 130 answers.
         let mut left = if number <= 2 { 130 } else { usize::MAX };
         while let Some(head) = conversation.hears() {
             conversation.answers(target(&head));
@@ -670,7 +670,7 @@ fn examples_without_a_server_say_so_in_a_sentence_and_fail() {
     }
 }
 
-/// Cargo builds the examples of a package with its tests, beside them.
+/// Runs an example, which Cargo has built with the tests, in a directory beside theirs.
 fn example(name: &str, argument: &str) -> std::process::Output {
     let mut path = std::env::current_exe().unwrap();
     path.pop();

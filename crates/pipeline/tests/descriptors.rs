@@ -1,11 +1,11 @@
-//! A process that runs out of descriptors: alone in its binary, for it has one limit.
+//! Exhausts file descriptors. In a test binary of its own, because the limit applies to the whole process.
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
 use dunlin_pipeline::{ClientConfig, HostConfig, ThreadedClient};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// However few descriptors are left, a client that starts works, and one that does not says why.
+/// With any number of descriptors left, a client either starts and works, or returns an error.
 #[test]
 fn a_threaded_client_that_starts_has_its_event_loop() {
     let before = getrlimit(Resource::Nofile);

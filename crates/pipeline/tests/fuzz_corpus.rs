@@ -1,4 +1,4 @@
-//! Replays the seed corpus of every fuzz target of this crate, and whatever a fuzzer has found beside it.
+//! Replays the seed corpus of every fuzz target of this crate, and inputs that a fuzzer has added to it.
 
 #![allow(missing_docs, unreachable_pub)]
 

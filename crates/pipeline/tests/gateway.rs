@@ -1,4 +1,4 @@
-//! A client and an HTTP server on one loop: requests are held until the backend has answered, and answered at once.
+//! Tests of a client and an HTTP server on one loop: requests wait for the backend's answer.
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
@@ -16,7 +16,7 @@ use dunlin_net::{EventLoop, ListenConfig, LoopConfig};
 use dunlin_pipeline::{Client, ClientConfig, HostConfig};
 use support::{TIMEOUT, serve_many};
 
-/// A gateway before a backend, in a thread that ends with the test.
+/// Starts a gateway to a backend, in a thread that ends with the test.
 fn gateway(backend: SocketAddr) -> SocketAddr {
     let (ready, started) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The client against nginx: closes after a hundred requests, TLS, and a log to compare with.
+//! Tests of the client against nginx: closes after a hundred requests, TLS, and comparison with the access log.
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
@@ -15,7 +15,7 @@ use dunlin_pipeline::{Depth, HostConfig, Request};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use support::{End, TIMEOUT, ask};
 
-/// An nginx of this test's own. It answers with the id asked for and logs it with the number of the connection.
+/// An nginx of one test. It answers with the requested id and logs it with the number of the connection.
 struct Nginx {
     child: Child,
     folder: PathBuf,
@@ -84,8 +84,8 @@ impl Nginx {
         nginx
     }
 
-    /// Ends it in order and returns its log: id and connection of each request. A line is written when nginx is done
-    /// with a request, which with the last of a connection may be after the client is: so many are waited for.
+    /// Stops nginx and returns its log: id and connection of each request. Waits for `lines` lines first: nginx writes
+    /// a line when it is done with a request, which may be after the client is.
     fn log(&mut self, lines: u64) -> Vec<(u64, u64)> {
         let began = Instant::now();
         let written =
@@ -117,7 +117,7 @@ fn targets(count: u64) -> Vec<String> {
     (1..=count).map(|id| format!("/?id={id}")).collect()
 }
 
-/// Which of the ids from 1 to `count` do not stand once in a ledger, and how often they do.
+/// Returns the ids from 1 to `count` that are not exactly once in a ledger, with how often they occur.
 fn faults(ledger: impl Iterator<Item = u64>, count: u64) -> Vec<(u64, usize)> {
     let mut times = vec![0; count as usize + 1];
     for id in ledger {
@@ -143,12 +143,12 @@ fn a_hundred_requests_a_connection_and_none_lost_or_repeated() {
         connections: 4,
         depth: Depth::Fixed(32),
         queue_max: REQUESTS as usize,
-        // Not one is replayed on suspicion: what is sent again was said not to be processed.
+        // Nothing is replayed on suspicion: every repeated request was reported as not processed.
         replays_max: 0,
         ..HostConfig::default()
     };
     let targets = targets(REQUESTS);
-    // Half of them POSTs, which nobody may repeat but by the server's word.
+    // Half of them are POSTs, which may be repeated only if the server reports them as not processed.
     let asked: Vec<Request<'_>> = (0..)
         .zip(&targets)
         .map(|(index, target)| match index % 2 {
@@ -182,12 +182,12 @@ fn tls_is_verified_and_carries_the_same() {
     let notes = ask("https://good.example", config.clone(), &asked);
     assert!(notes.ends.iter().all(|(tag, end)| end.body() == tag.to_string()));
 
-    // By its address, which the certificate bears too.
+    // By its address, which the certificate names too.
     let by_address = HostConfig { addresses: Vec::new(), ..config.clone() };
     let notes = ask(&format!("https://{}", nginx.secure), by_address, &asked[..1]);
     assert_eq!(notes.ends[0].1.body(), "1");
 
-    // A name the certificate does not bear; roots that did not sign it; a server that speaks no TLS.
+    // A name that the certificate lacks; a server without TLS; roots that did not sign the certificate.
     let plain = HostConfig { addresses: vec![nginx.plain], ..config.clone() };
     let strangers = HostConfig { tls: None, ..config.clone() };
     for (name, config) in

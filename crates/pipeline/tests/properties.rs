@@ -1,4 +1,4 @@
-//! What holds for every sequence of answers, however it is cut: each goes to its request, whole.
+//! Properties of every sequence of answers, however it is cut: each answer is complete and goes to its request.
 
 #![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets")]
 
@@ -34,7 +34,7 @@ fn exchange() -> impl Strategy<Value = Exchange> {
             .prop_map(|(piece, trailer)| Framing::Chunked { piece, trailer }),
         1 => Just(Framing::None),
     ];
-    // Few statuses and lengths, so that heads repeat.
+    // Few different statuses and lengths, so that heads repeat.
     let body = prop_oneof![Just(b"the same again".to_vec()), vec(any::<u8>(), 0..100)];
     (kind, any::<bool>(), prop_oneof![4 => Just(200u16), 1 => Just(404)], framing, body).prop_map(
         |(kind, interim, status, framing, body)| Exchange {
@@ -79,7 +79,7 @@ impl Exchange {
     }
 }
 
-/// What servers say, whole or in parts, to be put together in any order.
+/// Parts of answers and complete ones, to be combined in any order.
 const WORDS: &[&str] = &[
     "HTTP/1.1 200 OK\r\n",
     "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab",
@@ -158,7 +158,7 @@ proptest! {
         }
         bytes.truncate(cut.index(bytes.len() + 1));
         let kinds: Vec<Kind> = exchanges.iter().map(|exchange| exchange.kind).collect();
-        // That each comes to one end is checked inside.
+        // `converse` checks that each request ends once.
         let outcome = converse(&kinds, &ConnectionLimits::default(), &bytes, piece);
         let whole = ends.iter().filter(|&&end| end <= bytes.len()).count();
         prop_assert_eq!(outcome.decisions.len(), exchanges.len() - whole);

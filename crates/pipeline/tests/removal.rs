@@ -1,4 +1,4 @@
-//! A host that is removed while requests to it wait and are under way.
+//! Tests the removal of a host while requests to it are queued and in flight.
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 

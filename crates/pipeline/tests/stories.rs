@@ -1,4 +1,4 @@
-//! What a connection makes of what servers say, line by line.
+//! Tests of a connection, input by input.
 
 use dunlin_pipeline::{
     Close, Connection, ConnectionLimits, Head, InFlight, Kind, Progress, ProtocolError,
@@ -6,7 +6,7 @@ use dunlin_pipeline::{
 };
 use dunlin_wire::http1::Error;
 
-/// Writes down what it sees.
+/// Records all events.
 #[derive(Default)]
 struct Notes(Vec<String>);
 
@@ -223,7 +223,7 @@ fn an_idle_connection_ends_by_408_or_by_nothing_at_all() {
     let idle = Close { idle: true, ..NO_WORD };
     story().hears_and(farewell, Ok(Progress::LastAnswer)).leaves(&[]);
     story().hears_the_end(idle).leaves(&[]);
-    // Cut in two: from the first byte on no request may be sent into it.
+    // Cut in two: after the first byte no request may be sent.
     let (begin, end) = farewell.split_at(20);
     let half = story().hears(begin);
     assert_eq!(half.connection.room(10), 0);
@@ -262,7 +262,7 @@ fn an_answer_cut_short_was_processed() {
         .hears("HTTP/1.1 20")
         .hears_the_end(Close { cut: true, ..NO_WORD })
         .leaves(&[(1, ReplayDecision::Cut { status: 0, idempotent: true })]);
-    // Of the last answer: what was behind it was not processed all the same.
+    // In the last answer: the requests after it were not processed all the same.
     story()
         .sends(1, Kind::GET)
         .sends(2, Kind::POST)

@@ -4,8 +4,8 @@ use std::fmt;
 use std::rc::Rc;
 
 /// Translates between a custom protocol over WebSocket and the client protocol in JSON
-/// (`docs/reference/client-protocol.md`). There is one codec for each worker, called on the worker's thread. It has
-/// no state of a client.
+/// (`docs/reference/client-protocol.md`). Each worker has one codec and calls it on its own thread. A codec has no
+/// state of a client.
 pub trait Codec: 'static {
     /// Appends the commands for a client's message, one JSON object per line. A message without commands only keeps
     /// the connection alive.

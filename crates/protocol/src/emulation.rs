@@ -1,8 +1,8 @@
-//! Commands of clients whose transport only carries messages down: `POST /emulation`. Replies
-//! travel on the session's HTTP stream or server-sent event stream.
+//! Commands of clients whose transport is server-to-client only: `POST /emulation`. Replies travel
+//! on the session's HTTP stream or server-sent event stream.
 //!
-//! The connect reply has `session` and `node`; the client repeats both with every emulation
-//! request. The response is 204, because the replies travel on the stream.
+//! The connect reply has `session` and `node`; the client repeats both in every emulation request.
+//! The status is 204 because the replies travel on the stream.
 
 use std::borrow::Cow;
 
@@ -22,8 +22,8 @@ pub struct EmulationRequest<'a> {
     /// `session` of the connect reply. A secret that authorises requests for the session.
     #[serde(borrow, deserialize_with = "json::text")]
     pub session: Cow<'a, str>,
-    /// A frame of commands, for [`Commands::of`](crate::centrifuge::Commands::of). In JSON a string,
-    /// because a frame of several commands is not one JSON value.
+    /// A frame of commands, for [`Commands::of`](crate::centrifuge::Commands::of). In JSON it is a
+    /// string, because several commands are not one JSON value.
     #[serde(borrow, deserialize_with = "text_bytes")]
     pub data: Cow<'a, [u8]>,
 }
@@ -69,8 +69,8 @@ pub enum EmulationStatus {
     Taken,
     /// The body is not an emulation request.
     Malformed,
-    /// No such session: it has ended, or `node` is another server. The stream is closed or about to
-    /// be.
+    /// The session does not exist: it has ended, or `node` is another server. Its stream is closed
+    /// or will be soon.
     NoSession,
     /// A method other than POST (or OPTIONS, the browser's preflight).
     Method,
@@ -79,7 +79,7 @@ pub enum EmulationStatus {
 }
 
 impl EmulationStatus {
-    /// The HTTP status code.
+    /// Returns the HTTP status code.
     pub const fn code(self) -> u16 {
         match self {
             EmulationStatus::Taken => 204,

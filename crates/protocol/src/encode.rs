@@ -1,4 +1,4 @@
-//! Encodes pushes and replies to the bytes for the socket.
+//! Encoding of pushes and replies into bytes for the socket.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -18,12 +18,12 @@ use crate::codec::{Codec, Own};
 use crate::encoding::{Encoding, Format, Wrapping};
 use crate::{json, long_poll, pusher};
 
-/// Shorter messages are sent uncompressed on a connection that negotiated compression: deflate's
-/// overhead is larger than what it saves.
+/// Messages below this length are sent uncompressed on a connection with compression: deflate's overhead exceeds its
+/// savings.
 const DEFLATE_BYTES_MIN: usize = 96;
 
-/// Encodes everything a worker sends, in every [`Encoding`]. One per worker: it owns the compressor
-/// and the scratch buffer that all its connections share.
+/// Encodes everything a worker sends, in every [`Encoding`]. There is one per worker; all connections share its
+/// compressor and scratch buffer.
 #[derive(Debug, Default)]
 pub struct FrameEncoder {
     deflater: Option<Deflater>,
@@ -33,11 +33,11 @@ pub struct FrameEncoder {
 }
 
 impl FrameEncoder {
-    /// An encoder whose compressed encodings compress with `deflater`, which must not carry context from one message
-    /// to the next; without one they send every message uncompressed, which is allowed (RFC 7692 §6).
+    /// Creates an encoder whose compressed encodings use `deflater`, which must not carry context from one message to
+    /// the next. Without one, all messages are sent uncompressed, which RFC 7692 §6 allows.
     ///
-    /// A message is compressed once for all connections, so they must have agreed on at least the deflater's window.
-    /// A connection that negotiated a smaller one is served by the uncompressed encoding.
+    /// A message is compressed once for all connections, so they must have negotiated at least the deflater's window. A
+    /// connection with a smaller window uses the uncompressed encoding.
     pub fn new(deflater: Option<Deflater>) -> FrameEncoder {
         FrameEncoder { deflater, ..FrameEncoder::default() }
     }
@@ -48,14 +48,12 @@ impl FrameEncoder {
         FrameEncoder { codec: Own(codec), ..self }
     }
 
-    /// The codec of the custom protocol, if there is one.
+    /// Returns the codec of the custom protocol, if there is one.
     pub fn codec(&self) -> Option<&Rc<dyn Codec>> {
         self.codec.0.as_ref()
     }
 
-    /// Appends the reply to command `id`.
-    ///
-    /// The unidirectional encodings have no replies: nothing is appended.
+    /// Appends the reply to command `id`. Appends nothing in unidirectional encodings, which have no replies.
     pub fn reply(&mut self, encoding: Encoding, id: u32, reply: &Reply<'_>, out: &mut Vec<u8>) {
         if encoding.is_bidirectional() {
             self.wrap(encoding, out, |body| match encoding.format() {
@@ -67,8 +65,8 @@ impl FrameEncoder {
         }
     }
 
-    /// Appends the push that opens a unidirectional stream. Nothing is appended for bidirectional
-    /// encodings, which send a reply instead, and for the long-poll.
+    /// Appends the push that opens a unidirectional stream. Appends nothing in bidirectional encodings, which send a
+    /// reply instead, and for the long-poll.
     pub fn connect_push(
         &mut self,
         encoding: Encoding,
@@ -94,7 +92,7 @@ impl FrameEncoder {
 
     /// Appends `push`.
     pub fn push(&mut self, encoding: Encoding, outgoing: &Outgoing<'_>, out: &mut Vec<u8>) {
-        // Clients in a tenant's channel are of that tenant.
+        // All clients in a tenant's channel belong to that tenant.
         let outgoing = &outgoing.bare();
         if let Outgoing::Disconnect { code, reason, .. } = *outgoing {
             self.disconnect(encoding, outgoing, code, reason, out);
@@ -107,7 +105,7 @@ impl FrameEncoder {
         }
     }
 
-    /// Appends an event of the Pusher protocol that `write` writes.
+    /// Appends the event of the Pusher protocol that `write` writes.
     pub fn pusher_event(
         &mut self,
         encoding: Encoding,
@@ -126,8 +124,8 @@ impl FrameEncoder {
         );
     }
 
-    /// Appends the disconnect: in the close frame on bidirectional WebSockets, in a push on
-    /// streams, in both on unidirectional WebSockets. A chunked stream ends with it.
+    /// Appends a disconnect: in the close frame on bidirectional WebSockets, in a push on streams, in both on
+    /// unidirectional WebSockets. It ends a chunked stream.
     fn disconnect(
         &mut self,
         encoding: Encoding,
@@ -150,8 +148,7 @@ impl FrameEncoder {
         }
         if encoding.is_websocket() {
             let reason = &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)];
-            // A close code is 1000–4999; a larger one is a mistake of the API caller, not of this
-            // connection.
+            // Close codes are 1000–4999; a larger one is a mistake of the API caller.
             let code = u16::try_from(code).unwrap_or(4999);
             encode_close(out, code, reason);
         }
@@ -166,7 +163,7 @@ impl FrameEncoder {
         protobuf: impl Fn(&mut Writer<'_>),
     ) {
         if encoding.format() == Format::Protobuf {
-            // All of them are bidirectional: the push is in a reply.
+            // All Protobuf encodings are bidirectional: the push is inside a reply.
             if Writer::count(&protobuf) > 0 {
                 self.wrap(encoding, out, |out| {
                     Writer::delimited(out, |w| w.message(4, &protobuf));
@@ -189,7 +186,7 @@ impl FrameEncoder {
         }
     }
 
-    /// Wraps one message; nothing, if `body` writes nothing.
+    /// Wraps the message that `body` writes. Appends nothing if it writes nothing.
     fn wrap(&mut self, encoding: Encoding, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
         let start = out.len();
         match encoding.wrapping() {
@@ -288,8 +285,8 @@ impl dunlin_hub::Encode for FrameEncoder {
     }
 }
 
-/// The server's ping, an empty message: constant for each encoding, so that a million pings encode
-/// nothing. Empty for the long-poll, which has none.
+/// Returns the server's ping, an empty message. It is a constant of the encoding, so pings cost no encoding. Empty for
+/// the long-poll, which has no pings.
 pub const fn ping(encoding: Encoding) -> &'static [u8] {
     match encoding.wrapping() {
         Wrapping::Frame { .. } if encoding.is_pusher() => {
@@ -304,13 +301,12 @@ pub const fn ping(encoding: Encoding) -> &'static [u8] {
         Wrapping::Delimited { chunked: true } => b"1\r\n\0\r\n",
         Wrapping::Delimited { chunked: false } => b"\0",
         Wrapping::Item => b"",
-        // WebSocket clients answer this automatically (RFC 6455 §5.5.2).
+        // WebSocket clients respond to this automatically (RFC 6455 §5.5.2).
         Wrapping::Translated => b"\x89\0",
     }
 }
 
-/// The end of a chunked stream (RFC 9112 §7.1). Empty for other encodings. The disconnect push
-/// includes it.
+/// Returns the end of a chunked stream (RFC 9112 §7.1); empty for other encodings. The disconnect push includes it.
 pub const fn end_of_stream(encoding: Encoding) -> &'static [u8] {
     match encoding.wrapping() {
         Wrapping::Event { chunked: true }
@@ -320,7 +316,7 @@ pub const fn end_of_stream(encoding: Encoding) -> &'static [u8] {
     }
 }
 
-/// The kind of WebSocket message that carries an encoding.
+/// Returns the WebSocket opcode for an encoding.
 fn opcode(encoding: Encoding) -> Opcode {
     match encoding.format() {
         Format::Json => Opcode::Text,
@@ -328,7 +324,7 @@ fn opcode(encoding: Encoding) -> Opcode {
     }
 }
 
-/// Puts the header of a WebSocket frame before what follows `start`.
+/// Inserts a WebSocket frame header before the bytes from `start` on.
 fn frame(opcode: Opcode, out: &mut Vec<u8>, start: usize) {
     let header = FrameHeader::new(opcode, (out.len() - start) as u64);
     let mut bytes = [0; HEADER_BYTES_MAX];
@@ -336,7 +332,7 @@ fn frame(opcode: Opcode, out: &mut Vec<u8>, start: usize) {
     prepend(out, start, &bytes[..taken]);
 }
 
-/// Makes a chunk of what follows `start`.
+/// Turns the bytes from `start` on into a chunk.
 fn chunk(out: &mut Vec<u8>, start: usize) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut length = out.len() - start;
@@ -415,7 +411,7 @@ mod tests {
         }
     }
 
-    /// Says what the client protocol says, and is said nothing.
+    /// Passes the messages of the client protocol on unchanged, and ignores all messages of clients.
     struct Same;
 
     impl Codec for Same {
@@ -431,7 +427,7 @@ mod tests {
         for encoding in Encoding::ALL {
             let mut out = Vec::new();
             if encoding == Encoding::Own {
-                // Its pings are the WebSocket's, which its clients answer without the codec.
+                // The custom protocol uses WebSocket pings, to which clients respond without the codec.
                 FrameHeader::new(Opcode::Ping, 0).encode(&mut out);
             } else if encoding != Encoding::Poll {
                 FrameEncoder::default().wrap(encoding, &mut out, |out| match encoding.format() {
@@ -604,11 +600,10 @@ mod tests {
     }
 
     proptest! {
-        /// Any names and payloads: a message stays one line, one event, one frame with the same
-        /// content.
+        /// For any name and payload, a message remains one line, one event, one frame with the same content.
         #[test]
         fn a_message_survives_every_wrapping(
-            // Without the mark of a tenant, which no name of a client has.
+            // Excludes the separator of a tenant's name, which names of clients cannot contain.
             channel in "\\PC{1,40}|[\\x00\\x02-\\x7f]{1,20}",
             text in ".{0,300}",
             tag in "[\\x00-\\x7f]{0,8}",
@@ -654,7 +649,7 @@ mod tests {
         }
     }
 
-    /// Takes a single message out of its wrapping, as a client would.
+    /// Removes the wrapping of a single message, as a client would.
     fn unwrap(encoding: Encoding, mut bytes: &[u8]) -> &[u8] {
         match encoding.wrapping() {
             Wrapping::Frame { .. } | Wrapping::Translated => {

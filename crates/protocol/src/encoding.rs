@@ -3,48 +3,49 @@
 /// A connection's encoding. Its number is the hub's [`EncodingId`](dunlin_hub::EncodingId); a
 /// publication is encoded once per worker and number.
 ///
-/// Streams over HTTP are chunked (RFC 9112 §7.1) for HTTP/1.1 and bare for HTTP/1.0, which has no
-/// chunks and is the default of some reverse proxies; a bare stream ends with its connection.
+/// Streams over HTTP are chunked (RFC 9112 §7.1) for HTTP/1.1. For HTTP/1.0, which has no chunks
+/// and is the default of some reverse proxies, they are not chunked and end when the connection
+/// closes ("bare").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Encoding {
     /// Centrifugal protocol in WebSocket text frames.
     WsJson = 0,
-    /// The same, compressed message by message (RFC 7692) without context takeover.
+    /// The same, each message compressed (RFC 7692) without context takeover.
     WsJsonDeflate = 1,
-    /// Pushes of the Centrifugal protocol without their reply, in WebSocket text frames.
+    /// Pushes of the Centrifugal protocol without the enclosing reply, in WebSocket text frames.
     UniWs = 2,
-    /// The same, compressed message by message without context takeover.
+    /// The same, each message compressed without context takeover.
     UniWsDeflate = 3,
     /// Centrifugal protocol in server-sent events, chunked.
     Sse = 4,
-    /// The same, until the connection ends.
+    /// The same, not chunked.
     SseBare = 5,
     /// Centrifugal protocol in lines, chunked.
     HttpStream = 6,
-    /// The same, until the connection ends.
+    /// The same, not chunked.
     HttpStreamBare = 7,
-    /// Pushes without their reply in server-sent events, chunked.
+    /// Pushes without the enclosing reply in server-sent events, chunked.
     UniSse = 8,
-    /// The same, until the connection ends.
+    /// The same, not chunked.
     UniSseBare = 9,
-    /// Pushes without their reply in lines, chunked.
+    /// Pushes without the enclosing reply in lines, chunked.
     UniHttpStream = 10,
-    /// The same, until the connection ends.
+    /// The same, not chunked.
     UniHttpStreamBare = 11,
     /// Items of a long-poll's response ([`long_poll`](crate::long_poll)).
     Poll = 12,
     /// Centrifugal protocol in Protobuf, in WebSocket binary frames.
     WsProtobuf = 13,
-    /// The same, compressed message by message without context takeover.
+    /// The same, each message compressed without context takeover.
     WsProtobufDeflate = 14,
-    /// Centrifugal protocol in Protobuf, each message with its length before it, chunked.
+    /// Centrifugal protocol in length-delimited Protobuf, chunked.
     HttpStreamProtobuf = 15,
-    /// The same, until the connection ends.
+    /// The same, not chunked.
     HttpStreamProtobufBare = 16,
     /// The [Pusher protocol](crate::pusher) in WebSocket text frames.
     Pusher = 17,
-    /// The same, compressed message by message without context takeover.
+    /// The same, each message compressed without context takeover.
     PusherDeflate = 18,
     /// A custom protocol ([`Codec`](crate::Codec)) in WebSocket frames.
     Own = 19,
@@ -53,15 +54,15 @@ pub enum Encoding {
 /// The format of messages in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Format {
-    /// JSON; messages of a frame are lines.
+    /// JSON; messages of a frame are separated by newlines.
     #[default]
     Json,
-    /// Protobuf; messages of a frame have their length before them.
+    /// Protobuf; messages of a frame are length-delimited.
     Protobuf,
 }
 
 impl Format {
-    /// The separator between two frames that are joined.
+    /// Returns the separator between two joined frames.
     pub const fn separator(self) -> &'static [u8] {
         match self {
             Format::Json => b"\n",
@@ -73,22 +74,22 @@ impl Format {
 /// The framing of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrapping {
-    /// A WebSocket frame: text of JSON, binary of Protobuf.
+    /// A WebSocket frame: text for JSON, binary for Protobuf.
     Frame { deflate: bool },
     /// A server-sent event.
     Event { chunked: bool },
     /// A line.
     Line { chunked: bool },
-    /// A message with its length before it.
+    /// A length-delimited message.
     Delimited { chunked: bool },
-    /// An item of a JSON array, with the comma before it.
+    /// An item of a JSON array, preceded by a comma.
     Item,
     /// A WebSocket frame with the output of the codec.
     Translated,
 }
 
 impl Encoding {
-    /// Every encoding, by number.
+    /// All encodings, by number.
     pub const ALL: [Encoding; 20] = [
         Encoding::WsJson,
         Encoding::WsJsonDeflate,
@@ -112,12 +113,12 @@ impl Encoding {
         Encoding::Own,
     ];
 
-    /// The encoding with the hub's number.
+    /// Returns the encoding with this number.
     pub fn of(number: dunlin_hub::EncodingId) -> Option<Encoding> {
         Encoding::ALL.get(usize::from(number.0)).copied()
     }
 
-    /// The encoding of a bidirectional WebSocket connection.
+    /// Returns the encoding of a bidirectional WebSocket connection.
     pub const fn websocket(format: Format, deflate: bool) -> Encoding {
         match (format, deflate) {
             (Format::Json, false) => Encoding::WsJson,
@@ -127,32 +128,32 @@ impl Encoding {
         }
     }
 
-    /// The encoding of a WebSocket connection that speaks the Pusher protocol.
+    /// Returns the encoding of a WebSocket connection with the Pusher protocol.
     pub const fn pusher(deflate: bool) -> Encoding {
         if deflate { Encoding::PusherDeflate } else { Encoding::Pusher }
     }
 
-    /// Whether it is an encoding of the Pusher protocol.
+    /// Returns whether this is an encoding of the Pusher protocol.
     pub const fn is_pusher(self) -> bool {
         matches!(self, Encoding::Pusher | Encoding::PusherDeflate)
     }
 
-    /// The encoding of a unidirectional WebSocket connection.
+    /// Returns the encoding of a unidirectional WebSocket connection.
     pub const fn uni_websocket(deflate: bool) -> Encoding {
         if deflate { Encoding::UniWsDeflate } else { Encoding::UniWs }
     }
 
-    /// The encoding of a bidirectional server-sent event stream.
+    /// Returns the encoding of a bidirectional server-sent event stream.
     pub const fn sse(chunked: bool) -> Encoding {
         if chunked { Encoding::Sse } else { Encoding::SseBare }
     }
 
-    /// The encoding of a unidirectional server-sent event stream.
+    /// Returns the encoding of a unidirectional server-sent event stream.
     pub const fn uni_sse(chunked: bool) -> Encoding {
         if chunked { Encoding::UniSse } else { Encoding::UniSseBare }
     }
 
-    /// The encoding of a bidirectional HTTP stream.
+    /// Returns the encoding of a bidirectional HTTP stream.
     pub const fn http_stream(format: Format, chunked: bool) -> Encoding {
         match (format, chunked) {
             (Format::Json, true) => Encoding::HttpStream,
@@ -162,12 +163,12 @@ impl Encoding {
         }
     }
 
-    /// The encoding of a unidirectional HTTP stream.
+    /// Returns the encoding of a unidirectional HTTP stream.
     pub const fn uni_http_stream(chunked: bool) -> Encoding {
         if chunked { Encoding::UniHttpStream } else { Encoding::UniHttpStreamBare }
     }
 
-    /// The format of its messages.
+    /// Returns the format of the messages.
     pub const fn format(self) -> Format {
         match self {
             Encoding::WsProtobuf
@@ -178,7 +179,7 @@ impl Encoding {
         }
     }
 
-    /// Whether the client may send commands, on the connection itself or by emulation.
+    /// Returns whether the client may send commands, on the connection or by emulation.
     pub const fn is_bidirectional(self) -> bool {
         matches!(
             self,
@@ -192,8 +193,8 @@ impl Encoding {
         ) || self.is_emulated()
     }
 
-    /// Whether the client sends its commands to `/emulation`; the connect reply then identifies the
-    /// session.
+    /// Returns whether the client sends its commands to `/emulation`; the connect reply then
+    /// identifies the session.
     pub const fn is_emulated(self) -> bool {
         matches!(
             self,
@@ -206,12 +207,12 @@ impl Encoding {
         )
     }
 
-    /// Whether the connection is a WebSocket.
+    /// Returns whether the connection is a WebSocket.
     pub const fn is_websocket(self) -> bool {
         matches!(self.wrapping(), Wrapping::Frame { .. } | Wrapping::Translated)
     }
 
-    /// Name of the transport, as Centrifugo names it in metrics and logs.
+    /// Returns the name of the transport in Centrifugo's metrics and logs.
     pub const fn transport(self) -> &'static str {
         match self {
             Encoding::WsJson

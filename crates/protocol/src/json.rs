@@ -1,7 +1,7 @@
-//! JSON text as bytes: payloads that are passed on without parsing, and functions to write JSON.
+//! JSON text as bytes: payloads that are passed on unparsed, and functions that write JSON.
 //!
-//! Output is written by these functions and not from a tree of values: a publication is encoded
-//! once per encoding, and its payload is copied as it is.
+//! These functions write output directly instead of building a tree of values: a publication is
+//! encoded once per encoding, and its payload is copied unchanged.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,20 +16,21 @@ use serde_json::value::RawValue;
 
 /// One JSON value as text, **on a single line**.
 ///
-/// Newline-delimited JSON ends a message at `\n`, and server-sent events end a line at `\n` and at
+/// Newline-delimited JSON ends a message at `\n`, and server-sent events end a line at `\n` and
 /// `\r`. In valid JSON both can only be insignificant whitespace between tokens (RFC 8259 §2 and
-/// §7). A payload with one is compacted on input, so that every transport may copy the bytes.
+/// §7). A payload with line breaks is compacted on input, so that every transport may copy the
+/// bytes.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Json<'a>(Cow<'a, [u8]>);
 
 /// Maximum nesting of arrays and objects in a payload.
 ///
-/// Subscribers parse payloads, and parsers recurse: Python's fails before 1,000 levels. One
+/// Subscribers parse payloads, often recursively: Python's parser fails before 1,000 levels. One
 /// client's payload must not break the others.
 pub const DEPTH_MAX: usize = 128;
 
 impl<'a> Json<'a> {
-    /// Accepts `text` if it is one valid JSON value, and compacts it if it spans lines.
+    /// Accepts `text` if it is one valid JSON value, and compacts it if it has line breaks.
     ///
     /// # Errors
     /// The parser's error with line and column when `text` is not one valid JSON value in UTF-8 of at most
@@ -44,10 +45,10 @@ impl<'a> Json<'a> {
         Json(single_line(raw.get().as_bytes()))
     }
 
-    /// Accepts JSON in base64, where a field carries nothing else.
+    /// Accepts JSON in base64, for a field that only allows JSON.
     ///
     /// # Errors
-    /// A text that says what is wrong with the base64 or the JSON.
+    /// A description of what is wrong with the base64 or the JSON.
     pub fn from_base64(text: &str) -> Result<Json<'static>, String> {
         let bytes = STANDARD.decode(text).map_err(|error| format!("is not base64: {error}"))?;
         let json = Json::parse(&bytes).map_err(|error| {
@@ -56,12 +57,12 @@ impl<'a> Json<'a> {
         Ok(Json(Cow::Owned(json.0.into_owned())))
     }
 
-    /// The text, without `\n` and `\r`.
+    /// Returns the text, without `\n` and `\r`.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The text, owned.
+    /// Returns the owned text.
     pub fn into_bytes(self) -> Box<[u8]> {
         self.0.into_owned().into_boxed_slice()
     }
@@ -70,12 +71,12 @@ impl<'a> Json<'a> {
         self.0
     }
 
-    /// Bytes of the text.
+    /// Returns the length of the text in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Never true: even `null` has four bytes.
+    /// Always returns false: even `null` has four bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -97,14 +98,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
     }
 }
 
-/// `Some`, also for `null`, which is a valid payload.
+/// Deserializes to `Some`, even from `null`, which is a valid payload.
 pub fn payload<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// A value for which `null` means "not given", as Go and JavaScript libraries write it.
+/// Deserializes a value; `null` means "not given", as Go and JavaScript libraries write it.
 pub fn nullable<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -113,7 +114,7 @@ where
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// An object, or the default for `null`.
+/// Deserializes an object; `null` gives the default.
 pub fn object<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -123,7 +124,7 @@ where
         .map(|object| object.map(|ObjectOnly(value)| value).unwrap_or_default())
 }
 
-/// An object, or nothing for `null`.
+/// Deserializes an object; `null` gives `None`.
 pub fn optional_object<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: Deserialize<'de>,
@@ -133,7 +134,7 @@ where
         .map(|object| object.map(|ObjectOnly(value)| value))
 }
 
-/// A `T` from an object only. (Serde by itself also accepts an array with the fields in order.)
+/// Deserializes a `T` only from an object. (Serde also accepts an array with the fields in order.)
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectOnly<T>(pub T);
 
@@ -155,12 +156,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for ObjectOnly<T> {
     }
 }
 
-/// A string, borrowed where it has no escapes; `null` is the empty string.
+/// Deserializes a string, borrowed if it has no escapes; `null` gives the empty string.
 pub fn text<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'a, str>, D::Error> {
     Option::<Text<'a>>::deserialize(deserializer).map(|text| text.unwrap_or_default().0)
 }
 
-/// A `Cow<str>` that borrows when deserialized (serde's own always owns).
+/// A `Cow<str>` that borrows when it is deserialized (serde's own always owns).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Text<'a>(pub Cow<'a, str>);
 
@@ -186,9 +187,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// A list of key and value pairs in the order of a JSON object.
+/// Key and value pairs in the order of a JSON object.
 ///
-/// A list because the protocol's maps (`subs`, `headers`, `tags`) are small and iterated, and
+/// A list, because the protocol's maps (`subs`, `headers`, `tags`) are small and iterated, and
 /// because a repeated key must be an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pairs<'a, V>(pub Vec<(Cow<'a, str>, V)>);
@@ -200,22 +201,22 @@ impl<V> Default for Pairs<'_, V> {
 }
 
 impl<'a, V> Pairs<'a, V> {
-    /// Whether there is no pair.
+    /// Returns whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Number of pairs.
+    /// Returns the number of pairs.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The pairs in order.
+    /// Iterates over the pairs in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &V)> {
         self.0.iter().map(|(key, value)| (&**key, value))
     }
 
-    /// The value under `key`.
+    /// Returns the value for `key`.
     pub fn get(&self, key: &str) -> Option<&V> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v)
     }
@@ -243,7 +244,7 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Pairs<'a, V> {
     }
 }
 
-/// Collects pairs, each key once.
+/// Collects pairs, and rejects repeated keys.
 #[derive(Debug)]
 pub(crate) struct PairsBuilder<'a, V> {
     pairs: Vec<(Cow<'a, str>, V)>,
@@ -257,7 +258,7 @@ impl<V> Default for PairsBuilder<'_, V> {
 }
 
 impl<'a, V> PairsBuilder<'a, V> {
-    /// Adds a pair. The error says that the key is repeated.
+    /// Adds a pair. Returns an error if the key is repeated.
     pub(crate) fn push(&mut self, key: Cow<'a, str>, value: V) -> Result<(), String> {
         /// Up to this length a linear search is cheaper than hashing.
         const FEW: usize = 16;
@@ -283,8 +284,8 @@ impl<'a, V> PairsBuilder<'a, V> {
 
 /// Parses an object into a `T`; the error names the field.
 ///
-/// The fast path records no paths. Only when it fails is the text parsed a second time with the
-/// path recorded, so that valid input does not pay for it.
+/// The fast path records no paths. Only if it fails is the text parsed again with paths recorded,
+/// so valid input does not pay for it.
 ///
 /// # Errors
 /// [`ProtocolError`] with the path of the field.
@@ -309,7 +310,7 @@ fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], first: &serde_json::Error)
                 (if path == "." { String::new() } else { path }, error.inner().to_string())
             }
         };
-    // A column of a single line is useless; the field's name says more.
+    // The text is one line, so its column is useless; the field's name is clearer.
     let reason = match reason.find(" at line ") {
         Some(end) if !field.is_empty() => reason[..end].to_owned(),
         _ => reason,
@@ -317,17 +318,17 @@ fn explain<'de, T: Deserialize<'de>>(text: &'de [u8], first: &serde_json::Error)
     ProtocolError { field, reason }
 }
 
-/// A message that violates the protocol, and where.
+/// A violation of the protocol in a message, and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtocolError {
-    /// Path of the field, as `subscribe.offset`; empty when the text is not JSON.
+    /// Path of the field, such as `subscribe.offset`; empty when the text is not JSON.
     pub field: String,
-    /// What is wrong with it.
+    /// What is wrong with the field.
     pub reason: String,
 }
 
 impl ProtocolError {
-    /// The field and what is wrong with it.
+    /// Creates an error from the field and what is wrong with it.
     pub fn new(field: &str, reason: impl Into<String>) -> ProtocolError {
         ProtocolError { field: field.to_owned(), reason: reason.into() }
     }
@@ -345,7 +346,8 @@ impl fmt::Display for ProtocolError {
 
 impl std::error::Error for ProtocolError {}
 
-/// `text` without line ends: unchanged if it has none, else without insignificant whitespace.
+/// Removes line breaks: returns `text` unchanged if it has none, otherwise without insignificant
+/// whitespace.
 ///
 /// `text` must be valid JSON.
 pub fn single_line(text: &[u8]) -> Cow<'_, [u8]> {
@@ -373,7 +375,7 @@ pub fn single_line(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(compact)
 }
 
-/// Whether valid JSON has more than `max` levels.
+/// Returns whether valid JSON has more than `max` levels.
 fn is_deeper(text: &[u8], max: usize) -> bool {
     // A level takes two bytes, so most payloads need no scan.
     if text.len() <= 2 * max {
@@ -392,7 +394,7 @@ fn is_deeper(text: &[u8], max: usize) -> bool {
             }
             b']' | b'}' => depth -= 1,
             b'"' => {
-                // To the end of the string: a quote that is not escaped.
+                // Skip to the end of the string: a quote that is not escaped.
                 while let Some(next) =
                     text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest))
                 {
@@ -443,9 +445,7 @@ pub fn write_integer(out: &mut Vec<u8>, value: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Writes the members of a JSON object and its commas.
-///
-/// Keys are written unescaped.
+/// Writes the members of a JSON object, separated by commas. Keys are not escaped.
 #[derive(Debug)]
 pub struct Object<'o> {
     out: &'o mut Vec<u8>,
@@ -468,7 +468,7 @@ impl<'o> Object<'o> {
         self.out
     }
 
-    /// A member whose key is escaped.
+    /// Writes `"name":` with the name escaped, and returns the buffer for the value.
     pub fn text_key(&mut self, name: &str) -> &mut Vec<u8> {
         if !self.first {
             self.out.push(b',');
@@ -479,19 +479,19 @@ impl<'o> Object<'o> {
         self.out
     }
 
-    /// A string member.
+    /// Writes a string member.
     pub fn string(&mut self, name: &str, value: &str) -> &mut Self {
         write_string(self.key(name), value);
         self
     }
 
-    /// An integer member.
+    /// Writes an integer member.
     pub fn integer(&mut self, name: &str, value: impl itoa::Integer) -> &mut Self {
         write_integer(self.key(name), value);
         self
     }
 
-    /// `"name":true`, or nothing: a missing member means false.
+    /// Writes `"name":true` or nothing: a missing member means false.
     pub fn flag(&mut self, name: &str, value: bool) -> &mut Self {
         if value {
             self.key(name).extend_from_slice(b"true");
@@ -499,7 +499,7 @@ impl<'o> Object<'o> {
         self
     }
 
-    /// A member that is JSON already.
+    /// Writes a member whose value is JSON.
     pub fn raw(&mut self, name: &str, value: &[u8]) -> &mut Self {
         self.key(name).extend_from_slice(value);
         self

@@ -1,4 +1,4 @@
-//! Payloads from clients and the server API, and their output.
+//! Payloads from clients and the server API, and how they are written.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,36 +14,36 @@ use crate::json::{Json, Object};
 #[derive(Clone)]
 pub struct Payload<'a> {
     bytes: Cow<'a, [u8]>,
-    /// It was parsed as JSON, and is one line.
+    /// Whether the bytes are known to be JSON on one line.
     is_json: bool,
 }
 
 impl<'a> Payload<'a> {
-    /// Any bytes, JSON or not.
+    /// Creates a payload from any bytes, JSON or not.
     pub fn of_bytes(bytes: impl Into<Cow<'a, [u8]>>) -> Payload<'a> {
         Payload { bytes: bytes.into(), is_json: false }
     }
 
-    /// Any bytes, in base64, as publishers of binary data send them.
+    /// Creates a payload from base64, in which publishers send binary data.
     ///
     /// # Errors
-    /// A text that says what is wrong with the base64.
+    /// A description of what is wrong with the base64.
     pub fn from_base64(text: &str) -> Result<Payload<'static>, String> {
         let bytes = STANDARD.decode(text).map_err(|error| format!("is not base64: {error}"))?;
         Ok(Payload::of_bytes(bytes))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The bytes, owned.
+    /// Returns the owned bytes.
     pub fn into_bytes(self) -> Box<[u8]> {
         self.bytes.into_owned().into_boxed_slice()
     }
 
-    /// The format of the bytes. Bytes of a Protobuf client are parsed to determine it.
+    /// Returns the format of the bytes. Unless they are known to be JSON, they are parsed.
     pub fn format(&self) -> PayloadFormat {
         let one_line = || memchr::memchr2(b'\n', b'\r', &self.bytes).is_none();
         match self.is_json || one_line() && Json::parse(&self.bytes).is_ok() {
@@ -88,7 +88,7 @@ pub(crate) fn write_data(object: &mut Object<'_>, data: &[u8], format: PayloadFo
     }
 }
 
-/// The same for a subscriber with delta compression: JSON is a string there, because deltas are strings.
+/// As [`write_data`], for a subscriber with delta compression: JSON is written as a string, because deltas are strings.
 pub(crate) fn write_text_data(object: &mut Object<'_>, data: &[u8], format: PayloadFormat) {
     if let (PayloadFormat::Json, Ok(text)) = (format, std::str::from_utf8(data)) {
         object.string("data", text);
@@ -101,7 +101,7 @@ pub(crate) fn write_text_data(object: &mut Object<'_>, data: &[u8], format: Payl
 
 #[cold]
 fn write_binary(object: &mut Object<'_>, data: &[u8]) {
-    // JSON over several lines, which was kept unchanged for Protobuf subscribers.
+    // JSON on several lines, kept unchanged for Protobuf subscribers.
     if let Ok(json) = Json::parse(data) {
         object.raw("data", json.as_bytes());
     } else {

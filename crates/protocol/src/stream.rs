@@ -19,18 +19,18 @@ use crate::encoding::{Encoding, Format, Wrapping};
 pub enum StreamTransport {
     /// Server-sent events; commands by emulation.
     Sse,
-    /// Lines; commands by emulation.
+    /// Newline-delimited messages; commands by emulation.
     HttpStream,
     /// Server-sent events, unidirectional.
     UniSse,
-    /// Lines, unidirectional.
+    /// Newline-delimited messages, unidirectional.
     UniHttpStream,
     /// WebSocket, unidirectional.
     UniWebSocket,
 }
 
 impl StreamTransport {
-    /// Value of the `Allow` header, and of `Access-Control-Allow-Methods` in a preflight response.
+    /// Returns the value of the `Allow` header, and of `Access-Control-Allow-Methods` in a preflight response.
     pub const fn methods(self) -> &'static str {
         match self {
             StreamTransport::Sse | StreamTransport::UniSse => "GET, POST, OPTIONS",
@@ -39,8 +39,8 @@ impl StreamTransport {
         }
     }
 
-    /// The encoding of the stream, in the format that [`StreamTransport::format`] has found; `chunked` unless the client
-    /// speaks HTTP/1.0.
+    /// Returns the encoding of the stream. `format` is the result of [`StreamTransport::format`]; `chunked` is false
+    /// for HTTP/1.0 clients.
     pub const fn encoding(self, format: Format, chunked: bool) -> Encoding {
         match self {
             StreamTransport::Sse => Encoding::sse(chunked),
@@ -51,10 +51,10 @@ impl StreamTransport {
         }
     }
 
-    /// The format that a request asks for, by the type of its body.
+    /// Returns the format that a request asks for, by query and type of the body.
     ///
     /// # Errors
-    /// [`StreamError::Protobuf`] where the transport carries JSON only.
+    /// [`StreamError::Protobuf`] when the transport only supports JSON.
     pub fn format(self, content_type: &str, query: &str) -> Result<Format, StreamError> {
         match (self, body_format(content_type)) {
             (StreamTransport::HttpStream, format) => Ok(format),
@@ -63,10 +63,9 @@ impl StreamTransport {
         }
     }
 
-    /// The commands in the request: for [`Commands::of`](crate::centrifuge::Commands::of) on
-    /// bidirectional transports, for
-    /// [`ConnectRequest::parse`](crate::centrifuge::ConnectRequest::parse) on unidirectional ones.
-    /// `None`: a unidirectional WebSocket sends its connect request in its first message.
+    /// Returns the commands in the request: for [`Commands::of`](crate::centrifuge::Commands::of) on bidirectional
+    /// transports, for [`ConnectRequest::parse`](crate::centrifuge::ConnectRequest::parse) on unidirectional ones.
+    /// `None` when a unidirectional WebSocket sends its connect request in its first message.
     ///
     /// # Errors
     /// [`StreamError`] with the status of the response.
@@ -103,7 +102,7 @@ impl StreamTransport {
 /// A request that cannot open a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// The transport has other methods.
+    /// The transport does not support the method.
     #[error("use one of {}", .0.methods())]
     Method(StreamTransport),
     /// A bidirectional stream without a connect command.
@@ -111,7 +110,7 @@ pub enum StreamError {
         "the connect command is missing; send it as `cf_connect` in the query or in the body of a POST"
     )]
     NoConnect,
-    /// The client wants the binary variant of the protocol.
+    /// The client asks for Protobuf.
     #[error(
         "this transport carries JSON only; Protobuf is for /connection/websocket and /connection/http_stream"
     )]
@@ -119,7 +118,7 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// The HTTP status of the response.
+    /// Returns the HTTP status of the response.
     pub const fn status(self) -> u16 {
         match self {
             StreamError::Method(_) => 405,
@@ -132,7 +131,7 @@ impl StreamError {
 /// The subprotocols of a bidirectional WebSocket.
 pub const SUBPROTOCOLS: &[&str] = &["centrifuge-json", "centrifuge-protobuf"];
 
-/// The format of a bidirectional WebSocket, by the subprotocol that was chosen, if one was, or by the query.
+/// Returns the format of a bidirectional WebSocket, by the negotiated subprotocol or by the query.
 pub fn websocket_format(subprotocol: Option<&str>, query: &str) -> Format {
     match subprotocol {
         Some("centrifuge-protobuf") => Format::Protobuf,
@@ -140,14 +139,14 @@ pub fn websocket_format(subprotocol: Option<&str>, query: &str) -> Format {
     }
 }
 
-/// The format that a query asks for: `cf_protocol=protobuf`, or the older `format=protobuf`.
+/// Returns the format that a query asks for: `cf_protocol=protobuf`, or the older `format=protobuf`.
 pub fn query_format(query: &str) -> Format {
     let asks = query::pairs(query)
         .any(|(name, value)| (name == "format" || name == "cf_protocol") && value == "protobuf");
     if asks { Format::Protobuf } else { Format::Json }
 }
 
-/// The format of the body of a stream's request, or of an emulation request.
+/// Returns the format of a request's body, by its content type.
 pub fn body_format(content_type: &str) -> Format {
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     match essence.eq_ignore_ascii_case("application/octet-stream") {
@@ -156,7 +155,7 @@ pub fn body_format(content_type: &str) -> Format {
     }
 }
 
-/// Headers of a stream's response, beside the framing of its body and the origin's permission.
+/// Returns the headers of a stream's response, except those for framing and CORS.
 ///
 /// They keep caches and proxies from buffering.
 pub const fn headers(encoding: Encoding) -> &'static [(&'static str, &'static str)] {

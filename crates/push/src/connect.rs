@@ -62,7 +62,7 @@ impl ConnectFault {
         ConnectFault::Other,
     ];
 
-    /// The name of the fault in metrics.
+    /// Returns the name of the fault in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             ConnectFault::Dns => "dns",
@@ -127,7 +127,7 @@ impl Stage {
         timeout(time, what).await.map_err(|_| self.error(Duration::ZERO).unwrap_or_else(nothing))
     }
 
-    /// The error of the current stage, if it has lasted for `grace`.
+    /// Returns the error of the current stage, if it has lasted for `grace`.
     pub(crate) fn error(&self, grace: Duration) -> Option<ConnectError> {
         let waiting = self.waiting();
         let waiting = waiting.as_ref()?;

@@ -148,7 +148,7 @@ impl Connect for Dialer {
     }
 }
 
-/// The TLS error with its fix.
+/// Returns the TLS error with its fix.
 fn tls_error(host: &str, error: &io::Error) -> ConnectError {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let why = match inner {

@@ -39,7 +39,7 @@ pub use dunlin_wire::http2::hpack::Indexing;
 /// The version of the certificate and key types in [`Origin`] and [`ClientIdentity`].
 pub use rustls;
 
-/// A hash of the recipient of a request.
+/// Returns a hash of the recipient of a request.
 fn subject(text: &str) -> u64 {
     hash(text)
 }

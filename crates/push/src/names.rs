@@ -17,7 +17,7 @@ const STACK_BYTES: usize = 256 << 10;
 
 static ROOM: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
 
-/// The addresses of `HOST:PORT`.
+/// Looks up the addresses of `HOST:PORT`.
 pub(crate) async fn look_up(name: &str, stage: &Stage) -> Result<Vec<SocketAddr>, ConnectError> {
     if let Ok(address) = name.parse() {
         return Ok(vec![address]);

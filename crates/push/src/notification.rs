@@ -178,7 +178,7 @@ impl Notification {
         ApnsMessage { expiration_s: message.expiration_s.or(Some(0)), ..message }
     }
 
-    /// The notification, encoded for Apple.
+    /// Encodes the notification for Apple.
     pub fn apns(&self, now_s: u64) -> ApnsMessage {
         let silent = self.is_silent();
         let push_type = match self.apns_options.push_type.as_deref().map(str::parse::<PushType>) {
@@ -228,7 +228,7 @@ impl Notification {
         }
     }
 
-    /// FCM's `Message` without its target.
+    /// Returns FCM's `Message` without its target.
     pub fn fcm(&self) -> Map<String, Value> {
         let mut message = Map::new();
         let mut shown = Map::new();
@@ -272,7 +272,7 @@ impl Notification {
         }
     }
 
-    /// The message for the page's service worker, and its delivery options.
+    /// Returns the message for the page's service worker, and its delivery options.
     pub fn web(&self) -> (Vec<u8>, web_push::Options) {
         let mut message = Map::new();
         put(&mut message, "title", &self.title);
@@ -303,7 +303,7 @@ impl Notification {
         (message.to_string().into_bytes(), options)
     }
 
-    /// Whether there is nothing to display.
+    /// Returns whether there is nothing to display.
     fn is_silent(&self) -> bool {
         self.title.is_none() && self.body.is_none()
     }
@@ -315,7 +315,7 @@ fn put(into: &mut Map<String, Value>, name: &str, value: &Option<String>) {
     }
 }
 
-/// JSON merge patch (RFC 7396 §2), except that a patch of `null` as a whole changes nothing.
+/// Applies a JSON merge patch (RFC 7396 §2), except that a patch of `null` as a whole changes nothing.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else { return };
     if !target.is_object() {

@@ -76,7 +76,7 @@ impl Origin {
         }
     }
 
-    /// Host and port to request from a proxy.
+    /// Returns host and port to request from a proxy.
     pub(crate) fn reached_at(&self) -> (&str, u16) {
         let address = self.address.as_deref().and_then(|address| address.rsplit_once(':'));
         let address = address.and_then(|(host, port)| Some((host, port.parse().ok()?)));
@@ -128,7 +128,7 @@ impl Origin {
         Ok(())
     }
 
-    /// The TLS configuration: roots, client certificate, HTTP/2 by ALPN.
+    /// Returns the TLS configuration: roots, client certificate, HTTP/2 by ALPN.
     pub(crate) fn tls(&self) -> Result<rustls::ClientConfig, OriginError> {
         let mut roots = rustls::RootCertStore::empty();
         if !self.roots_only {

@@ -180,7 +180,7 @@ pub enum Uncertain {
 }
 
 impl Outcome {
-    /// The kind of the outcome.
+    /// Returns the kind of the outcome.
     pub fn kind(&self) -> OutcomeKind {
         match self {
             Outcome::Accepted(_) => OutcomeKind::Accepted,
@@ -190,7 +190,7 @@ impl Outcome {
         }
     }
 
-    /// The reason: the service's own for a rejection, empty if the push was accepted.
+    /// Returns the reason: the service's own for a rejection, empty if the push was accepted.
     pub fn reason(&self) -> &str {
         match self {
             Outcome::Accepted(_) => "",
@@ -213,7 +213,7 @@ impl Outcome {
         }
     }
 
-    /// [`OutcomeKind::is_final`].
+    /// Like [`OutcomeKind::is_final`].
     pub fn is_final(&self) -> bool {
         let status = match self {
             Outcome::Rejected(rejected) => Some(rejected.status),
@@ -222,7 +222,7 @@ impl Outcome {
         self.kind().is_final(status, self.reason())
     }
 
-    /// The outcome in JSON.
+    /// Returns the outcome in JSON.
     pub fn to_json(&self) -> OutcomeJson<'_> {
         let mut json = OutcomeJson::new(self.kind(), self.reason());
         match self {
@@ -247,7 +247,7 @@ impl Outcome {
 }
 
 impl<'a> OutcomeJson<'a> {
-    /// An outcome with a kind and a reason only.
+    /// Creates an outcome with a kind and a reason only.
     pub fn new(outcome: OutcomeKind, reason: &'a str) -> OutcomeJson<'a> {
         OutcomeJson {
             outcome,
@@ -264,7 +264,7 @@ impl<'a> OutcomeJson<'a> {
 }
 
 impl OutcomeKind {
-    /// Whether another attempt, now or with another credential, would have the same outcome. This is not so for
+    /// Returns whether another attempt, now or with another credential, would have the same outcome. This is not so for
     /// responses of an overloaded service (429, 5xx) and about the credential (401, 403).
     pub fn is_final(self, status: Option<u16>, reason: &str) -> bool {
         match self {
@@ -274,7 +274,7 @@ impl OutcomeKind {
         }
     }
 
-    /// The name in JSON and metrics.
+    /// Returns the name in JSON and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             OutcomeKind::Accepted => "accepted",

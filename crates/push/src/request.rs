@@ -73,7 +73,7 @@ pub enum ConnectionGroup {
 }
 
 impl Request {
-    /// Bytes counted in the limit of the queue.
+    /// Returns the bytes that count towards the limit of the queue.
     pub fn bytes(&self) -> usize {
         let headers: usize =
             self.headers.iter().map(|header| header.name.len() + header.value.len()).sum();

@@ -13,21 +13,21 @@ use crate::request::Request;
 
 /// A push service with one credential.
 pub trait Service: Send + Sync + 'static {
-    /// `:authority`, as in `api.push.apple.com`.
+    /// Returns `:authority`, for example `api.push.apple.com`.
     fn authority(&self) -> &str;
 
-    /// The name in traces: `apns`, `fcm`, `web_push`.
+    /// Returns the name in traces: `apns`, `fcm`, `web_push`.
     fn platform(&self) -> &'static str {
         "other"
     }
 
-    /// The recipient of a request, if a part of it may be shown in traces: a device token.
+    /// Returns the recipient of a request, if a part of it may be shown in traces: a device token.
     fn recipient<'r>(&self, request: &'r Request) -> &'r str {
         let _ = request;
         ""
     }
 
-    /// The header that authenticates a request sent now; `None` if the connection does. Called for every few
+    /// Returns the header that authenticates a request sent now; `None` if the connection does. Called for every few
     /// requests, so it must be fast: keep a token until it has to be renewed.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ pub trait Service: Send + Sync + 'static {
     /// [`CredentialError::Invalid`] ends them.
     fn authorization(&self, now: SystemTime) -> Result<Option<Authorization>, CredentialError>;
 
-    /// The number of requests that may be sent with one authorization: 1 while the credential is on trial.
+    /// Returns the number of requests that may be sent with one authorization: 1 while the credential is on trial.
     fn batch_max(&self) -> usize {
         usize::MAX
     }
@@ -46,12 +46,12 @@ pub trait Service: Send + Sync + 'static {
         Box::pin(ready(Ok(())))
     }
 
-    /// The service has reported that an authorization has expired; the next one must be new.
+    /// Handles the report of the service that an authorization has expired; the next one must be new.
     fn handle_spent(&self, generation: u64) {
         let _ = generation;
     }
 
-    /// Streams on a new connection before the peer's SETTINGS arrive.
+    /// Returns how many streams a new connection may open before the peer's SETTINGS arrive.
     fn streams_before_settings(&self) -> u32 {
         100
     }
@@ -91,15 +91,15 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// The delay before the next attempt: the one requested by the service, otherwise that of `backoff`, at most its
-    /// `max_ms`.
+    /// Returns the delay before the next attempt: the one requested by the service, otherwise that of `backoff`, at
+    /// most its `max_ms`.
     pub fn wait(self, retry_after: Option<Duration>, backoff: Backoff) -> Duration {
         let own = Duration::from_millis(backoff.delay_ms(self.retries.saturating_add(1)));
         retry_after.unwrap_or(own).min(Duration::from_millis(backoff.max_ms))
     }
 
-    /// `wait` plus up to a quarter of it, depending on recipient and retry, so that requests refused together are not
-    /// retried together.
+    /// Returns `wait` plus up to a quarter of it, depending on recipient and retry, so that requests refused together
+    /// are not retried together.
     pub fn spread(self, request: &Request, wait: Duration) -> Duration {
         let part = crate::hash((request.subject, &request.path, self.retries)) as u32;
         wait + wait.mul_f64(f64::from(part) / f64::from(u32::MAX) / 4.0)

@@ -89,13 +89,13 @@ impl Store {
     }
 }
 
-/// Whether the store accepts no further operations after this error.
+/// Returns whether the store accepts no further operations after this error.
 fn is_fatal(error: &Error) -> bool {
     use redb::Error::{Corrupted, DatabaseClosed, Io, LockPoisoned, PreviousIo};
     matches!(error, Io(_) | PreviousIo | LockPoisoned(_) | Corrupted(_) | DatabaseClosed)
 }
 
-/// Whether a file was refused because of its content: damage, or tables of another program.
+/// Returns whether a file was refused because of its content: damage, or tables of another program.
 pub(crate) fn is_damage(error: &Error) -> bool {
     match error {
         Error::Corrupted(_)

@@ -12,7 +12,7 @@ use crate::origin::{Proxy, ProxyKind};
 
 const HEAD_BYTES_MAX: usize = 8 << 10;
 
-/// The error text for a proxy that does not respond.
+/// Returns the error text for a proxy that does not respond.
 pub(crate) fn silence(proxy: &Proxy, host: &str, port: u16) -> String {
     let (kind, what) = match proxy.kind {
         ProxyKind::Http => ("an HTTP", "CONNECT"),

@@ -1,4 +1,4 @@
-//! Who is given what: each test is somebody who tries to get around a permission.
+//! Permission tests: each one tries to circumvent a permission.
 
 mod labels;
 mod renewals;
@@ -13,7 +13,7 @@ use crate::tests::{Cluster, Listener};
 
 const KEY: &str = "the backend's own key, long enough";
 
-/// A namespace that keeps messages and lets anybody subscribe.
+/// Returns the options of a namespace that stores publications and lets anyone subscribe.
 fn kept() -> ChannelOptions {
     ChannelOptions {
         history_size: 10,
@@ -24,8 +24,8 @@ fn kept() -> ChannelOptions {
     }
 }
 
-/// `closed` keeps messages for others; `recovering`, `readable` and `subscribers` give them to who subscribes, each for
-/// another reason.
+/// `closed` stores publications that subscribers must not read; `recovering`, `readable` and `subscribers` let
+/// subscribers read them, each by a different option.
 fn namespaces(config: &mut Config) {
     let mut add = |name: &str, options| config.channel.namespaces.insert(name, options);
     add("closed", kept());
@@ -36,7 +36,7 @@ fn namespaces(config: &mut Config) {
 
 const OPEN: [&str; 3] = ["recovering:a", "readable:a", "subscribers:a"];
 
-/// A server of these namespaces, in each of which three messages are kept.
+/// Starts a server with these namespaces and publishes three messages in each.
 fn with_three_messages() -> Cluster {
     let cluster = Cluster::start_with(2, namespaces);
     for channel in OPEN.into_iter().chain(["closed:a"]) {
@@ -134,7 +134,7 @@ fn a_polls_cursor_is_no_way_around_the_history_permission() {
     assert!(data_of(&closed).is_empty(), "{closed}");
     assert_eq!(closed["gap"][0]["reason"], "no_history", "and is notified: {closed}");
 
-    // What is published between two polls is not kept for this client, and it is notified.
+    // Publications between two polls are not kept for this client; it is notified of the gap.
     let cursor = closed["cursor"].as_str().unwrap();
     let unchanged = poll("closed:a", cursor);
     assert_eq!(unchanged["gap"], Value::Null, "nothing was published: {unchanged}");
@@ -144,7 +144,7 @@ fn a_polls_cursor_is_no_way_around_the_history_permission() {
     assert_eq!(missed["gap"][0]["reason"], "no_history");
 }
 
-/// A client that can say something: its stream, and what it says commands with.
+/// A client that can send commands: its stream, and its connect reply.
 struct Client<'c> {
     cluster: &'c Cluster,
     stream: Listener,
@@ -159,7 +159,7 @@ impl<'c> Client<'c> {
         Client { cluster, stream, connect: connected["connect"].clone() }
     }
 
-    /// The next object on the stream after a command, without the pings.
+    /// Sends a command and returns the next object on the stream, without pings.
     fn say(&mut self, command: &Value) -> Value {
         let (session, node) = (&self.connect["session"], &self.connect["node"]);
         let emulated = json!({"session": session, "node": node, "data": command.to_string()});
@@ -185,7 +185,7 @@ fn now_s() -> u64 {
     std::time::UNIX_EPOCH.elapsed().unwrap().as_secs()
 }
 
-/// `private` is subscribed to by token alone, and keeps what is published for a minute.
+/// `private` requires a token to subscribe, and stores publications for a minute.
 fn with_private_channels(workers: usize) -> Cluster {
     Cluster::start_with(workers, |config| {
         let private = ChannelOptions {
@@ -264,7 +264,7 @@ fn a_subscription_token_that_is_not_valid_is_refused_as_the_protocol_has_it() {
     let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
     let shown = token(&json!({"sub": "ada", "channel": "unknown:a"}));
     assert_eq!(ada.subscribe("unknown:a", &shown)["error"]["code"], 102);
-    // Nobody connects with one.
+    // A subscription token cannot be used to connect.
     let mallory = Client::connect(&cluster, &valid);
     assert_eq!(mallory.connect, Value::Null);
 }
@@ -334,12 +334,13 @@ fn a_page_whose_name_was_led_to_this_machine_gets_nothing_in_development_mode() 
         assert!(answer.starts_with("HTTP/1.1 403 "), "{line}: {answer}");
         assert!(!answer.to_ascii_lowercase().contains("access-control"), "{line}: {answer}");
     }
-    // A page of another name sends to this machine's: what needs no permission to be sent is refused, too.
+    // A page of another origin sends to this machine's own name: a request that needs no CORS preflight is rejected,
+    // too.
     let cross =
         "Host: 127.0.0.1:8000\r\nOrigin: http://evil.example\r\nContent-Type: text/plain\r\n";
     let answer = cluster.exchange("POST /api/publish", cross, r#"{"channel":"news","data":1}"#);
     assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
-    // The same page under the machine's own name, and a server that asks for keys.
+    // Accepted: a request under the machine's own name, and a foreign one to a server that requires keys.
     assert_eq!(cluster.call("GET /connection/poll?channel=news&timeout=0", "", "").0, 200);
     let public = Cluster::start_with(1, |config| config.api.without_key = false);
     let answer = public.exchange("GET /connection/poll?channel=news&timeout=0", foreign, "");
@@ -360,7 +361,7 @@ fn joins_are_no_way_around_the_presence_permission() {
         let (_other, _) = Listener::connect_to(cluster.address, &asked);
         let publish = json!({"channel": channel, "data": 1}).to_string();
         cluster.post("/api/publish", &publish);
-        // One's own join comes first where joins come.
+        // If joins are sent, the client's own join comes first.
         watcher.next().expect("a push")
     };
     assert!(first_push("open:a")["join"].is_object());
@@ -370,7 +371,7 @@ fn joins_are_no_way_around_the_presence_permission() {
 
 #[test]
 fn an_address_serves_what_it_is_for() {
-    // Free a moment ago; another process may still take them.
+    // These ports are free now; another process may still take them.
     let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (api, clients) = (free(), free());
     let mut cluster = Cluster::start_with(1, |config| {
@@ -481,7 +482,7 @@ fn capabilities_grant_what_a_namespace_does_not() {
     assert_eq!(ada.say(&history("private:z"))["error"]["code"], 103);
     assert!(ada.say(&publish("private:b"))["publish"].is_object());
 
-    // With the next token some of them are gone, and what rested on them.
+    // The next token lacks some of the capabilities: the subscriptions that depended on them end.
     let caps = json!([{"channels": ["private:a"], "allow": ["sub"]}]);
     let fewer = token(&json!({"sub": "ada", "caps": caps}));
     let ended = ada.say(&json!({"id": 5, "refresh": {"token": fewer}}));
@@ -516,7 +517,7 @@ fn a_subscription_token_may_allow_more_than_to_subscribe() {
     assert_eq!(ada.say(&publish)["error"]["code"], 103);
     let shown = token(&json!({"sub": "ada", "channel": "private:a", "allow": ["pub", "hst"]}));
     assert!(ada.subscribe("private:a", &shown)["subscribe"].is_object());
-    // Its own message comes back, and the answer with it.
+    // Its own publication arrives too, before or after the reply.
     let said = [ada.say(&publish), ada.next()];
     assert!(said.iter().any(|one| one["publish"].is_object()), "{said:?}");
     let presence = json!({"id": 4, "presence": {"channel": "private:a"}});
@@ -526,7 +527,7 @@ fn a_subscription_token_may_allow_more_than_to_subscribe() {
     assert_eq!(ada.say(&publish)["error"]["code"], 103, "only while it is subscribed");
 }
 
-/// The first in the order of names decided: the API answered at the address for clients.
+/// Regression: the first listener by name decided, so the API was served at the address for clients.
 #[test]
 fn of_two_addresses_with_one_port_the_one_that_stands_for_all_serves_the_rest() {
     let settings = |clients: &str, api: &str| {
@@ -592,7 +593,7 @@ fn each_user_is_subscribed_to_a_channel_of_its_own() {
     assert_eq!(nobody["connect"]["subs"], Value::Null);
 }
 
-/// A poll that waits: the request is sent, and whatever it waits for has begun.
+/// Sends a long-poll and waits until it has subscribed to the channel.
 fn waiting_poll(cluster: &Cluster, token: &str) -> std::net::TcpStream {
     use std::io::Write;
     let mut stream = std::net::TcpStream::connect(cluster.address).unwrap();
@@ -609,7 +610,7 @@ fn waiting_poll(cluster: &Cluster, token: &str) -> std::net::TcpStream {
     stream
 }
 
-/// It stayed until it was answered, with the next message.
+/// Regression: a waiting poll continued until the next message, and received it.
 #[test]
 fn a_poll_that_waits_ends_with_what_has_let_it_in() {
     use std::io::Read;
@@ -658,7 +659,7 @@ fn who_may_not_see_who_is_present_any_more_sees_no_joins() {
     let newer = Settings::new(snapshot);
     assert!(before.wants_work(&newer), "a worker that sleeps is woken");
     cluster.state.publish(Arc::new(newer));
-    // A turn ends with the switch, and the next one withdraws.
+    // One turn adopts the settings, the next one withdraws the permission.
     for _ in 0..3 {
         cluster.post("/api/info", "{}");
     }

@@ -1,7 +1,7 @@
-//! A timer as fine as the kernel's.
+//! A timer with the kernel's resolution.
 //!
-//! The runtime's own counts in milliseconds and rounds up, so that each way of a path would take one or two of them
-//! more than it was asked to: at a round trip of 50 ms that is a path of 52 or 53.
+//! Tokio's timer rounds up to milliseconds, so that each direction of a path would take one or two more than
+//! configured: a round trip of 50 ms would become 52 or 53.
 
 use std::future::pending;
 use std::io;
@@ -12,23 +12,23 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A connection's timer. It has a descriptor only once it had to wait.
+/// A connection's timer. It opens a descriptor at its first wait.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
     timer: Option<Timer>,
-    /// There is no descriptor left for it: the runtime's timer is used.
+    /// No descriptor was available: the runtime's timer is used.
     coarse: bool,
 }
 
 #[derive(Debug)]
 struct Timer {
     fd: AsyncFd<OwnedFd>,
-    /// What it is set to, until it has rung.
+    /// The time it is set to; `None` once it has expired.
     due: Option<Instant>,
 }
 
 impl Alarm {
-    /// Waits until then, or for ever. It may be dropped and called anew at any time.
+    /// Waits until `due`, or forever. Cancel-safe.
     pub(crate) async fn wait(&mut self, due: Option<Instant>) {
         let Some(due) = due else { return pending().await };
         if self.timer.is_none() && !self.coarse {
@@ -58,7 +58,7 @@ impl Timer {
 
     async fn wait(&mut self, due: Instant) -> io::Result<()> {
         if self.due != Some(due) {
-            // All zero would switch it off.
+            // A zero value would disarm the timer.
             let wait = due.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
             let value = Itimerspec {
                 it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
@@ -73,7 +73,7 @@ impl Timer {
         loop {
             let mut ready = self.fd.readable().await?;
             let mut count = [0; 8];
-            // Setting it anew takes back a ring that nobody has read.
+            // Setting the timer again clears an expiration that was not read.
             let rung = ready.try_io(|fd| rustix::io::read(fd, &mut count).map_err(Into::into));
             if let Ok(rung) = rung {
                 self.due = None;
@@ -97,7 +97,7 @@ mod tests {
             assert!(Instant::now() >= due);
         }
         assert!(!alarm.coarse);
-        // Given up for one that is due earlier.
+        // Cancelled in favour of an earlier due time.
         let soon = Instant::now() + Duration::from_millis(2);
         tokio::select! {
             biased;

@@ -1,4 +1,4 @@
-//! The authority that a client has to trust, the server's certificate, and what a client's says.
+//! The certificate authority that clients trust, the server's certificate, and the contents of a client's.
 
 use std::sync::Arc;
 use std::{fmt, fs, io, path::Path};
@@ -16,7 +16,7 @@ use x509_parser::oid_registry::OID_USERID;
 
 use crate::StartError;
 
-/// Names the server's certificate is for: this machine, and Apple's own, for clients that are led here by a hosts file.
+/// Names in the server's certificate: this machine's, and Apple's for clients that are redirected by a hosts file.
 const NAMES: [&str; 8] = [
     "localhost",
     "127.0.0.1",
@@ -28,7 +28,7 @@ const NAMES: [&str; 8] = [
     "api-manage-broadcast.sandbox.push.apple.com",
 ];
 
-/// A certificate authority of the simulator's own. Clients trust its certificate; its key signs the server's.
+/// The simulator's certificate authority. Clients trust its certificate; its key signs the server's.
 #[derive(Clone)]
 pub struct Authority {
     pem: String,
@@ -42,10 +42,10 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// A new one.
+    /// Generates a new authority.
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// The system has no random numbers.
     pub fn new() -> Result<Authority, StartError> {
         let failed = |error| StartError::because("cannot make a certificate authority", error);
         let key = KeyPair::generate().map_err(failed)?;
@@ -53,11 +53,11 @@ impl Authority {
         Ok(Authority { pem, key_pem: key.serialize_pem() })
     }
 
-    /// The one whose certificate stands in `file` and whose key beside it, in the file of the same name with the
-    /// extension `key`; makes both when neither is there, so that a client has to be configured only once.
+    /// Loads the authority from the certificate in `file` and the key in the file of the same name with the extension
+    /// `key`. Creates both if neither exists, so that clients need to be configured only once.
     ///
     /// # Errors
-    /// When a file cannot be read or written, or when one of the two is missing.
+    /// A file cannot be read or written, or only one of the two exists.
     pub fn at(file: &Path) -> Result<Authority, StartError> {
         let key_file = file.with_extension("key");
         let read = |path: &Path| match fs::read_to_string(path) {
@@ -85,16 +85,16 @@ impl Authority {
         }
     }
 
-    /// The certificate in PEM, for clients to trust.
+    /// Returns the certificate in PEM, for clients to trust.
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// A client certificate for a bundle id, with its key, both in PEM: what a developer account's push certificate is
-    /// to Apple. `expired` makes one whose time is over.
+    /// Issues a client certificate for a bundle id and its key, both in PEM, like the push certificate of a developer
+    /// account. With `expired` its validity has ended.
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// The system has no random numbers.
     pub fn client_certificate(
         &self,
         bundle_id: &str,
@@ -121,8 +121,8 @@ impl Authority {
         Ok(Issuer::new(authority_params(), key))
     }
 
-    /// TLS for the server: its certificate signed by this authority, ALPN `h2`, client certificates asked for and not
-    /// demanded.
+    /// Returns the server's TLS configuration: a certificate signed by this authority, ALPN `h2`, optional client
+    /// certificates.
     pub(crate) fn server_config(&self) -> Result<Arc<ServerConfig>, StartError> {
         let failed = |error| StartError::because("cannot make the server's certificate", error);
         let key = KeyPair::generate().map_err(failed)?;
@@ -145,7 +145,7 @@ impl Authority {
     }
 }
 
-/// The same for every authority, so that a key alone continues one.
+/// Returns the parameters of the authority: always the same, so that it can be restored from its key.
 fn authority_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -163,8 +163,8 @@ fn write_private(path: &Path, text: &str) -> Result<(), StartError> {
         .map_err(|error| StartError::because(format!("cannot write {}", path.display()), error))
 }
 
-/// Takes every client certificate whose key the client has: whom it names is judged push by push, as Apple does. The
-/// chain is not judged, for Apple's authority signs none for a simulator.
+/// Accepts every client certificate whose private key the client has. Its validity is checked push by push, as Apple
+/// does. The chain is not checked, because Apple's authority signs no certificates for a simulator.
 #[derive(Debug)]
 struct AnyClient(WebPkiSupportedAlgorithms);
 
@@ -209,10 +209,10 @@ impl ClientCertVerifier for AnyClient {
     }
 }
 
-/// `UID`, in which Apple writes the bundle id (RFC 4519 §2.39): 0.9.2342.19200300.100.1.1.
+/// `UID` (RFC 4519 §2.39), which holds the bundle id in Apple's certificates: 0.9.2342.19200300.100.1.1.
 const USER_ID_ARCS: [u64; 7] = [0, 9, 2342, 19_200_300, 100, 1, 1];
 
-/// What matters of a client's certificate.
+/// The relevant fields of a client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientCertificate {
     pub(crate) user_id: Option<String>,
@@ -220,7 +220,7 @@ pub(crate) struct ClientCertificate {
 }
 
 impl ClientCertificate {
-    /// Reads subject and expiry (RFC 5280 §4.1); what cannot be read is missing.
+    /// Reads subject and expiry (RFC 5280 §4.1); a field that cannot be parsed is `None`.
     pub(crate) fn read(der: &[u8]) -> ClientCertificate {
         let Ok((_, certificate)) = x509_parser::parse_x509_certificate(der) else {
             return ClientCertificate { user_id: None, expires_s: None };

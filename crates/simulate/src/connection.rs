@@ -1,4 +1,4 @@
-//! One connection: socket, path, TLS, HTTP/2 and provider API in one task.
+//! One connection: socket, simulated path, TLS, HTTP/2 and provider API in one task.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -22,23 +22,23 @@ use crate::http2::{self, Limits};
 use crate::line::Line;
 use crate::transport::Transport;
 
-/// Bytes that may wait to be sent before the connection is not read from any more.
+/// Pending output in bytes above which the connection is not read.
 const OUTPUT_BYTES_MAX: usize = 8 << 20;
-/// Bytes under way on one direction of the path, likewise.
+/// Bytes in flight in one direction of the path above which the connection is not read.
 const LINE_BYTES_MAX: usize = 256 << 20;
-/// Answers that wait for their time, likewise.
+/// Delayed answers above which the connection is not read.
 const DELAYED_MAX: usize = 1_000_000;
-/// Reads in a row before others get their turn.
+/// Consecutive reads before the task yields.
 const READS_MAX: usize = 4;
-/// Answers may leave so much before their time.
+/// An answer may leave this much early.
 const TICK: Duration = Duration::from_micros(50);
-/// How long a peer has to take our last bytes and close.
+/// Time for the peer to receive the last bytes and close.
 const LINGER: Duration = Duration::from_millis(500);
-/// Bytes of a flood that wait for the peer to take them.
+/// Bytes of a flood that are generated ahead of the peer's reads.
 const FLOOD_BYTES_AHEAD: usize = 1 << 20;
-/// Bytes of header list that Apple announces.
+/// Maximum header list size that Apple announces, in bytes.
 const HEADER_LIST_BYTES_MAX: u32 = 8_000;
-/// More than any payload may have, so that a larger one is known as such.
+/// More than any payload may have, so that an oversized one is recognised.
 const BODY_BYTES_MAX: usize = 16 << 10;
 
 pub(crate) struct Connection {
@@ -50,13 +50,13 @@ pub(crate) struct Connection {
     transport: Transport,
     http: http2::Connection,
     number: u32,
-    /// There once the handshake is over and the client's certificate is known.
+    /// `None` until the handshake is complete and the client's certificate is known.
     service: Option<Service>,
     behaviour: Arc<Behaviour>,
     behaviours: watch::Receiver<Arc<Behaviour>>,
     orders: broadcast::Receiver<Order>,
     delayed: DelayedReplies,
-    /// Bytes for the socket, from `sent` on.
+    /// Output for the socket; the first `sent` bytes are written.
     out: Vec<u8>,
     sent: usize,
     plain: Vec<u8>,
@@ -74,10 +74,10 @@ struct Delayed {
     effect: Option<Effect>,
 }
 
-/// Answers that wait for their time.
+/// Answers that are sent later.
 #[derive(Default)]
 struct DelayedReplies {
-    /// When each is due, the number of its push, so that equal times keep their order, and its slot.
+    /// Due time, sequence number (so that equal times keep their order) and slot.
     due: BinaryHeap<Reverse<(Instant, u64, usize)>>,
     slots: Vec<Option<Delayed>>,
     free: Vec<usize>,
@@ -96,7 +96,7 @@ impl DelayedReplies {
     }
 
     fn pop(&mut self, now: Instant) -> Option<Delayed> {
-        // What is due so soon leaves with this one: a timer and a write for each would be what is measured.
+        // Answers due within a tick leave together: a timer and a write for each would distort measurements.
         let &Reverse((due, _, slot)) = self.due.peek()?;
         if due > now + TICK {
             return None;
@@ -119,15 +119,15 @@ impl DelayedReplies {
     }
 }
 
-/// How far the connection is from its end.
+/// Whether and when the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Open,
-    /// When all streams have been answered.
+    /// Ends when all streams have been answered.
     Drained,
-    /// When what stands in the output has left.
+    /// Ends when the output has been written.
     Flushed,
-    /// Now, with a TCP reset.
+    /// Ends now, with a TCP reset.
     Aborted,
 }
 
@@ -148,7 +148,7 @@ impl Connection {
         let way = Duration::from_millis(behaviour.rtt_ms) / 2;
         up.set(way, behaviour.loss);
         down.set(way, behaviour.loss);
-        // Over a real path SYN and its answer have taken a round trip before the first byte is sent.
+        // On a real path SYN and SYN-ACK take a round trip before the first byte is sent.
         up.hold_until(now + way * 3);
         let limits = Limits {
             streams_max: behaviour.streams_first,
@@ -183,7 +183,7 @@ impl Connection {
         })
     }
 
-    /// Serves until one side ends it.
+    /// Serves the connection until either side closes it.
     pub(crate) async fn run(mut self) {
         loop {
             self.turn(Instant::now());
@@ -201,7 +201,7 @@ impl Connection {
         self.linger().await;
     }
 
-    /// Sleeps until there is something to do, and reads what has come.
+    /// Waits until there is something to do, and reads what was received.
     async fn wait(&mut self) {
         let reading = !self.peer_ended
             && self.stalled_until.is_none()
@@ -260,7 +260,7 @@ impl Connection {
         }
     }
 
-    /// What has come out of the path by now, answers whose time has come, and what is to be sent because of both.
+    /// Delivers bytes that have passed the path, sends answers that are due, and transmits the resulting output.
     fn turn(&mut self, now: Instant) {
         if self.stalled_until.is_some_and(|until| until <= now) {
             self.stalled_until = None;
@@ -280,7 +280,7 @@ impl Connection {
         }
     }
 
-    /// Moves what HTTP/2 has to say through TLS onto the path.
+    /// Moves the output of HTTP/2 through TLS onto the path.
     fn transmit(&mut self, now: Instant) {
         self.plain.append(self.http.output());
         if self.down.is_through(now) {
@@ -294,7 +294,7 @@ impl Connection {
         }
     }
 
-    /// Bytes that have reached the server.
+    /// Handles bytes that have reached the server.
     fn deliver(&mut self, bytes: &[u8]) {
         if self.ending == Ending::Flushed {
             return;
@@ -357,7 +357,7 @@ impl Connection {
         }
     }
 
-    /// Puts an answer off; what it does to the connection as a whole happens with it, but for GOAWAY.
+    /// Delays an answer together with its effect on the connection; only GOAWAY takes effect at once.
     fn delay(&mut self, mut delayed: Delayed, after: Duration) {
         if let Some(effect @ Effect::GoAway { .. }) = delayed.effect {
             self.affect(effect);
@@ -443,7 +443,7 @@ impl Connection {
         }
     }
 
-    /// Goes on with a flood as far as the peer takes it.
+    /// Continues a flood until enough output is pending or the flood ends.
     fn extend_flood(&mut self, now: Instant) {
         if self.peer_ended {
             self.flood = None;
@@ -458,7 +458,7 @@ impl Connection {
         }
     }
 
-    /// There is a flood, and room for more of it.
+    /// Returns whether a flood is running and there is room for more output.
     fn floods(&self) -> bool {
         let ahead = (self.out.len() - self.sent).max(self.down.bytes());
         self.flood.is_some() && ahead < FLOOD_BYTES_AHEAD
@@ -483,7 +483,7 @@ impl Connection {
             Ending::Aborted => true,
             Ending::Flushed => flushed,
             Ending::Drained => {
-                // What HTTP/2 has said waits for the end of a handshake: GOAWAY has to leave.
+                // `plain` may still wait for the end of the handshake; GOAWAY must be sent before the connection ends.
                 let drained = self.plain.is_empty()
                     && self.http.open_streams() == 0
                     && self.delayed.is_empty();
@@ -495,7 +495,7 @@ impl Connection {
         }
     }
 
-    /// Finishes our side and waits for the peer's, so that our last bytes are not thrown away by a reset.
+    /// Shuts down our side and waits for the peer's, so that a reset does not discard our last bytes.
     async fn linger(mut self) {
         let mut last = Vec::new();
         self.transport.close(&mut last);

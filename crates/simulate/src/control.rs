@@ -15,9 +15,9 @@ use tokio::net::TcpListener;
 
 use crate::apns::{Order, Shared};
 
-/// Bytes of a request's body.
+/// Maximum size of a request's body.
 const BODY_BYTES_MAX: usize = 64 << 10;
-/// Entries of one answer.
+/// Maximum number of entries in an answer.
 const ENTRIES_MAX: usize = 10_000;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -32,7 +32,7 @@ POST   /order           have something happen now, as in {\"do\": \"go_away\", \
 GET    /ca.pem          the certificate to trust
 ";
 
-/// Serves until the runtime is dropped.
+/// Serves the control port until the runtime is dropped.
 pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>, ca_pem: String) {
     let ca_pem: Arc<str> = ca_pem.into();
     loop {
@@ -85,7 +85,7 @@ async fn respond(
             };
             let mut lines = Vec::new();
             for entry in shared.world().ledger.entries(after, ENTRIES_MAX) {
-                // Numbers and texts are always JSON.
+                // Cannot fail: an entry is always serializable and the writer is a `Vec`.
                 let _ = serde_json::to_writer(&mut lines, &entry);
                 lines.push(b'\n');
             }

@@ -1,18 +1,19 @@
-//! The known abuses of HTTP/2: frames without end, made as the peer takes them, so that they cost no memory here.
+//! Known attacks on HTTP/2: endless frames, generated as fast as the peer reads them, so that they need little memory
+//! here.
 
 use dunlin_wire::http2::{ErrorCode, frame};
 
 use crate::apns::Order;
 use crate::http2;
 
-/// Frames of any flood, at most.
+/// Maximum number of frames of a flood.
 const FRAMES_MAX: u32 = 10_000_000;
-/// Frames of an endless header block: 64 MiB.
+/// Frames of an endless header block, 64 MiB in total.
 const ENDLESS_FRAMES: u32 = 6_452;
-/// Bytes made at once.
+/// Bytes generated at a time.
 const STEP_BYTES: usize = 256 << 10;
 
-/// A flood under way.
+/// A flood in progress.
 #[derive(Debug)]
 pub(crate) struct Flood {
     what: FrameFlood,
@@ -26,19 +27,19 @@ enum FrameFlood {
     Ping,
     Reset,
     WindowUpdate,
-    /// Empty DATA on a stream that has its head.
+    /// Empty DATA on a stream whose head was sent.
     Data,
-    /// A header block in pieces of nothing.
+    /// A header block in empty CONTINUATION frames.
     Continuation,
-    /// A header block of ever more fields.
+    /// A header block with ever more fields.
     EndlessHeaders,
     GoAway,
-    /// Frames of a type that nobody knows.
+    /// Frames of an unknown type.
     Unknown,
 }
 
 impl Flood {
-    /// The flood that was ordered, if one was.
+    /// Returns the flood that `order` asks for, if any.
     pub(crate) fn ordered(order: Order) -> Option<Flood> {
         let (what, frames) = match order {
             Order::FloodSettings { n } => (FrameFlood::Settings, n),
@@ -55,11 +56,11 @@ impl Flood {
         Some(Flood { what, left: frames.min(FRAMES_MAX), begun: false })
     }
 
-    /// Puts the next frames into the output. False: those were the last.
+    /// Appends the next frames to the output. Returns false after the last ones.
     pub(crate) fn extend(&mut self, http: &mut http2::Connection) -> bool {
         let stream = http.last_stream().max(1);
         if !std::mem::replace(&mut self.begun, true) {
-            // `:status: 200`, with END_HEADERS where the block ends with it.
+            // `:status: 200`; END_HEADERS (4) only if no CONTINUATION follows.
             match self.what {
                 FrameFlood::Data => raw_frame(http.output(), 1, 4, stream, &[0x88]),
                 FrameFlood::Continuation | FrameFlood::EndlessHeaders => {
@@ -92,7 +93,7 @@ impl Flood {
     }
 }
 
-/// A hundred literal fields that are not indexed, each with a name of one byte and a value of a hundred.
+/// A hundred literal fields without indexing, each with a name of one byte and a value of a hundred.
 const FIELDS: [u8; 10_400] = {
     let mut fields = [b'x'; 10_400];
     let mut at = 0;
@@ -105,7 +106,7 @@ const FIELDS: [u8; 10_400] = {
     fields
 };
 
-/// A frame as RFC 9113 §4.1 draws it, whatever its rules.
+/// Encodes a frame as in RFC 9113 §4.1 without checking it.
 fn raw_frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     out.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
     out.extend_from_slice(&[kind, flags]);

@@ -1,23 +1,23 @@
-//! One direction of a path: what goes in comes out later, in order.
+//! One direction of the simulated path: delays bytes and keeps their order.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use dunlin_wire::backoff::Jitter;
 
-/// Bytes that are lost together.
+/// Size of the unit of loss.
 const SEGMENT_BYTES: usize = 1_460;
 
-/// A line that delays. It holds what it was given and limits no throughput; its bound is the caller's, who stops giving.
+/// A delay line. It does not limit throughput or memory; the caller stops pushing when [`Line::bytes`] is too high.
 #[derive(Debug)]
 pub(crate) struct Line {
     queue: VecDeque<(Instant, Vec<u8>)>,
     bytes: usize,
     delay: Duration,
     loss: f64,
-    /// Nothing leaves before: the connection is not there yet, or something lost is being sent again.
+    /// Nothing leaves earlier: the connection is being established, or a lost segment retransmitted.
     not_before: Instant,
-    /// For the lots.
+    /// Decides which segments are lost.
     random: Jitter,
 }
 
@@ -33,23 +33,23 @@ impl Line {
         }
     }
 
-    /// Changes the path, for what is given from now on.
+    /// Changes delay and loss for later pushes.
     pub(crate) fn set(&mut self, delay: Duration, loss: f64) {
         self.delay = delay;
         self.loss = loss;
     }
 
-    /// Lets nothing out before.
+    /// Delivers nothing before `until`.
     pub(crate) fn hold_until(&mut self, until: Instant) {
         self.not_before = self.not_before.max(until);
     }
 
-    /// Whether what is given now comes out now.
+    /// Returns whether bytes pushed now would be delivered now.
     pub(crate) fn is_through(&self, now: Instant) -> bool {
         self.delay.is_zero() && self.queue.is_empty() && self.not_before <= now
     }
 
-    /// Bytes under way.
+    /// Returns the bytes in flight.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -62,13 +62,13 @@ impl Line {
             if !bytes.is_empty() {
                 self.queue.push_back((self.not_before, bytes));
             }
-            // The receiver's duplicate acknowledgements take one way, the segment sent again the other.
+            // Duplicate acknowledgements take one way, the retransmission the other.
             self.not_before += self.delay * 2;
             if behind.len() <= SEGMENT_BYTES {
                 bytes = behind;
                 break;
             }
-            // The segment that was lost arrives with the second try; those behind it draw their own lots.
+            // The retransmission of the lost segment succeeds; each segment behind it may be lost in turn.
             bytes = behind;
             let rest = bytes.split_off(SEGMENT_BYTES);
             self.queue.push_back((self.not_before, bytes));
@@ -79,14 +79,14 @@ impl Line {
         }
     }
 
-    /// What has arrived by now.
+    /// Returns the next piece that has arrived.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<Vec<u8>> {
         let (_, bytes) = self.queue.pop_front_if(|(due, _)| *due <= now)?;
         self.bytes -= bytes.len();
         Some(bytes)
     }
 
-    /// When the next piece arrives.
+    /// Returns when the next piece arrives.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.queue.front().map(|&(due, _)| due)
     }
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(line.next_due(), Some(start + WAY));
         assert_eq!(line.pop(start + WAY), Some(b"first".to_vec()));
         assert_eq!(line.pop(start + WAY), None);
-        // A shorter path does not overtake.
+        // Bytes on a shorter path do not overtake.
         line.set(Duration::ZERO, 0.0);
         line.push(start + WAY, b"third".to_vec());
         assert_eq!(line.pop(start + WAY * 2), Some(b"second".to_vec()));

@@ -1,4 +1,4 @@
-//! The simulator's thread: accepts connections and serves each with TLS, path and provider API.
+//! The simulator's thread: accepts connections and runs a task for each.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -16,12 +16,12 @@ use crate::apns::{Behaviour, BehaviourError, Config, Counts, Entry, Order, Share
 use crate::connection::Connection;
 use crate::{Authority, StartError, control};
 
-/// Bytes read from a socket at once; one buffer for all connections.
+/// Size of the read buffer, which all connections share.
 const READ_BYTES: usize = 256 << 10;
 /// Pause after a failed accept (no descriptors), so that the loop does not spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// A simulator at work in a thread of its own, until dropped.
+/// A simulator running in its own thread until dropped.
 pub struct Simulator {
     addr: SocketAddr,
     control_addr: Option<SocketAddr>,
@@ -38,10 +38,10 @@ impl fmt::Debug for Simulator {
 }
 
 impl Simulator {
-    /// Starts one.
+    /// Starts a simulator.
     ///
     /// # Errors
-    /// an address that is taken, an invalid key or behaviour; the sentence says what to change.
+    /// The address is in use, or a key or the behaviour is invalid; the message says what to change.
     pub fn start(config: Config) -> Result<Simulator, StartError> {
         let fault = |fault: BehaviourError| StartError::because("this is no behaviour", fault);
         config.behaviour.validate().map_err(fault)?;
@@ -109,62 +109,63 @@ impl Simulator {
         })
     }
 
-    /// Address that accepts pushes.
+    /// Returns the address that accepts pushes.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Where the control port answers, if there is one.
+    /// Returns the address of the control port, if it is enabled.
     pub fn control_addr(&self) -> Option<SocketAddr> {
         self.control_addr
     }
 
-    /// The certificate to trust, in PEM.
+    /// Returns the CA certificate to trust, in PEM.
     pub fn ca_pem(&self) -> &str {
         self.authority.pem()
     }
 
-    /// The authority behind it, which also makes client certificates.
+    /// Returns the certificate authority, which also issues client certificates.
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// How it behaves at present.
+    /// Returns the current behaviour.
     pub fn behaviour(&self) -> Behaviour {
         Behaviour::clone(&self.shared.behaviour.borrow())
     }
 
-    /// Changes how it behaves, on open connections too.
+    /// Changes the behaviour, also for open connections.
     ///
     /// # Errors
-    /// Names the field that is wrong; nothing has changed then.
+    /// Names the invalid field; the behaviour is unchanged then.
     pub fn set_behaviour(&self, behaviour: Behaviour) -> Result<(), BehaviourError> {
         behaviour.validate()?;
         self.shared.behaviour.send_replace(Arc::new(behaviour));
         Ok(())
     }
 
-    /// Has something happen on every open connection. Returns on how many.
+    /// Executes an order on every open connection. Returns their number.
     pub fn order(&self, order: Order) -> usize {
         self.shared.orders.send(order).unwrap_or(0)
     }
 
-    /// Half of the answers since the start took no longer beside the path, waiting for a worker included; 0 without any.
+    /// Returns the median answer time since the start, without the path but with the wait for a worker; 0 if there was
+    /// no answer.
     pub fn answer_time_median(&self) -> Duration {
         self.shared.answer_time_median()
     }
 
-    /// What it has seen and done.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.shared.counts()
     }
 
-    /// What became of each push, in order, up to the bound of [`Config::ledger_max`].
+    /// Returns the outcome of each push, in order; the first [`Config::ledger_max`] of them.
     pub fn ledger(&self) -> Vec<Entry> {
         self.shared.world().ledger.entries(0, usize::MAX).collect()
     }
 
-    /// Waits until it ends by itself, which it does only when its listener fails.
+    /// Waits until the simulator ends by itself, which happens only when its listener fails.
     pub fn wait(mut self) {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -174,7 +175,7 @@ impl Simulator {
 
 impl Drop for Simulator {
     fn drop(&mut self) {
-        // A thread that has ended already is as good as stopped.
+        // The send fails if the thread has already ended, which is fine.
         let _ = self.stop.take().map(|stop| stop.send(()));
         let _ = self.thread.take().map(JoinHandle::join);
     }
@@ -192,7 +193,7 @@ fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
     })
 }
 
-/// What the thread is given.
+/// What the thread owns.
 struct Server {
     listener: TcpListener,
     control: Option<TcpListener>,

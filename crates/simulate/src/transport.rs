@@ -1,18 +1,18 @@
-//! Between the bytes of the socket and those of HTTP/2: TLS, or nothing.
+//! The layer between socket and HTTP/2: TLS, or none.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
 
 use rustls::{ServerConfig, ServerConnection};
 
-/// A connection's TLS, if it has one. Does no I/O.
+/// A connection's TLS session, if any. Does no I/O.
 #[derive(Debug)]
 pub(crate) enum Transport {
     Plain,
     Tls(Box<ServerConnection>),
 }
 
-/// The peer's TLS is at fault; an alert may be waiting to be sent.
+/// The peer violated TLS; an alert may be pending.
 #[derive(Debug)]
 pub(crate) struct TlsError(pub(crate) rustls::Error);
 
@@ -20,12 +20,12 @@ impl Transport {
     pub(crate) fn new(tls: Option<&Arc<ServerConfig>>) -> Result<Transport, rustls::Error> {
         let Some(config) = tls else { return Ok(Transport::Plain) };
         let mut connection = ServerConnection::new(Arc::clone(config))?;
-        // What waits to be sent is bounded by the loop, which stops reading.
+        // The connection's loop bounds the pending output: it stops reading.
         connection.set_buffer_limit(None);
         Ok(Transport::Tls(Box::new(connection)))
     }
 
-    /// Takes bytes of the socket; `plain` is called with what they say. Its bytes may be none.
+    /// Decrypts bytes from the socket and passes them to `plain`.
     pub(crate) fn receive(
         &mut self,
         mut bytes: &[u8],
@@ -37,7 +37,7 @@ impl Transport {
             return Ok(());
         };
         while !bytes.is_empty() {
-            // Reading from memory fails only when the plain text was not taken out, which it is below.
+            // Reading from memory fails only while plain text is pending; the loop below consumes it.
             match tls.read_tls(&mut bytes) {
                 Ok(0) | Err(_) => break,
                 Ok(_) => {}
@@ -53,14 +53,14 @@ impl Transport {
         Ok(())
     }
 
-    /// Takes bytes of HTTP/2 and gives those of the socket, with what TLS has to say by itself.
+    /// Encrypts bytes of HTTP/2 for the socket, and adds pending TLS messages.
     pub(crate) fn send(&mut self, plain: &mut Vec<u8>, out: &mut Vec<u8>) {
         match self {
             Transport::Plain => out.append(plain),
             Transport::Tls(tls) => {
-                // Until the handshake is over there is nobody to say it to.
+                // Before the end of the handshake application data cannot be sent.
                 if !plain.is_empty() && !tls.is_handshaking() {
-                    // Writing to memory without a limit does not fail.
+                    // Writing to memory without a limit cannot fail.
                     let _ = tls.writer().write_all(plain);
                     plain.clear();
                 }
@@ -69,7 +69,7 @@ impl Transport {
         }
     }
 
-    /// Whether HTTP/2 may be spoken: there is no TLS, or its handshake has agreed on `h2`. `None`: not yet known.
+    /// Returns whether the connection speaks HTTP/2: it is plain, or ALPN negotiated `h2`. `None`: not yet known.
     pub(crate) fn speaks_http2(&self) -> Option<bool> {
         match self {
             Transport::Plain => Some(true),
@@ -78,7 +78,7 @@ impl Transport {
         }
     }
 
-    /// The client's certificate in DER.
+    /// Returns the client's certificate in DER.
     pub(crate) fn client_certificate(&self) -> Option<&[u8]> {
         match self {
             Transport::Plain => None,
@@ -86,7 +86,7 @@ impl Transport {
         }
     }
 
-    /// Says that nothing follows.
+    /// Appends TLS's close_notify.
     pub(crate) fn close(&mut self, out: &mut Vec<u8>) {
         if let Transport::Tls(tls) = self {
             tls.send_close_notify();

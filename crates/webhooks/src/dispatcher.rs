@@ -1,4 +1,4 @@
-//! The dispatcher: combines events to requests and selects the member and the time of each.
+//! The dispatcher: batches events into requests, and selects member and time of each request.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,9 +18,9 @@ use crate::result::DeliveryResult;
 use crate::stats::{DeliveryStats, HookMetric};
 use crate::upstream::{Failure, OpenCircuit, Pools, Selection, Upstream};
 
-/// Channels whose hooks are cached; beyond it the cache is cleared.
+/// Maximum number of channels with cached hooks; beyond it the cache is cleared.
 const CHANNELS_MAX: usize = 65_536;
-/// Delay between two attempts of a request whose member works for others.
+/// Delay between two attempts of a request if its member's circuit is not open.
 const REQUEST_BACKOFF: Backoff = Backoff { min_ms: 100, max_ms: 30_000 };
 
 type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
@@ -36,24 +36,24 @@ pub(crate) struct QueueId {
 /// A request to send.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Repeated with the result.
+    /// Passed back with the result.
     pub tag: u64,
-    /// The connection pool to use. Attempts with the same number have equal connection settings; other settings get
-    /// another number.
+    /// The connection pool to use. Attempts with the same number have equal connection settings; different settings get
+    /// a different number.
     pub pool: u64,
     /// Settings of the upstream: TLS, timeouts, connections.
     pub upstream: Arc<config::Upstream>,
-    /// The member to send it to.
+    /// The member to send the request to.
     pub member: Arc<config::Member>,
     /// Settings of the hook: path, secret.
     pub hook: Arc<config::Hook>,
-    /// The app whose key and secret sign it, instead of the hook's.
+    /// The app whose key and secret sign the request, instead of the hook's.
     pub app: Option<Arc<config::PusherApp>>,
     /// The idempotency key; the same in each attempt of this batch.
     pub key: Arc<str>,
-    /// A JSON array of events, or for an app an object with one; the same in each attempt of this batch.
+    /// A JSON array of events, or an object that contains one for an app; the same in each attempt of this batch.
     pub body: Arc<[u8]>,
-    /// The number of the attempt, from 1. Attempts that were never sent are not counted.
+    /// Number of the attempt, from 1. Attempts that were never sent are not counted.
     pub number: u32,
 }
 
@@ -70,10 +70,10 @@ pub struct Dispatcher {
     encoder: EventEncoder,
     settings: config::Webhooks,
     hooks: Vec<Option<Hook>>,
-    /// The index in `hooks` of each hook, by name.
+    /// Index in `hooks`, by name.
     indexes: HashMap<Arc<str>, u32>,
     incarnations: u32,
-    /// The hooks of a channel.
+    /// Indexes of the hooks of a channel.
     routes: FastMap<Arc<str>, Arc<[u32]>>,
     upstreams: HashMap<Arc<str>, AwaitedUpstream>,
     pools: Pools,
@@ -86,7 +86,7 @@ pub struct Dispatcher {
     jitter: Jitter,
 }
 
-/// An upstream, and the queues that wait for a member of it.
+/// An upstream, and the queues that wait for one of its members.
 #[derive(Debug)]
 struct AwaitedUpstream {
     members: Upstream,
@@ -110,7 +110,7 @@ enum Timer {
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher without hooks. `seed`, any number, varies the times of attempts.
+    /// Creates a dispatcher without hooks. `seed` is any number; it varies the times of attempts.
     pub fn new(stats: Arc<DeliveryStats>, encoder: EventEncoder, seed: u64) -> Dispatcher {
         Dispatcher {
             stats,
@@ -166,7 +166,7 @@ impl Dispatcher {
                     if let Some(hook) = &mut self.hooks[index as usize] {
                         hook.configure(after);
                     }
-                    // Its queues may wait for a member of the previous upstream.
+                    // Its queues may be waiting for a member of the previous upstream.
                     if let Some(before) = before.filter(|of| of.upstream != after.upstream)
                         && let Some(upstream) = self.upstreams.get_mut(&before.upstream)
                     {
@@ -329,7 +329,7 @@ impl Dispatcher {
             // Valid settings always have the upstream.
             let Some(upstream) = self.upstreams.get_mut(&hook.config.upstream) else { continue };
             let members = &mut upstream.members;
-            // Prefer another member than the one that failed.
+            // Prefer a member other than the one that failed.
             let selected = members.select(now.ms, batch.member.as_slice());
             let Some(selected) = selected.or_else(|| members.select(now.ms, &[])) else {
                 queue.state = QueueState::AwaitingMember;
@@ -369,12 +369,12 @@ impl Dispatcher {
         None
     }
 
-    /// Returns a connection pool that no attempt will use again: its connections may be closed.
+    /// Returns a connection pool that no attempt will use again, so that its connections can be closed.
     pub fn poll_unused_pool(&mut self) -> Option<u64> {
         self.pools.poll_unused()
     }
 
-    /// The latest time to call [`Dispatcher::handle_timeout`], in milliseconds; `None`: never.
+    /// Returns the latest time to call [`Dispatcher::handle_timeout`], in milliseconds; `None`: never.
     pub fn poll_timeout(&self) -> Option<u64> {
         self.timers.peek().map(|Reverse((at_ms, _))| *at_ms)
     }
@@ -398,12 +398,12 @@ impl Dispatcher {
         }
     }
 
-    /// The number of events that are queued or in flight.
+    /// Returns the number of events that are queued or in flight.
     pub fn pending_events(&self) -> u64 {
         self.hooks.iter().flatten().map(Hook::len).sum()
     }
 
-    /// The hooks of a channel. Patterns are matched once for each channel.
+    /// Returns the hooks of a channel. Patterns are matched once per channel.
     fn route(&mut self, channel: &Arc<str>) -> Arc<[u32]> {
         if let Some(route) = self.routes.get(channel) {
             return Arc::clone(route);
@@ -419,7 +419,7 @@ impl Dispatcher {
         route
     }
 
-    /// The index of a hook, which is created if necessary.
+    /// Returns the index of a hook, which is created if necessary.
     fn index_of(&mut self, name: &Arc<str>, config: &Arc<config::Hook>) -> u32 {
         if let Some(&index) = self.indexes.get(name) {
             return index;

@@ -1,4 +1,4 @@
-//! Encodes events as JSON, in the format of `docs/operating/webhooks.md`. Fields may be added but not removed.
+//! Encoding of events as JSON, in the format of `docs/operating/webhooks.md`. Fields may be added but not removed.
 
 use std::io::Write;
 
@@ -46,7 +46,7 @@ impl EventEncoder {
         EventEncoder { run: run.into(), node: node.into() }
     }
 
-    /// The id of the `number`th event or request of this process.
+    /// Returns the id of an event or request of this process, by its number.
     pub(crate) fn id(&self, number: u64) -> String {
         format!("{}-{number}", self.run)
     }
@@ -132,7 +132,7 @@ impl EventEncoder {
                 payload(&mut out, publication.data(), publication.format());
             }
             HookEventBody::PushOutcome { outcome } => {
-                // JSON already, as a line.
+                // The outcome is one line of JSON.
                 out.extend_from_slice(b",\"data\":");
                 out.extend_from_slice(outcome.trim_ascii_end());
             }
@@ -183,14 +183,14 @@ impl EventEncoder {
     }
 
     fn begin(&self, out: &mut Vec<u8>, number: u64, event: &str, unix_ms: u64) {
-        // Neither the run nor the name of an event needs escaping. Writing to memory cannot fail.
+        // The run and the event's name need no escaping. Writing to memory cannot fail.
         let _ = write!(out, "{{\"id\":\"{}-{number}\",\"event\":\"{event}\"", self.run);
         integer(out, "time_ms", unix_ms);
         text(out, "node", &self.node);
     }
 }
 
-/// The name of an event that Pusher has, too.
+/// Returns the name of an event that Pusher also has.
 fn channel_event_name(event: &HookEventBody) -> Option<&'static str> {
     Some(match event {
         HookEventBody::Occupied { occupied: true, .. } => "channel_occupied",
@@ -202,7 +202,7 @@ fn channel_event_name(event: &HookEventBody) -> Option<&'static str> {
     })
 }
 
-/// The name that a client gave its event.
+/// Returns the event name that a client chose.
 fn event_name(publication: &Publication) -> &str {
     let tag = publication.tags().iter().find(|(name, _)| &**name == "event");
     tag.map_or("", |(_, event)| event)
@@ -229,7 +229,7 @@ fn payload(out: &mut Vec<u8>, data: &[u8], format: PayloadFormat) {
 }
 
 fn client(out: &mut Vec<u8>, session: &dunlin_hub::SessionId, user: &str) {
-    // A string, as in the client protocol.
+    // The session id is a string, as in the client protocol.
     let _ = write!(out, ",\"client\":\"{session}\"");
     text(out, "user", tenant::bare(user));
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use dunlin_config::HookEventKind;
 use dunlin_hub::{Epoch, Publication, SessionId, UnsubscribeCause, tenant};
 
-/// Queues over which outcomes of pushes are distributed, by their content.
+/// Number of queues over which push outcomes are distributed.
 const PUSH_QUEUES: u64 = 16;
 
 /// An event that at least one hook selects.
 #[derive(Debug)]
 pub struct HookEvent {
-    /// The time of the event, in milliseconds since 1970.
+    /// Time of the event in milliseconds since 1970.
     pub unix_ms: u64,
-    /// What happened.
+    /// The kind of the event and its data.
     pub body: HookEventBody,
 }
 
@@ -25,7 +25,7 @@ pub enum HookEventBody {
     Connect {
         /// Its session.
         session: SessionId,
-        /// Its user; empty for an anonymous one.
+        /// Its user; empty if anonymous.
         user: Box<str>,
         /// The transport: `websocket`, `sse` and so on.
         transport: &'static str,
@@ -65,7 +65,7 @@ pub enum HookEventBody {
     Publish {
         /// The channel.
         channel: Arc<str>,
-        /// The epoch that the publication's offset belongs to.
+        /// The epoch of the publication's offset.
         epoch: Epoch,
         /// The publication.
         publication: Publication,
@@ -86,7 +86,7 @@ pub enum HookEventBody {
         /// Whether the user joined.
         added: bool,
     },
-    /// A client sent an event to the others in a channel.
+    /// A client sent an event to the other subscribers of a channel.
     ClientEvent {
         /// The channel.
         channel: Arc<str>,
@@ -95,7 +95,7 @@ pub enum HookEventBody {
     },
     /// A push has ended.
     PushOutcome {
-        /// The line of the feed of outcomes, as JSON.
+        /// A line of the outcome feed, as JSON.
         outcome: Box<[u8]>,
     },
     /// The producer dropped this number of events.
@@ -103,7 +103,8 @@ pub enum HookEventBody {
 }
 
 impl HookEventBody {
-    /// The kind that a hook selects it by; `None` for an event that every hook receives.
+    /// Returns the kind by which hooks select the event; `None` for an event that every hook
+    /// receives.
     pub fn kind(&self) -> Option<HookEventKind> {
         Some(match self {
             HookEventBody::Connect { .. } => HookEventKind::Connect,
@@ -121,7 +122,7 @@ impl HookEventBody {
         })
     }
 
-    /// The channel, if the event has one.
+    /// Returns the channel, if the event has one.
     pub(crate) fn channel(&self) -> Option<&Arc<str>> {
         match self {
             HookEventBody::Subscribe { channel, .. }
@@ -134,7 +135,7 @@ impl HookEventBody {
         }
     }
 
-    /// The tenant of the event.
+    /// Returns the tenant of the event.
     pub(crate) fn tenant(&self) -> Option<&str> {
         match self {
             HookEventBody::Connect { user, .. } | HookEventBody::Disconnect { user, .. } => {
@@ -156,13 +157,13 @@ impl HookEventBody {
             | HookEventBody::Occupied { channel, .. }
             | HookEventBody::Member { channel, .. }
             | HookEventBody::ClientEvent { channel, .. } => hasher.hash_one(&**channel),
-            // They are not ordered, so a few queues suffice.
+            // Outcomes are not ordered, so a few queues suffice.
             HookEventBody::PushOutcome { outcome } => hasher.hash_one(outcome) % PUSH_QUEUES,
             HookEventBody::Missed(_) => 0,
         }
     }
 
-    /// Bytes to account for until the dispatcher handles the event.
+    /// Returns the bytes to account for until the dispatcher handles the event.
     pub fn cost_bytes(&self) -> u64 {
         const RECORD: usize = 128;
         let own = match self {

@@ -1,4 +1,4 @@
-//! The events that hooks select, for producers to check before they create an event.
+//! The events that hooks select. Producers check them before they create an event.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use dunlin_config::{Hook, HookEventKind, Map, Pattern};
 use dunlin_hub::{glob, tenant};
 use hashbrown::HashMap;
 
-/// Channels whose kinds are cached; beyond it the cache is cleared.
+/// Maximum number of channels with cached kinds; beyond it the cache is cleared.
 const CHANNELS_MAX: usize = 65_536;
 
-/// A set of kinds of events.
+/// A set of event kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KindSet(u16);
 
@@ -27,14 +27,14 @@ impl KindSet {
     }
 }
 
-/// The kinds of events that the hooks of a configuration select, by channel.
+/// The event kinds that the hooks of a configuration select, by channel.
 #[derive(Debug, Default)]
 pub struct EventFilter {
     /// Selected from at least one channel.
     anywhere: KindSet,
     /// Selected from every channel.
     everywhere: KindSet,
-    /// Selected from channels that match.
+    /// Selected from channels that match a pattern.
     patterns: Vec<(KindSet, Pattern)>,
 }
 
@@ -54,7 +54,7 @@ impl EventFilter {
     }
 
     fn in_channel(&self, channel: &str) -> KindSet {
-        // Includes the channels of this name of all tenants; the hook of an event is determined later.
+        // Includes channels with this name of all tenants; the hooks of an event are determined later.
         let channel = tenant::bare(channel);
         let matching =
             self.patterns.iter().filter(|(_, pattern)| glob::matches(pattern.as_str(), channel));
@@ -62,7 +62,7 @@ impl EventFilter {
     }
 }
 
-/// An [`EventFilter`] of one producer, with a cache: patterns are matched once for each channel.
+/// An [`EventFilter`] of one producer with a cache: patterns are matched once per channel.
 #[derive(Debug, Default)]
 pub struct FilterCache {
     filter: Arc<EventFilter>,
@@ -70,19 +70,19 @@ pub struct FilterCache {
 }
 
 impl FilterCache {
-    /// Switches to the filter of the current settings. The cache is kept if the filter is the same.
+    /// Switches to the filter of the current settings. The cache is kept if the filter has not changed.
     pub fn set_filter(&mut self, filter: &Arc<EventFilter>) {
         if !Arc::ptr_eq(&self.filter, filter) {
             *self = FilterCache { filter: Arc::clone(filter), channels: HashMap::default() };
         }
     }
 
-    /// Whether any hook selects such events from at least one channel. Without hooks this is the only branch.
+    /// Returns whether any hook selects such events from at least one channel. Without hooks this is the only branch.
     pub fn wants(&self, kind: HookEventKind) -> bool {
         self.filter.anywhere.contains(kind)
     }
 
-    /// Whether any hook selects such events from this channel.
+    /// Returns whether any hook selects such events from this channel.
     pub fn wants_from(&mut self, kind: HookEventKind, channel: &Arc<str>) -> bool {
         if !self.wants(kind) {
             return false;

@@ -1,5 +1,5 @@
 //! Active health checks: each member of an upstream gets periodic requests, and receives no other requests while they
-//! fail. No I/O and no clock; the caller sends the requests.
+//! fail. This module has no I/O and no clock; the caller sends the requests.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,9 +13,9 @@ use dunlin_wire::backoff::Jitter;
 use hashbrown::HashMap;
 use serde_json::{Value, json};
 
-/// Most checks at the same time. Limits sockets and bursts, independent of the number of members.
+/// Maximum number of concurrent checks. Limits sockets and bursts, whatever the number of members.
 const IN_FLIGHT_MAX: usize = 256;
-/// The period over which the first checks of an upstream are distributed, or an interval if that is shorter.
+/// Period in milliseconds over which the first checks of an upstream are distributed; an interval, if that is shorter.
 const FIRST_WITHIN_MS: u64 = 1_000;
 
 metrics! {
@@ -30,7 +30,7 @@ metrics! {
     Changes, Counter, "upstream_health_changes_total", "Times that a member became healthy, or ceased to be.";
 }
 
-/// A member that has failed its checks.
+/// A member that failed its checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnhealthyMember {
     /// The address that was checked.
@@ -46,7 +46,7 @@ pub struct UnhealthyMember {
 pub struct Unhealthy(Map<Map<UnhealthyMember>>);
 
 impl Unhealthy {
-    /// The unhealthy members of one upstream.
+    /// Returns the unhealthy members of an upstream.
     pub fn of(&self, upstream: &str) -> Map<UnhealthyMember> {
         self.0.get(upstream).cloned().unwrap_or_default()
     }
@@ -66,7 +66,7 @@ impl Unhealthy {
 /// A check to execute: a `GET` of the path in the upstream's `health_check`, on a separate connection.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// Repeated with the result.
+    /// Passed back with the result.
     pub tag: u64,
     /// The upstream's name.
     pub name: Arc<str>,
@@ -84,7 +84,7 @@ pub struct Check {
 pub struct HealthChecker {
     stats: Arc<UpstreamStats>,
     settings: Map<config::Upstream>,
-    /// By number.
+    /// Members by number.
     members: HashMap<u64, CheckedMember>,
     /// Numbers of members, by upstream and name.
     numbers: HashMap<Arc<str>, HashMap<Arc<str>, u64>>,
@@ -100,13 +100,13 @@ struct CheckedMember {
     upstream: Arc<str>,
     name: Arc<str>,
     config: Arc<config::Member>,
-    /// Consecutive checks with a result other than the current state.
+    /// Number of consecutive checks that contradict the current state.
     against: u32,
     is_unhealthy: bool,
 }
 
 impl HealthChecker {
-    /// Creates a checker without upstreams. `seed`, any number, varies the times of checks.
+    /// Creates a checker without upstreams. `seed` is any number; it varies the times of checks.
     pub fn new(stats: Arc<UpstreamStats>, seed: u64) -> HealthChecker {
         HealthChecker {
             stats,
@@ -178,7 +178,7 @@ impl HealthChecker {
         None
     }
 
-    /// When the next check is due, in milliseconds; `None`: not before a result or a change of settings.
+    /// Returns when the next check is due, in milliseconds; `None`: not before a result or new settings.
     pub fn poll_timeout(&self) -> Option<u64> {
         let next = self.due.peek().filter(|_| self.in_flight < IN_FLIGHT_MAX);
         next.map(|Reverse((at_ms, _))| *at_ms)
@@ -187,7 +187,7 @@ impl HealthChecker {
     /// Handles the result of a check. Returns whether the health of the member has changed.
     pub fn handle_result(&mut self, now: Now, tag: u64, result: Result<(), Arc<str>>) -> bool {
         self.in_flight = self.in_flight.saturating_sub(1);
-        // It may have been removed meanwhile.
+        // The member may have been removed meanwhile.
         let Some(member) = self.members.get_mut(&tag) else { return false };
         let Some(upstream) = self.settings.get(&member.upstream) else { return false };
         let check = &upstream.health_check;
@@ -227,7 +227,7 @@ impl HealthChecker {
         true
     }
 
-    /// The unhealthy members.
+    /// Returns the unhealthy members.
     pub fn unhealthy(&self) -> &Unhealthy {
         &self.unhealthy
     }
@@ -270,7 +270,7 @@ impl HealthChecker {
     }
 }
 
-/// Counters of upstreams with checks. One thread writes, any thread reads.
+/// Counters of upstreams with checks. Written by one thread, read by any.
 #[derive(Debug, Default)]
 pub struct UpstreamStats(Mutex<BTreeMap<Arc<str>, Arc<UpstreamCounters>>>);
 
@@ -280,7 +280,7 @@ impl UpstreamStats {
         Arc::clone(all.entry(Arc::clone(upstream)).or_default())
     }
 
-    /// Sets the number of checked members; without any, the upstream's counters are removed.
+    /// Sets the number of checked members; removes the upstream's counters if there are none.
     fn follow(&self, upstream: &Arc<str>, members: usize, unhealthy: usize) {
         if members == 0 {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(upstream);
@@ -291,7 +291,7 @@ impl UpstreamStats {
         counters.set(UpstreamMetric::Unhealthy, unhealthy as u64);
     }
 
-    /// For `/status/upstreams`: counters and unhealthy members.
+    /// Returns the status for `/status/upstreams`: counters and unhealthy members.
     pub fn status(&self, unhealthy: &Unhealthy) -> Value {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let upstreams = all.iter().map(|(name, counters)| {
@@ -353,7 +353,7 @@ mod tests {
         HealthChecker::new(Arc::default(), 7)
     }
 
-    /// Makes the checks of one interval; `is_up` says by address who passes.
+    /// Executes the checks of one interval; `is_up` returns by address whether a member passes.
     fn round(checker: &mut HealthChecker, now: &mut Now, is_up: impl Fn(&str) -> bool) -> usize {
         *now = at(now.ms + 1_000);
         let mut made = 0;

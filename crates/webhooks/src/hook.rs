@@ -1,4 +1,4 @@
-//! A hook with its queues and their common limit.
+//! A hook with its queues and their common size limit.
 
 use std::sync::Arc;
 
@@ -10,28 +10,28 @@ use crate::filter::KindSet;
 use crate::queue::{self, Batch, OrderedQueue};
 use crate::stats::{HookMetric, HookStats};
 
-/// Most requests of one hook in flight.
+/// Number of queues of a hook, which bounds its requests in flight.
 pub(crate) const QUEUES_PER_HOOK: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Hook {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<config::Hook>,
-    /// The app for which it posts in Pusher's format.
+    /// The app in whose Pusher format the hook posts.
     pub(crate) app: Option<Arc<config::PusherApp>>,
     pub(crate) kinds: KindSet,
     /// Distinguishes it from a removed hook that had the same index.
     pub(crate) incarnation: u32,
     pub(crate) queues: [OrderedQueue; QUEUES_PER_HOOK],
-    /// Bytes of all queues, requests in flight included.
+    /// Bytes of all queues, including requests in flight.
     bytes: usize,
     pub(crate) stats: Arc<HookStats>,
-    /// Dropped events since the last log line about them, and its time.
+    /// Number of dropped events since the last log line about them, and the time of that line.
     unlogged: u64,
     logged_ms: Option<u64>,
 }
 
-/// Milliseconds between two log lines about dropped events of a hook.
+/// Minimum interval between two log lines about dropped events of a hook, in milliseconds.
 const LOG_INTERVAL_MS: u64 = 10_000;
 
 impl Hook {
@@ -60,7 +60,7 @@ impl Hook {
         self.kinds = KindSet::of(&config.events);
     }
 
-    /// Whether the hook selects events of this channel.
+    /// Returns whether the hook selects events of this channel.
     pub(crate) fn covers(&self, channel: &str) -> bool {
         let of = |app: &config::PusherApp| {
             channel.split_once(':').is_some_and(|(namespace, _)| *namespace == *app.namespace)
@@ -69,19 +69,20 @@ impl Hook {
         if !self.is_of(tenant) {
             return false;
         }
-        // Without its app it receives no events.
+        // A hook of an app that does not exist receives no events.
         let is_its = |app: &config::PusherApp| app.tenant.as_deref() == tenant && of(app);
         let is_own = self.config.pusher_app.is_none() || self.app.as_deref().is_some_and(is_its);
         let pattern = self.config.channels.as_ref();
         is_own && pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), channel))
     }
 
-    /// Whether the hook receives events of this tenant, or, for `None`, those of no tenant.
+    /// Returns whether the hook receives events of this tenant, or with `None` those without a
+    /// tenant.
     pub(crate) fn is_of(&self, tenant: Option<&str>) -> bool {
         self.config.tenant.as_deref() == tenant
     }
 
-    /// Queues an event, if there is room.
+    /// Queues an event, or drops it if the queues are full.
     pub(crate) fn push(&mut self, now_ms: u64, queue: usize, event: &Arc<[u8]>) {
         let cost_bytes = queue::cost_bytes(event);
         if self.bytes + cost_bytes > self.config.queue_bytes_max {
@@ -94,7 +95,7 @@ impl Hook {
         self.update_gauges();
     }
 
-    /// The request of a queue was delivered.
+    /// Removes the request of a queue after its delivery.
     pub(crate) fn delivered(&mut self, queue: usize) {
         if let Some(batch) = self.queues[queue].delivered() {
             self.stats.counters.add(HookMetric::Delivered, batch.events);
@@ -114,7 +115,7 @@ impl Hook {
         }
     }
 
-    /// The number of events that are queued or in flight.
+    /// Returns the number of events that are queued or in flight.
     pub(crate) fn len(&self) -> u64 {
         self.queues.iter().map(OrderedQueue::len).sum()
     }

@@ -49,14 +49,14 @@
 //!
 //! # How it works
 //!
-//! - The [`EventFilter`] says which events the hooks select. A producer without hooks checks one branch.
+//! - The [`EventFilter`] knows which events the hooks select. Without hooks, a producer checks one branch.
 //! - The [`EventEncoder`] encodes an event as JSON once for all hooks.
 //! - A hook has eight ordered queues, selected by session or channel. A queue has at most one request in flight. Events
 //!   that arrive meanwhile are sent together in the next request.
-//! - An [`Upstream`] distributes requests over its members by weight. A failing member gets none while its circuit is
+//! - An [`Upstream`] distributes requests to its members by weight. A failing member gets none while its circuit is
 //!   open.
 //! - A [`HealthChecker`] checks the members periodically and reports unhealthy ones.
-//! - Every queue has a limit in bytes. Dropped events are counted and reported to the backend by a `missed` event.
+//! - Every hook has a limit in bytes. Dropped events are counted and reported to the backend by a `missed` event.
 #![forbid(unsafe_code)]
 
 mod dispatcher;

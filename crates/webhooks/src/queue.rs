@@ -8,29 +8,29 @@ use crate::encoder::DropReason;
 /// Bytes accounted for each event in addition to its JSON.
 const ENTRY_BYTES: usize = 64;
 
-/// Events in order. At most one request with the first of them is in flight.
+/// Events in order. At most one request, with the first events, is in flight.
 #[derive(Debug, Default)]
 pub(crate) struct OrderedQueue {
     entries: VecDeque<Entry>,
-    /// Events among the entries.
+    /// Number of events in `entries`.
     events: u64,
     pub(crate) batch: Option<Batch>,
     pub(crate) state: QueueState,
 }
 
-/// What a queue waits for.
+/// What a queue is waiting for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum QueueState {
-    /// For an event.
+    /// An event.
     #[default]
     Idle,
-    /// For its turn to send.
+    /// Its turn to send.
     Ready,
-    /// For an available member of its upstream.
+    /// An available member of its upstream.
     AwaitingMember,
-    /// For the result of its request.
+    /// The result of its request.
     InFlight,
-    /// For the time of its next attempt, in milliseconds.
+    /// The time of its next attempt, in milliseconds.
     BackingOff(u64),
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum QueueState {
 enum Entry {
     /// An encoded event, shared by all hooks.
     Event(Arc<[u8]>),
-    /// This number of events was dropped here.
+    /// The number of events dropped at this point, and why.
     Missed(u64, DropReason),
 }
 
@@ -48,17 +48,17 @@ pub(crate) struct Batch {
     pub(crate) key: Arc<str>,
     pub(crate) body: Arc<[u8]>,
     pub(crate) events: u64,
-    /// Sum of the counts of its `missed` events.
+    /// Sum of the counts of the batch's `missed` events.
     missed: u64,
-    /// Bytes counted in the hook's limit.
+    /// Bytes counted against the hook's limit.
     pub(crate) cost_bytes: usize,
-    /// Attempts that reached a backend, or may have.
+    /// Attempts that reached a backend or may have reached it.
     pub(crate) attempts: u32,
     /// The member of the last attempt.
     pub(crate) member: Option<Arc<str>>,
 }
 
-/// Bytes of an event counted in the hook's limit.
+/// Returns the bytes of an event counted against the hook's limit.
 pub(crate) fn cost_bytes(event: &[u8]) -> usize {
     event.len() + ENTRY_BYTES
 }
@@ -75,20 +75,20 @@ impl OrderedQueue {
             Entry::Missed(total, reason) => Some((total, *reason)),
             Entry::Event(_) => None,
         });
-        // One entry for each reason after an event, so that alternating reasons use no additional memory.
+        // One entry per reason after the last event, so that alternating reasons use no additional memory.
         match behind.into_iter().find(|(_, same)| *same == reason) {
             Some((total, _)) => *total += count,
             None => self.entries.push_back(Entry::Missed(count, reason)),
         }
     }
 
-    /// Whether there is an event to send. A `missed` event is never sent alone, or a backend that rejects all
-    /// requests would get them endlessly.
+    /// Returns whether there is an event to send. A `missed` event is never sent alone: a backend that rejects all
+    /// requests would get such events endlessly.
     pub(crate) fn has_events(&self) -> bool {
         self.batch.is_some() || self.events > 0
     }
 
-    /// The number of events that are queued or in flight.
+    /// Returns the number of events that are queued or in flight.
     pub(crate) fn len(&self) -> u64 {
         self.events + self.batch.as_ref().map_or(0, |batch| batch.events)
     }
@@ -143,7 +143,7 @@ impl OrderedQueue {
         self.batch = Some(batch);
     }
 
-    /// The request in flight was delivered.
+    /// Removes the request in flight after its delivery.
     pub(crate) fn delivered(&mut self) -> Option<Batch> {
         self.batch.take()
     }
@@ -218,7 +218,7 @@ mod tests {
         assert!(!queue.has_events());
         assert_eq!(compose(&mut queue, 9, 100), "", "never alone");
         queue.push(event("3"));
-        // The dropped request had a `missed` event itself, whose count continues.
+        // The dropped request began with a `missed` event, whose count is included.
         assert_eq!(compose(&mut queue, 9, 100), "[4 GivenUp,3]");
     }
 }

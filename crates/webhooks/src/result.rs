@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest `Retry-After` that is observed.
+/// Maximum `Retry-After` in milliseconds; longer ones are shortened.
 const RETRY_AFTER_MS_MAX: u64 = 600_000;
 
-/// How a request to a backend ended.
+/// Result of a request to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryResult {
     /// 2xx.
@@ -30,12 +30,12 @@ pub enum DeliveryResult {
     TimedOut,
     /// The request was sent, but no valid response was received.
     Broken(Arc<str>),
-    /// The member was removed meanwhile; nothing is known about its state.
+    /// The member was removed during the request; its state is unknown.
     Cancelled,
 }
 
 impl DeliveryResult {
-    /// The result for a response. `retry_after` is the value of its header.
+    /// Returns the result for a response. `retry_after` is from its header.
     pub fn from_status(status: u16, retry_after: Option<Duration>) -> DeliveryResult {
         match status {
             200..=299 => DeliveryResult::Delivered,
@@ -48,7 +48,7 @@ impl DeliveryResult {
         }
     }
 
-    /// Whether this result opens the circuit of the member.
+    /// Returns whether this result opens the circuit of the member.
     pub(crate) fn opens_circuit(&self) -> bool {
         match self {
             DeliveryResult::Unreachable(_)

@@ -27,7 +27,7 @@ impl Attempt {
         let headers = [
             ("Content-Type", "application/json"),
             ("User-Agent", USER_AGENT),
-            // The same in every attempt. Its presence also permits repeating the POST.
+            // The same in every attempt. This header also makes the POST repeatable.
             ("Idempotency-Key", &*self.key),
             ("Dunlin-Attempt", &*number),
             ("Dunlin-Signature", signature.as_deref().unwrap_or_default()),
@@ -36,7 +36,7 @@ impl Attempt {
     }
 }
 
-/// `sha256=` and the HMAC-SHA256 (RFC 2104) of the body in hexadecimal.
+/// Returns `sha256=` and the HMAC-SHA256 (RFC 2104) of the body in hexadecimal.
 fn signature(secret: &Secret, body: &[u8]) -> String {
     "sha256=".to_owned() + &hex_hmac(secret, body)
 }

@@ -1,5 +1,5 @@
-//! Statistics of deliveries: counters of each hook, and members that do not respond. One thread writes, any thread
-//! reads.
+//! Statistics of deliveries: counters of each hook, and members that do not respond. Written by one thread, read by
+//! any.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ metrics! {
 }
 
 impl HookMetric {
-    /// The name within the status of a hook.
+    /// Returns the name of the metric in the status of a hook.
     fn short_name(self) -> &'static str {
         let name = self.family().name;
         let name = name.strip_prefix("webhook_").unwrap_or(name);
@@ -41,14 +41,14 @@ impl HookMetric {
     }
 }
 
-/// Counters of all hooks, and members with an open circuit. They outlive the [`Dispatcher`](crate::Dispatcher), so
-/// that counters never decrease and ids are never reused when it is restarted.
+/// Counters of all hooks, and members with an open circuit. They outlive the [`Dispatcher`](crate::Dispatcher), so that
+/// counters never decrease and ids are never reused when it restarts.
 #[derive(Debug, Default)]
 pub struct DeliveryStats {
     /// The number of ids assigned to events and requests.
     ids: AtomicU64,
     hooks: Mutex<BTreeMap<Arc<str>, Arc<HookStats>>>,
-    /// Sums over removed hooks, so that counters never decrease.
+    /// Sums of removed hooks, so that counters never decrease.
     removed: HookCounters,
     failing: Mutex<FailingMembers>,
 }
@@ -68,7 +68,7 @@ struct LastError {
     error: String,
 }
 
-/// Members that failed and have not responded since, by upstream and member.
+/// Members whose circuit has opened and that have not responded since, by upstream and member.
 type FailingMembers = BTreeMap<(Arc<str>, Arc<str>), FailingMember>;
 
 #[derive(Debug)]
@@ -96,17 +96,17 @@ impl HookStats {
 }
 
 impl DeliveryStats {
-    /// Returns a number that no event or request of this process has had.
+    /// Returns a number that no event or request of this process has used.
     pub(crate) fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The statistics of a hook, created if necessary.
+    /// Returns the statistics of a hook, created if necessary.
     pub(crate) fn hook(&self, name: &Arc<str>) -> Arc<HookStats> {
         Arc::clone(lock(&self.hooks).entry(Arc::clone(name)).or_default())
     }
 
-    /// Removes a hook.
+    /// Removes a hook. Its counters are added to those of removed hooks.
     pub(crate) fn remove(&self, name: &str) {
         let Some(hook) = lock(&self.hooks).remove(name) else { return };
         for &metric in HookMetric::ALL {
@@ -134,14 +134,14 @@ impl DeliveryStats {
         lock(&self.failing).remove(&(Arc::clone(upstream), Arc::clone(member)));
     }
 
-    /// Sets the members of an upstream; `None`: it was removed.
+    /// Removes members that no longer exist. `members` are those of the upstream; `None` if it was removed.
     pub(crate) fn retain_members(&self, upstream: &Arc<str>, members: Option<&Map<Member>>) {
         lock(&self.failing).retain(|(of, name), _| {
             of != upstream || members.is_some_and(|members| members.contains_key(name))
         });
     }
 
-    /// Records that the dispatcher was restarted and its queue was lost.
+    /// Records that the dispatcher was restarted and has lost its queues.
     pub fn restart(&self) {
         for hook in lock(&self.hooks).values() {
             hook.counters.set(HookMetric::QueueEvents, 0);
@@ -150,7 +150,7 @@ impl DeliveryStats {
         lock(&self.failing).clear();
     }
 
-    /// For `/status/webhooks`.
+    /// Returns the status for `/status/webhooks`.
     pub fn status(&self) -> Value {
         let mut hooks = serde_json::Map::new();
         for (name, hook) in lock(&self.hooks).iter() {
@@ -175,7 +175,7 @@ impl DeliveryStats {
     }
 }
 
-/// A series for each hook, and one with an empty name for all that were removed.
+/// Encodes a series for each hook, and one with an empty name for all removed hooks.
 impl Collector for DeliveryStats {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
         let hooks = lock(&self.hooks);

@@ -1,4 +1,4 @@
-//! Deliveries in virtual time: the test is every backend, and gives the results.
+//! Delivery tests in virtual time: the test plays every backend, and returns the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Harness {
 }
 
 impl Harness {
-    /// One upstream `pool` with these members, one hook `audit` that wants all publications.
+    /// Creates an upstream `pool` with these members, and a hook `audit` that selects all publications.
     fn with_members(members: &[&str]) -> Harness {
         let stats = Arc::new(DeliveryStats::default());
         let dispatcher = Dispatcher::new(Arc::clone(&stats), EventEncoder::new("run", "node"), 7);
@@ -70,13 +70,13 @@ impl Harness {
         });
     }
 
-    /// The requests that are due.
+    /// Returns the requests that are due.
     fn attempts(&mut self) -> Vec<Attempt> {
         self.dispatcher.handle_timeout(self.now);
         std::iter::from_fn(|| self.dispatcher.poll_attempt(self.now)).collect()
     }
 
-    /// The one request that is due.
+    /// Returns the only request that is due.
     fn attempt(&mut self) -> Attempt {
         let mut attempts = self.attempts();
         assert_eq!(attempts.len(), 1);
@@ -87,7 +87,7 @@ impl Harness {
         self.dispatcher.handle_result(self.now, attempt.tag, result);
     }
 
-    /// Goes to when something is due.
+    /// Advances the time to the next timeout. Returns the time waited in milliseconds.
     fn wait(&mut self) -> u64 {
         let due_ms = self.dispatcher.poll_timeout().expect("something is due");
         let waited_ms = due_ms.saturating_sub(self.now.ms);
@@ -229,7 +229,7 @@ fn of_two_members_one_dies_and_the_other_gets_what_it_had() {
     assert_eq!(harness.status("delivered"), 64);
     assert_eq!(harness.stats.status()["failing"]["pool"]["a"]["failures"], 1);
 
-    // When its circuit closes, it is asked again.
+    // When its circuit closes, the member gets requests again.
     harness.wait();
     (0..64).for_each(|n| harness.publish(&format!("room{n}"), n));
     let members: BTreeSet<String> = harness.attempts().iter().map(member).collect();
@@ -318,7 +318,7 @@ fn a_full_queue_drops_new_events_counts_them_and_announces_the_gap() {
     assert_eq!(harness.status("dropped_queue_full"), 1_000 - queued);
     let mut next = queued + 1;
     let mut missed = 0;
-    // When there is room again, the `missed` event precedes the first event behind the gap.
+    // When there is room again, the `missed` event precedes the first event after the gap.
     while let Some(attempt) = harness.attempts().pop() {
         for event in events(&attempt) {
             if event["event"] == "missed" {
@@ -369,7 +369,7 @@ fn a_removed_hook_drops_its_events_and_no_counter_falls() {
         "{exposed}"
     );
 
-    // A hook of the same name is another hook.
+    // A new hook with the same name starts empty.
     harness.settings.hooks.insert("audit", hook());
     harness.apply();
     harness.publish("news", 7);
@@ -408,7 +408,7 @@ fn queued_events_leave_under_the_newest_settings() {
     assert_eq!((&*attempt.hook.path, member(&attempt).as_str()), ("/v2", "z"));
     harness.ends(&attempt, &unreachable());
 
-    // The upstream is removed, and the hook returns to the first, whose member is up again.
+    // The upstream is removed. The hook returns to the first one, whose member is available again.
     pool.members.insert(
         "a",
         config::Member { address: "a.example:80".into(), ..config::Member::default() },
@@ -467,8 +467,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever backends answer and whatever settings change: every event is delivered, those of a channel in order,
-    /// and each batch has one key and one body.
+    /// Whatever backends respond and settings change, every event is delivered, in order within a channel, and each
+    /// batch keeps its key and body.
     #[test]
     fn nothing_is_lost_and_order_is_kept(steps in prop::collection::vec(step(), 1..200)) {
         let mut harness = Harness::with_members(&["a", "b", "c"]);
@@ -552,7 +552,7 @@ proptest! {
     }
 }
 
-/// As Pusher's libraries verify and read it.
+/// The request has the format and signature that Pusher's libraries verify.
 #[test]
 fn a_hook_of_an_app_posts_as_pusher_does() {
     let mut harness = Harness::with_members(&["a"]);
@@ -621,7 +621,7 @@ fn a_hook_of_an_app_posts_as_pusher_does() {
              "data": "{\"x\":1}", "user_id": "7"},
         ])
     );
-    // Of an app that is no more it gets nothing.
+    // A hook of a removed app receives no events.
     harness.apps.remove("shop");
     harness.apply();
     harness.emit(occupied("shop:presence-a"));

@@ -10,14 +10,14 @@ use hashbrown::HashMap;
 
 use crate::health::UnhealthyMember;
 
-/// The increment of the pass of a member of weight 1 for each request. A larger value makes shares more precise.
+/// Increment of a member's pass for each request, at weight 1. A larger value makes the shares more precise.
 const STRIDE: u128 = 1 << 32;
 /// How long the circuit of a failing member is open.
 const CIRCUIT_BACKOFF: Backoff = Backoff { min_ms: 1_000, max_ms: 30_000 };
 
-/// The members of an upstream. Each request goes to the member with the lowest pass, which then grows by the inverse
-/// of its weight (stride scheduling); with a heap the cost is independent of the weights. A failing member gets no
-/// requests while its circuit is open, for twice as long each time; then one request tries it. An unhealthy member
+/// The members of an upstream. Each request goes to the member with the lowest pass, which is then increased by the
+/// inverse of its weight (stride scheduling); the cost does not depend on the weights. A failing member gets no
+/// requests while its circuit is open, each time for twice as long; then a single request tries it. An unhealthy member
 /// gets none until it is healthy.
 ///
 /// Each selection must end with one of [`handle_success`](Upstream::handle_success),
@@ -26,9 +26,9 @@ const CIRCUIT_BACKOFF: Backoff = Backoff { min_ms: 1_000, max_ms: 30_000 };
 pub struct Upstream {
     config: Arc<config::Upstream>,
     members: HashMap<Arc<str>, MemberState>,
-    /// Pass, ticket and name of each member, the lowest pass first. An entry is valid if the ticket is the member's.
+    /// Pass, ticket and name of members, the lowest pass first. An entry is valid if its ticket is the member's.
     schedule: BinaryHeap<Reverse<(u128, u64, Arc<str>)>>,
-    /// The pass of the last selected member; a member enters the schedule with at least this pass.
+    /// Pass of the last selected member. Members enter the schedule with at least this pass.
     pass: u128,
     tickets: u64,
     /// When circuits close.
@@ -42,21 +42,21 @@ struct MemberState {
     /// Its connection pool; see [`Selection::pool`].
     pool: u64,
     pass: u128,
-    /// The ticket of its entry in the schedule; 0 if it has none.
+    /// The ticket of its valid entry in the schedule; 0 if it has none.
     ticket: u64,
     circuit: Circuit,
     is_unhealthy: bool,
 }
 
-/// The state of a member according to its requests.
+/// The state of a member as its requests show it.
 #[derive(Debug, Default)]
 struct Circuit {
     state: CircuitState,
     /// Consecutive failures.
     failures: u32,
-    /// The client whose request failed last.
+    /// The client of the last failed request.
     failed_by: Option<u64>,
-    /// How often it was opened without a success in between.
+    /// How often the circuit has opened since the last success.
     opened: u32,
 }
 
@@ -66,9 +66,9 @@ enum CircuitState {
     Closed,
     /// Open until this time, in milliseconds.
     Open(u64),
-    /// One request may try.
+    /// One request may try the member.
     HalfOpen,
-    /// One request is trying.
+    /// One request is trying the member.
     Trying,
 }
 
@@ -79,27 +79,27 @@ pub struct Selection {
     pub name: Arc<str>,
     /// Its settings.
     pub config: Arc<config::Member>,
-    /// The connection pool of the request. Selections with the same number have equal connection settings; other
-    /// settings get another number.
+    /// The connection pool of the request. Selections with the same number have equal connection settings; different
+    /// settings get a different number.
     pub pool: u64,
 }
 
 /// A failed request to a member.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
-    /// The client of the request. Consecutive failures of the same client count once, so that a client whose own
-    /// requests fail cannot block a backend for others. `None`: each counts.
+    /// The client of the request. Consecutive failures of the same client count once, so that a client with failing
+    /// requests cannot block a backend for others. With `None` each failure counts.
     pub by: Option<u64>,
-    /// Consecutive failures that open the circuit. 0: none do.
+    /// Number of consecutive failures that open the circuit; 0: it does not open.
     pub failures_max: u32,
-    /// The pause that the member has requested, in milliseconds; otherwise a back-off.
+    /// Pause in milliseconds requested by the member; by default a back-off.
     pub retry_after_ms: Option<u64>,
 }
 
-/// A circuit has opened.
+/// A circuit that has opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenCircuit {
-    /// When it closes, in milliseconds.
+    /// When the circuit closes, in milliseconds.
     pub until_ms: u64,
     /// Consecutive failures so far.
     pub failures: u32,
@@ -140,7 +140,7 @@ impl Upstream {
         upstream
     }
 
-    /// Its settings.
+    /// Returns the settings.
     pub fn config(&self) -> &Arc<config::Upstream> {
         &self.config
     }
@@ -212,7 +212,7 @@ impl Upstream {
         }
     }
 
-    /// Selects a member that is not in `tried`. `None`: no other member is available.
+    /// Selects a member that is not in `tried`. `None` if no other member is available.
     pub fn select(&mut self, now_ms: u64, tried: &[Arc<str>]) -> Option<Selection> {
         self.close_expired_circuits(now_ms);
         let mut passed_over = Vec::new();
@@ -239,7 +239,7 @@ impl Upstream {
         Some(selected)
     }
 
-    /// Handles a failed request of this pool. Returns the circuit if this opens it.
+    /// Handles a failed request of this pool. Returns the circuit if this failure opened it.
     pub fn handle_failure(
         &mut self,
         now_ms: u64,
@@ -253,7 +253,7 @@ impl Upstream {
             return None;
         }
         let circuit = &mut self.members.get_mut(&name)?.circuit;
-        // Requests that were in flight when it opened do not prolong it.
+        // Failures of requests that were in flight when the circuit opened do not prolong it.
         if matches!(circuit.state, CircuitState::Open(until_ms) if until_ms > now_ms) {
             return None;
         }
@@ -275,7 +275,7 @@ impl Upstream {
         Some(OpenCircuit { until_ms, failures })
     }
 
-    /// Handles a success of this pool. Returns whether earlier requests had failed.
+    /// Handles a successful request of this pool. Returns whether earlier requests had failed.
     pub fn handle_success(&mut self, name: &str, pool: u64) -> bool {
         let Some((name, member)) = self.members.get_key_value(name) else { return false };
         let Circuit { state, failures, .. } = member.circuit;
@@ -284,7 +284,7 @@ impl Upstream {
         }
         let name = Arc::clone(name);
         let Some(MemberState { circuit, .. }) = self.members.get_mut(&name) else { return false };
-        // A requested pause continues, although earlier requests succeed.
+        // Keep an open circuit open, although a request sent earlier has succeeded.
         let state = match circuit.state {
             CircuitState::Open(_) => circuit.state,
             _ => CircuitState::Closed,
@@ -294,7 +294,7 @@ impl Upstream {
         failures > 0
     }
 
-    /// Handles a request of this pool that was not sent, or whose result says nothing about its member.
+    /// Handles a request of this pool that was not sent, or whose result does not indicate the member's health.
     pub fn handle_nothing(&mut self, name: &str, pool: u64) {
         let Some((name, member)) = self.members.get_key_value(name) else { return };
         if member.pool != pool || member.circuit.state != CircuitState::Trying {
@@ -307,7 +307,7 @@ impl Upstream {
         self.enter(&name);
     }
 
-    /// Returns members whose circuit closes to the schedule.
+    /// Returns members to the schedule whose circuit closes.
     fn close_expired_circuits(&mut self, now_ms: u64) {
         while let Some(Reverse((until_ms, _))) = self.open_circuits.peek()
             && *until_ms <= now_ms
@@ -359,7 +359,7 @@ impl Upstream {
 }
 
 impl MemberState {
-    /// New connections are opened; earlier failures are forgotten.
+    /// Replaces the connection pool and resets the circuit.
     fn renew(&mut self, pools: &mut Pools) {
         pools.unused.push(self.pool);
         self.pool = pools.next();
@@ -367,7 +367,7 @@ impl MemberState {
     }
 }
 
-/// Whether it is unhealthy at its current address.
+/// Returns whether the member is unhealthy at its current address.
 fn is_unhealthy(
     unhealthy: &config::Map<UnhealthyMember>,
     name: &str,
@@ -376,7 +376,7 @@ fn is_unhealthy(
     unhealthy.get(name).is_some_and(|of| of.address == member.address)
 }
 
-/// Whether connections with one of the settings can be used with the other.
+/// Returns whether both settings can share connections.
 fn shares_connections(a: &config::Upstream, b: &config::Upstream) -> bool {
     let settings = |of: &config::Upstream| {
         (of.tls, of.ca.clone(), of.connect_timeout_ms, of.timeout_ms, of.connections_per_member_max)
@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(gone.len(), 3);
     }
 
-    /// One failure opens the circuit.
+    /// Returns a failure that opens the circuit at once.
     fn failure(retry_after_ms: Option<u64>) -> Failure {
         Failure { by: None, failures_max: 1, retry_after_ms }
     }
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!(shares(&mut of, 60_000, 4), [share("b", 4)], "though its circuit is closed");
         of.handle_health(&config::Map::new());
         assert_eq!(shares(&mut of, 60_000, 4), [share("a", 2), share("b", 2)]);
-        // What was found of another address is nothing of this one.
+        // Health checked at another address does not apply.
         of.handle_health(&unhealthy("elsewhere.example:80"));
         assert_eq!(shares(&mut of, 60_000, 4), [share("a", 2), share("b", 2)]);
         let mut moved = config::Upstream::clone(&both);

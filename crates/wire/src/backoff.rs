@@ -1,4 +1,5 @@
-//! Exponential back-off with jitter: how long to wait before the next attempt where the peer does not say.
+//! Exponential back-off with jitter: how long to wait before the next attempt if the peer does not
+//! specify it.
 
 use crate::random;
 
@@ -14,14 +15,15 @@ use crate::random;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The delay after the first failed attempt.
+    /// The delay after the first failed attempt, in milliseconds.
     pub min_ms: u64,
-    /// The longest delay.
+    /// The maximum delay in milliseconds.
     pub max_ms: u64,
 }
 
 impl Backoff {
-    /// The delay after so many failed attempts in a row, at least one.
+    /// Returns the delay in milliseconds after this number of consecutive failed attempts, at least
+    /// one.
     pub const fn delay_ms(self, attempts: u32) -> u64 {
         let doublings = attempts.saturating_sub(1);
         let doublings = if doublings > 32 { 32 } else { doublings };
@@ -29,24 +31,25 @@ impl Backoff {
         if delay_ms < self.max_ms { delay_ms } else { self.max_ms }
     }
 
-    /// The same, less up to a half of it, so that attempts which failed together do not return together.
+    /// Returns the delay minus a random part of up to a half of it, so that attempts that failed
+    /// together do not retry together.
     pub fn jittered_ms(self, attempts: u32, jitter: &mut Jitter) -> u64 {
         let delay_ms = self.delay_ms(attempts);
         delay_ms - jitter.below(delay_ms / 2 + 1)
     }
 }
 
-/// Random numbers to spread things in time. They are predictable: not for secrets.
+/// Random numbers to spread events in time. They are predictable: not for secrets.
 #[derive(Clone, Debug)]
 pub struct Jitter(u64);
 
 impl Jitter {
-    /// `seed` is any number.
+    /// Creates a generator; `seed` is any number.
     pub const fn new(seed: u64) -> Jitter {
         Jitter(seed)
     }
 
-    /// The next number, less than `bound`; 0 for a bound of 0.
+    /// Returns the next number, less than `bound`; 0 for a bound of 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         random::next(&mut self.0) % bound.max(1)
     }

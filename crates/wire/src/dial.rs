@@ -1,12 +1,13 @@
-//! Which address of a name to connect to next, and when (happy eyeballs, RFC 8305). Sockets and clock are the caller's.
+//! Decides which address of a name to connect to next, and when (happy eyeballs, RFC 8305). The caller has the sockets
+//! and the clock.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Time to the next attempt while none has answered (RFC 8305 §8).
+/// Time in milliseconds until the next attempt starts while none has succeeded (RFC 8305 §8).
 pub const ATTEMPT_DELAY_MS: u64 = 250;
 
-/// The addresses of one name, tried one after another, the next before the last has failed (RFC 8305 §5).
+/// The addresses of one name, tried in order: the next attempt starts before the previous one has failed (RFC 8305 §5).
 ///
 /// ```
 /// use dunlin_wire::dial::{Next, Race};
@@ -34,22 +35,22 @@ pub struct Race {
 /// What to do now, from [`Race::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Begin an attempt at this address, and poll again.
+    /// Start an attempt to this address, and poll again.
     Connect(SocketAddr),
-    /// Wait for the attempts under way; poll again when one fails, or at this time, in milliseconds.
+    /// Wait for the attempts in progress. Poll again when one fails, or at this time in milliseconds.
     Wait(Option<u64>),
-    /// No address is left, and none answered.
+    /// Every address was tried, and every attempt failed.
     Failed,
 }
 
 impl Race {
-    /// Addresses, best first, and how long each has for itself, in milliseconds.
+    /// Starts a race over addresses, best first, with a delay in milliseconds between attempts.
     pub fn new(addresses: impl IntoIterator<Item = SocketAddr>, delay_ms: u64) -> Race {
         Race { left: addresses.into_iter().collect(), under_way: 0, next_ms: 0, delay_ms }
     }
 
-    /// What to do at `now_ms` of a clock that does not go back. The first attempt that is answered ends the race: the
-    /// caller drops the others.
+    /// Returns what to do at `now_ms` of a monotonic clock. The first attempt that succeeds ends the race; the caller
+    /// drops the others.
     pub fn poll(&mut self, now_ms: u64) -> Next {
         if (self.under_way == 0 || now_ms >= self.next_ms)
             && let Some(address) = self.left.pop_front()
@@ -64,14 +65,14 @@ impl Race {
         }
     }
 
-    /// An attempt failed: the next one need not wait.
+    /// Records that an attempt failed, so that the next one starts at once.
     pub fn handle_failure(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
         self.next_ms = 0;
     }
 }
 
-/// Orders addresses so that the families alternate, the family of the first one leading (RFC 8305 §4).
+/// Orders addresses so that the families alternate, beginning with the family of the first one (RFC 8305 §4).
 pub fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut leading, mut others): (VecDeque<_>, VecDeque<_>) =

@@ -1,7 +1,6 @@
-//! Numbers that only have to look random, and are the same for the same seed (SplitMix64). They are predictable: not for
-//! secrets.
+//! Pseudo-random numbers, the same for the same seed (SplitMix64). They are predictable: not for secrets.
 
-/// The next number behind this state, which may be any number.
+/// Returns the next number and advances the state, which may be any number.
 ///
 /// ```
 /// let mut state = 1_234_567;

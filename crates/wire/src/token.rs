@@ -1,9 +1,9 @@
-//! Classes of bytes that HTTP's grammar is made of, as tables: heads are checked byte by byte.
+//! Byte classes of HTTP's grammar as tables, because heads are checked byte by byte.
 
 /// Bytes of a token (RFC 9110 §5.6.2): names of methods, headers, codings and extensions.
 const TOKEN: [bool; 256] = class(b"!#$%&'*+-.^_`|~");
 
-/// Bytes of a host with port (RFC 3986 §3.2.2), user information left out.
+/// Bytes of a host with port (RFC 3986 §3.2.2), without user information.
 const AUTHORITY: [bool; 256] = class(b"-._~%!$&'()*+,;=:[]");
 
 #[inline]
@@ -11,7 +11,7 @@ pub(crate) fn is_token_byte(byte: &u8) -> bool {
     TOKEN[usize::from(*byte)]
 }
 
-/// True for at least one byte, all of them a token's.
+/// Returns true for one or more token bytes.
 #[inline]
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(is_token_byte)
@@ -22,7 +22,7 @@ pub(crate) fn is_authority(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| AUTHORITY[usize::from(*byte)])
 }
 
-/// Letters, digits and some others.
+/// Returns the class of letters, digits and `others`.
 const fn class(others: &[u8]) -> [bool; 256] {
     let mut class = [false; 256];
     let mut byte = 0;

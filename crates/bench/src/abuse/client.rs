@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::protocol::{WEBSOCKET_KEY, websocket_frame};
 use dunlin_load::{Context, Error};
 
-/// After a write blocks for this long, nothing more is written to the server.
+/// A server that blocks a write for this long gets nothing more.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Target, size and end of an attack.

@@ -24,14 +24,14 @@ use dunlin_load::{Clock, Error, ExitStatus, Output, Scratch, say};
 const KEY: &str = "a-key-of-the-abuse-bench";
 /// The channel of ordinary clients, to which anyone may publish.
 const TALK: &str = "room:talk";
-/// A channel whose history nobody touches during the attack.
+/// A channel that the attack does not touch, to check its history.
 const WITNESS: &str = "kept:witness";
 const WITNESS_MESSAGES: usize = 10;
 /// Duration of the baseline without an attack.
 const CALM: Duration = Duration::from_secs(3);
-/// From the first publish to the attack.
+/// Time from the first publish to the attack.
 const LEAD: Duration = Duration::from_millis(500);
-/// After an attack, memory has this long to return.
+/// Time for memory to be released after an attack.
 const REST: Duration = Duration::from_secs(10);
 const ATTACKER_NICENESS: i32 = 19;
 const HEALTH_EVERY: Duration = Duration::from_millis(100);
@@ -214,7 +214,7 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
     let (arrivals, done, health) = std::thread::scope(|scope| {
         let health = scope.spawn(|| health(&plan, &over));
         let attacker = scope.spawn(|| {
-            // Attackers have their own machines: here they run at low priority beside server and clients.
+            // Real attackers have machines of their own: here they run at low priority beside server and clients.
             let _ = rustix::process::setpriority_process(None, ATTACKER_NICENESS);
             std::thread::sleep(LEAD);
             (attack.run)(&plan)
@@ -290,7 +290,7 @@ fn subscribers(options: &Abuse, target: &Target, time: Duration) -> Result<Subsc
     Subscribers::connect(plan, target.publishing(&url, TALK)?, schedule)
 }
 
-/// Publishes the messages that must be there at the end, and returns the history.
+/// Publishes the messages that must still be stored at the end, and returns the history.
 fn witness(plan: &AttackPlan) -> Result<String, Error> {
     for number in 0..WITNESS_MESSAGES {
         let body = format!(r#"{{"channel":"{WITNESS}","data":{{"kept":{number}}}}}"#);

@@ -1,4 +1,5 @@
-//! Clients that follow channels and move between the nodes: each reconnects elsewhere with its positions, and recovers.
+//! Clients that follow channels and move between the nodes: each reconnects to another node with its positions, and
+//! recovers.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -21,14 +22,15 @@ pub(super) const CHANNELS: usize = 2;
 const TURN: Duration = Duration::from_millis(20);
 /// How often a client retries another node, or a subscription that was refused temporarily.
 const RETRY: Duration = Duration::from_millis(200);
-/// One in this many absences is long, up to this many stays.
+/// One absence in this many is long: up to this many times the average stay.
 const LONG_ABSENCES: u64 = 4;
 const LONG_ABSENCE: u64 = 4;
-/// A connect without an answer for this long is retried at another node: that one may be stopped.
+/// A connect without an answer for this long is retried at another node, because this one may be stopped.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A subscription without an answer for this long is retried on another connection.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Codes of the protocol: an unsubscribe below is for good, and a disconnect beyond, up to the second.
+/// Codes of the protocol that end a subscription or a connection for good: unsubscribe codes below the first,
+/// disconnect codes in the range.
 const UNSUBSCRIBED_FOR_GOOD: u64 = 2500;
 const DISCONNECTED_FOR_GOOD: std::ops::Range<u64> = 3500..4000;
 const TEMPORARY: u64 = 100;
@@ -44,7 +46,7 @@ pub(super) enum Phase {
     End = 2,
 }
 
-/// What the threads share.
+/// State shared by the threads.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) ledger: Ledger,
@@ -56,20 +58,20 @@ pub(super) struct Shared {
     pub(super) counts: Counts,
 }
 
-/// What happened to clients; sums over all of them.
+/// Events of all clients.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// Connects that were answered.
     pub(super) connects: AtomicU64,
-    /// Moves on the client's own schedule, and connections that ended otherwise.
+    /// Moves on the client's own schedule, and connections that ended for other reasons.
     pub(super) moves: AtomicU64,
     pub(super) cut: AtomicU64,
     pub(super) recovered: AtomicU64,
     /// Recoveries that were answered with `recovered: false`.
     pub(super) notified: AtomicU64,
-    /// Subscriptions that the server ended, to be renewed.
+    /// Subscriptions that the server ended and that are to be renewed.
     pub(super) unsubscribed: AtomicU64,
-    /// Commands that the server refused temporarily.
+    /// Commands that the server rejected temporarily.
     pub(super) refused: AtomicU64,
 }
 
@@ -117,7 +119,7 @@ pub(super) struct Progress {
 enum State {
     Away,
     Connecting,
-    /// The request of the WebSocket has been sent.
+    /// The request of the WebSocket handshake has been sent.
     Opening,
     Open,
 }
@@ -128,7 +130,7 @@ struct Slot {
     channel: usize,
     follower: Follower,
     live: bool,
-    /// When to send the subscribe command, if it is due; when it was sent, if it was.
+    /// When the subscribe command is due, and when it was sent.
     due: Option<Instant>,
     asked: Option<Instant>,
     id: u64,
@@ -217,7 +219,7 @@ struct Turn<'a> {
     shared: &'a Shared,
     reactor: &'a Reactor,
     now: Instant,
-    /// Clients do not move.
+    /// Whether clients stay at their nodes.
     stays: bool,
 }
 
@@ -295,7 +297,7 @@ impl Client {
 
     fn send(&mut self, shared: &Shared, bytes: &[u8]) {
         let Some(socket) = &self.socket else { return };
-        // Commands are small: a socket that does not take one belongs to a node that hangs.
+        // Commands are small: a socket that does not accept one belongs to a hanging node.
         if rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) != Ok(bytes.len()) {
             self.cut(shared);
         }

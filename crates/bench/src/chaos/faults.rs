@@ -1,4 +1,4 @@
-//! Faults, in an order determined by the seed.
+//! Injects faults, in an order determined by the seed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ pub(super) enum Loss {
 }
 
 impl Fault {
-    /// What happens to nodes, and to the ways between them and the servers.
+    /// Returns whether the fault hits a node or its links to the servers.
     fn is_of_nodes(self) -> bool {
         matches!(
             self,
@@ -115,7 +115,7 @@ impl Fault {
         match self {
             Fault::RedisWiped | Fault::NatsWiped if !layout.has_others() => Loss::All,
             Fault::RedisStopped | Fault::RedisKilled if layout == Layout::Single => Loss::Nothing,
-            // Slow enough, they end in a failover.
+            // If they last long enough, they end in a failover.
             Fault::RedisWiped
             | Fault::RedisStopped
             | Fault::RedisKilled
@@ -123,7 +123,8 @@ impl Fault {
             | Fault::PrimaryKilled
             | Fault::PrimaryStopped
             | Fault::PrimarySplit => Loss::Tail,
-            // Of NATS, a majority has what was answered. Who asks a leader that is cut off may be taken for one who knows too much.
+            // A majority of NATS servers stores every acknowledged publication. But a leader that is cut off may lag
+            // behind a client, which is then not recovered.
             Fault::LeaderSplit => Loss::All,
             _ => Loss::Nothing,
         }
@@ -148,10 +149,10 @@ impl Chance {
     }
 }
 
-/// What faults act on.
+/// The nodes and servers that faults are injected into.
 pub(super) struct Stage {
     pub(super) nodes: Vec<Node>,
-    /// Other versions of the program, for each node the one that it does not run now.
+    /// Other versions of the program: for each node, the one that it does not run at present.
     pub(super) versions: Vec<String>,
     pub(super) deployment: Box<dyn Deployment>,
     pub(super) chance: Chance,
@@ -159,7 +160,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Injects faults of the `chosen` kinds until then.
+    /// Injects faults of the `chosen` kinds until the given time.
     pub(super) fn torture(&mut self, chosen: &[Fault], until: Instant) -> Result<(), Error> {
         while Instant::now() < until {
             let fault = chosen[self.chance.below(chosen.len())];

@@ -28,11 +28,11 @@ enum State {
     /// It is being published.
     #[default]
     Open,
-    /// An attempt had no answer, or one that says the message may have been stored.
+    /// An attempt got no answer, or one that says that the message may have been stored.
     Uncertain,
     /// Acknowledged; `true` after an uncertain attempt.
     Acknowledged(bool),
-    /// For each attempt the server answered that the message was not stored.
+    /// The server answered every attempt with the message not being stored.
     Refused,
 }
 
@@ -44,7 +44,7 @@ struct Record {
     states: Vec<State>,
     /// The message at each position, as acknowledged or as delivered.
     places: HashMap<Position, u32>,
-    /// The last message delivered to any client.
+    /// The highest number delivered to any client.
     delivered: u32,
 }
 
@@ -55,9 +55,9 @@ pub(super) struct Follower {
     pub(super) position: Option<Position>,
     /// The last message that the client received.
     pub(super) last: u32,
-    /// The client was notified that messages may be missing, or has just subscribed.
+    /// Set after the client was notified that messages may be missing, and after a first subscription.
     notified: bool,
-    /// Messages that the client misses and was not yet notified of: the server lost them, and nodes are detecting that.
+    /// Lost messages that the client skipped and was not notified of yet: the nodes have still to detect the loss.
     owed: u32,
 }
 
@@ -76,18 +76,18 @@ pub(super) struct Ledger {
     notified_late: AtomicU64,
 }
 
-/// The result.
+/// The result of the run.
 #[derive(Debug, Serialize)]
 pub(super) struct LedgerResult {
     pub(super) acknowledged: u64,
-    /// Answers that say the message was not stored.
+    /// Answers that say that the message was not stored.
     refused: u64,
-    /// Attempts without an answer, or with one that says the message may have been stored.
+    /// Attempts without an answer, or with one that says that the message may have been stored.
     uncertain: u64,
     pub(super) delivered: u64,
-    /// Deliveries of acknowledged messages that a replaced server lost, before the client was notified.
+    /// Messages that clients missed because of a failover before they were notified.
     lost_by_failover: u64,
-    /// Of those, deliveries of which the client was notified later.
+    /// Of those, messages that clients were notified of later.
     notified_late: u64,
     pub(super) disagreements: u64,
     by_kind: BTreeMap<&'static str, u64>,
@@ -100,7 +100,7 @@ pub(super) struct Arrival {
     pub(super) offset: u64,
     /// Number of the message in its channel, assigned by its publisher.
     pub(super) number: u32,
-    /// It came with a recovery from another epoch.
+    /// Whether it arrived in a recovery that changed the epoch.
     pub(super) crosses: bool,
 }
 
@@ -124,7 +124,7 @@ impl Ledger {
     }
 
     fn with<T>(&self, channel: usize, then: impl FnOnce(&mut Record) -> T) -> T {
-        // Nothing panics while it is held.
+        // Poisoning is ignored: nothing panics while the lock is held.
         let mut record = self.records[channel].lock().unwrap_or_else(|held| held.into_inner());
         then(&mut record)
     }
@@ -198,7 +198,8 @@ impl Ledger {
         })
     }
 
-    /// Records that a client is subscribed at this position; `recovered`: it received what it had missed.
+    /// Records that a client is subscribed at this position. `recovered` holds the publications that it had missed, if
+    /// it was recovered.
     pub(super) fn subscribed(
         &self,
         channel: usize,
@@ -346,7 +347,8 @@ impl Record {
 mod tests {
     use super::*;
 
-    /// A channel with so many messages acknowledged at offsets from 1 of the epoch `a`, and a follower at its begin.
+    /// Returns a ledger with one channel, whose messages were acknowledged at offsets from 1 in the epoch `a`, and a
+    /// follower at its beginning.
     fn arrival(offset: u64, number: u32) -> Arrival {
         Arrival { offset, number, crosses: false }
     }

@@ -1,5 +1,5 @@
-//! The counting run: clients that move between the nodes of a cluster, while nodes, Redis or NATS, and the way between them
-//! fail, and a ledger that says whether each message that was acknowledged reached each of them once and in order.
+//! The counting run: clients move between the nodes of a cluster while nodes, Redis or NATS and the links between them
+//! fail. A ledger checks that each acknowledged message reached each client once and in order.
 
 mod clients;
 mod deployment;
@@ -28,7 +28,7 @@ use dunlin_load::url::duration;
 use dunlin_load::{Error, ExitStatus, Output, Scratch, say};
 use dunlin_wire::backoff::Jitter;
 
-/// If no progress is made for this long, what is missing counts as lost.
+/// Without progress for this long, missing subscriptions and messages count as lost.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 const CLIENT_THREADS: usize = 2;
 const PUBLISHERS: usize = 8;
@@ -124,7 +124,8 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
                 scope.spawn(move || publisher::run(shared, channels, every, options.seed, over)),
             );
         }
-        // What fails before there is anything to lose, and before some clients are away, costs nothing.
+        // Inject no faults before clients are subscribed and some of them are between two nodes; earlier faults would
+        // test nothing.
         wait(|| missing(&progress));
         std::thread::sleep(2 * options.stay);
         let tortured = stage.torture(&chosen, Instant::now() + options.duration);

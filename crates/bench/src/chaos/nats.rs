@@ -1,5 +1,5 @@
-//! Servers of NATS that the nodes share, one or three. Each has an address for every node and every other server, and a proxy behind
-//! them.
+//! Servers of NATS that the nodes share, one or three. Each has an address for every node and every other server, which
+//! a proxy serves.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ use crate::fleet::address;
 use dunlin_load::installed::installed;
 use dunlin_load::{Context, Error, Process, say};
 
-/// First address port for nodes and for servers; those of the others follow.
+/// First port for nodes and for other servers; each peer adds its number.
 const NODE_PORT: u16 = 4_223;
 const ROUTE_PORT: u16 = 6_323;
 /// Port of the servers behind the proxies.
@@ -25,7 +25,7 @@ const ROUTE_PORT_BEHIND: u16 = 6_322;
 const SERVERS: u8 = 3;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server, and what it keeps.
+/// A server of NATS and its store.
 struct Server {
     address: SocketAddr,
     command: String,
@@ -151,7 +151,7 @@ impl NatsServers {
         Ok((leader.ok_or_else(|| Error::new("a stream has lost its leader"))?, stream))
     }
 
-    /// Returns whether all servers have all of every stream.
+    /// Returns whether every server has all messages of every stream.
     fn is_whole(&self) -> bool {
         (0..self.servers.len()).all(|at| {
             let streams = self.streams(at).unwrap_or_default();
@@ -280,7 +280,7 @@ impl Server {
             if let Ok(answer @ Value::Object(_)) = serde_json::from_str(&line) {
                 return Ok(answer);
             }
-            // No responders.
+            // No responders: no server answers the request.
             if line.starts_with("HMSG") {
                 break;
             }

@@ -1,4 +1,4 @@
-//! A proxy before a server of Redis or NATS, which can cut off each of those that connect to it.
+//! A proxy in front of a server of Redis or NATS, which can cut off each peer separately.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -25,9 +25,9 @@ pub(super) fn user(peer: Peer) -> String {
 
 #[derive(Debug, Default)]
 struct Gate {
-    /// Holds all bytes back: a network that accepts everything and delivers nothing.
+    /// Whether all bytes are held back, as in a network that accepts everything and delivers nothing.
     silent: AtomicBool,
-    /// Refuses connections.
+    /// Whether connections are refused.
     closed: AtomicBool,
 }
 
@@ -47,14 +47,14 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy for all peers, where clients speak first and identify themselves.
+    /// Starts a proxy for all peers of a server where clients speak first: their greeting identifies them.
     pub(super) fn start(listen: SocketAddr, to: SocketAddr) -> Result<Self, Error> {
         let proxy = Self { state: Arc::default() };
         proxy.listen(listen, to, None)?;
         Ok(proxy)
     }
 
-    /// Starts a proxy for a server that speaks first: each peer connects to an address of its own.
+    /// Starts a proxy for a server that speaks first: each peer connects to its own address.
     pub(super) fn with_ways(
         ways: impl Iterator<Item = (Peer, SocketAddr)>,
         to: SocketAddr,
@@ -144,7 +144,7 @@ fn carry(
         let mut connections = state.connections.lock().unwrap_or_else(|held| held.into_inner());
         connections.insert(number, (peer, [client.try_clone()?, server.try_clone()?]));
     }
-    // A concurrent close finds this connection in the map, or this check sees the closed gate.
+    // A concurrent close either finds this connection in the map, or this check sees the closed gate.
     if !state.gates[peer].closed.load(Ordering::Acquire) {
         let back = (Arc::clone(state), server.try_clone()?, client.try_clone()?);
         std::thread::spawn(move || copy(&back.0, peer, back.1, back.2, &[]));

@@ -1,4 +1,4 @@
-//! Servers of Redis that the nodes share, alone or in company, each behind a proxy at the address that all others know.
+//! Servers of Redis that the nodes share, alone or replicated, each behind a proxy whose address all others know.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const SLOTS: usize = 16_384;
 /// Primaries of a cluster.
 const SHARDS: usize = 3;
 const SENTINELS: usize = 3;
-/// Slots that move one after the other, keys of them that move at once, and how long the next wait at most.
+/// Slots that move one after the other, keys that move at once, and the longest pause before the next keys.
 const SLOTS_MOVED: usize = 12;
 const KEYS_MOVED: &str = "10";
 const KEYS_PAUSE_MS: u64 = 20;
@@ -160,7 +160,7 @@ impl RedisServers {
         for at in SHARDS..self.servers.len() {
             let primary = self.servers[at - SHARDS].redis.call(&["CLUSTER", "MYID"])?;
             let replica = &self.servers[at].redis;
-            // It is refused until the primary is known.
+            // Refused until the replica knows the primary.
             self.until("a replica knows its primary", |_| {
                 replica.call(&["CLUSTER", "REPLICATE", &primary]).is_ok()
             })?;

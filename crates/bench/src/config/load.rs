@@ -51,7 +51,7 @@ fn replace_here(options: &ConfigBench, cores: &[usize]) -> Result<Value, Error> 
         "replaces": ms.len(),
         "p50_ms": median(&ms),
         "max_ms": ms.iter().copied().fold(0.0, f64::max),
-        // Delivery of messages to subscribers, without and with replaces meanwhile: medians of so many rounds.
+        // Delivery of messages to subscribers, without replaces and during them: medians over the rounds.
         "rounds": ROUNDS,
         "quiet_p99_us": median(&quiet),
         "meanwhile_p99_us": median(&meanwhile),
@@ -74,8 +74,8 @@ fn delivery_meanwhile(options: &ConfigBench, cores: &[usize]) -> Result<(f64, Ve
 }
 
 fn replace_until(options: &ConfigBench, over: &AtomicBool) -> Result<Vec<f64>, Error> {
-    // A long time slice for this thread: publisher and subscribers on this core preempt it when they wake, so that they wait
-    // only for the server. On a kernel without such slices a little of their wait is caused by this thread.
+    // Give this thread a long time slice: publisher and subscribers on this core preempt it when they wake, so that
+    // they wait only for the server. On a kernel without such slices, a little of their wait is caused by this thread.
     let _ = dunlin_net::set_time_slice(Some(dunlin_net::TIME_SLICE_MAX));
     let mut client = options.dunlin.admin_client()?;
     let mut ms = Vec::new();

@@ -157,7 +157,7 @@ fn cost(options: &ConfigBench) -> Result<ExitStatus, Error> {
             "durable": durable,
             "members": members,
             "replace": replace,
-            // Fifty changes a second among ten thousand objects: share of one core.
+            // Share of one core used by fifty changes a second among ten thousand objects.
             "steady_core": steady_core,
             "nginx": nginx,
         }),

@@ -1,4 +1,4 @@
-//! Measurements of clients that connect: credentials, a backend's decision, subscriptions, and the memory of an idle client.
+//! Measures connecting clients: credentials, a backend's decision, subscriptions, and the memory of an idle client.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -11,10 +11,10 @@ use crate::protocol::{ProtocolName, WEBSOCKET_KEY, websocket_frame};
 use crate::token::{SECRET, es256, hs256};
 use dunlin_load::{Context, Error, Process};
 
-/// Connections that subscribe, one command at a time each, and channels that each joins and leaves.
+/// Connections that subscribe, each with one command at a time, and the channels that each joins and leaves.
 const SUBSCRIBING: usize = 64;
 const CHANNELS: usize = 1_000;
-/// Concurrent requests of a backend with a pool of workers or database connections, and the time of each.
+/// Concurrent requests of a backend with a pool of workers or database connections, and the duration of each.
 const POOL: u32 = 16;
 const POOL_TAKES_MS: u32 = 5;
 /// Time for the server to free memory after the last connect.
@@ -140,7 +140,7 @@ pub(super) fn subscribe(options: &FrontDoor) -> Result<Round, Error> {
     let per_s = pairs as f64 / began.elapsed().as_secs_f64();
     let (cpu_us, user_us) = Cpu::each_us(before, &server, pairs as u64);
     drop((clients, server));
-    // Without subscribers the floor only answers: a command and its reply, of which a pair has two.
+    // The floor has no subscribers and only answers. A pair has two commands, each with its reply.
     let floor = options.floor(MESSAGE_BYTES)?;
     let (before, count) = (Cpu::of(&floor), (2 * pairs).to_string());
     let url = format!("http://{}/one/1", options.address()?);
@@ -212,8 +212,8 @@ impl Subscriber {
     }
 }
 
-/// Measures memory per idle client, counted after the first tenth: what the first clients load once, of the program
-/// and its tables, is excluded.
+/// Measures memory per idle client, counted after the first tenth of them, so that pages and tables that the first
+/// clients load for all are excluded.
 pub(super) fn idle(options: &FrontDoor, sharing: usize) -> Result<Round, Error> {
     let token = format!("[client.token]\nhmac_secret = \"{SECRET}\"\n");
     let server = options.serve(&format!("{token}{PRESENCE}"))?;

@@ -1,4 +1,4 @@
-//! Measurements of messages: to one client at a time, in two encodings, as deltas, and stored.
+//! Measures messages: to one client at a time, in two encodings, as deltas, and stored.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use crate::swarm::Swarm;
 use dunlin_load::{Error, Process};
 
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests to one client at a time, and of batches.
+/// Number of requests to one client at a time, and of batches.
 const REQUESTS: usize = 150_000;
 const BATCHES: usize = 3_000;
-/// What Dunlin sends a client for each of them: the push with its channel.
+/// Length of the push that Dunlin sends for each of them, with its channel.
 const MESSAGE_BYTES: u16 = 74;
 /// Number of broadcasts to a channel.
 const BROADCASTS: usize = 60;
@@ -103,7 +103,8 @@ pub(super) fn unicast(options: &FrontDoor, batch: usize) -> Result<Round, Error>
     })
 }
 
-/// Measures half of the clients in JSON, half in Protobuf; the ratio is CPU of one encoding to that of both.
+/// Measures broadcasts to clients of which half use JSON and half Protobuf. The ratio is CPU with one encoding to that
+/// with both.
 pub(super) fn encodings(options: &FrontDoor) -> Result<Round, Error> {
     let half = options.clients / 2;
     let body = "{\"channel\":\"c\",\"data\":{\"text\":\"what all in this channel are to know, each once and in order\"}}";
@@ -192,7 +193,7 @@ pub(super) fn stored(options: &FrontDoor) -> Result<Round, Error> {
         std::thread::sleep(Duration::from_millis(500));
         Ok(server.sample().pss_bytes)
     };
-    // The first message in each channel pays for the channel.
+    // The first message in each channel creates the channel, whose memory does not count.
     let before = publish(1)?;
     let after = publish(KEPT)?;
     let bytes = after.saturating_sub(before) as f64 / (channels * KEPT) as f64;

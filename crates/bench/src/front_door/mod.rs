@@ -1,5 +1,5 @@
-//! The cost of connecting and of receiving messages: connects and tokens, a deciding backend, unicast, subscriptions,
-//! encodings, deltas, stored messages.
+//! Measures the cost of connecting and of receiving messages: connects and tokens, a deciding backend, unicast,
+//! subscriptions, encodings, deltas, stored messages.
 
 mod clients;
 mod messages;
@@ -193,7 +193,7 @@ impl Cpu {
         Self { all_ns: server.cpu_ns(), user_ns: server.user_ns() }
     }
 
-    /// Returns microseconds of CPU per item since then, total and in user space.
+    /// Returns microseconds of CPU per item since `since`, in total and in user space.
     fn each_us(since: Self, server: &Process, count: u64) -> (f64, f64) {
         let now = Self::of(server);
         let each = |now: u64, then: u64| (now - then) as f64 / 1e3 / count.max(1) as f64;
@@ -244,7 +244,7 @@ impl FrontDoor {
     }
 }
 
-/// Connects all, or returns why not all could connect.
+/// Connects all clients. Returns also how many failed or were closed.
 fn connected(plan: &Plan) -> Result<(Swarm, u64), Error> {
     let swarm = Swarm::start(plan)?;
     let counts = swarm.wait_ready(READY_TIMEOUT, |_| {})?;

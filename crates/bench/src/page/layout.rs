@@ -1,26 +1,26 @@
-//! From the filled-in template to the page: tables without empty columns, the table of targets, and the plots.
+//! Lays out the page from the filled-in template: tables without empty columns, the table of targets, and the plots.
 //!
 //! | line | what it is |
 //! |---|---|
-//! | `@target IS_MET \| what \| asked \| measured` | a row of the table of targets; left out where nothing was measured |
-//! | `@targets` | that table |
-//! | `@plot FILE \| alt \| title \| shape \| series \| x \| y` | a point of a plot, and where it is shown |
+//! | `@target IS_MET \| what \| asked \| measured` | a row of the table of targets; omitted if nothing was measured |
+//! | `@targets` | the table of targets |
+//! | `@plot FILE \| alt \| title \| shape \| series \| x \| y` | a point of a plot; the first one of a file also shows the plot |
 
 use super::plot::{Plot, Point};
 use super::render::NOTHING;
 
-/// What the template has become.
+/// The laid-out page and its plots.
 #[derive(Default)]
 pub(super) struct PageText {
     pub(super) text: String,
     pub(super) plots: Vec<Plot>,
 }
 
-/// Lays out a text; `directory` is that of the plots, as seen from the page.
+/// Lays out a text. `directory` is that of the plots, relative to the page.
 pub(super) fn lay_out(text: &str, directory: &str) -> PageText {
     let mut page = PageText::default();
     let mut section = String::new();
-    // Under the heads: a link to the section, and what is measured, asked, found and held.
+    // Columns: a link to the section, what is measured, the target, the result, and whether the target is met.
     let mut targets = vec![String::new(), "|---|---|---|---|---|".to_owned()];
     let (mut met, mut before) = (0, String::new());
     let mut lines = text.lines().peekable();
@@ -63,7 +63,7 @@ pub(super) fn lay_out(text: &str, directory: &str) -> PageText {
 }
 
 impl PageText {
-    /// One point of a plot; the first shows the plot.
+    /// Adds a point to its plot. The first point of a plot also inserts the plot into the text.
     fn plot(&mut self, text: &str, directory: &str) {
         let [file, alt, title, shape, series, x, y] = parts(text);
         let (Ok(x), Ok(y)) = (x.parse(), y.parse()) else { return };
@@ -77,13 +77,13 @@ impl PageText {
     }
 }
 
-/// What stands between bars; what is not there is empty.
+/// Splits `text` at bars into `N` trimmed parts; missing parts are empty.
 fn parts<const N: usize>(text: &str) -> [&str; N] {
     let mut pieces = text.splitn(N, '|');
     [(); N].map(|()| pieces.next().unwrap_or_default().trim())
 }
 
-/// A table without the columns in which no row has anything, an empty line behind it.
+/// Formats a table without the columns that are empty in every row, followed by an empty line.
 fn table(lines: &[&str]) -> String {
     let cells = |line: &&str| -> Vec<String> {
         line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
@@ -108,7 +108,7 @@ fn table(lines: &[&str]) -> String {
     text + "\n"
 }
 
-/// A link to a section, by the anchor that Markdown gives a title.
+/// Returns a link to a section, with the anchor that Markdown derives from its title.
 fn link(title: &str) -> String {
     let anchor = title.to_lowercase().replace(' ', "-");
     let anchor: String =

@@ -1,4 +1,4 @@
-//! docs/BENCHMARKS.md with its plots: the template of the page, filled in from the results of many runs.
+//! Writes docs/BENCHMARKS.md and its plots: the template of the page, filled in with the results of earlier runs.
 
 mod layout;
 mod plot;

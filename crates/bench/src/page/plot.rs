@@ -1,4 +1,4 @@
-//! The plots of the page, as SVG: bars from zero, and curves over axes that are either linear from zero or logarithmic.
+//! Draws the plots of the page as SVG: bars, or curves over axes that are linear from zero or logarithmic.
 
 use std::ops::Range;
 
@@ -17,12 +17,12 @@ const FONT: &str = "sans-serif";
 const TITLE: (&str, u32) = (FONT, 17);
 const TEXT: (&str, u32) = (FONT, 14);
 
-/// A drawing, and the file it belongs into.
+/// A plot and the name of its file.
 pub(super) struct Plot {
     pub(super) file: String,
     pub(super) title: String,
-    /// `bars`, the longest first, from zero; or `line` or `points` with their axes, as in
-    /// `line; connections; log; bytes; linear; 250`: name and kind of x and of y, and the level to hold values against.
+    /// `bars`: from zero, the longest first. Otherwise `line` or `points` with axes, as in `line; connections; log;
+    /// bytes; linear; 250`: name and scale of x and of y, and optionally a reference level.
     pub(super) shape: String,
     pub(super) points: Vec<Point>,
 }
@@ -34,9 +34,9 @@ pub(super) struct Point {
 }
 
 struct Axis<'a> {
-    /// With its unit.
+    /// Name with unit.
     name: &'a str,
-    /// Otherwise linear, from zero upwards, so that a slope is not exaggerated.
+    /// Otherwise linear from zero, so that slopes are not exaggerated.
     logarithmic: bool,
 }
 
@@ -51,7 +51,7 @@ impl Plot {
         }
     }
 
-    /// Points of each series, in the order in which they came.
+    /// Returns the points of each series, in order of arrival.
     fn series(&self) -> Vec<(&str, Vec<(f64, f64)>)> {
         let mut all: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
         for point in &self.points {
@@ -81,7 +81,7 @@ impl Plot {
             text(&self.title, (16, 14), TITLE)?;
             for (index, (name, value)) in bars.iter().enumerate() {
                 let top = 46 + ROW * index as i32;
-                // Two pixels for the least, so that it is seen.
+                // At least two pixels, so that the smallest bar is visible.
                 let length = ((width * value / most) as i32).max(2);
                 let bar = [(LEFT, top), (LEFT + length, top + 24)];
                 root.draw(&Rectangle::new(bar, color(name, 0).filled())).map_err(failed)?;
@@ -93,7 +93,7 @@ impl Plot {
         Ok(svg)
     }
 
-    /// Curves over axes, joined by lines or not.
+    /// Draws curves over axes, or only their points.
     fn draw_curves(
         &self,
         x_axis: &Axis<'_>,
@@ -131,7 +131,7 @@ impl Plot {
                 chart.draw_series(LineSeries::new(across, LINE.stroke_width(1))).map_err(failed)?;
             }
             let mut others = 0;
-            // Ours last, to lie above the others.
+            // Dunlin's curves are drawn last, above the others.
             let (ours, theirs): (Vec<_>, Vec<_>) =
                 self.series().into_iter().partition(|(name, _)| name.starts_with("dunlin"));
             let curves = ours.len() + theirs.len();
@@ -142,7 +142,7 @@ impl Plot {
                     let line = LineSeries::new(points.iter().copied(), color.stroke_width(2));
                     chart.draw_series(line).map_err(failed)?;
                 }
-                // A curve of many points is a line.
+                // Curves with many points are drawn without dots.
                 if !joined || points.len() < 20 {
                     let dots = points.iter().map(|point| Circle::new(*point, 4, color.filled()));
                     let dots = chart.draw_series(dots).map_err(failed)?;
@@ -170,12 +170,12 @@ fn failed(error: impl std::fmt::Display) -> Error {
     Error::new(format!("cannot draw: {error}"))
 }
 
-/// The colour of a series by its name and its place among the others.
+/// Returns the colour of a series, by its name and the number of peers before it.
 fn color(name: &str, others_before: usize) -> RGBColor {
     if name.starts_with("dunlin") { OURS } else { OTHERS[others_before % OTHERS.len()] }
 }
 
-/// Where on an axis values stand, and which of them are written.
+/// The range of an axis and its ticks.
 struct Scale {
     logarithmic: bool,
     range: Range<f64>,
@@ -193,7 +193,7 @@ impl Axis<'_> {
         }
         let least = values.iter().copied().filter(|value| *value > 0.0).fold(f64::MAX, f64::min);
         let range = if least <= most { least / 1.25..most * 1.25 } else { 1.0..10.0 };
-        // Between the decades only where they are few.
+        // Ticks between powers of ten only if the range is small.
         let between: &[f64] =
             if range.end / range.start < 300.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let decades = range.start.log10().floor() as i32..=range.end.log10().ceil() as i32;
@@ -226,7 +226,7 @@ impl Ranged for Scale {
     }
 }
 
-/// The next of 1, 2, 5, 10, 20 … that is not below.
+/// Rounds up to the next of 1, 2, 5, 10, 20 ….
 fn step(least: f64) -> f64 {
     let decade = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0]
@@ -236,7 +236,7 @@ fn step(least: f64) -> f64 {
         .unwrap_or(least)
 }
 
-/// A number on an axis or behind a bar.
+/// Formats a number on an axis or beside a bar.
 fn label(value: f64) -> String {
     let tenths = (value * 10.0).round() / 10.0;
     if tenths.abs() < 20.0 && (tenths - tenths.round()).abs() > 0.05 {
@@ -273,7 +273,7 @@ mod tests {
             assert!(svg.contains("1,000,000") && svg.contains("peer"), "{svg}");
             plot(&shape, &[]).draw().unwrap();
         }
-        // One bar alone, and nothing at all, are no reason to fail.
+        // A single bar, and no bars at all, must not fail.
         plot("bars", &bars[..1]).draw().unwrap();
         plot("bars", &[]).draw().unwrap();
     }

@@ -1,14 +1,14 @@
-//! Fills in the template of the page, in the language of [Jinja](minijinja), from the results.
+//! Fills in the template of the page, written in [Jinja](minijinja), from the results.
 //!
 //! | filter | value |
 //! |---|---|
-//! | `group`, `percent`, `time`, … | a number as its format says, see [`show`]; `fixed(n)`: with so many digits behind the point |
+//! | `group`, `percent`, `time`, … | a formatted number, see [`show`]; `fixed(n)`: with `n` decimals |
 //! | `min`, `max`, `sum` | of the numbers in a list or a record |
-//! | `count` | elements that are there |
-//! | `flat` | lists in a list, one behind the other |
-//! | `over(x)`, `times(x)` | quotient and product, of numbers that were measured |
+//! | `count` | number of elements |
+//! | `flat` | concatenation of nested lists |
+//! | `over(x)`, `times(x)` | quotient and product of measured numbers |
 //!
-//! `source(part, hosts)` says with which commands and where results were measured. What was not measured is shown as a dash.
+//! `source(part, hosts)` returns the commands and machines of the results. A missing measurement is shown as a dash.
 
 use dunlin_load::Error;
 use dunlin_load::figures::{group, percent};
@@ -19,7 +19,7 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Deserialize;
 
-/// Stands for what was not measured.
+/// Shown in place of a missing measurement.
 pub(super) const NOTHING: &str = "–";
 
 const FORMATS: [&str; 13] = [
@@ -41,7 +41,7 @@ const FORMATS: [&str; 13] = [
 /// Fills in the template.
 ///
 /// # Errors
-/// What is wrong with the template, and where.
+/// Describes what is wrong with the template, and where.
 pub(super) fn render(template: &str, results: &serde_json::Value) -> Result<String, Error> {
     let failed = |error: &dyn std::fmt::Display| {
         Error::new(format!("the template of the page, crates/bench/page.md: {error}"))
@@ -76,7 +76,7 @@ fn number(value: &Value) -> Option<f64> {
     (value.kind() == ValueKind::Number).then(|| f64::try_from(value.clone()).ok())?
 }
 
-/// The elements of a list; another value is one element, a missing one none.
+/// Returns the elements of a list. Any other value is a single element; a missing value has none.
 fn elements(value: &Value) -> Vec<Value> {
     let all = match value.kind() {
         ValueKind::Undefined | ValueKind::None => Vec::new(),
@@ -100,7 +100,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     elements(value).into_iter().flat_map(fields).filter_map(|one| number(&one)).collect()
 }
 
-/// A value as its format says.
+/// Formats a value.
 fn show(value: &Value, format: &str) -> String {
     let Some(number) = number(value).filter(|_| format != "text") else {
         return if value.is_none() || value.is_undefined() {
@@ -114,7 +114,7 @@ fn show(value: &Value, format: &str) -> String {
         "percent" => percent(number),
         "percent0" => format!("{:.0} %", number * 100.0),
         "signed_percent" => format!("{:+.0} %", number * 100.0),
-        // Many times as much is easier to read as a factor.
+        // A large ratio is easier to read as a factor.
         "ratio" if number >= 10.0 => format!("{number:.1} ×"),
         "ratio" => percent(number),
         "rate" if number < 20.0 => format!("{number:.1}"),
@@ -129,7 +129,7 @@ fn show(value: &Value, format: &str) -> String {
     }
 }
 
-/// The part of a section, its commands, and where they ran; commands of one machine and commit together.
+/// Describes where the results of a section come from: its commands, grouped by machine and commit.
 #[expect(clippy::needless_pass_by_value, reason = "the form of a function of templates")]
 fn source(part: &str, hosts: Value) -> String {
     let mut places: Vec<(String, Vec<String>)> = Vec::new();

@@ -1,4 +1,4 @@
-//! The results of earlier runs, as `scripts/bench/run` keeps them: one JSON object a file.
+//! Reads the results of earlier runs, as `scripts/bench/run` stores them: one JSON object per file.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use dunlin_load::{Context, Error};
 
-/// Results that are steps of one measurement, by the begin of their names, and pointers to what says their order.
+/// Prefixes of the names of results that are steps of one measurement, with JSON pointers to their sort keys.
 const SERIES: [(&str, &[&str]); 6] = [
     ("latency", &["/subscribers", "/rate"]),
     ("pacing", &["/background_load/clients", "/label"]),
@@ -17,17 +17,17 @@ const SERIES: [(&str, &[&str]); 6] = [
     ("apns", &["/server_order", "/server", "/table_order"]),
 ];
 
-/// How `dunlin apns bench` calls the server that it brings itself.
+/// The name of `dunlin apns bench` for its built-in server.
 const SIMULATOR: &str = "simulator";
 
 /// The tables of `dunlin apns bench`, in the order of the page.
 const PUSH_TABLES: [&str; 9] =
     ["windows", "vary", "drift", "connections", "bad", "reference", "cpu", "queue", "storm"];
 
-/// A server with less idle time than this is nearly a second limit: what is measured is what both can do together.
+/// With less idle time than this, the server is nearly saturated: the result is the limit of both programs together.
 const IDLE_SHARE_MIN: f64 = 0.10;
 
-/// Every result in a directory, by its name, and what follows from them.
+/// Reads every result in a directory, by name, and adds derived values.
 pub(super) fn read(directory: &Path) -> Result<Value, Error> {
     let mut results = Map::new();
     let entries =
@@ -43,13 +43,13 @@ pub(super) fn read(directory: &Path) -> Result<Value, Error> {
                 let all = results.entry(*series).or_insert_with(|| json!([]));
                 all.as_array_mut().into_iter().for_each(|all| all.push(result.clone()));
             }
-            // As the template names it.
+            // Names of the template have underscores.
             None => {
                 results.insert(name.replace('-', "_"), result);
             }
         }
     }
-    // The million is the last step of the same growth, only held for longer.
+    // The run with a million connections is the last step of the same series, only held for longer.
     let millions = results.get("million").and_then(Value::as_array).cloned().unwrap_or_default();
     if let Some(Value::Array(scale)) = results.get_mut("scale") {
         scale.extend(millions);
@@ -58,7 +58,7 @@ pub(super) fn read(directory: &Path) -> Result<Value, Error> {
     for (series, fields) in SERIES {
         if let Some(all) = results.get_mut(series).and_then(Value::as_array_mut) {
             let key = |one: &Value| -> Vec<String> {
-                // Numbers with as many digits sort as text does.
+                // Padded to the same number of digits, so that numbers sort as text.
                 let shown = |field: &&str| match one.pointer(field) {
                     Some(Value::Number(number)) => format!("{:020}", number.as_u64().unwrap_or(0)),
                     other => other.and_then(Value::as_str).unwrap_or_default().to_owned(),
@@ -93,7 +93,7 @@ fn read_one(path: &Path) -> Result<Value, Error> {
     Ok(result)
 }
 
-/// What each contender is: `ours`, the `floor` or a `peer`; and whether the server was nearly a limit too.
+/// Adds each contender's kind (`ours`, `floor` or `peer`) and whether the server was nearly saturated.
 fn add_contenders(result: &mut Value) {
     for one in result["contenders"].as_array_mut().into_iter().flatten() {
         one["kind"] = json!(match one["name"].as_str().unwrap_or_default() {
@@ -106,7 +106,7 @@ fn add_contenders(result: &mut Value) {
     }
 }
 
-/// What follows from the figures of each row of pushes.
+/// Adds derived figures to each row of pushes.
 fn add_push_rows(result: &mut Value) {
     let is_other = result["server"] != SIMULATOR;
     let Some(tables) = result["tables"].as_array_mut() else { return };
@@ -132,7 +132,7 @@ fn add_push_rows(result: &mut Value) {
     result["table_order"] = json!(first);
 }
 
-/// The servers that pushes were measured against, each with the rows of Dunlin's sender by their table.
+/// Groups the results by the server that pushes were measured against, with the rows of each table.
 fn add_push_servers(results: &mut Value) {
     let mut servers: Vec<Value> = Vec::new();
     for result in results["apns"].as_array().into_iter().flatten() {

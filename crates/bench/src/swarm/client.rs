@@ -2,7 +2,7 @@ use std::os::fd::OwnedFd;
 
 use super::order::Expected;
 
-/// One connection of the swarm: plain data, no buffer.
+/// A connection of the swarm: plain data, no buffer.
 #[derive(Debug)]
 pub(crate) struct Client {
     /// Descriptor in the table of the thread that owns the client; `None` before the connect and after the close.
@@ -21,7 +21,7 @@ pub(crate) struct Client {
     pub(crate) silent: bool,
 }
 
-// A million clients are 24 MB. The issue allows 200 bytes each.
+// A million clients take 24 MB.
 const _: () = assert!(size_of::<Client>() <= 24);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

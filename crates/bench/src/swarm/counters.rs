@@ -77,7 +77,8 @@ impl Counts {
 
 const FIELDS: usize = 13;
 
-/// The counts of one thread, which other threads read while it runs. On cache lines of their own to avoid false sharing.
+/// The counts of one thread, read by other threads while it runs. They have their own cache lines to avoid false
+/// sharing.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {

@@ -1,10 +1,10 @@
 //! A swarm: many connections to one server, held by few threads.
 //!
-//! Why not an event loop for everything (`dunlin-net`): the generator shares the machine with the server it measures,
-//! so each of its bytes and instructions is taken from the million. Here a client is 24 bytes of plain data; a
-//! thread has one receive buffer, one epoll instance, and its own descriptor table, because `RLIMIT_NOFILE` counts
-//! per table; sockets are edge-triggered and read until a short read, so that a message costs one `epoll_wait` entry
-//! and one `read`; and the bytes of a broadcast are scanned once for many clients (see `scan`).
+//! It does not use `dunlin-net`, because the generator shares the machine with the server that it measures, so each of
+//! its bytes and instructions reduces how many clients fit. A client is 24 bytes of plain data. A thread has one
+//! receive buffer, one epoll instance, and its own descriptor table, because `RLIMIT_NOFILE` counts per table. Sockets
+//! are edge-triggered and read until a short read, so that a message costs one `epoll_wait` entry and one `read`. The
+//! bytes of a broadcast are scanned once for many clients (see `scan`).
 
 mod client;
 mod counters;
@@ -33,7 +33,7 @@ pub(crate) use scan::{SEQUENCE_DIGITS, SEQUENCE_MARK};
 use crate::protocol::Protocol;
 use counters::Counters;
 
-/// When each message was scheduled to leave, nanoseconds on the [`Clock`], by sequence. 0: not measured.
+/// The time at which each message was due, nanoseconds on the [`Clock`], by sequence; 0 if it is not measured.
 #[derive(Debug)]
 pub(crate) struct Departures {
     table: Box<[AtomicU64]>,
@@ -44,7 +44,8 @@ impl Departures {
         Self { table: (0..=sequences_max).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Must be called before the message leaves: the socket orders the write before the arrival.
+    /// Sets the time of a message. Must be called before the message is sent: the socket orders this write before the
+    /// arrival.
     pub(crate) fn set(&self, sequence: u32, at_ns: u64) {
         if let Some(entry) = self.table.get(sequence as usize) {
             entry.store(at_ns, Ordering::Release);
@@ -91,7 +92,7 @@ pub(crate) struct Plan {
     pub(crate) clock: Clock,
 }
 
-/// Clients of one thread; their cut messages are numbered with 16 bits.
+/// Limit of clients per thread: buffers of cut messages are numbered with 16 bits.
 const CLIENTS_PER_THREAD_MAX: usize = 65_000;
 
 /// Clients per source address. The default range of local ports holds 28,232, and a nearly full one is slow to search.
@@ -106,7 +107,7 @@ impl Plan {
     }
 }
 
-/// What all clients together have seen, at the end.
+/// Totals of all clients at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) counts: Counts,
@@ -135,7 +136,7 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     /// The threads do not sleep while this is set.
     pub(crate) awake: AtomicBool,
-    /// The threads look at their sockets at multiples of this time only; 0: whenever something arrives.
+    /// Threads read their sockets only at multiples of this time; 0: whenever something arrives.
     pub(crate) coalesce_ns: AtomicU64,
     pub(crate) counters: Vec<Counters>,
 }
@@ -173,7 +174,7 @@ impl Swarm {
             let (plan, shared) = (Arc::clone(&plan), Arc::clone(&swarm.shared));
             let handle = std::thread::Builder::new()
                 .name(format!("swarm-{index}"))
-                // Virtual size: the loop is shallow and touches a few pages of it.
+                // Virtual size: the loop is shallow and touches only a few pages.
                 .stack_size(256 << 10)
                 .spawn(move || thread::run(&plan, &shared, index, threads, numbers))
                 .context("cannot start a thread of the generator")?;
@@ -184,9 +185,9 @@ impl Swarm {
 
     /// Makes the threads read their sockets only at multiples of `interval`, all threads at the same instants.
     ///
-    /// A client on this machine is woken by the thread that sends to it, so the server pays for the wake-up: a third
-    /// of what a message to one of many clients costs. A client elsewhere costs its server nothing of the kind, and
-    /// the network card between them coalesces interrupts in the same way.
+    /// A client on this machine is woken by the thread that sends to it, so the server pays for the wake-up: a third of
+    /// the cost of a message to one of many clients. A remote client causes no such cost for its server, and the
+    /// network card between them coalesces interrupts in the same way.
     pub(crate) fn coalesce(&self, interval: Duration) {
         self.shared.coalesce_ns.store(interval.as_nanos() as u64, Ordering::Release);
     }
@@ -199,7 +200,7 @@ impl Swarm {
         self.shared.counters.len()
     }
 
-    /// Sum over the threads, each at most one turn of its loop old.
+    /// Returns the sum over the threads; each count is at most one turn of its loop old.
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for counters in &self.shared.counters {
@@ -273,7 +274,7 @@ impl Swarm {
         self.wait(publications, timeout, |counts| counts.publications, report)
     }
 
-    /// Does the same for publications numbered by the bench: others may publish to the channel.
+    /// Does the same for publications that the bench numbered, because others may publish to the channel.
     pub(crate) fn wait_numbered(&self, publications: u64, timeout: Duration) -> Counts {
         self.wait(publications, timeout, |counts| counts.numbered, |_| {})
     }
@@ -323,7 +324,7 @@ impl Drop for Swarm {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
-            // An abandoned swarm has no one left to tell.
+            // The swarm was abandoned: nobody can receive the error.
             let _ = thread.join();
         }
     }

@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::scan::Publication;
 
-/// Missing sequences remembered per client, to distinguish late messages from repeated ones. Those beyond the bound
+/// Missing sequences that are remembered per client, to distinguish late messages from repeated ones. Further ones
 /// count as lost, even if they arrive later.
 const MISSING_PER_CLIENT_MAX: usize = 10_000;
 
-/// What one client expects next. Plain data inside the client's record.
+/// What one client expects next; plain data in the client's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub(crate) sequence: u32,
@@ -22,16 +22,16 @@ impl Expected {
     pub(crate) const FIRST: Self = Self { sequence: 1, offset: NO_OFFSET };
 }
 
-/// Order violations, over all clients of a thread. All zero means: exactly once, in order.
+/// Order violations of all clients of a thread. If all are zero, every message arrived once and in order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Faults {
-    /// Messages a client never got although it got later ones.
+    /// Messages that a client never received although it received later ones.
     pub(crate) lost: u64,
-    /// Messages a client got more than once.
+    /// Messages that a client received more than once.
     pub(crate) duplicated: u64,
-    /// Messages a client got after later ones.
+    /// Messages that a client received after later ones.
     pub(crate) reordered: u64,
-    /// Places where the server's own offset did not rise by one.
+    /// How often the server's own offset did not increase by one.
     pub(crate) offset_jumps: u64,
 }
 
@@ -56,8 +56,8 @@ pub(crate) struct OrderChecker {
 }
 
 impl OrderChecker {
-    /// Takes a run of publications whose sequences and offsets rise by one, when it is just what `expected` waits
-    /// for. False: take them one by one.
+    /// Accepts a run of publications whose sequences and offsets increase by one, if it begins with the expected one.
+    /// Otherwise returns false, and the publications must be checked one by one.
     pub(crate) fn take_run(
         &mut self,
         expected: &mut Expected,
@@ -84,7 +84,7 @@ impl OrderChecker {
             expected.offset = offset;
         }
         let sequence = publication.sequence;
-        // Probes and messages of other publishers carry no number.
+        // Probes and messages of other publishers have no number.
         if sequence == 0 {
             return;
         }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     proptest! {
-        /// Checks every permutation (nothing lost or duplicated) and every subset (exactly the rest is lost).
+        /// Every permutation loses and duplicates nothing; of a subset, exactly the rest is lost.
         #[test]
         fn losses_are_exact(order in Just((1u32..40).collect::<Vec<_>>()).prop_shuffle(), keep in prop::collection::vec(any::<bool>(), 39)) {
             let (faults, _) = receive(&order);

@@ -1,28 +1,28 @@
-//! Cuts received bytes into messages without knowing which client received them.
+//! Splits received bytes into messages, independent of the client that received them.
 //!
-//! A broadcast reaches thousands of clients as the same bytes, mostly cut in the same places. So a scan is a pure
-//! function of the bytes, the last one is kept, and the next client that received the same bytes is served by one
-//! comparison: 11,100 bytes of a burst cost a comparison of 11,100 bytes, not the parsing of 100 frames.
+//! A broadcast reaches thousands of clients as the same bytes, mostly cut in the same places. A scan depends only on
+//! the bytes, so the last one is kept: if the next client received the same bytes, one comparison replaces the parsing.
+//! A burst of 11,100 bytes costs a comparison of 11,100 bytes, not the parsing of 100 frames.
 
 use memchr::memchr;
 use memchr::memmem::Finder;
 
 use crate::protocol::{ANSWERED_CONNECT, ANSWERED_SUBSCRIBE, Framing};
 
-/// Mark of the bench's own messages: `"seq":"0000000042"`.
+/// Marks the bench's own messages: `"seq":"0000000042"`.
 pub(crate) const SEQUENCE_MARK: &str = "\"seq\":\"";
-/// Decimal digits of a sequence number in a message: a message has the same length whatever its number.
+/// Decimal digits of a sequence number, fixed so that all messages have the same length.
 pub(crate) const SEQUENCE_DIGITS: usize = 10;
 
 /// Longest message a client accepts, bytes. A longer one is an error of the run.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// One message for the subscriber.
+/// A message for a subscriber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Publication {
-    /// Sequence number of the bench, or 0 if there is none: the message is counted, but its order is not checked.
+    /// Sequence number of the bench; 0 if there is none: then the message is counted, but its order is not checked.
     pub(crate) sequence: u32,
-    /// Offset the server assigned, or 0 when the channel keeps no history.
+    /// Offset that the server assigned; 0 if the channel keeps no history.
     pub(crate) offset: u64,
 }
 
@@ -32,17 +32,17 @@ pub(crate) struct Scan {
     /// Bytes used; the rest is an incomplete message.
     pub(crate) consumed: usize,
     pub(crate) publications: Vec<Publication>,
-    /// First and last publication when both their sequences and their offsets rise by one throughout.
+    /// First and last publication, if sequences and offsets increase by one throughout.
     pub(crate) run: Option<(Publication, Publication)>,
     /// Payload bytes of the publications: a WebSocket frame's payload, a line, an MQTT packet's body.
     pub(crate) publication_bytes: u64,
     /// Documents that are neither publication nor ping.
     pub(crate) others: u32,
-    /// Pings to be answered, in the protocol's own way.
+    /// Pings that must be answered as the protocol requires.
     pub(crate) pings: u32,
     /// Pongs of the WebSocket layer.
     pub(crate) pongs: u32,
-    /// Payloads of WebSocket pings; rarely any.
+    /// Payloads of WebSocket pings; usually empty.
     pub(crate) ping_payloads: Vec<Vec<u8>>,
     /// Which answers were seen: `ANSWERED_*`.
     pub(crate) answered: u8,
@@ -50,7 +50,7 @@ pub(crate) struct Scan {
     pub(crate) refusal: Option<String>,
 }
 
-/// Scans for one thread; remembers the last scan.
+/// Scans for one thread, and caches the last scan.
 pub(crate) struct Scanner {
     framing: Framing,
     mark: Finder<'static>,
@@ -127,7 +127,7 @@ impl Scanner {
             let Some(payload) = bytes.get(start..start + length) else { break };
             at = start + length;
             match first & 0x0f {
-                // Fragments of a message are counted as documents of their own: no server measured here sends any.
+                // Fragments of a message count as separate documents: no measured server sends any.
                 0x0..=0x2 => message(self, payload, scan),
                 0x8 => {
                     let code = payload
@@ -159,7 +159,7 @@ impl Scanner {
                     scan.others += 1;
                 }
                 b"{}" | b"data: {}" => scan.pings += 1,
-                // Array and length lines of Redis, chunk sizes of HTTP: too short to hold a publication.
+                // Array and length lines of Redis and chunk sizes of HTTP are too short to hold a publication.
                 _ if line.len() < SEQUENCE_MARK.len() + SEQUENCE_DIGITS && line[0] != b'-' => {
                     scan.others += 1;
                 }
@@ -194,7 +194,7 @@ impl Scanner {
         scan.consumed = at;
     }
 
-    /// A document of the Centrifugal protocol, or of a transport that carries its publications.
+    /// Scans a document of the Centrifugal protocol, or of a transport that carries its publications.
     fn centrifuge(&self, document: &[u8], scan: &mut Scan) {
         if document == b"{}" {
             scan.pings += 1;
@@ -229,7 +229,8 @@ impl Scanner {
         }
     }
 
-    /// Reply { id = 1, error = 2, push = 4 { channel = 2, pub = 4, disconnect = 9 }, connect = 5, subscribe = 6 }.
+    /// Scans a Reply { id = 1, error = 2, push = 4 { channel = 2, pub = 4, disconnect = 9 }, connect = 5, subscribe = 6
+    /// }.
     fn reply(&self, reply: &[u8], scan: &mut Scan) {
         let before = scan.publications.len();
         for (field, value) in fields(reply) {
@@ -284,7 +285,7 @@ fn run_of(publications: &[Publication]) -> Option<(Publication, Publication)> {
     rises.then_some((first, last))
 }
 
-/// Parses the leading decimal number of `digits`; 0 when there is none. Saturates instead of wrapping.
+/// Parses the leading decimal number of `digits`; 0 if there is none. Saturates instead of wrapping.
 fn number(digits: &[u8]) -> u64 {
     digits.iter().take_while(|digit| digit.is_ascii_digit()).fold(0, |number: u64, digit| {
         number.saturating_mul(10).saturating_add(u64::from(digit - b'0'))
@@ -304,8 +305,8 @@ fn fields(mut message: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// Value and size of a number in groups of seven bits, as MQTT (3.1.1 §2.2.3) and Protobuf have it, `None` while it is
-/// cut. None here has more than four groups.
+/// Parses a number in groups of seven bits, as in MQTT (3.1.1 §2.2.3) and Protobuf. Returns value and size, or `None`
+/// if it is incomplete. Numbers of more than four groups do not occur.
 fn varint(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut length = 0;
     for (index, &byte) in bytes.iter().take(4).enumerate() {

@@ -147,7 +147,7 @@ fn a_plain_websocket_says_hello_and_answers_a_ping_with_its_payload() {
         None
     });
     let swarm = ready(&plan(server, ProtocolName::Websocket, 5, 1));
-    // Longer than the receive buffer: cut, carried over, counted once.
+    // The message is longer than the receive buffer: it is cut, carried over and counted once.
     let counts = until(&swarm, |counts| counts.publications == 5);
     assert_eq!((counts.pings, counts.publication_bytes), (5, 350_000));
 }
@@ -205,7 +205,7 @@ fn latencies_count_from_the_schedule() {
     });
     let mut plan = plan(server, ProtocolName::Centrifuge, 2, 1);
     let departures = Arc::new(Departures::new(1));
-    // It should have left a nanosecond after the clock began.
+    // It was due a nanosecond after the clock began.
     departures.set(1, 1);
     plan.departures = Some(departures);
     let swarm = ready(&plan);

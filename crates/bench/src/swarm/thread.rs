@@ -23,16 +23,16 @@ use crate::protocol::{ProtocolName, WEBSOCKET_ACCEPT, websocket_frame};
 use dunlin_load::reactor::{ENDS, EVENTS_MAX, Events, Flags, Reactor, STREAM, socket};
 use dunlin_load::{Context, Error};
 
-/// Receive buffer shared by all clients of the thread. What does not fit stays in the socket for the next `read`.
+/// Receive buffer shared by all clients of the thread. Data that does not fit stays in the socket for the next `read`.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// A client that is not ready after this long is closed and tried again.
+/// A client that is not ready after this long is closed and retried.
 const OPENING_TIMEOUT_S: u32 = 30;
 const ATTEMPTS_MAX: u8 = 5;
 const RETRY_AFTER_NS: u64 = 1_000_000_000;
 const SWEEP_EVERY_NS: u64 = 2_000_000_000;
 /// An HTTP response head longer than this is an error.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Beyond this many connections the end is abrupt (RST), because the kernel keeps no more of them in TIME_WAIT.
+/// With more connections than this, they are reset at the end, because the kernel keeps no more of them in TIME_WAIT.
 const GENTLE_CLOSES_MAX: usize = 50_000;
 
 pub(crate) fn run(
@@ -119,18 +119,18 @@ fn sleep_to_multiple(now_ns: u64, interval_ns: u64) {
 struct Thread<'a> {
     plan: &'a Plan,
     reactor: Reactor,
-    /// `None` while its scan is being processed.
+    /// `None` while one of its scans is being processed.
     scanner: Option<Box<Scanner>>,
     threads: usize,
-    /// Numbers of this thread's clients in the swarm; client `i` here is `numbers.start + i` there.
+    /// Numbers of this thread's clients in the swarm: client `i` of the thread has number `numbers.start + i`.
     numbers: Range<usize>,
     clients: Vec<Client>,
-    /// First client not yet dialled.
+    /// The first client that has not connected yet.
     next: usize,
-    /// Clients to dial again, and when.
+    /// Clients to reconnect, and when.
     retries: VecDeque<(u32, u64)>,
     opening: usize,
-    /// Buffers of cut messages; their memory is kept for the next cut.
+    /// Buffers of incomplete messages; freed ones keep their memory for reuse.
     carries: Vec<Vec<u8>>,
     carries_free: Vec<u16>,
     scratch: Vec<u8>,
@@ -143,7 +143,7 @@ struct Thread<'a> {
     start_ns: u64,
     now_ns: u64,
     swept_ns: u64,
-    /// Pings sent so far, which is also the place in the round of pings.
+    /// Pings sent so far, which also determines whom to ping next.
     ping_cursor: u64,
     counts: Counts,
     ledger: OrderChecker,
@@ -155,7 +155,7 @@ struct Thread<'a> {
 impl Thread<'_> {
     /// Connects as many clients as the rate and the window allow now.
     fn dial(&mut self) -> Result<(), Error> {
-        // A slice a turn: connecting must not delay clients that are already connected.
+        // Few per turn: connecting must not delay clients that are already connected.
         const SLICE: usize = 64;
         let window = (self.plan.opening_max / self.threads).max(1);
         for _ in 0..SLICE {
@@ -235,7 +235,7 @@ impl Thread<'_> {
             let due_ns = self.ping_due_ns(interval, self.ping_cursor);
             wait_ns = wait_ns.min(due_ns.saturating_sub(now_ns).max(1_000_000));
         }
-        // Whole milliseconds, rounded up: epoll_wait has no finer unit, and rounding down would spin.
+        // Rounded up to whole milliseconds: epoll_wait has no finer unit, and rounding down would spin.
         wait_ns.next_multiple_of(1_000_000)
     }
 
@@ -276,8 +276,8 @@ impl Thread<'_> {
                     } else {
                         self.on_records(index, &buffer[..length]);
                     }
-                    // Edge-triggered: a short read has emptied the socket, and what comes later is a new edge. The
-                    // end of the stream is not: its edge may have come with this very one.
+                    // Edge-triggered: a short read has emptied the socket, and later data is a new edge. This does not
+                    // hold for the end of the stream, whose edge may have come with this event.
                     if length < buffer.len() && !to_the_end {
                         return;
                     }
@@ -472,7 +472,7 @@ impl Thread<'_> {
     }
 
     fn answer_pings(&mut self, index: usize, pings: u32) {
-        // `{}` masked, built once: 40,000 of them leave each second when a million clients are asked every 25 s.
+        // `{}` masked, built in advance: a million clients that are pinged every 25 s send 40,000 pongs a second.
         const CENTRIFUGE_PONG: [u8; 8] =
             [0x81, 0x82, 0x37, 0xfa, 0x21, 0x3d, b'{' ^ 0x37, b'}' ^ 0xfa];
         /// A masked frame with an empty Protobuf command, prefixed with its length.
@@ -503,10 +503,11 @@ impl Thread<'_> {
         }
     }
 
-    /// Clients send little and rarely: if the socket does not take it at once, the server is not reading.
+    /// Sends bytes. Clients send little and rarely: if the socket does not accept it at once, the server is not
+    /// reading.
     fn send(&mut self, index: usize, bytes: &[u8]) {
         if let Some(Some(session)) = self.sessions.get_mut(index) {
-            // Until the handshake is done the session buffers it.
+            // The session buffers it until the handshake is complete.
             let _ = session.writer().write_all(bytes);
             return self.send_records(index);
         }
@@ -522,12 +523,12 @@ impl Thread<'_> {
         }
     }
 
-    /// Closes a client. One that was not ready yet is tried again, a few times.
+    /// Closes a client. One that was not ready yet is retried a few times.
     fn lose(&mut self, index: usize, reason: &str) {
         self.end(index, reason, ATTEMPTS_MAX);
     }
 
-    /// Closes a client that the server rejected, without a retry: the server would reject it again.
+    /// Closes a client that the server rejected. It is not retried, because the server would reject it again.
     fn refuse(&mut self, index: usize, reason: &str) {
         self.end(index, reason, 1);
     }
@@ -571,7 +572,7 @@ impl Thread<'_> {
 
     fn send_pings(&mut self) {
         let Ping::SendEvery(interval) = self.plan.ping else { return };
-        // At most one round of pings, so that a delayed thread does not send two to one client.
+        // At most one round of pings, so that a delayed thread does not ping a client twice.
         for _ in 0..self.clients.len() {
             if self.ping_due_ns(interval, self.ping_cursor) > self.now_ns {
                 break;

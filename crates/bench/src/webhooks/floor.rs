@@ -1,4 +1,5 @@
-//! The floor: a plain HTTP/1.1 client on keep-alive connections, which posts prebuilt requests and waits for each answer.
+//! The floor: a plain HTTP/1.1 client with keep-alive connections, which posts prebuilt requests and waits for each
+//! answer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +14,7 @@ use dunlin_load::{Context, Error};
 /// Width of the sequence numbers, which are overwritten in place.
 const SEQ_DIGITS: usize = 9;
 const AT_DIGITS: usize = 19;
-/// Longer than any receiver takes.
+/// Longer than any receiver needs.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The results, and the CPU time used.
@@ -78,7 +79,7 @@ fn cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// A request in which only numbers and times change.
+/// A prebuilt request in which only numbers and times change.
 struct Request {
     bytes: Vec<u8>,
     /// Offsets of the number and the time of each event.

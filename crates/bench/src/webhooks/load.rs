@@ -37,7 +37,7 @@ impl Publisher {
         Ok(Self { client: Client::connect(api)?, body: String::new(), published: 0 })
     }
 
-    /// Publishes this many events a second. Each carries its scheduled time, those of the warm-up none.
+    /// Publishes this many events a second. They carry their scheduled times, except those of the warm-up.
     pub(super) fn by_schedule(
         &mut self,
         rate: u32,

@@ -1,8 +1,8 @@
-//! `dunlin bench webhooks`: events sent to a backend, from the publish to the backend's program.
+//! `dunlin bench webhooks`: measures events from the publish to the backend's program.
 //!
-//! The backend is a program of its own (`scripts/bench/go-receiver`): it parses every request, and notes when each event
-//! came, on the machine's clock, which the publisher reads too. The floor is a plain HTTP client that posts events of the
-//! same length to the same backend from the server's core. Then clients of a channel that no hook covers are
+//! The backend is a separate program (`scripts/bench/go-receiver`). It parses every request and records when each event
+//! arrived, by the machine's clock, which the publisher uses too. The floor is a plain HTTP client that posts events of
+//! the same length to the same backend from the server's core. Finally, clients of a channel that no hook covers are
 //! measured while the same number of events is published elsewhere, with and without a hook for them.
 
 mod floor;
@@ -54,7 +54,7 @@ pub struct Webhooks {
     output: Output,
 }
 
-/// Events that were sent.
+/// The result of sending a number of events.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) what: String,
@@ -79,7 +79,7 @@ pub(crate) struct Row {
     pub(crate) receiver_cpu_s_per_10k: f64,
 }
 
-/// The name of Dunlin's webhooks thread, to find its CPU time.
+/// Name of Dunlin's webhook thread, whose CPU time is measured.
 const THREAD: &str = "dunlin-webhooks";
 /// Connections to a backend: the default of an upstream.
 const CONNECTIONS: usize = 8;
@@ -266,7 +266,7 @@ fn round(
     rate: u32,
 ) -> Result<(Arrivals, f64), Error> {
     let target = &options.target;
-    // The receiver stands for another machine, so it must not delay the clients on this core.
+    // The receiver represents another machine, so it must not delay the clients on this core.
     let mut receiver = receiver(options, true)?;
     let server = serve(options, scratch, hooked)?;
     let url = target.address()?;

@@ -36,7 +36,7 @@ pub(super) struct Received {
 }
 
 impl Receiver {
-    /// Starts it on `cores`. With the lowest priority if it must yield: it then runs only when the cores are idle.
+    /// Starts it on `cores`. If `gives_way`, it has the lowest priority and runs only when the cores are idle.
     pub(super) fn start(
         program: &str,
         address: SocketAddr,

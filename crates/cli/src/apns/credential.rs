@@ -1,4 +1,4 @@
-//! The credential and the connections to Apple: options that commands share.
+//! Options that several commands share: the credential, and how to connect to Apple.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ pub(crate) struct ServiceRoute {
 }
 
 impl ServiceRoute {
-    /// Leads to an origin this way.
+    /// Applies these options to an origin.
     pub(crate) fn lead(&self, mut origin: Origin) -> Result<Origin, CliError> {
         if let Some(address) = &self.address {
             let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
@@ -75,12 +75,12 @@ impl ServiceRoute {
 }
 
 impl Account {
-    /// Where pushes go.
+    /// Returns the origin for pushes.
     pub(crate) fn origin(&self) -> Result<Origin, CliError> {
         self.way(self.environment().origin())
     }
 
-    /// Where broadcast channels are managed.
+    /// Returns the origin for managing broadcast channels.
     pub(crate) fn channels_origin(&self) -> Result<Origin, CliError> {
         self.way(self.environment().channels_origin())
     }
@@ -94,7 +94,7 @@ impl Account {
         self.way.lead(origin)
     }
 
-    /// The credential.
+    /// Reads the credential.
     pub(crate) fn credential(&self) -> Result<Credential, CliError> {
         if let Some(file) = &self.certificate {
             let mut bytes = read(file)?;
@@ -129,7 +129,7 @@ impl Account {
     }
 }
 
-/// What an option says: its own text, or that of the file behind an @.
+/// Returns the text of an option, or the contents of the file named after an `@`.
 pub(crate) fn text_or_file(option: &str) -> Result<Vec<u8>, CliError> {
     match option.strip_prefix('@') {
         Some(file) => read(Path::new(file)),

@@ -1,4 +1,4 @@
-//! `dunlin apns`: what has to do with Apple's push service.
+//! `dunlin apns`: commands for Apple's push service.
 
 mod bench;
 mod channels;

@@ -1,4 +1,4 @@
-//! `dunlin apns send`, which is `dunlin push send apns`: one push, and what happened.
+//! `dunlin apns send`, the same as `dunlin push send apns`: sends one push and prints its outcome.
 
 use std::convert::Infallible;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -93,7 +93,7 @@ struct Content {
 impl Send {
     pub(crate) fn run(self) -> Result<(), CliError> {
         let push = self.push()?;
-        // Validated before anything is opened.
+        // Validate before anything is opened.
         push.request()?;
         let (origin, credential) = (self.account.origin()?, self.account.credential()?);
         if push.topic.is_none() && matches!(credential, Credential::Token(_)) {
@@ -183,7 +183,7 @@ impl Content {
             None => Notification {
                 title: self.title.clone(),
                 body: self.body.clone(),
-                // One that shows nothing of its own still has something for `aps`.
+                // A notification without any text still needs an `aps` object.
                 apns: match (&self.alert, &self.title, &self.body) {
                     (Some(alert), ..) => json!({ "aps": { "alert": alert } }),
                     (None, None, None) => json!({ "aps": {} }),
@@ -216,7 +216,7 @@ impl Content {
     }
 }
 
-/// Returns the expiration time of a push kept for this many seconds; 0 means not kept at all.
+/// Returns the expiration time of a push that is stored for this many seconds; 0 means that it is not stored.
 pub(crate) fn expiration(seconds: u64, now: SystemTime) -> SystemTime {
     match seconds {
         0 => UNIX_EPOCH,
@@ -237,7 +237,7 @@ async fn report_obstacles(apns: &Apns, timeout: Duration) -> Infallible {
     }
 }
 
-/// Prints how a push ended.
+/// Prints the outcome of a push.
 ///
 /// # Errors
 /// When it was not accepted.

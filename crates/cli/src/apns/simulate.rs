@@ -1,4 +1,4 @@
-//! `dunlin apns simulate`.
+//! `dunlin apns simulate`: runs the simulator.
 
 use std::fmt::Write;
 use std::fs;
@@ -93,7 +93,7 @@ enum Return {
     Never,
 }
 
-/// What a file of rules looks like.
+/// An example of a rules file.
 const A_RULE: &str = r#"write an array, as in [{"token": "0a", "reason": "Unregistered"}]"#;
 
 impl Simulate {
@@ -154,7 +154,7 @@ impl Simulate {
         Ok(behaviour)
     }
 
-    /// The address to push to, the certificate to trust, and a first push to copy.
+    /// Returns the address to push to, the certificate to trust, and an example push.
     fn banner(&self, simulator: &Simulator, checked: bool) -> String {
         let (scheme, trust) = if self.plain {
             ("http", "--http2-prior-knowledge".to_owned())
@@ -204,7 +204,7 @@ fn read(file: &Path) -> Result<String, CliError> {
         .map_err(|error| format!("cannot read {}: {error}", file.display()).into())
 }
 
-/// `KEY_ID:TEAM_ID:FILE`.
+/// Parses `KEY_ID:TEAM_ID:FILE`.
 fn key(text: &str) -> Result<ProviderKey, String> {
     let mut parts = text.splitn(3, ':');
     let (Some(key_id), Some(team_id), Some(file)) = (parts.next(), parts.next(), parts.next())

@@ -28,7 +28,7 @@ pub(crate) struct Machine {
     /// `net.netfilter.nf_conntrack_max`, and the connections tracked now.
     pub(crate) conntrack_max: Option<u64>,
     pub(crate) conntrack_count: Option<u64>,
-    /// `MemAvailable`, or what is left in the control group if that is less.
+    /// `MemAvailable`, or the memory left in the control group if that is less.
     pub(crate) memory_available_bytes: Option<u64>,
     pub(crate) page_bytes: u64,
 }

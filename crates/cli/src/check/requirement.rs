@@ -7,7 +7,7 @@ use crate::style::grouped;
 
 /// Kernel memory of an idle TCP socket, measured over a million loopback pairs (Linux 6.18).
 const SOCKET_BYTES: u64 = 3_000;
-/// Our own memory of an idle client: connection, session and one subscription.
+/// Memory of an idle client in the server: connection, session and one subscription.
 const CLIENT_BYTES: u64 = 300;
 /// Memory of a client of `dunlin bench connections`.
 const BENCH_CLIENT_BYTES: u64 = 24;
@@ -15,9 +15,9 @@ const BENCH_CLIENT_BYTES: u64 = 24;
 const FILES_BESIDE: u64 = 512;
 /// `SO_REUSEPORT` spreads by hash: the fullest worker has a few per cent more than its share.
 const UNEVEN_PERCENT: u64 = 5;
-/// Sessions a worker can number: 20 bits of the session id.
+/// Sessions that a worker can number: 20 bits of the session id.
 const SESSIONS_PER_WORKER_MAX: u64 = 1 << 20;
-/// Workers a server can have.
+/// Most workers of a server.
 const WORKERS_MAX: u64 = 128;
 
 /// The requested connections, and the server's settings.
@@ -33,7 +33,7 @@ pub(crate) struct Demand {
     connections_max: u64,
 }
 
-/// How a limit affects the requirement.
+/// A limit compared with what the connections need.
 #[derive(Clone, Debug)]
 pub(crate) struct Requirement {
     pub(crate) name: &'static str,
@@ -43,7 +43,7 @@ pub(crate) struct Requirement {
     pub(crate) fixes: Vec<Fix>,
 }
 
-/// Whether the machine can hold the connections.
+/// Whether one limit lets the machine hold the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     /// The limit is high enough.
@@ -54,7 +54,7 @@ pub(crate) enum Level {
     Stops,
 }
 
-/// A command that fixes it, and a note about it.
+/// A command that raises the limit, with a remark.
 #[derive(Clone, Debug)]
 pub(crate) struct Fix {
     pub(crate) command: String,
@@ -220,7 +220,7 @@ fn kernel_tables(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
 
 /// Checks the queues in which connections wait when all clients connect at once.
 fn queues(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
-    // At most all clients wait at once.
+    // In the worst case all clients wait at once.
     let need = demand.backlog.min(demand.connections);
     let requirement = |name, key: &str, has: u64| {
         Requirement::fits(

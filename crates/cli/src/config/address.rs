@@ -1,4 +1,4 @@
-//! The address of an admin port: TCP, TLS or a Unix socket, and how to connect to it.
+//! The address of an admin port (TCP, TLS or a Unix socket), and how to connect to it.
 
 use std::fmt;
 use std::fs;
@@ -16,14 +16,14 @@ use rustls::{AlertDescription, CertificateError, ClientConnection, StreamOwned};
 use crate::error::CliError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longer than the longest canary.
+/// Longer than the longest canary run.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(330);
 /// A connection to an admin port.
 pub(super) trait Stream: Read + Write {}
 
 impl<S: Read + Write> Stream for S {}
 
-/// Where an admin port is.
+/// The address of an admin port.
 pub(super) enum AdminAddress {
     /// Plain HTTP at `HOST:PORT`.
     Tcp(String),
@@ -42,7 +42,8 @@ pub(super) struct TlsFiles {
 }
 
 impl AdminAddress {
-    /// Reads `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`. The port of a URL without one is its scheme's.
+    /// Parses `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`. A URL without a port means its
+    /// scheme's default port.
     pub(super) fn parse(text: &str, files: &TlsFiles) -> Result<AdminAddress, CliError> {
         if let Some(path) = text.strip_prefix("unix:") {
             return Ok(AdminAddress::Unix(path.to_owned()));
@@ -68,7 +69,7 @@ impl AdminAddress {
         })
     }
 
-    /// The value of the `Host` header: a socket has no name.
+    /// Returns the value of the `Host` header; a Unix socket has no host name.
     pub(super) fn host(&self) -> &str {
         match self {
             AdminAddress::Tcp(authority) | AdminAddress::Tls(authority, _) => authority,
@@ -120,7 +121,7 @@ impl AdminAddress {
         .into())
     }
 
-    /// What TLS failed of, and what to do about it; `None` if it did not fail of TLS.
+    /// Explains a TLS error and how to fix it. Returns `None` for other errors.
     pub(super) fn tls_fault(&self, error: &io::Error) -> Option<String> {
         let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
         let fix = match error {
@@ -188,8 +189,8 @@ impl TlsFiles {
     }
 }
 
-/// A connection through a socket that a server has named. Only one of this user or of root is used: whoever else serves
-/// the address could name any.
+/// Connects to a socket that a server named, if it belongs to this user or to root. Another user who serves the address
+/// could name any socket.
 pub(super) fn own_socket(path: &Path) -> Option<Box<dyn Stream>> {
     let owner = fs::metadata(path).ok()?.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {

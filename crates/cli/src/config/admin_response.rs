@@ -1,4 +1,4 @@
-//! What the admin port answered: a document, or a problem (RFC 9457) in the form a person wants to read.
+//! Reads responses of the admin port: a document, or a problem (RFC 9457) formatted for people.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -13,10 +13,10 @@ use crate::style::{GOOD, paint};
 const BODY_BYTES_MAX: u64 = 512 << 20;
 
 impl Response {
-    /// Reads the whole document.
+    /// Reads the document.
     ///
     /// # Errors
-    /// The problem that the server reports, with every error and what to do about it.
+    /// The problem that the server reports, with every error and how to fix it.
     pub(super) fn read(self) -> Result<Value, CliError> {
         let Response { status, etag, body } = self;
         let mut text = String::new();
@@ -34,7 +34,7 @@ fn problem(status: u16, etag: Option<&str>, value: &Value, text: &str) -> String
     let reported = member("detail").or(member("title"));
     let errors = value["errors"].as_array().map_or(&[][..], Vec::as_slice);
     let mut out = match errors {
-        // The detail says the same in one line.
+        // The detail repeats the single error below.
         [_] if status == 404 => "there is no such setting".to_owned(),
         [_] => "the change is refused".to_owned(),
         _ => reported.unwrap_or(text.trim_end()).to_owned(),

@@ -1,4 +1,4 @@
-//! `dunlin config import`: a configuration of Centrifugo as one of Dunlin.
+//! `dunlin config import`: converts a configuration of Centrifugo.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use super::file::{File, text_of};
 use crate::error::CliError;
 use crate::style::{self, BOLD, DIM, GOOD, WARN, paint};
 
-/// Writes the file to `output`, or to standard output, and what became of each key to standard error.
+/// Writes the converted file to `output` or to standard output, and the result for each key to standard error.
 pub(super) fn run(path: &Path, output: Option<&Path>) -> Result<(), CliError> {
     let text = text_of(path)?;
     let name = path.display().to_string();
@@ -25,7 +25,7 @@ pub(super) fn run(path: &Path, output: Option<&Path>) -> Result<(), CliError> {
     );
     match output {
         Some(output) => {
-            // It has secrets in it, and nothing that is there already is lost.
+            // The file contains secrets, and an existing file must not be overwritten.
             let mut file = std::fs::OpenOptions::new()
                 .write(true)
                 .create_new(true)
@@ -53,7 +53,7 @@ pub(super) fn run(path: &Path, output: Option<&Path>) -> Result<(), CliError> {
             "\n{closed} of these are closed that may have been open: look at each before clients move over.\n"
         ));
     }
-    // What the server would find out when it opens keys and certificates.
+    // Report errors that the server would find when it opens keys and certificates.
     if let Err(errors) = dunlin_server::validate(&Config::default(), &imported.config) {
         errors.iter().for_each(style::warning);
     }
@@ -61,7 +61,7 @@ pub(super) fn run(path: &Path, output: Option<&Path>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What became of each key, what is closed first.
+/// Formats the result for each key, ordered by mapping, closed ones first.
 fn table(imported: &Imported) -> String {
     let mut rows: Vec<_> = imported.rows.iter().collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.mapping));

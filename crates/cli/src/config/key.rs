@@ -1,4 +1,4 @@
-//! A key as an argument: any text, but shells complete the keys there are.
+//! A key as an argument: any text is accepted; shells complete the known keys.
 
 use std::ffi::OsStr;
 use std::sync::OnceLock;
@@ -7,7 +7,8 @@ use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
 use dunlin_config::schema::{self, Kind, SchemaNode};
 
-/// Takes any text: the server judges keys, and says which one was meant. Completion scripts list those of the schema.
+/// Accepts any text: the server validates keys and suggests corrections. Completion scripts list the keys of the
+/// schema.
 #[derive(Clone)]
 pub(super) struct KeyParser;
 
@@ -34,7 +35,7 @@ impl TypedValueParser for KeyParser {
     }
 }
 
-/// Every table and key, dotted. What is in a table of the operator's own names is not known here.
+/// Collects every table and key of the schema, dotted. Keys within tables whose names the operator chooses are unknown.
 fn collect(node: &'static SchemaNode, path: &str, keys: &mut Vec<String>) {
     for (key, below) in node.keys() {
         let dotted = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };

@@ -1,4 +1,4 @@
-//! Settings and their changes as a person reads them: like `git diff`, in TOML's words.
+//! Formats settings and changes for people: like `git diff`, in TOML.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::error::CliError;
 use crate::style::{BAD, BOLD, DIM, GOOD, LINK, WARN, grouped, paint};
 
-/// A value alone, or a table in TOML.
+/// Formats a single value as it is, or a table as TOML.
 pub(super) fn value(value: &Value) -> Result<String, CliError> {
     Ok(match value {
         Value::Object(_) => toml::to_string(&set_only(value))?,
@@ -18,7 +18,7 @@ pub(super) fn value(value: &Value) -> Result<String, CliError> {
     })
 }
 
-/// Without keys that are not set: TOML has no null.
+/// Removes keys that are not set, because TOML has no null.
 fn set_only(value: &Value) -> Value {
     match value {
         Value::Object(object) => object
@@ -30,7 +30,7 @@ fn set_only(value: &Value) -> Value {
     }
 }
 
-/// What a change did, or would do.
+/// Describes what a change did, or would do.
 pub(super) fn outcome(answer: &Value, dry_run: bool) -> String {
     let mut out = String::new();
     let number = |name: &str| answer[name].as_u64();
@@ -74,12 +74,12 @@ pub(super) fn outcome(answer: &Value, dry_run: bool) -> String {
     out
 }
 
-/// The elements of an array; none where there is no array.
+/// Iterates over the elements of an array; over nothing if it is no array.
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// The affected sessions.
+/// Appends how many sessions are affected.
 fn sessions(out: &mut String, sessions: &Value) {
     let number = |name: &str| sessions[name].as_u64().filter(|count| *count > 0);
     if let (Some(affected), Some(total)) = (number("affected"), number("total")) {
@@ -103,7 +103,7 @@ fn sessions(out: &mut String, sessions: &Value) {
     }
 }
 
-/// What does not take effect at once.
+/// Appends the changes that do not take effect at once.
 fn waits(out: &mut String, answer: &Value) {
     let restart: Vec<_> =
         list(&answer["restart_needed"]).filter_map(Value::as_str).map(dotted).collect();
@@ -124,7 +124,7 @@ fn waits(out: &mut String, answer: &Value) {
     }
 }
 
-/// Changes as lines that were and lines that are.
+/// Formats changes as removed and added lines.
 pub(super) fn diff(changes: &[Value]) -> String {
     let mut out = String::new();
     for change in changes {
@@ -135,7 +135,7 @@ pub(super) fn diff(changes: &[Value]) -> String {
         };
         let _ = writeln!(out, "{}{applies}", paint(BOLD, &path));
         for (sign, style, value) in [('-', BAD, &change["before"]), ('+', GOOD, &change["after"])] {
-            // Null is what is not set: absent where an entry was added or taken away.
+            // Null means not set: there is no line on that side.
             for line in lines(value) {
                 let _ = writeln!(out, "{}", paint(style, format_args!("{sign} {line}")));
             }
@@ -156,7 +156,7 @@ fn lines(value: &Value) -> Vec<String> {
     }
 }
 
-/// A pointer as TOML writes a key.
+/// Formats a pointer as a TOML key.
 fn dotted(pointer: &str) -> String {
     match Pointer::parse(pointer) {
         Ok(pointer) if pointer.is_root() => "everything".to_owned(),
@@ -165,7 +165,7 @@ fn dotted(pointer: &str) -> String {
     }
 }
 
-/// A line for each revision, the newest first.
+/// Formats a line for each revision, newest first.
 pub(super) fn revisions(answer: &Value) -> String {
     let mut out = String::new();
     let rows: Vec<[String; 5]> = list(&answer["revisions"])
@@ -203,7 +203,7 @@ pub(super) fn revisions(answer: &Value) -> String {
     out
 }
 
-/// One revision with what it changed.
+/// Formats one revision with its changes.
 pub(super) fn revision(answer: &Value) -> String {
     let text = |name: &str| answer[name].as_str().unwrap_or_default();
     let number = answer["revision"].as_u64().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Changes as they happen: the stream of events of the admin port, printed like a log.
+//! Follows changes as they happen: prints the admin port's event stream like a log.
 
 use std::io::{BufRead, BufReader};
 
@@ -19,7 +19,7 @@ pub(super) fn run(from: Option<u64>, client: &Client, json: bool) -> Result<(), 
     let accept = [("Accept", "text/event-stream".to_owned())];
     let response = client.call(Method::Get, &path, &accept, None)?;
     if response.status != 200 {
-        // A problem, never a stream.
+        // A response without status 200 is a problem, never a stream.
         return response.read().map(drop);
     }
     let mut event = Event::default();
@@ -53,7 +53,7 @@ fn print(name: &str, data: &str, json: bool) -> Result<(), CliError> {
     }
 }
 
-/// An event as far as it has been read (the HTML standard, "Interpreting an event stream").
+/// The part of an event that has been read (HTML standard, "Interpreting an event stream").
 #[derive(Default)]
 struct Event {
     name: String,
@@ -61,7 +61,7 @@ struct Event {
 }
 
 impl Event {
-    /// The event that a line completes.
+    /// Processes a line. Returns the event if the line completes one.
     fn take_line(&mut self, line: &str) -> Option<(String, String)> {
         if line.is_empty() {
             let Event { name, data } = std::mem::take(self);

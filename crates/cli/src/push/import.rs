@@ -1,4 +1,4 @@
-//! `dunlin push import`.
+//! `dunlin push import`: sends to all tokens of a list.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,14 +22,15 @@ use crate::apns::{Account, expiration, text_or_file};
 use crate::error::{CliError, Incomplete, REFUSED, REPEAT};
 use crate::style::{BAD, DIM, GOOD, WARN, grouped, paint, print, warning};
 
-/// Minimum of pushes in progress, and the multiple of what connections carry: the excess waits for capacity.
+/// Minimum of pushes in progress, and their number relative to what the connections carry: the excess waits for
+/// capacity.
 const UNDER_WAY_MIN: usize = 1_024;
 const UNDER_WAY_PER_IN_FLIGHT: usize = 2;
 /// Most pushes journaled with one write.
 const GROUP_MAX: usize = 256;
 /// Interval at which the capacity is read and rate tokens are added.
 const TICK: Duration = Duration::from_millis(10);
-/// Time that pushes in flight have to end after a signal, beyond the sender's own.
+/// Time for pushes in flight to end after a signal, in addition to the sender's own.
 const STOP_WITHIN: Duration = Duration::from_secs(12);
 
 #[derive(Debug, Args)]
@@ -99,15 +100,15 @@ struct Run {
 #[derive(Default)]
 struct Summary {
     counts: OutcomeCounts,
-    /// Not final: the next run tries these again.
+    /// Pushes without a final outcome, which the next run repeats.
     to_repeat: u64,
-    /// Final, for a reason other than the device.
+    /// Pushes with a final rejection for a reason other than the device.
     refused: u64,
     possible_duplicates: u64,
-    /// Why the last push to be repeated was not accepted.
+    /// Why the last of the pushes to be repeated was not accepted.
     why: Option<String>,
     interrupted: bool,
-    /// The error of the credential, which would reject the rest of the list too.
+    /// The error of the credential, which would fail the rest of the list too.
     credential: Option<String>,
 }
 
@@ -175,7 +176,7 @@ impl Import {
             resend_uncertain: self.collapse_id.is_some(),
             suspect: false,
         };
-        // Validated before anything is opened.
+        // Validate before anything is opened.
         push.request()?;
         Ok(push)
     }
@@ -393,8 +394,8 @@ impl Summary {
     }
 }
 
-/// Returns whether a push was refused finally for a reason other than an unregistered device: its contents or the
-/// set-up are wrong.
+/// Returns whether a push was finally rejected for a reason other than an unregistered device: its contents or the
+/// configuration are wrong.
 fn is_refused(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Rejected(rejected) => !Reason::new(&rejected.reason).is_dead_token(),
@@ -402,7 +403,7 @@ fn is_refused(outcome: &Outcome) -> bool {
     }
 }
 
-/// Ends at the next signal.
+/// Waits for the next signal.
 async fn any(signals: &mut [Signal; 2]) {
     let [interrupt, terminate] = signals;
     tokio::select! {

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 /// A journal longer than this is rewritten with the pushes in progress only.
 const BYTES_MAX: usize = 1 << 20;
 
-/// The fingerprint of a push, and the length of the results when it was sent: its result line, if any, is after that position.
+/// The fingerprint of a push, and the length of the results file when it was sent: its result line, if there is one, is
+/// after that position.
 pub(super) type StartedLine = (u128, u64);
 
 /// The file, open for more entries.
@@ -59,7 +60,7 @@ impl Journal {
         self.bytes > BYTES_MAX
     }
 
-    /// Rewrites the journal with these entries only. The results must already have the ends of all others.
+    /// Rewrites the journal with these entries only. The results file must already contain all other outcomes.
     pub(super) fn rewrite(&mut self, open: impl Iterator<Item = StartedLine>) -> io::Result<()> {
         open.for_each(|begun| self.note(begun));
         let beside = self.path.with_extension("journal.new");

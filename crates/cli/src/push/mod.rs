@@ -1,4 +1,4 @@
-//! `dunlin push`: notifications to one device or to many.
+//! `dunlin push`: sends notifications to one device or to many.
 
 mod import;
 mod journal;

@@ -34,12 +34,12 @@ struct Ended {
     possible_duplicate: bool,
 }
 
-/// The file, open for more lines, and the tokens it has.
+/// The results file, open for appending, and the tokens in it.
 #[derive(Debug)]
 pub(super) struct Results {
     file: BufWriter<File>,
     bytes: u64,
-    /// Tokens with a final outcome, and those that this run has taken up.
+    /// Tokens with a final outcome, and those that this run has begun.
     taken: HashSet<u128>,
     /// Pushes that may have arrived once already.
     possible_duplicates: HashMap<u128, u64>,
@@ -139,7 +139,7 @@ impl Entry {
     }
 }
 
-/// Sixteen bytes instead of a token and its app, so that ten million fit into memory.
+/// Hashes a token and its app to 16 bytes, so that ten million fit into memory.
 fn fingerprint(token: &str, topic: Option<&str>) -> u128 {
     let whole = (token.to_ascii_lowercase(), topic);
     let half = |seed| u128::from(foldhash::quality::FixedState::with_seed(seed).hash_one(&whole));
@@ -182,7 +182,7 @@ mod tests {
         cut.write_all(br#"{"token":"cc","outc"#).unwrap();
         drop(cut);
         {
-            // One ended after its position, one did not, and one had no line at all.
+            // `aa` has a result line after its position, `bb` only before it, and `cc` has none.
             let begun = ["aa", "bb", "cc"].map(|token| entry(token).fingerprint());
             let begun = HashMap::from([(begun[0], 0), (begun[1], later), (begun[2], later)]);
             let mut results = Results::open(&path, begun).unwrap();

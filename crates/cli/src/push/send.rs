@@ -1,4 +1,4 @@
-//! `dunlin push send`: one notification to one device of any push service.
+//! `dunlin push send`: sends one notification to one device of any push service.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -179,7 +179,7 @@ async fn web(
     let subscription = String::from_utf8(text_or_file(subscription)?)?;
     let subscription = Subscription::from_json(&subscription)?;
     let vapid = Vapid::new(String::from_utf8(text_or_file(key)?)?.trim(), contact)?;
-    // The user of this command has chosen the subscription, and with it the host.
+    // The user of this command chose the subscription, and thereby the host.
     let how = WebPushConfig { hosts: Vec::new(), sender: config(), ..WebPushConfig::default() };
     let web = WebPush::with_dial(vapid, how, move |origin| {
         let (host, port) = authority(origin)?;
@@ -192,7 +192,7 @@ async fn web(
     Ok(web.send(&push).await)
 }
 
-/// Host and port of an `https://` address.
+/// Returns host and port of an `https://` address.
 fn authority(url: &str) -> Result<(&str, u16), String> {
     let rest = url.strip_prefix("https://").unwrap_or(url);
     let authority = rest.split('/').next().unwrap_or_default();

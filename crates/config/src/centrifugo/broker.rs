@@ -1,4 +1,4 @@
-//! The NATS broker, as an engine that all namespaces name.
+//! Translates the NATS broker to an engine that all namespaces use.
 
 use serde_json::{Value, json};
 
@@ -7,10 +7,10 @@ use super::source::{ImportSource, milliseconds, switch};
 use crate::entries::wrong_address;
 use crate::path::Path;
 
-/// What the engine is called.
+/// The name of the engine in Dunlin.
 const NAME: &str = "main";
 
-/// Behind the namespaces, which name it.
+/// Translates the broker. Runs after the namespaces are translated, because it assigns them to the engine.
 pub(super) fn broker(source: &mut ImportSource) {
     let is_nats = source.peek("broker.type").and_then(Value::as_str) == Some("nats");
     if !is_nats || !source.peek("broker.enabled").is_some_and(switch) {
@@ -68,7 +68,7 @@ pub(super) fn broker(source: &mut ImportSource) {
         };
         source.row("broker.nats.allow_wildcards", mapping, note);
     }
-    // Its broker keeps nothing, and so needs no JetStream.
+    // Centrifugo's NATS broker stores nothing: JetStream is needed only for namespaces with history.
     engine["jetstream"] = name_engine(source, has_wildcards, raw.as_ref()).into();
     if let Some(raw) = raw {
         source.take("broker.nats.raw_mode");
@@ -82,7 +82,7 @@ pub(super) fn broker(source: &mut ImportSource) {
     source.set(&Path::of("engines").join(NAME), engine);
 }
 
-/// Every namespace lives there. Whether any has history.
+/// Assigns every namespace to the engine. Returns whether any has history.
 fn name_engine(source: &mut ImportSource, has_wildcards: bool, raw: Option<&Raw>) -> bool {
     let namespaces = source.out.pointer("/channel/namespaces").and_then(Value::as_object);
     let names: Vec<String> = namespaces.into_iter().flat_map(|all| all.keys().cloned()).collect();
@@ -113,7 +113,7 @@ fn name_engine(source: &mut ImportSource, has_wildcards: bool, raw: Option<&Raw>
     keeps
 }
 
-/// What channels of a raw engine have not.
+/// Options that channels of a raw engine cannot have.
 const NOT_RAW: [&str; 9] = [
     "history_size",
     "history_ttl_ms",
@@ -126,14 +126,14 @@ const NOT_RAW: [&str; 9] = [
     "allow_tags_filter",
 ];
 
-/// Which subjects the channels are.
+/// The mapping of channels to subjects in raw mode.
 struct Raw {
     prefix: String,
     separator: &'static str,
 }
 
 impl Raw {
-    /// `None`: it is off. An error: the subjects cannot be the same here.
+    /// Reads the raw mode. `None`: raw mode is off. An error: the subjects cannot be the same in Dunlin.
     fn of(source: &ImportSource) -> Result<Option<Raw>, ()> {
         let Some(mode) = source.peek("broker.nats.raw_mode").filter(|of| switch(&of["enabled"]))
         else {
@@ -196,7 +196,7 @@ fn tls(source: &mut ImportSource, engine: &mut Value) {
     }
 }
 
-/// What a URL of NATS's clients says: several servers, the login in the first that has one.
+/// The content of a URL of NATS clients: several servers, and the first login among them.
 #[derive(Default)]
 struct Servers {
     addresses: Vec<String>,
@@ -244,7 +244,7 @@ impl Servers {
     }
 }
 
-/// What is written with percent signs (RFC 3986 §2.1).
+/// Decodes percent-encoding (RFC 3986 §2.1).
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut parts = text.split('%');

@@ -6,7 +6,7 @@ use super::Mapping;
 use super::source::{ImportSource, Kind, is_nothing, milliseconds, switch};
 use crate::path::Path;
 
-/// Options that have a counterpart, or close what they guard.
+/// Options that are handled one by one: they have a counterpart, or close what they guard.
 const OWN: &[&str] = &[
     "presence",
     "join_leave",
@@ -30,7 +30,7 @@ const OWN: &[&str] = &[
     "subscribe_stream_proxy_enabled",
 ];
 
-/// Permissions that have the same name here.
+/// Permissions with the same name in Dunlin.
 const PERMISSIONS: &[&str] = &[
     "allow_subscribe_for_client",
     "allow_subscribe_for_anonymous",
@@ -45,7 +45,7 @@ const PERMISSIONS: &[&str] = &[
     "allow_presence_for_anonymous",
 ];
 
-/// Expressions that have the same name here.
+/// Expressions with the same name in Dunlin.
 const EXPRESSIONS: &[&str] = &["subscribe_cel", "publish_cel", "history_cel", "presence_cel"];
 
 /// Options without a counterpart on which no permission depends.
@@ -64,7 +64,7 @@ const HARMLESS: &[&str] = &[
     "subscribe_stream_proxy_bidirectional",
 ];
 
-/// Whether Centrifugo's v6 has such an option of a namespace; v5 had it at the top.
+/// Returns whether Centrifugo v6 has this option in a namespace; v5 had it at the top level.
 pub(super) fn is_option(name: &str) -> bool {
     [OWN, PERMISSIONS, EXPRESSIONS, HARMLESS].iter().any(|options| options.contains(&name))
 }
@@ -91,7 +91,7 @@ pub(super) fn channels(source: &mut ImportSource) {
         namespace(source, &rules, "channel.without_namespace", &to, options);
     }
     close_private(source);
-    // A list of objects with their names, or as the file of an older version has it, an object.
+    // A list of objects with names; older versions of the file have an object, which is refused.
     match source.take("channel.namespaces") {
         Some(Value::Array(list)) => {
             for mut options in list {
@@ -113,16 +113,16 @@ pub(super) fn channels(source: &mut ImportSource) {
     }
 }
 
-/// What holds for every namespace.
+/// Settings that apply to every namespace.
 struct Rules {
     meta_ttl_ms: Option<u64>,
-    /// Names of channels are not read as Centrifugo reads them: nobody may do anything in any.
+    /// Why all channels are closed: Centrifugo would split their names differently.
     closed: Option<String>,
     anonymous_tokens_refused: bool,
     users_are_the_same: bool,
 }
 
-/// Whether a channel's namespace ends elsewhere than here.
+/// Returns why all channels must be closed, if namespaces end with another separator than `:`.
 fn boundary(source: &mut ImportSource) -> Option<String> {
     let other = source.text("channel.namespace_boundary").filter(|boundary| boundary != ":")?;
     let note = format!(
@@ -132,7 +132,8 @@ fn boundary(source: &mut ImportSource) -> Option<String> {
     Some(note)
 }
 
-/// Channels of another prefix, which a token opens there, have no name of their own here.
+/// Closes channels without a namespace if private channels have another prefix than `$`: the prefix would have no
+/// meaning in Dunlin.
 fn close_private(source: &mut ImportSource) {
     if let Some(prefix) = source.text("channel.private_prefix").filter(|prefix| prefix != "$") {
         let note = format!(
@@ -143,7 +144,7 @@ fn close_private(source: &mut ImportSource) {
     }
 }
 
-/// Whether the users behind a `#` are written as they are here.
+/// Returns whether users after a `#` are written as in Dunlin.
 fn users(source: &mut ImportSource) -> bool {
     let mut are_the_same = true;
     for (key, here) in [("channel.user_boundary", "#"), ("channel.user_separator", ",")] {
@@ -179,9 +180,9 @@ struct Namespace<'a> {
     key: &'a str,
     to: &'a Path,
     options: &'a Map<String, Value>,
-    /// It keeps history: there is a size and a time.
+    /// Whether the namespace has history: both size and TTL are set.
     keeps: bool,
-    /// Why clients may do nothing in it.
+    /// Reasons why clients may do nothing in it.
     closings: Vec<String>,
 }
 
@@ -194,13 +195,13 @@ impl Namespace<'_> {
         self.source.row(&format!("{}.{name}", self.key), mapping, note);
     }
 
-    /// Takes an option whose name is the same here.
+    /// Copies an option with the same name.
     fn take(&mut self, name: &str, value: impl Into<Value>) {
         self.row(name, Mapping::Taken, format!("`{}`", self.to));
         self.source.set(&self.to.join(name), value);
     }
 
-    /// The options of history make sense together only.
+    /// Converts the history options, which only have an effect together.
     fn read_history(&mut self) {
         let time = |name: &str| self.options.get(name).and_then(milliseconds).unwrap_or(0);
         let size = self.options.get("history_size").and_then(super::source::count).unwrap_or(0);
@@ -254,19 +255,19 @@ impl Namespace<'_> {
             "allow_user_limited_channels" if switch(value) => {
                 match self.rules.users_are_the_same && !self.is_on("subscribe_proxy_enabled") {
                     true => self.take(name, true),
-                    // A name that limits who may come would limit nobody.
+                    // If the option were dropped, a name that should restrict the users would restrict nobody.
                     false => self.closings.push(format!("`{name}`")),
                 }
             }
             _ if HARMLESS.contains(&name) => {
                 self.row(name, Mapping::Absent, super::client::absent_note(name));
             }
-            // It may be a condition: what it guards is not known.
+            // An unknown option may be a restriction.
             _ => self.closings.push(format!("`{name}` is not known")),
         }
     }
 
-    /// Recovery and positioning hold for every subscription here, and without history for none.
+    /// Converts recovery and positioning, which apply to every subscription in Dunlin and need history.
     fn read_recovery(&mut self, name: &str) {
         if !self.keeps {
             return self.row(name, Mapping::Changed, "off: the namespace keeps no history");
@@ -280,7 +281,7 @@ impl Namespace<'_> {
         self.source.set(&self.to.join(to), true);
     }
 
-    /// A permission counts where no backend is asked for it.
+    /// Copies a permission, unless a backend decides instead.
     fn read_permission(&mut self, name: &str, value: &Value) {
         let asks_instead = |event: &str, proxy: &str| {
             name.starts_with(&format!("allow_{event}")) && self.is_on(proxy)
@@ -303,7 +304,7 @@ impl Namespace<'_> {
         }
     }
 
-    /// An expression is taken where it is the only rule of its kind: beside others it may be one more condition.
+    /// Copies an expression if it is the only rule of its kind. Next to other rules it may be an additional condition.
     fn read_expression(&mut self, name: &str, value: &Value) {
         let event = name.trim_end_matches("_cel");
         let rule = format!("allow_{event}_");
@@ -337,7 +338,7 @@ impl Namespace<'_> {
         }
     }
 
-    /// Takes back what clients may do, if something that is not known here might have forbidden it.
+    /// Revokes all permissions if an option that could not be converted might have restricted them.
     fn close(self) {
         let Some(why) = self.closings.first() else { return };
         let more = match self.closings.len() {
@@ -350,7 +351,7 @@ impl Namespace<'_> {
     }
 }
 
-/// Takes every permission of a namespace back.
+/// Removes every permission of a namespace.
 fn revoke(source: &mut ImportSource, to: &Path) {
     let mut at = &mut source.out;
     for step in to.steps() {

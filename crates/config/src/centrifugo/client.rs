@@ -1,4 +1,4 @@
-//! Clients, the server API, addresses, TLS and the rest.
+//! Translates settings of clients, the server API, addresses, TLS and the rest.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use crate::entries::SECRET_BYTES_MIN;
 use crate::path::Path;
 use crate::validate::origin_pattern;
 
-/// Keys that are the same but for their names.
+/// Keys that differ only in their names.
 const SAME: &[(&str, &str, Kind)] = &[
     ("client.ping_interval", "client.ping_interval_ms", Kind::Time),
     ("client.pong_timeout", "client.pong_timeout_ms", Kind::Time),
@@ -41,7 +41,7 @@ const SAME: &[(&str, &str, Kind)] = &[
 
 pub(super) fn client(source: &mut ImportSource) {
     token(source, "client.token");
-    // Without keys of their own these tokens are refused, as they are where no key could be taken.
+    // Subscription tokens without keys are refused, even if no key could be converted.
     if source.is_on("client.subscription_token.enabled") {
         token(source, "client.subscription_token");
         let key = "client.subscription_token.enabled";
@@ -56,7 +56,7 @@ pub(super) fn client(source: &mut ImportSource) {
         source.set(&Path::of("limits.frame_bytes_max"), bytes);
         source.taken("websocket.message_size_limit", "limits.message_bytes_max", bytes);
     }
-    // A backend that is asked may say no where nobody is asked here.
+    // A connect proxy may refuse a client that `client.anonymous` would admit.
     let is_closed =
         |row: &Row| row.mapping == Mapping::Closed && row.key.starts_with("client.proxy.connect");
     let asks =
@@ -88,7 +88,7 @@ pub(super) fn client(source: &mut ImportSource) {
     origins(source);
 }
 
-/// The keys and rules of one kind of token.
+/// Translates the keys and rules of one kind of token.
 fn token(source: &mut ImportSource, of: &str) {
     let key = |name: &str| format!("{of}.{name}");
     let mut unread = None;
@@ -113,7 +113,7 @@ fn token(source: &mut ImportSource, of: &str) {
                 source.row(&key(name), Mapping::Closed, note);
             }
             Some(Value::String(text)) => source.taken(&key(name), &key(to), text),
-            // It may be a rule: no key lets in whom it would have refused.
+            // It may be a rule: then no key may be taken, since it would admit tokens that the rule refuses.
             Some(_) => unread = Some(name),
             None => {}
         }
@@ -139,7 +139,7 @@ fn token(source: &mut ImportSource, of: &str) {
     }
 }
 
-/// Labels from claims: a list of pairs there, a table here.
+/// Translates labels from claims, from a list of pairs to a table.
 fn labels_from_claim(source: &mut ImportSource, key: &str) {
     let Some(list) = source.take(key) else { return };
     let pair = |of: &Value| Some((of["key"].as_str()?.to_owned(), of["value"].clone()));
@@ -172,7 +172,7 @@ fn origins(source: &mut ImportSource) {
     }
 }
 
-/// The server API and the addresses.
+/// Translates the server API and the addresses.
 pub(super) fn server(source: &mut ImportSource) {
     let key = "http_api.key";
     if source.is_on("http_api.disabled") {
@@ -194,7 +194,7 @@ pub(super) fn server(source: &mut ImportSource) {
             Some("localhost") => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             Some(address) => address.trim_matches(['[', ']']).parse().ok(),
         };
-        // Where others would reach it, they need something to be kept out by.
+        // A public address requires TLS, a token key and an API key.
         let has = |key: &str| source.out.pointer(key).is_some();
         let token = ["hmac_secret", "rsa_public_key", "ecdsa_public_key", "jwks_public_endpoint"];
         let token = token.into_iter().any(|key| has(&format!("/client/token/{key}")));
@@ -221,7 +221,7 @@ pub(super) fn server(source: &mut ImportSource) {
     }
 }
 
-/// Certificates; whether what was encrypted still is.
+/// Translates the certificates. Returns false if connections would lose their encryption or client authentication.
 fn tls(source: &mut ImportSource) -> bool {
     let Some(given) = source.take("http_server.tls") else { return true };
     let text = |key: &str| given[key].as_str().filter(|text| !text.is_empty());
@@ -262,7 +262,7 @@ fn tls(source: &mut ImportSource) -> bool {
     true
 }
 
-/// What is on here whether it was on there or not, and logging.
+/// Translates logging, and settings of features that are always on in Dunlin.
 pub(super) fn rest(source: &mut ImportSource) {
     if let Some(level) = source.text("log.level") {
         let (to, mapping) = match level.as_str() {
@@ -291,7 +291,7 @@ pub(super) fn rest(source: &mut ImportSource) {
     }
 }
 
-/// Why a key has no counterpart.
+/// Returns the reason why a key has no counterpart.
 pub(super) fn absent_note(key: &str) -> String {
     let note = match key.split('.').next().unwrap_or_default() {
         "engine" | "broker" | "presence_manager" | "controller" | "map_broker" => {

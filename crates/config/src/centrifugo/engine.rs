@@ -1,4 +1,4 @@
-//! The engine: Redis, in which Centrifugo's nodes and Dunlin's share channels.
+//! Translates the Redis engine, in which nodes of Centrifugo and Dunlin can share channels.
 
 use serde_json::{Value, json};
 
@@ -7,23 +7,24 @@ use super::source::{ImportSource, Kind, count, is_nothing, switch};
 use crate::Config;
 use crate::path::Path;
 
-/// What the engine is called here.
+/// The name of the engine in Dunlin.
 const NAME: &str = "main";
 
 fn is_redis(source: &ImportSource) -> bool {
     source.peek("engine.type").and_then(Value::as_str) == Some("redis")
 }
 
-/// Where Redis is, if nothing is said.
+/// The default address of Redis.
 const ADDRESS: &str = "redis://127.0.0.1:6379";
 
-/// Takes an engine of type `redis`, and the namespaces into it. One that cannot be shared is named, and nothing of it is taken.
+/// Translates an engine of type `redis` and assigns all namespaces to it. If it cannot be shared, the reason is
+/// reported and nothing is taken.
 pub(super) fn engine(source: &mut ImportSource) {
     if !is_redis(source) {
         return;
     }
     if source.peek("broker.enabled").is_some_and(switch) {
-        // That of NATS is taken behind this.
+        // The NATS broker is translated later.
         let note = match source.peek("broker.type").and_then(Value::as_str) {
             Some("nats") => {
                 "channels are where `broker` says; what is kept in Redis beside it is not taken"
@@ -40,16 +41,16 @@ pub(super) fn engine(source: &mut ImportSource) {
     }
 }
 
-/// The key because of which an engine cannot be taken, and why.
+/// The key that prevents the translation, and the reason.
 type Refusal = (&'static str, String);
 
-/// Where Redis is: settings of an engine, and the key that said so.
+/// The location of Redis: settings of an engine, and the key they come from.
 struct Place {
     key: &'static str,
     settings: Value,
 }
 
-/// Reads where it is, or says what keeps it from being shared.
+/// Reads the location of Redis. Fails if the engine cannot be shared.
 fn place(source: &ImportSource) -> Result<Place, Refusal> {
     let given = |key: &str| source.peek(key).filter(|value| !is_nothing(value));
     if given("engine.redis.history_use_lists").is_some_and(switch) {
@@ -85,14 +86,14 @@ fn place(source: &ImportSource) -> Result<Place, Refusal> {
     let mut settings = json!({});
     let mut hosts = Vec::new();
     for address in &addresses {
-        // What the address says of itself is of all of them here.
+        // TLS, login and database of an address apply to all addresses in Dunlin.
         hosts.push(server(address, &mut settings).map_err(|note| (key, note))?);
     }
     settings["addresses"] = json!(hosts);
     Ok(Place { key, settings })
 }
 
-/// Host and port of an address, which may be a URL; what else the URL says goes to the settings.
+/// Returns host and port of an address, which may be a URL; the rest of the URL is written to `settings`.
 fn server(address: &str, settings: &mut Value) -> Result<String, String> {
     let unreadable = || "it is no address of Redis: write `engines` by hand".to_owned();
     let Some((scheme, rest)) = address.split_once("://") else { return Ok(address.to_owned()) };
@@ -118,7 +119,7 @@ fn server(address: &str, settings: &mut Value) -> Result<String, String> {
     Ok(host.to_owned())
 }
 
-/// One text or several.
+/// Reads a list of texts, or one text with commas.
 fn texts(value: &Value) -> Vec<String> {
     match value {
         Value::Array(list) => list.iter().flat_map(texts).collect(),

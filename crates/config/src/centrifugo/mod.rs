@@ -22,7 +22,7 @@ use self::source::ImportSource;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::{Config, Path, check};
 
-/// How a file is written.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// JSON (RFC 8259).
@@ -47,7 +47,7 @@ impl Format {
     }
 }
 
-/// The translation of a file.
+/// The result of a translation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
     /// The configuration; valid.
@@ -58,27 +58,27 @@ pub struct Imported {
     pub rows: Vec<Row>,
 }
 
-/// What became of a key.
+/// The result for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The key of Centrifugo.
+    /// The key in Centrifugo.
     pub key: String,
-    /// What became of it.
+    /// How it was translated.
     pub mapping: Mapping,
     /// The new key, or why there is none; never a secret.
     pub note: String,
 }
 
-/// What became of a key.
+/// How a key was translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mapping {
-    /// Dunlin has the same.
+    /// Dunlin has the same setting.
     Taken,
-    /// Dunlin has something like it.
+    /// Dunlin has a similar setting.
     Changed,
-    /// Dunlin has nothing like it; nothing depends on it.
+    /// Dunlin has no such setting, and nothing depends on it.
     Absent,
-    /// Dunlin has nothing like it, and what it guarded is closed.
+    /// Dunlin has no such setting, and what it guarded is closed.
     Closed,
 }
 
@@ -96,7 +96,8 @@ impl fmt::Display for Mapping {
 /// Reads a configuration of Centrifugo v6.
 ///
 /// # Errors
-/// The text is not of its format, or it is of Centrifugo v5: each key of that version with its name in v6.
+/// The text does not have this format, or is a configuration of Centrifugo v5: then each key of v5 is reported with its
+/// name in v6.
 pub fn import(text: &str, format: Format) -> Result<Imported, ConfigErrors> {
     let document = parse(text, format)?;
     let Value::Object(_) = &document else {
@@ -151,12 +152,13 @@ fn valid(source: &mut ImportSource) -> Config {
             check::remove(&mut source.out, steps);
             let note = format!("left out: {error}");
             source.row(&error.path.to_string(), Mapping::Closed, note);
-            // Without its certificates, or the proof that clients show, an address is for this machine alone.
+            // Without its certificates or its client authentication, an address must be loopback.
             if steps.iter().any(|step| step == "tls" || step == "client_ingress") {
                 source.unset("server.client_addr");
             }
-            // No key lets in whom a rule would have refused; and subscription tokens without keys of their own would be
-            // judged by those of connections.
+            // Without a rule no key may remain, because it would admit tokens that the rule refuses. Both kinds are
+            // removed, because subscription tokens without keys of their own would be verified with those of
+            // connections.
             let [client, kind, rule, ..] = steps else { continue };
             let is_rule = ["audience", "audience_regex", "issuer", "issuer_regex", "user_id_claim"];
             if client == "client"
@@ -169,7 +171,7 @@ fn valid(source: &mut ImportSource) -> Config {
             }
         }
         if source.out == before {
-            // What is wrong is nothing that was written; the defaults are valid.
+            // The error is not in a key that was written; the defaults are valid.
             source.out = json!({});
         }
     }

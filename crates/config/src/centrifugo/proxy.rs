@@ -1,4 +1,4 @@
-//! Backends that are asked.
+//! Translates proxies: backends that Centrifugo asks.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use super::Mapping;
 use super::source::{ImportSource, is_nothing, milliseconds, switch};
 use crate::path::Path;
 
-/// The proxies that have no name of their own, where they stand and what they are called here.
+/// Proxies without a name in Centrifugo: their key, and their name in Dunlin.
 const UNNAMED: &[(&str, &str)] = &[
     ("client.proxy.connect", "client-connect"),
     ("client.proxy.refresh", "client-refresh"),
@@ -16,7 +16,7 @@ const UNNAMED: &[(&str, &str)] = &[
     ("rpc.proxy", "rpc-default"),
 ];
 
-/// Takes the proxies, and what is asked of them beside channels.
+/// Translates the proxies, and their use by clients and remote procedures.
 pub(super) fn proxies(source: &mut ImportSource) {
     for (key, name) in UNNAMED {
         let enabled = format!("{key}.enabled");
@@ -43,7 +43,7 @@ pub(super) fn proxies(source: &mut ImportSource) {
     rpc(source);
 }
 
-/// The proxy that an option of a namespace, or of `rpc`, names; `None`: it could not be taken.
+/// Returns the proxy that an option of a namespace or of `rpc` refers to; `None` if it was not translated.
 pub(super) fn named(source: &ImportSource, name: Option<&Value>, default: &str) -> Option<String> {
     let name = match name.and_then(Value::as_str) {
         None | Some("" | "default") => default,
@@ -84,7 +84,7 @@ fn rpc(source: &mut ImportSource) {
     }
 }
 
-/// Writes a proxy. False: this server cannot call it.
+/// Writes a proxy. Returns false if it has no endpoint or does not use HTTP.
 fn define(source: &mut ImportSource, key: &str, name: &str, options: &Map<String, Value>) -> bool {
     let endpoint = options.get("endpoint").and_then(Value::as_str).unwrap_or_default();
     if endpoint.is_empty() {

@@ -1,4 +1,4 @@
-//! The document that is read, the one that is written, and what becomes of each key between them.
+//! The document being translated, the result, and a report row for each key.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::{Mapping, Row};
 use crate::check;
 use crate::path::Path;
 
-/// What is left of a configuration of Centrifugo while it is read, and what was made of it so far.
+/// The keys of a Centrifugo configuration that are not processed yet, and the result so far.
 pub(super) struct ImportSource {
     left: Value,
     pub(super) out: Value,
@@ -22,7 +22,7 @@ impl ImportSource {
         self.rows.push(Row { key: key.to_owned(), mapping, note: note.into() });
     }
 
-    /// Takes a key out; `None` when it is not set, or set to what is nothing.
+    /// Removes a key and returns its value; `None` if it is unset or empty.
     pub(super) fn take(&mut self, key: &str) -> Option<Value> {
         let path = Path::of(key);
         let found = path.steps().iter().try_fold(&self.left, |at, step| at.get(step))?.clone();
@@ -30,17 +30,17 @@ impl ImportSource {
         (!is_nothing(&found)).then_some(found)
     }
 
-    /// What a key says, without taking it.
+    /// Returns the value of a key without removing it.
     pub(super) fn peek(&self, key: &str) -> Option<&Value> {
         Path::of(key).steps().iter().try_fold(&self.left, |at, step| at.get(step))
     }
 
-    /// Takes a switch; what is no switch is off.
+    /// Removes a boolean key; anything that is not a boolean is false.
     pub(super) fn is_on(&mut self, key: &str) -> bool {
         self.take(key).is_some_and(|value| switch(&value))
     }
 
-    /// Takes a text.
+    /// Removes a text key.
     pub(super) fn text(&mut self, key: &str) -> Option<String> {
         match self.take(key)? {
             Value::String(text) => Some(text),
@@ -52,7 +52,7 @@ impl ImportSource {
         }
     }
 
-    /// Writes a key of Dunlin.
+    /// Sets a key of Dunlin.
     pub(super) fn set(&mut self, key: &Path, value: impl Into<Value>) {
         let mut at = &mut self.out;
         for step in key.steps() {
@@ -64,18 +64,18 @@ impl ImportSource {
         *at = value.into();
     }
 
-    /// Takes back what was written at a key of Dunlin.
+    /// Removes a key of Dunlin again.
     pub(super) fn unset(&mut self, key: &str) {
         check::remove(&mut self.out, Path::of(key).steps());
     }
 
-    /// Writes a key of Dunlin that is the same as one of Centrifugo.
+    /// Sets a key of Dunlin and reports it as the equivalent of a Centrifugo key.
     pub(super) fn taken(&mut self, key: &str, to: &str, value: impl Into<Value>) {
         self.set(&Path::of(to), value);
         self.row(key, Mapping::Taken, format!("`{to}`"));
     }
 
-    /// Moves a switch, a number, a text or a time.
+    /// Converts a key of this kind and sets it under its name in Dunlin.
     pub(super) fn move_as(&mut self, key: &str, to: &str, what: Kind) {
         let Some(value) = self.take(key) else { return };
         let read = match what {
@@ -96,7 +96,7 @@ impl ImportSource {
         }
     }
 
-    /// Keys that were not taken have no counterpart.
+    /// Reports all remaining keys as having no counterpart.
     pub(super) fn absent(&mut self) {
         let left = std::mem::take(&mut self.left);
         let mut keys = Vec::new();
@@ -108,7 +108,7 @@ impl ImportSource {
     }
 }
 
-/// What is read of a key that is moved.
+/// The kind of a value that is converted.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Switch,
@@ -117,7 +117,7 @@ pub(super) enum Kind {
     Time,
 }
 
-/// What Centrifugo holds for not set.
+/// Returns whether Centrifugo treats the value as unset.
 pub(super) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -142,7 +142,7 @@ pub(super) fn count(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
 
-/// A time as Go writes it: `1h30m`, `300ms`, `0.5s`; a bare number is nanoseconds.
+/// Parses a Go duration: `1h30m`, `300ms`, `0.5s`; a bare number is nanoseconds.
 pub(super) fn milliseconds(value: &Value) -> Option<u64> {
     if let Some(ns) = value.as_u64() {
         return Some(ns / 1_000_000);

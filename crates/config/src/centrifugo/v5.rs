@@ -6,14 +6,14 @@ use super::channel::is_option;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::path::Path;
 
-/// Refuses a file of v5 with each of its keys that v6 has moved.
+/// Refuses a file of v5 and reports each key that v6 has moved.
 ///
 /// # Errors
-/// As it says.
+/// Each moved key with its name in v6.
 pub(super) fn refuse(document: &Value) -> Result<(), ConfigErrors> {
     let mut errors = ConfigErrors::default();
     for (key, value) in document.as_object().into_iter().flatten() {
-        // Sections of v6 that were switches and texts in v5: `engine`, `admin`, `uni_sse`.
+        // Some sections of v6 are booleans or texts in v5: `engine`, `admin`, `uni_sse`.
         let is_section = value.is_object() || SECTIONS_OF_LISTS.contains(&&**key);
         if let Some(name) = name_in_v6(key).filter(|_| !is_section) {
             let what = "this is a key of Centrifugo v5, and Dunlin reads files of v6";
@@ -40,7 +40,7 @@ fn name_in_v6(key: &str) -> Option<String> {
     Some(format!("{section}.{rest}"))
 }
 
-/// Keys that moved each by itself.
+/// Keys that moved individually.
 const MOVED: &[(&str, &str)] = &[
     ("namespaces", "channel.namespaces"),
     ("allowed_origins", "client.allowed_origins"),
@@ -100,7 +100,7 @@ const MOVED: &[(&str, &str)] = &[
     ("proxy_publish", "channel.without_namespace.publish_proxy_enabled"),
 ];
 
-/// Beginnings of names that became sections, the longer one first.
+/// Prefixes of names that became sections, longer ones first.
 const PREFIXES: &[(&str, &str)] = &[
     ("subscription_token_", "client.subscription_token"),
     ("token_", "client.token"),

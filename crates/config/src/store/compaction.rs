@@ -1,4 +1,4 @@
-//! A new pair of snapshot and log in the place of a long log.
+//! Compaction: a new pair of snapshot and log replaces a long log.
 
 use std::io;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use super::disk::Disk;
 use super::record::Started;
 use super::snapshot_file::{self, Contents};
 
-/// A log shorter than this is read in a blink.
+/// The minimum size of a log for compaction; shorter ones are read quickly.
 pub(super) const LOG_BYTES_MIN: u64 = 8 << 20;
-/// The most pairs kept, so that a disk holds a bounded multiple of the configuration.
+/// Maximum number of pairs kept, so that the store needs a bounded multiple of the configuration's size.
 const PAIRS_MAX: usize = 4;
 
-/// The log continues in a new file already; the snapshot it begins with is still to be written.
+/// A compaction whose log exists already and whose snapshot is still to be written.
 pub struct Compaction {
     disk: Arc<dyn Disk>,
     head: Arc<Revision>,
     start: Started,
-    /// The pairs whose revisions are no longer needed.
+    /// First revisions of the pairs that are no longer needed.
     obsolete: Vec<u64>,
 }
 
-/// How a [`Compaction`] ended.
+/// The result of a [`Compaction`].
 #[derive(Debug)]
 pub struct Compacted {
-    /// The snapshot's size.
+    /// The snapshot's size in bytes.
     pub(super) outcome: io::Result<u64>,
     pub(super) removed: Vec<u64>,
 }
@@ -41,8 +41,8 @@ impl Compaction {
         let newest = head.snapshot.revision;
         let kept = u64::from(revisions_kept);
         let last = pairs.len().saturating_sub(1);
-        // The pair before the newest stays whatever happens: should the snapshot prove bad, its log
-        // leads there.
+        // The pair before the newest is always kept: if the new snapshot is damaged, its log leads to the same
+        // revision.
         let obsolete = (0..last.saturating_sub(1))
             .filter(|index| newest - pairs[index + 1] >= kept || last - index >= PAIRS_MAX)
             .map(|index| pairs[index])
@@ -50,7 +50,7 @@ impl Compaction {
         Compaction { disk, head, start, obsolete }
     }
 
-    /// Writes the snapshot, then removes what it makes obsolete. Takes as long as the disk takes.
+    /// Writes the snapshot, then removes the obsolete pairs. Blocks on the disk.
     pub fn run(self) -> Compacted {
         let bytes = Contents::of(&self.head, &self.start).to_bytes();
         let name = snapshot_file::name(self.head.snapshot.revision);
@@ -58,9 +58,9 @@ impl Compaction {
             return Compacted { outcome: Err(error), removed: Vec::new() };
         }
         for revision in &self.obsolete {
-            // The snapshot first: without it the log before would lead into one that is gone.
+            // The snapshot goes first: recovery begins at the oldest snapshot, which needs its log.
             for name in [snapshot_file::name(*revision), snapshot_file::log_name(*revision)] {
-                // What cannot be removed takes room and does no harm.
+                // A file that cannot be removed only takes space.
                 let _ = self.disk.remove(&name);
             }
         }
@@ -69,7 +69,7 @@ impl Compaction {
 }
 
 impl Compacted {
-    /// Why the snapshot was not written; the log is complete without it.
+    /// Returns why the snapshot was not written. The log is complete without it.
     pub fn error(&self) -> Option<&io::Error> {
         self.outcome.as_ref().err()
     }

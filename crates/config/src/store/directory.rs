@@ -1,4 +1,4 @@
-//! The disk that is one: a directory of the file system.
+//! The [`Disk`] of production: a directory of the file system.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -11,28 +11,28 @@ use rustix::io::Errno;
 
 use super::disk::{Disk, DiskFile};
 
-/// Its holder is the only writer.
+/// The lock file; the process that holds its lock is the only writer.
 const LOCK: &str = "lock";
-/// The files hold keys: for their owner alone.
+/// The files contain secrets: only their owner may access them.
 const MODE: u32 = 0o600;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A directory that one process at a time writes to.
+/// A directory that only one process at a time may write to.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// Locked while it is open; the kernel gives the lock back when the process ends, however it does.
+    /// Locked while open; the kernel releases the lock when the process ends, even after a crash.
     _lock: File,
 }
 
 impl Directory {
-    /// Opens a directory, made if it is not there, and locks it.
+    /// Opens and locks a directory, creating it if necessary.
     ///
     /// # Errors
-    /// What the file system says; [`ErrorKind::WouldBlock`] when another process has it.
+    /// The error of the file system; [`ErrorKind::WouldBlock`] if another process holds the lock.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Directory> {
         let path = path.into();
-        // What is in it is this user's alone, and so is the directory, unless somebody made it for others to enter.
+        // A new directory is private to this user, like its files. An existing one keeps its mode.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
         let lock = options().create(true).truncate(false).open(path.join(LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
@@ -45,7 +45,7 @@ impl Directory {
         Ok(Directory { path, _lock: lock })
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -61,7 +61,7 @@ impl Disk for Directory {
     fn list(&self) -> io::Result<Vec<String>> {
         let names = fs::read_dir(&self.path)?.map(|entry| Ok(entry?.file_name().into_string()));
         let names: io::Result<Vec<_>> = names.collect();
-        // A name that is no text is not one of ours.
+        // A name that is not UTF-8 is not one of ours.
         Ok(names?.into_iter().filter_map(Result::ok).filter(|name| name != LOCK).collect())
     }
 
@@ -105,7 +105,7 @@ impl DiskFile for File {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(error) => return Err(error.into()),
         }
-        // A file system that cannot reserve room is asked to fill it.
+        // The file system cannot reserve space: write zeros instead.
         let mut at = length;
         while at < bytes {
             let zeros = ZEROS.len().min(usize::try_from(bytes - at).unwrap_or(usize::MAX));

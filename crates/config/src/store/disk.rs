@@ -1,50 +1,50 @@
-//! What the store needs of a disk: small enough that a test can be one that fills up, loses power and
-//! tears what was written.
+//! The operations that the store needs of a disk. The interface is small, so that tests can simulate a disk that is
+//! full, loses power or tears writes.
 
 use std::io;
 use std::sync::Arc;
 
-/// One directory that belongs to the store alone.
+/// A directory used by the store alone.
 pub trait Disk: Send + Sync {
-    /// The names of the files there.
+    /// Lists the names of the files.
     ///
     /// # Errors
-    /// What the disk says; as of all methods here.
+    /// The error of the disk, as for all methods here.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// All of a file.
+    /// Reads a whole file.
     fn read(&self, name: &str) -> io::Result<Vec<u8>>;
 
-    /// Makes an empty file, in the place of one of this name.
+    /// Creates an empty file, replacing any file of this name.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Opens a file to be written on.
+    /// Opens a file for writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Gives a file another name, in the place of one of that name, at once.
+    /// Renames a file atomically, replacing any file of the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Takes a file away.
+    /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Returns once the names in the directory outlast a loss of power.
+    /// Returns once the names in the directory survive a loss of power.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A file that is written by one thread and synced by any.
+/// A file that one thread writes and any thread may sync.
 pub trait DiskFile: Send + Sync {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// What the disk says; any part may have been written then. As of all methods here.
+    /// The error of the disk, as for all methods here. Any part of the bytes may have been written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes the file `bytes` long at least, so that writing within that needs no more room.
+    /// Extends the file to at least `bytes`, so that writes within that range need no more space.
     fn reserve(&self, bytes: u64) -> io::Result<()>;
 
-    /// Cuts the file off behind `bytes`.
+    /// Truncates the file to `bytes`.
     fn truncate(&self, bytes: u64) -> io::Result<()>;
 
-    /// Returns once what was written outlasts a loss of power.
+    /// Returns once the written bytes survive a loss of power.
     fn sync(&self) -> io::Result<()>;
 }

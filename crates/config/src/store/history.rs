@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::Changes;
 use crate::store::Revision;
 
-/// What a revision takes beside its changes: the path of the tree that is its own.
+/// Approximate memory of a revision without its changes: its own path of the tree.
 const REVISION_BYTES: usize = 6 << 10;
 
 /// Never empty; the newest is the head.
 pub(super) struct History {
-    /// Each with about how many bytes it takes.
+    /// Revisions with their approximate size in bytes.
     kept: VecDeque<(Arc<Revision>, usize)>,
     bytes: usize,
 }
@@ -32,7 +32,7 @@ impl History {
         &self.head().snapshot.config.config
     }
 
-    /// The revision is the head; what goes beyond the bounds it sets is forgotten.
+    /// Appends a revision as the head, and removes the oldest ones beyond the bounds that its settings specify.
     pub(super) fn push(&mut self, revision: Arc<Revision>) {
         let weight = revision.changes.iter().map(|change| change.weight()).sum::<usize>();
         let bytes = weight + REVISION_BYTES;
@@ -56,7 +56,7 @@ impl History {
         self.kept.front().map_or(0, |(revision, _)| revision.snapshot.revision)
     }
 
-    /// Where the first revision newer than `number` stands.
+    /// Returns the index of the first revision newer than `number`.
     fn after(&self, number: u64) -> usize {
         self.kept.partition_point(|(revision, _)| revision.snapshot.revision <= number)
     }
@@ -68,7 +68,7 @@ impl History {
 
     pub(super) fn since(&self, number: u64) -> Option<impl Iterator<Item = &Arc<Revision>>> {
         let (oldest, _) = self.kept.front()?;
-        // What the oldest changed is known too, so it may be what comes next.
+        // The changes of the oldest revision are kept, so its predecessor is a valid start as well.
         let known = oldest.previous.max(1)..=self.head().snapshot.revision;
         let from = self.after(number);
         known.contains(&number).then(|| self.kept.range(from..).map(|(revision, _)| revision))

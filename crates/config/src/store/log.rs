@@ -126,8 +126,8 @@ impl LogFile {
         self.sync.fail(error);
     }
 
-    /// After failure a log continues only as a new pair, with everything in its snapshot: what the disk
-    /// has of the old one is unknown.
+    /// Repairs a failed log by a new pair, whose snapshot has all settings: what the disk has of the old log is
+    /// unknown.
     pub(super) fn heal(&mut self, head: &Revision, start: &Started) -> io::Result<()> {
         if self.failure.is_none() && !self.sync.has_failed() {
             return Ok(());

@@ -66,21 +66,21 @@ pub struct Origin {
     pub comment: Arc<str>,
     /// Milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// How far the node has followed the changes of its cluster with this revision.
+    /// The node's position in the changes of its cluster after this revision.
     #[serde(default, skip_serializing_if = "ClusterPosition::is_start")]
     pub cluster: ClusterPosition,
 }
 
-/// How far a node has followed the changes for all nodes of its cluster. It stands in every revision, so that it
-/// is kept, and rolled back, with the settings themselves.
+/// A node's position in the changes for all nodes of its cluster. It is part of every revision, so that it is stored
+/// and rolled back together with the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterPosition {
-    /// The log of changes, by a random number; 0: none was met.
+    /// The log of changes, identified by a random number; 0: none seen yet.
     pub log: u64,
-    /// The newest of its changes that the settings have, or that changes nothing here.
+    /// The newest change of that log that is applied, or has no effect here.
     pub revision: u64,
-    /// A change that this node was the first to run, by its random id, while its number is not known; 0: none.
+    /// The random id of a change that this node ran first and whose number is not known yet; 0: none.
     pub tried: u64,
 }
 
@@ -125,7 +125,7 @@ pub struct Store {
     /// Appended and not yet confirmed.
     pending: VecDeque<Arc<Revision>>,
     log: Option<LogFile>,
-    /// What the settings were begun with.
+    /// The file that the settings were begun with.
     start: Started,
 }
 
@@ -181,7 +181,7 @@ impl Store {
         }
     }
 
-    /// The first revision, in memory.
+    /// Creates a store in memory with its first revision.
     fn begin(start: InitialConfig, now_unix_ms: u64) -> Result<Store, OpenError> {
         let config = start.config.map_err(OpenError::Invalid)?;
         let begun = Started { name: start.name.clone(), config: config.sparse() };
@@ -203,12 +203,12 @@ impl Store {
         Ok(Store { history, pending: VecDeque::new(), log: None, start: begun })
     }
 
-    /// The newest revision that all workers run.
+    /// Returns the newest revision that all workers run.
     pub fn head(&self) -> &Arc<Snapshot> {
         &self.history.head().snapshot
     }
 
-    /// How far the head has followed the changes of the node's cluster.
+    /// Returns the head's position in the changes of the node's cluster.
     pub fn cluster_position(&self) -> ClusterPosition {
         self.history.head().origin.cluster
     }
@@ -247,7 +247,7 @@ impl Store {
         Ok(())
     }
 
-    /// The newest snapshot, confirmed or not.
+    /// Returns the newest snapshot, confirmed or not.
     fn newest(&self) -> Arc<Snapshot> {
         let revision = self.pending.back().unwrap_or(self.history.head());
         Arc::clone(&revision.snapshot)
@@ -321,17 +321,17 @@ impl Store {
         }
     }
 
-    /// The revisions kept, oldest first.
+    /// Returns the kept revisions, oldest first.
     pub fn revisions(&self) -> impl DoubleEndedIterator<Item = &Arc<Revision>> {
         self.history.iter()
     }
 
-    /// A kept revision.
+    /// Returns a kept revision.
     pub fn revision(&self, number: u64) -> Option<&Arc<Revision>> {
         self.history.get(number)
     }
 
-    /// The oldest revision kept.
+    /// Returns the number of the oldest kept revision.
     pub fn oldest(&self) -> u64 {
         self.history.oldest()
     }

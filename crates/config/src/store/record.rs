@@ -88,7 +88,7 @@ impl Serialize for Changes<'_> {
     }
 }
 
-/// The head of a log that continues from `revision`.
+/// Returns the head of a log that continues from `revision`.
 pub(super) fn head(revision: u64) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[..8].copy_from_slice(MAGIC);

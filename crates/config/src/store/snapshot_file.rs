@@ -1,4 +1,4 @@
-//! A whole configuration on disk: magic, version, checksum and length of what follows, then JSON.
+//! The snapshot file: magic, version, checksum and length of the rest, then the whole configuration as JSON.
 
 use std::io;
 
@@ -14,7 +14,7 @@ const MAGIC: &[u8; 8] = b"dunlinsn";
 const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 8 + 4 + 4 + 8;
 
-/// What a snapshot file says.
+/// The content of a snapshot file.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Contents {
     pub(super) revision: u64,
@@ -22,9 +22,9 @@ pub(super) struct Contents {
     #[serde(alias = "how")]
     pub(super) kind: RevisionKind,
     pub(super) origin: Origin,
-    /// What the settings were begun with.
+    /// The file that the settings were begun with.
     pub(super) start: Started,
-    /// What differs from the defaults.
+    /// The values that differ from the defaults.
     config: Value,
 }
 
@@ -46,7 +46,7 @@ impl Contents {
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEAD_BYTES];
-        // Memory takes all, and every key is a string.
+        // Writing to memory cannot fail, and every key is a string.
         let written = serde_json::to_writer(&mut bytes, self);
         debug_assert!(written.is_ok());
         let length = (bytes.len() - HEAD_BYTES) as u64;
@@ -59,7 +59,7 @@ impl Contents {
     }
 
     /// # Errors
-    /// Why it is not to be trusted.
+    /// Why the file cannot be trusted.
     pub(super) fn read(bytes: &[u8]) -> Result<Contents, String> {
         let head = bytes.get(..HEAD_BYTES).ok_or("it is shorter than its head")?;
         if !head.starts_with(MAGIC) {
@@ -78,17 +78,17 @@ impl Contents {
     }
 }
 
-/// Settings of what differs from the defaults.
+/// Builds a configuration from the values that differ from the defaults.
 pub(super) fn config(sparse: Value) -> Result<Config, String> {
     Config::from_value(sparse).map_err(|failure| format!("{failure:?}"))
 }
 
-/// Of the length and of what follows it.
+/// Computes the checksum over the length and the content.
 fn checksum(bytes: &[u8]) -> u32 {
     crc32fast::hash(&bytes[16..])
 }
 
-/// Writes a snapshot so that it is there whole or not at all; gives its size.
+/// Writes a snapshot atomically: to a temporary file that is renamed after a sync.
 pub(super) fn write(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Result<()> {
     let temporary = format!("{name}.new");
     let file = disk.create(&temporary)?;
@@ -98,13 +98,13 @@ pub(super) fn write(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Result<()>
         .and_then(|()| disk.rename(&temporary, name))
         .and_then(|()| disk.sync());
     if written.is_err() {
-        // Half a snapshot only takes room; that it cannot be removed changes nothing.
+        // A partial file only takes space, so an error of its removal is ignored.
         let _ = disk.remove(&temporary);
     }
     written
 }
 
-/// The names of a pair's files, in the order of their revisions.
+/// Names a pair's snapshot; names sort by revision.
 pub(super) fn name(revision: u64) -> String {
     format!("{revision:020}.snapshot")
 }
@@ -113,7 +113,7 @@ pub(super) fn log_name(revision: u64) -> String {
     format!("{revision:020}.log")
 }
 
-/// The revision that a name begins with, and whether it is a snapshot's.
+/// Parses a file name: the revision, and whether it is a snapshot.
 pub(super) fn read_name(name: &str) -> Option<(u64, bool)> {
     let (revision, kind) = name.split_once('.')?;
     let is_snapshot = match kind {

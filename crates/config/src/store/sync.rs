@@ -1,12 +1,12 @@
-//! Waiting for the disk, on another thread than the one that writes.
+//! Syncing the disk on another thread than the one that writes.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::disk::{Disk, DiskFile};
 
-/// Makes what was confirmed outlast a loss of power. Any thread may hold one; many changes share one
-/// wait.
+/// Makes confirmed revisions survive a loss of power. Any thread may hold a handle; one sync covers all changes written
+/// before it.
 #[derive(Clone)]
 pub struct SyncHandle {
     disk: Arc<dyn Disk>,
@@ -14,13 +14,13 @@ pub struct SyncHandle {
 }
 
 struct State {
-    /// The log, and those before it that nobody has waited for yet.
+    /// The current log, and earlier ones that are not synced yet.
     files: Vec<Arc<dyn DiskFile>>,
-    /// Whether names in the directory changed since it was synced.
+    /// Whether the directory's names changed since its last sync.
     names: bool,
     confirmed: u64,
     durable: u64,
-    /// Why nothing is durable: a disk that failed once may have thrown away what it had.
+    /// The first error. A disk that failed once may have dropped unsynced data, so no later sync of it counts.
     failure: Option<String>,
 }
 
@@ -34,11 +34,11 @@ impl SyncHandle {
         SyncHandle { disk, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Waits for the disk; gives the newest revision that is safe on it now.
+    /// Syncs the log and returns the newest durable revision.
     ///
     /// # Errors
-    /// What the disk says. It is asked again only after a new log was begun, by the next change: a
-    /// second wait that succeeds would not mean that the first one's data is there.
+    /// The error of the disk. It is repeated until the next change begins a new log: a second sync that succeeds would
+    /// not prove that the data of the first one is on the disk.
     pub fn sync(&self) -> io::Result<u64> {
         let (files, names, confirmed) = {
             let state = self.state();
@@ -59,7 +59,7 @@ impl SyncHandle {
             state.failure = Some(error.to_string());
             return Err(error);
         }
-        // Logs that were left behind meanwhile are complete; this one continues.
+        // Earlier logs are complete and synced now; the last one may have grown meanwhile and stays.
         let is_synced = |file: &Arc<dyn DiskFile>| files.iter().any(|other| same(file, other));
         let last = state.files.len().saturating_sub(1);
         let mut index = 0;
@@ -74,7 +74,7 @@ impl SyncHandle {
         Ok(confirmed)
     }
 
-    /// The newest revision that is safe on the disk.
+    /// Returns the newest durable revision.
     pub fn durable(&self) -> u64 {
         self.state().durable
     }
@@ -83,14 +83,14 @@ impl SyncHandle {
         self.state().confirmed = revision;
     }
 
-    /// The log continues in another file.
+    /// Adds the file in which the log continues.
     pub(super) fn follow(&self, file: Arc<dyn DiskFile>) {
         let mut state = self.state();
         state.files.push(file);
         state.names = true;
     }
 
-    /// A log begun anew, with all that is confirmed in it or in the snapshot before it.
+    /// Starts over with a new log. All confirmed revisions are in it or in the snapshot before it.
     pub(super) fn begin_anew(&self, file: Arc<dyn DiskFile>, durable: u64) {
         let mut state = self.state();
         state.files = vec![file];

@@ -1,4 +1,4 @@
-//! The reference's experiment: what not waiting for answers is worth when the server is far away.
+//! Measures the gain by pipelining when the server is far away, behind a delay proxy.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,10 +15,10 @@ const ROUND_TRIPS_MS: [u64; 3] = [10, 50, 250];
 const IN_FLIGHT: u32 = 100;
 const PROXY: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8396);
-/// One request after the other would take most of an hour at a quarter of a second each.
+/// Time limit of each mode: 10,000 requests one at a time with a round trip of 250 ms would take most of an hour.
 const MODE_TIME: Duration = Duration::from_secs(10);
 
-/// What `bench http --compare --json` prints, as far as it is needed here.
+/// The fields of `bench http --compare --json` that this experiment needs.
 #[derive(Debug, Deserialize)]
 struct ModesReport {
     pipelined_to_one_at_a_time: f64,
@@ -47,7 +47,7 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
         distances.push(json!({
             "rtt_ms": rtt_ms,
             "modes": modes.collect::<Vec<_>>(),
-            // Requests a second, pipelined beside the same connections one at a time, and beside one.
+            // Requests a second of the pipelined mode, divided by those of the other two modes.
             "pipelined_to_one_at_a_time": comparison.pipelined_to_one_at_a_time,
             "pipelined_to_one_connection": comparison.pipelined_to_one_connection,
         }));

@@ -1,4 +1,4 @@
-//! Load generators side by side: each alone on one core, the same server on the other, by turns.
+//! Compares load generators: each runs alone on one core against the same server on another, in turn.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ struct Generator {
     name: &'static str,
     version: Option<String>,
     program: PathBuf,
-    /// Before the arguments of a run.
+    /// Arguments that precede those of a run.
     words: Vec<String>,
     pipelines: bool,
 }
@@ -47,7 +47,7 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
                 let run = start(&generator.program, &arguments)?;
                 let server_s = process.cpu_ns().saturating_sub(cpu_before) as f64 / 1e9;
                 let rate = generator.rate(&run.output)?;
-                // Start and end of the program are no part of the time that is measured, nor of what the server did.
+                // Startup and exit of the program are not part of the measured time, nor of the server's idle time.
                 let time_s = options.time.as_secs_f64().min(run.seconds);
                 rates.push((rate, 1.0 - server_s / time_s, run.cpu_seconds / run.seconds));
             }
@@ -71,17 +71,17 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
                 })
                 .collect();
             let rounds = of(|rate| rate.0);
-            // Of another generator the version that it says itself, and medians of the rounds.
+            // For other generators, the version that they report; all figures are medians over the rounds.
             contenders.push(json!({
                 "name": name,
                 "version": one.version,
                 "depth": depth,
                 "requests_per_second": median(&rounds),
-                // Beside the best of the others at this depth, within each round.
+                // Relative to the best other generator at this depth, within each round.
                 "to_best_other": median(&ratios),
-                // Of the server's core; a server without idle time was the limit, not the generator.
+                // Idle share of the server's core; without idle time the server was the limit, not the generator.
                 "server_idle_share": median(&of(|rate| rate.1)),
-                // Of the generator's own core.
+                // Busy share of the generator's core.
                 "generator_busy_share": median(&of(|rate| rate.2)),
                 "rounds": rounds,
             }));
@@ -162,7 +162,7 @@ impl Generator {
         Ok(self.words.iter().cloned().chain(words).collect())
     }
 
-    /// Requests a second, as the generator says.
+    /// Parses the requests per second that the generator reports.
     fn rate(&self, output: &str) -> Result<f64, Error> {
         let json = |path: &[&str]| -> Option<f64> {
             let text = output.lines().last().filter(|line| line.starts_with('{')).unwrap_or(output);

@@ -1,5 +1,5 @@
-//! A million requests with an id each, to servers that close and reset: is every one answered exactly once, and does the
-//! server's log say the same as the client's ledger?
+//! Sends a million numbered requests to servers that close and reset connections. Checks that every request is answered
+//! exactly once, and that the server's log agrees with the client's ledger.
 
 use std::fmt::Write as _;
 
@@ -12,9 +12,9 @@ use crate::installed::find;
 use crate::{Context, Error, ExitStatus, Output, Process, Scratch, say};
 
 const DEPTH: u32 = 100;
-/// nginx closes a connection behind so many requests.
+/// nginx closes a connection after this many requests.
 const KEEPALIVE_REQUESTS: u32 = 100;
-/// The other server resets instead of one answer in so many.
+/// The other server resets the connection in place of one answer in this many.
 const RESET_ONE_IN: u32 = 1_000;
 
 pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
@@ -37,7 +37,7 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
         }
     }
     let log = scratch.path().join("server.log");
-    // A log of its own: nginx has written this file.
+    // Start with an empty log: nginx has written to this file.
     if log.exists() {
         std::fs::remove_file(&log).context(format!("cannot remove {}", log.display()))?;
     }
@@ -85,7 +85,7 @@ fn trial(
         options.connections,
         ledger.display()
     ))?;
-    // Its log is whole once it has ended.
+    // The server's log is complete only after the server has exited.
     drop(server);
     let check = LedgerCheck {
         client: ledger,

@@ -1,4 +1,4 @@
-//! The generator's own memory at full rate: what it holds does not grow with what it has sent.
+//! Checks that the generator's own memory stays flat at full rate.
 
 use serde_json::json;
 
@@ -7,11 +7,13 @@ use super::program::{SERVER, run_http, serve};
 use crate::http::HttpReport;
 use crate::{Error, ExitStatus};
 
-/// Between the least and the most: buffers that a burst of closes needs, pages of histograms touched for the first time.
+/// Largest allowed difference between the least and the most resident memory: covers buffers needed by a burst of
+/// closes, and histogram pages touched for the first time.
 const SPREAD_BYTES_MAX: u64 = 4 << 20;
-/// From the second tenth of the run to the last: what grows, shows here. The timeline, a line a second, is in it.
+/// Largest allowed growth from the second tenth of the run to the last. Includes the timeline, which grows by a line a
+/// second.
 const DRIFT_BYTES_MAX: u64 = 512 << 10;
-/// Points of the curve that are kept.
+/// Most points of the reported curve.
 const POINTS: usize = 120;
 
 pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
@@ -40,22 +42,23 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
         &json!({
             "seconds": run.seconds,
             "answered": run.ends.answered,
-            // When the first answers were in.
+            // Resident memory when the first answers had arrived.
             "first_bytes": memory.first_bytes,
             "least_bytes": least_bytes,
             "most_bytes": most_bytes,
             "last_bytes": memory.last_bytes,
-            // Mean of the last tenth less that of the second; the first tenth is for what is touched once.
+            // Mean of the last tenth minus mean of the second; the first tenth is skipped because pages are first
+            // touched in it.
             "drift_bytes": drift_bytes,
             "flat": flat,
-            // Seconds from the beginning, and resident bytes then.
+            // Pairs of seconds from the beginning and resident bytes.
             "curve": thin(&samples),
         }),
     )?;
     Ok(if flat && run.is_clean() { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// How much more the last tenth holds than the second.
+/// Returns the mean of the last tenth of the samples minus the mean of the second tenth.
 fn drift(samples: &[(f64, u64)]) -> i64 {
     let tenth = samples.len().div_ceil(10);
     let mean = |part: &[(f64, u64)]| {
@@ -68,7 +71,7 @@ fn drift(samples: &[(f64, u64)]) -> i64 {
     (mean(&samples[samples.len() - tenth..]) - mean(second)) as i64
 }
 
-/// Every so many of the samples, and the last.
+/// Thins the samples to about [`POINTS`], keeping the last.
 fn thin(samples: &[(f64, u64)]) -> Vec<(f64, u64)> {
     let every = samples.len().div_ceil(POINTS).max(1);
     let mut curve: Vec<_> = samples.iter().copied().step_by(every).collect();
@@ -88,7 +91,7 @@ mod tests {
             (0..600).map(|second| (second as f64, of(second))).collect()
         };
         assert_eq!(drift(&samples(|second| if second < 60 { second } else { 60 })), 0);
-        // A kilobyte a second: from second 90 to second 570, in the middle of both tenths.
+        // Grows by 1,000 bytes a second; the middles of the two tenths, seconds 90 and 570, are 480 seconds apart.
         assert_eq!(drift(&samples(|second| second * 1_000)), 480_000);
         assert_eq!((drift(&[]), drift(&[(0.0, 5)])), (0, 0));
     }

@@ -1,4 +1,4 @@
-//! `dunlin bench comparison`: the load generator itself, measured beside others and beside what must be true.
+//! `dunlin bench comparison`: compares the load generator with other generators and with results that can be computed.
 
 mod distance;
 mod generators;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::url::duration;
 use crate::{Error, ExitStatus, Output};
 
-/// What is measured.
+/// An experiment of `dunlin bench comparison`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Experiment {
     /// Requests a second for each core: wrk, h2load, autocannon, oha and this generator, at depths 1, 16 and 100
@@ -72,7 +72,7 @@ pub struct Comparison {
 /// # Errors
 /// When a program could not be started, or printed no result.
 pub fn run(options: &Comparison) -> Result<ExitStatus, Error> {
-    // Processes started from here on inherit it; the servers are given their own.
+    // Processes started from here on inherit this affinity; servers get a core of their own.
     crate::system::pin(&[options.core])
         .map_err(|error| Error::io(format!("cannot run on core {}", options.core), error))?;
     match options.experiment {

@@ -1,9 +1,9 @@
-//! The server stands still for a second: do the latencies say so?
+//! Checks that the reported latencies show a server that stalls for a second (coordinated omission).
 //!
-//! By a schedule every request of that second waits for the rest of it, so their latencies are spread evenly from the
-//! whole second down to nothing. That is computed, and the measured percentiles are held against it. A client that waits
-//! for each answer before it asks again would show one long request for each connection (Tene, "How not to measure
-//! latency"); it is run too, to show what it hides.
+//! On a schedule, every request due during the stall waits for the rest of it, so those latencies are spread evenly
+//! between zero and the whole second. The measured percentiles are compared with this computed distribution. A
+//! closed-loop client, which waits for each answer before it sends the next request, shows only one long request per
+//! connection (Tene, "How not to measure latency"); it is run as well, for contrast.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ use crate::{Context, Error, ExitStatus};
 const RATE: f64 = 2_000.0;
 const RUN: Duration = Duration::from_secs(5);
 const BEFORE_STALL: Duration = Duration::from_millis(2_000);
-/// The measured percentiles lie this near to the computed ones, as a share of the stall.
+/// Largest difference allowed between measured and computed percentiles, as a share of the stall.
 const DIFFERENCE_MAX: f64 = 0.03;
 
 pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
@@ -33,7 +33,8 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     let ordinary_us = open.latency_us.p50;
     let count = RATE * RUN.as_secs_f64();
     let computed = |quantile: f64| {
-        // So many are slower; those of the stall are spread evenly, the longest first.
+        // So many requests are slower. Latencies during the stall are spread evenly, one request every `1 / RATE`
+        // seconds.
         let slower = (1.0 - quantile) * count;
         let us = stall_us - slower / RATE * 1e6;
         us.max(ordinary_us)
@@ -46,7 +47,7 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
         ("p99.9", 0.999, of.p999),
         ("longest", 1.0, of.max),
     ];
-    // The largest, as a share of the stall.
+    // The largest difference, as a share of the stall.
     let difference = rows
         .iter()
         .map(|(_, quantile, measured_us)| (measured_us - computed(*quantile)).abs() / stall_us)
@@ -64,14 +65,14 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
             "rows": rows,
             "difference": difference,
             "agrees": agrees,
-            // What a client sees that waits for each answer before it asks again.
+            // Latencies of the closed-loop client.
             "closed_us": closed.latency_us,
         }),
     )?;
     Ok(if agrees { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// Runs the generator, and makes the server stand still in the middle. Returns for how long it did.
+/// Runs the generator and stalls the server meanwhile. Returns how long the server stalled.
 fn with_stall(arguments: &str) -> Result<(HttpReport, Duration), Error> {
     let (run, stall) = std::thread::scope(|scope| {
         let stall = scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Programs of a comparison: this one as server and generator, and those of others.
+//! Starts the programs of a comparison: this one, as server and as generator, and other generators.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::{Context, Error, Process};
 pub(super) const SERVER: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8395);
 
-/// The words by which this program's benchmarks are started: `dunlin bench`, or `dunlin-bench` from the example.
+/// Returns the command that starts this program's benchmarks: `dunlin bench`, or the example `dunlin-bench`.
 pub(super) fn own_words() -> Result<Vec<String>, Error> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let alone = program.file_stem().is_some_and(|name| name == "dunlin-bench");
@@ -22,14 +22,14 @@ pub(super) fn own_words() -> Result<Vec<String>, Error> {
     Ok(words)
 }
 
-/// `bench serve` on the server's core, with more options behind.
+/// Starts `bench serve` on the server's core, with `more` appended to its options.
 pub(super) fn serve(options: &Comparison, more: &str) -> Result<Process, Error> {
     let words = own_words()?.join(" ");
     let command = format!("{words} serve --listen {SERVER} {more}");
     Process::start(&command, &[options.server_core], SERVER, None)
 }
 
-/// What a program printed, and what it took.
+/// A program's output and the time it took.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) output: String,
@@ -73,7 +73,7 @@ pub(super) fn run_http<T: DeserializeOwned>(arguments: &str) -> Result<T, Error>
 }
 
 fn children_cpu_seconds() -> f64 {
-    // Fields 13 and 14 behind the name: user and system time of children that have been waited for, in ticks.
+    // Fields 13 and 14 after the name (cutime, cstime): user and system time of waited-for children, in ticks.
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = text.rfind(')').map_or("", |at| &text[at + 1..]);
     let ticks: u64 = fields

@@ -1,7 +1,7 @@
-//! One request in sixteen takes the server a while: what those behind it wait, and for what.
+//! Measures what a slow answer costs the requests behind it: one request in sixteen stalls.
 //!
-//! Two ways to take a while: before the head of the answer, and between head and body. Both hold up what is behind them in
-//! the connection; only the first delays the stalled answer's own first byte.
+//! The server stalls before the head of the answer, or between head and body. Both delay all later answers of the
+//! connection; only the first delays the first byte of the stalled answer itself.
 
 use serde_json::json;
 
@@ -10,14 +10,14 @@ use super::program::{SERVER, run_http, serve};
 use crate::http::HttpReport;
 use crate::{Error, ExitStatus, Scratch};
 
-/// One in so many is slow.
+/// One request in this many is slow.
 const ONE_IN: usize = 16;
 const SLOW_MS: u64 = 100;
 const DEPTHS: [u32; 3] = [1, 4, 16];
-/// How far the measured share of waiting requests may be from the computed one: a run does not end with a whole turn of
-/// all requests on every connection.
+/// Largest difference allowed between the measured and the computed share of waiting requests: a run does not end after
+/// a whole number of cycles of [`ONE_IN`] requests.
 const SHARE_DIFFERENCE_MAX: f64 = 0.02;
-/// The server's way of stalling: before the head, or behind it.
+/// What the server delays, and the path segment that asks for it.
 const STALLS: [(&str, &str); 2] = [("head", "delay"), ("body", "body-after")];
 
 pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
@@ -30,7 +30,7 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
         lines += &"{\"path\":\"/hello\"}\n".repeat(ONE_IN - 1);
         let file = scratch.file("requests.jsonl", &lines)?;
         for depth in DEPTHS {
-            // One connection: its requests then stall in the file's order, and the shares can be computed.
+            // With one connection, requests stall in the order of the file, so the shares can be computed.
             let run: HttpReport = run_http(&format!(
                 "http://{SERVER}/ --from {} -c 1 -p {depth} -d {seconds}s",
                 file.display()
@@ -40,15 +40,15 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
             clean &= run.is_clean();
             agrees &= (measured - computed).abs() <= SHARE_DIFFERENCE_MAX;
             rows.push(json!({
-                // What is late: the head of an answer, or its body.
+                // The delayed part of the answer: its head or its body.
                 "stalled": stalled,
                 "depth": depth,
                 "requests_per_second": run.requests_per_second,
                 "first_byte_us": run.first_byte_us,
-                // Without the wait behind others.
+                // Latency without the wait behind other requests.
                 "service_us": run.service_us,
-                // Of all requests: those whose first byte must wait for a stalled answer, by the depth alone, and those
-                // whose did.
+                // Shares of requests whose first byte waits for a stalled answer: computed from the depth, and
+                // measured.
                 "waiting_computed": computed,
                 "waiting_measured": measured,
             }));
@@ -61,14 +61,15 @@ pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     Ok(if clean && agrees { ExitStatus::Passed } else { ExitStatus::Failed })
 }
 
-/// While an answer stalls, a full window stands behind it: itself and `depth - 1` others, of each sixteen. The first byte
-/// of the stalled answer itself is late only when its head is.
+/// Returns the computed share of requests whose first byte waits for a stalled answer. Of each [`ONE_IN`] requests,
+/// these are the `depth - 1` in the window behind the stalled one; and the stalled one itself if its head is delayed,
+/// or if the window also holds the next stalled one.
 fn waiting(stalled: &str, depth: u32) -> f64 {
     let behind = (depth - 1) + u32::from(stalled == "head" || depth as usize > ONE_IN);
     f64::from(behind).min(ONE_IN as f64) / ONE_IN as f64
 }
 
-/// Share of a distribution beyond this many microseconds.
+/// Returns the share of a distribution above `us` microseconds.
 fn slower(steps: &[(f64, u64)], us: f64) -> f64 {
     let all: u64 = steps.iter().map(|(_, count)| count).sum();
     let slow: u64 = steps.iter().filter(|(upper, _)| *upper > us).map(|(_, count)| count).sum();

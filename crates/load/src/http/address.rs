@@ -1,4 +1,4 @@
-//! The server to load: its URL, and the addresses where it may be reached.
+//! The URL of the server, and the addresses it resolves to.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::transport::PeerAddr;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) tls: bool,
-    /// Host and port as in the `Host` header; the port is left out if it is the scheme's default.
+    /// Host and port as in the `Host` header; without the port if it is the scheme's default.
     pub(crate) authority: String,
     /// The host alone, for the certificate and the resolver.
     pub(crate) host: String,
@@ -26,7 +26,7 @@ pub(crate) struct Address {
 /// Where to open connections to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ResolvedAddress {
-    /// At least one; the one that answered first is first.
+    /// At least one address; the one that connected first comes first.
     Network(Vec<SocketAddr>),
     Unix(PathBuf),
 }
@@ -35,7 +35,7 @@ impl Address {
     /// Parses a URL, without resolving the host.
     ///
     /// # Errors
-    /// An invalid URL; the sentence says what to write instead.
+    /// An invalid URL; the message shows a valid one.
     pub(crate) fn parse(url: &str) -> Result<Self, Error> {
         let wrong = |why: &str| {
             Error::new(format!("{url}: {why}; give a URL such as http://127.0.0.1:8500/hello"))
@@ -53,11 +53,11 @@ impl Address {
         Ok(Self { tls, authority, host, port, target })
     }
 
-    /// Returns where the server is: `unix_socket` if given, or the addresses of the host's name. Several addresses
-    /// are raced (RFC 8305), so that a dead one delays nothing.
+    /// Returns `unix_socket` if given, otherwise the addresses of the host. Several addresses are raced (RFC 8305), so
+    /// that an unreachable one causes no delay.
     ///
     /// # Errors
-    /// A name that does not resolve, or not within `timeout`.
+    /// A name that does not resolve within `timeout`.
     pub(crate) fn resolve(
         &self,
         unix_socket: Option<&Path>,
@@ -72,7 +72,7 @@ impl Address {
 }
 
 impl ResolvedAddress {
-    /// Returns the address of the `attempt`-th consecutive attempt: all addresses of a host are tried in turn.
+    /// Returns the address to use after `attempt` consecutive failures: all addresses of a host are tried in turn.
     pub(super) fn of_attempt(&self, attempt: u32) -> PeerAddr<'_> {
         match self {
             Self::Unix(path) => PeerAddr::Unix(path),

@@ -13,7 +13,7 @@ use crate::{Error, ExitStatus, say};
 struct Comparison {
     benchmark: &'static str,
     requests_per_second: f64,
-    /// Pipelined, beside the same connections one at a time.
+    /// Rate of the pipelined mode divided by that of the same connections, one request at a time.
     pipelined_to_one_at_a_time: f64,
     pipelined_to_one_connection: f64,
     modes: Vec<HttpReport>,
@@ -29,7 +29,7 @@ pub(super) fn run(options: &Http, earlier: Vec<HttpReport>) -> Result<ExitStatus
     for (name, connections, threads, pipeline) in modes {
         let mut mode =
             Http { connections, threads, pipeline, name: Some(name.to_owned()), ..options.clone() };
-        // All requests one after the other may take an hour; a time limit gives the rate as well.
+        // Sending all requests one at a time may take an hour; a time limit gives the rate as well.
         mode.duration = options.duration.or(Some(std::time::Duration::from_secs(10)));
         results.push(super::run::run(&mode)?);
         if super::interrupt::is_asked() {

@@ -19,14 +19,14 @@ use crate::transport::{Broken, Transport};
 
 /// The largest depth of `--pipeline auto`.
 const AUTO_DEPTH_MAX: u32 = 1_000;
-/// A connection still open this long after its request budget has outlived it.
+/// A connection still open this long after its request budget was used up has outlived the budget.
 const OUTLIVED_NS: u64 = 50_000_000;
 
 /// A request to be sent again.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Resend {
     pub(super) tag: u64,
-    /// When it was first sent, or scheduled: its latency counts from there.
+    /// When it was first sent or scheduled; latency counts from this time.
     pub(super) since_ns: u64,
     pub(super) attempt: u16,
 }
@@ -178,7 +178,7 @@ impl Core {
         self.not_connected(&format!("connecting failed: {error}"), connect_advice(error));
     }
 
-    /// Counts a connection that was not opened, with advice.
+    /// Counts a connection that was not opened, and records advice.
     pub(super) fn not_connected(&mut self, kind: &str, advice: &str) {
         self.tally.events.connect_failed += 1;
         self.tally.error(kind, 1);
@@ -234,7 +234,7 @@ impl Core {
                     attempt: attempt + 1,
                 });
             }
-            // It was processed, and this client must not repeat it on its own.
+            // The server processed it, and this client must not repeat it unasked.
             ReplayDecision::Cut { idempotent: false, .. } => {
                 let advice = "Look at the server's log; --idempotent sends such requests again.";
                 self.fail(request.tag, attempt, closed(decision), advice);
@@ -526,7 +526,7 @@ impl Connection {
     }
 }
 
-/// Names the way a connection ended for a request that could have been sent again.
+/// Describes how the connection closed on a request that could have been sent again.
 fn closed(decision: ReplayDecision) -> &'static str {
     match decision {
         ReplayDecision::Cut { status: 0, .. } => "closed in the head of the answer",

@@ -1,4 +1,4 @@
-//! Results as files for other programs: CSV and HdrHistogram's interval log.
+//! Writes results as files for other programs: CSV and HdrHistogram's interval log.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -55,8 +55,8 @@ impl HdrLog {
         let failed = |path: &str, why: &dyn std::fmt::Debug| {
             Error::new(format!("cannot write {path}: {why:?}"))
         };
-        // The header comes with the first span only; what the builder writes for the others is cut off.
-        // Compressed, as the format's name for the field says: other readers know no other form.
+        // Only the first span needs a header; the builder's header for the others is cut off. Serialized with
+        // compression, because other readers of the format accept nothing else.
         let mut serializer = V2DeflateSerializer::new();
         let mut line = Vec::new();
         let mut builder = IntervalLogWriterBuilder::new();

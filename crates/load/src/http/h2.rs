@@ -1,4 +1,4 @@
-//! HTTP/2: as many streams on each connection as the depth, by the `h2` crate.
+//! HTTP/2 by the `h2` crate: each connection has as many concurrent streams as the depth.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::transport::PeerAddr;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 const RETRY_AFTER: Duration = Duration::from_millis(20);
-/// Consecutive failed connects after which a connection is given up.
+/// Consecutive failed connects after which a slot stops reconnecting.
 const FAILURES_MAX: u32 = 8;
 const TICK: Duration = Duration::from_millis(10);
 const DRAIN: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ struct Streams {
     /// Connections that are open.
     open: u64,
     ready: usize,
-    /// No connection was ever open, and none will be: the run ends.
+    /// No connection can be opened or used; the run ends.
     hopeless: bool,
     started: bool,
 }
@@ -256,7 +256,7 @@ async fn secure(
     };
     let stream = connector.connect(tls.name.clone(), socket).await.map_err(|error| {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        // The alert of a server that shares no protocol with us (RFC 7301 §3.2).
+        // The alert of a server that shares no ALPN protocol with this client (RFC 7301 §3.2).
         if let Some(rustls::Error::AlertReceived(
             rustls::AlertDescription::NoApplicationProtocol,
         )) = tls
@@ -361,7 +361,7 @@ async fn exchange(
     let (head, body) = cell.borrow_mut().request(request.tag);
     let (response, mut upload) = ready.send_request(head, body.is_none())?;
     if let Some(body) = body {
-        // The window of a stream is a megabyte here and as large as the server says there; h2 holds what is over.
+        // h2 buffers what exceeds the stream's window: a megabyte here, as large as the server chooses there.
         upload.send_data(body, true)?;
     }
     let response = response.await?;
@@ -407,7 +407,7 @@ impl Streams {
             Ok(Err(error)) => {
                 let number = core.schedule.number(tag);
                 let idempotent = core.plan.requests.get(number).kind.is_idempotent();
-                // RFC 9113 §8.7: a refused stream, and one beyond the last of a GOAWAY, was not processed.
+                // RFC 9113 §8.7: a stream that was refused, or that is beyond the last of a GOAWAY, was not processed.
                 let refused = error.reason() == Some(h2::Reason::REFUSED_STREAM)
                     || (error.is_go_away() && error.is_remote());
                 let kind = format!("HTTP/2: {error}");

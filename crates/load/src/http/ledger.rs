@@ -28,20 +28,20 @@ pub struct LedgerCheck {
 /// The result of comparing two ledgers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Agreement {
-    /// Requests of the client, and how many of them were answered.
+    /// Requests of the client, and those of them that were answered.
     pub(crate) requests: u64,
     pub(crate) answered: u64,
     /// Requests that failed, or are uncertain or unanswered.
     pub(crate) not_answered: u64,
-    /// Requests with more than one line at the client: must be 0.
+    /// Requests with more than one line in the client's ledger; must be 0.
     pub(crate) ended_twice: u64,
-    /// Sent more than once, because a connection closed before the answer.
+    /// Requests sent more than once, because a connection closed before the answer.
     pub(crate) sent_again: u64,
-    /// Lines of the server.
+    /// Lines of the server's log.
     pub(crate) server_lines: u64,
-    /// Answered requests whose answer, by the server's name for it, is in the server's log with the same id.
+    /// Answered requests for which the server's log has the same answer name and the same id.
     pub(crate) agreed: u64,
-    /// Answered requests whose answer the log lacks, or has for another request.
+    /// Answered requests whose answer is missing from the log, or logged with another id.
     pub(crate) disagreed: u64,
     /// Requests that the server processed and the client repeated: allowed for idempotent requests only.
     pub(crate) done_twice: u64,

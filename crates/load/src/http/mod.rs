@@ -1,7 +1,7 @@
 //! `dunlin bench http`: load for HTTP servers, and its results.
 //!
-//! A request is a number; its bytes follow from the number (see `template`), its answer is matched to it by
-//! [`dunlin_pipeline::Connection`], and it ends exactly once. Threads share nothing while they run: each passes its
+//! A request is a number, from which its bytes are derived (see `template`). [`dunlin_pipeline::Connection`] matches
+//! answers to requests, and each request ends exactly once. Threads share nothing while they run: each passes its
 //! counts of a time span to the observer, which sums, displays and writes them.
 
 use crate::{Error, ExitStatus, say};
@@ -51,7 +51,7 @@ pub fn check_ledger(options: &LedgerCheck) -> Result<ExitStatus, Error> {
 /// When the server could not be loaded at all.
 pub fn run(options: &Http) -> Result<ExitStatus, Error> {
     options.check()?;
-    // An unreadable file is better reported before the run than after it.
+    // Fail before the run, not after it, if a file is unreadable.
     let earlier = page::read_earlier(&options.with)?;
     if options.compare {
         return compare::run(options, earlier);

@@ -233,7 +233,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// Parses a status or a class of them, as the first and the last.
+/// Parses a status or a class of statuses into the first and the last of its range.
 fn status(text: &str) -> Result<(u16, u16), String> {
     let wrong = || "give statuses as 200,204 or classes as 2xx".to_owned();
     let text = text.trim();

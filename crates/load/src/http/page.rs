@@ -1,4 +1,4 @@
-//! `--report`: one page with everything in it, to be opened from a file.
+//! `--report`: one self-contained HTML page.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ const PAGE: &str = include_str!("../../assets/http-report.html");
 const STYLE: &str = include_str!("../../assets/http-report.css");
 const SCRIPT: &str = include_str!("../../assets/http-report.js");
 
-/// Runs of earlier days: files that hold what `--json` printed, of one run or of a comparison.
+/// Reads the reports of earlier runs: files with the output of `--json`, of one run or of a comparison.
 pub(super) fn read_earlier(files: &[PathBuf]) -> Result<Vec<HttpReport>, Error> {
     let mut runs = Vec::new();
     for path in files {
@@ -37,7 +37,7 @@ pub(super) fn read_earlier(files: &[PathBuf]) -> Result<Vec<HttpReport>, Error> 
     Ok(runs)
 }
 
-/// Writes the page. The last run is the one it is about; the others stand beside it.
+/// Writes the page about the last run, with the others for comparison.
 pub(super) fn write(path: &Path, runs: &[HttpReport]) -> Result<(), Error> {
     let data = serde_json::to_string(runs)
         .map_err(|error| Error::new(format!("cannot write JSON: {error}")))?;
@@ -45,7 +45,7 @@ pub(super) fn write(path: &Path, runs: &[HttpReport]) -> Result<(), Error> {
 }
 
 fn fill(data: &str) -> String {
-    // In a script element only these could end it; as escapes they are the same JSON.
+    // Only these characters could end the script element; JSON allows them to be escaped.
     let data = data.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
     let (before, rest) = PAGE.split_once("/*STYLE*/").unwrap_or((PAGE, ""));
     let (middle, rest) = rest.split_once("/*DATA*/").unwrap_or((rest, ""));

@@ -1,4 +1,4 @@
-//! What all threads of a run are given, and what they share while it goes on.
+//! The settings of a run, and the state its threads share.
 
 use std::fs::File;
 use std::io::Write;
@@ -41,7 +41,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Who is loaded, for errors: the authority, and the unix socket if that is where it is.
+    /// Names the server for error messages: the authority, and the Unix socket if there is one.
     pub(super) fn server(&self) -> String {
         match &self.resolved {
             ResolvedAddress::Unix(path) => {
@@ -51,7 +51,7 @@ impl Plan {
         }
     }
 
-    /// Requests from the end of the warm-up on: those asked for, or those a schedule has in its time.
+    /// Returns how many requests to send after the warm-up: the number given, or what the schedule has room for.
     pub(super) fn requests_wanted(&self) -> Option<u64> {
         let schedule = self
             .rate
@@ -64,14 +64,14 @@ impl Plan {
     }
 }
 
-/// What makes an answer right.
+/// The conditions of a correct answer.
 #[derive(Debug)]
 pub(super) struct Checks {
     pub(super) statuses: Vec<(u16, u16)>,
     pub(super) body: Option<Finder<'static>>,
-    /// The answer must bring the number of its request back in this header.
+    /// The answer must repeat the number of its request in this header.
     pub(super) id: Option<String>,
-    /// The server's own name for its answer stands in this header; kept for the ledger.
+    /// The header in which the server names its answer; recorded in the ledger.
     pub(super) served: Option<String>,
 }
 
@@ -83,7 +83,7 @@ impl Checks {
         self.statuses.iter().any(|(first, last)| (*first..=*last).contains(&status))
     }
 
-    /// Whether an answer is looked at beyond its status.
+    /// Returns whether more of an answer than its status is checked or recorded.
     pub(super) fn look_inside(&self) -> bool {
         self.body.is_some() || self.id.is_some() || self.served.is_some()
     }
@@ -92,16 +92,16 @@ impl Checks {
 /// State shared by the threads and their observer.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// When the run began, nanoseconds on its clock; 0: not yet.
+    /// When the run began, in nanoseconds of its clock; 0 before that.
     start_ns: AtomicU64,
     ready: AtomicU32,
     threads: u32,
-    /// The run is to end: send no more.
+    /// Set to end the run: threads send no more.
     pub(super) stop: AtomicBool,
     pub(super) live: Vec<Live>,
 }
 
-/// Running counts of one thread, on cache lines of its own: written once a turn, read a few times a second.
+/// Running counts of one thread, on their own cache lines: written once a turn, read a few times a second.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Live {
@@ -121,7 +121,8 @@ impl Shared {
         }
     }
 
-    /// A thread's connections are open, or have failed once. The run begins when all threads have said so.
+    /// Records that a thread's connections have opened, or have failed once. The run begins when all threads have
+    /// reported.
     pub(super) fn ready(&self, now_ns: u64) {
         if self.ready.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
             self.start_ns.store(now_ns.max(1), Ordering::Release);
@@ -139,12 +140,12 @@ impl Shared {
 /// What a thread counted in one span of time.
 #[derive(Debug)]
 pub(super) struct Span {
-    /// Spans since the run began; `None` for what came before the end of the warm-up.
+    /// Index of the span since the run began; `None` for counts before the end of the warm-up.
     pub(super) index: Option<u64>,
     pub(super) tally: Box<Tally>,
 }
 
-/// A thread's end of the channel to the observer: full tallies go there, empty ones come back.
+/// A thread's end of the channel to the observer: sends full tallies, receives empty ones.
 #[derive(Debug)]
 pub(super) struct Reporter {
     pub(super) spans: SyncSender<Span>,
@@ -152,16 +153,16 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Hands `tally` over and puts an empty one in its place.
+    /// Sends `tally` to the observer and puts an empty one in its place.
     pub(super) fn report(&self, index: Option<u64>, tally: &mut Box<Tally>) {
         let fresh = self.empty.try_recv().unwrap_or_else(|_| Box::new(Tally::new()));
         let full = std::mem::replace(tally, fresh);
-        // The observer has ended only if the run has failed already.
+        // The observer is gone only if the run has failed already.
         let _ = self.spans.send(Span { index, tally: full });
     }
 }
 
-/// The lines of one thread for the ledger, written in whole lines to a file all threads share.
+/// A thread's lines of the ledger. Whole lines are appended to a file that all threads share.
 #[derive(Debug)]
 pub(super) struct Ledger {
     file: Arc<File>,
@@ -173,7 +174,7 @@ impl Ledger {
         Self { file, lines: Vec::new() }
     }
 
-    /// `NUMBER SENT OUTCOME STATUS SERVED`: how often it was sent, how it ended, and what the server called its answer.
+    /// Appends `NUMBER SENT OUTCOME STATUS SERVED`: times sent, how it ended, and the server's name for its answer.
     pub(super) fn note(
         &mut self,
         number: u64,

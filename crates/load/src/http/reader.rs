@@ -1,4 +1,4 @@
-//! What becomes of an answer: judged, timed, counted.
+//! Checks, times and counts answers.
 
 use std::collections::HashMap;
 
@@ -8,22 +8,22 @@ use super::plan::{Checks, Ledger};
 use super::schedule::Schedule;
 use super::tally::Tally;
 
-/// As much of a body as is searched, bytes.
+/// Most bytes of a body that are searched.
 pub(super) const SEARCHED_BYTES_MAX: usize = 16 << 20;
 
-/// The answer a connection is reading, between one piece of it and the next.
+/// State of the answer that a connection is reading, kept between reads.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     status: u16,
     status_right: bool,
-    /// When its head came.
+    /// When its head arrived.
     head_ns: u64,
     wrong: Option<&'static Mismatch>,
     body: Vec<u8>,
     served: Vec<u8>,
 }
 
-/// What is wrong with an answer that HTTP has nothing against, and what to do about it.
+/// A valid HTTP answer that is not the expected one, with advice.
 #[derive(Debug)]
 pub(super) struct Mismatch {
     pub(super) kind: &'static str,
@@ -45,41 +45,43 @@ pub(super) static OTHER_BODY: Mismatch = Mismatch {
 
 /// Takes the answers of one read.
 ///
-/// All of them came at once, so one time is theirs, and those that also left at once have one latency: a batch is one
-/// record in a histogram, not one for each answer.
+/// All of them have the same arrival time, so answers to requests that were sent together have the same latency and are
+/// recorded in the histogram as one batch.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     pub(super) checks: &'a Checks,
-    /// For errors.
+    /// The server's name, for error messages.
     pub(super) host: &'a str,
     pub(super) schedule: &'a Schedule,
     pub(super) tally: &'a mut Tally,
     pub(super) ledger: Option<&'a mut Ledger>,
-    /// How often requests were sent that were sent more than once.
+    /// How often each in-flight request was sent, for those sent more than once.
     pub(super) attempts: &'a mut HashMap<u64, u16>,
     pub(super) reading: &'a mut Reading,
     pub(super) look_inside: bool,
-    /// Requests of smaller tags left before the end of the warm-up, and do not count.
+    /// Requests with smaller tags belong to the warm-up and do not count.
     pub(super) counted_from: u64,
     pub(super) now_ns: u64,
     pub(super) read: Read,
 }
 
-/// What has come so far in one read.
+/// Counts of one read.
 #[derive(Debug, Default)]
 pub(super) struct Read {
     batch_sent_ns: u64,
     batch: u64,
-    /// Answers that ended.
+    /// Complete answers.
     ended: u64,
-    /// Of those: to requests of the warm-up.
+    /// Those of them that answer requests of the warm-up.
     uncounted: u64,
-    /// When the last of them had left.
+    /// When the request of the last complete answer was sent.
     last_sent_ns: u64,
 }
 
 impl Reader<'_> {
-    /// The read is over. `oldest_since_ns`: when the first of the answers became the oldest of its connection.
+    /// Ends the read. `oldest_since_ns` is when the first answered request became the oldest of its connection.
+    ///
+    /// Returns the number of complete answers, and when the request of the last one was sent.
     #[inline]
     pub(super) fn finish(mut self, oldest_since_ns: u64) -> (u64, u64) {
         self.record_batch();
@@ -148,7 +150,7 @@ impl Reader<'_> {
             .sample(&kind, || format!("request {number} to {host}: {kind}{status}. {advice}"));
     }
 
-    /// An answer to a request of the warm-up, whenever it came.
+    /// Discards an answer to a request of the warm-up.
     #[cold]
     fn end_of_warm_up(&mut self, request: &InFlight) {
         self.read.uncounted += 1;
@@ -156,7 +158,7 @@ impl Reader<'_> {
         self.reading.wrong = None;
     }
 
-    /// An answer that is not one of a batch of plain ones.
+    /// Checks and records an answer that cannot be part of a batch.
     #[cold]
     fn end_apart(&mut self, request: &InFlight) {
         if let Some(finder) = &self.checks.body
@@ -181,7 +183,7 @@ impl Reader<'_> {
 impl Sink for Reader<'_> {
     #[inline]
     fn on_head(&mut self, request: &InFlight, head: &Head<'_>) {
-        // A head that repeats the one before means the same; the first of a connection repeats none.
+        // A repeated status needs no second check; the first head of a connection never counts as repeated.
         if self.reading.status != head.status {
             self.reading.status = head.status;
             self.reading.status_right = self.checks.is_status_right(head.status);

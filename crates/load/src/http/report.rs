@@ -1,4 +1,4 @@
-//! The result of a run, as `--json` prints it and reports read it.
+//! The result of a run, as printed by `--json` and read by `--report`.
 
 use std::collections::BTreeMap;
 
@@ -20,20 +20,20 @@ pub(crate) struct HttpReport {
     pub(crate) connections: u32,
     /// Requests in flight on a connection, or `auto`.
     pub(crate) pipeline: String,
-    /// With `auto`: the most there were in flight on a connection.
+    /// With `auto`: the largest number of requests in flight on one connection.
     #[serde(default)]
     pub(crate) depth_most: Option<u32>,
     pub(crate) threads: u32,
     /// Ended by Ctrl-C.
     #[serde(default)]
     pub(crate) interrupted: bool,
-    /// Requests a second of the schedule, in an open model.
+    /// Requests per second of the schedule, in an open model.
     pub(crate) rate_asked: Option<f64>,
-    /// From the beginning, or the end of the warm-up, to the end of the last answer.
+    /// From the beginning, or from the end of the warm-up, to the end of the last answer.
     pub(crate) seconds: f64,
-    /// Answers a second.
+    /// Answers per second.
     pub(crate) requests_per_second: f64,
-    /// CPU time of the generator, and answers for each second of it.
+    /// CPU time of the generator, and answers per second of it.
     pub(crate) generator_cpu_seconds: f64,
     pub(crate) requests_per_cpu_second: f64,
     pub(crate) server: Option<ServerShare>,
@@ -42,36 +42,36 @@ pub(crate) struct HttpReport {
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
     pub(crate) statuses: BTreeMap<u16, u64>,
-    /// How often each kind of error came.
+    /// Errors by kind.
     pub(crate) errors: BTreeMap<String, u64>,
-    /// Some of them in full: request, host, and what to do.
+    /// Some errors in full: request, host and advice.
     pub(crate) error_samples: Vec<String>,
     pub(crate) connection_events: EventCounts,
-    /// From when a request first left (in an open model: should have left) to the end of its answer.
+    /// From when a request was first sent (in an open model: was due) to the end of its answer.
     pub(crate) latency_us: Percentiles,
-    /// To the first byte of its answer.
+    /// The same, to the first byte of the answer.
     pub(crate) first_byte_us: Percentiles,
-    /// While it was the oldest of its connection: latency without the wait behind others.
+    /// Time for which the request was the oldest of its connection: latency without the wait behind others.
     pub(crate) service_us: Percentiles,
-    /// How far the generator was behind its schedule, in an open model.
+    /// How late requests left, in an open model.
     pub(crate) late_us: Option<Percentiles>,
-    /// Upper bound in microseconds and count of each step of the distribution.
+    /// The latency distribution: upper bound in microseconds and count of each step.
     pub(crate) histogram: Vec<(f64, u64)>,
-    /// The same of the time to the first byte.
+    /// The distribution of times to the first byte.
     #[serde(default)]
     pub(crate) first_byte_histogram: Vec<(f64, u64)>,
     /// Latency by quantile, denser towards 1.
     pub(crate) quantiles: Vec<(f64, f64)>,
     pub(crate) timeline: Vec<TimelineSpan>,
-    /// Resident memory of the generator: when the first answers were in, at the end, and at most between.
+    /// Resident memory of the generator: when the first answers had arrived, at the end, and the maximum.
     pub(crate) memory: Memory,
 }
 
-/// What the server's process used of its cores meanwhile.
+/// CPU use of the server's process during the run.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct ServerShare {
     pub(crate) cpu_seconds: f64,
-    /// Of one core; negative when it used more than one.
+    /// Idle share of one core; negative if the server used more than one core.
     pub(crate) idle_share: f64,
 }
 
@@ -89,17 +89,17 @@ pub(crate) struct TimelineSpan {
     pub(crate) at_s: f64,
     pub(crate) span_s: f64,
     pub(crate) answered: u64,
-    /// Mismatch, failed and uncertain.
+    /// Answers that were wrong, and requests that failed or are uncertain.
     pub(crate) errors: u64,
     pub(crate) p50_us: f64,
     pub(crate) p90_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) max_us: f64,
     pub(crate) opened: u64,
-    /// Connections that ended, in whatever way.
+    /// Connections that ended for any reason.
     pub(crate) closed: u64,
     pub(crate) resent: u64,
-    /// Resident memory of the generator at its end.
+    /// Resident memory of the generator at the end of the span.
     #[serde(default)]
     pub(crate) resident_bytes: u64,
 }
@@ -132,7 +132,7 @@ impl TimelineSpan {
 }
 
 impl HttpReport {
-    /// Whether everything was answered, and rightly.
+    /// Returns whether every request was answered correctly and the run was not interrupted.
     pub(crate) fn is_clean(&self) -> bool {
         let ends = &self.ends;
         let bad = ends.wrong + ends.failed + ends.uncertain + ends.unanswered;
@@ -140,7 +140,7 @@ impl HttpReport {
     }
 }
 
-/// Steps of a distribution for people and plots: four to each doubling.
+/// Reduces a distribution to four steps per doubling.
 pub(super) fn steps(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
     if histogram.is_empty() {
         return Vec::new();
@@ -161,7 +161,8 @@ pub(super) fn steps(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
     steps
 }
 
-/// Latency in microseconds at 0, 0.5, 0.75, … each twice as near to 1 as the one before, as far as there are values.
+/// Returns quantiles with their latencies in microseconds: four for each halving of the distance to 1, until all values
+/// are covered.
 pub(super) fn quantiles(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
     if histogram.is_empty() {
         return Vec::new();

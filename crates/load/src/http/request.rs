@@ -1,4 +1,4 @@
-//! The requests of a run: each is a number, and its bytes follow from the number.
+//! The requests of a run. Each is a number, from which its bytes are derived.
 
 use dunlin_pipeline::Kind;
 
@@ -6,7 +6,7 @@ use super::address::Address;
 use super::template::{Template, decimal};
 use crate::Error;
 
-/// A request as the command line or a file gives it.
+/// A request as given on the command line or in a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RequestSpec {
     pub(crate) method: String,
@@ -16,7 +16,7 @@ pub(crate) struct RequestSpec {
     pub(crate) body: Option<String>,
 }
 
-/// The requests of a run, taken in turn: request `n` is the one at `n` modulo their number.
+/// The requests of a run, taken in turn: request `n` is the one at index `n` modulo their number.
 #[derive(Debug, Clone)]
 pub(crate) struct Requests {
     requests: Vec<Request>,
@@ -31,19 +31,21 @@ pub(crate) struct Request {
     pub(crate) body: Option<Template>,
 }
 
-/// What every request is to have.
+/// Options of all requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestOptions<'a> {
     /// Header that carries the request's number, for checks and ledgers.
     pub(crate) id_header: Option<&'a str>,
     pub(crate) templates: bool,
-    /// May be sent again, whatever the method.
+    /// Requests may be sent again, whatever their method.
     pub(crate) idempotent: bool,
 }
 
 impl Requests {
+    /// Validates and compiles the requests.
+    ///
     /// # Errors
-    /// What is wrong with one of them, and how to write it.
+    /// An invalid request; the message says how to correct it.
     pub(crate) fn new(
         specs: &[RequestSpec],
         address: &Address,
@@ -81,7 +83,7 @@ impl Requests {
                         "`{name}: {value}` is no header; write -H 'Name: value'"
                     )));
                 }
-                // Whoever writes the body says how long it is, and there is one Host.
+                // The Content-Length is computed from the body, and a request has one Host.
                 if ["content-length", "transfer-encoding"]
                     .iter()
                     .any(|own| name.eq_ignore_ascii_case(own))
@@ -123,18 +125,18 @@ impl Requests {
         &self.requests[(number % length) as usize]
     }
 
-    /// The kind of all of them, when they have one.
+    /// Returns the kind of all requests if they share one.
     pub(crate) fn kind(&self) -> Option<Kind> {
         let first = self.requests.first()?.kind;
         self.requests.iter().all(|request| request.kind == first).then_some(first)
     }
 
-    /// One that a server might do twice, if there is one.
+    /// Returns a request that is not idempotent, if there is one.
     pub(crate) fn not_idempotent(&self) -> Option<&Request> {
         self.requests.iter().find(|request| !request.kind.is_idempotent())
     }
 
-    /// The bytes of every request, when they are the same for all.
+    /// Returns the bytes of a request if they are the same for all.
     pub(crate) fn constant(&self) -> Option<Vec<u8>> {
         let [request] = &self.requests[..] else { return None };
         let constant = request.target.is_constant()
@@ -147,7 +149,7 @@ impl Requests {
         })
     }
 
-    /// Appends request `number` as HTTP/1.1. `body` is room to work in.
+    /// Appends request `number` as HTTP/1.1. `body` is scratch space.
     pub(crate) fn write(&self, number: u64, body: &mut Vec<u8>, out: &mut Vec<u8>) {
         let request = self.get(number);
         out.extend_from_slice(request.method.as_bytes());
@@ -168,7 +170,7 @@ impl Requests {
             out.extend_from_slice(b"\r\n\r\n");
             out.extend_from_slice(body);
         } else {
-            // A server may wait for the body of a POST that does not say it has none (RFC 9110 §8.6).
+            // A server may wait for the body of a POST without a Content-Length (RFC 9110 §8.6).
             if ["POST", "PUT", "PATCH"].contains(&request.method.as_str()) {
                 out.extend_from_slice(b"Content-Length: 0\r\n");
             }

@@ -1,6 +1,6 @@
-//! Names to addresses, and which of them answers first (happy eyeballs, RFC 8305).
+//! Resolves names, and finds the address that connects first (Happy Eyeballs, RFC 8305).
 //!
-//! It happens once, before the threads of the generator start: no loop ever waits for a resolver.
+//! This is done once, before the threads of the generator start, so no event loop waits for a resolver.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -13,11 +13,10 @@ use dunlin_wire::dial::interleave;
 
 use crate::Error;
 
-/// The addresses of a host, families by turns, the family that the resolver puts first leading.
+/// Returns the addresses of a host with the families alternating, beginning with the resolver's first.
 ///
 /// # Errors
-/// A name that does not resolve, or not within `timeout`: the system's resolver has no limit of its own that a
-/// person would wait for.
+/// A name that does not resolve within `timeout`: the system's resolver may take much longer.
 pub(super) fn addresses(
     host: &str,
     port: u16,
@@ -28,7 +27,7 @@ pub(super) fn addresses(
     }
     let name = host.to_owned();
     let (done, resolved) = sync_channel(1);
-    // Left alone when it takes too long: nothing can wake it, and it holds nothing.
+    // Detached if it takes too long: it cannot be interrupted, and holds no resources that matter.
     std::thread::spawn(move || {
         let addresses = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
         let _ = done.send(addresses);
@@ -49,8 +48,8 @@ pub(super) fn addresses(
     }
 }
 
-/// Puts the address that answers first in front. What answers nowhere within `timeout` stays as it was: the run will say
-/// why.
+/// Moves the address that connects first to the front. Keeps the order if none connects within `timeout`: the run will
+/// report why.
 pub(super) fn race(mut addresses: Vec<SocketAddr>, timeout: Duration) -> Vec<SocketAddr> {
     if addresses.len() < 2 {
         return addresses;
@@ -58,7 +57,7 @@ pub(super) fn race(mut addresses: Vec<SocketAddr>, timeout: Duration) -> Vec<Soc
     let timeout_ms = NonZeroU64::new(timeout.as_millis() as u64);
     let config = ConnectConfig { timeout_ms, ..ConnectConfig::default() };
     let mut first = First(None);
-    // Without a loop, or a socket, nothing is known of them: that is as if none had answered.
+    // If there is no event loop or no socket, keep the order, as if no address had connected.
     let _ = EventLoop::new(LoopConfig::default()).and_then(|mut event_loop| {
         event_loop.context().connect_any(&addresses, &config)?;
         event_loop.run(&mut first)
@@ -69,7 +68,7 @@ pub(super) fn race(mut addresses: Vec<SocketAddr>, timeout: Duration) -> Vec<Soc
     addresses
 }
 
-/// The address that answered.
+/// The address that connected first.
 struct First(Option<SocketAddr>);
 
 impl Handler for First {
@@ -107,7 +106,7 @@ mod tests {
         let alive = TcpListener::bind("127.0.0.1:0").unwrap();
         let alive_addr = alive.local_addr().unwrap();
         let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        // A listener that accepts nobody and whose backlog is full: the kernel does not answer at all.
+        // A listener that never accepts and has a full backlog: the kernel does not answer at all.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         rustix::net::listen(&silent, 0).unwrap();
         let silent_addr = silent.local_addr().unwrap();
@@ -120,7 +119,7 @@ mod tests {
         for first in [silent_addr, refused] {
             assert_eq!(race(vec![first, alive_addr], TIMEOUT), [alive_addr, first]);
         }
-        // Nobody answers: as it was, and no waiting beyond the timeout.
+        // No address answers: the order is kept, and the timeout bounds the wait.
         let nobody = vec![refused, silent_addr];
         assert_eq!(race(nobody.clone(), Duration::from_millis(300)), nobody);
     }

@@ -1,4 +1,4 @@
-//! One run: threads are started, watched, and their spans added up.
+//! One run: starts the threads, watches them and adds up their spans.
 
 use std::fs;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ use crate::clock::Percentiles;
 use crate::host::Host;
 use crate::{Clock, Context, Error, Process, say};
 
-/// The timeline has about this many spans, more in a long run, which has them of a second each, and never more than the
-/// last of these: what is kept of a run does not grow with its length.
+/// The timeline has about this many spans; a long run has more, of one second each, of which the last [`SPANS_MAX`] are
+/// kept. So memory does not grow with the length of a run.
 const SPANS: u32 = 100;
 const SPAN_MIN: Duration = Duration::from_millis(50);
 const SPAN_MAX: Duration = Duration::from_secs(1);
 const SPANS_MAX: u32 = 3_600;
-/// Requests a second of which a run is thought to be capable when only their number is given.
+/// Assumed requests per second, to estimate the length of a run that is limited by their number only.
 const RATE_GUESSED: f64 = 100_000.0;
-/// Spans that may wait to be added up.
+/// Capacity of the channel of spans to the observer.
 const SPANS_WAITING_MAX: usize = 256;
 const LOOK_EVERY: Duration = Duration::from_millis(120);
 
@@ -70,7 +70,7 @@ pub(super) fn run(options: &Http) -> Result<HttpReport, Error> {
         match arrived.recv_timeout(LOOK_EVERY) {
             Ok(span) => {
                 let tally = watch.add(span)?;
-                // The thread may have ended already, and wants no more.
+                // The thread may have ended already.
                 let _ = empties[returned % empties.len()].send(tally);
                 returned += 1;
             }
@@ -82,7 +82,7 @@ pub(super) fn run(options: &Http) -> Result<HttpReport, Error> {
             shared.stop.store(true, Ordering::Relaxed);
         }
         if threads.iter().any(JoinHandle::is_finished) {
-            // One that failed takes the others along.
+            // If one thread fails, the run fails.
             let failed = threads.iter().position(JoinHandle::is_finished);
             if let Some(index) = failed
                 && threads.len() > 1
@@ -162,7 +162,7 @@ fn plan(options: &Http) -> Result<Plan, Error> {
     })
 }
 
-/// The requests, and whether they are to be taken as they stand.
+/// Returns the requests, and whether their braces are literal.
 fn specs(options: &Http, address: &Address) -> Result<(Vec<RequestSpec>, bool), Error> {
     if let Some(path) = &options.from {
         let source = Source::read(path, address)?;
@@ -199,18 +199,18 @@ fn specs(options: &Http, address: &Address) -> Result<(Vec<RequestSpec>, bool), 
     Ok((vec![spec], false))
 }
 
-/// The observer of the threads: adds up their spans and shows the progress.
+/// The observer of the threads: adds up their spans and shows progress.
 struct Watch {
     plan: Arc<Plan>,
     total: Tally,
     timeline: Vec<TimelineSpan>,
-    /// Spans to which not all threads have contributed yet, from `first`.
+    /// Spans from `first` on that still lack counts of some thread, each with the number of threads that reported.
     waiting: Vec<(Box<Tally>, u32)>,
     first: u64,
     hdr_log: Option<HdrLog>,
     view: View,
     memory: Memory,
-    /// CPU time of the generator and the server when the run began to count.
+    /// CPU time of the generator and of the server when counting began.
     cpu_before: (u64, Option<u64>),
 }
 
@@ -245,7 +245,7 @@ impl Watch {
         })
     }
 
-    /// Takes a span, and gives an empty tally back.
+    /// Adds a span. Returns its tally, emptied.
     fn add(&mut self, span: Span) -> Result<Box<Tally>, Error> {
         let Span { index, mut tally } = span;
         let Some(index) = index else {
@@ -263,7 +263,8 @@ impl Watch {
         // Threads report in order, so a span that a later one overtook is complete.
         let complete = self.waiting.iter().position(|(_, threads)| *threads < self.plan.threads);
         let complete = complete.unwrap_or(self.waiting.len());
-        // The last span is the threads' last word, and they may skip spans in which they slept.
+        // The last span stays open until the threads end. Threads skip spans in which they slept, so a backlog of 64 is
+        // closed.
         let overtaken = self.waiting.len().saturating_sub(64);
         self.close(complete.max(overtaken).min(self.waiting.len().saturating_sub(1)))?;
         tally.clear();
@@ -396,7 +397,7 @@ impl Watch {
     }
 }
 
-/// Drops spans behind the last answer; the last one is as long as there were answers in it.
+/// Drops empty spans after the last answer, and shortens the last span to the time covered by answers.
 fn end_timeline(timeline: &mut Vec<TimelineSpan>, span_ns: u64, seconds: f64) {
     let covered = span_ns as f64 / 1e9 * timeline.len().saturating_sub(1) as f64;
     let is_empty = |last: &TimelineSpan| {
@@ -420,7 +421,7 @@ fn end_timeline(timeline: &mut Vec<TimelineSpan>, span_ns: u64, seconds: f64) {
     }
 }
 
-/// CPU time of this process, its ended threads included.
+/// Returns the CPU time of this process, including its ended threads.
 fn generator_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

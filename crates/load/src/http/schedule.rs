@@ -1,15 +1,15 @@
-//! Which request leaves next, and when it should.
+//! Which request to send next, and when it is due.
 
-/// The requests of one thread. Their tags count from 0; their numbers differ from those of other threads.
+/// The requests of one thread. Tags count from 0 in each thread; numbers are unique among all threads.
 #[derive(Debug, Clone)]
 pub(super) struct Schedule {
     thread: u64,
     threads: u64,
     /// The tag of the next request.
     next: u64,
-    /// The tag behind the last request, once that is known.
+    /// One past the tag of the last request; `None` while that is not known.
     end: Option<u64>,
-    /// Requests a second of all threads, in an open model.
+    /// Requests per second of all threads, in an open model.
     rate: Option<f64>,
     start_ns: u64,
 }
@@ -20,31 +20,31 @@ impl Schedule {
         Self { thread, threads, next: 0, end: None, rate, start_ns: 0 }
     }
 
-    /// The clock of an open model begins here.
+    /// Starts the clock of an open model.
     pub(super) fn start(&mut self, now_ns: u64) {
         self.start_ns = now_ns;
     }
 
-    /// From here on `count` requests of all threads, and no more.
+    /// Limits the requests from here on to `count`, summed over all threads.
     pub(super) fn limit(&mut self, count: u64) {
         let mine = count / self.threads + u64::from(self.thread < count % self.threads);
         self.end = Some(self.next + mine);
     }
 
-    /// No more requests, but those that should have left by now.
+    /// Ends the schedule. In an open model, requests that are already due are still sent.
     pub(super) fn stop(&mut self, now_ns: u64) {
         let due = if self.rate.is_some() { self.available(now_ns, u64::MAX) } else { 0 };
         let last = self.next + due;
         self.end = Some(self.end.map_or(last, |end| end.min(last)));
     }
 
-    /// Number of a request among those of all threads, from 0.
+    /// Returns the request's number among those of all threads, from 0.
     #[inline]
     pub(super) fn number(&self, tag: u64) -> u64 {
         tag * self.threads + self.thread
     }
 
-    /// When it should leave, in an open model.
+    /// Returns when the request is due, in an open model.
     #[inline]
     pub(super) fn due_ns(&self, tag: u64) -> Option<u64> {
         let rate = self.rate?;
@@ -55,7 +55,7 @@ impl Schedule {
         self.rate.is_some()
     }
 
-    /// How many may leave now, at most `most`.
+    /// Returns how many requests may be sent now, at most `most`.
     #[inline]
     pub(super) fn available(&self, now_ns: u64, most: u64) -> u64 {
         let left = self.end.map_or(most, |end| (end - self.next).min(most));
@@ -74,7 +74,7 @@ impl Schedule {
         first
     }
 
-    /// Tags that were taken.
+    /// Returns the number of tags taken.
     pub(super) fn sent(&self) -> u64 {
         self.next
     }
@@ -83,12 +83,12 @@ impl Schedule {
         self.end.is_some_and(|end| self.next >= end)
     }
 
-    /// Requests that were to leave and did not, once the end is known.
+    /// Returns how many requests remain to be sent, once the end is known.
     pub(super) fn left(&self) -> u64 {
         self.end.map_or(0, |end| end.saturating_sub(self.next))
     }
 
-    /// When the next one should leave.
+    /// Returns when the next request is due, in an open model.
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         if self.is_over() { None } else { self.due_ns(self.next) }
     }

@@ -1,4 +1,4 @@
-//! A file of requests: HAR, as browsers save it, or one JSON object a line.
+//! Reads a file of requests: HAR, as browsers save it, or one JSON object a line.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::address::Address;
 use super::request::RequestSpec;
 use crate::{Context, Error};
 
-/// Headers of a browser that belong to its connection or are written anew.
+/// Headers that are specific to a browser's connection, or that the generator writes itself.
 const NOT_TAKEN: [&str; 7] = [
     "host",
     "connection",
@@ -20,13 +20,13 @@ const NOT_TAKEN: [&str; 7] = [
     "proxy-connection",
 ];
 
-/// What a file held.
+/// The contents of a file of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) specs: Vec<RequestSpec>,
-    /// Entries for other hosts, which are left out.
+    /// Number of entries for other hosts, which are left out.
     pub(crate) elsewhere: usize,
-    /// Taken as it stands: what a browser saved has no places to fill in.
+    /// Whether braces are literal: a HAR file has no placeholders.
     pub(crate) literal: bool,
 }
 
@@ -83,8 +83,10 @@ struct HarBody {
 }
 
 impl Source {
+    /// Reads and parses a file.
+    ///
     /// # Errors
-    /// A file that is neither, with the line and how one looks.
+    /// A file in neither format; the message names the line and shows a valid one.
     pub(crate) fn read(path: &Path, address: &Address) -> Result<Self, Error> {
         let text =
             std::fs::read_to_string(path).context(format!("cannot read {}", path.display()))?;
@@ -92,7 +94,7 @@ impl Source {
     }
 
     fn parse(text: &str, address: &Address) -> Result<Self, String> {
-        // A HAR is one object with a `log`; a line of the other form has a `path`.
+        // A HAR is one object with a `log`; a JSON line has a `path`.
         let source = match serde_json::from_str::<Har>(text) {
             Ok(har) => Self::of_har(har, address),
             Err(error)
@@ -152,7 +154,7 @@ impl Source {
             };
             let target = target.split('#').next().unwrap_or_default();
             let headers = request.headers.into_iter().filter(|header| {
-                // `:method` and the like are how HTTP/2 spells the request line.
+                // `:method` and the like are pseudo-headers of HTTP/2 (RFC 9113 §8.3).
                 !header.name.starts_with(':')
                     && !NOT_TAKEN.iter().any(|own| header.name.eq_ignore_ascii_case(own))
             });

@@ -1,8 +1,8 @@
-//! The end of a run, for a person to read.
+//! Formats the result of a run for people.
 
 use super::report::HttpReport;
 
-/// The summary and the distribution.
+/// Formats the summary and the distribution.
 pub(super) fn of(report: &HttpReport) -> String {
     let ends = &report.ends;
     let mut out = match ends.answered {
@@ -27,14 +27,14 @@ pub(super) fn of(report: &HttpReport) -> String {
     out
 }
 
-/// A line under its name.
+/// Appends a line with a label.
 fn row(out: &mut String, name: &str, text: &str) {
     let line = format!("  {name:<12} {text}");
     out.push_str(line.trim_end());
     out.push('\n');
 }
 
-/// Rates, times and statuses.
+/// Appends rates, times and statuses.
 fn answers(report: &HttpReport, out: &mut String) {
     let mut row = |name: &str, text: &str| row(out, name, text);
     let per = |bytes: u64| size(bytes as f64 / report.seconds.max(1e-9));
@@ -70,7 +70,7 @@ fn answers(report: &HttpReport, out: &mut String) {
     row("status", &statuses.collect::<Vec<_>>().join(", "));
 }
 
-/// What became of the connections, and what went wrong.
+/// Appends connection events and errors.
 fn connections(report: &HttpReport, out: &mut String) {
     let ends = &report.ends;
     let mut row = |name: &str, text: &str| row(out, name, text);
@@ -111,14 +111,14 @@ fn connections(report: &HttpReport, out: &mut String) {
     }
 }
 
-/// Those numbers that are not 0, each with what it counts.
+/// Lists the numbers other than 0, each with its name.
 fn listed<const N: usize>(all: [(&str, u64); N]) -> String {
     let shown = all.into_iter().filter(|(_, number)| *number > 0);
     let shown = shown.map(|(what, number)| format!("{} {what}", count(number as f64)));
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// The distribution as bars, joined to at most a dozen, each with its upper bound.
+/// Returns the distribution as at most a dozen bars, each with its upper bound.
 fn bars(steps: &[(f64, u64)]) -> Vec<(String, String)> {
     const ROWS: usize = 12;
     const WIDTH: f64 = 44.0;
@@ -138,7 +138,7 @@ fn bars(steps: &[(f64, u64)]) -> Vec<(String, String)> {
     rows.into_iter().map(bar).collect()
 }
 
-/// A time in microseconds, in the unit that fits, three digits.
+/// Formats microseconds with three digits, in the unit that fits.
 pub fn time(us: f64) -> String {
     let (value, unit) = match us {
         us if us < 999.5 => (us, "µs"),
@@ -152,7 +152,7 @@ pub fn time(us: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// Bytes in the unit that fits.
+/// Formats bytes in the unit that fits.
 fn size(bytes: f64) -> String {
     match bytes {
         bytes if bytes < 1e3 => format!("{bytes:.0} B"),

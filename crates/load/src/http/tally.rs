@@ -1,4 +1,4 @@
-//! What happened to the requests of a run: counts, latencies, errors by kind.
+//! Counts, latencies and errors by kind.
 
 use std::collections::BTreeMap;
 
@@ -7,45 +7,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::new_histogram;
 
-/// Kinds of errors counted apart; more are counted together.
+/// Kinds of errors counted separately; all others are counted together.
 const KINDS_MAX: usize = 64;
-/// Errors kept in full, and of one kind.
+/// Errors kept in full: of all kinds, and of one kind.
 const SAMPLES_MAX: usize = 12;
 const SAMPLES_OF_KIND_MAX: usize = 2;
 
-/// How requests ended, and what it took. Every request that was begun ends exactly once: answered, failed, uncertain or
-/// never sent.
+/// How requests ended, and how many were resent. Every request that was begun ends exactly once: answered, failed,
+/// uncertain or unanswered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EndCounts {
     /// Answered completely, whatever the status.
     pub(crate) answered: u64,
-    /// Of those answered: the status, the body or the id was not what was asked for.
+    /// Those answered whose status, body or id was not the expected one.
     pub(crate) wrong: u64,
-    /// Ended by a bad answer, by the time-out, or after too many attempts.
+    /// Ended by an invalid answer, by the timeout, or after too many attempts.
     pub(crate) failed: u64,
-    /// The connection ended without notice, and sending it again could execute it twice.
+    /// The connection ended without notice, and a repetition could execute the request twice.
     pub(crate) uncertain: u64,
-    /// Never left, or in flight when the run ended.
+    /// Never sent, or in flight when the run ended.
     pub(crate) unanswered: u64,
-    /// Times a request left again, after a close before its answer.
+    /// How often requests were sent again after a close before their answer.
     pub(crate) resent: u64,
 }
 
-/// What connections did.
+/// Events of connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EventCounts {
     pub(crate) opened: u64,
     pub(crate) connect_failed: u64,
     /// Closed by the server with `Connection: close`.
     pub(crate) closed_with_notice: u64,
-    /// Closed at the number of requests the server is known to take.
+    /// Closed at the number of requests that the server is known to take on a connection.
     pub(crate) closed_at_budget: u64,
     /// Closed without notice while requests were in flight.
     pub(crate) closed_in_flight: u64,
     pub(crate) closed_idle: u64,
     pub(crate) reset: u64,
     pub(crate) timed_out: u64,
-    /// Closed here, because of a bad answer.
+    /// Closed here, because of an invalid answer.
     pub(crate) violated: u64,
 }
 
@@ -59,19 +59,19 @@ pub(crate) struct Tally {
     /// By status code.
     pub(crate) statuses: Box<[u64; 600]>,
     pub(crate) errors: BTreeMap<String, u64>,
-    /// Some errors in full, behind their kinds.
+    /// Some errors in full, each preceded by its kind.
     pub(crate) samples: Vec<(String, String)>,
-    /// Nanoseconds from when a request first left, or should have, to the end of its answer.
+    /// Nanoseconds from when a request was first sent, or was due, to the end of its answer.
     pub(crate) latency: Histogram<u64>,
-    /// To the first byte of its answer.
+    /// The same, to the first byte of the answer.
     pub(crate) first_byte: Histogram<u64>,
-    /// The part in which it was the oldest of its connection: without the wait behind others.
+    /// The part of the latency in which the request was the oldest of its connection: without the wait behind others.
     pub(crate) service: Histogram<u64>,
-    /// How late requests left, by the schedule.
+    /// How late requests left, in an open model.
     pub(crate) late: Histogram<u64>,
     /// When the last answer ended, nanoseconds of the run's clock.
     pub(crate) last_answer_ns: u64,
-    /// The most that `--pipeline auto` had in flight on a connection; 0 when the depth is given.
+    /// The most requests that `--pipeline auto` had in flight on one connection; 0 if the depth is fixed.
     pub(crate) depth_most: u32,
 }
 
@@ -103,7 +103,7 @@ impl Tally {
         }
     }
 
-    /// Keeps a sentence about an error of this kind, unless there are enough or it was said before.
+    /// Keeps a sentence about an error, unless enough of this kind are kept or it is a duplicate.
     pub(crate) fn sample(&mut self, kind: &str, sentence: impl FnOnce() -> String) {
         let of_kind = || self.samples.iter().filter(|(there, _)| there == kind);
         if self.samples.len() < SAMPLES_MAX && of_kind().count() < SAMPLES_OF_KIND_MAX {
@@ -152,7 +152,7 @@ impl Tally {
         self.depth_most = self.depth_most.max(other.depth_most);
     }
 
-    /// Empty again, its memory kept.
+    /// Resets all counts and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.ends = EndCounts::default();
         self.events = EventCounts::default();

@@ -1,17 +1,16 @@
-//! Text with places to fill in: a counter and random values, each a function of the request's number alone.
+//! Text with placeholders: a counter and random values, each a function of the request's number alone.
 //!
-//! So a request is its number: nothing of it is kept while it is under way, and one that must be sent again is written
-//! again, the same to the last byte.
+//! So a request in flight needs no stored copy: to send it again, its bytes are rendered again, exactly the same.
 
 use std::io::Write;
 
 use dunlin_wire::random;
 
-/// A template, taken apart.
+/// A parsed template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template {
     pieces: Vec<Piece>,
-    /// Differs from template to template, so that two places have two values.
+    /// Differs between templates, so that two placeholders have different values.
     salt: u64,
 }
 
@@ -20,23 +19,25 @@ enum Piece {
     Text(Vec<u8>),
     /// The number of the request, from 0.
     Number,
-    /// Its remainder.
+    /// The remainder of the request's number.
     Remainder(u64),
-    /// A random number between these, both included.
+    /// A random number in this inclusive range.
     Random(u64, u64),
     /// A random UUID, version 4 (RFC 9562 §5.4).
     Uuid,
-    /// So many random letters and digits.
+    /// This many random letters and digits.
     Letters(usize),
 }
 
-/// What stands in `{…}` and looks like a place must be one; JSON's own braces do not look like one.
+/// The placeholders there are. Text in braces that looks like one must be one; JSON's own braces do not look like one.
 const PLACES: &str = "{n}, {n%K}, {random}, {random:A-B}, {letters:N} and {uuid}";
 const LETTERS_MAX: usize = 1 << 20;
 
 impl Template {
+    /// Parses a template.
+    ///
     /// # Errors
-    /// A sentence that lists what there is, when a place is written that does not exist.
+    /// An unknown placeholder; the message lists those there are.
     pub(crate) fn parse(text: &str, salt: u64) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut literal = Vec::new();
@@ -72,12 +73,12 @@ impl Template {
         Self { pieces: vec![Piece::Text(text.into())], salt: 0 }
     }
 
-    /// Whether it is the same for every request.
+    /// Returns whether the text is the same for every request.
     pub(crate) fn is_constant(&self) -> bool {
         self.pieces.iter().all(|piece| matches!(piece, Piece::Text(_)))
     }
 
-    /// Appends what it is for request `number`.
+    /// Appends the text for request `number`.
     pub(crate) fn render(&self, number: u64, out: &mut Vec<u8>) {
         for (index, piece) in self.pieces.iter().enumerate() {
             let random = || mix(number ^ mix(self.salt.wrapping_add(index as u64)));
@@ -129,7 +130,7 @@ fn looks_like_a_place(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(plain)
 }
 
-/// A well mixed function of a number.
+/// Mixes the bits of a number.
 fn mix(mut number: u64) -> u64 {
     random::next(&mut number)
 }

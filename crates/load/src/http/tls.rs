@@ -1,4 +1,4 @@
-//! The certificates to trust.
+//! TLS configuration of the generator.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::options::Http;
 use crate::Error;
 use crate::transport::Tls;
 
-/// TLS as the options ask for it; `None` for `http://`.
+/// Returns the TLS configuration by the options; `None` for `http://`.
 pub(super) fn client(options: &Http, address: &Address) -> Result<Option<Tls>, Error> {
     if !address.tls {
         return match asked_for(options) {
@@ -70,7 +70,7 @@ pub(super) fn client(options: &Http, address: &Address) -> Result<Option<Tls>, E
     Ok(Some(Tls { config: Arc::new(config), name }))
 }
 
-/// TLS of clients that look at no certificate, each with a handshake of its own.
+/// Returns a TLS configuration that verifies no certificate and resumes no session.
 ///
 /// # Errors
 /// TLS cannot be set up.
@@ -87,7 +87,7 @@ pub fn unverified() -> Result<Arc<ClientConfig>, Error> {
     Ok(Arc::new(config))
 }
 
-/// A flag that means nothing without TLS, if one was given.
+/// Returns a given flag that has no meaning without TLS.
 fn asked_for(options: &Http) -> Option<&'static str> {
     [
         ("--ca", options.ca.is_some()),
@@ -100,7 +100,7 @@ fn asked_for(options: &Http) -> Option<&'static str> {
     .find_map(|(flag, given)| given.then_some(flag))
 }
 
-/// At least one.
+/// Reads at least one certificate.
 fn certificates(flag: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let wrong = |why: &dyn std::fmt::Display| {
         Error::new(format!(

@@ -1,5 +1,4 @@
-//! What a person sees while a run goes on: a few lines that stay in place on a terminal, a plain line now and then
-//! elsewhere.
+//! Shows the progress of a run: a few lines redrawn in place on a terminal, otherwise a plain line now and then.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
@@ -11,18 +10,18 @@ use super::summary::{count, time};
 use super::tally::Tally;
 use crate::say;
 
-/// Where there is no terminal: the first line soon, to see that it goes on, and then now and then.
+/// Without a terminal: when the first line is printed, and the interval of later ones.
 const LINE_FIRST: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(5);
 const DRAW_EVERY: Duration = Duration::from_millis(110);
-/// Spans in the little plot of the rate.
+/// Spans in the sparkline of the rate.
 const SPARKS: usize = 40;
 
-/// How far the run is.
+/// The progress of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunProgress {
     pub(super) seconds: f64,
-    /// 0 to 1.
+    /// Fraction done, 0 to 1.
     pub(super) part: f64,
     pub(super) warming_up: bool,
     pub(super) answered: u64,
@@ -59,7 +58,7 @@ impl View {
         Self { bar, goal, rates, last: (now, 0), said: now, line_every: LINE_FIRST }
     }
 
-    /// A few times a second. `tally` holds the spans that are complete.
+    /// Updates the view; called a few times a second. `tally` holds the complete spans.
     pub(super) fn update(&mut self, progress: RunProgress, tally: &Tally) {
         let elapsed = self.last.0.elapsed();
         if elapsed >= Duration::from_millis(200) {
@@ -137,7 +136,7 @@ fn errors(bad: u64, tally: &Tally) -> String {
     shown.collect::<Vec<_>>().join("\n            ")
 }
 
-/// A plot one line high.
+/// Renders a one-line plot.
 fn sparks(rates: &VecDeque<f64>) -> String {
     let most = rates.iter().copied().fold(0.0, f64::max);
     let step = |rate: &f64| match most > 0.0 {

@@ -1,7 +1,7 @@
-//! A thread of the generator: connections on one reactor, one buffer for what they read.
+//! A thread of the generator: many connections on one reactor, with one read buffer.
 //!
-//! A turn costs one `epoll_wait` for many connections, and each of those one `recv` for all answers that came and one
-//! `send` for all requests that take their place.
+//! A turn costs one `epoll_wait` for all connections, and for each ready connection one `recv` for all answers that
+//! arrived and one `send` for all requests that replace them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,16 +16,16 @@ use crate::reactor::{ENDS, EVENTS_MAX, Events, Flags, Reactor, STREAM, sleep_exa
 use crate::transport::{Broken, Transport};
 
 const READ_BYTES: usize = 256 << 10;
-/// How often connections are looked at for time-outs, nanoseconds, and how much that grows with each.
+/// Interval between checks for timeouts, in nanoseconds, and how much it grows with each connection.
 const SWEEP_NS: u64 = 10_000_000;
 const SWEEP_NS_PER_CONNECTION: u64 = 1_000;
-/// After a connect that failed.
+/// Delay before a retry of a failed connect.
 const RETRY: Backoff = Backoff { min_ms: 20, max_ms: 1_000 };
-/// Without one open connection for this long the run is given up.
+/// The run is given up after this long without an open connection.
 const HOPELESS_NS: u64 = 10_000_000_000;
-/// How long the answers that are under way may take once nothing more is sent.
+/// Time limit for the answers in flight once sending has stopped.
 const DRAIN_NS: u64 = 5_000_000_000;
-/// How long a run waits for all of its connections before it begins.
+/// Time limit for opening all connections before the run begins.
 const OPENING_NS: u64 = 10_000_000_000;
 
 pub(super) struct Worker {
@@ -36,9 +36,9 @@ pub(super) struct Worker {
     reporter: Reporter,
     thread: usize,
     input: Vec<u8>,
-    /// Connections are all read before any is sent on, see [`Worker::refill`].
+    /// Whether all connections are read before any sends; see [`Worker::refill`].
     together: bool,
-    /// Connections that have been read in this turn, and may have room for requests.
+    /// Connections that were read in this turn and may have room for requests.
     answered: Vec<usize>,
     phase: Phase,
     /// Connections that are open.
@@ -52,12 +52,12 @@ pub(super) struct Worker {
     cursor: usize,
 }
 
-/// A slot for a connection. Its generation distinguishes events of the connection before from those of this.
+/// A slot for a connection. The generation distinguishes its events from those of its predecessors.
 #[derive(Default)]
 struct Slot {
     generation: u32,
     connection: Option<Box<Connection>>,
-    /// Not to be opened before.
+    /// Do not reconnect before this time.
     retry_ns: u64,
     failures: u32,
     tried: bool,
@@ -67,15 +67,15 @@ struct Slot {
 enum Phase {
     /// Connections open; nothing is sent yet.
     Opening,
-    /// Until this time nothing counts.
+    /// Sending without counting until this time.
     WarmUp {
         until_ns: u64,
     },
-    /// Sending, until this time if there is one.
+    /// Sending, until this time if there is a limit.
     Sending {
         until_ns: Option<u64>,
     },
-    /// Waiting for the answers that are under way.
+    /// Waiting for the answers in flight.
     Draining {
         until_ns: u64,
     },
@@ -128,7 +128,7 @@ impl Worker {
             self.reactor.wait(Some(wait_ns), &mut events)?;
             for (token, flags) in events.iter() {
                 let (index, generation) = ((token & 0xffff_ffff) as usize, (token >> 32) as u32);
-                // No slot has the token of the timer.
+                // The timer's token belongs to no slot.
                 if self.slots.get(index).is_some_and(|slot| slot.generation == generation) {
                     self.handle_event(index, flags);
                 }
@@ -168,7 +168,7 @@ impl Worker {
         Ok(())
     }
 
-    /// How long to wait for an event; the timer wakes it for what is due before.
+    /// Returns how long to wait for an event; the timer wakes the thread for requests that are due before.
     fn wait_ns(&mut self, now_ns: u64) -> Result<u64, Error> {
         if self.core.schedule.is_open_model()
             && self.phase != Phase::Opening
@@ -183,7 +183,7 @@ impl Worker {
         Ok(SWEEP_NS)
     }
 
-    /// Moves from phase to phase as time and work go by.
+    /// Advances the phase by time and by the work that is left.
     fn advance(&mut self, now_ns: u64) {
         let plan = &self.core.plan;
         let stop = self.shared.stop.load(Ordering::Relaxed);
@@ -244,7 +244,7 @@ impl Worker {
         }
     }
 
-    /// Everything that was to be sent was, and ended.
+    /// Returns whether everything that was to be sent has been sent and has ended.
     fn is_done(&self) -> bool {
         !self.core.has_work()
             && self.slots.iter().all(|slot| {
@@ -262,7 +262,7 @@ impl Worker {
     }
 
     fn publish(&mut self) {
-        // Single writer: a plain store is enough. The observer adds up the spans.
+        // There is a single writer, so a relaxed store is enough. The observer adds up the threads.
         let live = &self.shared.live[self.thread];
         let ends = &self.core.tally.ends;
         live.answered.store(ends.answered, Ordering::Relaxed);
@@ -380,10 +380,9 @@ impl Worker {
         }
     }
 
-    /// Sends on all connections whose answers this turn has read. One after the other and not each behind its own
-    /// read: the first send wakes the server, and those that follow find it awake, which makes them cheaper. At 16 in
-    /// flight that is a fifth more for each second of CPU; one at a time, and at 100, the data has left the cache by then,
-    /// and it is less.
+    /// Sends on all connections that this turn has read. The first send wakes the server, and the following ones find
+    /// it awake, which makes them cheaper than sends that alternate with reads. At depth 16 this gives a fifth more
+    /// requests per CPU second; at depths 1 and 100 it gives fewer, because the data has left the cache by then.
     fn refill(&mut self) {
         let clock = self.core.plan.clock;
         let mut answered = std::mem::take(&mut self.answered);
@@ -412,7 +411,7 @@ impl Worker {
         }
     }
 
-    /// Sends what is due by the schedule, by turns over the connections that have room.
+    /// Sends the requests that are due, in turn over the connections that have room.
     fn send_due(&mut self, now_ns: u64) {
         let mut without_room = 0;
         while without_room < self.slots.len() {
@@ -423,7 +422,7 @@ impl Worker {
             }
             let index = self.cursor % self.slots.len();
             self.cursor = index + 1;
-            // A fair share each: one by one at low rates, in batches at high ones.
+            // An equal share for each connection: single requests at low rates, batches at high ones.
             let share = due.div_ceil(self.open.max(1)) as u32;
             let sent = match &mut self.slots[index].connection {
                 Some(connection) => connection.fill(&mut self.core, now_ns, share),

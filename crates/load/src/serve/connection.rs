@@ -313,7 +313,7 @@ impl Connection {
         let mut answer = Vec::new();
         steps(behaviour, asked, now_ns, &mut answer);
         for step in answer {
-            // A step that is due needs no timer; 0 stands for that.
+            // A step that is due needs no timer; 0 marks it.
             let due_ns = if step.due_ns <= now_ns { 0 } else { step.due_ns };
             self.push(Step { due_ns, ..step }, out);
         }

@@ -221,8 +221,8 @@ impl Thread {
         }
         self.output.clear();
         if peer.then == AfterStep::Reset {
-            // Earlier answers have been sent as far as the socket accepted them; a reset discards the rest. Setting
-            // the option fails only on a dead socket.
+            // The reset discards what the socket has not accepted of earlier answers. Setting the option fails only on
+            // a dead socket.
             let _ = sockopt::set_socket_linger(&peer.transport.socket, Some(Duration::ZERO));
             return self.close(index);
         }

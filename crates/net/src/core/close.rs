@@ -1,4 +1,4 @@
-//! How connections end: in order, or by a protocol error, a timeout or an error of the kernel; and what follows.
+//! Ends of connections: orderly, by a protocol error, a timeout or an error of the kernel; and their cleanup.
 
 use std::io;
 
@@ -31,7 +31,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Delivers and accepts nothing more. The connection ends when its output has left.
+    /// Stops reading and accepting writes. The connection ends when its output has been sent.
     pub(crate) fn begin_drain(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         match record.phase {
@@ -52,7 +52,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Ends a connection; its `on_close` follows.
+    /// Ends a connection; `on_close` follows.
     pub(crate) fn finish(&mut self, conn: ConnId, reason: CloseReason) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         if matches!(record.phase, Phase::Free | Phase::Closed | Phase::Lingering) {
@@ -69,7 +69,7 @@ impl<D: Default> Context<D> {
         self.end_with(conn, ending);
     }
 
-    /// A connect, or the TLS handshake of an accepted connection, has failed.
+    /// Ends a connection whose connect, or TLS handshake before it is open, has failed.
     pub(crate) fn fail_connect(&mut self, conn: ConnId, error: io::Error) {
         match self.slab.get(conn).map(|record| record.phase) {
             Some(Phase::Connecting | Phase::Securing) => {
@@ -82,7 +82,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// TLS of an open connection has failed: its records cannot be trusted any more.
+    /// Ends an open connection whose TLS has failed: its records can no longer be trusted.
     pub(crate) fn fail_tls(&mut self, conn: ConnId, error: io::Error) {
         let phase = self.slab.get(conn).map(|record| record.phase);
         if matches!(phase, Some(Phase::Open | Phase::Draining)) {
@@ -99,7 +99,7 @@ impl<D: Default> Context<D> {
         self.ended.push_back((conn, ending));
     }
 
-    /// The boundaries of the peer's messages are lost: nothing more is read from it.
+    /// Stops reading from a peer whose message boundaries are lost.
     pub(crate) fn distrust(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         record.end = record.end.max(End::ProtocolError);
@@ -107,7 +107,7 @@ impl<D: Default> Context<D> {
         record.flags.set(Flags::READ_READY);
     }
 
-    /// Reports those that ended to the handler and frees their records.
+    /// Reports ended connections to the handler and frees their records.
     pub(crate) fn reap_closed<H: Handler<Data = D>>(&mut self, handler: &mut H) {
         while let Some((conn, ending)) = self.ended.pop_front() {
             let record = self.slab.at_mut(conn.index());
@@ -129,7 +129,7 @@ impl<D: Default> Context<D> {
                         CloseReason::TimedOut => record.end == End::TimedOut,
                         _ => false,
                     };
-                    // Nothing unread and nothing to come: close sends FIN, not RST.
+                    // Nothing is unread and nothing more will arrive: close sends FIN, not RST.
                     let silent = record.flags.has(Flags::PEER_FINISHED)
                         || record.flags.has(Flags::CLOSE_AT_ONCE)
                             && !record.flags.has(Flags::READ_READY);
@@ -177,7 +177,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Drops what the peer of a lingering connection still sends. Frees the connection at its FIN.
+    /// Drops further input of a lingering connection. Frees the connection at the peer's FIN.
     pub(crate) fn discard(&mut self, conn: ConnId) {
         let room = self.config.receive_bytes;
         if self.receive.len() < room {
@@ -202,7 +202,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Closes the descriptor; the id is stale from now on.
+    /// Closes the descriptor and makes the id stale.
     pub(crate) fn release(&mut self, conn: ConnId) {
         self.mark_authenticated(conn);
         self.wheel.cancel(&mut self.slab, conn.index());
@@ -210,7 +210,7 @@ impl<D: Default> Context<D> {
         self.listeners.retry();
     }
 
-    /// The deadline of a connection has passed.
+    /// Handles the deadline of a connection, which has passed.
     pub(crate) fn expire<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         if !record.flags.take(Flags::OWN_DEADLINE) {
@@ -237,7 +237,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// A peer that reads slowly still reads: its timeout begins anew.
+    /// Restarts the timeout of a connection whose peer reads slowly but makes progress.
     pub(crate) fn prolong(&mut self, conn: ConnId) {
         let record = self.slab.at(conn.index());
         if record.link.deadline() == NEVER {
@@ -253,7 +253,7 @@ impl<D: Default> Context<D> {
         self.schedule_own(conn, timeout_ms);
     }
 
-    /// Starts the loop's own timeout of a connection that has just opened.
+    /// Starts the loop's own timeout for a connection that has just opened.
     pub(crate) fn start_clock(&mut self, conn: ConnId) {
         let &Conn { profile, protocol, .. } = self.slab.at(conn.index());
         if protocol == Protocol::RAW {

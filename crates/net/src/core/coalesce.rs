@@ -1,10 +1,9 @@
-//! Connections whose input may wait, so that a loop wakes once for what many of them send, as a network card coalesces
-//! interrupts.
+//! Coalescing of input: the loop wakes once for what many connections send, as a network card coalesces interrupts.
 //!
-//! They are watched by an epoll of their own, which the loop's epoll watches for one event (`EPOLLONESHOT`). The first that
-//! sends something after a while of silence wakes the loop, which then leaves the others alone for
-//! [`coalesce_ms`](crate::LoopConfig::coalesce_ms), takes what has come until then in one go, and waits for the next first.
-//! What else the loop waits for (its inbox, timers, other connections) is not delayed, and neither is what it sends.
+//! The connections are in a separate epoll, which the loop's epoll watches for one event (`EPOLLONESHOT`). The first
+//! input after a period of silence wakes the loop. It ignores further input for
+//! [`coalesce_ms`](crate::LoopConfig::coalesce_ms), then handles all of it at once, and rearms the event. Everything
+//! else that wakes the loop (its inbox, timers, other connections) is not delayed, and neither is output.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -20,12 +19,12 @@ use super::foreign::descriptor;
 use super::handler::Handler;
 use super::token::Token;
 
-/// The connections of a loop whose input may wait.
+/// The connections of a loop whose input may be delayed.
 #[derive(Debug)]
 pub(crate) struct Coalesced {
     poll: Poll,
     events: Events,
-    /// When what has come is taken; `None` while nothing has.
+    /// When the input is to be handled; `None` while there is none.
     due_ms: Option<u64>,
 }
 
@@ -49,19 +48,19 @@ impl Coalesced {
         self.due_ms
     }
 
-    /// Something has come, for the first time since the last was taken.
+    /// Schedules the handling of input, of which the first has arrived.
     pub(crate) fn handle_first(&mut self, at_ms: u64) {
         self.due_ms = Some(at_ms);
     }
 }
 
 impl<D: Default> Context<D> {
-    /// From now on the loop may report input of this connection, and room to send to it, up to
-    /// [`coalesce_ms`](crate::LoopConfig::coalesce_ms) late. Meant for connections that send little, such as subscribers.
-    /// Has no effect while `coalesce_ms` is 0.
+    /// Allows the loop to report input of this connection, and room in its socket, up to
+    /// [`coalesce_ms`](crate::LoopConfig::coalesce_ms) late. For connections that send little, such as subscribers. Has
+    /// no effect while `coalesce_ms` is 0.
     pub fn coalesce_input(&mut self, conn: ConnId) {
         if self.config.coalesce_ms > 0 {
-            // Where no descriptor is left for another epoll, the connection stays where it is watched.
+            // If no descriptor is left for another epoll, the connection is not coalesced.
             let _ = self.move_to_coalesced(conn);
         }
     }
@@ -76,7 +75,7 @@ impl<D: Default> Context<D> {
             empty => empty.insert(Coalesced::new(&self.poll, self.config.events_max)?),
         };
         let both = Interest::READABLE | Interest::WRITABLE;
-        // Registered a second time, it is there already.
+        // `AlreadyExists` means that the connection is already coalesced.
         match coalesced.poll.registry().register(
             &mut SourceFd(&raw),
             Token::Conn(conn).into(),
@@ -90,13 +89,13 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Sets how late the input of [coalesced](Context::coalesce_input) connections may be reported, in milliseconds. With 0 it
-    /// is reported at once, and no further connection is coalesced.
+    /// Sets the maximum delay for input of [coalesced](Context::coalesce_input) connections, in milliseconds. With 0,
+    /// input is reported at once, and no further connections are coalesced.
     pub fn set_coalesce_ms(&mut self, ms: u64) {
         self.config.coalesce_ms = ms;
     }
 
-    /// Takes what has come, if it is due.
+    /// Handles the input, if it is due.
     pub(crate) fn coalesced_due<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -106,7 +105,7 @@ impl<D: Default> Context<D> {
         if coalesced.due_ms.is_none_or(|at_ms| at_ms > now_ms) {
             return Ok(());
         }
-        // Lent to this call, for what handlers do may coalesce others.
+        // Taken out during the loop, because handlers may coalesce further connections.
         let mut events = std::mem::replace(&mut coalesced.events, Events::with_capacity(0));
         let polled = coalesced.poll.poll(&mut events, Some(Duration::ZERO));
         let mut taken = 0;
@@ -119,7 +118,7 @@ impl<D: Default> Context<D> {
         }
         let Some(coalesced) = &mut self.coalesced else { return Ok(()) };
         coalesced.events = events;
-        // Where there is more than was taken, the rest follows in the next turn.
+        // If the events have filled the buffer, there may be more; they follow in the next turn.
         if taken < self.config.events_max.max(1) {
             coalesced.due_ms = None;
             let (data, flags) = Coalesced::one_event();

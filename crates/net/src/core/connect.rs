@@ -1,4 +1,4 @@
-//! Connecting to others.
+//! Outgoing connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,13 +17,13 @@ use super::tls::Session;
 use super::upper::{Protocol, Spoken};
 
 impl<D: Default> Context<D> {
-    /// Connects to an address. `on_connect` or `on_connect_failed` follows; what is written before leaves once
-    /// the connection is open.
+    /// Connects to an address. `on_connect` or `on_connect_failed` follows. Output written before is sent once the
+    /// connection is open.
     ///
     /// # Errors
     ///
-    /// What fails before anything is sent: no descriptor (`EMFILE`), no source port (`AddrNotAvailable`), no
-    /// route. `QuotaExceeded` when the loop holds `connections_max` connections.
+    /// Those that occur before anything is sent: no descriptor (`EMFILE`), no source port (`AddrNotAvailable`), no
+    /// route. `QuotaExceeded` when the loop has `connections_max` connections.
     pub fn connect(&mut self, addr: SocketAddr, config: &ConnectConfig) -> io::Result<ConnId> {
         let fd = connect_socket(addr, config.from)?;
         self.begin_connect(Some(fd), config)
@@ -33,7 +33,7 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// As [`Context::connect`]; `WouldBlock` when the server's backlog is full.
+    /// Those of [`Context::connect`]; `WouldBlock` when the server's backlog is full.
     pub fn connect_unix(&mut self, path: &Path, config: &ConnectConfig) -> io::Result<ConnId> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
         rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
@@ -50,7 +50,7 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// A connect is under way, or will be when there is an address.
+    /// Creates the record of an outgoing connection. `fd` is `None` until an address has answered.
     pub(crate) fn begin_connect(
         &mut self,
         fd: Option<OwnedFd>,
@@ -71,7 +71,7 @@ impl<D: Default> Context<D> {
         Ok(conn)
     }
 
-    /// The kernel reports how a connect ended.
+    /// Handles the kernel's report that a connect has ended.
     pub(crate) fn connected<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         match socket_error(record.fd()) {
@@ -84,7 +84,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// A connection is open, TLS included.
+    /// Handles a connection that has opened, including TLS.
     pub(crate) fn opened<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         let is_upgraded = record.phase == Phase::Upgrading;
@@ -98,7 +98,7 @@ impl<D: Default> Context<D> {
             self.stats.connected += 1;
             handler.on_connect(self, conn);
         }
-        // What was written meanwhile.
+        // Send what was written before.
         self.flush(conn);
         let record = self.slab.at_mut(conn.index());
         if record.phase == Phase::Open
@@ -110,7 +110,7 @@ impl<D: Default> Context<D> {
     }
 }
 
-/// A socket with a connect to this address under way.
+/// Returns a socket that connects to this address.
 pub(crate) fn connect_socket(addr: SocketAddr, from: Option<SocketAddr>) -> io::Result<OwnedFd> {
     let kind = Type::STREAM.nonblocking();
     let socket = Socket::new(Domain::for_address(addr), kind, Some(SocketProtocol::TCP))?;
@@ -122,14 +122,14 @@ pub(crate) fn connect_socket(addr: SocketAddr, from: Option<SocketAddr>) -> io::
         socket.bind(&from.into())?;
     }
     match rustix::net::connect(&socket, &addr) {
-        // Open at once or not, the kernel will say so.
+        // The kernel reports the result by an event in both cases.
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket.into()),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Has the kernel choose the source port when the destination is known, instead of at `bind`: ports then run
-/// out for each destination alone (`IP_BIND_ADDRESS_NO_PORT`, which holds for IPv6 too).
+/// Makes the kernel choose the source port in `connect` instead of `bind`, so that ports only run out per destination
+/// (`IP_BIND_ADDRESS_NO_PORT`, which also applies to IPv6).
 #[expect(unsafe_code, reason = "neither socket2 nor rustix knows the option")]
 fn choose_port_late(socket: &Socket) -> io::Result<()> {
     let on: libc::c_int = 1;

@@ -1,4 +1,4 @@
-//! A connection: its id, and its record. An idle connection costs its record alone.
+//! The id and the record of a connection. An idle connection uses no other memory.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,10 +8,10 @@ use super::spill::Spill;
 use super::upper::{Protocol, Spoken};
 use super::wheel::TimerLink;
 
-/// Identifies a connection for as long as it lives; afterwards the id is recognised as stale.
+/// Identifies a connection. Once the connection has ended, its id is recognised as stale.
 ///
-/// Records are reused. The generation distinguishes the connections that have used one record, so that an id kept too
-/// long reaches no connection instead of another one.
+/// Records are reused. The generation distinguishes the successive connections of a record, so that a stale id never
+/// refers to a newer connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId {
     index: u32,
@@ -23,22 +23,22 @@ impl ConnId {
         ConnId { index, generation }
     }
 
-    /// The index of the record: small, dense and reused, so that it can index a table of the application's.
+    /// Returns the index of the record. It is small, dense and reused, so an application can use it as a table index.
     pub const fn index(self) -> u32 {
         self.index
     }
 
-    /// Which of the connections that have used this record it is.
+    /// Returns the generation, which distinguishes the successive connections of the record.
     pub const fn generation(self) -> u32 {
         self.generation
     }
 
-    /// The id as one number: the generation in the upper bits, the index in the lower.
+    /// Returns the id as one number: the generation in the upper bits, the index in the lower.
     pub const fn to_u64(self) -> u64 {
         (self.generation as u64) << 32 | self.index as u64
     }
 
-    /// The inverse of [`ConnId::to_u64`]. Any number is an id; most are stale.
+    /// Converts the result of [`ConnId::to_u64`] back. Any number is an id; most are stale.
     pub const fn from_u64(id: u64) -> ConnId {
         ConnId { index: id as u32, generation: (id >> 32) as u32 }
     }
@@ -56,53 +56,53 @@ impl fmt::Display for ConnId {
     }
 }
 
-/// How far a connection has come.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Free,
-    /// `connect` is under way, or the name is being resolved.
+    /// `connect` is in progress, or the name is being resolved.
     Connecting,
-    /// Connected, and the TLS handshake is under way.
+    /// Connected; the TLS handshake is in progress.
     Securing,
-    /// Accepted from a proxy, whose header is awaited: the handler does not know of it.
+    /// Accepted from a proxy, whose header has not arrived: the handler does not know the connection.
     Announcing,
-    /// Accepted, and the TLS handshake is under way: the handler does not know its id yet.
+    /// Accepted; the TLS handshake is in progress: the handler does not know the id yet.
     Accepting,
-    /// It was open, and its TLS handshake is under way (`begin_tls`): what is written meanwhile waits for it.
+    /// Was open; a TLS handshake is in progress (`begin_tls`). Output waits for its end.
     Upgrading,
     Open,
-    /// The handler closed it; what is buffered still leaves. Nothing is read or handed out any more.
+    /// Closed by the handler; buffered output is still sent. Input is neither read nor delivered.
     Draining,
-    /// In the list of those whose `on_close` is due.
+    /// In the list of connections whose `on_close` is due.
     Closed,
-    /// `on_close` has been called and FIN sent; what the peer still sends is dropped until its FIN, lest
-    /// the kernel answer it with RST and the peer lose our last bytes.
+    /// `on_close` was called and FIN sent. Further input is dropped until the peer's FIN: the kernel would respond to
+    /// it with RST, and the peer would lose our last bytes.
     Lingering,
 }
 
 impl Phase {
-    /// Whether the handler knows the id of this connection.
+    /// Returns whether the handler knows the id of this connection.
     pub(crate) fn is_known(self) -> bool {
         !matches!(self, Phase::Announcing | Phase::Accepting | Phase::Closed | Phase::Lingering)
     }
 
-    /// Not open yet, or not open again: what is written waits.
+    /// Returns whether the connection is not open yet, or not open again: output waits.
     pub(crate) fn is_opening(self) -> bool {
         matches!(self, Phase::Connecting | Phase::Securing | Phase::Upgrading)
     }
 }
 
-/// Why a connection that is being closed ends: the last that applies.
+/// Why a closing connection ends; the greatest reason applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
     /// The handler closed it.
     #[default]
     Local,
-    /// The peer began to end it.
+    /// The peer closed it.
     Peer,
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     ProtocolError,
-    /// A request did not arrive in time, and the peer is sent status 408.
+    /// A request did not arrive in time; the peer gets status 408.
     TimedOut,
 }
 
@@ -125,42 +125,42 @@ macro_rules! flags {
     };
 }
 
-/// State of a connection's stream, a bit each; none of it belongs to a protocol.
+/// State of a connection's stream as bits, independent of its protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u16);
 
 flags! {
-    /// The socket took less than it was given: a writable event is on its way.
+    /// The socket took less than offered: a writable event will follow.
     SOCKET_FULL = 0;
-    /// The handler is owed an `on_writable`.
+    /// The handler must be notified by `on_writable`.
     WANT_WRITE = 1;
-    /// In the list of those with corked output.
+    /// In the list of connections with corked output.
     CORKED = 2;
-    /// Bytes may wait in the socket although no event will say so again.
+    /// The socket may have unread bytes that no event will report.
     READ_READY = 3;
-    /// In the list of those to be read from in the next turn.
+    /// In the list of connections to read in the next turn.
     READ_QUEUED = 4;
-    /// No more input is taken for now.
+    /// Input is not read for now.
     READ_PAUSED = 5;
     /// The peer has sent its FIN.
     PEER_FINISHED = 6;
-    /// The handler asked for a FIN once the output has left.
+    /// The handler requested a FIN after the output.
     SHUTDOWN_WRITE = 7;
-    /// FIN has been sent.
+    /// FIN was sent.
     WRITE_FINISHED = 8;
-    /// The deadline in the link is the loop's own, not the handler's.
+    /// The deadline in the link belongs to the loop, not to the handler.
     OWN_DEADLINE = 9;
-    /// The deadline in the link is moved on by every read.
+    /// Each read restarts the deadline in the link.
     IDLE_DEADLINE = 10;
-    /// In the list of those whose buffered input is to be looked at again.
+    /// In the list of connections whose buffered input is to be processed again.
     RESUME_QUEUED = 11;
-    /// FIN can be followed by close: nothing more is to come from the peer that matters.
+    /// The descriptor can be closed right after FIN: no more relevant input is expected.
     CLOSE_AT_ONCE = 12;
-    /// What is read and written are TLS records.
+    /// Input and output are TLS records.
     TLS = 13;
-    /// In the list of those refused for what the loop buffers for others.
+    /// In the list of connections with a write rejected by the loop's memory limit.
     MEMORY_BLOCKED = 14;
-    /// Accepted, and nobody has vouched for it yet.
+    /// Accepted and not yet authenticated.
     UNAUTHENTICATED = 15;
 }
 
@@ -181,7 +181,7 @@ impl Flags {
         if on { self.set(flag) } else { self.clear(flag) }
     }
 
-    /// Clears the flag and says whether it was set.
+    /// Clears the flag and returns whether it was set.
     pub(crate) fn take(&mut self, flag: Flags) -> bool {
         let was = self.has(flag);
         self.clear(flag);
@@ -196,19 +196,19 @@ impl std::ops::BitOr for Flags {
     }
 }
 
-/// The record of a connection. No buffer, no closure: what an idle connection does not need lives in the
-/// loop, or in a [`Spill`] borrowed from its pool.
+/// The record of a connection. It has no buffers and no closures: what an idle connection does not need is in the loop,
+/// or in a [`Spill`] borrowed from its pool.
 #[derive(Debug)]
 pub(crate) struct Conn<D> {
-    /// Its deadline and its place in the wheel.
+    /// The deadline and the place in the wheel.
     pub(crate) link: TimerLink,
-    /// Bytes cut short and bytes not yet sent; `None` while there are none.
+    /// Incomplete input and unsent output; `None` while there is neither.
     pub(crate) spill: Option<Box<Spill>>,
     pub(crate) generation: u32,
     pub(crate) flags: Flags,
-    /// `None` while the record is free, or its name is being resolved and its addresses tried.
+    /// `None` while the record is free, or while the name is resolved and its addresses are tried.
     pub(crate) fd: Option<OwnedFd>,
-    /// Index of the limits and time-outs it was opened with.
+    /// Index of the connection's limits and timeouts.
     pub(crate) profile: u16,
     pub(crate) protocol: Protocol,
     pub(crate) phase: Phase,
@@ -216,7 +216,7 @@ pub(crate) struct Conn<D> {
     pub(crate) data: D,
 }
 
-/// Most bytes of the record beside the handler's own data. Each connection costs as many.
+/// Size of a record in bytes, without the handler's data.
 pub(crate) const CONN_BYTES: usize = 40;
 const _: () = assert!(size_of::<Conn<()>>() <= CONN_BYTES);
 const _: () = assert!(size_of::<Protocol>() == 2);
@@ -266,14 +266,14 @@ impl<D> Conn<D> {
         self.fd.as_ref().expect("only a record in use is asked for its descriptor").as_fd()
     }
 
-    /// Whether input of this connection waits: for the answer outstanding, or for the socket to take those
-    /// given before. A peer that asks without reading is answered no further, and later not read from.
+    /// Returns whether input must wait: until the current request has a response, or until the socket takes earlier
+    /// responses. A peer that sends requests but does not read gets no further responses, and is finally not read from.
     pub(crate) fn holds_input(&self) -> bool {
         let is_blocked = self.flags.has(Flags::SOCKET_FULL) && self.output_bytes() > 0;
         self.protocol.holds_input(is_blocked)
     }
 
-    /// Bytes buffered for sending.
+    /// Returns the number of bytes buffered for sending.
     pub(crate) fn output_bytes(&self) -> usize {
         self.spill.as_ref().map_or(0, |spill| spill.output.len())
     }

@@ -1,4 +1,4 @@
-//! The handler's side of the loop: the operations that an application has.
+//! The operations of a loop that its handler can use.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,22 +33,22 @@ use crate::timeout::TimeoutMs;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId(pub(crate) u32);
 
-/// Identifies a timer of one loop. The id of a timer that has ended is recognised as stale.
+/// Identifies a timer of one loop. The id of an ended timer is recognised as stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// The loop as its handler sees it: connections, listeners, timers, and the time. `D` is the handler's
+/// The loop as its handler sees it: connections, listeners, timers, and the clock. `D` is the handler's
 /// [`Data`](crate::Handler::Data).
 ///
-/// No method calls the handler: the events that a call leads to come later, in the same turn or another. Methods that take a
-/// [`ConnId`] recognise a stale one.
+/// No method calls the handler: events caused by a call follow later, in the same turn or another one. Methods that
+/// take a [`ConnId`] recognise a stale one.
 #[derive(Debug)]
 pub struct Context<D> {
     pub(crate) config: LoopConfig,
-    /// What the handler speaks.
+    /// The protocols of the handler.
     pub(crate) plugged: Plugged,
     pub(crate) poll: Poll,
     pub(crate) slab: Slab<D>,
@@ -61,35 +61,35 @@ pub struct Context<D> {
     pub(crate) dials: Dials,
     pub(crate) signals: Option<Signals>,
     pub(crate) foreign: Foreign,
-    /// Limits and time-outs connections were opened with, few and shared.
+    /// The distinct limits and timeouts of connections, few and shared.
     pub(crate) profiles: Vec<Profile>,
-    /// The buffer every connection is read into.
+    /// The receive buffer of all connections.
     pub(crate) receive: Vec<u8>,
-    /// Connections whose output leaves at the end of the turn.
+    /// Connections whose output is sent at the end of the turn.
     pub(crate) corked: Vec<ConnId>,
-    /// Connections with input in the socket that no event will announce.
+    /// Connections with unread input in the socket that no event will report.
     pub(crate) unread: Vec<ConnId>,
-    /// Connections whose buffered input may now be looked at.
+    /// Connections whose buffered input can be processed now.
     pub(crate) resumed: Vec<ConnId>,
-    /// Connections that were refused because of what the loop buffers for others, and how much that was.
+    /// Connections with a write rejected by the loop's memory limit, and the bytes buffered at that time.
     pub(crate) memory_blocked: Vec<ConnId>,
     pub(crate) memory_blocked_bytes: usize,
     /// Connections whose `on_close` or `on_connect_failed` is due.
     pub(crate) ended: VecDeque<(ConnId, Ending)>,
-    /// What the connections share above the core.
+    /// Data that the connections share above the core.
     pub(crate) upper: <Upper as UpperLayer>::Shared,
     pub(crate) random: Random,
-    /// Where TLS records are opened to.
+    /// The output buffer for decryption of TLS records.
     pub(crate) decrypted: Vec<u8>,
     pub(crate) stats: Stats,
     start: Instant,
-    /// The time that a test has set, instead of the time since the start.
+    /// The time set by a test, instead of the time since the start.
     set_ms: Option<u64>,
     pub(crate) now_ms: u64,
     stopping: bool,
 }
 
-/// Settings that many connections share; each record has their number in sixteen bits.
+/// Settings that many connections share; each record has their index in 16 bits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Profile {
     pub(crate) limits: Limits,
@@ -113,11 +113,11 @@ impl From<&Limits> for Profile {
 pub(crate) enum Ending {
     Closed(CloseReason),
     ConnectFailed(io::Error),
-    /// A proxy's connection ended before its header: the handler never knew of it.
+    /// A proxy's connection ended before its header: the handler never knew it.
     ProxyFailed,
-    /// An accepted connection ended before it was open, as in its TLS handshake.
+    /// An accepted connection ended before it was open, for example in its TLS handshake.
     OpenFailed(io::Error),
-    /// TLS of a connection failed that the handler knew to be open.
+    /// TLS failed on a connection that the handler knew to be open.
     TlsFailed(io::Error),
 }
 
@@ -156,15 +156,15 @@ impl<D: Default> Context<D> {
         })
     }
 
-    /// Closes a connection in order. Buffered output is sent first, then FIN; input is dropped until the peer has sent its
-    /// FIN, for at most [`linger_ms`](LoopConfig::linger_ms). `on_close` follows as soon as the kernel has the last byte.
-    /// From now on writes are refused and no input is delivered. A connect under way is aborted: `on_connect_failed`
-    /// follows, with `ErrorKind::ConnectionAborted`.
+    /// Closes a connection in order. Buffered output is sent first, then FIN; input is dropped until the peer's FIN,
+    /// for at most [`linger_ms`](LoopConfig::linger_ms). `on_close` follows as soon as the kernel has the last byte.
+    /// Further writes fail and no input is delivered. A connect in progress is aborted: `on_connect_failed` follows,
+    /// with `ErrorKind::ConnectionAborted`.
     pub fn close(&mut self, conn: ConnId) {
         self.begin_drain(conn);
     }
 
-    /// Aborts the connection: drops buffered output and sends a reset. `on_close` follows.
+    /// Aborts the connection: drops buffered output and sends RST. `on_close` follows.
     pub fn abort(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get(conn) else { return };
         let closing = matches!(record.phase, Phase::Open | Phase::Draining);
@@ -177,16 +177,16 @@ impl<D: Default> Context<D> {
         self.reset(conn, CloseReason::Aborted);
     }
 
-    /// Ends a connection that has a descriptor by a reset.
+    /// Ends a connection that has a descriptor with RST.
     pub(crate) fn reset(&mut self, conn: ConnId, reason: CloseReason) {
         let Some(record) = self.slab.get(conn) else { return };
         let now = Some(std::time::Duration::ZERO);
-        // A socket that does not take the option is closed in the ordinary way.
+        // If the option fails, the socket is closed normally.
         let _ = rustix::net::sockopt::set_socket_linger(record.fd(), now);
         self.finish(conn, reason);
     }
 
-    /// Sends FIN once buffered output has left. The peer may go on sending; further writes are refused. For raw TCP.
+    /// Sends FIN after the buffered output. The peer may continue to send; further writes fail. For raw TCP.
     pub fn shutdown_write(&mut self, conn: ConnId) {
         if let Some(record) = self.slab.get_mut(conn)
             && (record.phase == Phase::Open || record.phase.is_opening())
@@ -197,18 +197,18 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Reads no more from a connection; once the kernel's buffers are full, the peer cannot send more. A WebSocket message that
-    /// was received already waits, too. That the peer has gone is noticed only when the connection is written to or
-    /// resumed.
+    /// Stops reading from a connection; once the kernel's buffers are full, the peer cannot send more. A WebSocket
+    /// message that was already received is also held back. The loop notices that the peer has gone only when the
+    /// connection is written to or resumed.
     pub fn pause_read(&mut self, conn: ConnId) {
         if let Some(record) = self.slab.get_mut(conn) {
             record.flags.set(Flags::READ_PAUSED);
         }
     }
 
-    /// Requests `on_writable` for when all buffered output of a connection has left. False if nothing is buffered; then no
-    /// `on_writable` follows. A handler that forwards bytes uses it to keep pace with a slow reader: it pauses reading until
-    /// then.
+    /// Requests `on_writable` for when all buffered output of a connection has been sent. Returns false if none is
+    /// buffered; then no `on_writable` follows. For a handler that forwards bytes to a slow reader: it pauses reading
+    /// until then.
     pub fn want_writable(&mut self, conn: ConnId) -> bool {
         if self.output_bytes(conn) > 0 {
             self.flush(conn);
@@ -220,7 +220,7 @@ impl<D: Default> Context<D> {
         full
     }
 
-    /// Reads again after [`Context::pause_read`].
+    /// Resumes reading after [`Context::pause_read`].
     pub fn resume_read(&mut self, conn: ConnId) {
         if let Some(record) = self.slab.get_mut(conn)
             && record.flags.take(Flags::READ_PAUSED)
@@ -231,7 +231,7 @@ impl<D: Default> Context<D> {
 }
 
 impl<D> Context<D> {
-    /// The handler's data of a connection; `None` when the id is stale or the connection is ending.
+    /// Returns the handler's data of a connection; `None` when the id is stale or the connection is ending.
     pub fn data(&mut self, conn: ConnId) -> Option<&mut D> {
         let record = self.slab.get_mut(conn)?;
         match record.phase {
@@ -248,59 +248,59 @@ impl<D> Context<D> {
         }
     }
 
-    /// True while the connection is open, or still connecting, and its close has not begun.
+    /// Returns true while the connection is connecting or open and is not being closed.
     pub fn is_open(&self, conn: ConnId) -> bool {
         self.slab
             .get(conn)
             .is_some_and(|record| record.phase == Phase::Open || record.phase.is_opening())
     }
 
-    /// The peer's address, read from the kernel. Behind a proxy it is the proxy's; `on_accept` was given the client's. `None`
-    /// when the id is stale, or the kernel has no address any more, as after a reset.
+    /// Returns the peer's address, read from the kernel. Behind a proxy it is the proxy's; `on_accept` received the
+    /// client's. `None` when the id is stale, or the kernel no longer has an address, as after a reset.
     pub fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr> {
         rustix::net::getpeername(self.slab.get(conn)?.fd.as_ref()?).ok()??.try_into().ok()
     }
 
-    /// The local address, read from the kernel.
+    /// Returns the local address, read from the kernel.
     pub fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
         rustix::net::getsockname(self.slab.get(conn)?.fd.as_ref()?).ok()?.try_into().ok()
     }
 
-    /// The socket of a connection, for options that this library does not have. It must stay non-blocking, and only the loop
-    /// may read from it or write to it.
+    /// Returns the socket of a connection, for options that this library does not support. It must stay non-blocking,
+    /// and only the loop may read from it or write to it.
     pub fn descriptor(&self, conn: ConnId) -> Option<BorrowedFd<'_>> {
         self.slab.get(conn)?.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Bytes of this connection that wait to be sent; 0 for a stale id.
+    /// Returns the number of bytes buffered for sending on this connection; 0 for a stale id.
     pub fn output_bytes(&self, conn: ConnId) -> usize {
         self.slab.get(conn).map_or(0, |record| record.output_bytes())
     }
 
-    /// Bytes held for a connection, in and out; 0 for a stale id.
+    /// Returns the number of bytes buffered for a connection, in and out; 0 for a stale id.
     pub fn buffered_bytes(&self, conn: ConnId) -> usize {
         let spill = self.slab.get(conn).and_then(|record| record.spill.as_ref());
         spill.map_or(0, |spill| spill.bytes())
     }
 
-    /// Bytes held for all connections together.
+    /// Returns the number of bytes buffered for all connections together.
     pub fn buffered_bytes_in_all(&self) -> usize {
         self.stats.buffered_bytes
     }
 
-    /// Sets the bound on the bytes held for all connections together; see
+    /// Sets the limit on the bytes buffered for all connections together; see
     /// [`buffered_bytes_max`](crate::LoopConfig::buffered_bytes_max).
     pub fn set_buffered_bytes_max(&mut self, bytes: usize) {
         self.config.buffered_bytes_max = bytes;
     }
 
-    /// The ids of all connections, in no particular order.
+    /// Iterates over the ids of all connections, in no particular order.
     pub fn connections(&self) -> impl Iterator<Item = ConnId> + '_ {
         self.slab.ids().filter(|&id| self.slab.at(id.index()).phase.is_known())
     }
 
-    /// Sends bytes to every open connection whose data `wanted` accepts. Returns how many took them. One that is full is
-    /// skipped, and its `on_writable` follows.
+    /// Sends bytes to every open connection whose data `wanted` accepts. Returns the number of connections that took
+    /// them. One whose buffer is full is skipped, and its `on_writable` follows.
     ///
     /// ```
     /// # fn example(cx: &mut dunlin_net::Context<bool>) {
@@ -330,11 +330,11 @@ impl<D> Context<D> {
         }
     }
 
-    /// Sets or clears the deadline of a connection, in milliseconds of [`Context::now_ms`]'s clock;
-    /// `on_deadline` is called once it has passed, at most [`deadline_tick_ms`](LoopConfig::deadline_tick_ms)
-    /// late. Moving it further away costs one store. It replaces the loop's own timeout, if one was running; the end
-    /// of an HTTP response, [`Context::close`] and [`Context::ws_close`] replace it by the loop's own. While a
-    /// connect is under way its timeout stays.
+    /// Sets or clears the deadline of a connection, in milliseconds of [`Context::now_ms`]. `on_deadline` is called
+    /// when it has passed, at most [`deadline_tick_ms`](LoopConfig::deadline_tick_ms) late. Moving it further away
+    /// costs one store. It replaces the loop's own timeout; the end of an HTTP response, [`Context::close`] and
+    /// [`Context::ws_close`] set the loop's own timeout again. It has no effect during a connect, which keeps its
+    /// timeout.
     pub fn set_deadline(&mut self, conn: ConnId, deadline_ms: Option<u64>) {
         if let Some(record) = self.slab.get_mut(conn)
             && record.phase == Phase::Open
@@ -345,7 +345,7 @@ impl<D> Context<D> {
         }
     }
 
-    /// The deadline set with [`Context::set_deadline`], rounded up to the tick of the wheel.
+    /// Returns the deadline set by [`Context::set_deadline`], rounded up to the tick of the wheel.
     pub fn deadline(&self, conn: ConnId) -> Option<u64> {
         let record = self.slab.get(conn)?;
         let tick = record.link.deadline();
@@ -353,22 +353,22 @@ impl<D> Context<D> {
             .then(|| tick * self.config.deadline_tick_ms)
     }
 
-    /// Calls `on_timer` with `data` once, `delay_ms` milliseconds from now or at most one later.
+    /// Calls `on_timer` with `data` once, after `delay_ms` milliseconds and at most one more.
     pub fn run_after(&mut self, delay_ms: u64, data: u64) -> TimerId {
         self.timers.arm(self.now_ms.saturating_add(delay_ms), None, Action::Notify(data))
     }
 
-    /// Calls `on_timer` with `data` every `period_ms` (at least 1) milliseconds, first one period from now,
-    /// until cancelled. A loop that falls behind skips the calls it missed.
+    /// Calls `on_timer` with `data` every `period_ms` (at least 1) milliseconds, first after one period, until
+    /// cancelled. A loop that falls behind skips the missed calls.
     pub fn run_every(&mut self, period_ms: u64, data: u64) -> TimerId {
         let period_ms = period_ms.max(1);
         let at_ms = self.now_ms.saturating_add(period_ms);
         self.timers.arm(at_ms, Some(period_ms), Action::Notify(data))
     }
 
-    /// Calls a closure once, `delay_ms` milliseconds from now or at most one later. The loop keeps the closure, and the
-    /// loop knows its connections, not its handler: what needs the handler's state is begun by [`Context::run_after`], and
-    /// done by `on_timer`. It is `Send` because a loop may be made in one thread and run in another.
+    /// Calls a closure once, after `delay_ms` milliseconds and at most one more. The closure has access to the loop but
+    /// not to its handler; use [`Context::run_after`] and `on_timer` for what needs the handler's state. It is `Send`
+    /// because a loop may be created in one thread and run in another.
     ///
     /// ```
     /// # fn example(cx: &mut dunlin_net::Context<()>, conn: dunlin_net::ConnId) {
@@ -390,8 +390,8 @@ impl<D> Context<D> {
         self.timers.arm(at_ms, None, Action::Call(Some(Box::new(once))))
     }
 
-    /// Calls a closure every `period_ms` (at least 1) milliseconds, as [`Context::run_every`] calls `on_timer`.
-    /// What holds for the closure of [`Context::call_after`] holds for this one.
+    /// Calls a closure every `period_ms` (at least 1) milliseconds, with the schedule of [`Context::run_every`] and the
+    /// restrictions of [`Context::call_after`].
     pub fn call_every(
         &mut self,
         period_ms: u64,
@@ -402,17 +402,17 @@ impl<D> Context<D> {
         self.timers.arm(at_ms, Some(period_ms), Action::Call(Some(Box::new(call))))
     }
 
-    /// Cancels a timer. False when it had ended already.
+    /// Cancels a timer. Returns false when it had already ended.
     pub fn cancel(&mut self, timer: TimerId) -> bool {
         self.timers.disarm(timer)
     }
 
-    /// Milliseconds since the loop was made, monotonic, taken once a turn.
+    /// Returns the milliseconds since the loop was created, monotonic, updated once per turn.
     pub fn now_ms(&self) -> u64 {
         self.now_ms
     }
 
-    /// Sets the loop's clock, which then stands still until it is set again. For tests in virtual time.
+    /// Sets the loop's clock, which then stays unchanged until it is set again. For tests in virtual time.
     pub fn set_clock(&mut self, now_ms: u64) {
         self.set_ms = Some(now_ms);
         self.now_ms = now_ms;
@@ -423,13 +423,13 @@ impl<D> Context<D> {
     }
 
     /// Delivers these signals as events: `on_signal` is called instead of their default action. They are blocked in the
-    /// calling thread and in every thread that it starts afterwards. Call this before starting threads: a signal reaches the
-    /// loop only if every thread of the process blocks it. Workers of [`spawn_workers`](crate::spawn_workers) block all
-    /// signals by themselves.
+    /// calling thread and in every thread that it starts afterwards. Call this before starting threads: a signal
+    /// reaches the loop only if every thread of the process blocks it. Workers of
+    /// [`spawn_workers`](crate::spawn_workers) block all signals already.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a number that is no signal or cannot be caught, and those of `signalfd`.
+    /// `InvalidInput` for an invalid number or a signal that cannot be caught, and those of `signalfd`.
     pub fn register_signals(&mut self, signals: &[i32]) -> io::Result<()> {
         match &mut self.signals {
             Some(registered) => registered.add(signals),
@@ -444,24 +444,24 @@ impl<D> Context<D> {
         }
     }
 
-    /// A random number from the kernel, for jitter and for secrets.
+    /// Returns a random number from the kernel, suitable for jitter and for secrets.
     pub fn random_u64(&mut self) -> u64 {
         u64::from_ne_bytes(self.random.take())
     }
 
-    /// What the loop has done since it was made.
+    /// Returns the counters of the loop.
     pub fn stats(&self) -> Stats {
         let unauthenticated = self.unauthenticated.len();
         Stats { connections: self.slab.len(), unauthenticated, ..self.stats }
     }
 
-    /// Connections that hold buffers now: part of a message has arrived, output waits to be sent, or a request waits for its
-    /// response. All others cost their record alone.
+    /// Returns the number of connections that use buffers: for part of a message, unsent output, or a request that
+    /// waits for its response. All others use only their record.
     pub fn buffers_lent(&self) -> usize {
         self.slab.ids().filter(|id| self.slab.at(id.index()).spill.is_some()).count()
     }
 
-    /// The configuration of the loop.
+    /// Returns the configuration of the loop.
     pub fn config(&self) -> &LoopConfig {
         &self.config
     }
@@ -471,12 +471,12 @@ impl<D> Context<D> {
         self.stopping = true;
     }
 
-    /// True once [`Context::stop`] has been called.
+    /// Returns true once [`Context::stop`] was called.
     pub fn is_stopping(&self) -> bool {
         self.stopping
     }
 
-    /// The limits a connection was opened with.
+    /// Returns the limits of a connection by their index.
     pub(crate) fn limits(&self, profile: u16) -> &Limits {
         &self.profiles[profile as usize].limits
     }
@@ -485,8 +485,8 @@ impl<D> Context<D> {
         &self.profiles[profile as usize]
     }
 
-    /// The number under which limits are shared. Equal limits have one number, so that a client that connects a million times
-    /// adds none.
+    /// Returns the index under which limits are shared. Equal limits have the same index, so that a million connects
+    /// with the same limits add only one.
     pub(crate) fn profile(&mut self, profile: &Profile) -> io::Result<u16> {
         if let Some(known) = self.profiles.iter().rposition(|known| known == profile) {
             return Ok(known as u16);
@@ -498,13 +498,13 @@ impl<D> Context<D> {
         Ok(place)
     }
 
-    /// Writes the deadline of a connection, the handler's or the loop's.
+    /// Sets the deadline of a connection, the handler's or the loop's.
     pub(crate) fn schedule(&mut self, conn: ConnId, deadline_ms: Option<u64>) {
         let tick = deadline_ms.map_or(NEVER, |ms| ms.div_ceil(self.config.deadline_tick_ms));
         self.wheel.schedule(&mut self.slab, conn.index(), tick);
     }
 
-    /// Closes the connection when nothing arrives for this long; each read moves the deadline.
+    /// Closes the connection when nothing arrives for this long; each read restarts the timeout.
     pub(crate) fn schedule_idle(&mut self, conn: ConnId, timeout_ms: TimeoutMs) {
         if timeout_ms.is_some() {
             self.slab.at_mut(conn.index()).flags.set(Flags::IDLE_DEADLINE);
@@ -512,7 +512,7 @@ impl<D> Context<D> {
         }
     }
 
-    /// Sets a deadline of the loop's own, after which the connection is closed.
+    /// Sets the loop's own deadline, after which the connection is closed.
     pub(crate) fn schedule_own(&mut self, conn: ConnId, timeout_ms: TimeoutMs) {
         if let Some(record) = self.slab.get_mut(conn) {
             record.flags.set(Flags::OWN_DEADLINE);

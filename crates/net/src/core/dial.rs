@@ -1,5 +1,5 @@
-//! Connecting by name: its addresses one after another, the next before the last has failed (happy eyeballs,
-//! RFC 8305 §5). The connection has its id from the start; the socket of the address that answers first becomes its own.
+//! Connecting by name: addresses are tried in order, the next one before the previous one has failed (happy eyeballs,
+//! RFC 8305 §5). The connection has its id from the start, and gets the socket of the first address that answers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,27 +21,27 @@ use super::tls::Tls;
 use super::token::Token;
 use super::url::{ServerAddr, Url};
 
-/// Addresses of one name that are tried.
+/// Maximum number of addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 64;
 
-/// A connection being opened by more than one attempt.
+/// An outgoing connection that has no socket yet.
 #[derive(Debug)]
 pub(crate) struct Dial {
     conn: ConnId,
-    /// What the addresses belong to; `None` when the caller gave them.
+    /// The name that was resolved; `None` when the caller passed the addresses.
     name: Option<Name>,
     /// `None` while the name is being resolved.
     race: Option<Race>,
     attempts: Vec<Option<(OwnedFd, SocketAddr)>>,
-    /// Of the next attempt.
+    /// Timer of the next attempt.
     timer: Option<TimerId>,
     from: Option<SocketAddr>,
     delay_ms: u64,
-    /// That of the first attempt that failed, which was at the best address.
+    /// Error of the first failed attempt, which was to the best address.
     error: Option<io::Error>,
 }
 
-/// The dials of a loop.
+/// The outgoing connections of a loop that have no socket yet.
 #[derive(Debug, Default)]
 pub(crate) struct Dials {
     places: Vec<Option<Dial>>,
@@ -49,14 +49,14 @@ pub(crate) struct Dials {
 }
 
 impl<D: Default> Context<D> {
-    /// Connects to a host by its name, or by an address written as one: the name is resolved, and its addresses are tried
-    /// in the order of RFC 8305, the next one after [`attempt_delay_ms`](ConnectConfig::attempt_delay_ms). Otherwise
-    /// as [`Context::connect`]; the timeout covers the resolution and all attempts together. A name that does not
+    /// Connects to a host by name or by an address in text form. The name is resolved, and its addresses are tried in
+    /// the order of RFC 8305, each [`attempt_delay_ms`](ConnectConfig::attempt_delay_ms) after the previous one.
+    /// Otherwise as [`Context::connect`]; the timeout includes the resolution and all attempts. A name that does not
     /// resolve is reported by `on_connect_failed`, see [`ResolveError`](crate::ResolveError).
     ///
     /// # Errors
     ///
-    /// No thread for the resolver; `QuotaExceeded` when the loop holds `connections_max` connections.
+    /// Failure to start the resolver's thread; `QuotaExceeded` when the loop has `connections_max` connections.
     pub fn connect_name(
         &mut self,
         name: &str,
@@ -82,11 +82,11 @@ impl<D: Default> Context<D> {
         self.dial(Some(name), addresses, config)
     }
 
-    /// Connects to whichever of these addresses answers first, best first, as [`Context::connect_name`] does.
+    /// Connects to the first of these addresses that answers, best first, as [`Context::connect_name`] does.
     ///
     /// # Errors
     ///
-    /// `QuotaExceeded` when the loop holds `connections_max` connections.
+    /// `QuotaExceeded` when the loop has `connections_max` connections.
     pub fn connect_any(
         &mut self,
         addresses: &[SocketAddr],
@@ -95,12 +95,12 @@ impl<D: Default> Context<D> {
         self.dial(None, Some(addresses.to_vec()), config)
     }
 
-    /// Connects to the server of a URL: by name, and through TLS if the scheme says so. Where [`ConnectConfig::tls`] is unset,
-    /// the system's root certificates are trusted.
+    /// Connects to the server of a URL: by name, and with TLS if the scheme requires it. If [`ConnectConfig::tls`] is
+    /// unset, the system's root certificates are trusted.
     ///
     /// # Errors
     ///
-    /// As [`Context::connect_name`], [`Context::connect_unix`] and [`Tls::system`].
+    /// Those of [`Context::connect_name`], [`Context::connect_unix`] and [`Tls::system`].
     pub fn connect_url(&mut self, url: &Url, config: &ConnectConfig) -> io::Result<ConnId> {
         let mut config = config.clone();
         match &url.server {
@@ -142,8 +142,8 @@ impl<D: Default> Context<D> {
         Ok(conn)
     }
 
-    /// Tries the next address, and schedules the one after it. When no address is left and no attempt is under way, the connect
-    /// has failed.
+    /// Tries the next address, and schedules the one after it. When no address is left and no attempt is in progress,
+    /// the connect has failed.
     pub(crate) fn attempt(&mut self, place: u32) {
         let Some(Some(dial)) = self.dials.places.get_mut(place as usize) else { return };
         let Some(race) = &mut dial.race else { return };
@@ -169,7 +169,7 @@ impl<D: Default> Context<D> {
             });
             match started {
                 Ok(fd) => dial.attempts.push(Some((fd, address))),
-                // No route to this family, most often: the next may have one.
+                // Often there is no route for this family: try the next address.
                 Err(error) => {
                     dial.error.get_or_insert(error);
                     race.handle_failure();
@@ -185,7 +185,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// The kernel reports an event of an attempt.
+    /// Handles an event of an attempt.
     pub(crate) fn attempt_event<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -197,7 +197,7 @@ impl<D: Default> Context<D> {
         let failed = match socket_error(fd) {
             Ok(Ok(())) => match rustix::net::getpeername(fd) {
                 Ok(_) => None,
-                // An event of an attempt before, whose place this one has.
+                // An event of an earlier attempt in the same place.
                 Err(_) => return,
             },
             Ok(Err(errno)) | Err(errno) => Some(io::Error::from(errno)),
@@ -230,7 +230,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// The resolver has results.
+    /// Takes the resolver's results.
     pub(crate) fn take_resolved(&mut self) {
         let until_ms = self.now_ms() + self.config.name_cache_ms;
         let results = self.dials.resolver.as_mut().map(|resolver| resolver.take(until_ms));
@@ -252,7 +252,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// A connection ends before it has a socket.
+    /// Cancels the attempts of a connection that ends before it has a socket.
     pub(crate) fn cancel_dial(&mut self, conn: ConnId) {
         let places = &mut self.dials.places;
         for place in places.iter_mut() {

@@ -1,11 +1,11 @@
-//! The interface that the loop calls the protocols above it through.
+//! The interface through which the loop calls the protocols above it.
 
 use super::connection::{ConnId, Phase};
 use super::context::Context;
 use super::handler::Handler;
 use super::upper::Protocol;
 
-/// The protocols that are plugged in.
+/// The protocols of a handler.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plugged {
     /// A listener may serve HTTP.
@@ -14,19 +14,19 @@ pub struct Plugged {
     pub websocket: bool,
 }
 
-/// What drives the protocols of a loop whose handler is `H`. The core keeps the state of a protocol, and calls this when there
-/// are bytes, an end or a time-out to be judged by it. Implemented by types that have no values: each loop is compiled for what
-/// its handler speaks.
+/// The protocols of a loop whose handler is `H`. The core stores the protocols' state, and calls this trait when bytes,
+/// an end of input or a timeout must be handled. Implemented by types without values: each loop is compiled for the
+/// protocols of its handler.
 #[expect(private_interfaces, reason = "whoever is outside neither calls nor implements it")]
 pub trait Driver<H: Handler> {
-    /// What it drives.
+    /// The protocols that this type implements.
     const PLUGGED: Plugged;
 
-    /// Whether it drives this protocol, raw TCP aside, which all do.
+    /// Returns whether it implements this protocol. Raw TCP, which all implement, does not count.
     fn speaks(protocol: Protocol) -> bool;
 
-    /// Gives input to the connection's protocol, which is one that it speaks or raw TCP. Returns the bytes consumed. It has
-    /// seen the first `carried` bytes before.
+    /// Passes input to the connection's protocol, which is one that it implements or raw TCP. Returns the number of
+    /// bytes consumed. It has seen the first `carried` bytes before.
     fn step(
         handler: &mut H,
         cx: &mut Context<H::Data>,
@@ -36,14 +36,14 @@ pub trait Driver<H: Handler> {
         carried: usize,
     ) -> usize;
 
-    /// The peer of an open connection has sent its FIN.
+    /// Handles the FIN of the peer of an open connection.
     fn peer_finished(handler: &mut H, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol);
 
-    /// The loop's own deadline of an open connection has passed.
+    /// Handles the expiry of the loop's own deadline of an open connection.
     fn timed_out(handler: &mut H, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol);
 
-    /// Gives input to the protocols that the connection speaks one after the other: a request may turn it into a WebSocket whose
-    /// first frame is here already. Returns the bytes consumed, of which the first `carried` were seen before.
+    /// Passes input to the successive protocols of the connection: a request may turn it into a WebSocket whose first
+    /// frame has already arrived. Returns the number of bytes consumed, of which the first `carried` were seen before.
     fn input(
         handler: &mut H,
         cx: &mut Context<H::Data>,

@@ -1,46 +1,46 @@
-//! Why an operation on a connection was refused, and why a connection ended.
+//! Errors of operations on a connection, and reasons why a connection ends.
 
 use std::{fmt, io};
 
-/// Why bytes were not taken for sending.
+/// Why bytes were not accepted for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// No such connection any more, or it is being closed. Its `on_close` has been or will be called.
+    /// The connection has ended or is being closed. Its `on_close` was or will be called.
     #[error("the connection is closed; let go of its id")]
     Stale,
-    /// The bytes would exceed `output_bytes_max` of the connection or `buffered_bytes_max` of the loop.
-    /// Nothing was taken; `on_writable` follows when what is buffered has left.
+    /// The bytes would exceed `output_bytes_max` of the connection or `buffered_bytes_max` of the loop. Nothing was
+    /// accepted; `on_writable` follows when the buffered output has been sent.
     #[error(
         "the output buffer is full; wait for on_writable, or raise output_bytes_max or buffered_bytes_max"
     )]
     Full,
-    /// The connection's protocol does not allow it now: a response without an outstanding request, or a WebSocket message on a
-    /// connection that is not a WebSocket.
+    /// The connection's protocol does not allow it now: a response without an outstanding request, or a WebSocket
+    /// message on a connection that is not a WebSocket.
     #[error(
         "the connection's protocol does not allow this now; answer each request once, and send messages by a WebSocket"
     )]
     OutOfTurn,
-    /// The loop's handler does not speak the protocol.
+    /// The loop's handler does not support the protocol.
     #[error("the handler does not speak this protocol; name it in its `type Protocols`")]
     NotPlugged,
 }
 
-/// Why a connection does not begin TLS; see [`Context::begin_tls`](crate::Context::begin_tls). The connection is unchanged.
+/// Why TLS was not started; see [`Context::begin_tls`](crate::Context::begin_tls). The connection is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BeginTlsError {
-    /// No such connection any more, or it is being closed. Its `on_close` has been or will be called.
+    /// The connection has ended or is being closed. Its `on_close` was or will be called.
     #[error("the connection is closed; let go of its id")]
     Stale,
-    /// It does not speak raw TCP, or TLS has begun already.
+    /// The connection is not raw TCP, or TLS was already started.
     #[error("TLS cannot begin now; it begins once, on a connection of raw TCP")]
     OutOfTurn,
-    /// Plain text has arrived behind the peer's request to begin TLS. It may come from an attacker and must not be taken for
-    /// input that follows the handshake. Close the connection.
+    /// Plain text arrived after the peer's request to begin TLS. It may come from an attacker and must not be used as
+    /// input after the handshake. Close the connection.
     #[error("{0} unencrypted bytes came where TLS is to begin; close the connection")]
     Unread(usize),
-    /// Bytes written before still wait for the socket. Begin when they have left.
+    /// Earlier output waits for the socket. Begin TLS when it has been sent.
     #[error("unencrypted bytes wait to be sent; begin when they have left")]
     Unsent,
     /// `rustls` rejects the configuration.
@@ -48,25 +48,24 @@ pub enum BeginTlsError {
     Invalid(io::Error),
 }
 
-/// Why a connection ended. Handed to `on_close`, once for every connection that had its `on_open` or
-/// `on_connect`.
+/// Why a connection ended. Passed to `on_close`, once for every connection that had its `on_open` or `on_connect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// The peer closed it: by FIN, or by a WebSocket closing handshake that it began.
+    /// The peer closed it: by FIN, or by starting a WebSocket closing handshake.
     Peer,
-    /// The handler closed it, and everything buffered was sent.
+    /// The handler closed it, and all buffered output was sent.
     Local,
     /// The handler aborted it, or the loop was dropped.
     Aborted,
-    /// A timeout of the loop passed: a request was not complete in time, nothing arrived for the idle time, or the last bytes
-    /// could not be sent.
+    /// A timeout of the loop passed: a request was not complete in time, nothing arrived during the idle timeout, or
+    /// the last bytes could not be sent.
     TimedOut,
-    /// The peer broke the protocol; `on_http_error` or `on_websocket_error` was called before.
+    /// The peer violated the protocol; `on_http_error` or `on_websocket_error` was called before.
     ProtocolError,
     /// The peer's buffered input would have exceeded `buffered_bytes_max` of the loop.
     OutOfMemory,
-    /// It was not authenticated, and as the oldest of these it made room for a newer one; see
+    /// It was the oldest unauthenticated connection, and was closed for a newer one; see
     /// [`unauthenticated_max`](crate::LoopConfig::unauthenticated_max).
     Displaced,
     /// The kernel reported an error: a reset, an unreachable peer.

@@ -1,4 +1,4 @@
-//! The loop: wait for the kernel, call the handler, send what it has written.
+//! The loop: waits for the kernel, calls the handler, sends the handler's output.
 
 use std::io;
 use std::time::Duration;
@@ -47,12 +47,12 @@ pub struct EventLoop<H: Handler> {
     context: Context<H::Data>,
     inbox: Inbox<H>,
     events: Events,
-    /// `on_close` was called after the last `on_tick`: what it led to must not wait for an event.
+    /// `on_close` was called after the last `on_tick`: its consequences must not wait for an event.
     restless: bool,
 }
 
 impl<H: Handler> EventLoop<H> {
-    /// A loop with an inbox of its own.
+    /// Creates a loop with its own inbox.
     ///
     /// # Errors
     ///
@@ -61,8 +61,8 @@ impl<H: Handler> EventLoop<H> {
         EventLoop::with_inbox(config, remote_pair()?.1)
     }
 
-    /// A loop with an inbox that [`remote_pair`] has made before. For a loop that is made in the thread that runs it, while other
-    /// threads hold its [`Remote`] already.
+    /// Creates a loop with an inbox made by [`remote_pair`], for a loop that is created in the thread that runs it
+    /// while other threads already have its [`Remote`].
     ///
     /// # Errors
     ///
@@ -76,12 +76,12 @@ impl<H: Handler> EventLoop<H> {
         Ok(EventLoop { context, inbox, events, restless: true })
     }
 
-    /// The loop as its handler sees it, for setting it up.
+    /// Returns the context, to set up the loop.
     pub fn context(&mut self) -> &mut Context<H::Data> {
         &mut self.context
     }
 
-    /// A handle to run closures in the loop from any thread.
+    /// Returns a handle to run closures in the loop from any thread.
     pub fn remote(&self) -> Remote<H> {
         self.inbox.remote()
     }
@@ -90,7 +90,7 @@ impl<H: Handler> EventLoop<H> {
     ///
     /// # Errors
     ///
-    /// Errors of `epoll_wait` other than interruption; none of them is expected.
+    /// Those of `epoll_wait` except interruption; none is expected.
     pub fn run(&mut self, handler: &mut H) -> io::Result<()> {
         while !self.context.is_stopping() {
             self.turn(handler, None)?;
@@ -98,12 +98,11 @@ impl<H: Handler> EventLoop<H> {
         Ok(())
     }
 
-    /// One turn: waits for something to happen, at most `timeout` long (`None`: as long as it takes), and
-    /// handles it.
+    /// Runs one turn: waits for events, at most for `timeout` (`None`: without limit), and handles them.
     ///
     /// # Errors
     ///
-    /// As [`EventLoop::run`].
+    /// Those of [`EventLoop::run`].
     pub fn turn(&mut self, handler: &mut H, timeout: Option<Duration>) -> io::Result<()> {
         let cx = &mut self.context;
         cx.update_clock();
@@ -128,7 +127,7 @@ impl<H: Handler> EventLoop<H> {
         cx.stats.turns += 1;
         cx.unauthenticated.begin_turn();
 
-        // Those left over from before; who spends its budget in this turn waits for the next.
+        // Connections left over from the last turn; one that exceeds its budget in this turn waits for the next.
         let unread = std::mem::take(&mut cx.unread);
         let interrupted = polled.is_err();
         for event in self.events.iter().filter(|_| !interrupted) {
@@ -180,7 +179,7 @@ impl<H: Handler> EventLoop<H> {
 }
 
 impl<D: Default> Context<D> {
-    /// True when the next turn must not block.
+    /// Returns true when the next turn must not block.
     fn has_work(&self) -> bool {
         !(self.unread.is_empty()
             && !self.unauthenticated.is_waiting()
@@ -192,7 +191,7 @@ impl<D: Default> Context<D> {
             || self.is_stopping()
     }
 
-    /// The time until something is due, at most `limit`.
+    /// Returns the time until the next deadline, at most `limit`.
     fn time_to_deadline(&self, limit: Option<Duration>) -> Option<Duration> {
         let deadline_ms = self.wheel.next_tick().map(|tick| tick * self.config.deadline_tick_ms);
         let coalesced_ms = self.coalesced.as_ref().and_then(Coalesced::due_ms);
@@ -232,7 +231,7 @@ impl<D: Default> Context<D> {
         if readable && !self.waits_to_be_read(conn) {
             self.read(handler, conn, event.is_read_closed());
         }
-        // Nobody reads from these, so nobody finds the error.
+        // These connections are not read, so the error would not be found.
         if event.is_error()
             && let Some(record) = self.slab.get(conn)
             && (record.phase == Phase::Draining || record.flags.has(Flags::READ_PAUSED))
@@ -246,7 +245,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Does the work that no event announces: what the last turn has left, and what has come up in this one.
+    /// Does the work that no event reports: what the last turn left over, and what came up in this one.
     fn leftovers<H: Handler<Data = D>>(&mut self, handler: &mut H, unread: Vec<ConnId>) {
         if self.listeners.retry_at_ms.is_some_and(|at| at <= self.now_ms()) {
             self.listeners.retry();
@@ -260,13 +259,13 @@ impl<D: Default> Context<D> {
             {
                 match record.phase {
                     Phase::Upgrading => self.tls_handshake(handler, conn),
-                    // FIN may be among what was left: read until the socket says it is empty.
+                    // The remaining input may include FIN: read until the socket is empty.
                     _ => self.read(handler, conn, true),
                 }
             }
         }
         self.read_waiting(handler);
-        // Answers given this turn free the requests that wait behind them.
+        // Responses of this turn release the requests that wait for them.
         for conn in std::mem::take(&mut self.resumed) {
             self.resume(handler, conn);
         }

@@ -25,14 +25,14 @@ use super::token::Token;
 pub struct Interest(u8);
 
 impl Interest {
-    /// It can be read from, or the other end has closed.
+    /// Readable, or closed by the other end.
     pub const READABLE: Interest = Interest(1);
-    /// It can be written to.
+    /// Writable.
     pub const WRITABLE: Interest = Interest(2);
     const LEVEL: u8 = 4;
 
-    /// Level-triggered: an event in every turn for as long as it is ready. The default is edge-triggered: one event when it
-    /// becomes ready.
+    /// Makes it level-triggered: one event in every turn while the descriptor is ready. The default is edge-triggered:
+    /// one event when it becomes ready.
     #[must_use]
     pub const fn level(self) -> Interest {
         Interest(self.0 | Interest::LEVEL)
@@ -59,12 +59,12 @@ impl BitOr for Interest {
     }
 }
 
-/// What a foreign descriptor is ready for.
+/// The readiness of a foreign descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// It can be read from, or the other end has closed.
+    /// It is readable, or the other end has closed.
     pub readable: bool,
-    /// It can be written to.
+    /// It is writable.
     pub writable: bool,
 }
 
@@ -84,19 +84,19 @@ impl Foreign {
     }
 }
 
-/// The descriptor of an epoll.
+/// Returns the descriptor of an epoll.
 pub(crate) fn descriptor(poll: &Poll) -> BorrowedFd<'_> {
     // SAFETY: the descriptor is open as long as `poll` is, which the result borrows.
     unsafe { BorrowedFd::borrow_raw(poll.as_raw_fd()) }
 }
 
 impl<D> Context<D> {
-    /// Watches a descriptor that is not a connection. `on_fd` is called with `token` when it is ready. For a descriptor that is
-    /// watched already, the interest is replaced. The caller keeps it open until [`Context::deregister_fd`].
+    /// Watches a descriptor that is not a connection. `on_fd` is called with `token` when it is ready. If it is already
+    /// watched, the interest is replaced. The caller keeps it open until [`Context::deregister_fd`].
     ///
     /// # Errors
     ///
-    /// Those of `epoll_ctl`: the descriptor cannot be polled.
+    /// Those of `epoll_ctl`, if the descriptor cannot be polled.
     pub fn register_fd(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -127,7 +127,7 @@ impl<D> Context<D> {
     ///
     /// # Errors
     ///
-    /// Those of `epoll_ctl`: the descriptor is not registered.
+    /// Those of `epoll_ctl`, if the descriptor is not registered.
     pub fn deregister_fd(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let raw = fd.as_raw_fd();
         self.poll.registry().deregister(&mut SourceFd(&raw))?;

@@ -1,4 +1,4 @@
-//! The callbacks of an application: one method an event, each with a default.
+//! The callbacks of an application: one method per event, each with a default.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use super::foreign::Ready;
 pub enum Admit {
     /// Keep it; `on_open` follows.
     Accept,
-    /// Close it at once, unread and unanswered. Counted in `Stats::refused`.
+    /// Close it at once, without reading or responding. Counted in `Stats::refused`.
     Refuse,
-    /// Keep it, but accept no more from this listener until [`Context::resume_accept`]. Further connections wait in the kernel's
-    /// backlog.
+    /// Keep it, but stop accepting from this listener until [`Context::resume_accept`]. Further connections wait in the
+    /// kernel's backlog.
     Pause,
 }
 
@@ -30,9 +30,9 @@ pub enum Sleep {
     Poll,
 }
 
-/// What the handler `H` speaks beside raw TCP: [`Tcp`](crate::Tcp), which is nothing, [`Http`](crate::Http),
-/// [`WebSocket`](crate::WebSocket), or two of them as a pair, `(Http, WebSocket)`. Each asks the handler for the trait of
-/// its callbacks. Sealed.
+/// The protocols of the handler `H` beside raw TCP: [`Tcp`](crate::Tcp) for none, [`Http`](crate::Http),
+/// [`WebSocket`](crate::WebSocket), or the pair `(Http, WebSocket)`. Each requires the handler to implement its trait
+/// of callbacks. Sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not what a handler speaks",
     label = "not a protocol of this library",
@@ -42,27 +42,28 @@ pub trait Protocols<H: Handler>: Driver<H> {}
 
 /// The application. It owns its state; the loop owns the connections.
 ///
-/// The loop calls one method at a time, in the order of events, and never from inside a method of [`Context`]: a
-/// connection that is closed in `on_data` has its `on_close` later in the turn.
-/// After `on_close` no method is called for that connection again.
+/// The loop calls one method at a time, in the order of events, and never from within a method of [`Context`]: a
+/// connection that is closed in `on_data` has its `on_close` later in the turn. After `on_close` no method is called
+/// for that connection again.
 ///
-/// An accepted connection is announced by `on_open`, a connect of ours by `on_connect`; `on_close` ends both. A connect
-/// that fails has `on_connect_failed` instead of all that. In between a connection speaks one protocol at a time: raw
-/// bytes (`on_data`), or one that is plugged in by `Protocols`, whose events are methods of a trait of its own:
-/// [`HttpHandler`](crate::HttpHandler), [`WebSocketHandler`](crate::WebSocketHandler).
+/// `on_open` reports an accepted connection, `on_connect` an outgoing one; `on_close` reports the end of both. For a
+/// failed connect only `on_connect_failed` is called. In between, a connection uses one protocol at a time: raw bytes
+/// (`on_data`), or one of `Protocols`, whose events are methods of its own trait: [`HttpHandler`](crate::HttpHandler),
+/// [`WebSocketHandler`](crate::WebSocketHandler).
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait Handler: Sized {
-    /// The application's data of each connection, kept in the connection's record. Keep it small: every connection pays for it.
+    /// The application's data of each connection, stored in its record. Keep it small: every connection uses this
+    /// memory.
     type Data: Default;
 
-    /// What it speaks: [`Tcp`](crate::Tcp), raw bytes alone; [`Http`](crate::Http), as an
-    /// [`HttpHandler`](crate::HttpHandler); [`WebSocket`](crate::WebSocket), as a
+    /// The protocols of the handler: [`Tcp`](crate::Tcp) for raw bytes only; [`Http`](crate::Http), with
+    /// [`HttpHandler`](crate::HttpHandler); [`WebSocket`](crate::WebSocket), with
     /// [`WebSocketHandler`](crate::WebSocketHandler); or the pair `(Http, WebSocket)`.
     type Protocols: Protocols<Self>;
 
-    /// A connection was accepted from `peer`, which is `None` on a Unix socket. Decides whether to keep it. A connection that is
-    /// kept begins with `data` as this method leaves it. Its `on_open` follows, after the TLS handshake if there is one, or
-    /// its `on_open_failed`.
+    /// Decides whether to keep a connection that was accepted from `peer`, which is `None` on a Unix socket. This
+    /// method can initialise the connection's `data`. If the connection is kept, `on_open` or `on_open_failed` follows,
+    /// after any TLS handshake.
     fn on_accept(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -73,8 +74,8 @@ pub trait Handler: Sized {
         Admit::Accept
     }
 
-    /// A listener could not accept: the process is out of descriptors (`EMFILE`), the system of memory. It
-    /// is paused and tries again by itself, when a connection closes or after
+    /// Reports that a listener could not accept: the process is out of descriptors (`EMFILE`), or the system out of
+    /// memory. The listener is paused and retries when a connection closes or after
     /// [`accept_retry_ms`](crate::LoopConfig::accept_retry_ms).
     fn on_accept_failed(
         &mut self,
@@ -84,11 +85,11 @@ pub trait Handler: Sized {
     ) {
     }
 
-    /// An accepted connection is open, its TLS handshake included.
+    /// Reports that an accepted connection is open, after any TLS handshake.
     fn on_open(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
 
-    /// An accepted connection ended before it was open: its TLS handshake failed, took too long, or gave way to newer
-    /// connections. Its data comes back; neither `on_open` nor `on_close` is called for it.
+    /// Reports that an accepted connection ended before it was open: its TLS handshake failed, took too long, or was
+    /// displaced by newer connections. Returns its data; neither `on_open` nor `on_close` is called for it.
     fn on_open_failed(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -97,10 +98,10 @@ pub trait Handler: Sized {
     ) {
     }
 
-    /// A connection that [`Context::connect`] began is open, its TLS handshake included.
+    /// Reports that a connection started by [`Context::connect`] is open, after any TLS handshake.
     fn on_connect(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
 
-    /// A connect failed or took too long (`ErrorKind::TimedOut`). Neither `on_connect` nor `on_close` is
+    /// Reports that a connect failed or took too long (`ErrorKind::TimedOut`). Neither `on_connect` nor `on_close` is
     /// called for it.
     fn on_connect_failed(
         &mut self,
@@ -111,31 +112,30 @@ pub trait Handler: Sized {
     ) {
     }
 
-    /// The TLS handshake that [`Context::begin_tls`] began is done: what is written and what arrives from now on is
+    /// Reports that the TLS handshake started by [`Context::begin_tls`] is complete: further input and output are
     /// encrypted.
     fn on_secure(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
 
-    /// TLS of an open connection has failed: in the handshake that [`Context::begin_tls`] began (`TimedOut` if it took too
-    /// long), or after a handshake, as when a server rejects the client's certificate by an alert. The connection has ended;
-    /// `on_close` follows and returns its data.
+    /// Reports that TLS of an open connection has failed: in the handshake started by [`Context::begin_tls`]
+    /// (`TimedOut` if it took too long), or later, as when a server rejects the client's certificate by an alert. The
+    /// connection has ended; `on_close` follows and returns its data.
     fn on_tls_failed(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, error: &io::Error) {}
 
-    /// Bytes have arrived on a raw TCP connection. The slice is valid for the length of the call.
+    /// Delivers bytes of a raw TCP connection. The slice is valid for the duration of the call.
     fn on_data(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, bytes: &[u8]) {}
 
-    /// The peer of a raw TCP connection has finished sending; it may still be reading. By default the
-    /// connection is closed once what is buffered has left. A handler that leaves it open must close it
-    /// itself.
+    /// Reports that the peer of a raw TCP connection has finished sending; it may still be reading. By default the
+    /// connection is closed once its buffered output is sent. A handler that leaves it open must close it itself.
     fn on_eof(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {
         cx.close(conn);
     }
 
-    /// There is room to write again, after `try_write_slices` took less than it was given or a buffered write was refused as
-    /// full.
+    /// Reports that there is room to write again, after `try_write_slices` took less than all bytes or a buffered write
+    /// returned [`WriteError::Full`](crate::WriteError::Full).
     fn on_writable(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
 
-    /// A connection has ended. Returns its data to the handler; the id is stale afterwards. Not called for connections that are
-    /// open when the loop is dropped.
+    /// Reports that a connection has ended, and returns its data; its id is stale afterwards. Not called for
+    /// connections that are open when the loop is dropped.
     fn on_close(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -145,27 +145,27 @@ pub trait Handler: Sized {
     ) {
     }
 
-    /// The deadline set with [`Context::set_deadline`] has passed. It is cleared.
+    /// Reports that the deadline set by [`Context::set_deadline`] has passed; it is cleared.
     fn on_deadline(&mut self, cx: &mut Context<Self::Data>, conn: ConnId) {}
 
-    /// A timer has fired. One that fires once has ended.
+    /// Reports that a timer has fired. A timer that fires once has ended.
     fn on_timer(&mut self, cx: &mut Context<Self::Data>, timer: TimerId, data: u64) {}
 
-    /// A descriptor registered with [`Context::register_fd`] is ready. If it is edge-triggered, read or write until it
-    /// takes no more, unless each of its edges stands for itself, as an eventfd's do.
+    /// Reports that a descriptor registered by [`Context::register_fd`] is ready. If it is edge-triggered, read or
+    /// write until it would block, unless every write to it causes an event, as with an eventfd.
     fn on_fd(&mut self, cx: &mut Context<Self::Data>, token: u64, ready: Ready) {}
 
-    /// A signal registered with [`Context::register_signals`] has been sent to the process.
+    /// Reports a signal that was registered by [`Context::register_signals`].
     fn on_signal(&mut self, cx: &mut Context<Self::Data>, signal: i32) {}
 
-    /// Called once a turn of the loop: after its events and timers, before output is sent.
+    /// Called once per turn of the loop: after its events and timers, before output is sent.
     fn on_tick(&mut self, cx: &mut Context<Self::Data>) {}
 
-    /// The loop is about to block. Return [`Sleep::Poll`] to prevent it, if there is other work.
+    /// Called before the loop blocks. Return [`Sleep::Poll`] to prevent it, if there is other work.
     fn on_sleep(&mut self, cx: &mut Context<Self::Data>) -> Sleep {
         Sleep::Block
     }
 
-    /// The loop has woken after `on_sleep` returned [`Sleep::Block`]. Called before any event is delivered.
+    /// Called after the loop has woken, if `on_sleep` returned [`Sleep::Block`], and before any event is delivered.
     fn on_wake(&mut self, cx: &mut Context<Self::Data>) {}
 }

@@ -1,4 +1,4 @@
-//! Listening and accepting.
+//! Listeners and accepted connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -24,17 +24,17 @@ use super::tls::{ServerTls, Session};
 use super::token::Token;
 use super::upper::{Protocol, Spoken};
 
-/// Bytes that a socket takes beyond what it has sent: enough to keep a fast path busy for as long as a turn of the loop lasts. The
-/// kernel alone would take megabytes for each peer that does not read, of memory that all sockets share.
+/// Maximum unsent bytes in a socket: enough to keep a fast path busy for a turn of the loop. By default the kernel
+/// would use megabytes per peer that does not read, from memory that all sockets share.
 const UNSENT_BYTES_MAX: u32 = 256 << 10;
 
 /// The listeners of a loop.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     places: Vec<Option<Listener>>,
-    /// Listeners that ran out of their budget, or were resumed: to be accepted from without an event.
+    /// Listeners that exceeded their budget or were resumed: accept from them without an event.
     pub(crate) ready: Vec<u32>,
-    /// Some listener waits for descriptors or memory, until then in milliseconds.
+    /// When to retry listeners that lack descriptors or memory, in milliseconds.
     pub(crate) retry_at_ms: Option<u64>,
 }
 
@@ -45,24 +45,24 @@ struct Listener {
     tls: Option<ServerTls>,
     proxies: Arc<[IpNet]>,
     profile: u16,
-    /// Paused by the handler.
+    /// The handler has paused it.
     paused: bool,
-    /// Out of descriptors or memory.
+    /// Descriptors or memory were lacking.
     blocked: bool,
     queued: bool,
 }
 
-/// Opens a listening socket without a loop; a loop of another thread adopts it later.
+/// Opens a listening socket without a loop, to be adopted by a loop, possibly of another thread.
 ///
 /// # Errors
 ///
-/// Those of `socket`, `bind` and `listen`: the address is in use, or is not one of this machine.
+/// Those of `socket`, `bind` and `listen`: the address is in use, or does not belong to this machine.
 pub fn open_listener(addr: SocketAddr, config: &ListenConfig) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(SocketProtocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(config.reuse_port)?;
     if addr.is_ipv6() {
-        // One socket a family, whatever net.ipv6.bindv6only says.
+        // One socket per address family, whatever net.ipv6.bindv6only.
         socket.set_only_v6(true)?;
     }
     socket.bind(&addr.into())?;
@@ -71,22 +71,23 @@ pub fn open_listener(addr: SocketAddr, config: &ListenConfig) -> io::Result<TcpL
 }
 
 impl<D: Default> Context<D> {
-    /// Listens on an address; port 0 takes a free one, see [`Context::listener_addr`].
+    /// Listens on an address; with port 0 on a free port, see [`Context::listener_addr`].
     ///
     /// # Errors
     ///
-    /// Those of `socket`, `bind`, `listen` and `epoll_ctl`; `InvalidInput` for a role that the handler does not speak.
+    /// Those of `socket`, `bind`, `listen` and `epoll_ctl`; `InvalidInput` for a role that the handler does not
+    /// support.
     pub fn listen(&mut self, addr: SocketAddr, config: &ListenConfig) -> io::Result<ListenerId> {
         self.expect_role(config.role)?;
         self.adopt_listener(open_listener(addr, config)?, config)
     }
 
-    /// Listens on a path of the file system. A socket that nobody listens on any more is replaced.
+    /// Listens on a path of the file system. A socket file without a listener is replaced.
     ///
     /// # Errors
     ///
-    /// Those of `socket`, `bind`, `listen` and `epoll_ctl`; `AddrInUse` when somebody listens there, or the path is
-    /// something else; `InvalidInput` for a role that the handler does not speak.
+    /// Those of `socket`, `bind`, `listen` and `epoll_ctl`; `AddrInUse` when another process listens there, or the path
+    /// is not a socket; `InvalidInput` for a role that the handler does not support.
     pub fn listen_unix(&mut self, path: &Path, config: &ListenConfig) -> io::Result<ListenerId> {
         self.expect_role(config.role)?;
         let stale = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
@@ -101,12 +102,12 @@ impl<D: Default> Context<D> {
         self.adopt_listener(OwnedFd::from(socket), config)
     }
 
-    /// Accepts from a TCP or Unix socket that listens already: it was opened before the threads were started, or another
-    /// process has handed it over. Role, TLS, proxies and limits of `config` apply.
+    /// Accepts from an existing TCP or Unix listening socket: opened before the threads were started, or passed by
+    /// another process. Role, TLS, proxies and limits of `config` apply.
     ///
     /// # Errors
     ///
-    /// Those of `fcntl`, `setsockopt` and `epoll_ctl`; `InvalidInput` for a role that the handler does not speak.
+    /// Those of `fcntl`, `setsockopt` and `epoll_ctl`; `InvalidInput` for a role that the handler does not support.
     pub fn adopt_listener(
         &mut self,
         listener: impl Into<OwnedFd>,
@@ -115,10 +116,10 @@ impl<D: Default> Context<D> {
         self.expect_role(config.role)?;
         let fd: OwnedFd = listener.into();
         rustix::io::ioctl_fionbio(&fd, true)?;
-        // Linux hands the options down to accepted sockets: a call here instead of one a connection.
+        // On Linux accepted sockets inherit these options: one call here instead of one per connection.
         match rustix::net::sockopt::set_tcp_nodelay(&fd, true) {
             Ok(()) => SockRef::from(&fd).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?,
-            // A Unix socket does not know it, nor does it need it.
+            // Unix sockets neither support nor need these options.
             Err(Errno::OPNOTSUPP | Errno::NOPROTOOPT) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -144,13 +145,13 @@ impl<D: Default> Context<D> {
         Ok(ListenerId(place as u32))
     }
 
-    /// The address of a listener; `None` when it has been closed.
+    /// Returns the address of a listener; `None` when it was closed.
     pub fn listener_addr(&self, listener: ListenerId) -> Option<SocketAddr> {
         let listener = self.listeners.places.get(listener.0 as usize)?.as_ref()?;
         rustix::net::getsockname(&listener.fd).ok()?.try_into().ok()
     }
 
-    /// A connection of a role that the handler does not speak would have nobody to answer it.
+    /// Rejects a role that the handler does not support: requests would get no response.
     fn expect_role(&self, role: Role) -> io::Result<()> {
         if role == Role::Http && !self.plugged.http {
             let why = "a listener for HTTP, and a handler that does not speak it; name `Http` in its `type Protocols`";
@@ -159,20 +160,20 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// The listeners of the loop.
+    /// Iterates over the listeners of the loop.
     pub fn listeners(&self) -> impl Iterator<Item = ListenerId> + '_ {
         let open = self.listeners.places.iter().enumerate().filter(|(_, place)| place.is_some());
         open.map(|(place, _)| ListenerId(place as u32))
     }
 
-    /// Accepts no more from a listener. Further connections wait in the kernel's backlog.
+    /// Stops accepting from a listener. Further connections wait in the kernel's backlog.
     pub fn pause_accept(&mut self, listener: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(listener.0) {
             listener.paused = true;
         }
     }
 
-    /// Accepts again after [`Context::pause_accept`] or [`Admit::Pause`].
+    /// Resumes accepting after [`Context::pause_accept`] or [`Admit::Pause`].
     pub fn resume_accept(&mut self, listener: ListenerId) {
         if let Some(found) = self.listeners.get_mut(listener.0) {
             found.paused = false;
@@ -180,12 +181,12 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Replaces limits, TLS and proxies for connections that are accepted from now on; the rest of `config` is ignored.
-    /// Connections that were accepted before keep theirs.
+    /// Replaces limits, TLS and proxies for connections accepted from now on; the rest of `config` is ignored. Existing
+    /// connections keep theirs.
     ///
     /// # Errors
     ///
-    /// `QuotaExceeded` after 65,536 different limits on one loop; nothing changes then.
+    /// `QuotaExceeded` after 65,536 different limits in one loop; then nothing changes.
     pub fn update_listener(
         &mut self,
         listener: ListenerId,
@@ -200,7 +201,7 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// Sets how many connections the kernel queues until they are accepted (`listen(2)`).
+    /// Sets how many connections the kernel queues to be accepted (`listen(2)`).
     ///
     /// # Errors
     ///
@@ -212,12 +213,12 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Closes a listener. Connections accepted from it stay.
+    /// Closes a listener. Its connections stay open.
     pub fn close_listener(&mut self, listener: ListenerId) {
         let place = self.listeners.places.get_mut(listener.0 as usize);
         if let Some(closed) = place.and_then(Option::take) {
-            // The file may be open in another thread's descriptor table: closing it here would leave it
-            // in the interest list.
+            // The file may also be open in another thread's descriptor table: closing the descriptor would then leave
+            // it in the interest list.
             let _ = self.poll.registry().deregister(&mut SourceFd(&closed.fd.as_raw_fd()));
         }
     }
@@ -238,7 +239,7 @@ impl<D: Default> Context<D> {
             let (fd, peer) = match rustix::net::acceptfrom_with(&listener.fd, flags) {
                 Ok((fd, peer)) => (fd, peer),
                 Err(Errno::AGAIN) => return,
-                // The connection died in the backlog, or the network under it did: on to the next.
+                // The connection, or the network under it, failed in the backlog: accept the next one.
                 Err(
                     Errno::CONNABORTED
                     | Errno::INTR
@@ -252,7 +253,7 @@ impl<D: Default> Context<D> {
                     | Errno::NOPROTOOPT
                     | Errno::TIMEDOUT,
                 ) => continue,
-                // No descriptors (EMFILE, ENFILE) or no memory (ENOBUFS, ENOMEM): not now.
+                // No descriptors (EMFILE, ENFILE) or no memory (ENOBUFS, ENOMEM): retry later.
                 Err(errno) => return self.block_listener(handler, place, &errno.into()),
             };
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
@@ -290,7 +291,7 @@ impl<D: Default> Context<D> {
         self.listeners.queue(place);
     }
 
-    /// Whether the handler keeps a connection.
+    /// Asks the handler whether to keep a connection.
     pub(crate) fn is_admitted<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -308,7 +309,7 @@ impl<D: Default> Context<D> {
         true
     }
 
-    /// A connection that the handler keeps begins with its TLS handshake, or is open.
+    /// Begins the TLS handshake of a connection that the handler keeps; without TLS, the connection is open.
     pub(crate) fn begin<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -332,14 +333,14 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// An accepted connection is open, its TLS handshake included.
+    /// Reports an accepted connection that is open, after any TLS handshake.
     pub(crate) fn accepted<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         self.stats.accepted += 1;
         self.start_clock(conn);
         handler.on_open(self, conn);
     }
 
-    /// Gives a socket a record and has the kernel watch it, once for as long as it is open.
+    /// Creates a record for a socket and registers it with the kernel, once for its lifetime.
     pub(crate) fn admit(
         &mut self,
         fd: Option<OwnedFd>,
@@ -392,7 +393,7 @@ impl Listeners {
         }
     }
 
-    /// A descriptor has become free, or it is time to try again.
+    /// Retries blocked listeners: a descriptor has become free, or the time has come.
     pub(crate) fn retry(&mut self) {
         if self.retry_at_ms.take().is_some() {
             for place in 0..self.places.len() as u32 {
@@ -416,7 +417,7 @@ mod tests {
     use crate::Handler;
     use crate::{EventLoop, LoopConfig};
 
-    /// A driver for a loop that does not run.
+    /// A handler for a loop that does not run.
     struct Nobody;
 
     impl Handler for Nobody {
@@ -435,7 +436,7 @@ mod tests {
         let config = ListenConfig { backlog: 1, ..ListenConfig::http() };
         let listener = cx.listen("127.0.0.1:0".parse().unwrap(), &config).unwrap();
         let address = cx.listener_addr(listener).unwrap();
-        // Nobody accepts: the queue takes one more than it is long.
+        // No connection is accepted: the kernel's queue takes one more than its length.
         let _queued = [TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap()];
         cx.set_backlog(listener, 64).unwrap();
         let third = TcpStream::connect_timeout(&address, Duration::from_secs(30));

@@ -1,8 +1,9 @@
-//! The loop and its streams: connections as records, time as a wheel, listeners, connects, TLS.
+//! The loop and its streams: connection records, timing wheel, listeners, outgoing connections, TLS.
 //!
-//! What bytes mean is left to the protocols that a handler names, by the trait [`driver::Driver`]. The core has room for what
-//! they remember: of an idle connection in its record, of one that is cut short in its [`spill`], and what all connections
-//! share in the [`context`]. It does not know what that is; [`upper`] names it. So nothing here imports a protocol.
+//! The protocols that a handler names interpret the bytes, through the trait [`driver::Driver`]. The core stores their
+//! state: for an idle connection in its record, for incomplete input or output in its [`spill`], and for all
+//! connections together in the [`context`]. The types of this state are named in [`upper`], so that no module here
+//! imports a protocol.
 
 pub(crate) mod close;
 pub(crate) mod coalesce;

@@ -1,4 +1,4 @@
-//! Connections that a proxy forwards: a header before all other bytes names the client.
+//! Connections forwarded by a proxy: a header before all other bytes has the client's address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,17 +12,17 @@ use super::context::{Context, ListenerId};
 use super::handler::Handler;
 use super::tls::ServerTls;
 
-/// State of a connection for which the handler was not called yet.
+/// State of a connection that the handler does not know yet.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) listener: ListenerId,
     pub(crate) peer: Option<SocketAddr>,
-    /// The protocol that follows the header.
+    /// TLS, if it follows the header.
     pub(crate) tls: Option<ServerTls>,
 }
 
 impl<D: Default> Context<D> {
-    /// A proxy has connected. Its header must arrive in time.
+    /// Waits for the header of a proxy's connection, with a timeout.
     pub(crate) fn await_proxy_header<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -37,7 +37,7 @@ impl<D: Default> Context<D> {
         self.proxy_header(handler, conn);
     }
 
-    /// Reads the header if it is complete, and no byte behind it.
+    /// Reads the header if it is complete, and not a byte more.
     pub(crate) fn proxy_header<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         if self.receive.len() < HEADER_BYTES_MAX {
             self.receive.resize(HEADER_BYTES_MAX, 0);
@@ -50,7 +50,7 @@ impl<D: Default> Context<D> {
             match rustix::net::recv(record.fd(), &mut *header, flags) {
                 Ok((0, _)) => return self.fail_connect(conn, io::ErrorKind::UnexpectedEof.into()),
                 Ok((peeked, _)) => break peeked,
-                // What follows is announced.
+                // An event will report further bytes.
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
                 Err(errno) => return self.fail_connect(conn, errno.into()),
@@ -68,7 +68,7 @@ impl<D: Default> Context<D> {
                 return self.fail_connect(conn, error);
             }
         };
-        // They are in the socket, all of them.
+        // The whole header is in the socket.
         let taken = rustix::net::recv(record.fd(), &mut header[..length], RecvFlags::DONTWAIT);
         if !matches!(taken, Ok((taken, _)) if taken == length) {
             return self.fail_connect(conn, io::ErrorKind::UnexpectedEof.into());
@@ -77,7 +77,8 @@ impl<D: Default> Context<D> {
         self.announced(handler, conn, source);
     }
 
-    /// The header has arrived. It names the client, or no address.
+    /// Passes a connection whose header has arrived to the handler. The header has the client's
+    /// address, or none.
     fn announced<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -97,7 +98,7 @@ impl<D: Default> Context<D> {
         self.schedule_own(conn, None);
         self.begin(handler, conn, arrival.tls.as_ref());
         if self.slab.get(conn).is_some_and(|record| record.phase == Phase::Open) {
-            // No event follows for what came with the header.
+            // No event follows for bytes that arrived with the header.
             self.read(handler, conn, true);
         }
     }

@@ -4,8 +4,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 const BYTES: usize = 4096;
 
-/// Random bytes of the kernel, fetched 4 KiB at a time. Masking keys must be unpredictable (RFC 6455 §10.3), and a
-/// system call for each frame would cost more than the frame.
+/// Random bytes from the kernel, fetched 4 KiB at a time. Masking keys must be unpredictable (RFC 6455 §10.3), and a
+/// system call per frame would cost more than the frame.
 #[derive(Debug, Default)]
 pub(crate) struct Random {
     bytes: Vec<u8>,

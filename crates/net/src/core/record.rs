@@ -1,10 +1,10 @@
-//! Records of TLS behind its handshake: sealed and opened with the keys that `rustls` has agreed on.
+//! TLS records after the handshake, sealed and opened with the keys that `rustls` negotiated.
 //!
-//! A connection keeps its keys as they are, 120 bytes, and no buffer. A cipher of `ring` is set up from them for each
-//! call, some hundred nanoseconds beside a system call of several thousand, where `rustls` keeps four ciphers' worth of
-//! tables and buffers a connection.
+//! A connection keeps only its keys, 120 bytes, and no buffer. Each call sets up a cipher of `ring` from them, in some
+//! hundred nanoseconds, while a system call takes several thousand. `rustls` would keep four sets of cipher tables and
+//! buffers per connection.
 //!
-//! What follows from a record is RFC 8446 §5 and §4.6.3, and RFC 5246 §6.2 with RFC 5288 and RFC 7905.
+//! Records are handled as in RFC 8446 §5 and §4.6.3, and RFC 5246 §6.2 with RFC 5288 and RFC 7905.
 
 use std::error::Error;
 use std::{fmt, io};
@@ -18,14 +18,14 @@ use rustls::{ConnectionTrafficSecrets, ExtractedSecrets, ProtocolVersion};
 
 const HEADER_BYTES: usize = 5;
 const TAG_BYTES: usize = 16;
-/// What one record holds (RFC 8446 §5.1).
+/// Maximum plaintext of a record (RFC 8446 §5.1).
 const PLAIN_BYTES_MAX: usize = 1 << 14;
-/// What a record may be longer sealed: by RFC 5246 §6.2.3, of which RFC 8446 §5.2 allows less.
+/// Maximum expansion of a record by sealing (RFC 5246 §6.2.3; RFC 8446 §5.2 allows less).
 const EXPANSION_BYTES_MAX: usize = 2048;
-/// Records under one key of AES-GCM (RFC 8446 §5.5), with a margin.
+/// Maximum records under one key of AES-GCM (RFC 8446 §5.5), with a margin.
 const RECORDS_PER_KEY_MAX: u64 = 1 << 24;
 
-/// Key updates and empty records that may follow each other: they cost more to open than to send.
+/// Maximum consecutive key updates and empty records: opening them costs more than sending them.
 const EMPTY_RECORDS_MAX: u8 = 32;
 
 const ALERT: u8 = 21;
@@ -36,7 +36,7 @@ const CLOSE_NOTIFY: u8 = 0;
 const WARNING: u8 = 1;
 const FATAL: u8 = 2;
 
-/// The peer has broken the protocol, or a record was not its own; with the alert it is sent (RFC 8446 §6.2).
+/// The peer violated the protocol, or a record is not authentic; the value is the alert to send (RFC 8446 §6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RecordError {
@@ -45,7 +45,7 @@ pub(crate) enum RecordError {
     Overflow = 22,
     Decode = 50,
     Internal = 80,
-    /// The peer has sent an alert of its own.
+    /// The peer has sent an alert.
     Alerted = 0,
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for RecordError {
 
 impl Error for RecordError {}
 
-/// One direction's key, and the number of its next record.
+/// The key of one direction, and the number of its next record.
 struct Keys {
     key: [u8; 32],
     iv: [u8; 12],
@@ -79,14 +79,14 @@ struct Keys {
 
 /// Seals and opens the records of one connection.
 pub(crate) struct Records {
-    /// Gives the next keys.
+    /// Derives the next keys.
     kernel: KernelConnection<ServerConnectionData>,
     algorithm: &'static Algorithm,
     sealing: Keys,
     opening: Keys,
-    /// The peer wants our key renewed, too.
+    /// The peer has requested an update of our key.
     update_due: bool,
-    /// Records without content since the last one with some.
+    /// Consecutive records without content.
     empty_records: u8,
 }
 
@@ -124,7 +124,7 @@ impl Keys {
         key.map(LessSafeKey::new).map_err(|_| RecordError::Internal)
     }
 
-    /// The nonce of the next record (RFC 8446 §5.3).
+    /// Returns the nonce of the next record (RFC 8446 §5.3).
     fn nonce(&self) -> [u8; 12] {
         let mut nonce = self.iv;
         for (byte, sequence) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
@@ -135,7 +135,7 @@ impl Keys {
 }
 
 impl Records {
-    /// Goes on where a handshake has ended. `None`: with ciphers that are not known here.
+    /// Takes over after a handshake. `None` for an unsupported cipher.
     pub(crate) fn new(
         secrets: ExtractedSecrets,
         kernel: KernelConnection<ServerConnectionData>,
@@ -148,24 +148,24 @@ impl Records {
         self.kernel.protocol_version() == ProtocolVersion::TLSv1_3
     }
 
-    /// Bytes of a nonce that a record carries itself (RFC 5288 §3).
+    /// Returns the number of nonce bytes in a record (RFC 5288 §3).
     fn explicit_bytes(&self) -> usize {
         if self.is_tls13() || self.algorithm == &CHACHA20_POLY1305 { 0 } else { 8 }
     }
 
-    /// Appends the records that hold these bytes.
+    /// Appends records with these bytes.
     ///
     /// # Errors
     ///
-    /// The key has sealed as many records as it may, and TLS 1.2 has no other: the connection has to end.
+    /// The key has sealed its maximum of records, and TLS 1.2 cannot renew it: the connection must end.
     pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
         self.renew_key(out)?;
         self.seal_as(APPLICATION_DATA, plain, out)
     }
 
-    /// Appends the word that nothing more follows.
+    /// Appends a `close_notify` alert: no more data follows.
     pub(crate) fn close(&mut self, out: &mut Vec<u8>) {
-        // A connection whose key is used up ends without.
+        // A connection whose key is used up ends without it.
         let _ = self.seal_as(ALERT, &[WARNING, CLOSE_NOTIFY], out);
     }
 
@@ -198,7 +198,7 @@ impl Records {
         Ok(())
     }
 
-    /// Renews the key if the peer wants it, or if it has sealed enough.
+    /// Renews the key if the peer has requested it, or if it has sealed its maximum of records.
     fn renew_key(&mut self, out: &mut Vec<u8>) -> Result<(), RecordError> {
         let is_used_up =
             self.sealing.sequence >= RECORDS_PER_KEY_MAX && self.algorithm != &CHACHA20_POLY1305;
@@ -215,12 +215,12 @@ impl Records {
         Ok(())
     }
 
-    /// Opens the records at the start of `input` and appends what they hold to `plain`; what is to be answered at once, to
-    /// `out`. Returns how many bytes they were, and whether the peer has said that it closes.
+    /// Opens the records at the start of `input` and appends their content to `plain`, and immediate responses to
+    /// `out`. Returns the number of bytes consumed, and whether the peer has sent `close_notify`.
     ///
     /// # Errors
     ///
-    /// The connection has to end; the peer is sent an alert in `out`.
+    /// The connection must end; `out` has the alert for the peer.
     pub(crate) fn open(
         &mut self,
         input: &mut [u8],
@@ -268,14 +268,14 @@ impl Records {
                     cipher = self.opening.cipher(self.algorithm)?;
                     self.update_due |= wants_ours == 1;
                 }
-                // A handshake anew (RFC 5746 knows it, TLS 1.3 does not), or what only servers say.
+                // A renegotiation (RFC 5746; TLS 1.3 has none), or a message that only servers send.
                 _ => return Err(RecordError::UnexpectedMessage),
             }
         }
         Ok((at, false))
     }
 
-    /// Opens one record in its place. Gives its type and what it holds.
+    /// Opens one record in place. Returns its type and content.
     fn open_one<'r>(
         &mut self,
         cipher: &LessSafeKey,
@@ -305,7 +305,7 @@ impl Records {
         self.opening.sequence += 1;
         let mut kind = kind;
         if is_tls13 {
-            // The type stands behind the content, before zeros (RFC 8446 §5.4).
+            // The type follows the content, before padding zeros (RFC 8446 §5.4).
             let end = opened.iter().rposition(|&byte| byte != 0);
             let end = end.ok_or(RecordError::UnexpectedMessage)?;
             (kind, opened) = (opened[end], &opened[..end]);
@@ -317,27 +317,27 @@ impl Records {
     }
 }
 
-/// The beginning of a record; its version is that of TLS 1.2 whichever it is (RFC 8446 §5.1).
+/// Returns the header of a record. Its version is TLS 1.2 in all versions (RFC 8446 §5.1).
 fn header(kind: u8, bytes: usize) -> [u8; HEADER_BYTES] {
     let [high, low] = (bytes as u16).to_be_bytes();
     [kind, 3, 3, high, low]
 }
 
-/// What is authenticated beside the content of a record.
+/// The additional authenticated data of a record.
 struct AdditionalData {
     bytes: [u8; 13],
     length: usize,
 }
 
 impl AdditionalData {
-    /// RFC 8446 §5.2.
+    /// As in RFC 8446 §5.2.
     fn of_header(header: [u8; HEADER_BYTES]) -> AdditionalData {
         let mut bytes = [0; 13];
         bytes[..HEADER_BYTES].copy_from_slice(&header);
         AdditionalData { bytes, length: HEADER_BYTES }
     }
 
-    /// RFC 5246 §6.2.3.3.
+    /// As in RFC 5246 §6.2.3.3.
     fn of_record(sequence: u64, kind: u8, plain_bytes: usize) -> AdditionalData {
         let mut bytes = [0; 13];
         bytes[..8].copy_from_slice(&sequence.to_be_bytes());

@@ -12,34 +12,34 @@ use crate::core::handler::Handler;
 
 type RemoteFn<H> = Box<dyn FnOnce(&mut H, &mut Context<<H as Handler>::Data>) + Send>;
 
-/// Runs closures in a loop, from any thread. Clones reach the same loop.
+/// Runs closures in a loop, from any thread. Clones refer to the same loop.
 ///
-/// The doorbell is a descriptor: threads with a descriptor table of their own must have it in theirs, so
-/// make the pair before starting them, and list it if they keep only some
+/// The doorbell is a descriptor, so threads with their own descriptor table must have it in theirs: create the pair
+/// before starting them, and list the doorbell if they keep only some descriptors
 /// ([`Descriptors::Own`](crate::Descriptors)).
 pub struct Remote<H: Handler> {
     shared: Arc<Shared<H>>,
 }
 
-/// The receiving end of a [`Remote`], to be given to [`EventLoop::with_inbox`](crate::EventLoop::with_inbox).
+/// The receiving end of a [`Remote`], for [`EventLoop::with_inbox`](crate::EventLoop::with_inbox).
 pub struct Inbox<H: Handler> {
     shared: Arc<Shared<H>>,
 }
 
-/// The loop has been dropped; the call was not made.
+/// The loop was dropped; the call will not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the event loop has been dropped")]
 pub struct LoopGone;
 
 struct Shared<H: Handler> {
-    /// `None` once the loop is gone.
+    /// `None` once the loop was dropped.
     calls: Mutex<Option<Vec<RemoteFn<H>>>>,
-    /// The doorbell has been rung and the loop has not looked yet: no need to ring again.
+    /// The doorbell was rung and the loop has not looked yet: no need to ring again.
     rung: AtomicBool,
     doorbell: OwnedFd,
 }
 
-/// A [`Remote`] and the [`Inbox`] it leads to.
+/// Creates a [`Remote`] and its [`Inbox`].
 ///
 /// # Errors
 ///
@@ -55,12 +55,12 @@ pub fn remote_pair<H: Handler>() -> io::Result<(Remote<H>, Inbox<H>)> {
 }
 
 impl<H: Handler> Remote<H> {
-    /// Has the loop run a closure in its next turn. Calls of one thread are made in their order; the queue has
-    /// no bound, so whoever produces calls from outside input bounds them.
+    /// Runs a closure in the loop's next turn. Calls of one thread run in order. The queue is unbounded, so callers
+    /// must bound calls that outside input causes.
     ///
     /// # Errors
     ///
-    /// [`LoopGone`] when the loop has been dropped. A loop dropped later makes no call of those pending.
+    /// [`LoopGone`] when the loop was dropped. If the loop is dropped later, pending calls do not run.
     pub fn run(
         &self,
         call: impl FnOnce(&mut H, &mut Context<H::Data>) + Send + 'static,
@@ -81,7 +81,7 @@ impl<H: Handler> Remote<H> {
         let _ = rustix::io::write(&self.shared.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// The descriptor that wakes the loop.
+    /// Returns the descriptor that wakes the loop.
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.shared.doorbell.as_fd()
     }
@@ -96,9 +96,9 @@ impl<H: Handler> Inbox<H> {
         self.shared.doorbell.as_fd()
     }
 
-    /// The calls waiting. The eventfd is registered edge-triggered: it need not be read.
+    /// Takes the pending calls. The eventfd is registered edge-triggered and need not be read.
     pub(crate) fn take(&self) -> Vec<RemoteFn<H>> {
-        // Before the queue is emptied: a call that comes between rings again.
+        // Before the queue is emptied: a call that arrives in between rings again.
         self.shared.rung.store(false, Ordering::Release);
         let mut calls = self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
         calls.as_mut().map(std::mem::take).unwrap_or_default()
@@ -108,7 +108,7 @@ impl<H: Handler> Inbox<H> {
 impl<H: Handler> Drop for Inbox<H> {
     fn drop(&mut self) {
         let calls = self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Outside the lock: what a call captured may hold a `Remote`.
+        // Outside the lock: a closure may own a `Remote`.
         drop(calls);
     }
 }

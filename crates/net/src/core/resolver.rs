@@ -1,4 +1,4 @@
-//! Resolves names without blocking the loop: the system's resolver blocks, so it runs in a thread of its own.
+//! Resolves names in a separate thread, because the system's resolver blocks.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dunlin_wire::dial::interleave;
 use rustix::event::EventfdFlags;
 
-/// A name has no address. Inside the [`io::Error`] of `on_connect_failed`, see [`ResolveError::of`].
+/// A name that does not resolve. Inside the [`io::Error`] of `on_connect_failed`, see [`ResolveError::of`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} does not resolve: {message}")]
 pub struct ResolveError {
@@ -21,7 +21,7 @@ pub struct ResolveError {
 }
 
 impl ResolveError {
-    /// The resolver's error, if that is why a connect has failed.
+    /// Returns the resolver's error, if it caused the failure of a connect.
     pub fn of(error: &io::Error) -> Option<&ResolveError> {
         error.get_ref()?.downcast_ref()
     }
@@ -35,15 +35,15 @@ impl From<ResolveError> for io::Error {
 
 /// A name and a port.
 pub(crate) type Name = (String, u16);
-/// The addresses of a name.
+/// The result for a name.
 pub(crate) type Resolved = (Name, Result<Vec<SocketAddr>, ResolveError>);
 
-/// A thread that resolves one name after another, and the addresses known from before.
+/// A thread that resolves one name after another, and a cache of addresses.
 #[derive(Debug)]
 pub(crate) struct Resolver {
     names: Sender<Name>,
     shared: Arc<Shared>,
-    /// Addresses and when they expire, in milliseconds of the loop's clock. `None`: being resolved.
+    /// Addresses and their expiry in milliseconds of the loop's clock. `None`: being resolved.
     known: HashMap<Name, Option<(Vec<SocketAddr>, u64)>>,
 }
 
@@ -54,11 +54,11 @@ struct Shared {
     bell: OwnedFd,
 }
 
-/// Names remembered at most.
+/// Maximum number of names in the cache.
 const KNOWN_MAX: usize = 10_000;
 
 impl Resolver {
-    /// Starts the thread, which ends with this handle.
+    /// Starts the thread, which ends when this handle is dropped.
     pub(crate) fn start() -> io::Result<Resolver> {
         let (names, asked) = mpsc::channel::<Name>();
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -87,7 +87,8 @@ impl Resolver {
         self.shared.bell.as_raw_fd()
     }
 
-    /// The addresses of a name, if they are known. Otherwise it is resolved, and [`Resolver::take`] returns them later.
+    /// Returns the addresses of a name from the cache. Otherwise resolves it, and [`Resolver::take`] returns them
+    /// later.
     pub(crate) fn resolve(&mut self, name: &Name, now_ms: u64) -> Option<Vec<SocketAddr>> {
         match self.known.get(name) {
             Some(Some((addresses, until_ms))) if *until_ms > now_ms => {
@@ -105,7 +106,7 @@ impl Resolver {
         None
     }
 
-    /// Takes what was resolved. The addresses expire at `until_ms`.
+    /// Takes the results. Their addresses expire at `until_ms`.
     pub(crate) fn take(&mut self, until_ms: u64) -> Vec<Resolved> {
         let results = std::mem::take(
             &mut *self.shared.results.lock().unwrap_or_else(PoisonError::into_inner),
@@ -121,7 +122,7 @@ impl Resolver {
         results
     }
 
-    /// Puts the address that answered before the others of its name.
+    /// Moves the address that answered before the others of its name.
     pub(crate) fn prefer(&mut self, name: &Name, address: SocketAddr) {
         if let Some(Some((addresses, _))) = self.known.get_mut(name)
             && let Some(at) = addresses.iter().position(|&other| other == address)
@@ -130,7 +131,7 @@ impl Resolver {
         }
     }
 
-    /// No address of a name answered: it may have moved.
+    /// Removes a name from the cache if none of its addresses answered, because they may have changed.
     pub(crate) fn forget(&mut self, name: &Name) {
         if self.known.get(name).is_some_and(Option::is_some) {
             self.known.remove(name);

@@ -1,4 +1,4 @@
-//! A server in one call: several workers on one address.
+//! A server in one call: several workers with the same address.
 
 use std::fmt;
 use std::io;
@@ -13,29 +13,29 @@ use super::listener::open_listener;
 use super::remote::{Remote, remote_pair};
 use super::worker::{Exit, WorkerConfig, Workers, spawn_workers};
 
-/// How a [`Server`] serves. Workers with descriptor tables of their own are started by
-/// [`spawn_workers`](crate::spawn_workers), each with a listener that [`open_listener`] opens in it.
+/// Configuration of a [`Server`]. For workers with their own descriptor tables use
+/// [`spawn_workers`](crate::spawn_workers), and [`open_listener`] in each of them.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Threads, at least 1.
+    /// Number of threads, at least 1.
     pub workers: usize,
-    /// What is spoken, and its bounds. `reuse_port` is set.
+    /// Protocol and limits. `reuse_port` is always set.
     pub listen: ListenConfig,
-    /// Bounds of each worker's loop: connections, buffers, ticks.
+    /// Limits of each worker's loop: connections, buffers, ticks.
     pub event_loop: LoopConfig,
-    /// Run each worker on a core of its own, as far as there are as many.
+    /// Pins each worker to a core; cores are shared if there are more workers than cores.
     pub pin: bool,
 }
 
 impl ServerConfig {
-    /// So many workers with the default bounds.
+    /// Returns a configuration with the default limits.
     pub fn new(workers: usize, listen: ListenConfig) -> ServerConfig {
         ServerConfig { workers, listen, event_loop: LoopConfig::default(), pin: false }
     }
 }
 
-/// Workers that serve one address, each with a loop, a listener and a handler of its own. Dropping it stops them, and
-/// waits until they have ended: a turn of each loop.
+/// Workers that serve one address, each with its own loop, listener and handler. Dropping it stops them and waits until
+/// they have ended, which takes a turn of each loop.
 #[must_use = "a server that is dropped stops"]
 pub struct Server<H: Handler> {
     addr: SocketAddr,
@@ -43,8 +43,8 @@ pub struct Server<H: Handler> {
     workers: Workers<io::Result<()>>,
 }
 
-/// Starts threads that serve `addr`; port 0 takes a free one. `handler` makes the handler of each worker, in its
-/// thread, from its index. The kernel spreads connections over them (`SO_REUSEPORT`).
+/// Starts threads that serve `addr`; port 0 selects a free one. `handler` creates the handler of each worker, in its
+/// thread, from its index. The kernel distributes connections to them (`SO_REUSEPORT`).
 ///
 /// ```no_run
 /// use dunlin_net::http::{Request, Response};
@@ -79,11 +79,11 @@ pub fn start<H: Handler + 'static>(
     start_with(addr, config, move |_, index| Ok(handler(index)))
 }
 
-/// As [`start`], for a handler that needs its worker's loop to be made: to register a descriptor, or to connect.
+/// As [`start`], for a handler that is created with access to its loop: to register a descriptor, or to connect.
 ///
 /// # Errors
 ///
-/// As [`start`]. An error of `handler` ends its worker, and [`Server::wait`] returns it.
+/// Those of [`start`]. If `handler` returns an error, its worker ends and [`Server::wait`] returns the error.
 pub fn start_with<H: Handler + 'static>(
     addr: SocketAddr,
     config: ServerConfig,
@@ -114,20 +114,20 @@ pub fn start_with<H: Handler + 'static>(
 }
 
 impl<H: Handler> Server<H> {
-    /// The address it serves.
+    /// Returns the address of the server.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Its workers, for running closures in their loops.
+    /// Returns a handle per worker to run closures in its loop.
     pub fn remotes(&self) -> &[Remote<H>] {
         &self.remotes
     }
 
-    /// Ends every loop at the end of its turn.
+    /// Stops every loop at the end of its turn.
     pub fn stop(&self) {
         for remote in &self.remotes {
-            // One that is gone has ended.
+            // An error means that the loop has already ended.
             let _ = remote.run(|_, cx: &mut Context<H::Data>| cx.stop());
         }
     }
@@ -136,7 +136,7 @@ impl<H: Handler> Server<H> {
     ///
     /// # Errors
     ///
-    /// The error of the first worker that failed or panicked; the others are then stopped.
+    /// The error of the first worker that failed or panicked; the other workers are then stopped.
     pub fn wait(mut self) -> io::Result<()> {
         let mut result = Ok(());
         while let Some((index, exit)) = self.workers.wait() {

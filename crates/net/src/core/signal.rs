@@ -1,7 +1,7 @@
 //! Signals as events, through `signalfd`.
 //!
-//! Not through a handler that writes to a pipe: a handler runs in whatever thread the kernel picks, and in
-//! a worker with a descriptor table of its own the number of that pipe may be a client's socket.
+//! A signal handler that writes to a pipe would not work: it runs in any thread, and in a worker
+//! with its own descriptor table the number of the pipe may be a client's socket.
 #![expect(unsafe_code, reason = "signal masks have no safe interface that is public")]
 
 use std::io;
@@ -15,16 +15,16 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals in this thread and opens a descriptor that yields them.
+    /// Blocks the signals in this thread and opens a descriptor that reports them.
     pub(crate) fn open(signals: &[i32]) -> io::Result<Signals> {
         let set = block(signals)?;
-        // SAFETY: -1 asks for a new descriptor; the set is initialised.
+        // SAFETY: -1 requests a new descriptor; the set is initialised.
         let fd =
             unsafe { libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor has just been opened and nobody else knows it.
+        // SAFETY: the descriptor was just opened and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Signals { fd, numbers: signals.to_vec() })
     }
@@ -33,7 +33,7 @@ impl Signals {
         let mut numbers = self.numbers.clone();
         numbers.extend_from_slice(signals);
         let set = block(&numbers)?;
-        // SAFETY: the descriptor is one of `signalfd` and open; the set is initialised.
+        // SAFETY: the descriptor is an open signalfd; the set is initialised.
         if unsafe { libc::signalfd(self.fd.as_raw_fd(), &raw const set, 0) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -41,9 +41,9 @@ impl Signals {
         Ok(())
     }
 
-    /// The next signal sent, if one waits.
+    /// Returns the next pending signal.
     pub(crate) fn next(&self) -> Option<i32> {
-        /// `struct signalfd_siginfo` is 128 bytes, its number the first four.
+        /// `struct signalfd_siginfo` has 128 bytes, of which the first four are the signal number.
         const INFO_BYTES: usize = size_of::<libc::signalfd_siginfo>();
         let mut info = [0u8; INFO_BYTES];
         match rustix::io::read(&self.fd, &mut info) {
@@ -61,7 +61,8 @@ impl AsRawFd for Signals {
     }
 }
 
-/// Blocks signals in this thread and the threads it starts, so that they stay pending for [`Signals`].
+/// Blocks signals in this thread and the threads it starts, so that they stay pending for
+/// [`Signals`].
 fn block(signals: &[i32]) -> io::Result<libc::sigset_t> {
     let mut set = MaybeUninit::uninit();
     // SAFETY: `sigemptyset` initialises the set it is given.
@@ -70,7 +71,7 @@ fn block(signals: &[i32]) -> io::Result<libc::sigset_t> {
         set.assume_init()
     };
     for &signal in signals {
-        // SAFETY: the set is initialised; an invalid number is reported.
+        // SAFETY: the set is initialised; an invalid number returns an error.
         if unsafe { libc::sigaddset(&raw mut set, signal) } != 0
             || matches!(signal, libc::SIGKILL | libc::SIGSTOP)
         {
@@ -82,8 +83,8 @@ fn block(signals: &[i32]) -> io::Result<libc::sigset_t> {
     Ok(set)
 }
 
-/// Blocks every signal of the process in this thread, those that report the thread's own faults (and
-/// SIGPROF, by which profilers ask) excepted.
+/// Blocks every signal of the process in this thread, except those for faults of the thread itself
+/// and SIGPROF, which profilers use.
 pub(crate) fn block_all() -> io::Result<()> {
     const OWN: [i32; 8] = [
         libc::SIGSEGV,
@@ -109,7 +110,7 @@ pub(crate) fn block_all() -> io::Result<()> {
 }
 
 fn mask(set: &libc::sigset_t) -> io::Result<()> {
-    // SAFETY: the set is initialised, and the old mask is not asked for.
+    // SAFETY: the set is initialised, and the pointer for the old mask may be null.
     match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, std::ptr::null_mut()) } {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),

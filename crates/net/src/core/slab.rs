@@ -1,20 +1,20 @@
-//! The connection slab: records in chunks that never move, a free list through the records themselves.
+//! The connection slab: records in chunks that never move, with a free list.
 
 use crate::core::connection::{Conn, ConnId, Phase};
 use crate::core::wheel::{TimerLink, TimerLinks};
 
-/// Records a chunk. Growth costs one allocation a chunk and copies nothing.
+/// Records per chunk. Growth costs one allocation per chunk and copies nothing.
 const CHUNK: usize = 1 << CHUNK_BITS;
 const CHUNK_BITS: u32 = 10;
-/// Indexes from here on are tokens of what is not a connection.
+/// Larger indexes are used for tokens of other event sources.
 pub(crate) const INDEX_MAX: u32 = u32::MAX - 1;
 
 #[derive(Debug)]
 pub(crate) struct Slab<D> {
     chunks: Vec<Box<[Conn<D>]>>,
-    /// Free records, the one freed last on top: it is the one still in the cache.
+    /// Free records, the most recently freed last, because it is still in the cache.
     free: Vec<u32>,
-    /// Records handed out at least once.
+    /// Number of records used at least once.
     touched: u32,
     len: usize,
 }
@@ -24,12 +24,12 @@ impl<D: Default> Slab<D> {
         Slab { chunks: Vec::new(), free: Vec::new(), touched: 0, len: 0 }
     }
 
-    /// Records there is memory for.
+    /// Returns the number of allocated records.
     pub(crate) fn capacity(&self) -> usize {
         self.chunks.len() * CHUNK
     }
 
-    /// A free record. The caller opens it.
+    /// Returns a free record, which the caller opens.
     pub(crate) fn reserve(&mut self) -> ConnId {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -47,7 +47,7 @@ impl<D: Default> Slab<D> {
         ConnId::new(index, self.at(index).generation)
     }
 
-    /// Takes a record back; see [`Conn::vacate`].
+    /// Frees a record; see [`Conn::vacate`].
     pub(crate) fn release(&mut self, index: u32) {
         self.at_mut(index).vacate();
         self.free.push(index);
@@ -56,12 +56,12 @@ impl<D: Default> Slab<D> {
 }
 
 impl<D> Slab<D> {
-    /// Records in use.
+    /// Returns the number of records in use.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The record of a live id.
+    /// Returns the record, unless the id is stale.
     #[inline]
     pub(crate) fn get(&self, id: ConnId) -> Option<&Conn<D>> {
         let chunk = self.chunks.get((id.index() >> CHUNK_BITS) as usize)?;
@@ -69,7 +69,7 @@ impl<D> Slab<D> {
         (conn.generation == id.generation() && conn.phase != Phase::Free).then_some(conn)
     }
 
-    /// The record of a live id.
+    /// Returns the record, unless the id is stale.
     #[inline]
     pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn<D>> {
         let chunk = self.chunks.get_mut((id.index() >> CHUNK_BITS) as usize)?;
@@ -85,7 +85,7 @@ impl<D> Slab<D> {
         &mut self.chunks[(index >> CHUNK_BITS) as usize][index as usize & (CHUNK - 1)]
     }
 
-    /// The first id in use whose index is at least this.
+    /// Returns the first id in use with at least this index.
     pub(crate) fn next_from(&self, index: u32) -> Option<ConnId> {
         (index..self.touched).find_map(|index| {
             let conn = self.at(index);
@@ -93,7 +93,7 @@ impl<D> Slab<D> {
         })
     }
 
-    /// The ids in use, in the order of their records.
+    /// Iterates over the ids in use, in the order of their records.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ConnId> + '_ {
         (0..self.touched).filter_map(|index| {
             let conn = self.at(index);

@@ -1,11 +1,11 @@
-//! What a connection needs only while something is cut short: half a frame, half a head, unsent bytes.
-//! Borrowed from a pool of the loop and given back as soon as it is empty.
+//! Buffers for incomplete input and unsent output: half a frame, half a head, unsent bytes.
+//! Borrowed from a pool of the loop and returned as soon as they are empty.
 
 use super::proxy::Arrival;
 use super::tls::Session;
 use super::upper::{Kept, Upper, UpperLayer};
 
-/// Bytes waiting to be sent: appended at the end, sent from the front.
+/// Unsent bytes: appended at the end, sent from the front.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
@@ -25,9 +25,9 @@ impl Output {
         &self.bytes[self.sent..]
     }
 
-    /// The vector to append to. Nothing may be taken from it.
+    /// Returns the vector to append to. The caller must not remove bytes from it.
     pub(crate) fn tail(&mut self) -> &mut Vec<u8> {
-        // A slow reader's buffer would otherwise grow by what it has already been sent.
+        // Otherwise the buffer of a slow reader would keep the bytes that were already sent.
         if self.sent > 0 && self.sent >= self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
             self.sent = 0;
@@ -49,17 +49,17 @@ impl Output {
     }
 }
 
-/// The buffers a connection borrows.
+/// The buffers that a connection borrows.
 #[derive(Debug, Default)]
 pub(crate) struct Spill {
-    /// Received and not yet consumed: the beginning of something.
+    /// Received bytes that were not consumed: incomplete input.
     pub(crate) input: Vec<u8>,
     pub(crate) output: Output,
-    /// A proxy's header is awaited, and with it whose the connection is.
+    /// State of a connection that waits for its proxy header.
     pub(crate) arrival: Option<Box<Arrival>>,
-    /// What the protocol keeps.
+    /// State of the protocol.
     pub(crate) upper: <Upper as UpperLayer>::Kept,
-    /// The TLS session, for as long as the connection lives.
+    /// The TLS session, kept for the lifetime of the connection.
     pub(crate) tls: Option<Box<Session>>,
 }
 
@@ -72,7 +72,7 @@ impl Spill {
             && self.tls.is_none()
     }
 
-    /// Bytes of peers held here, for the account of the loop.
+    /// Returns the bytes of peers held here, for the loop's memory limit.
     pub(crate) fn bytes(&self) -> usize {
         self.input.len()
             + self.output.len()
@@ -81,7 +81,7 @@ impl Spill {
     }
 }
 
-/// Spills at rest, ready to be borrowed again.
+/// Unused spills for reuse.
 #[derive(Debug)]
 #[expect(clippy::vec_box, reason = "they move between pool and records as pointers")]
 pub(crate) struct Pool {
@@ -89,7 +89,7 @@ pub(crate) struct Pool {
     spare_max: usize,
 }
 
-/// A buffer that grew beyond this is given back to the allocator, not to the pool.
+/// Buffers larger than this are shrunk when they return to the pool.
 pub(crate) const SPARE_BYTES_MAX: usize = 16 << 10;
 
 impl Pool {
@@ -101,7 +101,7 @@ impl Pool {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes a spill back of which the protocol has kept nothing.
+    /// Takes back a spill whose protocol state was released.
     pub(crate) fn give_back(&mut self, mut spill: Box<Spill>) {
         debug_assert!(spill.upper.is_empty(), "what a protocol kept is released first");
         spill.arrival = None;
@@ -116,7 +116,7 @@ impl Pool {
         self.spare.push(spill);
     }
 
-    /// Gives the spill of a connection back if nothing is in it.
+    /// Returns the spill of a connection to the pool if it is empty.
     pub(crate) fn settle(&mut self, spill: &mut Option<Box<Spill>>) {
         if let Some(empty) = spill.take_if(|spill| spill.is_empty()) {
             self.give_back(empty);
@@ -124,7 +124,7 @@ impl Pool {
             && spill.input.is_empty()
             && spill.output.is_empty()
         {
-            // What stays for longer, as TLS does, keeps no buffers.
+            // A spill that is kept for longer, as for TLS, keeps no buffers.
             (spill.input, spill.output) = Default::default();
         }
     }

@@ -1,7 +1,7 @@
 //! TLS that begins on a connection after plain text, at the peer's request (STARTTLS).
 //!
-//! Plain text that arrives before the handshake may come from an attacker. A protocol that took it for input behind the handshake
-//! would accept injected commands. So no received byte may be left over when the handshake begins.
+//! Plain text that arrives before the handshake may come from an attacker. A protocol that used it as input after the
+//! handshake would execute injected commands. So no unprocessed input may exist when the handshake begins.
 
 use super::connection::{ConnId, Flags, Phase};
 use super::context::Context;
@@ -11,14 +11,14 @@ use super::upper::{Protocol, Spoken};
 use crate::timeout::TimeoutMs;
 
 impl<D: Default> Context<D> {
-    /// Begins TLS as the client, on an open connection that has carried plain text: what protocols call STARTTLS. `unread` is the
-    /// input behind the peer's message that asks for TLS. It must be empty.
+    /// Begins TLS as the client on an open connection that has used plain text (STARTTLS in many protocols). `unread`
+    /// is the input after the peer's message that requests TLS. It must be empty.
     ///
-    /// Until the handshake is done, no input is delivered and no output is sent; `on_secure` reports its end. What is written
-    /// meanwhile is sent then, encrypted. A handshake that fails, or takes longer than `timeout_ms` (`None`: as
-    /// [`head_timeout_ms`](crate::Limits::head_timeout_ms), and ten seconds at most where that is unset), is reported by
-    /// `on_tls_failed` and ends the connection. The loop reads bytes that it has not delivered yet as TLS records, so
-    /// plain text among them ends the connection, too. The handler's deadline is cleared.
+    /// During the handshake, no input is delivered and no output is sent; `on_secure` reports its end. Output written
+    /// meanwhile is sent afterwards, encrypted. If the handshake fails or takes longer than `timeout_ms` (`None`:
+    /// [`head_timeout_ms`](crate::Limits::head_timeout_ms), or ten seconds if that is unset), `on_tls_failed` reports
+    /// it and the connection ends. The loop reads bytes that it has not delivered yet as TLS records, so plain text
+    /// among them also ends the connection. The handler's deadline is cleared.
     ///
     /// ```
     /// # use dunlin_net::{BeginTlsError, ConnId, Context, Tls};
@@ -68,14 +68,14 @@ impl<D: Default> Context<D> {
         record.phase = Phase::Upgrading;
         record.flags.set(Flags::TLS);
         record.flags.clear(Flags::READ_PAUSED);
-        // What is written waits, and `on_secure` is the next thing said.
+        // Output waits, and `on_secure` is the next event.
         record.flags.set(Flags::SOCKET_FULL);
         let spill = record.spill.get_or_insert_with(|| self.pool.borrow());
         spill.tls = Some(Box::new(session));
         let profile = record.profile;
         let timeout_ms = timeout_ms.or(self.limits(profile).handshake_timeout_ms());
         self.schedule_own(conn, timeout_ms);
-        // The handshake begins in the next turn: no method calls the handler.
+        // The handshake begins in the next turn, because no method calls the handler.
         self.queue_read(conn);
         Ok(())
     }

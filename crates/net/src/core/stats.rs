@@ -1,6 +1,6 @@
-//! What a loop has done since it began.
+//! Counters of a loop.
 
-/// Counters of one loop. They only grow, except for the gauges named so.
+/// Counters of one loop. They only grow, except for the gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Turns of the loop.
@@ -11,15 +11,15 @@ pub struct Stats {
     pub events: u64,
     /// Connections accepted and kept.
     pub accepted: u64,
-    /// Connections accepted and closed at once, by [`Admit::Refuse`](crate::Admit::Refuse) or because
-    /// `connections_max` was reached.
+    /// Connections accepted and closed at once, by [`Admit::Refuse`](crate::Admit::Refuse) or at
+    /// `connections_max`.
     pub refused: u64,
-    /// Failures of accept for want of descriptors or memory (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`).
+    /// Failed accepts for lack of descriptors or memory (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`).
     pub accept_failed: u64,
-    /// Connections closed unauthenticated, to make room for newer ones; see
+    /// Unauthenticated connections closed to make room for newer ones; see
     /// [`unauthenticated_max`](crate::LoopConfig::unauthenticated_max).
     pub displaced: u64,
-    /// Connections of proxies that ended before a header of the PROXY protocol was complete.
+    /// Connections of proxies that ended before their PROXY protocol header was complete.
     pub proxy_failed: u64,
     /// TLS handshakes of accepted connections that failed.
     pub handshakes_failed: u64,
@@ -31,7 +31,7 @@ pub struct Stats {
     pub closed: u64,
     /// Connections closed for a protocol error.
     pub protocol_errors: u64,
-    /// Connections closed because a deadline of the loop's own passed.
+    /// Connections closed by the loop's own deadline.
     pub timed_out: u64,
     /// Requests delivered to the handler.
     pub requests: u64,
@@ -43,11 +43,11 @@ pub struct Stats {
     pub writes: u64,
     /// Bytes received.
     pub bytes_in: u64,
-    /// Bytes the kernel took for sending.
+    /// Bytes that the kernel accepted for sending.
     pub bytes_out: u64,
-    /// Writes refused as full.
+    /// Writes that returned [`WriteError::Full`](crate::WriteError::Full).
     pub refused_writes: u64,
-    /// Gauge: connections with a descriptor open, those lingering included.
+    /// Gauge: connections with an open descriptor, including lingering ones.
     pub connections: usize,
     /// Gauge: unauthenticated connections, if the loop distinguishes them.
     pub unauthenticated: usize,

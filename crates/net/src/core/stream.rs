@@ -13,54 +13,56 @@ use super::error::{CloseReason, WriteError};
 use super::handler::Handler;
 use super::upper::Spoken;
 
-/// Corked connections a turn may gather before their output leaves: so many buffers at most are borrowed
+/// Maximum number of corked connections in a turn; beyond it their output is sent at once. Bounds the buffers borrowed
 /// for connections whose sockets are not full.
 const CORKED_MAX: usize = 64;
-/// Corked bytes of one connection that leave without waiting for the end of the turn.
+/// Maximum corked bytes of one connection; beyond it they are sent at once.
 const CORK_BYTES_MAX: usize = 64 << 10;
-/// Slices the kernel takes in one call (`IOV_MAX`).
+/// Maximum number of slices in one system call (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
 
-/// How the sockets are written to: SIGPIPE is not wanted, nor is waiting.
+/// Flags for writes to sockets: no SIGPIPE, non-blocking.
 pub(crate) const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
-/// What one call of `recv` has led to.
+/// Result of one call of `recv`.
 enum Received {
     Bytes {
-        /// Bytes of the socket, TLS records included.
+        /// Bytes from the socket, including TLS overhead.
         received: usize,
-        /// Bytes of the protocol in the shared buffer.
+        /// Decrypted bytes in the shared buffer.
         plain: usize,
-        /// The peer has said in TLS that nothing follows.
+        /// The peer has sent a TLS `close_notify`.
         closed: bool,
     },
     /// The peer has sent its FIN.
     End,
-    /// Nothing more for now, or the connection has ended.
+    /// Nothing for now, or the connection has ended.
     Nothing,
     /// Interrupted.
     Again,
 }
 
 impl<D: Default> Context<D> {
-    /// Sends bytes at the end of this turn, together with everything else that is written to the connection in it. Bytes that the
-    /// socket does not take are buffered, up to [`output_bytes_max`](crate::Limits::output_bytes_max), and sent later.
+    /// Sends bytes at the end of this turn, together with all other output of the connection in this turn. Bytes that
+    /// the socket does not take are buffered, up to [`output_bytes_max`](crate::Limits::output_bytes_max), and sent
+    /// later.
     ///
     /// # Errors
     ///
-    /// [`WriteError::Stale`], [`WriteError::Full`] (nothing was taken; `on_writable` follows), or
+    /// [`WriteError::Stale`], [`WriteError::Full`] (nothing was accepted; `on_writable` follows), or
     /// [`WriteError::OutOfTurn`] after [`Context::shutdown_write`].
     pub fn write(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), WriteError> {
         self.write_with(conn, bytes.len(), |out| out.extend_from_slice(bytes))
     }
 
-    /// Sends slices at once, as many bytes as the socket takes, with one system call and no copy: `send` for one slice, `sendmsg`
-    /// for several. Returns the number of bytes taken. If it is less than all, `on_writable` follows. While earlier bytes are
-    /// buffered it is 0, without a system call.
+    /// Sends slices at once, as many bytes as the socket takes, with one system call and no copy: `send` for one slice,
+    /// `sendmsg` for several. Returns the number of bytes taken. If that is not all, `on_writable` follows. While
+    /// earlier bytes are buffered, it returns 0.
     ///
     /// # Errors
     ///
-    /// [`WriteError::Stale`], also when the write itself finds the connection broken; `on_close` follows.
+    /// [`WriteError::Stale`], also when this write finds the connection broken; `on_close` then follows.
+    /// [`WriteError::OutOfTurn`] after [`Context::shutdown_write`].
     pub fn try_write_slices(
         &mut self,
         conn: ConnId,
@@ -120,7 +122,8 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// As [`Context::try_write_slices`] behind TLS: all is taken while the socket takes the records.
+    /// As [`Context::try_write_slices`] on TLS: records are buffered, so all bytes are taken up to the loop's memory
+    /// limit.
     fn try_write_records(
         &mut self,
         conn: ConnId,
@@ -131,7 +134,7 @@ impl<D: Default> Context<D> {
             let append = |out: &mut Vec<u8>| out.extend_from_slice(slice);
             match self.write_within(conn, slice.len(), usize::MAX, append) {
                 Ok(()) => taken += slice.len(),
-                // The loop's buffers are full. What they took of this leaves, and must not be offered again.
+                // The loop's buffers are full. The bytes taken so far will be sent and must not be offered again.
                 Err(WriteError::Full) => {
                     whole = false;
                     break;
@@ -150,12 +153,12 @@ impl<D: Default> Context<D> {
         Ok(taken)
     }
 
-    /// As [`Context::write`], without a copy: `write` appends to the connection's output, about `bytes` bytes. It is not called
-    /// when the write is refused.
+    /// As [`Context::write`], without a copy: `write` appends to the connection's output, about `bytes` bytes. It is
+    /// not called if the write fails.
     ///
     /// # Errors
     ///
-    /// As [`Context::write`].
+    /// Those of [`Context::write`].
     pub fn write_with(
         &mut self,
         conn: ConnId,
@@ -166,7 +169,7 @@ impl<D: Default> Context<D> {
         self.write_within(conn, bytes, self.limits(profile).output_bytes_max, write)
     }
 
-    /// As [`Context::write_with`], with a bound on the buffered bytes that the caller sets.
+    /// As [`Context::write_with`], with the caller's limit on buffered bytes.
     pub(crate) fn write_within(
         &mut self,
         conn: ConnId,
@@ -187,7 +190,7 @@ impl<D: Default> Context<D> {
         if !fits(buffered, bytes_max)
             || !fits(self.stats.buffered_bytes, self.config.buffered_bytes_max)
         {
-            // What is corked may be all that stands in the way.
+            // Sending corked output may make room.
             self.flush(conn);
             let record = self.slab.at(conn.index());
             let buffered = record.output_bytes();
@@ -200,7 +203,7 @@ impl<D: Default> Context<D> {
                 self.stats.refused_writes += 1;
                 let flags = &mut self.slab.at_mut(conn.index()).flags;
                 flags.set(Flags::WANT_WRITE);
-                // Its socket has room, so no event of it will come: others stand in its way.
+                // The socket has room, so no event will follow: the bytes buffered for others are too many.
                 if !flags.has(Flags::SOCKET_FULL) && !flags.has(Flags::MEMORY_BLOCKED) {
                     flags.set(Flags::MEMORY_BLOCKED);
                     self.memory_blocked.push(conn);
@@ -242,7 +245,7 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// Has the output of a connection leave at the end of the turn.
+    /// Schedules the output of a connection to be sent at the end of the turn.
     pub(crate) fn cork(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         if record.flags.has(Flags::CORKED) {
@@ -255,7 +258,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Sends what this turn has gathered.
+    /// Sends all corked output.
     pub(crate) fn uncork(&mut self) {
         let mut corked = std::mem::take(&mut self.corked);
         for conn in corked.drain(..) {
@@ -268,8 +271,8 @@ impl<D: Default> Context<D> {
         self.corked = corked;
     }
 
-    /// Sends what is buffered, as far as the socket takes it, and takes the steps that wait for the last of
-    /// it. Does nothing for a record that ended.
+    /// Sends buffered output while the socket takes it. After the last byte, does what waits for it: FIN, or the end of
+    /// the connection. Does nothing if the record has ended.
     pub(crate) fn flush(&mut self, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         if !matches!(record.phase, Phase::Open | Phase::Draining) {
@@ -286,7 +289,7 @@ impl<D: Default> Context<D> {
                     Ok(taken) => {
                         self.stats.bytes_out += taken as u64;
                         self.stats.buffered_bytes -= taken;
-                        // Less than all is how the kernel says it is full; an event follows when it is not.
+                        // A short write means that the socket is full; an event follows when it has room.
                         record.flags.put(Flags::SOCKET_FULL, taken < spill.output.len());
                         spill.output.advance(taken);
                     }
@@ -310,7 +313,7 @@ impl<D: Default> Context<D> {
         }
         if record.flags.has(Flags::SHUTDOWN_WRITE) && !record.flags.has(Flags::WRITE_FINISHED) {
             record.flags.set(Flags::WRITE_FINISHED);
-            // ENOTCONN: the peer has reset it, which reading reports.
+            // ENOTCONN: the peer has sent RST, which reading reports.
             let _ = rustix::net::shutdown(record.fd(), Shutdown::Write);
         }
         if record.phase == Phase::Draining {
@@ -319,7 +322,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// The socket has room again.
+    /// Handles a socket that has room again.
     pub(crate) fn writable<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         if !record.flags.take(Flags::SOCKET_FULL) {
@@ -341,8 +344,8 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Whether those who were refused because of what the loop buffers for others may try again: it is half of what it
-    /// may be, and less than when they last tried.
+    /// Returns whether connections with a write rejected by the loop's memory limit may retry: at most half of the
+    /// limit is used, and less than at the last rejection.
     pub(crate) fn has_room_again(&self) -> bool {
         let buffered = self.stats.buffered_bytes;
         !self.memory_blocked.is_empty()
@@ -350,7 +353,7 @@ impl<D: Default> Context<D> {
             && buffered < self.memory_blocked_bytes
     }
 
-    /// Notifies them.
+    /// Calls `on_writable` for these connections.
     pub(crate) fn report_room<H: Handler<Data = D>>(&mut self, handler: &mut H) {
         if !self.has_room_again() {
             return;
@@ -365,8 +368,8 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Reads what the socket has, within the budget, and hands it out. `finished` says that an event
-    /// announced the peer's FIN, so that a short read is not the last.
+    /// Reads from the socket within the budget, and delivers the input. `finished`: an event reported the peer's FIN,
+    /// so a short read is not the last one.
     pub(crate) fn read<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -394,7 +397,8 @@ impl<D: Default> Context<D> {
                         }
                         return;
                     }
-                    // A short read has drained the socket: more will be announced. FIN behind it has been.
+                    // A short read has emptied the socket, and an event reports further input. An event has already
+                    // reported a FIN.
                     if received < self.config.receive_bytes && !finished {
                         return;
                     }
@@ -403,7 +407,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Bytes to be read of a connection before the others get their turn.
+    /// Returns how many bytes to read from a connection before it is the turn of the others.
     pub(crate) fn read_budget(&self, conn: ConnId) -> usize {
         if self.is_read_last(conn) {
             self.config.receive_bytes
@@ -412,8 +416,8 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Whether a connection is to be read from now. If so: whether its input is held, and how much is kept of what came
-    /// before.
+    /// Returns whether to read from a connection now: `Some` with whether its input is held, and the number of bytes
+    /// kept from before.
     fn expect_input(&mut self, conn: ConnId, budget: usize) -> Option<(bool, usize)> {
         let record = self.slab.get_mut(conn)?;
         match record.phase {
@@ -423,7 +427,7 @@ impl<D: Default> Context<D> {
             }
             Phase::Open if record.flags.has(Flags::PEER_FINISHED) => return None,
             Phase::Open => {}
-            // Whoever ends the connection reads the rest, if anybody.
+            // The rest is read, if at all, when the connection has ended.
             Phase::Draining | Phase::Closed => {
                 record.flags.set(Flags::READ_READY);
                 return None;
@@ -435,7 +439,7 @@ impl<D: Default> Context<D> {
             | Phase::Accepting
             | Phase::Free => return None,
         }
-        // Input behind a request whose answer is outstanding is kept, not parsed.
+        // Input after a request without a response is kept, not parsed.
         let held = record.holds_input();
         let carried = record.spill.as_ref().map_or(0, |spill| spill.input.len());
         let profile = record.profile;
@@ -452,7 +456,7 @@ impl<D: Default> Context<D> {
         Some((held, carried))
     }
 
-    /// Receives once into the shared buffer from `front` on, and opens the TLS records if it is that.
+    /// Receives once into the shared buffer from `front` on, and decrypts TLS records.
     fn receive(&mut self, conn: ConnId, front: usize) -> Received {
         let room = self.config.receive_bytes;
         if self.receive.len() < front + room {
@@ -494,7 +498,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Gives what was received to the connection's protocol, behind what is kept of what came before; or keeps it.
+    /// Passes received bytes to the connection's protocol, after the bytes kept from before; or keeps them.
     fn give_input<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -503,7 +507,7 @@ impl<D: Default> Context<D> {
         carried: usize,
         received: usize,
     ) {
-        // The buffer belongs to the loop, the loop to the handler: lend it out of the way.
+        // The buffer belongs to the loop, which the handler borrows: take it out during the call.
         let mut receive = std::mem::take(&mut self.receive);
         if held {
             self.keep_input(conn, &receive[..received]);
@@ -525,7 +529,7 @@ impl<D: Default> Context<D> {
             self.keep_input(conn, &receive[consumed..carried + received]);
         }
         self.receive = receive;
-        // One huge head must not make the shared buffer huge for good.
+        // A huge head must not leave the shared buffer huge.
         let room = self.config.receive_bytes;
         if self.receive.len() > room * 4 {
             self.receive.truncate(room);
@@ -533,7 +537,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Keeps input that could not be consumed yet for when more arrives.
+    /// Keeps input that could not be consumed until more arrives.
     pub(crate) fn keep_input(&mut self, conn: ConnId, bytes: &[u8]) {
         let Some(record) = self.slab.get_mut(conn).filter(|record| record.phase == Phase::Open)
         else {
@@ -550,7 +554,7 @@ impl<D: Default> Context<D> {
         spill.input.extend_from_slice(bytes);
     }
 
-    /// Looks again at the input kept for a connection: what held it up is out of the way.
+    /// Processes the kept input of a connection again, after its obstacle is gone.
     pub(crate) fn resume<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         record.flags.clear(Flags::RESUME_QUEUED);
@@ -577,7 +581,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Looks at input kept or left in the socket once this turn's answers have left.
+    /// Schedules kept or unread input to be processed again, after this turn's responses.
     pub(crate) fn queue_resume(&mut self, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         let kept = record.spill.as_ref().is_some_and(|spill| !spill.input.is_empty());
@@ -588,7 +592,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Reads from a connection in the next turn, event or not.
+    /// Schedules a read in the next turn, without waiting for an event.
     pub(crate) fn queue_read(&mut self, conn: ConnId) {
         let flags = &mut self.slab.at_mut(conn.index()).flags;
         flags.set(Flags::READ_READY);

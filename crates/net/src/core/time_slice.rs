@@ -1,19 +1,19 @@
-//! How long a thread that computes keeps others off its core.
+//! Scheduling time slices: how long a computing thread keeps others off its core.
 //!
-//! Linux gives threads of equal weight slices, and a thread that wakes waits, if its slice is no shorter than that of
-//! the one that runs, until that slice is over: a few milliseconds. Since Linux 6.12 a thread can have a slice of its
-//! own (`sched_runtime` of `sched_setattr(2)`), and one with a shorter slice takes the core at once when it wakes. So
-//! what takes long and can wait says so with a long slice; it gets no less time in all.
+//! Linux gives threads of equal weight time slices. A thread that wakes waits until the slice of the running thread is
+//! over, a few milliseconds, unless its own slice is shorter. Since Linux 6.12 a thread can have a custom slice
+//! (`sched_runtime` of `sched_setattr(2)`), and a thread with a shorter slice preempts at once when it wakes. So a
+//! thread with long work that can wait sets a long slice; its total share of time does not change.
 
 #![expect(unsafe_code, reason = "neither libc nor rustix has the call")]
 
 use std::io;
 use std::time::Duration;
 
-/// Linux takes slices from 0.1 ms to this.
+/// The maximum slice in Linux; the minimum is 0.1 ms.
 pub const TIME_SLICE_MAX: Duration = Duration::from_millis(100);
 
-/// `struct sched_attr`, as far as Linux 3.14 had it.
+/// The fields of `struct sched_attr` in Linux 3.14.
 #[repr(C)]
 #[derive(Default)]
 struct SchedAttr {
@@ -30,7 +30,7 @@ struct SchedAttr {
 const ATTR_BYTES: u32 = size_of::<SchedAttr>() as u32;
 const _: () = assert!(ATTR_BYTES == 48);
 
-/// Gives the calling thread a slice; `None` the default. A kernel before 6.12 takes no notice.
+/// Sets the slice of the calling thread; `None` restores the default. A kernel before 6.12 ignores it.
 ///
 /// # Errors
 /// `Unsupported` for a thread with a real-time policy, which has no slices; those of `sched_setattr`.
@@ -41,15 +41,15 @@ pub fn set_time_slice(slice: Option<Duration>) -> io::Result<()> {
     }
     attr.flags = 0;
     attr.runtime_ns = slice.map_or(0, |slice| slice.as_nanos() as u64);
-    // SAFETY: the kernel reads as many bytes as `size` says, which is what the structure has.
+    // SAFETY: the kernel reads `size` bytes, which is the size of the structure.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What the calling thread is scheduled by.
+/// Returns the scheduling attributes of the calling thread.
 fn present() -> io::Result<SchedAttr> {
     let mut attr = SchedAttr::default();
-    // SAFETY: the kernel writes at most as many bytes as it is given, which is what the structure has.
+    // SAFETY: the kernel writes at most the given number of bytes, which is the size of the structure.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, ATTR_BYTES, 0) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -73,7 +73,7 @@ mod tests {
         let usual_ns = usual.runtime_ns;
         set_time_slice(Some(TIME_SLICE_MAX)).unwrap();
         let long_ns = present().unwrap().runtime_ns;
-        // Before 6.12 there is nothing to be read.
+        // Kernels before 6.12 report nothing.
         assert!(long_ns == TIME_SLICE_MAX.as_nanos() as u64 || long_ns == 0, "{long_ns}");
         set_time_slice(None).unwrap();
         assert_eq!(present().unwrap().runtime_ns, usual_ns);

@@ -1,4 +1,4 @@
-//! Timers that belong to no connection.
+//! Timers without a connection.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use super::wheel::{TimerLink, TimerLinks, Wheel};
 
 /// What a timer does when it fires.
 pub(crate) enum Action<D> {
-    /// Calls `on_timer` with this.
+    /// Calls `on_timer` with this data.
     Notify(u64),
-    /// Calls this; `None` while it is being called.
+    /// Calls this closure; `None` during the call.
     Call(Option<TimerFn<D>>),
-    /// Goes on with a dial.
+    /// Continues a dial.
     Dial(u32),
 }
 
@@ -27,7 +27,7 @@ impl<D> fmt::Debug for Action<D> {
     }
 }
 
-/// Timers of one loop, in a wheel of their own with ticks of one millisecond.
+/// Timers of one loop, in a separate wheel with ticks of one millisecond.
 #[derive(Debug)]
 pub(crate) struct Timers<D> {
     wheel: Wheel,
@@ -94,8 +94,8 @@ impl<D> Timers<D> {
         live
     }
 
-    /// The next timer that is due: its id and what it does. A periodic one is armed again already, for the
-    /// first of its times that lies ahead; its closure comes back by [`Timers::put_back`].
+    /// Returns the next due timer: its id and its action. A periodic one is already rearmed, for
+    /// its first time in the future; its closure is returned by [`Timers::put_back`].
     pub(crate) fn pop(&mut self, now_ms: u64) -> Option<(TimerId, Action<D>)> {
         let index = self.wheel.pop(&mut self.slots, now_ms)?;
         let timer = &mut self.slots.0[index as usize];
@@ -107,7 +107,7 @@ impl<D> Timers<D> {
         };
         match timer.period_ms {
             0 => self.release(index),
-            // The wheel has just been at the time this one was due.
+            // The wheel is at the time at which this timer was due.
             period_ms => {
                 let due = self.wheel.elapsed();
                 let missed = now_ms.saturating_sub(due) / period_ms;
@@ -117,7 +117,7 @@ impl<D> Timers<D> {
         Some((id, action))
     }
 
-    /// A closure has been called. It is kept if its timer is still there.
+    /// Returns a closure after its call. It is kept if its timer still exists.
     pub(crate) fn put_back(&mut self, id: TimerId, call: TimerFn<D>) {
         if let Some(timer) = self.slots.0.get_mut(id.index as usize)
             && timer.armed

@@ -1,7 +1,8 @@
-//! TLS below every protocol, by `rustls`: of listeners, and of outgoing connections, which always verify the server.
+//! TLS below every protocol, by `rustls`: for listeners, and for outgoing connections, which always verify the server.
 //!
-//! `rustls` makes the handshake of an accepted connection. Then [`Records`] takes its keys over, so that an idle connection costs
-//! some hundred bytes. An outgoing connection costs some tens of KiB; a process has hundreds of them at most.
+//! `rustls` performs the handshake of an accepted connection. Then [`Records`] takes over the keys, so that an idle
+//! connection uses some hundred bytes. An outgoing connection uses some tens of KiB; a process has at most hundreds of
+//! them.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -25,7 +26,7 @@ use super::handler::Handler;
 use super::record::Records;
 use super::upper::Spoken;
 
-/// Which servers to trust. Clones share one configuration and its session cache.
+/// The trusted servers of outgoing connections. Clones share one configuration and its session cache.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
@@ -38,12 +39,12 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// A chain of certificates, the server's own first, and its private key, both in PEM. No ALPN protocol is
-    /// negotiated: every client is served the protocol of the listener.
+    /// Creates a configuration from a certificate chain, the server's own certificate first, and its private key, both
+    /// in PEM. ALPN is not used: every client gets the protocol of the listener.
     ///
     /// # Errors
     ///
-    /// There is no certificate or no key, one cannot be read, or they do not belong together.
+    /// There is no certificate or no key, one cannot be parsed, or they do not match.
     pub fn from_pem(certificates: &[u8], key: &[u8]) -> io::Result<ServerTls> {
         let (chain, key) = identity(certificates, key)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -53,14 +54,14 @@ impl ServerTls {
             .with_no_client_auth()
             .with_single_cert(chain, key)
             .map_err(invalid)?;
-        // Tickets are enough to resume a session, and leave nothing behind here.
+        // Tickets suffice to resume sessions, and need no state in the server.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(invalid)?;
         Ok(ServerTls::from_config(config))
     }
 
-    /// A configuration of `rustls` made elsewhere: several names, client certificates. Behind the handshake the loop seals
-    /// and opens records by itself, so that a connection keeps its keys alone; it asks `rustls` for them.
+    /// Uses a configuration of `rustls`, for example for several names or client certificates. It must allow secret
+    /// extraction, which this function enables: after the handshake the loop seals and opens records itself.
     pub fn from_config(config: impl Into<Arc<ServerConfig>>) -> ServerTls {
         let mut config = config.into();
         Arc::make_mut(&mut config).enable_secret_extraction = true;
@@ -74,7 +75,7 @@ impl fmt::Debug for ServerTls {
     }
 }
 
-/// TLS to one name; see [`ConnectConfig::tls`](crate::ConnectConfig).
+/// TLS to a server with this name; see [`ConnectConfig::tls`](crate::ConnectConfig).
 #[derive(Clone)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
@@ -82,11 +83,11 @@ pub struct ClientTls {
 }
 
 impl Tls {
-    /// The system's root certificates, read once a process.
+    /// Trusts the system's root certificates, which are read once per process.
     ///
     /// # Errors
     ///
-    /// The system has none that can be read: install `ca-certificates`, or name a file in `SSL_CERT_FILE`.
+    /// The system has no readable root certificates: install `ca-certificates`, or set `SSL_CERT_FILE`.
     pub fn system() -> io::Result<Tls> {
         static SYSTEM: OnceLock<Tls> = OnceLock::new();
         if let Some(system) = SYSTEM.get() {
@@ -102,11 +103,11 @@ impl Tls {
         Ok(SYSTEM.get_or_init(|| Tls::trusting(roots)).clone())
     }
 
-    /// Trusts these certificates, in PEM, and no others.
+    /// Trusts only these certificates, in PEM.
     ///
     /// # Errors
     ///
-    /// There is no certificate in it, or one that cannot be read.
+    /// There is no certificate, or one cannot be parsed.
     pub fn with_roots(pem: &[u8]) -> io::Result<Tls> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -118,23 +119,23 @@ impl Tls {
         Ok(Tls::trusting(roots))
     }
 
-    /// A configuration of `rustls` made elsewhere: client certificates, other verifiers.
+    /// Uses a configuration of `rustls`, for example for client certificates or other verifiers.
     pub fn from_config(config: impl Into<Arc<ClientConfig>>) -> Tls {
         Tls { config: config.into() }
     }
 
-    /// The same, with a client certificate for servers that ask for one: a chain, the client's own certificate first, and its
-    /// private key, both in PEM.
+    /// Returns a copy with a client certificate for servers that request one: a chain, the client's own certificate
+    /// first, and its private key, both in PEM.
     ///
     /// # Errors
     ///
-    /// There is no certificate or no key, one cannot be read, or they do not belong together.
+    /// There is no certificate or no key, one cannot be parsed, or they do not match.
     pub fn with_client_certificate(&self, certificates: &[u8], key: &[u8]) -> io::Result<Tls> {
         let (chain, key) = identity(certificates, key)?;
         let mut config = ClientConfig::clone(&self.config);
         let own = CertifiedKey::from_der(chain, key, config.crypto_provider()).map_err(invalid)?;
         config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(own));
-        // Sessions that began as somebody else are not resumed.
+        // Sessions of another identity must not be resumed.
         config.resumption = Resumption::default();
         Ok(Tls { config: Arc::new(config) })
     }
@@ -149,16 +150,16 @@ impl Tls {
         Tls { config: Arc::new(config) }
     }
 
-    /// The configuration of `rustls`, for connections outside this loop.
+    /// Returns the configuration of `rustls`, for connections outside this loop.
     pub fn config(&self) -> &Arc<ClientConfig> {
         &self.config
     }
 
-    /// TLS to the server of this name or address. Its certificate must contain it.
+    /// Returns TLS to the server with this name or address, which its certificate must contain.
     ///
     /// # Errors
     ///
-    /// It is neither a valid name nor an address.
+    /// `name` is neither a valid name nor an address.
     pub fn client(&self, name: &str) -> io::Result<ClientTls> {
         let name = ServerName::try_from(name.to_owned()).map_err(invalid)?;
         Ok(ClientTls { config: Arc::clone(&self.config), name })
@@ -177,7 +178,7 @@ impl fmt::Debug for ClientTls {
     }
 }
 
-/// A chain of certificates and a private key, read from PEM.
+/// Parses a certificate chain and a private key from PEM.
 fn identity(
     certificates: &[u8],
     key: &[u8],
@@ -190,32 +191,32 @@ fn identity(
     Ok((chain, PrivateKeyDer::from_pem_slice(key).map_err(invalid)?))
 }
 
-/// The error for every failure of TLS: `ErrorKind::InvalidData`.
+/// Returns the error for every failure of TLS: `ErrorKind::InvalidData`.
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// A connection's TLS: records in and out.
+/// The TLS state of a connection.
 #[derive(Debug)]
 pub(crate) struct Session {
     state: State,
-    /// The beginning of a record, or of the handshake.
+    /// Incomplete record or handshake message.
     partial: Vec<u8>,
-    /// Records of the handshake that the socket has not taken.
+    /// Handshake records that the socket has not taken yet.
     handshake: Vec<u8>,
-    /// Input that has arrived right behind the peer's handshake.
+    /// Input that arrived directly after the peer's handshake.
     early: Vec<u8>,
-    /// The peer has said something.
+    /// The peer has sent something.
     heard: bool,
 }
 
 #[expect(clippy::large_enum_variant, reason = "the large one is that of which there are millions")]
 enum State {
-    /// An outgoing connection, of which there are few.
+    /// An outgoing connection; there are few.
     Client(Box<ClientConnection>),
-    /// A server's handshake.
+    /// The handshake of an accepted connection.
     Handshake(Box<UnbufferedServerConnection>),
-    /// A server's connection behind it, of which there may be millions.
+    /// An accepted connection after its handshake; there may be millions.
     Open(Records),
     /// The handshake has failed.
     Over,
@@ -236,7 +237,7 @@ impl Session {
     pub(crate) fn client(to: &ClientTls) -> io::Result<Session> {
         let tls = ClientConnection::new(Arc::clone(&to.config), to.name.clone());
         let mut tls = tls.map_err(invalid)?;
-        // The loop bounds what is buffered.
+        // The loop bounds the buffers.
         tls.set_buffer_limit(None);
         let mut session = Session::new(State::Client(Box::new(tls)));
         session.advance(&[])?;
@@ -253,7 +254,7 @@ impl Session {
         Session { state, partial, handshake, early, heard: false }
     }
 
-    /// Bytes of the peer that are kept here.
+    /// Returns the number of the peer's bytes that are buffered here.
     pub(crate) fn bytes(&self) -> usize {
         self.partial.len()
     }
@@ -266,7 +267,7 @@ impl Session {
         }
     }
 
-    /// Continues the handshake with the peer's input. The output is in `handshake` then.
+    /// Continues the handshake with the peer's input, and puts the output into `handshake`.
     fn advance(&mut self, records: &[u8]) -> io::Result<()> {
         if let State::Client(tls) = &mut self.state {
             let taken = receive(tls, records, &mut self.early);
@@ -318,17 +319,17 @@ impl Session {
         Ok(())
     }
 
-    /// The handshake has failed: the peer is sent the reason, if there is one to be sent.
+    /// Encodes the alert for the peer after a failed handshake, if there is one.
     fn take_alert(&mut self) {
         let State::Handshake(tls) = &mut self.state else { return };
-        // It is given what is left of the same bytes, as it asks to be.
+        // `rustls` requires another call with the remaining bytes.
         let UnbufferedStatus { state, .. } = tls.process_tls_records(&mut self.partial);
         if let Ok(ConnectionState::EncodeTlsData(mut alert)) = state {
             let _ = encode(&mut alert, &mut self.handshake);
         }
     }
 
-    /// The handshake is done: takes its keys, and lets go of the rest.
+    /// Completes the handshake: takes over its keys, and drops the rest.
     fn open(&mut self) -> io::Result<()> {
         let State::Handshake(tls) = std::mem::replace(&mut self.state, State::Over) else {
             return Ok(());
@@ -337,14 +338,14 @@ impl Session {
         let records = Records::new(secrets, kernel);
         self.state =
             State::Open(records.ok_or_else(|| invalid("an unknown cipher was agreed on"))?);
-        // As long as what is in it, which mostly is nothing.
+        // The buffers are mostly empty.
         self.partial.shrink_to_fit();
         self.handshake.shrink_to_fit();
         Ok(())
     }
 
-    /// Takes records, and appends what they hold; what is to be answered at once, to `out`. True once the peer has said
-    /// that it closes.
+    /// Decrypts records, appends their content to `plain`, and immediate responses to `out`. Returns true once the peer
+    /// has sent `close_notify`.
     fn receive(
         &mut self,
         records: &mut [u8],
@@ -369,18 +370,18 @@ impl Session {
                 self.partial.extend_from_slice(records);
                 let mut partial = std::mem::take(&mut self.partial);
                 let (taken, closed) = open.open(&mut partial, plain, out)?;
-                // A buffer of its own size, or none.
+                // A buffer of exactly this size, or none.
                 self.partial = partial[taken..].into();
                 Ok(closed)
             }
         }
     }
 
-    /// Appends the records that hold these bytes.
+    /// Appends records with these bytes.
     ///
     /// # Errors
     ///
-    /// No more can be sent: the connection has to end.
+    /// No more can be sent: the connection must end.
     pub(crate) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         match &mut self.state {
             State::Client(tls) => {
@@ -393,7 +394,7 @@ impl Session {
         }
     }
 
-    /// Appends a `close_notify` alert: nothing more follows.
+    /// Appends a `close_notify` alert: no more data follows.
     fn close(&mut self, out: &mut Vec<u8>) {
         match &mut self.state {
             State::Client(tls) => {
@@ -406,7 +407,7 @@ impl Session {
     }
 }
 
-/// Takes records, and appends what they hold. True once the peer has said that it closes.
+/// Decrypts records and appends their content. Returns true once the peer has sent `close_notify`.
 fn receive(
     tls: &mut ClientConnection,
     mut records: &[u8],
@@ -427,7 +428,7 @@ fn receive(
 }
 
 fn flush(tls: &mut ClientConnection, out: &mut Vec<u8>) {
-    // Writing to memory does not fail.
+    // Writing to memory cannot fail.
     while tls.wants_write() && tls.write_tls(out).is_ok() {}
 }
 
@@ -439,7 +440,7 @@ fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>)
 }
 
 impl<D: Default> Context<D> {
-    /// An accepted connection begins its handshake.
+    /// Begins the handshake of an accepted connection.
     pub(crate) fn secure<H: Handler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -456,7 +457,7 @@ impl<D: Default> Context<D> {
         self.tls_handshake(handler, conn);
     }
 
-    /// The TCP connection is there: goes on with the handshake as far as the socket lets it.
+    /// Continues the handshake on a connected socket until the socket would block.
     pub(crate) fn tls_handshake<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let room = self.config.receive_bytes;
         if self.receive.len() < room {
@@ -499,7 +500,7 @@ impl<D: Default> Context<D> {
                     Err(errno) => return self.fail_connect(conn, errno.into()),
                 };
             self.stats.bytes_in += received as u64;
-            // No record begins like that; a method does.
+            // No TLS record begins with a letter, but an HTTP method does.
             let is_text = !std::mem::replace(&mut session.heard, true)
                 && self.receive[0].is_ascii_uppercase();
             if is_text && let Some(answer) = protocol.answer_in_plain_text() {
@@ -517,7 +518,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// The handshake is done: the connection is open.
+    /// Opens the connection after its handshake.
     fn tls_open<H: Handler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         let accepting = record.phase == Phase::Accepting;
@@ -527,7 +528,7 @@ impl<D: Default> Context<D> {
         {
             early = std::mem::take(&mut session.early);
             session.handshake = Vec::new();
-            // What was written before the connection was open.
+            // Output that was written before the connection was open.
             let before = spill.output.len();
             let plain = std::mem::take(spill.output.tail());
             let sent = session.send(&plain, spill.output.tail());
@@ -548,12 +549,12 @@ impl<D: Default> Context<D> {
             let consumed = H::Protocols::input(handler, self, conn, &mut early, 0);
             self.keep_input(conn, &early[consumed..]);
         }
-        // No event follows for what came meanwhile.
+        // No event follows for input that arrived meanwhile.
         self.read(handler, conn, true);
     }
 
-    /// Turns the records received at `at` in the receive buffer into what they hold. Returns its length, and whether the
-    /// peer has said that it closes.
+    /// Decrypts the records at `at` in the receive buffer in place. Returns the length of their content, and whether
+    /// the peer has sent `close_notify`.
     pub(crate) fn decrypt(
         &mut self,
         conn: ConnId,
@@ -587,7 +588,7 @@ impl<D: Default> Context<D> {
         result.map(|closed| (length, closed))
     }
 
-    /// Sends `close_notify`, so that the peer can tell an end from a truncation.
+    /// Sends `close_notify`, so that the peer can distinguish the end from a truncation.
     pub(crate) fn tls_goodbye(&mut self, conn: ConnId) {
         let Some(record) = self.slab.get_mut(conn) else { return };
         if record.phase != Phase::Open || !record.flags.has(Flags::TLS) {
@@ -602,7 +603,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// The stream has ended without the peer's `close_notify`: an attacker may have truncated it.
+    /// Ends a connection whose stream ended without the peer's `close_notify`: an attacker may have truncated it.
     pub(crate) fn tls_cut(&mut self, conn: ConnId) {
         self.finish(conn, CloseReason::Io(io::ErrorKind::UnexpectedEof));
     }
@@ -621,20 +622,20 @@ mod tests {
         ServerTls::from_pem(chain.as_bytes(), key.as_bytes()).unwrap()
     }
 
-    /// A client's first message.
+    /// Returns a client's first message.
     fn hello() -> Vec<u8> {
         let tls = Tls::trusting(RootCertStore::empty());
         let mut session = Session::client(&tls.client("server.example").unwrap()).unwrap();
         std::mem::take(&mut session.handshake)
     }
 
-    /// Gives a handshake these bytes in two pieces; whatever they are, it goes on, is done, or fails. Gives what it sends.
+    /// Passes these bytes to a handshake in two pieces: it must continue, complete or fail. Returns its output.
     fn survives(tls: &ServerTls, bytes: &[u8], cut: usize) -> Vec<u8> {
         let mut session = Session::server(tls).unwrap();
         let (first, second) = bytes.split_at(cut.min(bytes.len()));
         for piece in [first, second] {
             if session.advance(piece).is_err() {
-                // What is sent then are records: those of the handshake so far, and an alert.
+                // The output then consists of records: those of the handshake so far, and an alert.
                 let sent = &session.handshake;
                 assert!(sent.first().is_none_or(|kind| (20..=23).contains(kind)), "{sent:?}");
                 break;
@@ -653,7 +654,7 @@ mod tests {
             let tls = server();
             let mut bytes = hello();
             let answer = survives(&tls, &bytes, cut.index(bytes.len() + 1));
-            // A record of the handshake, in it the server's hello (RFC 8446 §4).
+            // A handshake record with a ServerHello (RFC 8446 §4).
             prop_assert_eq!((answer.first(), answer.get(5)), (Some(&22), Some(&2)));
             for (at, with) in flips {
                 let at = at.index(bytes.len());

@@ -1,15 +1,15 @@
-//! What an event of the kernel is about.
+//! The source of a kernel event.
 
 use crate::core::connection::ConnId;
 use crate::core::slab::INDEX_MAX;
 
-/// The source of an event, packed into the 64 bits the kernel keeps for us.
+/// The source of an event, packed into the 64 bits that the kernel stores for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     Conn(ConnId),
     Listener(u32),
     Foreign(u32),
-    /// An attempt of a dial, each by its place; an attempt has six bits.
+    /// An attempt of a dial, by their places; an attempt's place has six bits.
     Attempt {
         dial: u32,
         attempt: u32,
@@ -20,7 +20,7 @@ pub(crate) enum Token {
     Coalesced,
 }
 
-/// The index no connection has.
+/// An index that no connection has.
 const OTHER: u32 = u32::MAX;
 const _: () = assert!(OTHER > INDEX_MAX);
 

@@ -1,58 +1,59 @@
-//! What the layer above keeps in the core.
+//! Types of the layer above that the core stores.
 
 use std::fmt::Debug;
 
 use super::config::{Limits, LoopConfig, Role};
 use crate::timeout::TimeoutMs;
 
-/// The types that the protocols above keep in the core: in a connection's record, beside it while something is cut short, and
-/// with the loop. The core has the room and does not know what they are. They are named once, by an implementation for
-/// [`Upper`], so that each is there as it is: no pointer, and no type parameter of everything.
+/// The types that the protocols above store in the core: in a connection's record, beside it while input or output is
+/// incomplete, and in the loop. The core does not know what they contain. They are named once, by an implementation for
+/// [`Upper`], so they need neither pointers nor type parameters.
 pub(crate) trait UpperLayer {
-    /// What a connection speaks, and what the protocol's machine remembers while the connection is idle.
+    /// The protocol of a connection, and its state while the connection is idle.
     type Protocol: Spoken;
-    /// What a connection needs only while something is cut short.
+    /// State of a connection only needed while something is incomplete.
     type Kept: Kept;
-    /// What the connections of a loop share.
+    /// State that the connections of a loop share.
     type Shared: Debug + for<'a> From<&'a LoopConfig>;
-    /// What many connections have agreed on with their peers, as part of their profile.
+    /// Parameters that connections have negotiated with their peers, as part of their profile.
     type Agreed: Clone + Debug + Default + PartialEq;
 
-    /// Gives back what a connection has kept that has ended.
+    /// Releases the state of a connection that has ended.
     fn release(kept: &mut Self::Kept, shared: &mut Self::Shared);
 }
 
 /// The layer above the core.
 pub(crate) enum Upper {}
 
-/// What a connection speaks.
+/// The protocol of a connection.
 pub(crate) type Protocol = <Upper as UpperLayer>::Protocol;
 
-/// What the core asks of a connection's protocol.
+/// What the core needs to know of a connection's protocol.
 pub(crate) trait Spoken: Copy + Debug + PartialEq {
     /// Raw TCP.
     const RAW: Self;
 
-    /// What an accepted connection begins with.
+    /// Returns the initial protocol of an accepted connection.
     fn of(role: Role) -> Self;
 
-    /// Whether input is to wait, given that output does not leave.
+    /// Returns whether input must wait, given whether output is blocked.
     fn holds_input(self, is_blocked: bool) -> bool;
 
-    /// Of a connection that has opened: how long the first input may take. Raw TCP has the idle timeout instead.
+    /// Returns how long the first input may take on a new connection. Raw TCP has the idle timeout instead.
     fn input_timeout_ms(self, limits: &Limits) -> TimeoutMs;
 
-    /// Of a connection whose peer reads slowly, and still reads: the timeout that begins anew. `None` if none does.
+    /// Returns the timeout to restart when the peer reads slowly but makes progress. `None` if there is none to
+    /// restart.
     fn progress_timeout_ms(self, limits: &Limits) -> Option<TimeoutMs>;
 
-    /// What a peer is sent that speaks it in plain text where TLS is spoken.
+    /// Returns the response to a peer that sends plain text where TLS is expected.
     fn answer_in_plain_text(self) -> Option<&'static [u8]>;
 }
 
-/// What a protocol keeps of a connection while something is cut short.
+/// State of a protocol that is needed while something is incomplete.
 pub(crate) trait Kept: Debug + Default {
     fn is_empty(&self) -> bool;
 
-    /// Bytes of the peer, for the account of the loop.
+    /// Returns the bytes of the peer, for the loop's memory limit.
     fn bytes(&self) -> usize;
 }

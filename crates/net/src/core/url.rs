@@ -1,11 +1,11 @@
-//! Where a URL leads.
+//! URLs of servers.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::{fmt, io};
 
-/// Where a URL leads: `http://`, `https://`, `ws://` or `wss://` with a host, a port if it is not the usual one, path and
-/// query; or `unix:` and the path of a socket.
+/// The URL of a server: `http://`, `https://`, `ws://` or `wss://` with a host, optionally a port, path and query; or
+/// `unix:` and the path of a socket.
 ///
 /// ```
 /// use dunlin_net::{ServerAddr, Url};
@@ -19,15 +19,15 @@ use std::{fmt, io};
 pub struct Url {
     /// Where to connect.
     pub server: ServerAddr,
-    /// Whether to speak TLS.
+    /// Whether to use TLS.
     pub secure: bool,
-    /// What stands in `Host`.
+    /// The value of `Host`.
     pub authority: String,
     /// Path and query.
     pub target: String,
 }
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServerAddr {
     /// A name or an address, and a port.
@@ -41,14 +41,14 @@ pub enum ServerAddr {
     Unix(PathBuf),
 }
 
-/// A URL that leads nowhere.
+/// Why a text is not a URL of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
     /// None of `http://`, `https://`, `ws://`, `wss://` and `unix:`.
     #[error("the URL begins with none of http://, https://, ws://, wss:// and unix:")]
     Scheme,
-    /// No host, or one with bytes that hosts do not have.
+    /// No host, or one with invalid characters.
     #[error("the URL has no valid host; write http://name:port, http://[::1]:port")]
     Host,
     /// A user name before the host.
@@ -56,7 +56,7 @@ pub enum UrlError {
         "the URL has a user name, which is sent to nobody; send an Authorization header instead"
     )]
     User,
-    /// No number from 1 to 65535 behind the colon.
+    /// The port is not a number from 1 to 65535.
     #[error("the port of the URL is no number from 1 to 65535")]
     Port,
 }
@@ -112,7 +112,7 @@ impl FromStr for Url {
 }
 
 impl fmt::Display for Url {
-    /// Scheme and authority; a client's errors name its server so.
+    /// Writes scheme and authority, which identify the server in a client's errors.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.server {
             ServerAddr::Unix(path) => write!(f, "unix:{}", path.display()),

@@ -1,31 +1,30 @@
 //! A hierarchical timing wheel whose entries are links inside other records.
 //!
-//! Seven levels of 64 slots; a slot of level `n` spans `64^n` ticks. An entry sits at the level of the
-//! highest digit in which its deadline differs from the present and moves down as that digit is reached,
-//! so arming, re-arming and cancelling are O(1) and an entry is touched at most once a level.
+//! Seven levels of 64 slots; a slot of level `n` spans `64^n` ticks. An entry is at the level of the highest digit in
+//! which its deadline differs from the current tick, and moves down when that digit is reached. So arming, rearming and
+//! cancelling are O(1) and an entry is touched at most once per level.
 //!
-//! The wheel is *lazy*: a deadline that moves away, which is what activity on a connection does to it, is
-//! a store into the link and nothing more. The entry is found too early, looked at again, and moved.
-//! Only a deadline that moves closer relinks.
+//! The wheel is *lazy*: moving a deadline away, which activity on a connection does, is only a store into the link. The
+//! entry is found too early, checked again, and moved. Only a deadline that moves closer relinks the entry.
 
-/// Bits of a tick that one level looks at.
+/// Bits of a tick per level.
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
 const LEVELS: usize = 7;
-/// The last tick the wheel can hold: 2^42 - 1, 139 years of milliseconds.
+/// The last tick that the wheel supports: 2^42 - 1, 139 years of milliseconds.
 const TICK_MAX: u64 = (1 << (LEVEL_BITS * LEVELS as u32)) - 1;
 
 const NIL: u32 = u32::MAX;
 const UNLINKED: u64 = 0xffff;
 const DEADLINE_BITS: u32 = 48;
-/// The deadline of what is not to expire; also the largest value a [`TimerLink`] can hold.
+/// The deadline of an entry that never expires; also the largest value in a [`TimerLink`].
 pub(crate) const NEVER: u64 = (1 << DEADLINE_BITS) - 1;
 
-/// An entry of a wheel: its deadline and its neighbours in the slot it sits in. Lives in the record it
-/// is the timer of, so that a timer costs sixteen bytes and no allocation.
+/// An entry of a wheel: its deadline and its neighbours in its slot. Stored in the record it belongs to, so that a
+/// timer costs sixteen bytes and no allocation.
 #[derive(Debug)]
 pub(crate) struct TimerLink {
-    /// Deadline in ticks (48 bits) and the slot this entry is linked into (16 bits).
+    /// Deadline in ticks (48 bits) and the slot of this entry (16 bits).
     deadline_slot: u64,
     prev: u32,
     next: u32,
@@ -38,7 +37,7 @@ impl Default for TimerLink {
 }
 
 impl TimerLink {
-    /// The tick at which this entry is to expire, [`NEVER`] when it is not.
+    /// Returns the tick at which this entry expires, or [`NEVER`].
     pub(crate) fn deadline(&self) -> u64 {
         self.deadline_slot >> 16
     }
@@ -57,7 +56,7 @@ impl TimerLink {
     }
 }
 
-/// Where the links of a wheel live, by index.
+/// Access to the links of a wheel, by index.
 pub(crate) trait TimerLinks {
     fn link(&self, index: u32) -> &TimerLink;
     fn link_mut(&mut self, index: u32) -> &mut TimerLink;
@@ -65,9 +64,9 @@ pub(crate) trait TimerLinks {
 
 #[derive(Debug)]
 pub(crate) struct Wheel {
-    /// The tick up to which everything has been handed out. No occupied slot starts before it.
+    /// The tick up to which all entries were returned. No occupied slot starts before it.
     elapsed: u64,
-    /// A bit a slot, a word a level.
+    /// One bit per slot, one word per level.
     occupied: [u64; LEVELS],
     heads: Box<[u32; SLOTS * LEVELS]>,
 }
@@ -82,7 +81,7 @@ impl Wheel {
         let link = links.link_mut(index);
         link.set_deadline(deadline);
         match link.slot() {
-            // Found early and looked at again: nothing to do now.
+            // It will be found early and checked again: nothing to do now.
             Some(slot) if self.slot_start(slot) <= deadline => {}
             Some(slot) => {
                 self.unlink(links, index, slot);
@@ -93,7 +92,7 @@ impl Wheel {
         }
     }
 
-    /// Takes an entry out. What is not linked stays so.
+    /// Removes an entry, if it is linked.
     pub(crate) fn cancel(&mut self, links: &mut impl TimerLinks, index: u32) {
         let link = links.link_mut(index);
         link.set_deadline(NEVER);
@@ -102,8 +101,8 @@ impl Wheel {
         }
     }
 
-    /// The next entry whose deadline is not after `now`, taken out of the wheel. Entries found early move
-    /// on. The wheel may be changed between two calls.
+    /// Returns the next entry whose deadline is not after `now`, and removes it. Entries found early are moved. The
+    /// wheel may be changed between two calls.
     pub(crate) fn pop(&mut self, links: &mut impl TimerLinks, now: u64) -> Option<u32> {
         while let Some((slot, start)) = self.next_slot().filter(|&(_, start)| start <= now) {
             debug_assert!(start >= self.elapsed);
@@ -125,18 +124,19 @@ impl Wheel {
         None
     }
 
-    /// The tick the wheel has come to. Right after [`Wheel::pop`] gave an entry, the one it was due at.
+    /// Returns the current tick of the wheel. Directly after [`Wheel::pop`] returned an entry, the tick at which that
+    /// was due.
     pub(crate) fn elapsed(&self) -> u64 {
         self.elapsed
     }
 
-    /// The tick at which [`Wheel::pop`] has something to do again: no later than the earliest deadline.
+    /// Returns the tick at which [`Wheel::pop`] has work again: no later than the earliest deadline.
     pub(crate) fn next_tick(&self) -> Option<u64> {
         self.next_slot().map(|(_, start)| start)
     }
 
-    /// The occupied slot that starts first. Mostly of the lowest level; but while a slot of a higher level is
-    /// being emptied, what has moved down from it already does not come before what is left in it.
+    /// Returns the occupied slot that starts first, mostly of the lowest level. While a slot of a higher level is being
+    /// emptied, entries that it has moved down do not precede its remaining ones.
     fn next_slot(&self) -> Option<(usize, u64)> {
         let levels = self.occupied.iter().enumerate().filter(|&(_, &bits)| bits != 0);
         let first = levels.map(|(level, bits)| {
@@ -148,7 +148,7 @@ impl Wheel {
         first.min_by_key(|&(_, start)| start)
     }
 
-    /// The first tick of a slot. Slots of a level lie within the present slot of the level above.
+    /// Returns the first tick of a slot. Slots of a level lie within the current slot of the level above.
     fn slot_start(&self, slot: usize) -> u64 {
         let (level, slot) = (slot / SLOTS, (slot % SLOTS) as u64);
         let shift = LEVEL_BITS * level as u32;
@@ -259,8 +259,8 @@ mod tests {
         assert_eq!(wheel.pop(&mut links, 5001), Some(0));
     }
 
-    /// A slot of level 1 starts at 64 and holds what is due then and what is due a tick later. Once the first
-    /// had been handed out, the one that had moved down to level 0 hid the one still waiting.
+    /// A slot of level 1 starts at 64, and has entries due then and one tick later. Regression: after the first was
+    /// returned, the one that had moved down to level 0 hid the remaining one.
     #[test]
     fn what_moved_down_does_not_hide_what_is_due() {
         let (mut wheel, mut links) = (Wheel::new(), entries(3));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a sorted map: whatever is scheduled expires, once, in the first turn after its deadline.
+        /// Compares with a sorted map: every entry expires once, in the first turn after its deadline.
         #[test]
         fn wheel_agrees_with_a_sorted_map(steps in prop::collection::vec(step(), 1..200)) {
             let (mut wheel, mut links) = (Wheel::new(), entries(16));
@@ -310,7 +310,7 @@ mod tests {
                 match step {
                     Step::Schedule { index, after } => {
                         wheel.schedule(&mut links, index, now + after);
-                        // The present tick has been handed out: the next one is the earliest.
+                        // The current tick is over: the next one is the earliest.
                         model.insert(index, (now + after).max(now + 1));
                     }
                     Step::Cancel { index } => {

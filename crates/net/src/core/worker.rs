@@ -1,4 +1,4 @@
-//! Workers: threads with a loop each, and, if wanted, a descriptor table each.
+//! Workers: threads that each have a loop and optionally their own descriptor table.
 #![expect(
     unsafe_code,
     reason = "a thread's own descriptor table is outside what I/O safety covers"
@@ -14,47 +14,46 @@ use std::{fmt, io};
 
 use rustix::thread::{CpuSet, UnshareFlags};
 
-/// Whose table a worker's descriptors are in.
+/// The table of a worker's descriptors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Descriptors {
-    /// The process's. All of them together may open `RLIMIT_NOFILE`.
+    /// The table of the process. All workers together may open `RLIMIT_NOFILE`.
     #[default]
     Shared,
-    /// The worker's own: a copy, made at its start, of the standard streams and those listed, nothing else.
-    /// It may open `RLIMIT_NOFILE` by itself, and opening takes no lock that other threads contend for.
+    /// The worker's own table: a copy, made at its start, of only the standard streams and the listed descriptors. It
+    /// may open `RLIMIT_NOFILE` by itself, and opening takes no lock that other threads contend for.
     ///
-    /// From then on a number means one file here and another elsewhere. A descriptor opened in one thread
-    /// must be used and dropped in that thread; what threads share (listeners, doorbells, log files) is
-    /// opened before the workers start and listed.
+    /// From then on a number may be different files in different threads. A descriptor opened in one thread must be
+    /// used and dropped in that thread; descriptors that threads share (listeners, doorbells, log files) must be opened
+    /// before the workers start, and listed.
     Own(Vec<RawFd>),
 }
 
-/// How to start workers.
+/// Configuration of workers.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerConfig {
-    /// Whose table their descriptors are in.
+    /// The table of their descriptors.
     pub descriptors: Descriptors,
-    /// Run each on a core of its own: worker `i` on the `i`th core the process may run on, beginning anew when
-    /// there are more workers than cores.
+    /// Pin each worker to a core: worker `i` to the `i`th core that the process may use, counted again from the first
+    /// when there are more workers than cores.
     pub pin: bool,
-    /// Begin of the threads' names; the worker's index follows. At most 15 bytes show.
+    /// Prefix of the threads' names; the worker's index follows. The kernel shows at most 15 bytes.
     pub name: String,
 }
 
-/// How a worker ended.
+/// Result of a worker.
 #[derive(Debug)]
 pub enum Exit<T> {
     /// Its function returned.
     Returned(T),
-    /// It panicked, with this message. What it owned is gone, its connections among it; other workers are
-    /// not concerned.
+    /// It panicked, with this message. What it owned was dropped, including its connections; other workers are not
+    /// affected.
     Panicked(String),
-    /// It could not begin: the kernel refused the descriptor table (Linux 5.9 has all that is needed), the mask
-    /// or the core.
+    /// It could not start: the kernel rejected the descriptor table (Linux 5.9 suffices), the signal mask or the core.
     Failed(io::Error),
 }
 
-/// Workers under way. Dropping it leaves them running.
+/// Running workers. Dropping it leaves them running.
 pub struct Workers<T> {
     config: WorkerConfig,
     main: Arc<dyn Fn(usize) -> T + Send + Sync>,
@@ -63,12 +62,12 @@ pub struct Workers<T> {
     end: Sender<(usize, Exit<T>)>,
 }
 
-/// Starts `count` threads that each run `main` with their index. All process signals are blocked in them, so
-/// that they reach whoever registered for them.
+/// Starts `count` threads that each run `main` with their index. All process signals are blocked in them, so that the
+/// thread that registered for them receives them.
 ///
 /// # Errors
 ///
-/// Those of creating a thread. Those already started run on.
+/// Those of creating a thread. Threads already started continue to run.
 pub fn spawn_workers<T: Send + 'static>(
     count: usize,
     config: &WorkerConfig,
@@ -89,22 +88,22 @@ pub fn spawn_workers<T: Send + 'static>(
 }
 
 impl<T: Send + 'static> Workers<T> {
-    /// Their number, running or not.
+    /// Returns the number of workers, running or not.
     pub fn len(&self) -> usize {
         self.threads.len()
     }
 
-    /// True when there is none.
+    /// Returns true when there are no workers.
     pub fn is_empty(&self) -> bool {
         self.threads.is_empty()
     }
 
-    /// True when no thread runs any more.
+    /// Returns true when no thread is running.
     pub fn all_ended(&self) -> bool {
         self.threads.iter().all(Option::is_none)
     }
 
-    /// Waits until a worker ends and says which and how. `None` when all have.
+    /// Waits until a worker ends and returns its index and result. `None` when all have ended.
     pub fn wait(&mut self) -> Option<(usize, Exit<T>)> {
         if self.all_ended() {
             return None;
@@ -121,15 +120,15 @@ impl<T: Send + 'static> Workers<T> {
         Some((index, exit))
     }
 
-    /// Starts a worker again that has ended.
+    /// Restarts a worker that has ended.
     ///
     /// # Errors
     ///
-    /// Those of creating a thread; `AlreadyExists` when it runs.
+    /// Those of creating a thread; `AlreadyExists` when the worker is running.
     ///
     /// # Panics
     ///
-    /// If there is no worker of that index.
+    /// If there is no worker with that index.
     pub fn start(&mut self, index: usize) -> io::Result<()> {
         if self.threads[index].is_some() {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -143,7 +142,7 @@ impl<T: Send + 'static> Workers<T> {
                 },
                 Err(error) => Exit::Failed(error),
             };
-            // Nobody listens if the `Workers` were dropped.
+            // The `Workers` may have been dropped.
             let _ = end.send((index, exit));
         })?;
         self.threads[index] = Some(thread);
@@ -152,7 +151,7 @@ impl<T: Send + 'static> Workers<T> {
 
     fn reap(&mut self, index: usize) {
         if let Some(thread) = self.threads[index].take() {
-            // It has caught its panics.
+            // The thread catches its panics.
             let _ = thread.join();
         }
     }
@@ -177,8 +176,8 @@ impl<T> fmt::Display for Exit<T> {
 fn settle_in(index: usize, config: &WorkerConfig) -> io::Result<()> {
     crate::core::signal::block_all()?;
     if let Descriptors::Own(keep) = &config.descriptors {
-        // SAFETY: the thread has opened nothing yet, so that no descriptor of its own changes meaning, and
-        // what the closure it is about to run captured is documented to be listed.
+        // SAFETY: the thread has not opened any descriptor yet, so none of its own changes meaning; the descriptors
+        // that the closure has captured are documented to be listed.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES)? };
         close_all_but(keep)?;
     }
@@ -188,13 +187,13 @@ fn settle_in(index: usize, config: &WorkerConfig) -> io::Result<()> {
     Ok(())
 }
 
-/// Pins the calling thread to one of the cores that the process may run on, counted from 0 and again from the
-/// first when there are fewer; `None` lets it run on all of them again.
+/// Pins the calling thread to one of the cores that the process may use, counted from 0 and again from the first if
+/// there are fewer; `None` allows all of them again.
 ///
 /// # Errors
 /// Those of `sched_setaffinity`.
 pub fn pin(index: Option<usize>) -> io::Result<()> {
-    // The main thread's, which is never pinned. The cores we may run on need not be the first ones.
+    // The mask of the main thread, which is never pinned. The allowed cores need not be the first ones.
     let allowed = rustix::thread::sched_getaffinity(Some(rustix::process::getpid()))?;
     let set = match index {
         None => allowed,
@@ -209,8 +208,8 @@ pub fn pin(index: Option<usize>) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Lets go of the copies of all descriptors but the standard streams and those listed. Copies would keep
-/// open what their owners close: a peer would wait for a FIN that never comes.
+/// Closes the copies of all descriptors except the standard streams and those listed. A copy would keep the file open
+/// after its owner has closed it: a peer would wait for a FIN that never comes.
 fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
     let mut keep: Vec<u32> = keep.iter().filter_map(|&fd| u32::try_from(fd).ok()).collect();
     keep.sort_unstable();
@@ -218,8 +217,8 @@ fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
     for fd in keep.into_iter().filter(|&fd| fd >= 3).chain([u32::MAX]) {
         if first < fd {
             let last = if fd == u32::MAX { fd } else { fd - 1 };
-            // SAFETY: the table is this thread's alone and nothing has been opened in it; the descriptors
-            // closed belong to other threads, which keep theirs.
+            // SAFETY: the table belongs to this thread alone and nothing was opened in it; the closed descriptors
+            // belong to other threads, which keep theirs.
             let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
             if result != 0 {
                 return Err(io::Error::last_os_error());

@@ -1,5 +1,5 @@
-//! The server side of HTTP/1.1: requests and responses of an [`HttpHandler`](crate::HttpHandler), and [`ServerConnection`],
-//! the state machine below them. HTTP clients are in `dunlin-pipeline`.
+//! The server side of HTTP/1.1: requests and responses of an [`HttpHandler`](crate::HttpHandler), and its state machine
+//! [`ServerConnection`]. HTTP clients are in `dunlin-pipeline`.
 
 mod date;
 mod router;

@@ -167,7 +167,7 @@ impl<T> Router<T> {
 }
 
 impl NoRoute {
-    /// The HTTP status to respond with: 404 or 405.
+    /// Returns the HTTP status to respond with: 404 or 405.
     pub fn status(&self) -> u16 {
         match self {
             NoRoute::NotFound => 404,

@@ -38,7 +38,7 @@ impl ServerState {
         )
     }
 
-    /// The state of a request that is answered before its body has arrived. The connection is closed after the
+    /// Returns the state of a request that is answered before its body has arrived. The connection is closed after the
     /// response.
     pub(crate) fn of_refused(head: &RequestHead<'_>) -> ServerState {
         ServerState(ServerState::of(head).0 & !ServerState::KEEP_ALIVE)
@@ -101,7 +101,7 @@ pub enum ServerEvent<'a> {
         /// These are the first bytes of a request: start the timeout of its head.
         begun: bool,
     },
-    /// The head is complete, but the body is not, or it is not in one piece. Pass the bytes behind the head.
+    /// The head is complete, but the body is incomplete or not in one piece. Pass the bytes after the head.
     Head {
         /// The head.
         head: RequestHead<'a>,
@@ -175,17 +175,17 @@ impl ServerConnection {
         self.state
     }
 
-    /// Bytes of an incomplete request that are buffered here.
+    /// Returns the number of bytes of an incomplete request that are buffered here.
     pub fn buffered_bytes(&self) -> usize {
         self.partial.as_ref().map_or(0, |partial| partial.bytes())
     }
 
-    /// Whether a request has been emitted and its response is not complete.
+    /// Returns whether a request has been emitted and its response is not complete.
     pub fn is_awaiting_response(&self) -> bool {
         self.state.is_awaiting_response()
     }
 
-    /// Whether the connection stays open after the outstanding response.
+    /// Returns whether the connection stays open after the outstanding response.
     pub fn keeps_alive(&self) -> bool {
         self.state.has(ServerState::KEEP_ALIVE)
     }
@@ -217,7 +217,7 @@ impl ServerConnection {
                     let request = Request { head, body: &gathered.body };
                     Ok((consumed, ServerEvent::Request(request)))
                 }
-                // The head was complete the first time.
+                // The head was already decoded once.
                 Decoded::NeedMore => Err(Error::StartLine),
             };
         }
@@ -359,17 +359,17 @@ impl ServerConnection {
         Ok(self.handle_answered())
     }
 
-    /// Whether `write_chunk` appends anything for these bytes.
+    /// Returns whether `write_chunk` appends anything for these bytes.
     pub(crate) fn takes_chunk(&self, bytes: &[u8]) -> bool {
         !self.state.has(ServerState::HEAD) && !bytes.is_empty()
     }
 
-    /// Whether `end_chunks` appends anything.
+    /// Returns whether `end_chunks` appends anything.
     pub(crate) fn frames_chunks(&self) -> bool {
         !self.state.has(ServerState::HTTP_1_0 | ServerState::HEAD)
     }
 
-    /// Marks the outstanding request as answered by other means: an accepted or rejected upgrade.
+    /// Marks the outstanding request as answered in another way, such as an accepted or rejected upgrade.
     pub(crate) fn handle_answered(&mut self) -> AfterResponse {
         self.state.0 &= !(ServerState::AWAITING_RESPONSE | ServerState::CHUNKED);
         if self.keeps_alive() { AfterResponse::KeepAlive } else { AfterResponse::Close }
@@ -399,8 +399,8 @@ fn head<'o>(out: &'o mut Vec<u8>, response: &Response<'_>, date: &str) -> Respon
     ResponseWriter::new(out, response.status).header("Date", date).headers(response.headers)
 }
 
-/// Whether an incomplete head may be complete now: only a line end can complete one. Avoids decoding again for each
-/// byte of a peer that sends its head byte by byte.
+/// Returns whether an incomplete head may now be complete: only a line end can complete it. Avoids decoding again for
+/// each byte of a peer that sends its head byte by byte.
 fn worth_decoding(bytes: &[u8], seen: usize, limits: &Limits) -> bool {
     seen == 0 || bytes.len() >= limits.head_bytes_max || bytes[seen..].contains(&b'\n')
 }
@@ -411,7 +411,7 @@ mod tests {
 
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-    /// A connection, what it was given and did not consume, and what it said.
+    /// A connection, its unconsumed input, and its output.
     #[derive(Default)]
     struct Scripted {
         connection: ServerConnection,
@@ -421,7 +421,7 @@ mod tests {
     }
 
     impl Scripted {
-        /// Gives it bytes; returns the request they complete.
+        /// Passes bytes to the connection; returns the request that they complete.
         fn hears(&mut self, bytes: &[u8]) -> Result<Option<String>, Error> {
             self.input.extend_from_slice(bytes);
             while !self.input.is_empty() {

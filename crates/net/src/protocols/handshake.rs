@@ -23,7 +23,7 @@ use crate::websocket::{
 /// Why a request was not upgraded to a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpgradeError {
-    /// The request is not an acceptable handshake. It has been answered with the error's status.
+    /// The request is not an acceptable handshake. A response with the error's status was sent.
     #[error("{0}")]
     Handshake(HandshakeError),
     /// The response could not be written.
@@ -32,14 +32,14 @@ pub enum UpgradeError {
 }
 
 impl<D: Default> Context<D> {
-    /// Accepts a WebSocket handshake: answers the outstanding request with 101 and switches the connection to
+    /// Accepts a WebSocket handshake: responds to the outstanding request with 101 and switches the connection to
     /// WebSocket. Returns the chosen subprotocol.
     ///
     /// # Errors
     ///
-    /// [`UpgradeError::Handshake`] if the handshake is invalid; the request has then been answered with the error's
-    /// status and text. [`UpgradeError::Write`] if no request is outstanding, the connection is stale, or the
-    /// handler does not speak WebSocket.
+    /// [`UpgradeError::Handshake`] if the handshake is invalid; a response with the error's status and text was then
+    /// sent. [`UpgradeError::Write`] if no request is outstanding, the connection is stale, or the handler does not
+    /// support WebSocket.
     pub fn upgrade_websocket<'a>(
         &mut self,
         conn: ConnId,
@@ -66,7 +66,7 @@ impl<D: Default> Context<D> {
             agreed: Agreed { limits: config.limits, deflate: accepted.deflate() },
             ..self.profile_at(profile).with_idle_timeout(config.idle_timeout_ms)
         });
-        // A loop holds at most 65,536 different sets of limits.
+        // A loop supports at most 65,536 different sets of limits.
         let profile = profile.map_err(|_| UpgradeError::Write(WriteError::OutOfTurn))?;
         self.write_with(conn, 256, |out| accepted.encode_response(out, &[]))
             .map_err(UpgradeError::Write)?;
@@ -75,7 +75,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Connects a WebSocket to a `ws://` or `wss://` URL. The host name is resolved, its addresses are raced (RFC
-    /// 8305), and `wss://` uses TLS. `on_websocket`, `on_connect_failed` or `on_websocket_error` reports the outcome.
+    /// 8305), and `wss://` uses TLS. `on_websocket`, `on_connect_failed` or `on_websocket_error` reports the result.
     /// `target` and `host` of `new` are replaced by those of the URL.
     ///
     /// ```no_run
@@ -90,8 +90,8 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if `url` is not a valid URL; [`WriteError::NotPlugged`] in an `io::Error` if the handler does not speak
-    /// WebSocket; otherwise as [`Context::connect_url`].
+    /// `InvalidInput` if `url` is not a valid URL; [`WriteError::NotPlugged`] in an `io::Error` if the handler does not
+    /// support WebSocket; otherwise those of [`Context::connect_url`].
     pub fn connect_websocket(
         &mut self,
         url: &str,
@@ -106,14 +106,13 @@ impl<D: Default> Context<D> {
         Ok(conn)
     }
 
-    /// Sends a WebSocket handshake on an outgoing connection, which may still be connecting. `on_websocket` follows,
-    /// or `on_websocket_error` if the server refuses. There is no timeout; the handler sets a deadline if it needs
-    /// one.
+    /// Sends a WebSocket handshake on an outgoing connection, which may still be connecting. `on_websocket` follows, or
+    /// `on_websocket_error` if the server rejects it. There is no timeout; the handler may set a deadline.
     ///
     /// # Errors
     ///
-    /// [`WriteError::OutOfTurn`] if the connection is not raw TCP; [`WriteError::NotPlugged`] if the handler does not speak
-    /// WebSocket; [`WriteError::Stale`].
+    /// [`WriteError::OutOfTurn`] if the connection is not raw TCP; [`WriteError::NotPlugged`] if the handler does not
+    /// support WebSocket; [`WriteError::Stale`].
     pub fn websocket_handshake(
         &mut self,
         conn: ConnId,
@@ -199,7 +198,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// Without a [`WebSocketHandler`] nobody would be given the messages.
+    /// Rejects handlers without [`WebSocketHandler`], which could not receive messages.
     fn expect_websocket(&self) -> Result<(), WriteError> {
         if self.plugged.websocket { Ok(()) } else { Err(WriteError::NotPlugged) }
     }

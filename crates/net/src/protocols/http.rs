@@ -22,8 +22,8 @@ impl From<OutOfTurn> for WriteError {
 }
 
 impl<D: Default> Context<D> {
-    /// Responds to the outstanding request, during `on_request` or at any time after it. The connection is then kept
-    /// open or closed, as the request asked.
+    /// Responds to the outstanding request, during `on_request` or at any later time. The connection is then kept open
+    /// or closed, as the request asked.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// As [`Context::respond`].
+    /// Those of [`Context::respond`].
     pub fn respond_and_close(
         &mut self,
         conn: ConnId,
@@ -63,7 +63,8 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// As [`Context::respond`]. Also [`WriteError::OutOfTurn`] if `framing` is chunked and the request was HTTP/1.0.
+    /// Those of [`Context::respond`]; also [`WriteError::OutOfTurn`] if `framing` is chunked and the request was
+    /// HTTP/1.0.
     pub fn start_stream(
         &mut self,
         conn: ConnId,
@@ -82,7 +83,7 @@ impl<D: Default> Context<D> {
         }
         let record = self.slab.at_mut(conn.index());
         record.protocol = Protocol::Stream;
-        // Pipelined requests behind a stream are never answered.
+        // Pipelined requests after a stream never get a response.
         if let Some(spill) = &mut record.spill {
             self.stats.buffered_bytes -= spill.input.len();
             spill.input.clear();
@@ -98,7 +99,7 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// As [`Context::respond`].
+    /// Those of [`Context::respond`].
     pub fn start_chunked(&mut self, conn: ConnId, head: &Response<'_>) -> Result<(), WriteError> {
         let mut http = self.http(conn)?;
         http.expect_answer()?;
@@ -125,7 +126,7 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// As [`Context::write_chunk`].
+    /// Those of [`Context::write_chunk`].
     pub fn end_chunks(&mut self, conn: ConnId) -> Result<(), WriteError> {
         let mut http = self.http(conn)?;
         http.expect_chunk()?;
@@ -138,12 +139,12 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// Whether a request of this connection has been emitted and its response is not complete.
+    /// Returns whether a request of this connection has been emitted and its response is not complete.
     pub fn is_awaiting_response(&self, conn: ConnId) -> bool {
         self.http(conn).is_ok_and(|http| http.is_awaiting_response())
     }
 
-    /// The state of an open HTTP connection, without a partial request.
+    /// Returns the state of an open HTTP connection, without a partial request.
     pub(super) fn http(&self, conn: ConnId) -> Result<ServerConnection, WriteError> {
         let record = self.slab.get(conn).ok_or(WriteError::Stale)?;
         match (record.phase, record.protocol) {
@@ -172,7 +173,7 @@ impl<D: Default> Context<D> {
         result
     }
 
-    /// The response to the outstanding request is complete.
+    /// Handles the end of the response to the outstanding request.
     pub(super) fn answered(&mut self, conn: ConnId, http: &ServerConnection) {
         let record = self.slab.at_mut(conn.index());
         if record.phase != Phase::Open {
@@ -189,7 +190,7 @@ impl<D: Default> Context<D> {
         self.schedule_own(conn, keep_alive_timeout_ms);
     }
 
-    /// Emits the requests in `bytes` until one is not answered immediately. Returns the number of bytes consumed.
+    /// Emits the requests in `bytes` until one gets no immediate response. Returns the number of bytes consumed.
     pub(super) fn http_input<H: HttpHandler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -279,7 +280,7 @@ impl<D: Default> Context<D> {
         let bytes_max = handler.on_request_head(self, conn, head);
         let Some(record) = self.slab.get_mut(conn) else { return false };
         let Some(bytes_max) = bytes_max else {
-            // Read what the peer still sends: unread input would reset the connection and lose the end of the
+            // Read the rest of the peer's input: unread input would reset the connection and lose the end of the
             // response.
             record.flags.set(Flags::READ_READY);
             self.begin_drain(conn);
@@ -299,7 +300,7 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// A request, or the rest of one, did not arrive in time.
+    /// Handles a request that did not arrive completely in time.
     pub(super) fn http_timeout<H: HttpHandler<Data = D>>(&mut self, handler: &mut H, conn: ConnId) {
         let record = self.slab.at_mut(conn.index());
         let begun = record
@@ -314,19 +315,19 @@ impl<D: Default> Context<D> {
         }
     }
 
-    /// The peer broke the rules: the handler says how it ends.
+    /// Handles a protocol violation: the handler decides on the response.
     fn http_error<H: HttpHandler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
         error: Error,
     ) {
-        // What follows cannot be trusted to begin anywhere: no more of it is read.
+        // Later bytes cannot be trusted to begin a message: stop reading.
         self.distrust(conn);
         handler.on_http_error(self, conn, error);
     }
 
-    /// What [`HttpHandler::on_http_error`] does by default: answers with the status of the error, and closes.
+    /// Responds with the status of the error and closes the connection: the default of [`HttpHandler::on_http_error`].
     pub fn answer_http_error(&mut self, conn: ConnId, error: Error) {
         self.respond_to_http_error(
             conn,
@@ -338,9 +339,8 @@ impl<D: Default> Context<D> {
         );
     }
 
-    /// Responds to an HTTP protocol error of the peer with a response of the handler's choice, and closes the
-    /// connection. The status should be that of the error. If the connection does not speak HTTP or is closing
-    /// already, no response is sent.
+    /// Responds to an HTTP protocol error of the peer with a custom response, and closes the connection. The status
+    /// should be that of the error. No response is sent if the connection is not HTTP or is already closing.
     pub fn respond_to_http_error(&mut self, conn: ConnId, response: &Response<'_>) {
         if self.http(conn).is_ok() {
             // If the buffer is full, the peer does not read.

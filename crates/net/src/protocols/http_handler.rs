@@ -28,7 +28,7 @@ use crate::http::{Error, Request, RequestHead};
 /// }
 /// ```
 ///
-/// A handler that speaks HTTP and does not say what it answers is refused by the compiler:
+/// The compiler rejects a handler with HTTP that does not implement this trait:
 ///
 /// ```compile_fail,E0277
 /// use dunlin_net::{Handler, Http};
@@ -47,9 +47,9 @@ use crate::http::{Error, Request, RequestHead};
 )]
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait HttpHandler: Handler {
-    /// The head of a request has arrived, and its body has not, or not all of it. Says how many bytes of body are taken, at
-    /// most [`body_bytes_max`](crate::http::Limits::body_bytes_max); more are answered with 413. `None`: the request has been
-    /// answered here, with [`Context::respond`], and the connection ends with the response.
+    /// Decides on a request whose head has arrived and whose body is incomplete. Returns the maximum body size in
+    /// bytes, at most [`body_bytes_max`](crate::http::Limits::body_bytes_max); a longer body gets status 413. `None`:
+    /// this method has responded to the request by [`Context::respond`], and the connection ends with the response.
     fn on_request_head(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -59,14 +59,13 @@ pub trait HttpHandler: Handler {
         Some(u64::MAX)
     }
 
-    /// A complete request has arrived: head and body. Answer it now or in a later turn with
-    /// [`Context::respond`], [`Context::start_stream`], [`Context::start_chunked`] or
-    /// [`Context::upgrade_websocket`]. Further pipelined requests of this connection wait until then.
+    /// Handles a complete request: head and body. Respond now or in a later turn with [`Context::respond`],
+    /// [`Context::start_stream`], [`Context::start_chunked`] or [`Context::upgrade_websocket`]. Further pipelined
+    /// requests of this connection wait until then.
     fn on_request(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, request: &Request<'_>);
 
-    /// The peer sent malformed, oversized or late HTTP. By default it is answered with the status of the error, and the
-    /// connection is closed. A handler that overrides this must close it in the end; nothing more is read from it in any
-    /// case.
+    /// Handles malformed, oversized or late HTTP. By default it responds with the status of the error and closes the
+    /// connection. An implementation must eventually close the connection; its input is no longer read.
     fn on_http_error(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, error: Error) {
         cx.answer_http_error(conn, error);
     }

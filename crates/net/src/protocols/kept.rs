@@ -1,4 +1,4 @@
-//! What a protocol keeps of a connection while something is cut short.
+//! State of a protocol that is needed while input is incomplete.
 
 use dunlin_wire::websocket::MessageAssembly;
 
@@ -6,16 +6,16 @@ use crate::core::upper;
 use crate::http::PartialRequest;
 use crate::websocket::{Contexts, Handshake};
 
-/// Beginnings of something, of a connection that has them.
+/// Incomplete input of a connection, and its compression contexts.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// An HTTP request whose body is under way.
+    /// An HTTP request with an incomplete body.
     pub(crate) request: Option<Box<PartialRequest>>,
-    /// A client's WebSocket handshake that waits for its answer.
+    /// A client's WebSocket handshake that waits for its response.
     pub(crate) handshake: Option<Box<Handshake>>,
-    /// A WebSocket message that is fragmented or cut.
+    /// A WebSocket message that is fragmented or incomplete.
     pub(crate) assembly: Option<Box<MessageAssembly>>,
-    /// Compression contexts taken over from message to message.
+    /// Compression contexts that survive between messages.
     pub(crate) contexts: Option<Box<Contexts>>,
 }
 

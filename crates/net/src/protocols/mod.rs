@@ -1,5 +1,5 @@
-//! What the loop does with the machines of `http` and `websocket`: gives them bytes, hands their events to the traits of a
-//! [`Handler`], writes what they answer.
+//! Connects the state machines of `http` and `websocket` to the loop: passes bytes to them and their events to the
+//! traits of a [`Handler`], and writes their output.
 
 mod handshake;
 mod http;
@@ -22,16 +22,16 @@ use crate::core::driver::{Driver, Plugged};
 use crate::core::error::CloseReason;
 use crate::core::handler::{Handler, Protocols};
 
-/// What a [`Handler`] speaks that has raw TCP alone: bytes as they come.
+/// The protocols of a [`Handler`] with only raw TCP.
 #[derive(Debug)]
 pub enum Tcp {}
 
-/// What a [`Handler`] speaks that serves HTTP/1.1, beside raw TCP. It is an [`HttpHandler`].
+/// The protocols of a [`Handler`] that serves HTTP/1.1, beside raw TCP. The handler implements [`HttpHandler`].
 #[derive(Debug)]
 pub enum Http {}
 
-/// What a [`Handler`] speaks that has WebSockets, beside raw TCP. It is a [`WebSocketHandler`]. Alone it is for clients: a server's
-/// WebSockets begin as HTTP, `(Http, WebSocket)`.
+/// The protocols of a [`Handler`] with WebSockets, beside raw TCP. The handler implements [`WebSocketHandler`]. By
+/// itself it is for clients: a server's WebSockets begin as HTTP, which requires `(Http, WebSocket)`.
 #[derive(Debug)]
 pub enum WebSocket {}
 
@@ -92,7 +92,7 @@ impl<H: HttpHandler> Driver<H> for Http {
 
     fn peer_finished(handler: &mut H, cx: &mut Context<H::Data>, conn: ConnId, protocol: Protocol) {
         match protocol {
-            // Answers already given leave; an answer outstanding has lost its requester.
+            // Responses already written are still sent; nobody waits for an outstanding one.
             Protocol::Http(_) => cx.drain_for_peer(conn),
             Protocol::Stream => cx.finish(conn, CloseReason::Peer),
             _ => Tcp::peer_finished(handler, cx, conn, protocol),

@@ -1,4 +1,4 @@
-//! What a connection speaks.
+//! The protocol of a connection.
 
 use crate::core::config::{Limits, Role};
 use crate::core::upper::Spoken;
@@ -6,14 +6,14 @@ use crate::http::ServerState;
 use crate::timeout::TimeoutMs;
 use crate::websocket;
 
-/// The protocol that a connection speaks now, and what its machine remembers while it is idle.
+/// The current protocol of a connection, and its state while the connection is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Tcp,
     Http(ServerState),
-    /// The response has begun, and the caller writes it; further input of the peer is dropped.
+    /// A response has begun whose body the caller writes; further input of the peer is dropped.
     Stream,
-    /// A client's request for an upgrade is out; the answer is awaited.
+    /// A client's upgrade request was sent; its response is awaited.
     WebSocketHandshake,
     WebSocket(websocket::State),
 }
@@ -35,7 +35,7 @@ impl Spoken for Protocol {
         }
     }
 
-    /// Input behind a request waits for its answer, and for the socket to take those given before.
+    /// Input after a request waits for its response, and for the socket to take earlier responses.
     fn holds_input(self, is_blocked: bool) -> bool {
         matches!(self, Protocol::Http(state) if state.is_awaiting_response() || is_blocked)
     }

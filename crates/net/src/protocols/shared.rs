@@ -1,4 +1,4 @@
-//! What the connections of a loop share.
+//! State that the connections of a loop share.
 
 use dunlin_wire::websocket::MessageAssembly;
 
@@ -10,16 +10,16 @@ use crate::core::upper::{Upper, UpperLayer};
 use crate::http::Date;
 use crate::websocket::{Agreed, SharedCompression};
 
-/// What the HTTP and WebSocket connections of a loop share.
+/// State that the HTTP and WebSocket connections of a loop share.
 #[derive(Debug)]
 #[expect(clippy::vec_box, reason = "assemblies move between here and connections as pointers")]
 pub(crate) struct Shared {
     pub(crate) date: Date,
-    /// Compressors of all connections without context takeover, made when the first is needed.
+    /// Compressors of all connections without context takeover, created on first use.
     pub(crate) compression: SharedCompression,
-    /// Where messages are inflated to.
+    /// Output buffer for decompression.
     pub(crate) inflated: Vec<u8>,
-    /// Assemblies at rest, ready to be borrowed again.
+    /// Unused assemblies for reuse.
     assemblies: Vec<Box<MessageAssembly>>,
     assemblies_max: usize,
 }

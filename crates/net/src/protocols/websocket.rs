@@ -60,7 +60,7 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// As [`Context::ws_send`].
+    /// Those of [`Context::ws_send`].
     pub fn ws_send_text(&mut self, conn: ConnId, text: &str) -> Result<(), WriteError> {
         self.ws_send(conn, Opcode::Text, text.as_bytes())
     }
@@ -97,7 +97,7 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// As [`Context::ws_send`].
+    /// Those of [`Context::ws_send`].
     pub fn ws_ping(&mut self, conn: ConnId, payload: &[u8]) -> Result<(), WriteError> {
         self.send_control(conn, Opcode::Ping, payload)
     }
@@ -106,7 +106,7 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// As [`Context::ws_send`].
+    /// Those of [`Context::ws_send`].
     pub fn ws_pong(&mut self, conn: ConnId, payload: &[u8]) -> Result<(), WriteError> {
         self.send_control(conn, Opcode::Pong, payload)
     }
@@ -117,7 +117,7 @@ impl<D: Default> Context<D> {
     ///
     /// # Errors
     ///
-    /// As [`Context::ws_send`].
+    /// Those of [`Context::ws_send`].
     pub fn ws_close(&mut self, conn: ConnId, code: u16, reason: &str) -> Result<(), WriteError> {
         self.send_close_frame(conn, code, reason)?;
         self.slab.at_mut(conn.index()).flags.clear(Flags::IDLE_DEADLINE);
@@ -125,8 +125,8 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// The default of [`WebSocketHandler::on_close_frame`]: replies with a close frame, unless one was sent before, and closes
-    /// the connection.
+    /// Replies with a close frame, unless one was sent before, and closes the connection: the default of
+    /// [`WebSocketHandler::on_close_frame`].
     pub fn answer_close_frame(&mut self, conn: ConnId, code: u16) {
         if self.websocket(conn).is_ok() {
             let code = if code == close_code::NONE { 0 } else { code };
@@ -139,23 +139,23 @@ impl<D: Default> Context<D> {
         self.begin_drain(conn);
     }
 
-    /// The peer broke the rules: the handler says how it ends.
+    /// Handles a protocol violation: the handler decides on the response.
     pub(super) fn websocket_error<H: WebSocketHandler<Data = D>>(
         &mut self,
         handler: &mut H,
         conn: ConnId,
         error: &ProtocolError,
     ) {
-        // What follows cannot be trusted to begin anywhere: no more of it is read.
+        // Later bytes cannot be trusted to begin a frame: stop reading.
         self.distrust(conn);
         handler.on_websocket_error(self, conn, error);
     }
 
-    /// What [`WebSocketHandler::on_websocket_error`] does by default: sends a close frame with the code of the error, if the
-    /// WebSocket is open, and closes.
+    /// Sends a close frame with the code of the error, if the WebSocket is open, and closes the connection: the default
+    /// of [`WebSocketHandler::on_websocket_error`].
     pub fn answer_websocket_error(&mut self, conn: ConnId, error: &ProtocolError) {
         if let ProtocolError::Frame(error) = error {
-            // If it does not fit, the peer is not reading.
+            // If the buffer is full, the peer does not read.
             let _ = self.send_close_frame(conn, error.close_code(), error.message());
         }
         self.begin_drain(conn);
@@ -189,7 +189,8 @@ impl<D: Default> Context<D> {
         })
     }
 
-    /// The state of an open WebSocket that may send, without its compression contexts, and the connection's profile.
+    /// Returns the state of an open WebSocket that may send, without its compression contexts, and the connection's
+    /// profile.
     fn websocket(&self, conn: ConnId) -> Result<(Connection, u16), WriteError> {
         let record = self.slab.get(conn).ok_or(WriteError::Stale)?;
         if record.phase != Phase::Open {
@@ -206,7 +207,7 @@ impl<D: Default> Context<D> {
     }
 
     /// Emits the messages and control frames in `bytes`. An incomplete message is kept in an assembly. If the handler
-    /// pauses reading, the bytes behind the current message are not consumed.
+    /// pauses reading, the bytes after the current message are not consumed.
     pub(super) fn websocket_input<H: WebSocketHandler<Data = D>>(
         &mut self,
         handler: &mut H,
@@ -296,7 +297,7 @@ impl<D: Default> Context<D> {
         std::mem::replace(&mut self.upper.compression, empty)
     }
 
-    /// The state of a WebSocket together with the compression contexts of its connection.
+    /// Returns the state of a WebSocket together with the compression contexts of its connection.
     fn borrow_contexts(&mut self, conn: ConnId, websocket: &Connection) -> Connection {
         let spill = self.slab.at_mut(conn.index()).spill.as_mut();
         let contexts = spill.and_then(|spill| spill.upper.contexts.take());

@@ -5,8 +5,8 @@ use crate::core::context::Context;
 use crate::core::handler::Handler;
 use crate::websocket::{Message, ProtocolError};
 
-/// A [`Handler`] with WebSockets, either end. It has `type Protocols = (Http, WebSocket);` if it serves, and may have
-/// `type Protocols = WebSocket;` if it only connects.
+/// A [`Handler`] with WebSockets, for servers and clients. It has `type Protocols = (Http, WebSocket);`, or `type
+/// Protocols = WebSocket;` if it only connects.
 ///
 /// ```
 /// use dunlin_net::websocket::Message;
@@ -26,7 +26,7 @@ use crate::websocket::{Message, ProtocolError};
 /// }
 /// ```
 ///
-/// A handler that speaks WebSocket and does not say what becomes of messages is refused by the compiler:
+/// The compiler rejects a handler with WebSocket that does not implement this trait:
 ///
 /// ```compile_fail,E0277
 /// use dunlin_net::{Handler, WebSocket};
@@ -45,25 +45,25 @@ use crate::websocket::{Message, ProtocolError};
 )]
 #[expect(unused_variables, reason = "the names of the arguments are documentation")]
 pub trait WebSocketHandler: Handler {
-    /// A client's WebSocket handshake has succeeded, with the subprotocol the server chose: messages may be
-    /// sent. (A server knows when it upgrades.)
+    /// Reports that a client's WebSocket handshake has succeeded, with the subprotocol that the server chose: messages
+    /// may be sent. Not called for server connections.
     fn on_websocket(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, protocol: Option<&str>) {
     }
 
-    /// A complete message, unmasked, inflated and, if text, valid UTF-8.
+    /// Delivers a complete message, unmasked and inflated. Text is valid UTF-8.
     fn on_message(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, message: Message<'_>);
 
-    /// A ping frame. By default answered with a pong of the same payload (RFC 6455 §5.5.2).
+    /// Delivers a ping. By default it is answered with a pong of the same payload (RFC 6455 §5.5.2).
     fn on_ping(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, payload: &[u8]) {
         let _ = cx.ws_pong(conn, payload);
     }
 
-    /// A pong frame.
+    /// Delivers a pong.
     fn on_pong(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, payload: &[u8]) {}
 
-    /// A close frame; `code` is 1005 when it had none. No message follows. By default the close frame is
-    /// answered, unless ours went first, and the connection closed (RFC 6455 §5.5.1). A handler that
-    /// overrides this must do as much in the end.
+    /// Delivers a close frame; `code` is 1005 when it had none. No message follows. By default it is answered with a
+    /// close frame, unless one was sent before, and the connection is closed (RFC 6455 §5.5.1). An implementation must
+    /// eventually do the same.
     fn on_close_frame(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -74,8 +74,8 @@ pub trait WebSocketHandler: Handler {
         cx.answer_close_frame(conn, code);
     }
 
-    /// The peer broke the protocol. By default it is sent a close frame with the code of the error, and the connection is
-    /// closed. A handler that overrides this must close it in the end; nothing more is read from it in any case.
+    /// Handles a protocol violation by the peer. By default it sends a close frame with the code of the error and
+    /// closes the connection. An implementation must eventually close the connection; its input is no longer read.
     fn on_websocket_error(
         &mut self,
         cx: &mut Context<Self::Data>,

@@ -10,10 +10,10 @@ use dunlin_wire::resp::Value;
 use super::connection::{Connection, Event, InvalidCommand};
 use crate::{ConnId, ConnectConfig, Context, ServerAddr, TimerId, WriteError};
 
-/// Most channels in one subscribe command.
+/// Maximum number of channels in one subscribe command.
 const CHANNELS_PER_COMMAND: usize = 128;
 
-/// How to connect to a Redis server, and limits of the client.
+/// Configuration of a Redis client: its connection, and limits.
 #[derive(Clone)]
 pub struct ClientConfig {
     /// The server. A host name is resolved for each connection.
@@ -29,14 +29,14 @@ pub struct ClientConfig {
     pub requeue: bool,
     /// Timeouts and TLS of the connection.
     pub connect: ConnectConfig,
-    /// Most commands without a reply. Further ones wait in the queue.
+    /// Maximum number of commands without a reply. Further ones wait in the queue.
     pub outstanding_max: usize,
-    /// Most bytes of commands in the queue. Beyond it, [`Client::command`] returns [`CommandError::Full`].
+    /// Maximum number of bytes of commands in the queue. Beyond it, [`Client::command`] returns [`CommandError::Full`].
     pub queue_bytes_max: usize,
     /// Milliseconds from a lost connection to the next attempt. The delay doubles after each failed attempt, up to
-    /// `retry_ms_max`, and is varied at random by up to a half.
+    /// `retry_ms_max`, and varies randomly by up to a half.
     pub retry_ms_min: u64,
-    /// Most milliseconds between two attempts.
+    /// Maximum number of milliseconds between two attempts.
     pub retry_ms_max: u64,
 }
 
@@ -88,7 +88,7 @@ pub enum CommandError {
     /// The queue is full. Try again after replies have arrived.
     #[error("too many commands wait for Redis; send less, or raise queue_bytes_max")]
     Full,
-    /// The number of values that answer the command is unknown.
+    /// It is unknown how many values would answer the command.
     #[error("{0}")]
     Invalid(InvalidCommand),
 }
@@ -96,14 +96,14 @@ pub enum CommandError {
 /// An event of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Received<'a> {
-    /// The connection is established and the greeting was answered. The subscriptions have been requested again, up
-    /// to what the socket accepts at once; commands follow them.
+    /// The connection is established and the greeting was answered. The subscriptions have been sent again, as many as
+    /// the socket accepts at once; the rest follows, and then commands.
     Ready,
     /// The reply to the command sent with this token.
     Reply(u64, &'a Value<'a>),
     /// A message of a subscribed channel.
     Message(PubSubMessage<'a>),
-    /// Any other push of the server: the confirmation of a subscription, or the error that refuses one.
+    /// Any other push of the server: the confirmation of a subscription, or the error that rejects it.
     Push(&'a Value<'a>),
 }
 
@@ -178,7 +178,7 @@ impl Topic {
         }
     }
 
-    /// The command that begins or ends a subscription.
+    /// Returns the command that begins or ends a subscription.
     fn command(&self, wanted: bool) -> &'static [u8] {
         match (self, wanted) {
             (Topic::Channel(_), true) => b"SUBSCRIBE",
@@ -339,35 +339,35 @@ impl Client {
             true => self.wanted.insert(topic.clone()) || self.ready,
             false => self.wanted.remove(&topic),
         };
-        // Without a connection, the greeting of the next one sends it.
+        // Without a connection it is sent after the greeting of the next one.
         if changed && self.ready {
             self.changed.insert(topic);
             self.send_waiting(cx);
         }
     }
 
-    /// The number of commands without a reply.
+    /// Returns the number of commands without a reply.
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()
     }
 
-    /// Whether commands are sent immediately.
+    /// Returns whether commands are sent immediately.
     pub fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// Why the last attempt failed, while there is no connection: for example a wrong password or a refused
+    /// Returns why the last attempt failed, while there is no connection: for example a wrong password or a refused
     /// connection.
     pub fn last_error(&self) -> Option<&str> {
         self.last_error.as_deref()
     }
 
-    /// Whether `conn` is the client's connection.
+    /// Returns whether `conn` is the client's connection.
     pub fn owns(&self, conn: ConnId) -> bool {
         self.conn == Some(conn)
     }
 
-    /// The connection is open. Sends the greeting.
+    /// Handles a connection that has opened: sends the greeting.
     pub fn handle_connect<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
         if !self.owns(conn) {
             return;
@@ -455,7 +455,7 @@ impl Client {
                 }
             }
             Event::Reply(Value::Error(error)) => {
-                // Keep the first error; the rest of the greeting fails because of it.
+                // Keep the first error; it makes the rest of the greeting fail.
                 self.last_error.get_or_insert_with(|| (*error).to_owned());
                 cx.close(conn);
             }
@@ -470,15 +470,15 @@ impl Client {
         }
     }
 
-    /// The connection accepts more output. Sends commands from the queue.
+    /// Handles a connection with room for output: sends commands from the queue.
     pub fn handle_writable<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
         if self.owns(conn) {
             self.send_waiting(cx);
         }
     }
 
-    /// Sends subscriptions and then commands until the connection accepts no more. `on_writable` follows when it does
-    /// again.
+    /// Sends subscriptions and then commands until the connection accepts no more. `on_writable` follows when it has
+    /// room.
     fn send_waiting<D: Default>(&mut self, cx: &mut Context<D>) {
         let Some(conn) = self.conn.filter(|_| self.ready) else { return };
         while let Some(first) = self.changed.pop_first() {
@@ -526,7 +526,7 @@ impl Client {
         })
     }
 
-    /// The connection has ended or was not established. Schedules the next attempt.
+    /// Handles a connection that has ended or was not established: schedules the next attempt.
     pub fn handle_close<D: Default>(&mut self, cx: &mut Context<D>, conn: ConnId) {
         if self.owns(conn) {
             self.conn = None;
@@ -560,7 +560,7 @@ impl Client {
         }
     }
 
-    /// A timer has fired. Ignored unless it is the client's.
+    /// Handles a timer that has fired. Ignores timers of others.
     pub fn handle_timer<D: Default>(&mut self, cx: &mut Context<D>, timer: TimerId) {
         if self.timer == Some(timer) {
             self.timer = None;
@@ -583,12 +583,12 @@ impl Client {
     }
 }
 
-/// The approximate size of an encoded command.
+/// Returns the approximate size of an encoded command in bytes.
 fn command_bytes(arguments: &[&[u8]]) -> usize {
     arguments.iter().map(|argument| argument.len() + 16).sum()
 }
 
-/// The message in a push, if it is one.
+/// Returns the message in a push, if it is one.
 fn message<'a>(push: &'a Value<'_>) -> Option<PubSubMessage<'a>> {
     match push.elements()? {
         [kind, channel, payload] if matches!(kind.text(), Some("message" | "smessage")) => {

@@ -4,26 +4,26 @@ use std::collections::VecDeque;
 
 use dunlin_wire::resp::{Error, Limits, Scanner, Value, encode_command};
 
-/// Commands that are answered by one push for each channel; a reply is sent only if the server refuses them.
+/// Commands that are answered by one push for each channel, or by an error reply if the server rejects them.
 const ANSWERED_BY_PUSHES: [&str; 6] =
     ["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"];
 
 /// A value received from the server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {
-    /// The reply to the oldest command outstanding.
+    /// The reply to the oldest outstanding command.
     Reply(Value<'a>),
-    /// A message of a channel, the confirmation of a subscription, or the error that refuses one.
+    /// A message of a channel, the confirmation of a subscription, or the error that rejects it.
     Push(Value<'a>),
 }
 
-/// The number of values that answer the command is unknown, so replies to later commands could not be matched: the
-/// command has no name, or it subscribes to or unsubscribes from no channel.
+/// The command has no name, or subscribes to or unsubscribes from no channel. The number of values that answer it is
+/// unknown, so replies to later commands could not be matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the command has no name, or names no channel; name each channel")]
 pub struct InvalidCommand;
 
-/// The state of one connection to Redis (RESP3): the commands outstanding and the position in a partial value.
+/// The state of one connection to Redis (RESP3): the outstanding commands and the position in an incomplete value.
 ///
 /// ```
 /// use dunlin_net::redis::{Connection, Event, Value};
@@ -86,7 +86,7 @@ impl Connection {
         expected(arguments).map(drop).ok_or(InvalidCommand)
     }
 
-    /// The number of commands without an answer.
+    /// Returns the number of commands without an answer.
     pub fn outstanding(&self) -> usize {
         self.expected.len()
     }
@@ -105,8 +105,8 @@ impl Connection {
         let value = Value::parse(&bytes[..length]).ok_or(Error::Malformed)?;
         if let Value::Push(elements) = &value {
             let kind = elements.first().and_then(Value::text).unwrap_or_default();
-            // A push of another kind is unsolicited: a server ends subscriptions to the channels of a slot that moves
-            // to another server.
+            // A push of another kind is unsolicited: when a slot moves to another server, a server ends the
+            // subscriptions to its channels.
             if let Some(Expected::Pushes(expected, left)) = self.expected.front_mut()
                 && kind_of(kind.as_bytes()) == Some(*expected)
             {
@@ -119,14 +119,14 @@ impl Connection {
         }
         match self.expected.pop_front() {
             Some(Expected::Reply) => Ok(Some((Event::Reply(value), length))),
-            // The server refused a subscription.
+            // The server has rejected a subscription.
             Some(Expected::Pushes(..)) => Ok(Some((Event::Push(value), length))),
             None => Err(Error::Type),
         }
     }
 }
 
-/// The answer that a command expects; `None` if its end could not be recognized.
+/// Returns the answer that a command expects; `None` if its end could not be recognised.
 fn expected(arguments: &[&[u8]]) -> Option<Expected> {
     let (name, channels) = arguments.split_first()?;
     match kind_of(name) {
@@ -147,7 +147,7 @@ fn kind_of(name: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// What a connection that has sent these commands reads from bytes that come in pieces of this size.
+    /// Returns the events of a connection that has sent these commands, for input in pieces of this size.
     fn read(commands: &[&[&[u8]]], input: &[u8], piece: usize) -> Vec<String> {
         let mut connection = Connection::new();
         let mut out = Vec::new();
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// A server that gives a slot away ends the subscriptions to its channels unasked.
+    /// A server that gives up a slot ends the subscriptions to its channels unasked.
     #[test]
     fn a_push_that_nobody_asked_for_answers_no_other_command() {
         let commands: &[&[&[u8]]] = &[&[b"SSUBSCRIBE", b"x"], &[b"GET", b"a"]];

@@ -1,9 +1,9 @@
 //! The macro that forwards events of the loop to a Redis client.
 
-/// Implements the methods of a [`Handler`](crate::Handler) that a [`Client`](crate::redis::Client) in one of its
-/// fields needs. Use it in the `impl` of the handler. `on_data` is not included: the handler implements it to receive
-/// replies. The client ignores events of other connections. If the handler needs one of these methods for itself,
-/// write all of them by hand.
+/// Implements the methods of a [`Handler`](crate::Handler) that a [`Client`](crate::redis::Client) in one of its fields
+/// needs. Use it in the `impl` of the handler. `on_data` is not included: the handler implements it to receive replies.
+/// The client ignores events of other connections. If the handler needs one of these methods itself, implement all of
+/// them manually.
 ///
 /// ```
 /// use dunlin_net::redis::{Client, Received};

@@ -13,7 +13,7 @@ use super::{
 /// Payloads shorter than this many bytes are not compressed.
 const COMPRESS_BYTES_MIN: usize = 32;
 
-/// A close frame has been sent; no frame may follow it.
+/// A close frame was sent; no frame may follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a close frame has been sent; no frame may follow it")]
 pub struct CloseSent;
@@ -51,7 +51,7 @@ pub(crate) struct Contexts {
 /// The compressors of all connections without context takeover. They are created on first use.
 #[derive(Debug)]
 pub struct SharedCompression {
-    /// From 1 (fastest) to 9 (smallest).
+    /// Level from 1 (fastest) to 9 (smallest).
     level: u32,
     shared: Option<Box<SharedDeflate>>,
 }
@@ -149,17 +149,17 @@ impl Connection {
         self.state
     }
 
-    /// The side of the connection.
+    /// Returns the side of the connection.
     pub fn role(&self) -> Role {
         if self.state.0 & State::CLIENT == 0 { Role::Server } else { Role::Client }
     }
 
-    /// Whether a close frame has been sent.
+    /// Returns whether a close frame was sent.
     pub fn has_sent_close(&self) -> bool {
         self.state.0 & State::CLOSE_SENT != 0
     }
 
-    /// Whether a close frame has been received.
+    /// Returns whether a close frame was received.
     pub fn has_received_close(&self) -> bool {
         self.state.has_received_close()
     }
@@ -286,7 +286,7 @@ impl Connection {
         if self.has_sent_close() { Err(CloseSent) } else { Ok(()) }
     }
 
-    /// The compression parameters, if this payload is to be compressed.
+    /// Returns the compression parameters, if this payload is to be compressed.
     pub(crate) fn compresses(&self, payload: &[u8], agreed: &Agreed) -> Option<DeflateParams> {
         let params = agreed.deflate.filter(|_| payload.len() >= COMPRESS_BYTES_MIN)?;
         params.outgoing(self.role()).can_compress().then_some(params)
@@ -304,7 +304,7 @@ fn frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], mask: Option<[u8; 4]
 mod tests {
     use super::*;
 
-    /// Everything `to` reads of bytes that come in pieces of this size.
+    /// Returns the events that `to` emits for input in pieces of this size.
     fn read(to: &mut Connection, bytes: &[u8], piece: usize, agreed: &Agreed) -> Vec<String> {
         let (mut assembly, mut inflated) = (None, Vec::new());
         let mut compression = SharedCompression::new(1);

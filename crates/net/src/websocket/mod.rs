@@ -1,5 +1,5 @@
-//! WebSocket, client and server side: messages and parameters of a [`WebSocketHandler`](crate::WebSocketHandler), and [`Connection`],
-//! the state machine below them.
+//! WebSocket, client and server side: messages and parameters of a [`WebSocketHandler`](crate::WebSocketHandler), and
+//! its state machine [`Connection`].
 
 mod connection;
 mod handshake;
@@ -27,9 +27,8 @@ pub struct WebSocketConfig<'a> {
     pub limits: Limits,
     /// Supported subprotocols. The first one in the client's list that is supported is chosen.
     pub protocols: &'a [&'a str],
-    /// Parameters to accept for permessage-deflate; `None` declines it. Connections without context takeover share
-    /// one compressor for each loop. A connection with context takeover holds about 340 KiB of its own once it is
-    /// used.
+    /// Parameters to accept for permessage-deflate; `None` declines it. Connections without context takeover share one
+    /// compressor per loop. A connection with context takeover uses about 340 KiB of its own after its first message.
     pub deflate: Option<DeflateConfig>,
     /// Milliseconds without input after which the connection is closed.
     pub idle_timeout_ms: TimeoutMs,

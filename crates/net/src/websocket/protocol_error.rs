@@ -1,10 +1,10 @@
-//! How the peer of a WebSocket broke the protocol.
+//! Protocol violations by the peer of a WebSocket.
 
 use dunlin_wire::http1;
 
 use super::{ClientHandshakeError, Error};
 
-/// How a peer broke the protocol of a WebSocket, open or being opened.
+/// A protocol violation by the peer, on an open WebSocket or in the opening handshake.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {

@@ -17,7 +17,7 @@ pub enum Depth {
 }
 
 impl Depth {
-    /// Adapted to rate and round trip, within the default limits.
+    /// Returns a depth that adapts to rate and round trip, within the default limits.
     pub fn auto() -> Depth {
         Depth::Auto(WindowConfig::default())
     }

@@ -152,7 +152,7 @@ impl Core {
         }
     }
 
-    /// A connection could not be opened.
+    /// Handles a failed attempt to open a connection.
     pub(crate) fn dial_failed<D: Default>(
         &mut self,
         cx: &mut Context<D>,
@@ -215,7 +215,7 @@ impl Core {
         }
     }
 
-    /// Whether a connection is open to a host. One that is being opened is not known by its id yet.
+    /// Returns whether this is an open connection of the client. One that is being opened is not known by its id yet.
     pub(crate) fn owns(&self, conn: ConnId) -> bool {
         match self.entries.get(conn.index() as usize) {
             Some(Entry::Open(link)) => link.id == conn,
@@ -308,23 +308,23 @@ impl Requests<'_> {
         self.core.enqueue(host, request.clone(), tag)
     }
 
-    /// Converts the refusal of a request to an outcome.
+    /// Converts a send error to an outcome.
     pub(crate) fn send_error(&self, host: HostId, error: SendError) -> RequestError {
         let host = self.host_of(host).map_or_else(Arc::default, |host| Arc::clone(&host.name));
         RequestError { host, request: RequestId(0), kind: error.into(), effect: Effect::None }
     }
 
-    /// The number of accepted requests that have not ended.
+    /// Returns the number of accepted requests that have not ended.
     pub fn outstanding(&self) -> usize {
         self.core.records.len()
     }
 
-    /// The number of queued requests of a host.
+    /// Returns the number of queued requests of a host.
     pub fn queued(&self, host: HostId) -> usize {
         self.host_of(host).map_or(0, |host| host.queue.len())
     }
 
-    /// The number of requests the host accepts on one connection, if it is known.
+    /// Returns the number of requests the host accepts on one connection, if it is known.
     pub fn budget(&self, host: HostId) -> Option<u64> {
         self.host_of(host)?.budget.limit()
     }

@@ -37,7 +37,7 @@ impl Core {
     }
 }
 
-/// The TLS settings for a name, if the host uses TLS.
+/// Returns the TLS settings for a name, if the host uses TLS.
 fn secure(
     secure: bool,
     tls: Option<&Tls>,

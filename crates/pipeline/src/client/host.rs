@@ -25,7 +25,7 @@ pub(crate) struct Host {
     /// Queued requests, oldest first, by their slots among the records.
     pub(crate) queue: VecDeque<u32>,
     pub(crate) queue_bytes: usize,
-    /// `send` has returned `Full`; room is to be reported.
+    /// `send` has returned `Full`; [`on_room`](crate::Caller::on_room) is still to be called.
     pub(crate) refused: bool,
     /// Open connections.
     pub(crate) links: Vec<ConnId>,
@@ -68,7 +68,7 @@ impl Host {
         }
     }
 
-    /// Requests that a new connection can be expected to accept, to decide how many to open.
+    /// Returns the number of requests that a new connection can be expected to accept, to decide how many to open.
     pub(crate) fn depth(&self) -> u32 {
         let depth = match self.config.depth {
             Depth::Fixed(depth) => depth.max(1),

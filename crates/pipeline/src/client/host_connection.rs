@@ -74,7 +74,7 @@ impl HostConnection {
         }
     }
 
-    /// The number of requests that may be sent.
+    /// Returns the number of requests that may be sent.
     pub(crate) fn room(&self) -> u32 {
         if self.blocked || self.exclusive {
             return 0;

@@ -38,8 +38,8 @@ pub trait Caller: Sized {
     /// The data that the loop stores for each connection: that of the enclosing handler, or `()`.
     type Data: Default;
 
-    /// A request has ended. Called once for each accepted request. It may respond to a request of another connection
-    /// of `cx`.
+    /// Receives the outcome of a request. Called once for each accepted request. It may respond to a request of another
+    /// connection of `cx`.
     fn on_outcome(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -49,7 +49,7 @@ pub trait Caller: Sized {
         outcome: &Outcome<'_>,
     );
 
-    /// The head of a streamed answer has arrived. Its body follows, then its outcome.
+    /// Receives the head of a streamed answer. Its body follows, then its outcome.
     fn on_head(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -60,7 +60,7 @@ pub trait Caller: Sized {
     ) {
     }
 
-    /// A piece of the body of a streamed answer has arrived.
+    /// Receives a piece of the body of a streamed answer.
     fn on_body(
         &mut self,
         cx: &mut Context<Self::Data>,
@@ -71,11 +71,11 @@ pub trait Caller: Sized {
     ) {
     }
 
-    /// The queue of a host was full and is now half empty.
+    /// Reports that the queue of a host was full and is now half empty.
     fn on_room(&mut self, cx: &mut Context<Self::Data>, requests: &mut Requests<'_>, host: HostId) {
     }
 
-    /// All accepted requests have ended, the last of them in this turn.
+    /// Reports that all accepted requests have ended, the last of them in this turn.
     fn on_idle(&mut self, cx: &mut Context<Self::Data>, requests: &mut Requests<'_>) {}
 }
 
@@ -125,7 +125,7 @@ pub struct Client<C> {
     caller: C,
     core: Core,
     began: Instant,
-    /// Something ended since `on_idle` was last called.
+    /// Whether something ended since `on_idle` was last called.
     busy: bool,
 }
 
@@ -142,13 +142,13 @@ impl<C: Caller> Client<C> {
         Requests { core: &mut self.core }
     }
 
-    /// Whether this is an open connection of the client. A connection that is being opened is not known by its id
-    /// yet: forward its `on_connect` and `on_connect_failed` although this returns `false`.
+    /// Returns whether this is an open connection of the client. A connection that is being opened is not known by its
+    /// id yet: forward its `on_connect` and `on_connect_failed` although this returns `false`.
     pub fn owns(&self, conn: ConnId) -> bool {
         self.core.owns(conn)
     }
 
-    /// The caller.
+    /// Returns the caller.
     pub fn caller(&mut self) -> &mut C {
         &mut self.caller
     }
@@ -248,7 +248,7 @@ impl<C: Caller> Client<C> {
         self.core.mark(link.host);
     }
 
-    /// Decides about each request that a link leaves unanswered.
+    /// Decides what to do with each request that a link leaves unanswered.
     fn settle(&mut self, mut link: Box<HostConnection>, why: &ErrorKind) {
         let (core, host) = (&mut self.core, link.host);
         let replays_max = core.hosts[host.0 as usize].config.replays_max;
@@ -308,7 +308,7 @@ impl<C: Caller> Client<C> {
         }
     }
 
-    /// The server has closed a connection, or it broke.
+    /// Handles a connection that the server closed or that broke.
     fn lost(&mut self, cx: &mut Context<C::Data>, conn: ConnId, why: io::ErrorKind, eof: bool) {
         let Some(mut link) = self.core.take_link(conn) else { return };
         self.tick_clock();

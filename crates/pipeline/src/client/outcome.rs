@@ -21,7 +21,7 @@ pub enum Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// The error, if there is no answer.
+    /// Returns the error, if there is no answer.
     pub fn error(&self) -> Option<&RequestError> {
         match self {
             Outcome::Answered(_) => None,
@@ -167,7 +167,7 @@ impl From<SendError> for ErrorKind {
     }
 }
 
-/// The position in the answer where a connection ended; `status` is 0 if none arrived.
+/// Describes where in the answer a connection ended; `status` is 0 if none arrived.
 fn truncated(status: u16) -> String {
     match status {
         0 => "head of the answer".to_owned(),

@@ -133,7 +133,7 @@ impl fmt::Debug for Prepared {
 pub struct RequestId(pub(crate) u64);
 
 impl RequestId {
-    /// The id as a number.
+    /// Returns the id as a number.
     pub fn to_u64(self) -> u64 {
         self.0
     }

@@ -32,7 +32,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// The value of the first header with this name.
+    /// Returns the value of the first header with this name.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         crate::head::header(&self.head, name)
     }
@@ -208,7 +208,7 @@ impl ThreadedClient {
         Call { state }
     }
 
-    /// The number of accepted requests that have not ended.
+    /// Returns the number of accepted requests that have not ended.
     pub fn outstanding(&self) -> usize {
         self.outstanding.load(Ordering::Relaxed)
     }

@@ -1,16 +1,16 @@
-//! What the fuzzer feeds, and what must hold whatever it feeds.
+//! Fuzz targets and the properties that they check.
 //!
-//! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds.
+//! Shared by `fuzz/`, which explores, and `tests/fuzz_corpus.rs`, which replays the seeds.
 
 use dunlin_pipeline::{
     Connection, ConnectionLimits, Head, InFlight, Kind, Progress, ProtocolError, ReplayDecision,
     Sink,
 };
 
-/// A target by the name of its corpus.
+/// A fuzz target.
 pub type Target = fn(&[u8]);
 
-/// All targets: `fuzz/corpus/NAME` holds the seeds of each.
+/// All targets with their names; `fuzz/corpus/NAME` holds the seeds of each.
 pub const TARGETS: &[(&str, Target)] = &[("pipeline_answers", answers)];
 
 const LIMITS: ConnectionLimits = ConnectionLimits {
@@ -22,7 +22,7 @@ const LIMITS: ConnectionLimits = ConnectionLimits {
 
 const KINDS: [Kind; 4] = [Kind::GET, Kind::POST, Kind::HEAD, Kind::POST.idempotent(true)];
 
-/// What became of one request.
+/// The answer to one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GatheredResponse {
     pub status: u16,
@@ -31,7 +31,7 @@ pub struct GatheredResponse {
     pub ended: bool,
 }
 
-/// Checks the order of a connection's events, and gathers them.
+/// Checks the order of a connection's events, and gathers the answers.
 #[derive(Default)]
 pub struct Judge {
     pub answers: Vec<GatheredResponse>,
@@ -79,16 +79,16 @@ impl Sink for Judge {
     }
 }
 
-/// How a conversation went.
+/// The result of a connection.
 pub struct Outcome {
     pub judge: Judge,
     pub result: Result<Progress, ProtocolError>,
-    /// Bytes taken as HTTP.
+    /// Bytes consumed as HTTP.
     taken: usize,
     pub decisions: Vec<(u64, ReplayDecision)>,
 }
 
-/// Sends requests of these kinds, hears `data` in pieces, then the end of the connection.
+/// Sends requests of these kinds, passes `data` to the connection in pieces, then ends the connection.
 pub fn converse(kinds: &[Kind], limits: &ConnectionLimits, data: &[u8], piece: usize) -> Outcome {
     let mut connection = Connection::new(limits);
     for (tag, &kind) in kinds.iter().enumerate() {
@@ -119,7 +119,7 @@ pub fn converse(kinds: &[Kind], limits: &ConnectionLimits, data: &[u8], piece: u
         .map(|(request, decision)| (request.tag, decision))
         .collect();
 
-    // Each request once: answered, or reported as unanswered, in order.
+    // Each request ends once: answered, or reported as unanswered, in order.
     let ended = judge.answers.iter().filter(|answer| answer.ended).count();
     assert_eq!(connection.answered() as usize, ended);
     let left: Vec<u64> = decisions.iter().map(|&(tag, _)| tag).collect();
@@ -141,8 +141,8 @@ pub fn converse(kinds: &[Kind], limits: &ConnectionLimits, data: &[u8], piece: u
     Outcome { judge, result, taken, decisions }
 }
 
-/// A server says anything at all to a few requests: whatever the cuts, it means the same, and every request
-/// comes to one end.
+/// Passes any input to a connection with a few requests: the result does not depend on how the input is cut, and every
+/// request ends once.
 pub fn answers(data: &[u8]) {
     let Some((&[settings, kinds], data)) = data.split_first_chunk() else { return };
     let kinds: Vec<Kind> =
@@ -153,7 +153,7 @@ pub fn answers(data: &[u8]) {
         outcome.judge.answers.iter().filter(|answer| answer.ended).cloned().collect()
     };
     assert_eq!(ended(&whole), ended(&cut));
-    // What is wrong may be seen earlier in one piece than in many; what is right is right in both.
+    // Errors may be found earlier in one piece than in many. Without errors, the results are equal.
     if whole.result.is_ok() {
         assert_eq!(whole.result.is_ok(), cut.result.is_ok());
         assert_eq!(whole.judge.answers, cut.judge.answers);

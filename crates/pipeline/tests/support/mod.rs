@@ -1,4 +1,4 @@
-//! A client in the test's own thread, and servers that say their lines with blocking sockets.
+//! A client in the test's own thread, and scripted servers on blocking sockets.
 #![allow(clippy::unwrap_used, reason = "a server that does not play its part fails the test")]
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(unreachable_pub, reason = "a module of tests has no outside")]
@@ -13,10 +13,10 @@ use dunlin_pipeline::{
     Requests,
 };
 
-/// What a test waits for at most before it fails. No test passes by waiting.
+/// Time limit after which a test fails. No test passes by waiting.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How one request ended.
+/// The outcome of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     Answered(u16, Vec<u8>),
@@ -41,7 +41,7 @@ impl End {
     }
 }
 
-/// Takes outcomes and does nothing.
+/// A caller that ignores outcomes.
 pub struct Nobody;
 
 impl Caller for Nobody {
@@ -58,7 +58,7 @@ impl Caller for Nobody {
     }
 }
 
-/// Writes down outcomes, and sends the rest of what it has whenever there is room.
+/// Records outcomes, and sends the remaining requests whenever there is room.
 pub struct Notes {
     pub ends: Vec<(u64, End)>,
     pub pieces: Vec<(u64, Vec<u8>)>,
@@ -124,7 +124,7 @@ impl Caller for Notes {
     }
 }
 
-/// Asks one host for these and returns how each ended, in the order they did.
+/// Sends these requests to one host. Returns the outcomes in the order of their arrival.
 pub fn ask(url: &str, config: HostConfig, asked: &[Request<'_>]) -> Notes {
     ask_with(ClientConfig { attempt_delay_ms: 20 }, url, config, asked)
 }
@@ -157,7 +157,7 @@ pub fn ask_with(
     while !event_loop.context().is_stopping() {
         assert!(began.elapsed() < TIMEOUT, "not all ended: {:?}", client.caller().ends.len());
         if std::mem::take(&mut first) {
-            // What a caller does in its methods, from outside.
+            // Sends as the caller would in its methods, but from outside.
             let mut waiting = std::mem::take(&mut client.caller().waiting);
             for (host, prepared, tag) in waiting.by_ref() {
                 if client.requests().send(host, &prepared, tag).is_err() {
@@ -180,7 +180,7 @@ pub fn ask_with(
     }
 }
 
-/// One conversation of a server.
+/// One connection of a server.
 pub struct Conversation {
     pub stream: TcpStream,
     behind: Vec<u8>,
@@ -193,7 +193,7 @@ impl Conversation {
         Conversation { stream, behind: Vec::new() }
     }
 
-    /// The head of the next request; its body, if any, is dropped. `None`: the client has closed.
+    /// Reads the head of the next request and discards its body. Returns `None` if the client has closed.
     pub fn hears(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.behind.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -224,18 +224,18 @@ impl Conversation {
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
-    /// 200 with this body.
+    /// Answers 200 with this body.
     pub fn answers(&mut self, body: &str) {
         self.says(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
     }
 
-    /// Ends with RST.
+    /// Closes the connection with RST.
     pub fn resets(self) {
         let _ = rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));
     }
 }
 
-/// A server whose conversations run one after another, numbered from 1, until the listener is dropped with the test.
+/// Starts a server that handles connections one after another, numbered from 1, until the test ends.
 pub fn serve(mut conversation: impl FnMut(usize, Conversation) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -247,7 +247,7 @@ pub fn serve(mut conversation: impl FnMut(usize, Conversation) + Send + 'static)
     addr
 }
 
-/// As [`serve`], each conversation in a thread of its own.
+/// Does the same as [`serve`], with a thread for each connection.
 pub fn serve_many(
     conversation: impl Fn(usize, Conversation) + Send + Sync + 'static,
 ) -> SocketAddr {

@@ -1,7 +1,7 @@
 //! The protocol's codes: errors in replies, unsubscribes, disconnects.
 //!
-//! Codes and standard texts are the Centrifugal protocol's (centrifugal.dev, "Client protocol
-//! codes"): client libraries decide by them whether to retry, resubscribe or reconnect.
+//! Codes and standard texts are the Centrifugal protocol's (centrifugal.dev, "Client protocol codes"). Client libraries
+//! decide by the codes whether to retry, resubscribe or reconnect.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,20 +14,20 @@ macro_rules! codes {
         pub enum $name { $($(#[$doc])* $variant = $code,)+ }
 
         impl $name {
-            /// Every code, in the order of the numbers.
+            /// All codes, in ascending order.
             pub const ALL: &[$name] = &[$($name::$variant),+];
 
-            /// The number on the wire.
+            /// Returns the number on the wire.
             pub const fn code(self) -> $repr {
                 self as $repr
             }
 
-            /// The standard text on the wire.
+            /// Returns the standard text on the wire.
             pub const fn text(self) -> &'static str {
                 match self { $($name::$variant => $text,)+ }
             }
 
-            /// The code with this number.
+            /// Returns the code with this number.
             pub fn from_code(code: $repr) -> Option<$name> {
                 match code { $($code => Some($name::$variant),)+ _ => None }
             }
@@ -38,7 +38,7 @@ macro_rules! codes {
 codes! {
     /// Error of one command, sent in its reply; the connection continues.
     ErrorCode: u32 {
-        /// Something broke inside the server. Temporary: the client retries.
+        /// An internal failure of the server. Temporary: the client retries.
         Internal = 100, "internal server error";
         /// The request is not authenticated.
         Unauthorized = 101, "unauthorized";
@@ -46,24 +46,23 @@ codes! {
         UnknownChannel = 102, "unknown channel";
         /// The client lacks the permission.
         PermissionDenied = 103, "permission denied";
-        /// The server has no such method, remote procedures included.
+        /// The server has no such method or remote procedure.
         MethodNotFound = 104, "method not found";
-        /// The connection is subscribed to the channel already.
+        /// The connection is already subscribed to the channel.
         AlreadySubscribed = 105, "already subscribed";
         /// A limit would be exceeded: length of a channel name, number of subscriptions, size of a publication.
         LimitExceeded = 106, "limit exceeded";
         /// The request is invalid; repeating it does not help.
         BadRequest = 107, "bad request";
-        /// The feature is switched off for this channel: history, presence, publishing by clients.
+        /// The feature is disabled for this channel: history, presence, publishing by clients.
         NotAvailable = 108, "not available";
-        /// The token has expired: the client gets a new one from its backend and repeats the
-        /// command.
+        /// The token has expired: the client gets a new one from its backend and repeats the command.
         TokenExpired = 109, "token expired";
-        /// The connection or subscription has expired, with no token involved.
+        /// The connection or subscription has expired, although its token has not.
         Expired = 110, "expired";
         /// Rate limit. Temporary: the client retries.
         TooManyRequests = 111, "too many requests";
-        /// The stream no longer holds what follows the given position, or has another epoch.
+        /// The stream no longer has the publications after the position, or has another epoch.
         UnrecoverablePosition = 112, "unrecoverable position";
     }
 }
@@ -74,8 +73,8 @@ impl ErrorCode {
         matches!(self, ErrorCode::Internal | ErrorCode::TooManyRequests)
     }
 
-    /// The disconnect of a connection without replies (a unidirectional one) when its connect
-    /// request fails with this error.
+    /// Returns the disconnect code of a unidirectional connection, which has no replies, when its connect request fails
+    /// with this error.
     pub const fn disconnect(self) -> DisconnectCode {
         match self {
             ErrorCode::Unauthorized | ErrorCode::PermissionDenied => {
@@ -93,7 +92,7 @@ impl ErrorCode {
         }
     }
 
-    /// The error with a message of its own: the standard text, a colon, and what exactly is wrong.
+    /// Returns the error with a specific message: the standard text, a colon, and the reason.
     pub fn with_reason(self, reason: impl fmt::Display) -> Error<'static> {
         Error {
             code: self.code(),
@@ -108,7 +107,7 @@ impl ErrorCode {
 pub struct Error<'a> {
     /// 100–199 are the protocol's ([`ErrorCode`]), 400–1999 an application's.
     pub code: u32,
-    /// For people; programs go by the code.
+    /// For people; programs use the code.
     pub message: Cow<'a, str>,
     /// Whether the client may expect the same command to succeed later.
     pub temporary: bool,
@@ -125,7 +124,7 @@ impl From<ErrorCode> for Error<'static> {
 }
 
 impl From<dunlin_hub::Error> for Error<'static> {
-    /// The client's error for an operation that failed.
+    /// Returns the client's error for a failed operation.
     fn from(error: dunlin_hub::Error) -> Self {
         use dunlin_hub::Error as Hub;
         match error {
@@ -138,8 +137,7 @@ impl From<dunlin_hub::Error> for Error<'static> {
             Hub::HistoryOff | Hub::PresenceOff => ErrorCode::NotAvailable.with_reason(error),
             Hub::PermissionWithdrawn => ErrorCode::PermissionDenied.with_reason(error),
             Hub::UnrecoverablePosition(_) => ErrorCode::UnrecoverablePosition.into(),
-            // All of these are temporary: the queue drains, the worker restarts, a new session
-            // replaces the old one.
+            // All of these are temporary: the queue drains, the worker restarts, a new session replaces the old one.
             _ => ErrorCode::Internal.with_reason(error),
         }
     }
@@ -154,47 +152,45 @@ impl fmt::Display for Error<'_> {
 impl std::error::Error for Error<'_> {}
 
 codes! {
-    /// Why the server ended a subscription. Below 2500 the client stays unsubscribed, from 2500 on
-    /// it resubscribes and, if the subscription was recoverable, recovers.
+    /// Why the server ended a subscription. Below 2500 the client stays unsubscribed. From 2500 on it resubscribes and,
+    /// if the subscription was recoverable, recovers.
     UnsubscribeCode: u32 {
         /// The server API ended it.
         Server = 2000, "server unsubscribe";
-        /// Publications were lost on the way; resubscribing recovers them while the history holds
-        /// them.
+        /// Publications were lost; resubscribing recovers them if the history still has them.
         Insufficient = 2500, "insufficient state";
-        /// The subscription's token ran out.
+        /// The subscription's token expired.
         Expired = 2501, "subscription expired";
-        /// The token it rests on is no longer good: the client gets another one and resubscribes.
+        /// The token of the subscription is no longer valid: the client gets a new one and resubscribes.
         StateInvalidated = 2502, "state invalidated";
     }
 }
 
 codes! {
-    /// Why the server closes a connection. [`reconnects`](dunlin_hub::code::reconnects) has the ranges that decide what
-    /// the client does.
+    /// Why the server closes a connection. [`reconnects`](dunlin_hub::code::reconnects) has the code ranges that decide
+    /// whether the client reconnects.
     DisconnectCode: u16 {
         /// The connection ended without a disconnect. Never sent.
         ConnectionClosed = 3000, "connection closed";
         /// The server shuts down; the client reconnects.
         Shutdown = 3001, "shutdown";
-        /// Something broke inside the server.
+        /// An internal failure of the server.
         ServerError = 3004, "internal server error";
-        /// The connection's token ran out and was not refreshed.
+        /// The connection's token expired without a refresh.
         Expired = 3005, "connection expired";
-        /// A subscription's token ran out and was not refreshed.
+        /// A subscription's token expired without a refresh.
         SubExpired = 3006, "subscription expired";
         /// The client reads too slowly: its outbox is full.
         Slow = 3008, "slow";
         /// Writing to the connection failed.
         WriteError = 3009, "write error";
-        /// Publications were lost on the way; reconnecting recovers them while the history holds
-        /// them.
+        /// Publications were lost; reconnecting recovers them if the history still has them.
         InsufficientState = 3010, "insufficient state";
-        /// An operator asks the client to connect again.
+        /// An operator requests that the client reconnects.
         ForceReconnect = 3011, "force reconnect";
         /// The client did not answer a ping in time.
         NoPong = 3012, "no pong";
-        /// The client sends commands faster than it may.
+        /// The client exceeds its command rate.
         TooManyRequests = 3013, "too many requests";
         /// The token is not valid.
         InvalidToken = 3500, "invalid token";
@@ -202,13 +198,13 @@ codes! {
         BadRequest = 3501, "bad request";
         /// The client connected and sent no command in time.
         Stale = 3502, "stale";
-        /// An operator disconnected the client for good.
+        /// An operator disconnected the client permanently.
         ForceNoReconnect = 3503, "force disconnect";
-        /// Too many connections of one user, of one address, or in all.
+        /// Too many connections of a user, of an address, or in total.
         ConnectionLimit = 3504, "connection limit";
         /// Too many channels for one connection.
         ChannelLimit = 3505, "channel limit";
-        /// The connection's format cannot carry the channel's data.
+        /// The connection's format does not support the channel's data.
         InappropriateProtocol = 3506, "inappropriate protocol";
         /// The client may not connect.
         PermissionDenied = 3507, "permission denied";
@@ -220,8 +216,8 @@ codes! {
 }
 
 impl DisconnectCode {
-    /// The disconnect with a reason of its own: the standard text, a colon, and what exactly is
-    /// wrong, truncated to the length of a WebSocket close frame.
+    /// Returns the disconnect with a specific reason: the standard text, a colon, and the reason, truncated to the
+    /// length of a WebSocket close frame.
     pub fn with_reason(self, reason: impl fmt::Display) -> Disconnect<'static> {
         let mut reason = format!("{}: {reason}", self.text());
         if reason.len() > REASON_BYTES_MAX {
@@ -231,7 +227,8 @@ impl DisconnectCode {
     }
 }
 
-/// Longest reason in bytes: a close frame's payload is at most 125 bytes, two of which are the code (RFC 6455 §5.5).
+/// Maximum length of a reason in bytes: a close frame's payload is at most 125 bytes, two of which are the code (RFC
+/// 6455 §5.5).
 pub const REASON_BYTES_MAX: usize = 123;
 
 /// A disconnect as it is sent: in a push on streams, in the close frame on WebSocket.
@@ -244,7 +241,7 @@ pub struct Disconnect<'a> {
 }
 
 impl Disconnect<'_> {
-    /// Whether the client reconnects.
+    /// Returns whether the client reconnects.
     pub const fn reconnects(&self) -> bool {
         dunlin_hub::code::reconnects(self.code as u32)
     }

@@ -1,7 +1,7 @@
-//! Commands of a client (protocol v2; `Command` in centrifugal/protocol's client.proto), and how they are read from JSON.
+//! Commands of a client (protocol v2; `Command` in centrifugal/protocol's client.proto), and their parsing from JSON.
 //!
-//! A frame has one or more commands. Strings are borrowed from the frame where they have no escapes, payloads are
-//! borrowed and never parsed. [`protobuf`](super::protobuf) reads the same from Protobuf.
+//! A frame has one or more commands. Strings without escapes are borrowed from the frame; payloads are borrowed and not
+//! parsed. [`protobuf`](super::protobuf) parses the same types from Protobuf.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,9 +19,8 @@ use crate::payload::Payload;
 /// One command of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command<'a> {
-    /// Chosen by the client, repeated in the reply. 0: no reply is expected, allowed for
-    /// [`Request::Send`] and [`Request::Pong`] only; see
-    /// [`ProtocolState::admit`](super::ProtocolState::admit).
+    /// Chosen by the client and repeated in the reply. 0 means that no reply is expected, which is allowed only for
+    /// [`Request::Send`] and [`Request::Pong`]; see [`ProtocolState::admit`](super::ProtocolState::admit).
     pub id: u32,
     /// The request.
     pub request: Request<'a>,
@@ -30,7 +29,7 @@ pub struct Command<'a> {
 /// The request of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Opens the session; the first command of a connection, and only the first.
+    /// Opens the session: the first command of a connection, sent only once.
     Connect(ConnectRequest<'a>),
     /// Subscribes to a channel.
     Subscribe(SubscribeRequest<'a>),
@@ -44,7 +43,7 @@ pub enum Request<'a> {
     PresenceStats(ChannelRequest<'a>),
     /// Reads the history of a channel.
     History(HistoryRequest<'a>),
-    /// A ping of the client's own, answered with an empty result.
+    /// A client's ping, answered with an empty result.
     Ping,
     /// A message to the server which has no reply.
     Send(SendRequest<'a>),
@@ -54,14 +53,14 @@ pub enum Request<'a> {
     Refresh(RefreshRequest<'a>),
     /// Sends a new subscription token.
     SubRefresh(SubRefreshRequest<'a>),
-    /// The pong to a ping of the server: an empty command.
+    /// The response to a ping of the server: an empty command.
     Pong,
-    /// A method this protocol does not have.
+    /// A method that is not part of this protocol.
     Unknown(Cow<'a, str>),
 }
 
 impl Request<'_> {
-    /// Name of the method, as in the protocol and in metrics.
+    /// Returns the name of the method in the protocol and in metrics.
     pub fn method(&self) -> &'static str {
         match self {
             Request::Connect(_) => "connect",
@@ -81,7 +80,7 @@ impl Request<'_> {
         }
     }
 
-    /// The channel of the request, if it has one.
+    /// Returns the channel of the request, if it has one.
     pub fn channel(&self) -> Option<&str> {
         match self {
             Request::Subscribe(request) => Some(&request.channel),
@@ -97,7 +96,7 @@ impl Request<'_> {
 }
 
 impl<'a> Request<'a> {
-    /// The channel, to replace it.
+    /// Returns the channel, to replace it.
     pub fn channel_mut(&mut self) -> Option<&mut Cow<'a, str>> {
         match self {
             Request::Subscribe(request) => Some(&mut request.channel),
@@ -112,15 +111,15 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Opens a session and names the server-side subscriptions to recover. Also the whole first message
-/// of the unidirectional transports.
+/// Opens a session and lists the server-side subscriptions to recover. Also the complete first message of the
+/// unidirectional transports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct ConnectRequest<'a> {
     /// Connection token (JWT); empty when the client has none.
     #[serde(borrow, deserialize_with = "json::text")]
     pub token: Cow<'a, str>,
-    /// Anything the application wants the server to know.
+    /// Any data that the application sends to the server.
     #[serde(borrow, deserialize_with = "json::payload")]
     pub data: Option<Payload<'a>>,
     /// Positions of server-side subscriptions, by channel. On unidirectional transports they also
@@ -133,7 +132,7 @@ pub struct ConnectRequest<'a> {
     /// Version of the client application.
     #[serde(borrow, deserialize_with = "json::text")]
     pub version: Cow<'a, str>,
-    /// Headers a browser cannot set, emulated.
+    /// Headers that the client cannot set itself, because browsers do not allow it.
     #[serde(borrow, deserialize_with = "json::nullable")]
     pub headers: Pairs<'a, Text<'a>>,
 }
@@ -152,78 +151,76 @@ impl<'a> ConnectRequest<'a> {
     }
 }
 
-/// Subscribes to a channel, or gives the position to recover it from.
+/// Subscribes to a channel, or has the position from which to recover it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct SubscribeRequest<'a> {
-    /// Name of the channel. Empty inside [`ConnectRequest::subs`], where the key is the name.
+    /// Name of the channel. Empty in [`ConnectRequest::subs`], where the key is the name.
     #[serde(borrow, deserialize_with = "json::text")]
     pub channel: Cow<'a, str>,
     /// Subscription token (JWT); empty when the client has none.
     #[serde(borrow, deserialize_with = "json::text")]
     pub token: Cow<'a, str>,
-    /// Whether to recover what was published after `offset` in `epoch`.
+    /// Whether to recover publications after `offset` in `epoch`.
     #[serde(deserialize_with = "json::nullable")]
     pub recover: bool,
-    /// Epoch of the stream the client knows; empty with `recover` means "from the beginning of whatever there is".
+    /// Epoch of the stream that the client knows; empty with `recover`: from the oldest publication in the history.
     #[serde(borrow, deserialize_with = "json::text")]
     pub epoch: Cow<'a, str>,
     /// Last offset the client has seen.
     #[serde(deserialize_with = "json::nullable")]
     pub offset: u64,
-    /// Anything the application wants the server to know.
+    /// Any data that the application sends to the server.
     #[serde(borrow, deserialize_with = "json::payload")]
     pub data: Option<Payload<'a>>,
-    /// The client follows its position.
+    /// Whether the client tracks its position.
     #[serde(deserialize_with = "json::nullable")]
     pub positioned: bool,
-    /// The client wants to recover later.
+    /// Whether the client wants to recover later.
     #[serde(deserialize_with = "json::nullable")]
     pub recoverable: bool,
-    /// The client wants join and leave pushes.
+    /// Whether the client wants join and leave pushes.
     #[serde(deserialize_with = "json::nullable")]
     pub join_leave: bool,
     /// Delta format the client supports: `fossil`, or one that this server ignores.
     #[serde(borrow, deserialize_with = "json::text")]
     pub delta: Cow<'a, str>,
-    /// Server-side filter on tags. Unlike `delta` it must not be ignored: the client would receive
-    /// what it filtered out.
+    /// Server-side filter on tags. Unlike `delta` it must not be ignored: the client would receive publications that it
+    /// filtered out.
     #[serde(borrow, rename = "tf", deserialize_with = "json::optional_object")]
     pub tags_filter: Option<Box<FilterNode<'a>>>,
     /// Bits of [`SubscribeRequest::CHANNEL_COMPACTION`] and [`SubscribeRequest::REJECT_UNRECOVERED`].
     #[serde(deserialize_with = "json::nullable")]
     pub flag: i64,
-    /// 0 is a subscription to a stream; this server has no other kinds.
+    /// 0 is a subscription to a stream; this server supports no other kind.
     #[serde(rename = "type", deserialize_with = "json::nullable")]
     pub kind: i32,
 }
 
 impl SubscribeRequest<'_> {
-    /// Bit of `flag`: the client supports numbers in place of channel names. The server may ignore
-    /// it.
+    /// Bit of `flag`: the client supports numbers instead of channel names. The server may ignore it.
     pub const CHANNEL_COMPACTION: i64 = 1;
-    /// Bit of `flag`: if the position cannot be recovered, reply with error 112 instead of a
-    /// subscription.
+    /// Bit of `flag`: if recovery from the position fails, reply with error 112 instead of subscribing.
     pub const REJECT_UNRECOVERED: i64 = 2;
 
-    /// The position to recover from, if the client wants to.
+    /// Returns the position to recover from, if the client wants recovery.
     pub fn since(&self) -> Option<StreamPosition> {
         self.recover
             .then(|| StreamPosition { offset: self.offset, epoch: Epoch::parse(&self.epoch) })
     }
 
-    /// Whether the client understands the differences that this server sends.
+    /// Returns whether the client supports the deltas that this server sends.
     pub fn takes_delta(&self) -> bool {
         self.delta == "fossil"
     }
 
-    /// Whether a subscription that cannot be recovered fails with error 112.
+    /// Returns whether a subscription that cannot be recovered fails with error 112.
     pub fn rejects_unrecovered(&self) -> bool {
         self.flag & SubscribeRequest::REJECT_UNRECOVERED != 0
     }
 }
 
-/// A request about a channel and nothing else.
+/// A request that has only a channel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct ChannelRequest<'a> {
@@ -239,53 +236,52 @@ pub struct PublishRequest<'a> {
     /// Name of the channel.
     #[serde(borrow, deserialize_with = "json::text")]
     pub channel: Cow<'a, str>,
-    /// The payload; `None` when the member is missing, which is an error of the request.
+    /// The payload; `None` when the member is missing, which is an error.
     #[serde(borrow, deserialize_with = "json::payload")]
     pub data: Option<Payload<'a>>,
-    /// 0 is a publication into a stream; this server has no other kinds.
+    /// 0 is a publication to a stream; this server supports no other kind.
     #[serde(rename = "type", deserialize_with = "json::nullable")]
     pub kind: i32,
 }
 
-/// Asks for publications of the past.
+/// Reads publications from the history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct HistoryRequest<'a> {
     /// Name of the channel.
     #[serde(borrow, deserialize_with = "json::text")]
     pub channel: Cow<'a, str>,
-    /// Maximum number of publications: 0 none, only the position; negative as many as the server
-    /// allows.
+    /// Maximum number of publications. 0: none, only the position; negative: as many as the server allows.
     #[serde(deserialize_with = "json::nullable")]
     pub limit: i32,
-    /// Only publications after this position (before it, when `reverse`).
+    /// Returns only publications after this position (before it with `reverse`).
     #[serde(borrow, deserialize_with = "json::optional_object")]
     pub since: Option<Position<'a>>,
-    /// Newest first.
+    /// Whether to return the newest first.
     #[serde(deserialize_with = "json::nullable")]
     pub reverse: bool,
 }
 
-/// A position in a channel's stream, as a client writes it.
+/// A position in a channel's stream, as sent by a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct Position<'a> {
     /// Offset of the last publication seen.
     #[serde(deserialize_with = "json::nullable")]
     pub offset: u64,
-    /// The epoch of the stream that `offset` belongs to.
+    /// The epoch of the stream of `offset`.
     #[serde(borrow, deserialize_with = "json::text")]
     pub epoch: Cow<'a, str>,
 }
 
 impl Position<'_> {
-    /// The position in the hub's type.
+    /// Converts the position to the hub's type.
     pub fn to_hub(&self) -> StreamPosition {
         StreamPosition { offset: self.offset, epoch: Epoch::parse(&self.epoch) }
     }
 }
 
-/// A message to the server which has no reply.
+/// A message to the server without a reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct SendRequest<'a> {
@@ -306,7 +302,7 @@ pub struct RpcRequest<'a> {
     pub data: Option<Payload<'a>>,
 }
 
-/// Hands in a new connection token.
+/// Sends a new connection token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct RefreshRequest<'a> {
@@ -315,7 +311,7 @@ pub struct RefreshRequest<'a> {
     pub token: Cow<'a, str>,
 }
 
-/// Hands in a new subscription token.
+/// Sends a new subscription token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct SubRefreshRequest<'a> {
@@ -325,7 +321,7 @@ pub struct SubRefreshRequest<'a> {
     /// The token.
     #[serde(borrow, deserialize_with = "json::text")]
     pub token: Cow<'a, str>,
-    /// 0 refreshes a token; this server has no other kinds.
+    /// 0 refreshes a token; this server supports no other kind.
     #[serde(rename = "type", deserialize_with = "json::nullable")]
     pub kind: i32,
 }
@@ -336,8 +332,7 @@ impl<'a> Command<'a> {
     /// # Errors
     /// [`ProtocolError`] with the path of the field.
     pub fn parse(text: &'a [u8]) -> Result<Command<'a>, ProtocolError> {
-        // A million clients send these two bytes as their pong; no other command needs to be as
-        // fast.
+        // Fast path for the pong, which every client sends regularly. No other command needs one.
         if text == b"{}" {
             return Ok(Command { id: 0, request: Request::Pong });
         }
@@ -385,8 +380,8 @@ impl<'de> serde::de::Visitor<'de> for CommandVisitor {
                 "refresh" => member(&mut map)?.map(Request::Refresh),
                 "sub_refresh" => member(&mut map)?.map(Request::SubRefresh),
                 _ => {
-                    // Later versions of the protocol may add members beside the request: they are
-                    // skipped, and matter only if no request is found.
+                    // Later versions of the protocol may add members beside the request. They are skipped, and matter
+                    // only if no request is found.
                     map.next_value::<IgnoredAny>()?;
                     unknown.get_or_insert(key);
                     continue;
@@ -410,7 +405,7 @@ impl<'de> serde::de::Visitor<'de> for CommandVisitor {
     }
 }
 
-/// Subscriptions by channel; `null` stands for an empty one.
+/// Deserializes subscriptions by channel; `null` is an empty request.
 fn subs<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Pairs<'a, SubscribeRequest<'a>>, D::Error> {
@@ -420,7 +415,7 @@ fn subs<'de: 'a, 'a, D: Deserializer<'de>>(
     Ok(Pairs(subs.0.into_iter().map(|(channel, sub)| (channel, request(sub))).collect()))
 }
 
-/// The object under the key just read, if it is not null.
+/// Deserializes the object for the key just read; `None` if it is null.
 fn member<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: &mut A) -> Result<Option<T>, A::Error> {
     Ok(map.next_value::<Option<ObjectOnly<T>>>()?.map(|ObjectOnly(value)| value))
 }
@@ -429,10 +424,9 @@ fn member<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: &mut A) -> Result<Op
 #[derive(serde::Deserialize)]
 struct Empty {}
 
-/// The commands of a frame: in JSON one per line, in Protobuf each with its length before it.
+/// Iterator over the commands of a frame: one per line in JSON, length-delimited in Protobuf.
 ///
-/// Blank lines are skipped, so that a frame may end with a line end. Stops after the first
-/// malformed command.
+/// Blank lines are skipped, so a frame may end with a newline. Ends after the first malformed command.
 #[derive(Clone, Debug)]
 pub struct Commands<'a> {
     format: Format,
@@ -440,17 +434,18 @@ pub struct Commands<'a> {
 }
 
 impl<'a> Commands<'a> {
-    /// The commands of `frame`: a WebSocket message, the body of a POST, or the `data` of an emulation request.
+    /// Iterates over the commands of `frame`: a WebSocket message, the body of a POST, or the `data` of an emulation
+    /// request.
     pub fn of(format: Format, frame: &'a [u8]) -> Commands<'a> {
         Commands { format, rest: frame }
     }
 
-    /// The bytes of the commands that are left.
+    /// Returns the bytes of the remaining commands.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Whether no command is left. A frame without any command is a bad request.
+    /// Returns whether no command remains. A frame without commands is a bad request.
     pub fn is_empty(&self) -> bool {
         match self.format {
             Format::Json => self.rest.trim_ascii().is_empty(),

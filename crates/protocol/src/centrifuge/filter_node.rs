@@ -6,17 +6,17 @@ use dunlin_hub::{NumberOrder, TagCondition, TagFilter};
 
 use crate::json::{self, Object, ObjectOnly, Text, write_string};
 
-/// A node of the filter, as the client wrote it: a comparison, or the conjunction, disjunction or negation of others.
+/// A node of the filter, as received: a comparison, or the conjunction, disjunction or negation of other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default)]
 pub struct FilterNode<'a> {
-    /// Empty: a comparison. Else `and`, `or` or `not` of `nodes`.
+    /// Empty for a comparison. Otherwise `and`, `or` or `not` of `nodes`.
     #[serde(borrow, deserialize_with = "json::text")]
     pub op: Cow<'a, str>,
-    /// Name of the tag that is compared.
+    /// Name of the tag to compare.
     #[serde(borrow, deserialize_with = "json::text")]
     pub key: Cow<'a, str>,
-    /// How it is compared: `eq`, `neq`, `in`, `nin`, `ex`, `nex`, `sw`, `ew`, `ct`, `lt`, `lte`, `gt`, `gte`.
+    /// The comparison: `eq`, `neq`, `in`, `nin`, `ex`, `nex`, `sw`, `ew`, `ct`, `lt`, `lte`, `gt`, `gte`.
     #[serde(borrow, deserialize_with = "json::text")]
     pub cmp: Cow<'a, str>,
     /// The value to compare with.
@@ -31,11 +31,11 @@ pub struct FilterNode<'a> {
 }
 
 impl FilterNode<'_> {
-    /// Deepest nesting of a filter.
+    /// Maximum nesting of a filter.
     pub const DEPTH_MAX: usize = 16;
-    /// Most nodes and values of a filter.
+    /// Maximum number of nodes and values of a filter.
     pub const PARTS_MAX: usize = 128;
-    /// Most bytes of its texts and its structure.
+    /// Maximum size of a filter in bytes, for its texts and its structure.
     pub const BYTES_MAX: usize = 16 << 10;
 
     /// Converts the nodes to a filter.
@@ -52,7 +52,7 @@ impl FilterNode<'_> {
         Ok(filter)
     }
 
-    /// Writes the nodes as JSON, from which they are read again.
+    /// Writes the nodes as JSON that can be parsed again.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut object = Object::begin(out);
         for (key, text) in
@@ -142,7 +142,7 @@ impl FilterNode<'_> {
     }
 }
 
-/// The beginning of a text of the client, short enough to be sent back.
+/// Truncates a client's text to a length that can be quoted in an error.
 fn brief(text: &str) -> &str {
     &text[..text.floor_char_boundary(16)]
 }

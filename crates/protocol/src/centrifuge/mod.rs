@@ -1,10 +1,10 @@
 //! The Centrifugal client protocol, version 2, in JSON and Protobuf.
 //!
-//! Both formats are read into the same [`Command`] and written from the same [`Reply`]: what a server does is the same
+//! Both formats are read into the same [`Command`] and written from the same [`Reply`], so the server behaves the same
 //! in both.
 //!
-//! A client sends [`Command`]s, the server sends [`Reply`]s; a reply without an id is a push, or,
-//! if it is empty, a ping. A frame may contain several: one per line, or in Protobuf each with its length before it. Source: `client.proto` in
+//! A client sends [`Command`]s, the server sends [`Reply`]s. A reply without an id is a push, or a ping if it is empty.
+//! A frame may contain several messages: one per line in JSON, length-delimited in Protobuf. Source: `client.proto` in
 //! centrifugal/protocol and the client protocol chapters of centrifugal.dev.
 //!
 //! [`ProtocolState`] checks the order of commands. Codes are in [`ErrorCode`], [`UnsubscribeCode`]

@@ -1,7 +1,7 @@
 //! Pushes: messages that the server sends unasked, in JSON.
 //!
 //! On bidirectional transports a push is a reply without an id, `{"push":{…}}`; on unidirectional
-//! ones it is a message of its own.
+//! ones it is a message by itself.
 
 use dunlin_hub::Outgoing;
 use dunlin_hub::tenant::bare;
@@ -13,11 +13,12 @@ use super::reply::{
 use crate::json::{Object, write_string};
 use crate::payload::write_data;
 
-/// Writes a push without the reply around it. Writes nothing for one that this protocol does not
-/// have.
+/// Writes a push without the enclosing reply. Writes nothing for a push that this protocol does not
+/// support.
 pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
     match *outgoing {
-        // By hand, because this is written for every message: three copies and two numbers.
+        // Written without [`Object`] for speed, because this runs for every publication: three
+        // copies and two numbers.
         Outgoing::Publication { channel, publication } => {
             out.reserve(publication.data().len() + channel.len() + 64);
             out.extend_from_slice(b"{\"channel\":");
@@ -79,7 +80,7 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
             subscribe.end();
             push.end();
         }
-        // Not part of the protocol: client libraries skip a push they do not know.
+        // Not part of the protocol: client libraries skip unknown pushes.
         Outgoing::Missed { channel, count } => {
             let mut push = Object::begin(out);
             push.string("channel", channel);
@@ -114,7 +115,7 @@ pub fn write_connect_push(out: &mut Vec<u8>, result: &ConnectResult<'_>) {
     push.end();
 }
 
-/// Writes the `refresh` push: the connection expires in `ttl_s` seconds, never if 0.
+/// Writes the `refresh` push: the connection expires in `ttl_s` seconds, or never if 0.
 pub fn write_refresh_push(out: &mut Vec<u8>, ttl_s: u32) {
     let mut push = Object::begin(out);
     let mut refresh = Object::begin(push.key("refresh"));

@@ -1,9 +1,8 @@
-//! Replies: results and errors of commands, and how they are written as JSON. In Protobuf they are written by
-//! [`protobuf`](super::protobuf).
+//! Replies (results and errors of commands), and their encoding as JSON. [`protobuf`](super::protobuf) encodes them as
+//! Protobuf.
 //!
-//! Members with their zero value are omitted, as by the protocol's own encoder. Those that client
-//! libraries read without a check (`code`, `message`, `reason`, `client`, `ttl` beside `expires`)
-//! are always present.
+//! Members with a zero value are omitted, as by the protocol's own encoder. Members that client libraries read without
+//! a check (`code`, `message`, `reason`, `client`, `ttl` beside `expires`) are always present.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -33,7 +32,7 @@ pub enum Reply<'a> {
     Presence(&'a [Arc<ClientInfo>]),
     /// The number of clients in the channel.
     PresenceStats(PresenceStats),
-    /// Publications of the past.
+    /// Publications from the history.
     History(&'a History),
     /// The pong to a ping of the client.
     Ping,
@@ -54,13 +53,13 @@ pub enum Reply<'a> {
 /// The result of a connect.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectResult<'a> {
-    /// The session; `client` in presence, join and leave.
+    /// The session id; `client` in presence, join and leave.
     pub client: Option<SessionId>,
     /// Name and version of the server.
     pub version: &'a str,
-    /// Seconds until the connection expires if it is not refreshed; 0: never.
+    /// Seconds until the connection expires without a refresh; 0: never.
     pub ttl_s: u32,
-    /// Raw JSON on one line for the application.
+    /// Raw JSON on one line, for the application.
     pub data: Option<&'a [u8]>,
     /// Server-side subscriptions.
     pub subs: &'a [(Arc<str>, SubscribeResult<'a>)],
@@ -70,7 +69,7 @@ pub struct ConnectResult<'a> {
     pub pong: bool,
     /// Secret that authorises emulation requests for this session; empty without emulation.
     pub session: &'a str,
-    /// Identifies the session's server among several; empty without emulation.
+    /// The session's server; empty without emulation.
     pub node: &'a str,
 }
 
@@ -79,9 +78,9 @@ pub struct ConnectResult<'a> {
 pub struct SubscribeResult<'a> {
     /// The hub's result.
     pub subscribed: &'a Subscribed,
-    /// Seconds until the subscription expires if it is not refreshed; 0: never.
+    /// Seconds until the subscription expires without a refresh; 0: never.
     pub ttl_s: u32,
-    /// Raw JSON on one line for the application.
+    /// Raw JSON on one line, for the application.
     pub data: Option<&'a [u8]>,
 }
 
@@ -155,7 +154,7 @@ impl Reply<'_> {
 }
 
 impl ConnectResult<'_> {
-    /// Writes the result, which is also the body of the `connect` push of unidirectional transports.
+    /// Writes the result, which is also the body of the `connect` push on unidirectional transports.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut result = Object::begin(out);
         if let Some(client) = self.client {
@@ -221,7 +220,7 @@ impl SubscribeResult<'_> {
     }
 }
 
-/// `{"code":…,"message":…,"temporary":…}`
+/// Writes `{"code":…,"message":…,"temporary":…}`.
 pub(crate) fn write_error(out: &mut Vec<u8>, error: &Error<'_>) {
     let mut object = Object::begin(out);
     object.integer("code", error.code).string("message", &error.message);
@@ -229,20 +228,20 @@ pub(crate) fn write_error(out: &mut Vec<u8>, error: &Error<'_>) {
     object.end();
 }
 
-/// One publication, without its channel.
+/// Writes a publication, without its channel.
 pub fn write_publication(out: &mut Vec<u8>, publication: &Publication) {
     let mut object = Object::begin(out);
     write_publication_members(&mut object, publication);
     object.end();
 }
 
-/// A publication's members.
+/// Writes the members of a publication.
 pub(crate) fn write_publication_members(object: &mut Object<'_>, publication: &Publication) {
     write_data(object, publication.data(), publication.format());
     write_publication_rest(object, publication);
 }
 
-/// The same for a subscriber with delta compression.
+/// Writes the members of a publication for a subscriber with delta compression.
 pub(crate) fn write_publication_as_text(
     object: &mut Object<'_>,
     publication: &Publication,
@@ -275,7 +274,7 @@ fn write_publication_rest(object: &mut Object<'_>, publication: &Publication) {
     }
 }
 
-/// An array of publications, in the order given.
+/// Writes an array of publications, in the order given.
 pub fn write_publications(out: &mut Vec<u8>, publications: &[Publication]) {
     write_list(out, publications, write_publication);
 }
@@ -295,7 +294,7 @@ fn write_list(
     out.push(b']');
 }
 
-/// One client as others see it.
+/// Writes a client as other clients see it.
 pub fn write_client_info(out: &mut Vec<u8>, info: &ClientInfo) {
     let mut object = Object::begin(out);
     object.string("user", tenant::bare(&info.user));
@@ -312,7 +311,7 @@ pub fn write_client_info(out: &mut Vec<u8>, info: &ClientInfo) {
     object.end();
 }
 
-/// An object of clients, by their ids.
+/// Writes an object of clients by id.
 pub fn write_presence(out: &mut Vec<u8>, present: &[Arc<ClientInfo>]) {
     let mut object = Object::begin(out);
     let mut id = Vec::with_capacity(24);
@@ -327,16 +326,16 @@ pub fn write_presence(out: &mut Vec<u8>, present: &[Arc<ClientInfo>]) {
     object.end();
 }
 
-/// A session id: its number as a string, because the protocol's ids are strings.
+/// Writes a session id: its number as a string, because ids of the protocol are strings.
 pub(crate) fn write_id(out: &mut Vec<u8>, id: SessionId) {
     out.push(b'"');
     write_integer(out, id.to_u64());
     out.push(b'"');
 }
 
-/// An epoch: letters and digits only.
+/// Writes an epoch, which has only letters and digits.
 pub fn write_epoch(out: &mut Vec<u8>, epoch: Epoch) {
-    // Writing into a vector cannot fail.
+    // Writing to a vector cannot fail.
     let _ = write!(out, "\"{epoch}\"");
 }
 

@@ -1,14 +1,12 @@
-//! The order of commands: connect first and once, an id on every command with a reply, a pong only
-//! after a ping.
+//! The order of commands: connect first and once, an id on every command that has a reply, a pong only after a ping.
 
 use super::code::{Disconnect, DisconnectCode, Error, ErrorCode};
 use super::command::{Command, Request};
 
-/// State of the protocol on one bidirectional connection. Plain data, part of the connection's
-/// record.
+/// State of the protocol on one bidirectional connection. Plain data, part of the connection's record.
 ///
-/// Pass every command to [`ProtocolState::admit`] in order. After a connect call
-/// [`ProtocolState::connected`] or [`ProtocolState::rejected`] as soon as it is decided.
+/// Pass every command to [`ProtocolState::admit`] in order. After a connect, call [`ProtocolState::connected`] or
+/// [`ProtocolState::rejected`] as soon as it is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProtocolState {
     phase: ConnectPhase,
@@ -23,7 +21,7 @@ pub enum ConnectPhase {
     /// No command yet.
     #[default]
     Opened,
-    /// A connect is being decided.
+    /// A connect is pending.
     Connecting,
     /// The session is open.
     Connected,
@@ -50,47 +48,47 @@ pub enum CommandError {
 }
 
 impl ProtocolState {
-    /// The progress of the connect command.
+    /// Returns the progress of the connect command.
     pub const fn phase(self) -> ConnectPhase {
         self.phase
     }
 
-    /// Whether a ping is unanswered.
+    /// Returns whether a ping is unanswered.
     pub const fn awaits_pong(self) -> bool {
         self.awaits_pong
     }
 
-    /// A ping that expects a pong was sent.
+    /// Records that a ping was sent which expects a pong.
     pub fn ping_sent(&mut self) {
         self.awaits_pong = true;
     }
 
-    /// Records that the client has sent something, which counts as a pong if the protocol has no explicit one.
-    /// Returns whether a ping was unanswered.
+    /// Records that the client has sent something, which counts as a pong if the protocol has no explicit one. Returns
+    /// whether a ping was unanswered.
     pub fn heard(&mut self) -> bool {
         std::mem::take(&mut self.awaits_pong)
     }
 
-    /// The connect has opened a session.
+    /// Records that the connect has opened a session.
     pub fn connected(&mut self) {
         self.phase = ConnectPhase::Connected;
     }
 
-    /// The connect is not decided yet; it is passed again later.
+    /// Records that the connect was not decided; it is passed again later.
     pub fn postponed(&mut self) {
         self.phase = ConnectPhase::Opened;
     }
 
-    /// The connect failed.
+    /// Records that the connect failed.
     pub fn rejected(&mut self) {
         self.phase = ConnectPhase::Rejected;
     }
 
-    /// Checks a command against the state and by itself.
+    /// Checks a command by itself and against the state.
     ///
     /// # Errors
-    /// The response instead of executing it: a disconnect for a violation of the protocol, an error
-    /// for an unsupported request.
+    /// The response if the command is not executed: a disconnect for a violation of the protocol, an error for an
+    /// unsupported request.
     pub fn admit(&mut self, command: &Command<'_>) -> Result<Admission, CommandError> {
         let bad = |why: std::fmt::Arguments<'_>| {
             Err(CommandError::Disconnect(DisconnectCode::BadRequest.with_reason(why)))
@@ -110,7 +108,7 @@ impl ProtocolState {
             (ConnectPhase::Connecting | ConnectPhase::Connected, _) => {}
         }
         match &command.request {
-            // An unknown member in a command without id may be a pong of a later version of the protocol.
+            // An unknown member in a command without id may be the pong of a later version of the protocol.
             Request::Pong | Request::Unknown(_) if command.id == 0 => {
                 if !std::mem::take(&mut self.awaits_pong) {
                     return bad(format_args!("a pong without a ping"));
@@ -164,7 +162,7 @@ fn valid(request: &Request<'_>) -> Result<(), CommandError> {
             ErrorCode::NotAvailable
                 .with_reason("sub_refresh.type: this server refreshes tokens (type 0) only"),
         ),
-        // A send has no reply, so the error ends the connection, as the protocol prescribes.
+        // A send has no reply, so the error ends the connection, as the protocol requires.
         Request::Send(_) => Err(CommandError::Disconnect(
             DisconnectCode::NotAvailable.with_reason("this server takes no messages by send"),
         )),
@@ -176,7 +174,7 @@ fn valid(request: &Request<'_>) -> Result<(), CommandError> {
     }
 }
 
-/// The beginning of a text of the client, short enough to be sent back.
+/// Truncates a client's text to a length that can be quoted in an error.
 fn brief(text: &str) -> &str {
     &text[..text.floor_char_boundary(64)]
 }
@@ -187,7 +185,7 @@ mod tests {
     use super::*;
     use crate::encoding::Format;
 
-    /// Admits the commands of a frame and lists the results.
+    /// Admits the commands of a frame and returns the results.
     fn admit_all(state: &mut ProtocolState, frame: &str) -> Vec<String> {
         Commands::of(Format::Json, frame.as_bytes())
             .map(|command| {

@@ -1,4 +1,4 @@
-//! The cursor: a client's positions in its channels, as one opaque URL-safe text.
+//! The cursor: a client's positions in its channels as an opaque, URL-safe text.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use dunlin_hub::{Epoch, StreamPosition};
 
-/// Where to continue in a channel.
+/// The point from which a channel is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// Publications from now on.
+    /// From now on: only new publications.
     Now,
-    /// Everything in the history, and publications from now on.
+    /// From the oldest publication in the history.
     Beginning,
     /// After this position.
     Position(StreamPosition),
@@ -19,9 +19,9 @@ pub enum Since {
 
 /// A client's positions in its channels.
 ///
-/// The text is base64url without padding of: a version byte; per channel a hash of its name in
-/// eight bytes, epoch and offset as variable-length integers; four bytes of checksum. The checksum
-/// detects damage, not forgery: a cursor grants no permission.
+/// The text is in base64url without padding: a version byte; for each channel an eight-byte hash of
+/// its name, and epoch and offset as varints; a four-byte checksum. The checksum detects damage,
+/// not forgery: a cursor grants no permission.
 ///
 /// ```
 /// use dunlin_hub::{Epoch, StreamPosition};
@@ -43,17 +43,17 @@ enum Kind {
     Positions(Vec<(u64, StreamPosition)>),
 }
 
-/// The text of the cursor before everything.
+/// The cursor that stands for the beginning of every history.
 const BEGINNING: &str = "0";
 const VERSION: u8 = 1;
 const NAME_BYTES: usize = 8;
 const VARINT_BYTES_MAX: usize = 10;
 const CHECKSUM_BYTES: usize = 4;
 
-/// A text that is not a cursor of this server.
+/// Why a text is not a cursor of this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CursorError {
-    /// Longer than a cursor for the allowed number of channels can be.
+    /// Longer than a cursor for the maximum number of channels can be.
     #[error("is longer than any cursor")]
     TooLong,
     /// Truncated, changed, or not a cursor.
@@ -61,22 +61,22 @@ pub enum CursorError {
         "is not a cursor; send the last answer's as it is, `0` for all there is, or none for what comes"
     )]
     Damaged,
-    /// Of a version this server does not know.
+    /// A version that this server does not support.
     #[error("is of version {0}, which this server does not know")]
     Version(u8),
 }
 
 impl Cursor {
-    /// The cursor for these positions.
+    /// Creates a cursor for these positions.
     pub fn new<'c>(positions: impl IntoIterator<Item = (&'c str, StreamPosition)>) -> Cursor {
         let positions = positions.into_iter().map(|(channel, position)| (name(channel), position));
         Cursor(Kind::Positions(positions.collect()))
     }
 
-    /// Reads the text of a cursor of at most `channels_max` channels.
+    /// Parses a cursor of at most `channels_max` channels.
     ///
     /// # Errors
-    /// [`CursorError`] (answer: 400).
+    /// [`CursorError`] (response: 400).
     pub fn parse(text: &str, channels_max: usize) -> Result<Cursor, CursorError> {
         if text == BEGINNING {
             return Ok(Cursor(Kind::Beginning));
@@ -109,7 +109,7 @@ impl Cursor {
         Ok(Cursor(Kind::Positions(positions)))
     }
 
-    /// Where to continue in `channel`.
+    /// Returns the point from which to read `channel`.
     pub fn since(&self, channel: &str) -> Since {
         match &self.0 {
             Kind::Beginning => Since::Beginning,
@@ -142,7 +142,7 @@ impl fmt::Display for Cursor {
     }
 }
 
-/// A channel's name in eight bytes (FNV-1a; stable across machines and versions).
+/// Hashes a channel's name to eight bytes (FNV-1a; stable across machines and versions).
 fn name(channel: &str) -> u64 {
     channel.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// A client may use its cursor after the server was upgraded.
+    /// A client may use its cursor after an upgrade of the server.
     #[test]
     fn a_cursor_of_yesterday_is_understood() {
         let text = "ASZlOqC6W0nllZrvOiql8QGGTN9jrwAAMN_8Jg";

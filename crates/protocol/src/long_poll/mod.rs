@@ -1,7 +1,8 @@
 //! Long-poll: `GET /connection/poll?channel=a&channel=b&cursor=…&timeout=25`.
 //!
-//! For clients with plain HTTP requests only. The response comes as soon as there is something
-//! after the cursor, or empty at the timeout, and always has the cursor for the next request:
+//! For clients that can only send plain HTTP requests. The response is sent as soon as there is
+//! something after the cursor, or empty at the timeout. It always has the cursor for the next
+//! request:
 //!
 //! ```json
 //! {"publications":[{"channel":"a","data":{"n":1},"offset":7}],"cursor":"AdZ…",
@@ -9,13 +10,13 @@
 //! ```
 //!
 //! - No cursor: from now on. `cursor=0`: from the oldest publication in the history. Otherwise the
-//!   cursor of a former response. It may be used again, also with other channels, which then begin
-//!   now.
+//!   cursor of an earlier response, which may be reused, also with other channels; those begin from
+//!   now on.
 //! - `timeout` in seconds (`2.5`) or with a unit (`500ms`, `25s`), at most the server's limit.
 //!   `timeout=0` responds at once.
-//! - `gap` lists the channels of which something between the cursor and this response is missing
-//!   for good, as `[{"channel":"a","reason":"expired"}]` ([`Gap`]). An item with `missed` instead of
-//!   `data` counts publications dropped because too many came at once.
+//! - `gap` lists the channels with lost publications between the cursor and this response, as
+//!   `[{"channel":"a","reason":"expired"}]` ([`Gap`]). An item with `missed` instead of `data`
+//!   counts publications that were dropped because too many arrived at once.
 
 mod cursor;
 mod request;

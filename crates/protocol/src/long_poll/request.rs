@@ -1,4 +1,4 @@
-//! The request: its query string.
+//! The request, which is a query string.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::json::ProtocolError;
 pub struct PollLimits {
     /// Maximum number of channels in a request.
     pub channels_max: usize,
-    /// Longest name of a channel in bytes.
+    /// Maximum length of a channel's name in bytes.
     pub channel_bytes_max: usize,
     /// Default timeout in milliseconds.
     pub timeout_ms_default: u32,
@@ -34,7 +34,7 @@ impl Default for PollLimits {
 /// A long-poll request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PollRequest<'a> {
-    /// The channels, at least one, each once.
+    /// The channels: at least one, without duplicates.
     pub channels: Vec<Cow<'a, str>>,
     /// Where to continue; `None`: from now on.
     pub cursor: Option<Cursor>,
@@ -101,7 +101,7 @@ impl<'a> PollRequest<'a> {
                     request.timeout_ms = timeout_ms.min(limits.timeout_ms_max);
                 }
                 "token" => request.token = value,
-                // Libraries add it to defeat caches.
+                // Added by libraries to bypass caches.
                 "_" => {}
                 _ => {
                     return Err(ProtocolError::new(
@@ -118,7 +118,7 @@ impl<'a> PollRequest<'a> {
     }
 }
 
-/// `25`, `2.5`, `25s`, `500ms`; saturating.
+/// Parses `25`, `2.5`, `25s` or `500ms` to milliseconds; saturates.
 fn parse_timeout_ms(text: &str) -> Option<u32> {
     let (number, scale) = match text.strip_suffix("ms") {
         Some(number) => (number, 1.0),
@@ -127,7 +127,7 @@ fn parse_timeout_ms(text: &str) -> Option<u32> {
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return None;
     }
-    // A cast from float to integer saturates, as intended.
+    // A cast from float to integer saturates.
     Some((number.parse::<f64>().ok()? * scale).round() as u32)
 }
 

@@ -6,20 +6,20 @@ use super::cursor::Cursor;
 use crate::centrifuge::{write_epoch, write_publication_members};
 use crate::json::Object;
 
-/// Why something between the cursor and the response is missing.
+/// Why publications between the cursor and the response are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
-    /// The history no longer holds all that followed the cursor. The response has what it holds.
+    /// The history no longer has all publications after the cursor. The response has those it still has.
     Expired,
-    /// The cursor's stream is gone, after a restart for example. The response has what the new
-    /// stream holds.
+    /// The cursor's stream no longer exists, for example after a restart. The response has the history of the new
+    /// stream.
     NewStream,
-    /// The channel keeps no history, or none that the client may read: publications between two polls are lost.
+    /// The channel has no history that the client may read: publications between two polls are lost.
     NoHistory,
 }
 
 impl Gap {
-    /// The reason's text in the response.
+    /// Returns the reason's name in the response.
     pub const fn text(self) -> &'static str {
         match self {
             Gap::Expired => "expired",
@@ -28,7 +28,7 @@ impl Gap {
         }
     }
 
-    /// Why the stream at `now` could not continue from `since`.
+    /// Returns why the stream at `now` could not continue from `since`.
     pub fn between(since: StreamPosition, now: StreamPosition) -> Gap {
         if now.epoch.is_none() {
             Gap::NoHistory
@@ -47,13 +47,12 @@ pub struct ResponseChannel<'a> {
     pub channel: &'a str,
     /// The client's position after this response.
     pub position: StreamPosition,
-    /// Whether and why something before it is missing.
+    /// Whether and why publications before it are missing.
     pub gap: Option<Gap>,
 }
 
-/// Writes the body of the response. `items` is what [`write_publication_item`] and the hub's pushes
-/// in the [`Poll`](crate::Encoding::Poll) encoding have written, in order; `channels` are those of
-/// the request.
+/// Writes the body of the response. `items` were written by [`write_publication_item`] and, in the
+/// [`Poll`](crate::Encoding::Poll) encoding, by the hub's pushes, in order; `channels` are those of the request.
 pub fn write_response(out: &mut Vec<u8>, items: &[u8], channels: &[ResponseChannel<'_>]) {
     out.reserve(items.len() + 64 + 96 * channels.len());
     let mut answer = Object::begin(out);

@@ -1,6 +1,6 @@
 //! Channel names and their prefixes.
 
-/// Longest name of a channel, in bytes, as Pusher's libraries check it.
+/// Maximum length of a channel's name in bytes, which Pusher's libraries also check.
 pub const NAME_BYTES_MAX: usize = 200;
 
 const SERVER_TO_USER: &str = "#server-to-user-";
@@ -13,14 +13,14 @@ pub enum ChannelKind {
     /// `private-`: a subscription needs a signature of the backend. So does `private-encrypted-`, whose payloads only
     /// clients can decrypt.
     Private,
-    /// `presence-`: private, and subscribers see each other.
+    /// `presence-`: private, and subscribers can see each other.
     Presence,
     /// `#server-to-user-ID`: for the connections of one user.
     User,
 }
 
 impl ChannelKind {
-    /// The kind of a channel.
+    /// Returns the kind of a channel.
     pub fn of(name: &str) -> ChannelKind {
         if name.starts_with("private-") {
             ChannelKind::Private
@@ -33,40 +33,40 @@ impl ChannelKind {
         }
     }
 
-    /// `cache-`, `private-cache-`, `presence-cache-`, `private-encrypted-cache-`: new subscribers receive the last
-    /// event.
+    /// Returns whether new subscribers receive the last event: `cache-`, `private-cache-`, `presence-cache-`,
+    /// `private-encrypted-cache-`.
     pub fn is_cache(name: &str) -> bool {
         let rest =
             name.strip_prefix("private-encrypted-").or_else(|| name.strip_prefix("private-"));
         rest.or_else(|| name.strip_prefix("presence-")).unwrap_or(name).starts_with("cache-")
     }
 
-    /// Its payloads are encrypted by the publisher's library.
+    /// Returns whether the publisher's library encrypts the payloads.
     pub fn is_encrypted(name: &str) -> bool {
         name.starts_with("private-encrypted-")
     }
 
-    /// Whether clients may send events to each other, if their app permits it.
+    /// Returns whether clients may send events to each other, if their app permits it.
     pub fn takes_client_events(name: &str) -> bool {
         matches!(ChannelKind::of(name), ChannelKind::Private | ChannelKind::Presence)
             && !ChannelKind::is_encrypted(name)
     }
 }
 
-/// Whether it is a valid channel name: letters, digits and `_-=@,.;`, at most [`NAME_BYTES_MAX`] bytes; or the
-/// channel of a user.
+/// Returns whether a name is valid: letters, digits and `_-=@,.;`, at most [`NAME_BYTES_MAX`] bytes; or the channel of
+/// a user.
 pub fn is_name(name: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"_-=@,.;".contains(&byte);
     let is_user = name.strip_prefix(SERVER_TO_USER).is_some_and(|user| !user.is_empty());
     (1..=NAME_BYTES_MAX).contains(&name.len()) && (is_user || name.bytes().all(legal))
 }
 
-/// The channel's name in this protocol, from its name in the hub.
+/// Returns the channel's name in this protocol, from its name in the hub.
 pub fn pusher_name(channel: &str) -> &str {
     channel.split_once(':').map_or(channel, |(_, name)| name)
 }
 
-/// The user whose channel this is.
+/// Returns the user whose channel this is.
 pub fn server_to_user(name: &str) -> Option<&str> {
     name.strip_prefix(SERVER_TO_USER)
 }

@@ -1,9 +1,9 @@
 //! Codes of errors and closes, and the reaction of clients.
 
-/// Why a connection is closed, or a message was refused.
+/// Why a connection is closed, or a message was rejected.
 ///
-/// After 4000–4099 clients do not reconnect, after 4100–4199 they reconnect after a second or more, after 4200–4299
-/// at once. Errors from 4300 on do not close the connection.
+/// Clients do not reconnect after 4000–4099; they reconnect after at least a second after 4100–4199, and at once after
+/// 4200–4299. Errors from 4300 on do not close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum PusherCode {
@@ -25,17 +25,17 @@ pub enum PusherCode {
     Reconnect = 4200,
     /// A ping was not answered.
     NoPong = 4201,
-    /// A client event was refused: the rate is exceeded, or the channel does not permit it.
+    /// A client event was rejected: the rate is exceeded, or the channel does not permit it.
     ClientEventRefused = 4301,
 }
 
 impl PusherCode {
-    /// The number.
+    /// Returns the number.
     pub const fn code(self) -> u16 {
         self as u16
     }
 
-    /// The code for the disconnect code of another protocol. Codes of this protocol are unchanged.
+    /// Returns the code for a disconnect code of another protocol. Codes of this protocol are unchanged.
     pub const fn of_disconnect(code: u32, reconnect: bool) -> u16 {
         match code {
             4000..=4299 => code as u16,

@@ -1,4 +1,4 @@
-//! Events of the server: its own, and with [`write_push`] those of channels.
+//! Events that the server sends: those of the protocol, and by [`write_push`] those of channels.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub fn write_connection_established(
     write_event(out, "pusher:connection_established", None, &data);
 }
 
-/// Writes an error; `None` for an error without a code.
+/// Writes an error, with or without a code.
 pub fn write_error(out: &mut Vec<u8>, code: Option<PusherCode>, message: impl fmt::Display) {
     write_error_code(out, code.map(PusherCode::code), &message.to_string());
 }
@@ -43,7 +43,7 @@ fn write_error_code(out: &mut Vec<u8>, code: Option<u16>, message: &str) {
     event.end();
 }
 
-/// Writes the confirmation of a subscription; for a presence channel with its members, each user once.
+/// Writes the confirmation of a subscription. A presence channel's includes its members, each user once.
 pub fn write_subscription_succeeded(out: &mut Vec<u8>, channel: &str, members: &[Arc<ClientInfo>]) {
     const EVENT: &str = "pusher_internal:subscription_succeeded";
     if ChannelKind::of(channel) != ChannelKind::Presence {
@@ -75,7 +75,7 @@ pub fn write_subscription_succeeded(out: &mut Vec<u8>, channel: &str, members: &
     write_event(out, EVENT, Some(channel), &String::from_utf8_lossy(&data));
 }
 
-/// Writes that a subscription was refused or has ended, with a kind of error, an HTTP status and a message.
+/// Writes that a subscription was rejected or has ended, with an error type, an HTTP status and a message.
 pub fn write_subscription_error(
     out: &mut Vec<u8>,
     channel: &str,
@@ -100,14 +100,14 @@ pub fn write_signin_success(out: &mut Vec<u8>, user_data: &str) {
     write_event(out, "pusher:signin_success", None, &String::from_utf8_lossy(&data));
 }
 
-/// Writes that a cache channel has no event.
+/// Writes that a cache channel has no event yet.
 pub fn write_cache_miss(out: &mut Vec<u8>, channel: &str) {
     let mut event = Object::begin(out);
     event.string("event", "pusher:cache_miss").string("channel", channel);
     event.end();
 }
 
-/// Writes a push of the hub, except a disconnect. Writes nothing for pushes that this protocol does not have.
+/// Writes a push of the hub, except a disconnect. Writes nothing for a push that this protocol does not support.
 pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
     match *outgoing {
         Outgoing::Publication { channel, publication }
@@ -135,7 +135,7 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
         Outgoing::Leave { channel, info, of_user: true } => {
             write_member(out, "pusher_internal:member_removed", channel, info, false);
         }
-        // From 2500 on the client should subscribe again, which it does when the connection ends.
+        // For codes from 2500 on the client should subscribe again; it does so when the connection ends.
         Outgoing::Unsubscribe { channel, code, reason } if code < 2500 => {
             write_subscription_error(out, pusher_name(channel), "Unsubscribed", code, reason);
         }
@@ -166,7 +166,7 @@ fn write_member(out: &mut Vec<u8>, event: &str, channel: &str, info: &ClientInfo
     write_event(out, event, Some(channel), &String::from_utf8_lossy(&data));
 }
 
-/// The information of a member; for a client of another protocol that of its connection.
+/// Returns the information of a member; of its connection if the client uses another protocol.
 fn info_of(member: &ClientInfo) -> &[u8] {
     member.chan_info.as_deref().or(member.conn_info.as_deref()).unwrap_or(b"null")
 }

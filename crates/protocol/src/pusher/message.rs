@@ -15,7 +15,7 @@ use crate::payload::Payload;
 pub enum Message<'a> {
     /// A ping; respond with a pong.
     Ping,
-    /// The answer to a ping.
+    /// The response to a ping.
     Pong,
     /// Subscribes to a channel.
     Subscribe(Subscribe<'a>),
@@ -26,7 +26,7 @@ pub enum Message<'a> {
     },
     /// Authenticates the user of the connection.
     SignIn(SignIn<'a>),
-    /// An event for the others in a channel; its name begins with `client-`.
+    /// An event for the other subscribers of a channel; its name begins with `client-`.
     ClientEvent {
         /// The channel.
         channel: Cow<'a, str>,
@@ -42,7 +42,7 @@ pub enum Message<'a> {
     },
 }
 
-/// A subscription.
+/// A request to subscribe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Subscribe<'a> {
@@ -57,7 +57,7 @@ pub struct Subscribe<'a> {
     pub channel_data: Cow<'a, str>,
 }
 
-/// A user's sign-in.
+/// A request to authenticate the user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SignIn<'a> {
@@ -79,19 +79,20 @@ impl fmt::Display for MessageError {
     }
 }
 
-/// The messages of a frame. Clients send one per frame; queued frames are concatenated.
+/// Iterator over the messages of a frame. Clients send one per frame; queued frames are
+/// concatenated.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Messages<'a> {
-    /// The messages of a frame.
+    /// Iterates over the messages of a frame.
     pub fn new(frame: &'a [u8]) -> Messages<'a> {
         Messages { rest: frame.trim_ascii() }
     }
 
-    /// The bytes that were not read yet.
+    /// Returns the bytes that were not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -157,7 +158,8 @@ fn parse(text: &str) -> Result<Message<'_>, MessageError> {
     })
 }
 
-/// The data of a protocol message: an object, or an object as a string, as older clients send it.
+/// Parses the data of a protocol message: an object, or an object in a string, as older clients
+/// send it.
 fn data_of<'a, T: Deserialize<'a> + Default + ToOwnedMessage<'a>>(
     event: &str,
     data: Option<&'a RawValue>,
@@ -172,7 +174,7 @@ fn data_of<'a, T: Deserialize<'a> + Default + ToOwnedMessage<'a>>(
     }
 }
 
-/// A type that can be read from a temporary string.
+/// A type that can be parsed from a temporary string.
 trait ToOwnedMessage<'a>: Sized {
     fn read(text: &str) -> Result<Self, serde_json::Error>;
 }
@@ -214,7 +216,7 @@ mod tests {
         let data = r#"{"auth":"key:sig","channel_data":"{\"user_id\":1}","channel":"presence-a"}"#;
         let said = format!(r#"{{"event":"pusher:subscribe","data":{data}}}"#);
         assert_eq!(one(&said), Ok(Message::Subscribe(subscribe.clone())));
-        // Older clients put the object into a text.
+        // Older clients send the object in a string.
         let text = serde_json::to_string(data).unwrap();
         let said = format!(r#"{{"event":"pusher:subscribe","data":{text}}}"#);
         assert_eq!(one(&said), Ok(Message::Subscribe(subscribe)));

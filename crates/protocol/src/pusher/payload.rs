@@ -11,18 +11,17 @@ use serde_json::value::RawValue;
 use super::USER_ID_BYTES_MAX;
 use crate::json::{Json, ObjectOnly, write_string};
 
-/// The tag of a publication that has the name of its event.
+/// The publication tag with the name of the event.
 pub const EVENT_TAG: &str = "event";
-/// The name of an event that was published without one.
+/// The event name of a publication without that tag.
 const EVENT_DEFAULT: &str = "message";
 
-/// The payload for the data of an event, which Pusher's libraries send as a string. If it is JSON on one line, it is
-/// the payload; otherwise the payload is a JSON string. In both cases the data of the event is the original string
-/// again.
+/// Returns the payload for the data of an event, which Pusher's libraries send as a string. JSON on one line becomes
+/// the payload; any other text becomes a JSON string. In both cases the data of the sent event is the original string.
 pub fn payload_of_text(text: &str) -> Box<[u8]> {
     let bytes = text.as_bytes();
     let is_one_line = memchr::memchr2(b'\n', b'\r', bytes).is_none();
-    // A quoted string would be sent without its quotes.
+    // A JSON string would be sent without its quotes.
     if is_one_line && !text.trim_start().starts_with('"') && Json::parse(bytes).is_ok() {
         return bytes.into();
     }
@@ -41,13 +40,13 @@ pub(super) fn write_data(out: &mut Vec<u8>, publication: &Publication) {
     }
 }
 
-/// The name of an event. Names of protocol events are replaced.
+/// Returns the name of an event. A name reserved for protocol events is replaced.
 pub(super) fn event_name(publication: &Publication) -> &str {
     let tag = publication.tags().iter().find(|(name, _)| &**name == EVENT_TAG);
     tag.map(|(_, event)| &**event).filter(|event| !is_reserved(event)).unwrap_or(EVENT_DEFAULT)
 }
 
-/// Whether the name is reserved for protocol events.
+/// Returns whether the name is reserved for protocol events.
 pub(super) fn is_reserved(event: &str) -> bool {
     event.starts_with("pusher:") || event.starts_with("pusher_internal:")
 }
@@ -122,7 +121,7 @@ fn info_of(raw: Option<&RawValue>, field: &str) -> Result<Option<Box<[u8]>>, Str
     Ok(Some(json.into_bytes()))
 }
 
-/// The content of a JSON string, or other JSON as text.
+/// Returns the content of a JSON string, or other JSON as text.
 pub(super) fn text_of(raw: &RawValue) -> Result<Cow<'_, str>, serde_json::Error> {
     match raw.get().starts_with('"') {
         true => serde_json::from_str::<crate::json::Text<'_>>(raw.get()).map(|text| text.0),

@@ -1,12 +1,12 @@
-//! Ids of connections, and the texts that a backend signs.
+//! Connection ids, and the texts that a backend signs.
 
 use std::fmt;
 use std::str::FromStr;
 
 use dunlin_hub::SessionId;
 
-/// The id of a connection: its session and a serial number. Session ids are reused, serial numbers are not, so a
-/// signature for a connection that has ended is invalid.
+/// The id of a connection: its session and a serial number. Session ids are reused but serial numbers are not, so a
+/// signature becomes invalid when its connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketId {
     /// The session.
@@ -24,7 +24,7 @@ impl fmt::Display for SocketId {
 impl FromStr for SocketId {
     type Err = ();
 
-    /// Two decimal numbers separated by a dot.
+    /// Parses two decimal numbers separated by a dot.
     fn from_str(text: &str) -> Result<SocketId, ()> {
         let (session, serial) = text.split_once('.').ok_or(())?;
         let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -36,17 +36,17 @@ impl FromStr for SocketId {
     }
 }
 
-/// The text to sign for a private channel.
+/// Returns the text to sign for a private channel.
 pub fn private_channel_text(socket_id: SocketId, channel: &str) -> String {
     format!("{socket_id}:{channel}")
 }
 
-/// The text to sign for a presence channel.
+/// Returns the text to sign for a presence channel.
 pub fn presence_channel_text(socket_id: SocketId, channel: &str, channel_data: &str) -> String {
     format!("{socket_id}:{channel}:{channel_data}")
 }
 
-/// The text to sign for a sign-in.
+/// Returns the text to sign for a sign-in.
 pub fn sign_in_text(socket_id: SocketId, user_data: &str) -> String {
     format!("{socket_id}::user::{user_data}")
 }

@@ -70,12 +70,12 @@ impl Breaker {
         Err(format!("{}; nothing is sent for {wait_s} s, then one push as a trial", open.why))
     }
 
-    /// The credential is on trial: one push at a time.
+    /// Returns whether the credential is on trial: one push at a time.
     pub(super) fn is_open(&self) -> bool {
         self.noted.load(Relaxed) && self.state().open.is_some()
     }
 
-    /// Apple refused the credential. `why` returns the fix.
+    /// Counts a refusal of the credential by Apple. `why` returns the fix.
     pub(super) fn handle_refused(&self, why: impl FnOnce() -> String, now: Instant) {
         self.noted.store(true, Relaxed);
         let mut state = self.state();
@@ -96,7 +96,7 @@ impl Breaker {
         state.open = Some(Open { why, times, trial_at: now + hold, trying: false });
     }
 
-    /// A response that only a good credential gets.
+    /// Counts a response that only a good credential gets.
     pub(super) fn handle_taken(&self) {
         let good = self.good.load(Relaxed);
         if good < GOOD_MAX {

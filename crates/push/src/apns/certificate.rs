@@ -110,7 +110,7 @@ impl Certificate {
         Certificate::validated(identity, SystemTime::now())
     }
 
-    /// When it expires; `None` if that cannot be parsed.
+    /// Returns when it expires; `None` if that cannot be parsed.
     pub fn valid_until(&self) -> Option<SystemTime> {
         self.validity.map(|validity| time(validity.until))
     }
@@ -172,7 +172,7 @@ impl Validity {
     }
 }
 
-/// The fix for a certificate that Apple refuses, if it has expired.
+/// Returns the fix for a certificate that Apple refuses, if it has expired.
 pub(super) fn ended(until: Option<SystemTime>, now: SystemTime) -> Option<String> {
     let until = until.filter(|until| now > *until)?;
     let seconds = until.duration_since(UNIX_EPOCH).ok()?.as_secs() as i64;
@@ -180,7 +180,7 @@ pub(super) fn ended(until: Option<SystemTime>, now: SystemTime) -> Option<String
     Some(format!("the certificate expired on {on}: {RENEW}"))
 }
 
-/// A UTC date such as 2026-11-21.
+/// Formats a UTC date such as 2026-11-21.
 fn day(time: ASN1Time) -> String {
     time.to_datetime().date().to_string()
 }

@@ -74,7 +74,7 @@ impl fmt::Display for ChannelError {
 impl std::error::Error for ChannelError {}
 
 impl Environment {
-    /// The origin for managing its broadcast channels.
+    /// Returns the origin for managing its broadcast channels.
     pub fn channels_origin(self) -> Origin {
         match self {
             Environment::Production => Origin::new("api-manage-broadcast.push.apple.com", 2_196),
@@ -86,7 +86,7 @@ impl Environment {
 }
 
 impl Channels {
-    /// The channels of the app with this bundle identifier, managed at an origin like
+    /// Creates the interface to the channels of the app with this bundle identifier, managed at an origin like
     /// [`Environment::channels_origin`].
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Channels {
         id.map(str::to_owned).ok_or_else(|| unreadable("it names no channel"))
     }
 
-    /// The ids of all channels.
+    /// Returns the ids of all channels.
     ///
     /// # Errors
     /// Why they could not be read.

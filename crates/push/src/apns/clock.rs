@@ -45,7 +45,7 @@ pub(super) fn clock_error(
     })
 }
 
-/// Rounded to a minute, which is the precision of the estimate.
+/// Formats a duration, rounded to a minute, which is the precision of the estimate.
 fn text(time: Duration) -> String {
     let minutes = (time.as_secs() + 30) / 60;
     match (minutes / 60, minutes % 60) {

@@ -31,12 +31,12 @@ impl Credentials {
         senders.remove(name).inspect(Apns::close).is_some()
     }
 
-    /// The sender of a name.
+    /// Returns the sender of a name.
     pub fn get(&self, name: &str) -> Option<Apns> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// The names, sorted.
+    /// Returns the names, sorted.
     pub fn names(&self) -> Vec<String> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }

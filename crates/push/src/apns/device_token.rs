@@ -40,12 +40,12 @@ impl DeviceToken {
         Ok(DeviceToken(text.to_ascii_lowercase()))
     }
 
-    /// Its digits.
+    /// Returns its digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// A hash of the token, constant within a process.
+    /// Returns a hash of the token, constant within a process.
     pub(crate) fn hash(&self) -> u64 {
         foldhash::fast::FixedState::default().hash_one(&self.0)
     }

@@ -15,12 +15,12 @@ use super::{CertificateError, CertificateFault};
 
 const PKCS8: &str = "ENCRYPTED PRIVATE KEY";
 
-/// Whether a PEM text holds a key that only a passphrase opens.
+/// Returns whether a PEM text has an encrypted key.
 pub(super) fn is_encrypted(pem: &str) -> bool {
     pem.contains(PKCS8) || pem.contains("Proc-Type: 4,ENCRYPTED")
 }
 
-/// The same PEM with its keys in the clear; what is not encrypted stays as it is.
+/// Decrypts the keys of a PEM text; other sections are unchanged.
 ///
 /// # Errors
 /// The passphrase is wrong or missing, or the encryption is not supported.
@@ -68,7 +68,8 @@ fn open_pkcs8(der: &[u8], passphrase: &str) -> Result<Vec<u8>, CertificateError>
     Ok(opened.as_bytes().to_vec())
 }
 
-/// `info` is the cipher and its initialization vector in hexadecimal, the first eight bytes of which are the salt.
+/// Decrypts a traditional key. `info` is the cipher and its initialization vector in hexadecimal, the first eight bytes
+/// of which are the salt.
 fn open_traditional(
     info: &str,
     sealed: &[u8],
@@ -88,7 +89,8 @@ fn open_traditional(
         "DES-CBC" => open::<Decryptor<Des>>(&key(8), &iv, sealed),
         other => return Err(unreadable(&format!("its key is encrypted by {other:?}"))),
     };
-    // What a wrong passphrase opens to is no DER, but for one in some thousands; the key is read by its caller.
+    // A wrong passphrase rarely yields valid padding and the first byte of a DER sequence; then the caller fails to
+    // parse the key.
     opened.filter(|der| der.first() == Some(&0x30)).ok_or_else(|| wrong(passphrase))
 }
 
@@ -98,7 +100,7 @@ fn open<C: KeyIvInit + BlockModeDecrypt>(key: &[u8], iv: &[u8], sealed: &[u8]) -
     Some(opened.to_vec())
 }
 
-/// OpenSSL's `EVP_BytesToKey` with MD5 and one round.
+/// Derives a key like OpenSSL's `EVP_BytesToKey` with MD5 and one round.
 fn derive_key(passphrase: &[u8], salt: &[u8], bytes: usize) -> Vec<u8> {
     let mut key = Vec::new();
     let mut last: Vec<u8> = Vec::new();

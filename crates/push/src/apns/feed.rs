@@ -9,7 +9,7 @@ use super::Reason;
 
 /// Most entries that a follower may lag behind; beyond it, it learns how many it missed.
 const BEHIND_MAX: usize = 4_096;
-/// Tokens remembered as suspects, in two halves: newer and older ones.
+/// Maximum number of suspects in each of two sets: the newer and the older ones.
 const SUSPECTS_MAX: usize = 65_536;
 
 /// A device token that Apple does not accept any more.

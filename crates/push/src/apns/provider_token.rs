@@ -124,7 +124,7 @@ impl ProviderToken {
         ProviderToken { key: Arc::new(key), current: Arc::default() }
     }
 
-    /// The value of the `authorization` header for a request sent at `now`.
+    /// Returns the value of the `authorization` header for a request sent at `now`.
     pub fn authorization(&self, now: SystemTime) -> Authorization {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = match &*current {
@@ -146,7 +146,7 @@ impl ProviderToken {
         authorization
     }
 
-    /// The state of the token of this generation after a refusal.
+    /// Returns the state of the token of this generation after a refusal.
     pub(super) fn standing(&self, generation: u64, now: SystemTime) -> TokenAge {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {
@@ -161,8 +161,8 @@ impl ProviderToken {
         }
     }
 
-    /// Apple has called the token of this generation expired. Returns whether a new one can be created: a token that
-    /// is younger than twenty minutes has not expired; the clocks differ.
+    /// Records that Apple has called the token of this generation expired. Returns whether a new one can be created: a
+    /// token that is younger than twenty minutes has not expired; the clocks differ.
     pub fn handle_spent(&self, generation: u64, now: SystemTime) -> bool {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *current {

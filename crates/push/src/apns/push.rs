@@ -97,12 +97,12 @@ impl PushType {
         TYPES.iter().find(|(known, ..)| *known == self).unwrap_or(&TYPES[0])
     }
 
-    /// The text that Apple uses.
+    /// Returns the text that Apple uses.
     pub fn as_str(self) -> &'static str {
         self.entry().1
     }
 
-    /// The suffix of its topic after the bundle identifier.
+    /// Returns the suffix of its topic after the bundle identifier.
     pub fn topic_suffix(self) -> &'static str {
         self.entry().2
     }
@@ -223,7 +223,7 @@ impl Push {
         Ok(())
     }
 
-    /// The path of a broadcast; its channel is a header.
+    /// Returns the path of a broadcast, and adds the header of its channel.
     fn broadcast_path(&self, channel: &str, headers: &mut Headers) -> Result<String, PushError> {
         let Some(bundle) = &self.topic else {
             let why = "topic: a broadcast needs the app's bundle identifier";
@@ -238,7 +238,7 @@ impl Push {
         Ok(format!("/4/broadcasts/apps/{bundle}"))
     }
 
-    /// How long Apple stores the push, and until when it should be sent.
+    /// Adds the header for how long Apple stores the push. Returns the time after which it need not be sent.
     fn expiration_header(&self, headers: &mut Headers) -> Option<SystemTime> {
         let Some(expiration) = self.expiration else {
             if self.is_broadcast() {
@@ -252,7 +252,7 @@ impl Push {
         (seconds > 0).then_some(expiration)
     }
 
-    /// The caller's ids of the push: its own, and that of the pushes it replaces.
+    /// Adds the headers of the caller's ids: that of the push, and that of the pushes it replaces.
     fn name_headers(&self, headers: &mut Headers) -> Result<(), PushError> {
         if let Some(id) = &self.id {
             if !is_uuid(id) {

@@ -1,4 +1,4 @@
-//! Apple's words for what was wrong with a push.
+//! The reasons that Apple gives for rejecting a push.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ macro_rules! reasons {
         #[non_exhaustive]
         pub enum Reason {
             $($(#[$doc])* $name,)*
-            /// One that is not in this list, as it came.
+            /// A reason that is not in this list, unchanged.
             Unknown(String),
         }
 
         impl Reason {
-            /// The reason of this text in Apple's response.
+            /// Returns the reason for a text of Apple's response.
             pub fn new(text: &str) -> Reason {
                 match text {
                     $(stringify!($name) => Reason::$name,)*
@@ -24,7 +24,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// The text that Apple uses.
+            /// Returns the text that Apple uses.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Reason::$name => stringify!($name),)*
@@ -38,19 +38,19 @@ macro_rules! reasons {
 reasons! {
     /// 400: the collapse id has more than 64 bytes.
     BadCollapseId,
-    /// 400: the device token is invalid, or of the other environment.
+    /// 400: the device token is invalid, or belongs to the other environment.
     BadDeviceToken,
     /// 400: `apns-expiration`.
     BadExpirationDate,
-    /// 400: `apns-id` is no UUID.
+    /// 400: `apns-id` is not a UUID.
     BadMessageId,
     /// 400: `apns-priority`.
     BadPriority,
     /// 400: `apns-topic`.
     BadTopic,
-    /// 400: the token is of another topic.
+    /// 400: the device token belongs to another topic.
     DeviceTokenNotForTopic,
-    /// 400: a header twice.
+    /// 400: a header is repeated.
     DuplicateHeaders,
     /// 400: the connection was idle.
     IdleTimeout,
@@ -82,13 +82,13 @@ reasons! {
     BadCertificateEnvironment,
     /// 403: the provider token is older than an hour.
     ExpiredProviderToken,
-    /// 403: the action.
+    /// 403: the action is not allowed.
     Forbidden,
     /// 403: the provider token, or its signature.
     InvalidProviderToken,
     /// 403: no certificate and no provider token.
     MissingProviderToken,
-    /// 403: the key of the provider token is not for this one.
+    /// 403: the key of the provider token belongs to another team than the one before on this connection.
     UnrelatedKeyIdInToken,
     /// 403: the key of the provider token is for the other environment.
     BadEnvironmentKeyIdInToken,
@@ -98,13 +98,13 @@ reasons! {
     MethodNotAllowed,
     /// 410: the device token is expired.
     ExpiredToken,
-    /// 410: the app is gone from the device.
+    /// 410: the app was removed from the device.
     Unregistered,
     /// 413: the payload.
     PayloadTooLarge,
     /// 429: the provider token changes more often than every 20 minutes.
     TooManyProviderTokenUpdates,
-    /// 429: too many to the same device.
+    /// 429: too many pushes to the same device.
     TooManyRequests,
     /// 500.
     InternalServerError,
@@ -115,7 +115,7 @@ reasons! {
 }
 
 impl Reason {
-    /// Whether the device token is unusable, now or from the beginning.
+    /// Returns whether the device token is invalid, now or from the beginning.
     pub fn is_dead_token(&self) -> bool {
         matches!(
             self,
@@ -126,7 +126,7 @@ impl Reason {
         )
     }
 
-    /// Whether Apple refuses the credential and not this push. (An expired token is renewed first.)
+    /// Returns whether Apple refuses the credential rather than this push. (An expired token is renewed first.)
     pub(crate) fn is_credential(&self) -> bool {
         matches!(
             self,
@@ -140,7 +140,7 @@ impl Reason {
         )
     }
 
-    /// What to do about it, if the cause is the set-up and not the push.
+    /// Returns the fix, if the cause is the configuration and not the push.
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
             Reason::BadDeviceToken => {

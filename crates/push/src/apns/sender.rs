@@ -36,7 +36,7 @@ pub enum Environment {
 }
 
 impl Environment {
-    /// The host of its provider API.
+    /// Returns the host of its provider API.
     pub fn host(self) -> &'static str {
         match self {
             Environment::Production => "api.push.apple.com",
@@ -44,7 +44,7 @@ impl Environment {
         }
     }
 
-    /// Its origin. Apple also listens on port 2197.
+    /// Returns its origin. Apple also listens on port 2197.
     pub fn origin(self) -> Origin {
         Origin::new(self.host(), 443)
     }
@@ -60,7 +60,7 @@ pub enum Credential {
 }
 
 impl Credential {
-    /// The header of a request sent now; `None` if the connection authenticates it.
+    /// Returns the header of a request sent now; `None` if the connection authenticates it.
     pub(super) fn authorization(&self, now: SystemTime) -> Option<Authorization> {
         match self {
             Credential::Token(token) => Some(token.authorization(now)),
@@ -172,17 +172,17 @@ impl Apns {
         Ok(request)
     }
 
-    /// A feed of the device tokens that Apple reports as invalid from now on.
+    /// Returns a feed of the device tokens that Apple reports as invalid from now on.
     pub fn follow_dead_tokens(&self) -> Feed {
         self.sender.service().dead.follow()
     }
 
-    /// When its certificate expires; `None` for a signing key, which does not expire.
+    /// Returns when its certificate expires; `None` for a signing key, which does not expire.
     pub fn valid_until(&self) -> Option<SystemTime> {
         self.sender.service().valid_until
     }
 
-    /// Current figures of the queue, the connections and the outcomes.
+    /// Returns the current figures of the queue, the connections and the outcomes.
     pub fn metrics(&self) -> SenderMetrics {
         self.sender.metrics()
     }

@@ -74,18 +74,18 @@ impl AccessTokens {
         }
     }
 
-    /// The service account.
+    /// Returns the service account.
     pub fn account(&self) -> &ServiceAccount {
         &self.account
     }
 
-    /// The `authorization` header of requests sent now and its generation; `None`: fetch one first.
+    /// Returns the `authorization` header of requests sent now and its generation; `None`: fetch a token first.
     pub fn authorization(&self, now_s: u64) -> Option<(Arc<str>, u64)> {
         let token = self.token.as_ref().filter(|token| token.expires_s > now_s)?;
         Some((Arc::clone(&token.authorization), self.generation))
     }
 
-    /// Whether a token must be fetched now.
+    /// Returns whether a token must be fetched now.
     pub fn is_due(&self, now_s: u64) -> bool {
         let fresh = |token: &Token| token.expires_s > now_s + RENEW_BEFORE_S;
         !self.token.as_ref().is_some_and(fresh) && !self.fetching && now_s >= self.not_before_s
@@ -107,7 +107,7 @@ impl AccessTokens {
         })
     }
 
-    /// How long to wait until the next attempt, if there is one.
+    /// Returns the time until the next attempt; zero if it may begin now.
     pub fn wait(&self, now_s: u64) -> Duration {
         Duration::from_secs(self.not_before_s.saturating_sub(now_s))
     }
@@ -158,21 +158,21 @@ impl AccessTokens {
         Err(error)
     }
 
-    /// The request for a token got no response.
+    /// Handles a request for a token that got no response.
     pub fn handle_failure(&mut self, now_s: u64) {
         self.fetching = false;
         self.back_off(now_s);
     }
 
-    /// FCM has called the token of this generation expired. A newer one stays in use.
+    /// Drops the token of this generation, which FCM has called expired. A newer one stays in use.
     pub fn handle_spent(&mut self, generation: u64) {
         if generation == self.generation {
             self.token = None;
         }
     }
 
-    /// FCM refused a token of unknown generation. Other requests in flight with it are refused, too; their responses
-    /// do not expire the next token.
+    /// Drops the token after FCM refused one of unknown generation. Other requests in flight with it are refused, too;
+    /// their responses do not drop the next token.
     pub fn handle_refused(&mut self, now_s: u64) {
         if now_s >= self.refused_s + REFUSED_TOGETHER_S {
             self.refused_s = now_s;

@@ -1,5 +1,4 @@
-//! Firebase Cloud Messaging, HTTP v1 API: who sends, what goes out, what an answer means. All but
-//! [`Fcm`] does no I/O.
+//! Firebase Cloud Messaging, HTTP v1 API: credentials, requests and responses. Only [`Fcm`] does I/O.
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -101,7 +101,7 @@ impl FcmRequest {
     }
 }
 
-/// Bytes of the displayed text and of the app's data.
+/// Counts the bytes of the displayed text and of the app's data.
 fn payload_bytes(message: &Map<String, Value>) -> usize {
     fn bytes(value: &Value) -> usize {
         match value {

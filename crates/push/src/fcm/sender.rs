@@ -138,7 +138,7 @@ impl Fcm {
         Ok(())
     }
 
-    /// Current figures of the queue, the connections and the outcomes.
+    /// Returns the current figures of the queue, the connections and the outcomes.
     pub fn metrics(&self) -> SenderMetrics {
         self.sender.metrics()
     }
@@ -326,7 +326,7 @@ fn exchange_request(request: TokenRequest) -> Request {
     }
 }
 
-/// Authority and path of a URL that begins with `https://`.
+/// Splits a URL that begins with `https://` into authority and path.
 fn split(url: &str) -> (&str, &str) {
     let rest = url.strip_prefix("https://").unwrap_or(url);
     rest.find('/').map_or((rest, "/"), |at| rest.split_at(at))
@@ -340,7 +340,7 @@ fn seconds(now: SystemTime) -> u64 {
     now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The data are consistent even if a holder of the lock has panicked.
+/// Locks a mutex. The data are consistent even if a holder of the lock has panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -89,17 +89,17 @@ impl ServiceAccount {
         })
     }
 
-    /// The project, which is part of every request's path.
+    /// Returns the project, which is part of every request's path.
     pub fn project_id(&self) -> &str {
         &self.project_id
     }
 
-    /// The URL that issues access tokens.
+    /// Returns the URL that issues access tokens.
     pub fn token_uri(&self) -> &str {
         &self.token_uri
     }
 
-    /// A JWT that requests an access token (RS256). `None` if the system has no random numbers.
+    /// Returns a JWT that requests an access token (RS256). `None` if the system has no random numbers.
     pub(super) fn assertion(&self, now_s: u64) -> Option<String> {
         let mut header = serde_json::json!({ "alg": "RS256", "typ": "JWT" });
         if let Some(id) = &self.private_key_id {

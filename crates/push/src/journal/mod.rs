@@ -150,7 +150,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// Whether the file is damaged, or has another format, so that another attempt cannot succeed.
+    /// Returns whether the file is damaged, or has another format, so that another attempt cannot succeed.
     pub fn is_damage(&self) -> bool {
         matches!(self, JournalError::Store(error) if store::is_damage(error))
     }

@@ -1,4 +1,4 @@
-//! The journal's tables in one transaction, and how a change alters them.
+//! The journal's tables in one transaction, and how changes modify them.
 
 use redb::{ReadableTable, ReadableTableMetadata, Table, WriteTransaction};
 
@@ -18,13 +18,13 @@ pub(super) struct Tables<'a> {
     counters: Table<'a, &'static str, u64>,
     last_batch: u64,
     last_outcome: u64,
-    /// Pushes without an outcome, and bytes of them.
+    /// Number of pushes without an outcome, and their bytes.
     pending: u64,
     bytes: u64,
 }
 
 impl<'a> Tables<'a> {
-    /// So many pushes, and bytes of them, are without an outcome now.
+    /// Opens the tables. The pair is the current number of pushes without an outcome, and their bytes.
     pub(super) fn open(
         write: &'a WriteTransaction,
         (pending, bytes): (u64, u64),
@@ -50,7 +50,7 @@ impl<'a> Tables<'a> {
         })
     }
 
-    /// Carries a change out. The outer error ends the transaction, the inner one is of this change alone.
+    /// Applies a change. The outer error ends the transaction; the inner one concerns this change only.
     pub(super) fn apply(
         &mut self,
         change: &JournalChange,
@@ -67,7 +67,7 @@ impl<'a> Tables<'a> {
                 self.unsent.remove((*batch, *number))?;
             }
             JournalChange::End { batch, number, outcome } => {
-                // Only what is still open ends: an outcome is in the feed once.
+                // Only a pending push can end, so that each outcome enters the feed once.
                 let ended = self.rows.remove((*batch, *number))?.map(|row| row.value().len());
                 if let Some(bytes) = ended {
                     self.pending -= 1;
@@ -133,7 +133,7 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
-    /// Writes the counters. Gives how many pushes, and bytes of them, are without an outcome then.
+    /// Writes the counters. Returns the number of pushes without an outcome, and their bytes.
     pub(super) fn close(mut self) -> Result<(u64, u64), redb::Error> {
         self.counters.insert("batch", self.last_batch)?;
         self.counters.insert("outcome", self.last_outcome)?;

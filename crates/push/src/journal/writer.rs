@@ -73,7 +73,7 @@ impl JournalWriter {
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// A future that ends after the next write: the feed may have something new.
+    /// Returns a future that ends after the next write: the feed may have something new.
     pub fn next(&self) -> Notified<'_> {
         self.written.notified()
     }

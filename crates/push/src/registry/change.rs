@@ -48,7 +48,7 @@ pub struct InvalidToken {
 }
 
 impl Change {
-    /// The number of devices, which determines the cost.
+    /// Returns the number of devices, which determines the cost.
     pub fn devices(&self) -> usize {
         match self {
             Change::Register { devices, .. } | Change::Remove { devices, .. } => devices.len(),

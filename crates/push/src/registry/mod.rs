@@ -135,7 +135,7 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
-    /// Whether the file is damaged, or has another format, so that another attempt cannot succeed.
+    /// Returns whether the file is damaged, or has another format, so that another attempt cannot succeed.
     pub fn is_damage(&self) -> bool {
         matches!(self, RegistryError::Store(error) if store::is_damage(error))
     }
@@ -201,7 +201,7 @@ impl Registry {
         done.pop().unwrap_or(Ok(0))
     }
 
-    /// The devices of a user with the time each was registered, in milliseconds since 1970.
+    /// Returns the devices of a user with the time each was registered, in milliseconds since 1970.
     ///
     /// # Errors
     /// The error of the store.
@@ -220,7 +220,7 @@ impl Registry {
         Ok(devices)
     }
 
-    /// The devices of a user.
+    /// Returns the devices of a user.
     ///
     /// # Errors
     /// The error of the store.
@@ -234,7 +234,7 @@ impl Registry {
         Ok(devices)
     }
 
-    /// The number of devices.
+    /// Returns the number of devices.
     ///
     /// # Errors
     /// The error of the store.
@@ -242,7 +242,7 @@ impl Registry {
         Ok(self.store.begin_read()?.open_table(DEVICES)?.len()?)
     }
 
-    /// Whether there are no devices.
+    /// Returns whether there are no devices.
     ///
     /// # Errors
     /// The error of the store.
@@ -250,7 +250,7 @@ impl Registry {
         Ok(self.len()? == 0)
     }
 
-    /// At most `max` entries after number `after`, in order. To follow the feed, pass the last number received.
+    /// Returns at most `max` entries after number `after`, in order. To follow the feed, pass the last number received.
     /// Entries that were removed meanwhile are missing.
     ///
     /// # Errors
@@ -267,7 +267,7 @@ impl Registry {
 }
 
 impl Device {
-    /// The key of a device. The token is last, because only it may contain any character.
+    /// Returns the key of a device. The token is last, because only it may contain any character.
     fn key(&self) -> String {
         let platform = match self.platform {
             Platform::Apns => 'a',
@@ -303,7 +303,7 @@ fn encode(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("texts and numbers are JSON")
 }
 
-/// Data of an older version that cannot be decoded count as missing.
+/// Decodes data; those of an older version that cannot be decoded count as missing.
 fn decode<T: for<'d> Deserialize<'d>>(bytes: &[u8]) -> Option<T> {
     serde_json::from_slice(bytes).ok()
 }

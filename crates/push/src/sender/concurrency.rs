@@ -181,7 +181,7 @@ pub struct SentRequest {
 }
 
 impl SentRequest {
-    /// When the request was sent.
+    /// Returns when the request was sent.
     pub(crate) fn sent_at(&self) -> Instant {
         self.sent_at
     }

@@ -1,4 +1,4 @@
-//! One connection at work: takes from the queue what it can carry, and ends each request it took.
+//! The task of one connection: takes requests from the queue and ends each of them.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -28,28 +28,30 @@ use crate::outcome::{NotSent, Outcome, Uncertain};
 use crate::request::ConnectionGroup;
 use crate::service::{Attempt, CredentialError, ResponseAction, Service};
 
-/// Bytes waiting for the socket beyond which nothing more is put behind them: what cannot leave is better
-/// off in the queue, where it keeps its priority and its deadline.
+/// Bytes not yet accepted by the socket above which no more requests are sent. Requests that cannot leave are better
+/// off in the queue, where they keep priority and deadline.
 const UNWRITTEN_BYTES_MAX: usize = 64 << 10;
-/// Jobs taken from the queue at once.
+/// Maximum number of jobs taken from the queue at once.
 const BATCH: usize = 64;
-/// Streams that a batch may have begun beyond the window.
+/// Maximum number of streams that are sent only in part because the window ran out: one batch.
 const UNSENT_STREAMS_MAX: usize = BATCH;
 const READ_BYTES: usize = 64 << 10;
-/// The interval of keep-alive pings on an idle connection; Apple drops silent ones without notice.
+/// Interval of PINGs on an idle connection; Apple drops silent connections without notice.
 const PING_IDLE: Duration = Duration::from_secs(60);
-/// The peer has answered everything and given nothing of its window back: it is not going to. A round trip at least.
+/// Minimum time without window, while no response is outstanding, until the connection counts as dry. Covers at least a
+/// round trip.
 const DRY_MIN: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
-/// A stream that was refused is begun again at once, then after this, doubled each time.
+/// Delay before a refused stream is sent again, doubled each time. The first time there is no delay.
 const REFUSED_BACKOFF: Backoff = Backoff { min_ms: 20, max_ms: 5_000 };
-/// A request is sent with so many new authorizations, whatever else it was sent again for.
+/// Maximum number of new authorizations for one request, regardless of other retries.
 const SPENT_MAX: u32 = 2;
-/// What is under way when its deadline passes has so much time to be answered from when it left, or as many median answers.
+/// A request sent shortly before its deadline may be answered within this time after it was sent: `GRACE_ANSWERS`
+/// median response times, at least `GRACE_MIN`.
 const GRACE_MIN: Duration = Duration::from_millis(100);
 const GRACE_ANSWERS: u32 = 4;
 
-/// A connection and what it carries.
+/// A connection and its requests.
 pub(super) struct PushConnection<S> {
     shared: Arc<Shared<S>>,
     stats: Arc<ConnectionStats>,
@@ -58,22 +60,22 @@ pub(super) struct PushConnection<S> {
     connection: Connection<Bytes>,
     limit: ConcurrencyLimit,
     in_flight: HashMap<u32, InFlight, foldhash::fast::FixedState>,
-    /// The earliest deadline in pending, or earlier.
+    /// A lower bound of the deadlines in `in_flight`.
     earliest: Option<Instant>,
     binding: Binding,
     bound_since: Instant,
     heard_at: Instant,
     pinged_at: Option<Instant>,
-    /// Since when the socket has taken nothing of what is to be written.
+    /// Since when the socket has accepted no output.
     stuck_since: Option<Instant>,
-    /// Since when there is no window, and nothing under way whose answer could bring some.
+    /// Since when there is no window and no outstanding response that could return some.
     dry_since: Option<Instant>,
     second_at: Instant,
     timer: Pin<Box<Sleep>>,
     buffer: Box<[u8]>,
     batch: Vec<Box<Job>>,
     idle: Arc<IdleConnection>,
-    /// Written bytes may still sit in the TLS session.
+    /// Written bytes may still be buffered in the TLS session.
     unflushed: bool,
     draining: bool,
 }
@@ -88,13 +90,13 @@ struct InFlight {
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionEnd {
-    /// We were done with it, or the peer said goodbye.
+    /// We no longer needed it, or the peer closed it in an orderly way.
     Done,
-    /// Its window is used up, and does not come back.
+    /// Its window is used up and is not returned.
     Dry,
-    /// Something went wrong.
+    /// It failed.
     Lost(String),
-    /// It was never opened.
+    /// It could not be opened.
     Unopened(ConnectError),
 }
 
@@ -135,7 +137,7 @@ impl<S: Service> PushConnection<S> {
         }
     }
 
-    /// Works until the connection ends; every request it took has ended or is back in the queue then.
+    /// Runs until the connection ends. Every request has then ended or is back in the queue.
     pub(super) async fn run(mut self) -> ConnectionEnd {
         let end = poll_fn(|cx| self.poll(cx)).await;
         self.account(&end);
@@ -145,7 +147,7 @@ impl<S: Service> PushConnection<S> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
-        // Bounded, so that other connections have their turn.
+        // Bounded, so that other tasks can run.
         for _ in 0..32 {
             let mut worked = match self.read(cx) {
                 Ok(worked) => worked,
@@ -168,7 +170,7 @@ impl<S: Service> PushConnection<S> {
             match self.write(cx, now) {
                 Ok(wrote) => worked |= wrote,
                 Err(end) => {
-                    // A GOAWAY that came before the reset says what was not processed.
+                    // An earlier GOAWAY says which requests were not processed.
                     while self.read(cx) == Ok(true) {}
                     return Poll::Ready(end);
                 }
@@ -185,7 +187,7 @@ impl<S: Service> PushConnection<S> {
         Poll::Pending
     }
 
-    /// Reads until there is nothing, and handles what it meant.
+    /// Reads until no input is left, and handles it.
     fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionEnd> {
         let mut worked = false;
         loop {
@@ -212,12 +214,12 @@ impl<S: Service> PushConnection<S> {
                 self.handle_event(event, now);
             }
             if let Err(error) = result {
-                // The GOAWAY is a courtesy: as much of it as the socket takes.
+                // Best effort: send as much of the GOAWAY as the socket accepts.
                 let _ = self.write(cx, now);
                 return Err(ConnectionEnd::Lost(format!("the peer broke HTTP/2: {error}")));
             }
             if read < READ_BYTES / 4 {
-                // Likely all there was; what is free now is to be used first.
+                // Probably all input was read: use the freed capacity first.
                 return Ok(true);
             }
         }
@@ -261,7 +263,7 @@ impl<S: Service> PushConnection<S> {
                         if job.spent > SPENT_MAX || !self.renew(job.generation) {
                             return self.shared.finish(job, otherwise);
                         }
-                        // What is left goes on a connection that has seen the new token only.
+                        // Remaining requests use a new connection, which has only seen the new token.
                         self.drain();
                         job.note_return("reauthorize");
                         self.shared.queue().push_front(job);
@@ -275,7 +277,8 @@ impl<S: Service> PushConnection<S> {
                 let job = &mut pending.job;
                 job.refusals += 1;
                 job.note_return("refused");
-                // One that goes away refuses what goes to the next connection; one refusal may be a limit just lowered.
+                // After GOAWAY the next connection takes the request. A single refusal may be due to a stream limit
+                // just lowered.
                 if self.connection.is_closing() || job.refusals == 1 {
                     self.shared.queue().push_front(pending.job);
                 } else {
@@ -308,7 +311,7 @@ impl<S: Service> PushConnection<S> {
         }
     }
 
-    /// Has the service replace a spent authorization; false if it has no newer one.
+    /// Asks the service to replace an expired authorization. Returns false if it has no newer one.
     fn renew(&self, generation: u64) -> bool {
         self.shared.service.handle_spent(generation);
         match self.shared.service.authorization(SystemTime::now()) {
@@ -318,7 +321,7 @@ impl<S: Service> PushConnection<S> {
         }
     }
 
-    /// From the second refusal on, spread so that a batch does not come back at once.
+    /// Returns the delay from the second refusal on, with jitter so that a batch does not return at once.
     fn refused_backoff(&self, stream: u32, refusals: u32) -> Duration {
         let doubled = Duration::from_millis(REFUSED_BACKOFF.delay_ms(refusals - 1));
         let random = foldhash::fast::FixedState::default().hash_one((self.stats.id, stream));
@@ -326,10 +329,10 @@ impl<S: Service> PushConnection<S> {
         doubled.mul_f64(spread)
     }
 
-    /// A request that got no answer.
+    /// Handles a request that gets no response.
     fn lose(&self, mut job: Box<Job>, sent: SendProgress, why: Uncertain) {
         if sent == SendProgress::Partly {
-            // No server can have taken it: its end never left.
+            // The peer cannot have processed it, because END_STREAM was not sent.
             self.shared.stats.refused.fetch_add(1, Relaxed);
             job.note_return("sent in part");
             self.shared.queue().push_front(job);
@@ -345,14 +348,14 @@ impl<S: Service> PushConnection<S> {
         self.shared.finish(job, Outcome::Uncertain(why));
     }
 
-    /// Nothing new is put on the connection.
+    /// Stops sending requests on this connection.
     fn drain(&mut self) {
         self.draining = true;
         self.connection.close();
         self.stats.set_state(ConnectionState::Draining);
     }
 
-    /// Takes from the queue what the connection can carry.
+    /// Takes as many requests from the queue as the connection can carry.
     fn pull(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         self.stats.set_waker(cx.waker());
         if self.stats.is_retired() && !self.draining {
@@ -401,14 +404,14 @@ impl<S: Service> PushConnection<S> {
         };
         if binding == Binding::Demand && !self.draining {
             let mut queue = self.shared.queue();
-            // Asked under the lock, so that nothing slips in between.
+            // Checked under the lock, so that no request is missed.
             if queue.waiting(self.group) == 0 || !worked {
                 queue.handle_idle(self.group, &self.idle, cx.waker());
             } else {
                 worked = true;
             }
         } else {
-            // Perhaps it was we who were woken, and we cannot use it.
+            // If a request woke this connection, pass the wakeup on.
             self.shared.queue().wake_next(self.group);
         }
         if binding != self.binding {
@@ -419,8 +422,8 @@ impl<S: Service> PushConnection<S> {
         worked
     }
 
-    /// Whether the connection has come to its end because its window is used up for good. What has begun and not left
-    /// whole goes on another one.
+    /// Returns whether the window has been used up for good. Requests that were only partly sent continue on another
+    /// connection.
     fn is_dry(&mut self, now: Instant) -> bool {
         let dry = self.connection.window_bytes() == 0
             && self.connection.transmit().is_empty()
@@ -444,7 +447,7 @@ impl<S: Service> PushConnection<S> {
         self.shared.queue().pop(self.group, count, window_bytes, now, batch);
     }
 
-    /// Puts the batch on the connection.
+    /// Sends the batch. Returns false if there is no authorization yet.
     fn send(&mut self, now: Instant) -> bool {
         let authorization = match self.shared.service.authorization(SystemTime::now()) {
             Ok(authorization) => authorization,
@@ -482,7 +485,7 @@ impl<S: Service> PushConnection<S> {
                 }
             });
             let Ok(stream) = opened else {
-                // Room was there a moment ago, and only we use it.
+                // Cannot happen: there was capacity, and only this task uses it.
                 self.shared.queue().push_front(job);
                 continue;
             };
@@ -535,7 +538,7 @@ impl<S: Service> PushConnection<S> {
         Ok(worked)
     }
 
-    /// Ends what is late, and asks a silent peer whether it is there.
+    /// Ends requests that are late, and sends a PING to a silent peer.
     fn handle_time(&mut self, now: Instant) {
         if now >= self.second_at {
             self.second_at = now + SECOND;
@@ -572,7 +575,7 @@ impl<S: Service> PushConnection<S> {
         self.shared.config.silence
     }
 
-    /// When a peer that says nothing is asked whether it is there at all.
+    /// Returns when a silent peer is sent a PING.
     fn ping_at(&self) -> Instant {
         self.heard_at + if self.in_flight.is_empty() { PING_IDLE } else { self.silence() }
     }
@@ -585,7 +588,7 @@ impl<S: Service> PushConnection<S> {
         let dry = self.dry_since.map(|since| since + self.dry_after());
         let wake_at = [Some(ping), self.earliest, second, dry, stuck].into_iter().flatten().min();
         let wake_at = wake_at.unwrap_or(ping).max(now + Duration::from_millis(1));
-        // A timer that is a little early is cheaper than one that is set anew for each answer.
+        // A timer that fires early is cheaper than one that is reset for each response.
         let set = self.timer.deadline();
         if self.timer.is_elapsed() || set > wake_at || set + SECOND < wake_at {
             self.timer.as_mut().reset(wake_at);
@@ -605,11 +608,12 @@ impl<S: Service> PushConnection<S> {
         self.stats.show(&self.connection, &self.limit, self.binding, self.in_flight.len());
     }
 
-    /// The connection is over: what of it was sent whole is uncertain, all else goes back.
+    /// Puts requests that were only partly sent back into the queue. The others are uncertain, or sent again if that is
+    /// allowed.
     fn account(&mut self, end: &ConnectionEnd) {
         let open: HashMap<u32, SendProgress> = self.connection.open_streams().collect();
         let mut in_flight: Vec<(u32, InFlight)> = self.in_flight.drain().collect();
-        // In front of the queue, in their order.
+        // `push_front` in descending order restores their order.
         in_flight.sort_unstable_by_key(|(stream, _)| std::cmp::Reverse(*stream));
         if !in_flight.is_empty() {
             debug!(?end, in_flight = in_flight.len(), "a connection was lost");
@@ -621,7 +625,7 @@ impl<S: Service> PushConnection<S> {
     }
 }
 
-/// What became of a connection, without the words of the TLS library.
+/// Describes an I/O error without the wording of the TLS library.
 fn broken(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => {

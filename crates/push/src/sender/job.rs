@@ -1,4 +1,4 @@
-//! A request, and where its outcome goes.
+//! A request, and the receiver of its outcome.
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
@@ -7,34 +7,33 @@ use super::trace::Trace;
 use crate::outcome::{NotSent, Outcome, Timings, Uncertain};
 use crate::request::Request;
 
-/// A request on its way through the sender. It ends exactly once: in [`Job::finish`], or, whatever goes
-/// wrong, when it is dropped.
+/// A request on its way through the sender. It ends exactly once: by [`Job::finish`], or when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) request: Request,
-    /// Answers that asked for another try.
+    /// Number of responses that asked for another attempt.
     pub(crate) attempt: u32,
-    /// Answers that called its authorization spent.
+    /// Number of responses that called its authorization expired.
     pub(crate) spent: u32,
-    /// How often the peer did not process it.
+    /// Number of times the peer did not process it.
     pub(crate) refusals: u32,
-    /// Of the authorization it was last sent with.
+    /// Generation of the authorization it was last sent with.
     pub(crate) generation: u64,
-    /// It was sent whole at some time and got no answer.
+    /// It was sent completely before and got no response.
     pub(crate) possible_duplicate: bool,
-    /// It is on a connection now, perhaps wholly.
+    /// It is on a connection and may have been sent completely.
     pub(crate) in_flight: bool,
     queued_at: Instant,
-    /// Of the last answer.
+    /// Timings of the last response.
     timings: Timings,
     reply: Option<Reply>,
-    /// If it is traced.
+    /// Its span, if it is traced.
     pub(crate) trace: Option<Box<Trace>>,
-    /// Room in the queue, given back at the end.
+    /// Its share of the queue's capacity, released when it ends.
     _room: OwnedSemaphorePermit,
 }
 
-/// Where an outcome goes.
+/// The receiver of an outcome.
 #[derive(Debug)]
 pub(crate) enum Reply {
     One(oneshot::Sender<Outcome>),
@@ -59,7 +58,7 @@ impl Job {
         })
     }
 
-    /// An answer to what was sent at `sent_at` has come.
+    /// Records the response to an attempt that was sent at `sent_at`.
     pub(crate) fn handle_answer(&mut self, sent_at: Instant, now: Instant) {
         self.timings = Timings { queue: sent_at - self.queued_at, service: now - sent_at };
     }
@@ -68,7 +67,7 @@ impl Job {
         self.report(outcome);
     }
 
-    /// The end of a job that is not on a connection when it ends: uncertain all the same if it had been sent whole
+    /// Returns the outcome of a job that ends while it is not on a connection: uncertain if it was sent completely
     /// before.
     pub(crate) fn not_sent(&self, why: NotSent) -> Outcome {
         match (self.possible_duplicate, &why) {
@@ -78,7 +77,7 @@ impl Job {
         }
     }
 
-    /// It goes back to the queue.
+    /// Records in the trace that it returns to the queue.
     pub(crate) fn note_return(&self, why: &'static str) {
         if let Some(trace) = &self.trace {
             trace.returned(why);
@@ -107,7 +106,7 @@ impl Job {
 }
 
 impl Reply {
-    /// The receiver may have been dropped.
+    /// Sends the outcome. The receiver may have been dropped.
     pub(crate) fn send(self, outcome: Outcome) {
         match self {
             Reply::One(sender) => drop(sender.send(outcome)),

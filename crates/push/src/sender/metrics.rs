@@ -128,7 +128,7 @@ impl ConnectionStats {
         self.bound_us[binding as usize].fetch_add(time.as_micros() as u64, Relaxed);
     }
 
-    /// The current limit.
+    /// Returns the current limit.
     pub(super) fn binding(&self) -> Binding {
         BINDINGS[usize::from(self.binding.load(Relaxed)) % BINDINGS.len()]
     }
@@ -138,7 +138,7 @@ impl ConnectionStats {
         (us > 0).then(|| Duration::from_micros(us))
     }
 
-    /// The recent median response time.
+    /// Returns the recent median response time.
     pub(super) fn median(&self) -> Option<Duration> {
         let us = self.median_us.load(Relaxed);
         (us > 0).then(|| Duration::from_micros(us))
@@ -149,7 +149,7 @@ impl ConnectionStats {
         *self.go_away.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 
-    /// The peer's GOAWAY.
+    /// Returns the peer's GOAWAY.
     pub(super) fn go_away(&self) -> Option<String> {
         self.go_away.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -204,7 +204,7 @@ pub struct ConnectionMetrics {
     pub answered: u64,
     /// Requests in flight.
     pub in_flight: u32,
-    /// The number of requests in flight without queueing, as far as is known.
+    /// The estimated number of requests that can be in flight without queueing.
     pub in_flight_max: u32,
     /// Streams that the peer permits; 4,294,967,295 is no limit.
     pub streams_max: u32,

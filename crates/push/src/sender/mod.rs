@@ -113,12 +113,12 @@ impl Results {
 }
 
 impl ResultStream {
-    /// The next outcome; `None` once every [`Results`] is dropped and every request has ended.
+    /// Returns the next outcome; `None` once every [`Results`] is dropped and every request has ended.
     pub async fn recv(&mut self) -> Option<(u64, Outcome)> {
         self.0.recv().await
     }
 
-    /// The next outcome, if one has arrived.
+    /// Returns the next outcome, if one has arrived.
     pub fn try_recv(&mut self) -> Option<(u64, Outcome)> {
         self.0.try_recv().ok()
     }
@@ -145,7 +145,7 @@ impl<S: Service> Sender<S> {
         Sender { shared }
     }
 
-    /// The service it sends to.
+    /// Returns the service it sends to.
     pub fn service(&self) -> &S {
         &self.shared.service
     }
@@ -189,7 +189,7 @@ impl<S: Service> Sender<S> {
         self.shared.wake_idle();
     }
 
-    /// Current figures of the queue, the connections and the outcomes.
+    /// Returns the current figures of the queue, the connections and the outcomes.
     pub fn metrics(&self) -> SenderMetrics {
         let shared = &self.shared;
         let stats = &shared.stats;
@@ -233,7 +233,7 @@ impl<S: Service> Sender<S> {
     }
 }
 
-/// Room is counted in bytes.
+/// Returns the permits of a request: its size in bytes.
 fn permits(request: &Request) -> u32 {
     u32::try_from(request.bytes()).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! The connections of a sender: opened while they pay for themselves.
+//! The connections of a sender: how many there are, and when they are opened and closed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -22,19 +22,19 @@ use crate::outcome::{NotSent, Outcome};
 use crate::request::ConnectionGroup;
 use crate::service::{CredentialError, Service};
 
-/// How often the pool looks at its connections while there is anything to send.
+/// Interval at which the pool checks its connections while there are requests.
 const TICK: Duration = Duration::from_millis(50);
 const CONNECT_WITHIN: Duration = Duration::from_secs(15);
-/// From one opening to the next: a service takes a burst of connections for an attack.
+/// Minimum time between two attempts: a service may treat a burst of connections as an attack.
 const PACE: Duration = Duration::from_millis(50);
-/// Openings under way at once.
+/// Maximum number of main connections that are being opened at the same time.
 const CONNECTING_MAX: usize = 4;
-/// After a failure, doubled with each further one.
+/// Delay after a failure, doubled with each further one.
 const BACKOFF: Backoff = Backoff { min_ms: 100, max_ms: 30_000 };
-/// A connection for suspects without work is given up.
+/// Time without requests after which the connection for suspects is closed.
 const SUSPECT_IDLE: Duration = Duration::from_secs(300);
 
-/// What the sender, its pool and its connections share.
+/// State shared by the sender, its pool and its connections.
 #[derive(Debug)]
 pub(super) struct Shared<S> {
     pub(super) service: S,
@@ -44,9 +44,9 @@ pub(super) struct Shared<S> {
     pub(super) stats: SenderStats,
     pub(super) links: Mutex<Vec<Arc<ConnectionStats>>>,
     connect_error: Mutex<Option<ConnectError>>,
-    /// Why the last connection was lost that had answered something.
+    /// Why the last connection failed that had received a response.
     pub(super) lost_error: Mutex<Option<String>>,
-    /// The pool sleeps until something is queued.
+    /// The pool sleeps until a request is queued.
     idle: AtomicBool,
     pub(super) notify: Notify,
     pub(super) closing: AtomicBool,
@@ -73,17 +73,17 @@ impl<S: Service> Shared<S> {
         }
     }
 
-    /// The queue. A panic of another connection's task does not make it unusable: every change of it is whole.
+    /// Locks the queue. A panic of another task does not make it inconsistent, so poisoning is ignored.
     pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something changed that the pool has to see.
+    /// Wakes the pool after a change that it must handle.
     pub(super) fn wake(&self) {
         self.notify.notify_one();
     }
 
-    /// Something was queued.
+    /// Wakes the pool for a new request, if it sleeps until one arrives.
     #[inline]
     pub(super) fn wake_idle(&self) {
         if self.idle.load(Relaxed) {
@@ -112,14 +112,14 @@ impl<S: Service> Shared<S> {
         self.finish(job, outcome);
     }
 
-    /// Why jobs in the queue miss their deadlines.
+    /// Returns the reason for jobs that miss their deadlines in the queue.
     pub(super) fn lateness(&self) -> NotSent {
         let obstacle = self.obstacle(Duration::ZERO);
         obstacle.map_or(NotSent::Deadline, |error| NotSent::Connect(error.why))
     }
 
-    /// Why there is no connection: why the last attempt failed, or what the first one has been waiting for, if for so
-    /// long.
+    /// Returns why there is no connection: the error of the last attempt, or what the first one has been waiting for,
+    /// for at least `grace`.
     pub(super) fn obstacle(&self, grace: Duration) -> Option<ConnectError> {
         let error = self.connect_error().clone();
         error.or_else(|| {
@@ -135,7 +135,7 @@ impl<S: Service> Shared<S> {
         self.connect_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What log lines call the sender.
+    /// Returns the name of the sender in log lines.
     pub(super) fn name(&self) -> &str {
         match &*self.config.name {
             "" => self.service.authority(),
@@ -144,13 +144,13 @@ impl<S: Service> Shared<S> {
     }
 }
 
-/// The task that opens and retires connections.
+/// The task that opens and closes connections.
 pub(super) struct Pool<S> {
     shared: Arc<Shared<S>>,
     dial: Arc<dyn Connect>,
     links: Vec<PoolEntry>,
     tasks: JoinSet<(u64, ConnectionEnd)>,
-    /// Main connections that are wanted.
+    /// Number of main connections that are wanted.
     wanted: usize,
     scale: Scale,
     next_id: u64,
@@ -187,7 +187,7 @@ impl<S: Service> Pool<S> {
         }
     }
 
-    /// Works until the sender is closed; ends all that is left then.
+    /// Runs until the sender is closed; then ends all remaining requests.
     pub(super) async fn run(mut self) {
         while !self.shared.closing.load(Relaxed) {
             let now = Instant::now();
@@ -195,7 +195,7 @@ impl<S: Service> Pool<S> {
             let wake_at = self.wake_at(now);
             let idle = wake_at.is_none_or(|at| at > now + TICK);
             self.shared.idle.store(idle, Relaxed);
-            // What came before the flag was up is seen here, what comes after it wakes us.
+            // A request queued before the flag was set is seen here; one queued later wakes us.
             let wake_at = if self.shared.queue().is_empty() { wake_at } else { Some(now + TICK) };
             let timer = async {
                 match wake_at {
@@ -226,7 +226,7 @@ impl<S: Service> Pool<S> {
         [tick, queued].into_iter().flatten().min()
     }
 
-    /// A sender that was never used opens nothing, unless their number is fixed.
+    /// Returns whether to open connections at all: an unused sender opens none, unless the number is fixed.
     fn wants_any(&self) -> bool {
         matches!(self.shared.config.connections, Connections::Fixed(_))
             || self.next_id > 0
@@ -261,7 +261,7 @@ impl<S: Service> Pool<S> {
             }
             let open = self.open_or_opening(ConnectionGroup::Main);
             for _ in wanted..open {
-                // The youngest goes: the others have proved themselves.
+                // Close the youngest: older ones have proved useful.
                 if let Some(link) = self.mains().max_by_key(|link| link.id) {
                     link.retire();
                 }
@@ -285,7 +285,7 @@ impl<S: Service> Pool<S> {
         }
     }
 
-    /// Main connections that carry or will carry.
+    /// Returns the main connections that accept requests.
     fn mains(&self) -> impl Iterator<Item = &Arc<ConnectionStats>> {
         self.links
             .iter()
@@ -338,7 +338,7 @@ impl<S: Service> Pool<S> {
     }
 
     fn handle_ended(&mut self, ended: Option<(u64, ConnectionEnd)>) {
-        // A task that panicked has dropped its jobs, which reported to their callers.
+        // The jobs of a task that panicked were dropped, which reported their outcomes.
         let Some((id, end)) = ended else { return };
         let Some(index) = self.links.iter().position(|held| held.stats.id == id) else { return };
         let held = self.links.swap_remove(index);
@@ -354,7 +354,7 @@ impl<S: Service> Pool<S> {
         let error = match (end, held.stats.go_away()) {
             (ConnectionEnd::Unopened(error), _) => error,
             (ConnectionEnd::Lost(why), _) if useless => ConnectError::new(ConnectFault::Http2, why),
-            // Else a peer that takes nobody would be asked twenty times a second.
+            // Without a delay a peer that ends every connection would be contacted twenty times a second.
             (ConnectionEnd::Done, Some(said))
                 if useless && held.begun_at.elapsed().as_millis() < u128::from(BACKOFF.max_ms) =>
             {
@@ -384,7 +384,7 @@ impl<S: Service> Pool<S> {
         self.next_open_at = Instant::now() + wait;
     }
 
-    /// Keeps the list that metrics show, and forgets an error that is over.
+    /// Updates the list of connections in the metrics, and clears a connect error that no longer applies.
     fn sort_out(&mut self) {
         let mut links = self.shared.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.clear();
@@ -393,13 +393,13 @@ impl<S: Service> Pool<S> {
         if self.links.iter().any(|held| held.stats.state() == ConnectionState::Open) {
             *self.shared.connect_error() = None;
         }
-        // One that opens and answers nothing proves little.
+        // A connection that opens but gets no response does not reset the back-off.
         if self.links.iter().any(|held| held.stats.answered.load(Relaxed) > 0) {
             self.failures = 0;
         }
     }
 
-    /// Has the service renew its credential, if a connection asked for it.
+    /// Asks the service to prepare its credential, if a connection needs it.
     fn prepare(&self) {
         if !self.shared.prepare_wanted.load(Relaxed) || self.preparing.swap(true, Relaxed) {
             return;
@@ -428,17 +428,17 @@ impl<S: Service> Pool<S> {
         }
         let drained = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(self.shared.config.drain, drained).await.is_err() {
-            // Aborted tasks drop their jobs, which notify their callers.
+            // Aborted tasks drop their jobs, which reports their outcomes.
             self.tasks.shutdown().await;
         }
-        // What came back from a connection's end.
+        // Ends jobs that connections returned when they ended.
         self.shared.queue().close(&NotSent::Closed);
         self.links = Vec::new();
         self.sort_out();
     }
 }
 
-/// Answers and submissions over the last seconds.
+/// Numbers of responses and submissions over the last seconds.
 #[derive(Debug, Default)]
 pub(super) struct Rates(VecDeque<(Instant, u64, u64)>);
 
@@ -452,7 +452,7 @@ impl Rates {
         }
     }
 
-    /// Answers and submissions a second since `since`, or `None` when that is not long enough ago.
+    /// Returns responses and submissions per second since `since`; `None` if there is no sample that old.
     pub(super) fn since(&self, since: Instant) -> Option<(f64, f64)> {
         let (now, answered, submitted) = *self.0.back()?;
         let (then, answered_then, submitted_then) =

@@ -1,4 +1,4 @@
-//! What waits to be sent: by group and class, in order, each with its deadline.
+//! Requests waiting to be sent: by group and class, in order, each with a deadline.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,32 +14,31 @@ use crate::outcome::{NotSent, Outcome};
 use crate::request::{Class, ConnectionGroup};
 
 const CLASSES: usize = 4;
-/// Bytes of a higher class that let one byte of a waiting lower class pass.
+/// Bytes of a higher class per byte of a waiting lower class.
 const SHARE: usize = 16;
-/// The most that a waiting class saves up.
+/// Maximum credit of a waiting class.
 const CREDIT_BYTES_MAX: usize = 64 << 10;
-/// Looking through the queue for deadlines that passed costs with its length; so it is done the more
-/// rarely the longer the queue is.
+/// A sweep for passed deadlines is linear in the length of the queue, so the interval between sweeps grows with it.
 const SWEEP_MIN: Duration = Duration::from_millis(20);
 const SWEEP_PER_JOB: Duration = Duration::from_micros(1);
 
-/// The queue of one sender. Its room is counted by a semaphore beside it, for what is in pending too.
+/// The queue of one sender. A separate semaphore limits its bytes, including those of requests in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     groups: [Waiting; 2],
-    /// Jobs whose answers asked to wait.
+    /// Jobs whose response asked for a delay.
     delayed: BinaryHeap<Reverse<Delayed>>,
     delays: u64,
-    /// No job leaves before.
+    /// No job is popped before this time.
     paused_until: Option<Instant>,
-    /// The earliest deadline of all that wait, or earlier.
+    /// A lower bound of the deadlines of all waiting jobs.
     earliest: Option<Instant>,
     sweep_after: Option<Instant>,
     pub(crate) closed: bool,
     ended: EndedCounts,
 }
 
-/// How many jobs ended in the queue, by outcome.
+/// Number of jobs that ended in the queue, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EndedCounts {
     pub(crate) rejected: u64,
@@ -52,7 +51,7 @@ impl EndedCounts {
         match &outcome {
             Outcome::Uncertain(_) => self.uncertain += 1,
             Outcome::NotSent(_) => self.not_sent += 1,
-            // A queue accepts nothing.
+            // The queue itself never accepts a push.
             Outcome::Rejected(_) | Outcome::Accepted(_) => self.rejected += 1,
         }
         job.finish(outcome);
@@ -64,17 +63,16 @@ impl EndedCounts {
     }
 }
 
-/// One group.
+/// The waiting jobs of one group.
 #[derive(Debug, Default)]
 struct Waiting {
     classes: [VecDeque<(Instant, Box<Job>)>; CLASSES],
     credits: [usize; CLASSES],
-    /// Connections with room and nothing to send.
+    /// Connections with capacity and nothing to send.
     idle: VecDeque<(Arc<IdleConnection>, Waker)>,
 }
 
-/// Whether a connection stands in the list of those that have nothing to send; changed under the queue's
-/// lock only.
+/// Whether a connection is in the list of idle ones. Modified only under the queue's lock.
 #[derive(Debug, Default)]
 pub(crate) struct IdleConnection(AtomicBool);
 
@@ -83,7 +81,7 @@ struct Delayed {
     until: Instant,
     order: u64,
     job: Box<Job>,
-    /// Its outcome if the time runs out.
+    /// Its outcome if the queue is closed or failed before `until`.
     otherwise: Outcome,
 }
 
@@ -93,7 +91,7 @@ impl Queue {
         self.put(job, false);
     }
 
-    /// Adds a job that was already on its way, in front: it has waited long enough.
+    /// Adds a job that was taken before, in front of its class.
     pub(crate) fn push_front(&mut self, job: Box<Job>) {
         self.put(job, true);
     }
@@ -115,7 +113,7 @@ impl Queue {
         group.wake_one();
     }
 
-    /// Adds a job for later. `otherwise` is its outcome at once, if later is behind its deadline.
+    /// Adds a job that may leave at `until`. If that is not before its deadline, it ends with `otherwise` at once.
     pub(crate) fn delay(&mut self, job: Box<Job>, until: Instant, otherwise: Outcome) {
         if self.closed || until >= job.request.deadline {
             return self.ended.end(job, otherwise);
@@ -124,12 +122,12 @@ impl Queue {
         self.delayed.push(Reverse(Delayed { until, order: self.delays, job, otherwise }));
     }
 
-    /// Lets nothing leave until then.
+    /// Pauses the queue until `until`.
     pub(crate) fn pause(&mut self, until: Instant) {
         self.paused_until = Some(self.paused_until.map_or(until, |paused| paused.max(until)));
     }
 
-    /// Takes up to `count` jobs, as long as those before leave something of `bytes`.
+    /// Pops up to `count` jobs, as long as the bodies of those before use less than `bytes`.
     pub(crate) fn pop(
         &mut self,
         group: ConnectionGroup,
@@ -162,7 +160,7 @@ impl Queue {
         }
     }
 
-    /// A connection with room has nothing to send: wake it when there is.
+    /// Registers a connection that has capacity and nothing to send, to be woken for the next job.
     pub(crate) fn handle_idle(
         &mut self,
         group: ConnectionGroup,
@@ -174,13 +172,13 @@ impl Queue {
         }
     }
 
-    /// A connection is over: it is nobody to wake.
+    /// Removes a connection that has ended.
     pub(crate) fn forget(&mut self, group: ConnectionGroup, idle: &Arc<IdleConnection>) {
         self.groups[group as usize].idle.retain(|(known, _)| !Arc::ptr_eq(known, idle));
         self.wake_next(group);
     }
 
-    /// A connection was woken that has no use for it: somebody else may.
+    /// Passes the wakeup of a connection that has no use for it to the next idle one.
     pub(crate) fn wake_next(&mut self, group: ConnectionGroup) {
         let group = &mut self.groups[group as usize];
         if !group.is_empty() {
@@ -188,7 +186,7 @@ impl Queue {
         }
     }
 
-    /// Moves what is due, and ends what is late with `why`.
+    /// Moves delayed jobs that are due to their classes, and ends late jobs with `why`.
     pub(crate) fn handle_time(&mut self, now: Instant, why: &NotSent) {
         while self.delayed.peek().is_some_and(|Reverse(delayed)| delayed.until <= now) {
             if let Some(Reverse(delayed)) = self.delayed.pop() {
@@ -230,7 +228,7 @@ impl Queue {
         }
     }
 
-    /// When [`handle_time`](Queue::handle_time) has something to do.
+    /// Returns when [`handle_time`](Queue::handle_time) has something to do.
     pub(crate) fn next_time(&self) -> Option<Instant> {
         let delayed = self.delayed.peek().map(|Reverse(delayed)| delayed.until);
         let sweep = self.earliest.max(self.earliest.and(self.sweep_after));
@@ -238,13 +236,13 @@ impl Queue {
         [delayed, sweep, paused].into_iter().flatten().min()
     }
 
-    /// Ends everything with `why`, and whatever comes later.
+    /// Closes the queue: all jobs, and those added later, end with `why`.
     pub(crate) fn close(&mut self, why: &NotSent) {
         self.closed = true;
         self.fail(why);
     }
 
-    /// Ends everything that waits.
+    /// Ends all jobs: waiting ones with `why`, delayed ones with their own outcome.
     pub(crate) fn fail(&mut self, why: &NotSent) {
         for group in &mut self.groups {
             while let Some((_, job)) = group.pop() {
@@ -256,22 +254,22 @@ impl Queue {
         }
     }
 
-    /// What ended here so far.
+    /// Returns the number of jobs that ended here.
     pub(crate) fn ended(&self) -> EndedCounts {
         self.ended
     }
 
-    /// How many wait in a group.
+    /// Returns the number of jobs waiting in a group.
     pub(crate) fn waiting(&self, group: ConnectionGroup) -> usize {
         self.groups[group as usize].classes.iter().map(VecDeque::len).sum()
     }
 
-    /// There is nothing, delayed or not.
+    /// Returns whether there are no jobs, not even delayed ones.
     pub(crate) fn is_empty(&self) -> bool {
         self.groups.iter().all(Waiting::is_empty) && self.delayed.is_empty()
     }
 
-    /// How many there are, delayed ones too.
+    /// Returns the number of jobs, including delayed ones.
     pub(crate) fn len(&self) -> usize {
         self.waiting(ConnectionGroup::Main)
             + self.waiting(ConnectionGroup::Suspect)
@@ -294,7 +292,7 @@ impl Waiting {
     fn pop(&mut self) -> Option<(Instant, Box<Job>)> {
         let voip = Class::Voip as usize;
         let first = self.classes.iter().position(|class| !class.is_empty())?;
-        // A lower class that saved enough for its next one goes before, but never before a call.
+        // A lower class with enough credit for its next job goes first, except before a VoIP call.
         let affords = |index: usize| {
             let next = self.classes[index].front();
             next.is_some_and(|(_, job)| job.request.bytes() <= self.credits[index])
@@ -407,7 +405,7 @@ mod tests {
         let classes: Vec<Class> = jobs.iter().map(|job| job.request.class).collect();
         assert_eq!(classes[0], Class::Voip);
         let low = classes.iter().filter(|class| **class == Class::Low).count();
-        // One byte in seventeen.
+        // One byte in seventeen is of the lower class.
         assert!((4..=6).contains(&low), "{low}");
     }
 
@@ -472,7 +470,7 @@ mod tests {
     async fn an_answer_says_what_queue_and_service_took() {
         let mut harness = Harness::new();
         let mut job = harness.job(1, Class::High, 0, 60);
-        // Sent, asked to come again, and sent once more.
+        // Two attempts: the first response asks for a retry.
         for seconds in [2, 5] {
             tokio::time::advance(Duration::from_secs(seconds)).await;
             let sent_at = Instant::now();

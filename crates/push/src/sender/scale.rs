@@ -89,7 +89,7 @@ impl Scale {
         }
     }
 
-    /// Whether a trial is in progress.
+    /// Returns whether a trial is in progress.
     pub(super) fn is_busy(&self) -> bool {
         self.trial.is_some()
     }

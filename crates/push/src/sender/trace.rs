@@ -61,7 +61,7 @@ impl Trace {
         Box::new(Trace { span, queued_at: Instant::now(), sent_at: None, attempts: 0 })
     }
 
-    /// The request was sent.
+    /// Records that the request was sent.
     pub(crate) fn sent(&mut self, connection: u64, stream: u32, now: Instant) {
         if self.attempts == 0 {
             self.span.record("queued_us", micros(self.queued_at, now));
@@ -73,18 +73,18 @@ impl Trace {
         tracing::trace!(target: TARGET, parent: &self.span, attempt, connection, stream, "sent");
     }
 
-    /// The service responded, which is not necessarily the end.
+    /// Records a response, which is not necessarily the end.
     pub(crate) fn answered(&self, status: u16, now: Instant) {
         let took_us = self.sent_at.map_or(0, |at| micros(at, now));
         tracing::trace!(target: TARGET, parent: &self.span, status, took_us, "answered");
     }
 
-    /// It returns to the queue: `why` is `retry`, `refused`, `reauthorize`, or how it was lost.
+    /// Records the return to the queue: `why` is `retry`, `refused`, `reauthorize`, or how it was lost.
     pub(crate) fn returned(&self, why: &'static str) {
         tracing::trace!(target: TARGET, parent: &self.span, why, "returned to the queue");
     }
 
-    /// The push has ended; closes the span.
+    /// Records the outcome and closes the span.
     pub(crate) fn end(self, outcome: &Outcome) {
         let span = &self.span;
         if self.attempts == 0 {

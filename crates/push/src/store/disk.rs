@@ -1,4 +1,4 @@
-//! A disk for tests: it counts how often it was waited for, forgets at a power cut what it was not, and can be full.
+//! A disk for tests: counts syncs, loses unsynced writes in a power cut, and can be full.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,38 +7,38 @@ use redb::{Database, Error, StorageBackend};
 
 use super::Store;
 
-/// Clones are the same disk.
+/// Clones share the disk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     bytes: Vec<u8>,
-    /// What a power cut leaves.
+    /// The synced content, which survives a power cut.
     synced: Vec<u8>,
     syncs: usize,
     full: bool,
 }
 
 impl Disk {
-    /// A store on it.
+    /// Returns a store on this disk.
     pub(crate) fn open(&self, make: fn(&Database) -> Result<(), Error>) -> Result<Store, Error> {
         let disk = self.clone();
         Store::with(move || Ok(Database::builder().create_with_backend(disk.clone())?), make)
     }
 
-    /// Another one, with what this one would have left.
+    /// Returns a new disk with the content that survives a power cut.
     pub(crate) fn after_power_cut(&self) -> Disk {
         let synced = self.state().synced.clone();
         Disk(Arc::new(Mutex::new(State { bytes: synced.clone(), synced, ..State::default() })))
     }
 
-    /// How often it was waited for.
+    /// Returns the number of syncs.
     pub(crate) fn syncs(&self) -> usize {
         self.state().syncs
     }
 
-    /// From here on nothing can be written to it, or again.
+    /// Sets whether the disk is full: writes and syncs fail then.
     pub(crate) fn set_full(&self, full: bool) {
         self.state().full = full;
     }

@@ -1,5 +1,5 @@
-//! Web Push: messages to browsers (RFC 8030), encrypted for their eyes alone (RFC 8291), signed by the application
-//! (RFC 8292). But for [`WebPush`] nothing here does I/O: requests go out as bytes, answers come in as bytes.
+//! Web Push: messages to browsers (RFC 8030), encrypted for the subscription (RFC 8291) and signed by the application
+//! (RFC 8292). Only [`WebPush`] does I/O; the other types encode requests and decode responses.
 //!
 //! ```no_run
 //! use std::time::Duration;

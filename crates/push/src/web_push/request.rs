@@ -43,18 +43,18 @@ pub struct Options {
 pub struct OptionsError(&'static str);
 
 impl Options {
-    /// Options of a message that is stored for `ttl_s` seconds while the browser is offline; with 0 it is delivered
-    /// at once or never.
+    /// Creates options for a message that is stored for `ttl_s` seconds while the browser is offline; with 0 it is
+    /// delivered at once or never.
     pub fn new(ttl_s: u32, urgency: Urgency) -> Options {
         Options { ttl_s, urgency, topic: None }
     }
 
-    /// The urgency.
+    /// Returns the urgency.
     pub fn urgency(&self) -> Urgency {
         self.urgency
     }
 
-    /// The topic.
+    /// Returns the topic.
     pub fn topic(&self) -> Option<&str> {
         self.topic.as_deref()
     }

@@ -1,4 +1,4 @@
-//! The sender for browsers: one application key, and a sender for each push service its users' browsers chose.
+//! The sender for browsers: one application key, and a sender for each push service.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,10 +19,10 @@ use crate::request::{Class, ConnectionGroup, Header, Request};
 use crate::sender::{Results, Sender, SenderConfig, SenderMetrics};
 use crate::service::{Attempt, Authorization, CredentialError, ResponseAction, Service};
 
-/// Waiting after a 5xx or 429 that does not say how long.
+/// Delay after a 5xx or 429 without `Retry-After`.
 const RETRY: Backoff = Backoff { min_ms: 1_000, max_ms: 15 * 60_000 };
 
-/// Push services of the browsers in use. A host that begins with a dot stands for all below it.
+/// Push services of common browsers. A host that begins with a dot includes all hosts below it.
 pub const KNOWN_HOSTS: [&str; 4] =
     ["fcm.googleapis.com", ".push.services.mozilla.com", ".push.apple.com", ".notify.windows.com"];
 
@@ -31,39 +31,39 @@ pub const KNOWN_HOSTS: [&str; 4] =
 pub struct Push<'a> {
     /// The recipient.
     pub subscription: &'a Subscription,
-    /// What the page's service worker is given, at most [`PLAINTEXT_BYTES_MAX`](super::PLAINTEXT_BYTES_MAX) bytes; it is
+    /// The data for the page's service worker, at most [`PLAINTEXT_BYTES_MAX`](super::PLAINTEXT_BYTES_MAX) bytes. It is
     /// encrypted for the subscription.
     pub message: &'a [u8],
-    /// How the push service treats it.
+    /// Delivery options.
     pub options: &'a Options,
-    /// How long it may take, queue and answer, before it ends one way or another.
+    /// Time limit for queue and response together.
     pub timeout: Duration,
 }
 
-/// How Web Push is sent.
+/// Configuration of Web Push.
 #[derive(Clone, Debug)]
 pub struct WebPushConfig {
-    /// Hosts that subscriptions may name: their endpoints come from browsers, so from anybody, and would otherwise have
-    /// this machine post to any address it can reach. Empty: any host.
+    /// Hosts of push services that subscriptions may use. Endpoints come from browsers, that is from anyone, and would
+    /// otherwise let an attacker make this machine send requests to any address. Empty: any host.
     pub hosts: Vec<String>,
-    /// Push services at once; a further one takes the place of one that has nothing to send.
+    /// Maximum number of push services in use; a further one replaces one without queued pushes.
     pub origins_max: usize,
-    /// How each service's sender works.
+    /// Configuration of each service's sender.
     pub sender: SenderConfig,
 }
 
 impl Default for WebPushConfig {
-    /// The services of [`KNOWN_HOSTS`], 100 at once.
+    /// Returns a configuration with [`KNOWN_HOSTS`] and at most 100 services.
     fn default() -> WebPushConfig {
         let hosts = KNOWN_HOSTS.map(str::to_owned).to_vec();
         WebPushConfig { hosts, origins_max: 100, sender: SenderConfig::default() }
     }
 }
 
-/// Makes the connections to a push service, which is named by its origin.
+/// Creates the connector of a push service, which is identified by its origin.
 type Dial = Box<dyn Fn(&str) -> Result<Box<dyn Connect>, String> + Send + Sync>;
 
-/// Sends messages to browsers with one application key. Clones are the same sender.
+/// Sends messages to browsers with one application key. Clones share the sender.
 #[derive(Clone)]
 pub struct WebPush {
     inner: Arc<Inner>,
@@ -82,7 +82,7 @@ impl fmt::Debug for WebPush {
     }
 }
 
-/// What one push service is to its sender.
+/// A push service for its [`Sender`](crate::Sender).
 #[derive(Debug)]
 pub struct WebPushService {
     origin: String,
@@ -90,9 +90,9 @@ pub struct WebPushService {
 }
 
 impl WebPush {
-    /// A sender whose connections are opened when the first message asks for them, on the `tokio` runtime that it is sent
-    /// in. They trust the roots of the system and use no proxy; who wants others gives [`WebPush::with_dial`] a
-    /// [`Dialer`] for each origin.
+    /// Creates a sender. Connections are opened with the first message to a service, on the `tokio` runtime of that
+    /// call. They trust the roots of the system and use no proxy; use [`WebPush::with_dial`] with a [`Dialer`] for each
+    /// origin to change that.
     pub fn new(vapid: Vapid, config: WebPushConfig) -> WebPush {
         WebPush::with_dial(vapid, config, |origin| {
             let authority = origin.strip_prefix("https://").unwrap_or(origin);
@@ -107,7 +107,7 @@ impl WebPush {
         })
     }
 
-    /// The same with connections of one's own making; `dial` is given an origin.
+    /// Like [`WebPush::new`], with connectors that `dial` creates for an origin.
     pub fn with_dial(
         vapid: Vapid,
         config: WebPushConfig,
@@ -118,17 +118,17 @@ impl WebPush {
         WebPush { inner: Arc::new(Inner { vapid, config, dial, senders }) }
     }
 
-    /// The public key in base64url: what the page passes as `applicationServerKey`.
+    /// Returns the public key in base64url, which the page passes as `applicationServerKey`.
     pub fn public_key(&self) -> String {
         lock(&self.inner.vapid).public_key().to_owned()
     }
 
-    /// Encrypts and sends a message: waits for room in its service's queue, then for the outcome. Rejected with the
-    /// reason `Gone`: the subscription is over.
+    /// Encrypts and sends a message: waits for room in its service's queue, then for the outcome. A rejection with the
+    /// reason `Gone` means that the subscription is invalid.
     ///
     /// # Panics
     ///
-    /// Outside of a `tokio` runtime.
+    /// Panics outside of a `tokio` runtime.
     pub async fn send(&self, push: &Push<'_>) -> Outcome {
         match self.request(push) {
             Ok((sender, request)) => sender.send(request).await,
@@ -136,14 +136,14 @@ impl WebPush {
         }
     }
 
-    /// Encrypts a message and hands it over: waits for room only. Its outcome arrives with `tag`.
+    /// Encrypts and queues a message; waits only for room in the queue. Its outcome is reported with `tag`.
     ///
     /// # Errors
-    /// The message or the subscription is not valid; no outcome arrives then.
+    /// Returns an error if the message or the subscription is invalid; no outcome is reported then.
     ///
     /// # Panics
     ///
-    /// Outside of a `tokio` runtime.
+    /// Panics outside of a `tokio` runtime.
     pub async fn submit(
         &self,
         push: &Push<'_>,
@@ -164,7 +164,7 @@ impl WebPush {
         };
         let request = request.map_err(|error| NotSent::Invalid(error.to_string()))?;
         let header = |(name, value): (&'static str, Arc<str>)| {
-            // The sender authenticates when it sends.
+            // The sender adds the authorization when it sends the request.
             let indexing = if name == "topic" { Indexing::None } else { Indexing::Table };
             (name != "authorization").then(|| Header { name: name.into(), value, indexing })
         };
@@ -186,7 +186,7 @@ impl WebPush {
         Ok((sender, request))
     }
 
-    /// Current figures, by the origin of the push service.
+    /// Returns the current figures of each push service, by its origin.
     pub fn metrics(&self) -> Vec<(String, SenderMetrics)> {
         let senders = lock(&self.inner.senders);
         senders.iter().map(|(origin, sender)| (origin.clone(), sender.metrics())).collect()
@@ -238,7 +238,7 @@ impl WebPushConfig {
     }
 }
 
-/// A connector chosen while the program runs.
+/// A boxed connector, because `Sender::start` is generic.
 struct Boxed(Box<dyn Connect>);
 
 impl Connect for Boxed {
@@ -293,7 +293,7 @@ fn seconds(now: SystemTime) -> u64 {
     now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Whatever panicked while holding it, its changes are whole.
+/// Locks a mutex. The data are consistent even if a holder of the lock has panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -83,17 +83,18 @@ impl Subscription {
         Ok(Subscription { endpoint, path_at, public, auth })
     }
 
-    /// The complete URL, which identifies the subscription.
+    /// Returns the complete URL, which identifies the subscription.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// `https://HOST` or `https://HOST:PORT`: connections and VAPID tokens are shared by origin (RFC 6454).
+    /// Returns the origin (RFC 6454), `https://HOST` or `https://HOST:PORT`: connections and VAPID tokens are shared by
+    /// it.
     pub fn origin(&self) -> &str {
         &self.endpoint[..self.path_at]
     }
 
-    /// `:path` of the request.
+    /// Returns `:path` of the request.
     pub fn path(&self) -> &str {
         &self.endpoint[self.path_at..]
     }

@@ -75,12 +75,12 @@ impl Vapid {
         Ok(Vapid { key, public, contact: contact.to_owned(), tokens: HashMap::new() })
     }
 
-    /// The public key in base64url: what the page passes as `applicationServerKey`.
+    /// Returns the public key in base64url, which the page passes as `applicationServerKey`.
     pub fn public_key(&self) -> &str {
         &self.public
     }
 
-    /// The `authorization` header for the push service with this origin.
+    /// Returns the `authorization` header for the push service with this origin.
     pub fn authorization(&mut self, origin: &str, now_s: u64) -> Arc<str> {
         if let Some(token) = self.tokens.get(origin)
             && token.expires_s > now_s + RENEW_BEFORE_S

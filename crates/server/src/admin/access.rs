@@ -3,13 +3,13 @@
 //! | caller | may |
 //! |---|---|
 //! | shows `admin.token`, or the token in the state directory | everything |
-//! | shows one of `admin.tokens` | what its role says |
-//! | comes through the Unix socket in the state directory | everything: the file's permissions let nobody else in |
-//! | comes over TCP without a token, and settings have one | nothing |
-//! | the same, and settings have none | look, without secrets |
-//! | the same, in development mode (`api.without_key`) without a state directory | all but secrets |
+//! | shows one of `admin.tokens` | what its role permits |
+//! | comes through the Unix socket in the state directory | everything: the file's permissions exclude others |
+//! | comes over TCP without a token, although one is configured | nothing |
+//! | comes over TCP, and no token is configured | read, except secrets |
+//! | the same, in development mode (`api.without_key`) without a state directory | everything except secrets |
 //!
-//! A caller without a token is accepted because it is on this machine. So is a web page in a browser on this machine;
+//! A caller without a token is accepted because it is on this machine. So is a web page in a browser on this machine, but
 //! its requests are recognised by `Host`, `Origin`, `Sec-Fetch-Site` and the type of the body, which the page cannot
 //! choose.
 
@@ -73,7 +73,8 @@ impl Admin {
             refuse_foreign_page(request)?;
         }
         if let Some(shown) = bearer(request) {
-            // An unknown token is refused even if no token is set: its caller believes that tokens protect the port.
+            // An unknown token is rejected even if no token is configured: its caller believes that tokens protect the
+            // port.
             let role = self.role_of(shown);
             return role
                 .map(everything)
@@ -169,8 +170,8 @@ impl Admin {
     }
 }
 
-/// Refuses requests of pages of other sites. No such page has a CORS permission, but browsers send some requests without
-/// one.
+/// Rejects requests from pages of other sites. No such page has a CORS permission, but browsers send some requests
+/// without one.
 fn refuse_foreign_page(request: &http::RequestHead<'_>) -> Result<(), ProblemDetails> {
     let site = request.headers.get_str("Sec-Fetch-Site");
     let from_elsewhere = site.is_some_and(|site| !matches!(site, "same-origin" | "none"));

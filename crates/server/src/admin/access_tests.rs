@@ -1,4 +1,4 @@
-//! Who is let in at the admin port: each test is somebody who tries to get further than he may.
+//! Tests of access to the admin port: in each, a caller tries to exceed its rights.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,14 +17,14 @@ fn with_secrets() -> Config {
     config
 }
 
-/// A server without a state directory, and a caller without a token.
+/// Starts a server without a state directory, for a caller without a token.
 fn in_memory() -> TestServer {
     let mut server = TestServer::begin_as(1, with_secrets(), None, false);
     server.token = None;
     server
 }
 
-/// A server with a token in its state directory, and a caller without.
+/// Starts a server with a token in its state directory, for a caller without one.
 fn with_state() -> TestServer {
     let mut server = TestServer::begin(1, with_secrets(), None);
     server.token = None;
@@ -40,7 +40,7 @@ fn whoever_is_on_the_machine_takes_over_nothing() {
     let put = |target: &str, body: &str| server.call("PUT", target, &[JSON], body);
     refused(put("/config/admin/token", "\"a token of some length\""));
     refused(put("/config/admin/token?dry_run=1", "\"a token of some length\""));
-    // Nor does he learn what is in a file that he may not read himself.
+    // Nor does the caller learn the contents of a file that it cannot read itself.
     refused(put(
         "/config/tls/certificates/mine?dry_run=1",
         &json!({"chain_file": "/etc/shadow", "key_file": "/etc/shadow"}).to_string(),
@@ -67,7 +67,7 @@ fn whoever_is_on_the_machine_takes_over_nothing() {
     ));
     assert_eq!(server.revision(), 1, "nothing was changed");
 
-    // What is no secret is changed without hassle, and the way in stays where it is.
+    // Keys without secrets can be changed, but the admin address cannot be moved to all interfaces.
     assert_eq!(put("/config/limits/broadcast_quantum", "32").status, 200);
     assert_eq!(put("/config/server/admin_addr", "\"0.0.0.0:8001\"").status, 422);
 }
@@ -145,12 +145,12 @@ fn a_page_of_another_site_changes_nothing_whatever_it_sends() {
         server.call("POST", "/config/revisions/1/restore", headers, "").status
     };
     assert_eq!(restore(&[]), 415);
-    // A form is what a page sends without asking; not so a PUT, which `curl -d` makes of it.
+    // A page can send a form without a preflight request, but not a PUT, as `curl -d` sends it.
     let form = ("Content-Type", "application/x-www-form-urlencoded");
     assert_eq!(restore(&[form]), 415);
     assert_eq!(from(&[form, ("Origin", "https://evil.example")]), 403);
     assert_eq!(restore(&[("Content-Type", "text/plain"), ("Origin", "https://evil.example")]), 403);
-    // A name that resolves to this machine is not this machine's: the page's origin is the same as the host.
+    // A foreign name that resolves to this machine (DNS rebinding): the page's origin is the same as the host.
     let rebound = |method: &str, target: &str| {
         let headers = [("Host", "evil.example:8001"), ("Origin", "http://evil.example:8001"), JSON];
         server.call(method, target, &headers, "32").status
@@ -186,7 +186,7 @@ fn a_token_may_what_its_role_says() {
             server.get("/config?secrets=1").status,
         ]
     };
-    // There is no broadcast to cancel: 404 is as far as one gets.
+    // 404 shows that the token was accepted: there is no broadcast to cancel.
     assert_eq!(statuses(Some("the token of viewer, long enough")), [200, 403, 403, 403]);
     assert_eq!(statuses(Some("the token of oncall, long enough")), [200, 404, 403, 403]);
     assert_eq!(statuses(Some("the token of deploy, long enough")), [200, 404, 200, 200]);
@@ -212,13 +212,13 @@ fn the_socket_is_the_way_in_of_the_local_operator() {
     let history = call("GET /config/revisions", "").json();
     assert_eq!(history["revisions"][0]["from"], "local", "{history}");
 
-    // Who is refused on this machine learns of it.
+    // A rejected caller on this machine is referred to the socket.
     let refused = server.put("/config/limits/broadcast_quantum", "32");
     assert_eq!(refused.status, 401);
     assert_eq!(refused.json()["socket"], server.socket().to_str().unwrap());
 }
 
-/// The port could not be closed.
+/// Regression test: the port could not be closed.
 #[test]
 fn the_admin_port_can_be_closed_where_the_socket_is_there_and_opened_again() {
     let server = with_state();
@@ -234,7 +234,7 @@ fn the_admin_port_can_be_closed_where_the_socket_is_there_and_opened_again() {
     let is_open = |address: SocketAddr| TcpStream::connect(address).is_ok();
     assert!(is_open(server.address));
     assert_eq!(patch("{\"admin_tcp\": false}"), 200);
-    // Nobody else listens on this one.
+    // No other process listens on this address.
     let elsewhere = SocketAddr::from(([127, 91, 17, 3], 8001));
     assert!(!is_open(server.address) && !is_open(elsewhere));
     let body = format!("{{\"admin_tcp\": true, \"admin_addr\": \"{elsewhere}\"}}");
@@ -244,7 +244,7 @@ fn the_admin_port_can_be_closed_where_the_socket_is_there_and_opened_again() {
     assert!(!is_open(elsewhere));
     assert_eq!(patch("{\"admin_tcp\": true}"), 200);
     assert!(is_open(elsewhere));
-    // Without the socket nobody could open it again.
+    // Without the socket, nobody could open the port again.
     let mut server = TestServer::begin_as(1, development(), None, false);
     server.token = None;
     let refused = server.call("PUT", "/config/server/admin_tcp", &[JSON], "false");

@@ -1,4 +1,4 @@
-//! Addresses that move while they are in use.
+//! Tests of changes of addresses that are in use.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -23,7 +23,7 @@ fn the_address_of_the_clients_moves_and_who_is_connected_stays() {
     let first = server.clients;
     let mut everyone: Vec<Subscriber> = (0..8).map(|_| server.subscribe("news")).collect();
     let mut published = 0;
-    // Away from the listeners the process began with, and on.
+    // Moves away from the initial listeners, then once more.
     for _ in 0..2 {
         let (before, after) = (server.clients, free());
         let moved = server.put(CLIENT_ADDR, &quoted(after));
@@ -39,7 +39,7 @@ fn the_address_of_the_clients_moves_and_who_is_connected_stays() {
         published += 1;
         assert!(server.publish("news", published).contains(&format!("\"offset\":{published}")));
     }
-    // What was given up is free for others.
+    // The first address is free for others.
     drop(TcpListener::bind(first).unwrap());
     for (at, subscriber) in everyone.iter_mut().enumerate() {
         for message in 1 + (at as u64).saturating_sub(8) / 8..=published {
@@ -86,7 +86,7 @@ fn the_admin_port_moves_and_who_is_connected_to_it_stays() {
     assert_eq!(receive(&mut stream).status, 200);
     server.address = after;
     assert_eq!(server.get(ADMIN_ADDR).json(), after.to_string());
-    // Back is as good as forth.
+    // Moving back works, too.
     assert_eq!(server.put(ADMIN_ADDR, &quoted(before)).status, 200);
     server.address = before;
     assert_eq!(server.get("/health").status, 200);

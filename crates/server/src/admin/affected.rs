@@ -1,5 +1,5 @@
-//! Which sessions a change affects: a dry run asks the workers, and is answered when all have counted, or after
-//! [`COUNT_TIMEOUT_MS`].
+//! Counts the sessions that a change affects: a dry run queries the workers, and is answered when all have counted, or
+//! after [`COUNT_TIMEOUT_MS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::auth::{Verifier, fingerprint};
 use crate::message::bus::{AffectedCounts, AffectedScope, BusMessage};
 use crate::metrics::Metric;
 
-/// How long workers may count. One that does not reply in time is reported as unresponsive.
+/// Time for workers to count. One that does not reply in time is reported as unresponsive.
 const COUNT_TIMEOUT_MS: u64 = 1_000;
-/// Dry runs in flight.
+/// Most dry runs in flight.
 const DRY_RUNS_MAX: usize = 64;
-/// Places listed one by one; the sum has them all.
+/// Most places listed one by one; the sums include all.
 const PLACES_MAX: usize = 100;
 
 /// A dry run that waits for the workers' counts.
@@ -83,7 +83,7 @@ impl Admin {
         Ok(())
     }
 
-    /// Sessions that a change of the token keys ends.
+    /// Returns the number of sessions that a change of the token keys ends.
     pub(super) fn sessions_closed(&self, old: &Config, new: &Config) -> u64 {
         if old.client.token == new.client.token {
             return 0;
@@ -92,7 +92,7 @@ impl Admin {
         self.state.sessions_without(|key| verifier.keeps(key))
     }
 
-    /// Sessions by the token key that authenticated them, of keys that are changed or removed.
+    /// Counts the sessions authenticated by token keys that are changed or removed, by key.
     fn by_token_key(&self, old: &Config, new: &Config) -> Vec<Value> {
         if old.client.token == new.client.token {
             return Vec::new();
@@ -121,7 +121,7 @@ impl Admin {
             .collect()
     }
 
-    /// A worker has counted.
+    /// Handles the counts of a worker.
     pub(super) fn handle_affected_reply(
         &mut self,
         cx: &mut Cx,
@@ -136,7 +136,7 @@ impl Admin {
         }
     }
 
-    /// Answers dry runs whose time is over.
+    /// Answers dry runs whose deadline has passed.
     pub(super) fn answer_overdue_dry_runs(&mut self, cx: &mut Cx, now_ms: u64) {
         for query in self.dry_runs.poll_overdue(now_ms) {
             answer(cx, query);
@@ -171,7 +171,7 @@ fn answer(cx: &mut Cx, query: WorkerQuery<DryRun>) {
     answer_json(cx, conn, 200, &report);
 }
 
-/// The parts of a change for which only workers know which sessions they affect.
+/// Returns the parts of a change whose affected sessions only the workers know.
 fn scope_of(prepared: &PreparedChange) -> AffectedScope {
     let mut namespaces = BTreeSet::new();
     let mut listeners = BTreeMap::new();
@@ -180,7 +180,7 @@ fn scope_of(prepared: &PreparedChange) -> AffectedScope {
         namespaces.insert(Arc::from(""));
     }
     for (name, before, _) in new.channel.namespaces.changes_from(&old.channel.namespaces) {
-        // A new one has no sessions.
+        // A new namespace has no sessions.
         if before.is_some() {
             namespaces.insert(Arc::clone(name));
         }
@@ -194,7 +194,7 @@ fn scope_of(prepared: &PreparedChange) -> AffectedScope {
     AffectedScope { namespaces, listeners: listeners.into_iter().collect() }
 }
 
-/// The largest of them, as many as are listed one by one.
+/// Returns the largest counts, at most [`PLACES_MAX`].
 fn largest(of: &BTreeMap<Arc<str>, u64>) -> impl Iterator<Item = (&str, u64)> {
     let mut all: Vec<(&str, u64)> = of.iter().map(|(name, count)| (&**name, *count)).collect();
     all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

@@ -1,4 +1,4 @@
-//! A dry run reports the sessions that a change would affect, a change those that it has closed.
+//! Tests that a dry run reports the sessions that a change would affect, and a change those that it has closed.
 
 use std::net::TcpListener;
 
@@ -9,7 +9,7 @@ use super::testkit::{Subscriber, TestServer, development, receive};
 
 const CHAT: &str = "/config/channel/namespaces/chat";
 
-/// As many sessions are open as this, and every worker has said so.
+/// Waits until the workers report `sessions` open sessions in total.
 fn settled(server: &mut TestServer, sessions: u64) {
     server.wait_until(|server| {
         let status = server.get("/status/workers").json();
@@ -141,7 +141,7 @@ fn a_subscription_ends_with_the_permission_it_rests_on_and_others_stay() {
     server.publish("news:a", 2);
     assert_eq!(news.publication()["data"], 2);
 
-    // A namespace that is gone gives nobody the permission either.
+    // A removed namespace grants no permission either.
     assert_eq!(server.call("DELETE", "/config/channel/namespaces/news", &[], "").status, 200);
     assert_eq!(news.next().expect("a push")["unsubscribe"]["code"], 2000);
 }

@@ -1,7 +1,7 @@
-//! `/broadcasts`: lists the broadcasts under way, pauses, resumes and cancels them.
+//! `/broadcasts`: lists the broadcasts in progress, pauses, resumes and cancels them.
 //!
-//! Each worker with subscribers of a channel broadcasts to its own. So a request goes to every worker over the bus, and
-//! is answered when all have replied, or after [`REPLY_TIMEOUT_MS`].
+//! Each worker with subscribers of a channel broadcasts to its own subscribers. So a request goes to every worker over
+//! the bus, and is answered when all have replied, or after [`REPLY_TIMEOUT_MS`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::message::bus::{BroadcastCommand, BusMessage};
 
 /// How long a worker may take to reply. One that does not is reported as unresponsive.
 const REPLY_TIMEOUT_MS: u64 = 2_000;
-/// Requests in flight.
+/// Most requests in flight.
 const REQUESTS_MAX: usize = 256;
 
 /// A request that waits for the workers' replies.
@@ -39,7 +39,7 @@ pub(super) fn broadcast_requests() -> WorkerQueries<BroadcastQuery> {
 }
 
 impl Admin {
-    /// Answers what follows `/broadcasts` in a path.
+    /// Handles a request below `/broadcasts`; `rest` is the path behind it.
     pub(super) fn broadcasts(
         &mut self,
         cx: &Cx,
@@ -73,7 +73,7 @@ impl Admin {
         Ok(())
     }
 
-    /// A worker has replied.
+    /// Handles a worker's reply.
     pub(super) fn handle_broadcast_reply(
         &mut self,
         cx: &mut Cx,
@@ -92,7 +92,7 @@ impl Admin {
         }
     }
 
-    /// Answers requests whose time is over. Called once a second.
+    /// Answers requests whose deadline has passed. Called once a second.
     pub(super) fn answer_overdue_broadcasts(&mut self, cx: &mut Cx) {
         for query in self.broadcast_requests.poll_overdue(cx.now_ms()) {
             answer(cx, &query);
@@ -147,7 +147,7 @@ fn answer(cx: &mut Cx, query: &WorkerQuery<BroadcastQuery>) {
     answer_json(cx, request.conn, 200, &body);
 }
 
-/// Sums over the workers of each channel's broadcast.
+/// Combines the workers' broadcasts by channel.
 fn by_channel(found: &[(usize, BroadcastStatus)]) -> Vec<Value> {
     let mut channels: BTreeMap<&str, Vec<&(usize, BroadcastStatus)>> = BTreeMap::new();
     for part in found {
@@ -179,10 +179,10 @@ mod tests {
     use super::*;
 
     const RATES: &str = "/config/channel/without_namespace/pacing";
-    /// So slow that a broadcast is still under way whenever a test looks.
+    /// So slow that a broadcast is in progress for the whole test.
     const ONE_A_MINUTE: &str = r#"{"bytes_per_s":1,"burst_ms":1}"#;
 
-    /// Two workers, and more subscribers than get a message of the first minute.
+    /// Starts two workers, with more subscribers than are sent a message in the first minute.
     fn audience() -> (TestServer, Vec<Subscriber>) {
         let live = TestServer::start(2);
         let slow = live.put(RATES, ONE_A_MINUTE);
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(listed(&live), json!([]));
         let published = live.publish("all", 1);
         assert!(published.contains("\"offset\":1"), "{published}");
-        // The publisher is answered before every worker has begun.
+        // The publisher is answered before all workers have begun.
         let deadline = std::time::Instant::now() + TIMEOUT;
         let waiting = loop {
             let all = &listed(&live)[0];

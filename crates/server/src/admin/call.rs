@@ -1,4 +1,4 @@
-//! What a request to the config API asks for: its target, its options, its change.
+//! Parses requests to the config API: target, options and change.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl ConfigResource {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ConfigQuery {
     pub(super) dry_run: bool,
-    /// Of all nodes, not of this one alone.
+    /// Applies to all nodes, not only to this one.
     pub(super) cluster: bool,
     pub(super) durable: bool,
     pub(super) secrets: bool,
@@ -139,7 +139,7 @@ impl ConfigQuery {
     }
 }
 
-/// The revision a change is meant for (`If-Match`, RFC 9110 §13.1.1); `None` for any.
+/// Returns the revision that a change requires (`If-Match`, RFC 9110 §13.1.1); `None` for any.
 pub(super) fn expected(request: &http::Request<'_>) -> Result<Option<u64>, ProblemDetails> {
     let Some(value) = request.headers.get_str("If-Match") else { return Ok(None) };
     if value == "*" {
@@ -151,14 +151,14 @@ pub(super) fn expected(request: &http::Request<'_>) -> Result<Option<u64>, Probl
     })
 }
 
-/// Who makes the change, as the `From` header says.
+/// Returns the author of the change: the `From` header.
 pub(super) fn who(request: &http::Request<'_>) -> Result<Arc<str>, ProblemDetails> {
     let who = request.headers.get_str("From").unwrap_or("");
     bounded("From", who, WHO_BYTES_MAX)?;
     Ok(who.into())
 }
 
-/// The change in the body of a request.
+/// Parses the change in the body of a request.
 pub(super) fn change(
     target: Pointer,
     request: &http::Request<'_>,
@@ -189,7 +189,7 @@ pub(super) fn change(
     parsed.map_err(|faults| ProblemDetails::faults(&problem::MALFORMED, &faults))
 }
 
-/// Whether `scope` is all nodes.
+/// Parses `scope`. Returns whether it is all nodes.
 pub(super) fn scope(value: &str) -> Result<bool, ProblemDetails> {
     match value {
         "node" => Ok(false),

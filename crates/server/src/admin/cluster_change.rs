@@ -1,9 +1,9 @@
 //! Changes with `?scope=cluster`, which apply to all nodes.
 //!
-//! The node that receives the request applies the change first, or refuses it like a change of its own. Then the control
-//! thread appends it to the cluster's log and notifies the other nodes, which apply the log in order. No other node may
-//! append from before the first node applies the change until it is in the log. A node's position in the log is part of
-//! its revisions ([`ClusterPosition`]): it is stored, and rolled back, with the settings.
+//! The node that receives the request applies the change first, or rejects it like a change of this node only. Then the
+//! control thread appends it to the cluster's log and notifies the other nodes, which apply the log in order. From before
+//! the first node applies the change until it is in the log, no other node may append. A node's position in the log is
+//! part of its revisions ([`ClusterPosition`]): it is stored and rolled back with the settings.
 
 use std::collections::VecDeque;
 
@@ -21,17 +21,17 @@ use crate::message::cluster::{
     SharedChangeRequest,
 };
 
-/// How long other nodes are blocked from changes while this node applies one, in addition to its canary's time.
+/// How long other nodes may not make changes while this node applies one, in addition to the duration of a canary trial.
 const HOLD_MS: u64 = 60_000;
-/// The largest change of all nodes, without its origin.
+/// Most bytes of a change for all nodes, without its origin.
 const CHANGE_BYTES_MAX: usize = 1 << 20;
 /// Most offers that wait. The control thread reads the log again for a dropped one.
 const OFFERS_MAX: usize = 64;
 
-/// Changes of all nodes: the one of a caller of this node, and those of other nodes.
+/// The state of changes for all nodes: one by a caller of this node, and those of other nodes.
 pub(super) struct ClusterChanges {
     position: ClusterPosition,
-    /// The newest change that was handled; those between the position and it were refused.
+    /// The newest change that was handled; changes after `position` up to it were refused or missed.
     offered: u64,
     own: Option<OwnChange>,
     offers: VecDeque<SharedChangeBatch>,
@@ -50,12 +50,12 @@ struct Ended {
     body: Vec<u8>,
 }
 
-/// A change of all nodes by a caller of this node.
+/// A change for all nodes by a caller of this node.
 struct OwnChange {
     conn: ConnId,
     id: u64,
     phase: Phase,
-    /// The latest time to wait for anything, in the loop's milliseconds.
+    /// The deadline of any wait, in the loop's milliseconds.
     deadline_ms: u64,
     /// Its outcome on this node.
     outcome: Value,
@@ -66,7 +66,7 @@ enum Phase {
     /// `None`: there is no cluster to notify.
     Running(Option<Box<SharedChange>>),
     Keeping,
-    /// It has this number in the log.
+    /// The change has this number in the log.
     Announced(u64),
 }
 
@@ -99,7 +99,7 @@ impl ClusterChanges {
         }
     }
 
-    /// Records the end of a change of all nodes on this node; it is handled at the end of the turn.
+    /// Records the end of a change for all nodes on this node; it is handled at the end of the turn.
     pub(super) fn handle_ended(&mut self, to: ReplyTo, status: u16, body: Vec<u8>) {
         self.ended.push_back(Ended { to, status, body });
     }
@@ -273,7 +273,8 @@ impl Admin {
         self.under_way(why).with("cluster_revision", current)
     }
 
-    /// Handles changes that have ended here. Returns whether there were any; further changes may have been submitted then.
+    /// Handles changes that have ended on this node. Returns whether there were any, since that may have submitted
+    /// further changes.
     pub(super) fn handle_ended_changes(&mut self, cx: &mut Cx) -> bool {
         let ended = std::mem::take(&mut self.cluster_changes.ended);
         let some = !ended.is_empty();
@@ -334,7 +335,7 @@ impl Admin {
         for node in &status.nodes {
             let mut said: Value = serde_json::from_slice(&node.response).unwrap_or_default();
             if said["outcome"].is_null() {
-                // A node of a version without such changes.
+                // The node runs a version without changes for all nodes.
                 said = json!({ "outcome": "refused", "problem": { "detail": said["error"]["message"] } });
             }
             said["node"] = node.node.into();

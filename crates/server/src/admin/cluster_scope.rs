@@ -1,7 +1,7 @@
 //! `?scope=cluster` on status pages: the pages of all live nodes in one response.
 //!
-//! The control thread asks the nodes, over the cluster's Redis; each has its admin thread answer. Who does not answer within
-//! `cluster.call_timeout_ms` is named.
+//! The control thread queries the nodes through the cluster's engine; on each, the admin thread answers. Nodes that do
+//! not answer within `cluster.call_timeout_ms` are listed.
 
 use dunlin_net::ConnId;
 use dunlin_net::http::{self, query};
@@ -14,13 +14,13 @@ use super::{Admin, Cx, answer_json};
 use crate::message::bus::BusMessage;
 use crate::message::cluster::{ClusterStatus, NodeStatus, StatusPage};
 
-/// Requests in flight.
+/// Most requests in flight.
 const REQUESTS_MAX: usize = 16;
-/// The largest page that one node sends another.
+/// Most bytes of a page that one node sends another.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 /// How long the control thread may take beyond the time that it gives the nodes.
 const CONTROL_TIMEOUT_MS: u64 = 5_000;
-/// The control thread's place among those who reply: nobody else does.
+/// The control thread's index in the query: it is the only one that replies.
 const CONTROL: usize = 0;
 
 /// A request that waits for the other nodes.
@@ -36,7 +36,7 @@ pub(super) fn status_requests() -> WorkerQueries<StatusRequest> {
 }
 
 impl Admin {
-    /// What this node says of itself.
+    /// Returns this node's page.
     fn status(&self, page: StatusPage) -> Value {
         let state = &self.state;
         match page {
@@ -50,7 +50,7 @@ impl Admin {
         }
     }
 
-    /// Answers with the page of this node, or with those of all.
+    /// Answers with the page of this node, or of all nodes with `scope=cluster`.
     pub(super) fn status_page(
         &mut self,
         cx: &mut Cx,
@@ -80,13 +80,13 @@ impl Admin {
             let detail = "too many requests wait for other nodes";
             return Err(ProblemDetails::new(&problem::OVERLOADED, detail).header("Retry-After", &1));
         };
-        // If the ring is full the request is overdue some time.
+        // If the ring is full, the request is answered at its deadline.
         let query = BusMessage::StatusQuery { request_id, page };
         let _ = self.endpoint.send(self.state.control_endpoint(), query);
         Ok(())
     }
 
-    /// The other nodes have answered.
+    /// Handles the answers of the other nodes.
     pub(super) fn handle_cluster_status(&mut self, cx: &mut Cx, status: ClusterStatus) {
         let id = status.request_id;
         let add = |request: &mut StatusRequest| request.status = status;
@@ -104,7 +104,7 @@ impl Admin {
         answer_json(cx, conn, 200, &body);
     }
 
-    /// Answers requests of which the control thread says nothing. Called once a second.
+    /// Answers requests that the control thread has not answered in time. Called once a second.
     pub(super) fn answer_overdue_status(&mut self, cx: &mut Cx) {
         for query in self.status_requests.poll_overdue(cx.now_ms()) {
             let detail = "the thread that speaks to other nodes does not answer";
@@ -124,13 +124,13 @@ impl Admin {
             response = json!({ "error": { "message": why } }).to_string();
         }
         let response = response.into_bytes().into();
-        // If the ring is full, that node names this one as silent.
+        // If the ring is full, that node lists this one as unreachable.
         let reply = BusMessage::NodeReply { request_id, response };
         let _ = self.endpoint.send(self.state.control_endpoint(), reply);
     }
 }
 
-/// What a node has said, or why it has not.
+/// Returns the page of a node, or its error.
 fn status_of(node: &NodeStatus) -> Value {
     let mut said: Value = serde_json::from_slice(&node.response).unwrap_or_default();
     match said.get_mut("page").map(Value::take) {

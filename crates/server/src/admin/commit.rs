@@ -1,4 +1,4 @@
-//! A change on its way to every worker: prepared, logged, published, adopted, confirmed; or rolled back.
+//! Commits: changes are prepared, logged, published, adopted by every worker and confirmed; or rolled back.
 //!
 //! One commit is in flight at a time. Changes that arrive meanwhile become the next commit together: each is a
 //! revision of its own, and all of them share one write to the log, one publication and one wait.
@@ -25,15 +25,15 @@ use crate::message::bus::BusMessage;
 use crate::metrics::{ConfigMetric, Metric};
 use crate::state::settings::Settings;
 
-/// How long to spin before workers are asked to report. A turn without a large fan-out takes less, and a report may
-/// cost a wake.
+/// How long to spin before workers are asked to report. A turn without a large fan-out takes less, and a report may cost
+/// a wake-up.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long the webhooks thread is not woken after a change, so that further changes share the wake.
+/// Delay before the webhooks thread is woken after a change, so that further changes share the wake-up.
 const WEBHOOKS_PAUSE_MS: u64 = 5;
-/// Changes that wait for the commit in flight.
+/// Most changes that wait for the commit in flight.
 const WAITING_MAX: usize = 4_096;
 
-/// Who learns how a change ended.
+/// The recipient of a change's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyTo {
     Caller(ConnId),
@@ -43,7 +43,7 @@ pub(super) enum ReplyTo {
     Follow(u64),
 }
 
-/// A change that a client has submitted.
+/// A change that a client or another node has submitted.
 pub(super) struct SubmittedChange {
     pub(super) to: ReplyTo,
     pub(super) change: Change,
@@ -62,7 +62,7 @@ pub(super) struct CommitQueue {
     in_flight: Option<Commit>,
     /// Responses that are sent when their revision is on disk.
     undurable: VecDeque<CommitResponse>,
-    /// A timer is set that wakes the webhooks thread.
+    /// Whether a timer is set that wakes the webhooks thread.
     webhooks_timer_set: bool,
     body: Vec<u8>,
 }
@@ -77,16 +77,16 @@ struct CommitResponse {
 
 struct Commit {
     generation: u64,
-    /// Sleeping workers have to switch, too, since the change has work for them.
+    /// Whether sleeping workers have to switch, too, because the change has work for them.
     everyone: bool,
     before: Arc<Settings>,
     changes: Vec<(PreparedChange, Origin)>,
-    /// Sessions that the changes end.
+    /// The number of sessions that the changes end.
     closed: u64,
     pending_replies: Vec<PendingReply>,
     timeout: TimerId,
     phase: Phase,
-    /// What a trial has shown, when there was one.
+    /// The report of the trial, if there was one.
     trial: Option<Value>,
 }
 
@@ -112,15 +112,15 @@ pub(super) struct PendingReply {
 /// How a commit ended.
 struct CommitOutcome<'a> {
     switched: Switched,
-    /// Sessions that it ends.
+    /// The number of sessions that it ends.
     closed: u64,
-    /// Sessions that are open.
+    /// The number of open sessions.
     sessions: u64,
-    /// What a trial has shown, when there was one.
+    /// The report of the trial, if there was one.
     trial: Option<&'a Value>,
 }
 
-/// How many workers run the newest snapshot, and how many will when they wake.
+/// The numbers of workers that run the newest snapshot, and of those that will when they wake.
 #[derive(Clone, Copy)]
 struct Switched {
     awake: usize,
@@ -160,7 +160,7 @@ impl Admin {
         self.refuse(cx, to, &problem.header("Retry-After", &seconds));
     }
 
-    /// Answers that a change was not made.
+    /// Rejects a change.
     pub(super) fn refuse(&mut self, cx: &mut Cx, to: ReplyTo, problem: &ProblemDetails) {
         match to {
             ReplyTo::Caller(conn) => problem.answer(cx, conn),
@@ -168,8 +168,7 @@ impl Admin {
         }
     }
 
-    /// Finishes the commit in flight and begins the next, as far as possible without waiting. Called at the end of every
-    /// turn.
+    /// Finishes the commit in flight and begins the next, unless it would have to wait. Called at the end of every turn.
     pub(super) fn advance(&mut self, cx: &mut Cx) {
         loop {
             if let Some(in_flight) = self.commits.in_flight.take() {
@@ -200,7 +199,7 @@ impl Admin {
         let mut position = self.cluster_changes.position();
         while let Some(submitted) = self.commits.waiting.pop_front() {
             if submitted.canary.is_some() && !changes.is_empty() {
-                // A canary is a commit of its own.
+                // A canary is a separate commit.
                 self.commits.waiting.push_front(submitted);
                 break;
             }
@@ -246,7 +245,7 @@ impl Admin {
         let prepared = base
             .prepare(&submitted.change, submitted.expected)
             .map_err(|error| ProblemDetails::of_change_error(&error))?;
-        // The contents of a file that this process may read are as secret as the value of a key.
+        // The contents of a file that this process can read are as secret as the value of a key.
         let names_files = || {
             let after = &prepared.snapshot().config;
             crate::tls::names_files(&base.config, after)
@@ -265,7 +264,7 @@ impl Admin {
         Ok(prepared)
     }
 
-    /// Prepares a change as [`prepare`](Self::prepare) does, and binds the addresses of its listeners.
+    /// Prepares a change like [`prepare`](Self::prepare), and binds the addresses of its listeners.
     fn reserve(
         &mut self,
         cx: &Cx,
@@ -279,7 +278,7 @@ impl Admin {
         Ok(prepared)
     }
 
-    /// Commits changes; of a trial that went well, with what it has shown.
+    /// Commits changes. `trial`: the report of a successful trial.
     pub(super) fn commit(
         &mut self,
         cx: &mut Cx,
@@ -353,8 +352,8 @@ impl Admin {
         (generation, everyone)
     }
 
-    /// Has the webhooks thread adopt the newest settings, as it does whenever it wakes. Changes within a few milliseconds
-    /// share a wake, which costs more than the change of a member.
+    /// Wakes the webhooks thread, which adopts the newest settings at every wake-up. Changes within a few milliseconds
+    /// share a wake-up, which costs more than changing a member.
     pub(super) fn wake_webhooks(&mut self) {
         self.commits.webhooks_timer_set = false;
         // If the ring is full, the thread is awake or about to wake.
@@ -370,7 +369,7 @@ impl Admin {
         self.endpoint.flush();
     }
 
-    /// Spins until every worker that matters has switched, or asks the others to report.
+    /// Spins until every worker that matters has switched; after [`SPIN`], asks the others to report.
     fn poll_rollout(&self, in_flight: &Commit) -> Option<Switched> {
         let mut began: Option<Instant> = None;
         loop {
@@ -378,7 +377,7 @@ impl Admin {
                 return Some(self.switched(in_flight.generation));
             }
             match began {
-                // A thread that yields a long time slice loses the core for as long.
+                // A thread that yields with a long time slice loses the core for that long.
                 None if self.long_time_slice => break,
                 None => began = Some(Instant::now()),
                 Some(began) if began.elapsed() >= SPIN => break,
@@ -431,7 +430,7 @@ impl Admin {
         crash::reach("confirmed");
         self.follow(cx, &head.config);
         if let Some(push) = &self.push {
-            // Credentials were validated. One that still cannot be used is logged, and a metric says so.
+            // Credentials were validated. One that still cannot be used is logged, and shown in a metric.
             for fault in push.apply(&in_flight.before.config.push, &head.config.push).iter() {
                 tracing::error!("{fault}");
             }
@@ -456,7 +455,7 @@ impl Admin {
             return self.finish(cx, in_flight, switched);
         }
         if let Phase::RollingBack { .. } = in_flight.phase {
-            // A worker that is stuck never adopted the change, and adopts the good snapshot when its turn ends.
+            // A stuck worker has never adopted the change, and adopts the good snapshot when its turn ends.
             return self.finish_rollback(cx, in_flight);
         }
         let bound_ms = self.store.head().config.config.commit_timeout_ms;
@@ -523,7 +522,7 @@ impl Admin {
         self.sync_if_wanted();
     }
 
-    /// Answers that a change is in effect, now or once it is on disk.
+    /// Answers that a change is in effect, immediately or once it is on disk.
     fn answer(
         &mut self,
         cx: &mut Cx,
@@ -594,7 +593,7 @@ impl Admin {
     }
 }
 
-/// `"REVISION"`, quotes included.
+/// Returns the entity tag of a revision, `"REVISION"` with its quotes.
 pub(super) fn etag(revision: u64, buffer: &mut [u8; 24]) -> &str {
     use std::io::Write;
     let mut rest = &mut buffer[..];

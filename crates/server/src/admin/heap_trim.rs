@@ -1,23 +1,23 @@
-//! When what the allocator has free goes back to the system.
+//! Decides when the allocator's free memory is returned to the system.
 
-/// So many more free bytes than the last trim has left are worth another one.
+/// Growth of free bytes since the last trim that is worth another one.
 const STEP_BYTES: usize = 4 << 20;
 
-/// What the last trim has left. It stays counted as free, though its whole pages are the system's again.
+/// The free bytes after the last trim. The allocator counts them as free although their whole pages were returned.
 #[derive(Debug, Default)]
 pub(super) struct HeapTrim {
     left_bytes: usize,
 }
 
 impl HeapTrim {
-    /// Whether so many free bytes are worth a trim.
+    /// Whether `free_bytes` are worth a trim.
     pub(super) fn is_due(&mut self, free_bytes: usize) -> bool {
-        // What is in use again has pages again.
+        // Memory that is in use again has its pages back.
         self.left_bytes = self.left_bytes.min(free_bytes);
         free_bytes >= self.left_bytes + STEP_BYTES
     }
 
-    /// A trim has left so many free.
+    /// Handles that a trim left `free_bytes`.
     pub(super) fn handle_trimmed(&mut self, free_bytes: usize) {
         self.left_bytes = free_bytes;
     }

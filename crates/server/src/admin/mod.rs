@@ -1,10 +1,11 @@
 //! The admin port: health, metrics, information, status of the workers, and the config API.
 //!
-//! It is a separate thread with the same event loop as the workers: a change may take forty microseconds from its
-//! client's send to its receive, most of them in the kernel. It alone owns the [`Store`] and publishes settings.
-//! [`access`] authenticates callers, [`call`] parses requests, [`read`] answers those that change nothing, [`commit`]
-//! executes changes, [`trial`] tries a change on one worker first, [`sync`] waits for the disk, [`watch`] streams
-//! revisions.
+//! It is a separate thread with the same event loop as the workers: a change should complete within forty microseconds
+//! from its client's send to its receive, most of them in the kernel. Only this thread owns the [`Store`] and publishes
+//! settings.
+//!
+//! [`access`] authenticates callers, [`call`] parses requests, [`read`] serves reads and dry runs, [`commit`] executes
+//! changes, [`trial`] tries a change on one worker first, [`sync`] waits for the disk, [`watch`] streams revisions.
 
 mod access;
 #[cfg(test)]
@@ -92,22 +93,22 @@ use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::tls::{Tls, file_times};
 
-/// Connections at once; one more is closed.
+/// Most connections; a further one is closed.
 const CONNECTIONS_MAX: usize = 4_096;
-/// Most connections without an answer yet to a request that may need a token. One more closes the oldest, so that idle
-/// connections cannot lock out an operator or a load balancer.
+/// Most connections that have no response yet to a request that may need a token. A further one closes the oldest, so
+/// that idle connections cannot lock out an operator or a load balancer.
 const UNAUTHENTICATED_MAX: usize = 1_024;
-/// Bodies and responses of all connections together.
+/// Most bytes of bodies and responses of all connections together.
 const BUFFERED_BYTES_MAX: usize = 512 << 20;
-/// The largest response is a whole configuration.
+/// Most bytes of a response; the largest is a whole configuration.
 const OUTPUT_BYTES_MAX: usize = 256 << 20;
-/// A body of `config.body_bytes_max` over a slow line.
+/// Allows for a body of `config.body_bytes_max` over a slow connection.
 const BODY_TIMEOUT_MS: TimeoutMs = NonZeroU64::new(60_000);
 const KEEP_ALIVE_TIMEOUT_MS: TimeoutMs = NonZeroU64::new(300_000);
 const HEARTBEAT_SECONDS: u64 = 10;
 /// Interval between checks of the allocator's free memory.
 const TRIM_SECONDS: u64 = 4;
-/// A longer body takes a millisecond or more; see [`Admin::lengthen_time_slice`].
+/// A body of this size takes a millisecond or more; see [`Admin::lengthen_time_slice`].
 const LARGE_BODY_BYTES: usize = 64 << 10;
 
 /// The doorbell among the loop's foreign descriptors.
@@ -116,20 +117,20 @@ const DOORBELL: u64 = 0;
 /// The admin thread's data of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct AdminConnection {
-    /// Its address, behind a proxy too.
+    /// The client's address, even behind a proxy.
     from: Option<Arc<str>>,
-    /// Whether it came through the Unix socket, once that was looked at.
+    /// Whether it came through the Unix socket; `None` until checked.
     through_socket: Option<bool>,
     watching: bool,
 }
 
-/// The loop's context, as the admin thread's handlers get it.
+/// The context of the admin thread's loop.
 type Cx = Context<AdminConnection>;
 
 /// The state of the admin thread.
 pub(crate) struct Admin {
     state: Arc<ServerState>,
-    /// `None` without a state directory, as is the next.
+    /// `None` without a state directory, as is `revocation_log`.
     operator: Option<OperatorAccess>,
     revocation_log: Option<RevocationLog>,
     /// `None` without a push thread.
@@ -156,9 +157,9 @@ pub(crate) struct Admin {
     /// The settings last passed to `on_log`.
     log: Log,
     on_log: Box<dyn Fn(&Log) + Send>,
-    /// On `server.admin_addr`, if that is listened on.
+    /// The listener on `server.admin_addr`, unless that is disabled.
     listener: Option<ListenerId>,
-    /// The workers' listeners of the start, until `server.client_addr` changes.
+    /// The workers' initial listeners, until `server.client_addr` changes.
     boot: Vec<TcpListener>,
     body_bytes_max: usize,
     /// The files of `tls.certificates` with their modification times when they were last read.
@@ -211,7 +212,7 @@ impl AdminThread {
         Ok(AdminThread { remote: handle, thread })
     }
 
-    /// Whether the thread has ended, which is an error.
+    /// Whether the thread has ended, which only happens on an error.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
@@ -398,7 +399,7 @@ impl Admin {
         answer_json(cx, conn, status, &health);
     }
 
-    /// Media type and text for `/metrics`.
+    /// Returns media type and text of `/metrics`.
     fn metrics(&self, accept: Option<&str>) -> (&'static str, String) {
         self.counters.set(ConfigMetric::Revision, self.store.head().revision);
         self.counters.set(ConfigMetric::DurableRevision, self.durable);
@@ -407,7 +408,7 @@ impl Admin {
         text::negotiate(&self.registry, accept)
     }
 
-    /// The address of a connection, as the history shows it.
+    /// Returns the address of a connection for the history of revisions.
     fn origin_of(cx: &mut Cx, conn: ConnId) -> Arc<str> {
         if let Some(from) = cx.data(conn).and_then(|caller| caller.from.clone()) {
             return from;
@@ -415,7 +416,8 @@ impl Admin {
         if access::is_local_socket(cx, conn) { "local".into() } else { Arc::default() }
     }
 
-    /// Adopts a confirmed configuration in this thread: its own listener, the listeners of the start, the log.
+    /// Applies a confirmed configuration to this thread: its own listener, the workers' initial listeners, admin tokens,
+    /// the log.
     fn follow(&mut self, cx: &mut Cx, config: &Config) {
         let tls = Arc::clone(&self.state.settings.load().tls);
         let listen = listen_config(config, &tls);
@@ -457,12 +459,12 @@ impl Admin {
         }
     }
 
-    /// Lengthens this thread's time slice until the end of the turn or of the commit in flight. To be called before work
-    /// that takes milliseconds: a worker that wakes on this core then preempts this thread at once.
+    /// Lengthens this thread's time slice until the end of the turn or of the commit in flight. Called before work that
+    /// takes milliseconds: a worker that wakes on this core then preempts this thread at once.
     fn lengthen_time_slice(&mut self) {
         if !self.long_time_slice {
             self.long_time_slice = true;
-            // A scheduler without slices ignores it.
+            // A scheduler without time slices ignores it.
             let _ = dunlin_net::set_time_slice(Some(dunlin_net::TIME_SLICE_MAX));
         }
     }
@@ -473,7 +475,7 @@ impl Admin {
         self.retired.retain(|settings| Arc::strong_count(settings) > 1);
     }
 
-    /// Opens certificates again whose files have changed.
+    /// Reloads certificates whose files have changed.
     fn reopen_certificates(&mut self) {
         let config = &self.store.head().config;
         let (times, settings) = (file_times(config), self.state.settings.load());
@@ -590,7 +592,7 @@ impl Handler for Admin {
         if self.long_time_slice && self.commits.are_idle() {
             self.free_retired();
             self.long_time_slice = false;
-            // It cannot fail where lengthening did not.
+            // Cannot fail if lengthening succeeded.
             let _ = dunlin_net::set_time_slice(None);
         }
     }
@@ -637,7 +639,7 @@ impl HttpHandler for Admin {
     }
 }
 
-/// Answers the outstanding request of a connection; a client that has gone gets nothing.
+/// Answers the outstanding request of a connection, unless the client has disconnected.
 fn respond(cx: &mut Cx, conn: ConnId, status: u16, headers: &[(&str, &str)], body: &[u8]) {
     if cx.respond(conn, &http::Response { status, headers, body }).is_err() {
         cx.abort(conn);

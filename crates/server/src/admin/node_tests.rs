@@ -1,4 +1,4 @@
-//! The node's number and the rings' bound change while clients are connected.
+//! Tests of changes of the node number and the ring size while clients are connected.
 
 use dunlin_hub::SessionId;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::testkit::{Subscriber, TestServer, receive};
 
 impl TestServer {
-    /// The answer of a command of the server API.
+    /// Returns the response to a command of the server API.
     fn ask_api(&self, method: &str, body: &serde_json::Value) -> serde_json::Value {
         let mut stream = std::net::TcpStream::connect(self.clients).unwrap();
         let body = body.to_string();
@@ -42,7 +42,7 @@ fn sessions_keep_the_number_of_the_node_that_they_were_reported() {
     for subscriber in early.iter_mut().chain(&mut late) {
         assert_eq!(subscriber.publication()["data"], 1);
     }
-    // By the id of its connect reply, from whichever worker takes the request.
+    // Disconnects by the id in the connect reply, through whichever worker accepts the request.
     for id in &before {
         let gone = server.ask_api("disconnect", &json!({ "user": "", "client": id.to_string() }));
         assert_eq!(gone["error"], json!(null), "{gone}");
@@ -88,7 +88,7 @@ fn the_bound_of_the_rings_changes_under_messages_and_each_arrives_once_and_in_or
             }
         });
         scope.spawn(move || {
-            // More at once than the lowest bound.
+            // More messages at once than the smallest ring holds.
             for first in (1..=messages).step_by(100) {
                 let commands: Vec<_> = (first..first + 100)
                     .map(|data| json!({ "publish": { "channel": "news", "data": data } }))

@@ -1,10 +1,10 @@
-//! `GET /openapi.json`: the admin port described for programs (OpenAPI 3.1).
+//! `GET /openapi.json`: the OpenAPI 3.1 document of the admin port.
 
 use std::sync::OnceLock;
 
 const TEMPLATE: &str = include_str!("openapi.json");
 
-/// The document, with this version's number.
+/// Returns the document, with the version of this program.
 pub(super) fn document() -> &'static str {
     static DOCUMENT: OnceLock<String> = OnceLock::new();
     DOCUMENT.get_or_init(|| TEMPLATE.replacen("VERSION", env!("CARGO_PKG_VERSION"), 1))
@@ -39,7 +39,7 @@ mod tests {
                 _ => {}
             }
         }
-        // A method that is not described has none to be described in.
+        // 405 is the response to methods that are not described.
         for kind in PROBLEM_TYPES.iter().filter(|kind| kind.status != 405) {
             assert!(statuses.contains(&kind.status), "{}", kind.name);
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Cx, respond};
 
-/// An error response: its type, and what is particular to this occurrence.
+/// An error response: its type and the details of this occurrence.
 #[derive(Debug)]
 pub(super) struct ProblemDetails(Box<Details>);
 
@@ -27,7 +27,7 @@ pub(super) struct ProblemType {
     pub(super) name: &'static str,
     pub(super) status: u16,
     pub(super) title: &'static str,
-    /// For `GET /problems/{name}`: what it means and what to do.
+    /// The text for `GET /problems/{name}`: the meaning and the remedy.
     pub(super) explanation: &'static str,
 }
 
@@ -108,7 +108,7 @@ impl ProblemDetails {
         Self(Box::new(Details { kind, detail, errors, more, headers }))
     }
 
-    /// With a member of its own.
+    /// Adds an extension member.
     pub(super) fn with(mut self, member: &str, value: impl Into<Value>) -> Self {
         self.0.more.insert(member.into(), value.into());
         self
@@ -187,12 +187,12 @@ impl ProblemDetails {
         body
     }
 
-    /// Answers the outstanding request of a connection with it.
+    /// Answers the outstanding request of a connection with this problem.
     pub(super) fn answer(&self, cx: &mut Cx, conn: ConnId) {
         respond(cx, conn, self.0.kind.status, &self.headers(), &self.body());
     }
 
-    /// Answers a request that broke the rules of HTTP, and closes.
+    /// Answers a request that violates HTTP, and closes the connection.
     pub(super) fn answer_http_error(&self, cx: &mut Cx, conn: ConnId) {
         let (status, headers, body) = (self.0.kind.status, self.headers(), self.body());
         let response = http::Response { status, headers: &headers, body: &body };
@@ -215,7 +215,7 @@ fn error(fault: &ConfigError) -> Value {
     error
 }
 
-/// What `GET /problems/{name}` says.
+/// Returns the text for `GET /problems/{name}`.
 pub(super) fn explanation(name: &str) -> Option<String> {
     let kind = PROBLEM_TYPES.iter().find(|kind| kind.name == name)?;
     Some(format!("{} {}\n\n{}\n", kind.status, kind.title, kind.explanation))

@@ -130,7 +130,7 @@ impl Admin {
         }
     }
 
-    /// A page of the revisions that are kept, newest first.
+    /// Returns a page of the stored revisions, newest first.
     fn revisions(&self, options: &ConfigQuery) -> Value {
         let before = options.before.unwrap_or(u64::MAX);
         let older =
@@ -195,7 +195,7 @@ impl Admin {
         Ok(())
     }
 
-    /// Answers what a change would do.
+    /// Answers with the effects that a change would have.
     fn dry_run(
         &mut self,
         cx: &mut Cx,

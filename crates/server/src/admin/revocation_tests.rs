@@ -1,4 +1,4 @@
-//! Tokens that are revoked or barred let nobody in, on any worker, and whom they have let in leaves.
+//! Tests that revoked and barred tokens are rejected on every worker, and that their sessions end.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ fn server(bar_ms: u64) -> TestServer {
     TestServer::begin(2, config, None)
 }
 
-/// The answer of the server API.
+/// Returns the response of the server API.
 fn api(server: &TestServer, method: &str, body: &Value) -> Value {
     let mut stream = TcpStream::connect(server.clients).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -32,9 +32,9 @@ fn api(server: &TestServer, method: &str, body: &Value) -> Value {
     receive(&mut stream).json()
 }
 
-/// The code that a client with this token is disconnected with at once; `None`: it is let in.
+/// Returns the code with which a client with this token is disconnected at once; `None` if it is accepted.
 fn refused(server: &TestServer, token: &str) -> Option<u64> {
-    // Whichever worker takes it.
+    // Several attempts reach different workers.
     let codes = [(); 6].map(|()| {
         let first = Subscriber::begin(server.clients, &["news"], token);
         first["disconnect"]["code"].as_u64()
@@ -99,7 +99,8 @@ fn a_users_tokens_of_before_end_his_sessions_and_later_ones_do_not() {
     assert_eq!(bob.next().expect("a disconnect")["disconnect"]["code"], 3500);
 }
 
-/// A worker whose ring was full was not notified, and kept the sessions, although the caller had been answered.
+/// Regression test: a worker whose ring was full was not notified and kept the sessions, although the caller had a
+/// response.
 #[test]
 fn sessions_end_on_a_worker_that_missed_the_revocation() {
     let mut config = development();
@@ -135,7 +136,7 @@ fn one_disconnect_bars_the_token_and_not_the_user() {
     assert_eq!(refused(&server, &barred), Some(3503), "the same token does not come back");
     assert_eq!(refused(&server, &fresh), None, "a new one does");
 
-    // Who is to come back may.
+    // A client that is asked to reconnect may do so.
     let mut client = Subscriber::at(server.clients, "news", &fresh);
     api(
         &server,
@@ -146,7 +147,8 @@ fn one_disconnect_bars_the_token_and_not_the_user() {
     assert_eq!(refused(&server, &fresh), None);
 }
 
-/// A client that polls has no connection between two polls, and one that reconnects has none yet: nothing was barred.
+/// Regression test: a disconnect did not bar clients without a connection at that moment, such as a long-poll client
+/// between two polls, or a client that reconnects.
 #[test]
 fn a_disconnect_bars_who_has_no_connection_just_now() {
     let server = server(600_000);

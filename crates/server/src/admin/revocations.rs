@@ -1,5 +1,5 @@
-//! `/revocations`: revoked tokens and blocked users. The server API's `revoke_token`, `invalidate_user_tokens`,
-//! `block_user` and `unblock_user` come here too, over the bus.
+//! `/revocations`: revoked tokens and blocked users. Also executes the server API's `revoke_token`,
+//! `invalidate_user_tokens`, `block_user` and `unblock_user`, which arrive over the bus.
 
 use dunlin_config::AdminRole;
 use dunlin_net::ConnId;
@@ -13,15 +13,15 @@ use super::{Admin, Cx, answer_json, unix_ms};
 use crate::auth::revocation::{NAME_BYTES_MAX, Revocation, RevocationError, Revoked};
 use crate::message::bus::BusMessage;
 
-/// What a `POST` or `DELETE` is about.
+/// The body of a `POST` or `DELETE`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RevocationBody {
     jti: Option<String>,
     user: Option<String>,
-    /// Unix seconds; without it now.
+    /// Unix time in seconds; default: now.
     issued_before: Option<u64>,
-    /// Unix seconds; without it never.
+    /// Unix time in seconds; 0: never.
     #[serde(default)]
     expire_at: u64,
 }
@@ -67,14 +67,14 @@ impl Admin {
         Ok(())
     }
 
-    /// A worker's caller revokes tokens.
+    /// Handles a revocation by a caller of the server API.
     pub(super) fn handle_revoke(&mut self, worker: usize, token: u64, revocation: &Revocation) {
         let result = self.revoke(revocation);
-        // A worker whose ring is full answers its caller with a timeout.
+        // If the ring is full, the worker answers its caller with a timeout.
         let _ = self.endpoint.send(worker, BusMessage::RevokeReply { token, result });
     }
 
-    /// A worker's caller lets a user in again.
+    /// Handles the end of a user's block, requested by a caller of the server API.
     pub(super) fn handle_unblock(&mut self, worker: usize, token: u64, user: &str) {
         let is_new = self.state.revocations.unblock(user);
         let result = match &mut self.revocation_log {

@@ -1,4 +1,4 @@
-//! The permissions of a namespace hold on every worker once the change is answered.
+//! Tests that changed permissions of a namespace hold on every worker once the change is answered.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use super::testkit::{TIMEOUT, TestServer, development};
 
 const CHAT: &str = "/config/channel/namespaces/chat";
 
-/// A client of `/connection/websocket` that sends a command and takes its reply.
+/// A client of `/connection/websocket` that sends commands and reads their replies.
 struct Client {
     stream: TcpStream,
     commands: u64,
@@ -38,7 +38,7 @@ impl Client {
         client
     }
 
-    /// The reply; pushes before it are passed over.
+    /// Sends a command and returns its reply, skipping pushes.
     fn command(&mut self, name: &str, of: &Value) -> Value {
         self.commands += 1;
         let text = json!({"id": self.commands, name: of}).to_string();
@@ -67,7 +67,7 @@ impl Client {
         }
     }
 
-    /// The code of the error a command is answered with; 0 without one.
+    /// Returns the error code of the reply to a command; 0 without an error.
     fn code(&mut self, name: &str, of: &Value) -> u64 {
         self.command(name, of)["error"]["code"].as_u64().unwrap_or(0)
     }
@@ -92,7 +92,8 @@ fn a_name_that_the_pattern_does_not_admit_is_no_channel_to_anyone() {
     }
     assert!(server.publish("chat:lobby", 1).contains("102"));
     assert!(server.publish("chat:room-1", 1).contains("offset"));
-    // With another pattern the former names are unknown to all clients of all workers once the change is answered.
+    // With another pattern, names that no longer match are unknown to all clients of all workers once the change is
+    // answered.
     assert_eq!(server.put(&format!("{CHAT}/name_pattern"), "\"[0-9]*\"").status, 200);
     for client in &mut clients {
         assert_eq!(client.code("publish", &json!({"channel": "chat:room-1", "data": 1})), 102);
@@ -142,7 +143,7 @@ fn what_a_namespace_allows_is_allowed_and_nothing_else() {
     assert!(clients.iter_mut().all(|client| client.code("publish", &of) == 102));
 }
 
-/// Of whom an expression took over what a capability had begun.
+/// A subscription granted by a capability, and later by an expression.
 #[test]
 fn a_subscription_that_an_expression_has_taken_over_ends_with_the_expression() {
     const KEY: &str = "the key of tokens, long enough";
@@ -166,7 +167,7 @@ fn a_subscription_that_an_expression_has_taken_over_ends_with_the_expression() {
         assert!(subscribed["subscribe"].is_object(), "{subscribed}");
         client
     });
-    // Her new token has no capability any more; the expression lets her in.
+    // The new token has no capability; the expression permits the subscription.
     let refreshed =
         clients[0].say(&json!({"id": 3, "refresh": {"token": token("ada", &json!([]))}}));
     assert!(refreshed["refresh"].is_object(), "{refreshed}");

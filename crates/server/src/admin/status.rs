@@ -1,4 +1,4 @@
-//! `GET /status/workers`: the revision and the loop of each worker, and the edges of the bus between them.
+//! `GET /status/workers`: the revision and loop statistics of each worker, and the edges of the bus.
 
 use dunlin_bus::EndpointState;
 use dunlin_metrics::Snapshot;

@@ -75,7 +75,7 @@ impl Admin {
         }
     }
 
-    /// Called once a second: makes changes durable that no response waits for.
+    /// Makes changes durable that no response waits for. Called once a second.
     pub(super) fn sync_rest(&mut self) {
         if self.durable < self.store.head().revision {
             self.sync_now();

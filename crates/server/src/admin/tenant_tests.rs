@@ -1,4 +1,4 @@
-//! Two tenants with channels and users of the same names, on one server: nothing of one reaches the other.
+//! Tests that two tenants with equal names of channels and users on one server are isolated from each other.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -56,7 +56,7 @@ fn exchange(server: &TestServer, line: &str, headers: &str, body: &str) -> Value
     receive(&mut stream).json()
 }
 
-/// The answer of the server API to a tenant, or to the operator where that is empty.
+/// Returns the response of the server API to a tenant, or to the operator if `tenant` is empty.
 pub(super) fn api(server: &TestServer, tenant: &str, method: &str, body: &Value) -> Value {
     let headers = match tenant {
         "" => String::new(),
@@ -65,7 +65,7 @@ pub(super) fn api(server: &TestServer, tenant: &str, method: &str, body: &Value)
     exchange(server, &format!("POST /api/{method}"), &headers, &body.to_string())
 }
 
-/// The first thing that a client with this token is sent.
+/// Returns the first message that a client with this token gets.
 fn begin(server: &TestServer, token: &str) -> Value {
     Subscriber::begin(server.clients, &["news"], token)
 }
@@ -108,7 +108,7 @@ impl<'s> Client<'s> {
         }
     }
 
-    /// Says a command, and gives the reply to it; pushes before it are left out.
+    /// Sends a command and returns its reply, skipping pushes.
     pub(super) fn say(&mut self, command: &Value) -> Value {
         let data = command.to_string();
         let body = json!({"session": self.session, "node": self.node, "data": data}).to_string();
@@ -175,7 +175,7 @@ fn what_is_published_kept_and_seen_in_one_tenant_is_nothing_to_another() {
     {
         assert_eq!(node[key], count, "{info}");
     }
-    // A namespace is one tenant's, and to the other as if nobody had it.
+    // A namespace belongs to one tenant, and is unknown to the other.
     for (of, channel) in [("acme", "of-globex:1"), ("acme", "of-nobody:1")] {
         let answer = api(&server, of, "publish", &json!({"channel": channel, "data": 1}));
         assert_eq!(answer["error"]["code"], 102, "{channel}");
@@ -208,7 +208,7 @@ fn clients_of_every_kind_stay_in_their_tenant() {
         let present = client.say(&json!({"id": 5, "presence": {"channel": "room"}}));
         let present = present["presence"]["presence"].as_object().unwrap().clone();
         assert_eq!(present.values().map(|of| &of["user"]).collect::<Vec<_>>(), ["ada"]);
-        // Whatever a client may know of how names are kept apart.
+        // A client that knows how tenants are encoded in names gains nothing.
         for other in TENANTS {
             let channel = format!("\u{1}{other}\u{1}room");
             let refused = client.say(&json!({"id": 6, "subscribe": {"channel": channel}}));
@@ -231,7 +231,7 @@ fn a_user_is_disconnected_revoked_and_blocked_in_his_tenant_alone() {
     }
     let found = api(&server, "acme", "connections", &json!({}));
     let client = found["result"]["connections"].as_object().unwrap().keys().next().unwrap().clone();
-    // The id of another tenant's session is nobody's.
+    // The id of another tenant's session matches no session.
     api(&server, "globex", "disconnect", &json!({ "client": client }));
     api(&server, "globex", "disconnect", &json!({"client": client, "user": "ada"}));
     api(&server, "acme", "publish", &json!({"channel": "news", "data": 1}));
@@ -303,7 +303,7 @@ fn a_tenant_that_is_taken_away_is_gone_with_all_it_had_and_no_other() {
     let kept = refused["result"]["publications"].as_array();
     assert!(kept.is_none_or(Vec::is_empty), "{refused}");
 
-    // It comes again under the same name, with the same keys.
+    // The tenant is created again with the same name and keys.
     let config = config();
     let again = serde_json::to_string(&config.tenants["acme"]).unwrap();
     let put = server.put("/config/tenants/acme", &again);
@@ -328,7 +328,7 @@ fn a_key_that_is_taken_away_ends_what_came_in_with_it() {
     let server = TestServer::begin(1, config(), None);
     let ada = |tenant| token(tenant, &json!({"sub": "ada"}));
     let mut streams = TENANTS.map(|of| Subscriber::at(server.clients, "news", &ada(of)));
-    // The operator's keys are nothing to tenants.
+    // Removing the operator's key does not affect tenants.
     assert_eq!(server.call("DELETE", "/config/client/token/hmac_secret", &[], "").status, 200);
     let removed = server.call("DELETE", "/config/tenants/acme/token_keys/acme-1", &[], "");
     assert_eq!(removed.status, 200, "{}", removed.body);
@@ -372,7 +372,7 @@ fn what_a_tenant_may_have_is_bounded_for_it_alone() {
     assert!((1..25).contains(&kept("acme")), "{}", kept("acme"));
 }
 
-/// A tenant that names everybody, or another's user by his full name, reaches its own.
+/// A tenant's command about all users, or about the full name of another tenant's user, only reaches its own users.
 #[test]
 fn all_users_of_a_tenant_are_its_own_and_nobody_can_name_another_s() {
     let server = TestServer::begin(2, config(), None);
@@ -404,7 +404,7 @@ fn all_users_of_a_tenant_are_its_own_and_nobody_can_name_another_s() {
     assert!(streams[1].next().unwrap().to_string().contains('7'));
 }
 
-/// Of both workers, on every transport, opened before or after there is a bound.
+/// Connections count on both workers and on every transport, whether opened before or after the bound is set.
 #[test]
 fn connections_of_a_user_are_bounded_and_in_each_tenant_for_themselves() {
     let server = TestServer::begin(2, config(), None);
@@ -419,25 +419,25 @@ fn connections_of_a_user_are_bounded_and_in_each_tenant_for_themselves() {
     bound(3);
     open.push(Subscriber::at(server.clients, "news", &ada("acme")));
     let _both_ways = Client::connect(&server, &ada("acme"));
-    // The one before is counted by the time that the bound has spread.
+    // The earlier connection is counted once the bound has reached all workers.
     while !is_refused(&ada("acme")) {}
     let poll = |token: &str| {
         let line = format!("GET /connection/poll?channel=news&cursor=0&timeout=0&token={token}");
         exchange(&server, &line, "", "")
     };
     assert_eq!(poll(&ada("acme"))["error"]["code"], 503);
-    // Another user, another tenant's user of the name, the operator's.
+    // Another user, and users of the same name of the other tenant and of the operator, are not affected.
     assert!(!is_refused(&token("acme", &json!({"sub": "bob"}))));
     let outside = signed("", GLOBAL, &json!({"sub": "ada"}));
     for token in [&ada("globex"), &outside] {
         let _held: Vec<_> = (0..3).map(|_| Subscriber::at(server.clients, "news", token)).collect();
         assert!(is_refused(token));
     }
-    // What has closed makes room.
+    // A closed connection makes room.
     open.pop();
     while is_refused(&ada("acme")) {}
     while poll(&ada("acme"))["error"].is_object() {}
-    // Who is connected stays when there may be fewer.
+    // Open connections stay when the bound is lowered.
     bound(1);
     assert!(is_refused(&ada("acme")));
     api(&server, "acme", "publish", &json!({"channel": "news", "data": 1}));

@@ -1,4 +1,4 @@
-//! Two tenants on every way in: whatever a client of one reads, there is nothing of the other in it.
+//! Tests of two tenants on every transport: a client of one never reads anything of the other.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::tenant_tests::{TENANTS, api, tenant, token};
 use super::testkit::{TIMEOUT, TestServer, development};
 
-/// How a client comes in, and how it asks.
+/// The transport and encoding of a client.
 #[derive(Clone, Copy, Debug)]
 enum Transport {
     WebSocket { protobuf: bool },
@@ -29,14 +29,14 @@ const TRANSPORTS: [Transport; 8] = [
     Transport::HttpStream { protobuf: true },
 ];
 
-/// A client, and all that it has read.
+/// A client with all bytes that it has read.
 struct Client {
     stream: TcpStream,
     read: Vec<u8>,
 }
 
 impl Client {
-    /// Connects, with what a client asks for that has a way to ask.
+    /// Connects and, on bidirectional transports, sends further commands.
     fn open(server: &TestServer, way: Transport, token: &str) -> Client {
         let mut stream = TcpStream::connect(server.clients).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -101,7 +101,7 @@ impl Client {
     }
 }
 
-/// A handshake, and frames right behind it.
+/// Returns a handshake followed by frames.
 fn websocket(path: &str, frames: &[u8]) -> Vec<u8> {
     let head = format!(
         "GET /connection/{path} HTTP/1.1\r\nHost: d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -110,7 +110,7 @@ fn websocket(path: &str, frames: &[u8]) -> Vec<u8> {
     [head.as_bytes(), frames].concat()
 }
 
-/// A frame masked with zeros.
+/// Returns a frame masked with zeros.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let length = match payload.len() {
         short @ ..126 => vec![0x80 | short as u8],
@@ -119,7 +119,8 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     [&[first][..], &length, &[0; 4], payload].concat()
 }
 
-/// Connect, presence and history (client.proto: 4, 8 and 10 of a command), each with its length before it.
+/// Returns the commands connect, presence and history (fields 4, 8 and 10 of a command in client.proto),
+/// length-delimited.
 fn protobuf(token: &str) -> Vec<u8> {
     let room = bytes(1, b"room");
     let history = [&room[..], &[7 << 3, 10]].concat();
@@ -188,7 +189,7 @@ fn on_every_transport_a_client_reads_what_is_its_tenants_and_nothing_else() {
                 assert!(!client.has_read(other), "{way:?}, {of}: {read}");
             }
         }
-        // A poll from the beginning sees what is kept, and of whom.
+        // A poll from the beginning returns the history of its own tenant only.
         for of in TENANTS {
             let line =
                 format!("/connection/poll?channel=room&cursor=0&timeout=0&token={}", ada(of));

@@ -1,4 +1,4 @@
-//! Workers and the admin thread in this process, and clients of both ports, for the tests beside this.
+//! Workers and the admin thread in this process, and clients of both ports, for the tests of this module.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,10 +21,10 @@ use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::worker::thread::{Placement, Workers};
 
-/// Longer than anything here takes; what takes longer has failed.
+/// Time limit of any step; a step that takes longer has failed.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The token that a server has in its state directory. Tests show it unless they are about tokens.
+/// The token in a server's state directory. Tests send it unless they are about tokens.
 pub(super) const OPERATOR: &str = "the operator's token";
 
 /// Workers and the admin thread, in this process.
@@ -36,13 +36,13 @@ pub(super) struct TestServer {
     pub(super) clients: SocketAddr,
     pub(super) address: SocketAddr,
     pub(super) token: Option<&'static str>,
-    /// The `log` settings that the program was given.
+    /// The `log` settings that were passed to `on_log`.
     pub(super) logs: Arc<Mutex<Vec<Log>>>,
-    /// Has the Unix socket.
+    /// The directory of the Unix socket.
     scratch: tempfile::TempDir,
 }
 
-/// An answer of the admin port.
+/// A response of the admin port.
 #[derive(Debug)]
 pub(super) struct TestResponse {
     pub(super) status: u16,
@@ -76,7 +76,7 @@ impl TestServer {
         TestServer::begin_as(workers, config, disk, true)
     }
 
-    /// The same with or without what an operator has in a state directory.
+    /// Starts a server with or without the operator's token and socket of a state directory.
     pub(super) fn begin_as(
         workers: usize,
         config: Config,
@@ -191,7 +191,7 @@ impl TestServer {
         self.get("/config/revisions?limit=0").json()["current"].as_u64().unwrap()
     }
 
-    /// Runs something on the admin thread.
+    /// Runs a closure on the admin thread.
     pub(super) fn on_admin<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Admin, &mut Cx) -> R + Send + 'static,
@@ -202,7 +202,7 @@ impl TestServer {
         result.recv_timeout(TIMEOUT).unwrap()
     }
 
-    /// Has a worker stay in its turn until the result is dropped. It is in that turn when this returns.
+    /// Blocks a worker in its turn until the result is dropped. The turn has begun when this returns.
     pub(super) fn stall(&mut self, worker: usize) -> Sender<()> {
         let (stalled, stalls) = channel();
         let (release, until) = channel();
@@ -213,7 +213,7 @@ impl TestServer {
         release
     }
 
-    /// Waits until the control thread's duties, or time, have led to this.
+    /// Waits until `done`, performing the control thread's duties meanwhile.
     pub(super) fn wait_until(&mut self, mut done: impl FnMut(&TestServer) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         while !done(self) {
@@ -283,7 +283,7 @@ pub(super) fn receive(stream: &mut impl Read) -> TestResponse {
     TestResponse { body: String::from_utf8(body).unwrap(), ..answer }
 }
 
-/// A client of `/connection/uni_http_stream`: one JSON object a line.
+/// A client of `/connection/uni_http_stream`, which sends one JSON object per line.
 pub(super) struct Subscriber(BufReader<TcpStream>);
 
 impl Subscriber {
@@ -297,7 +297,7 @@ impl Subscriber {
         subscriber
     }
 
-    /// What a client is sent first: that it is connected, or why not.
+    /// Returns the first message that a client gets: the connect push or the error.
     pub(super) fn begin(address: SocketAddr, channels: &[&str], token: &str) -> Value {
         Subscriber::open(address, channels, token).1
     }
@@ -319,7 +319,7 @@ impl Subscriber {
         (subscriber, first)
     }
 
-    /// The next push that is no ping; `None` at the end of the stream.
+    /// Returns the next push except pings; `None` at the end of the stream.
     pub(super) fn next(&mut self) -> Option<Value> {
         loop {
             let mut line = String::new();
@@ -348,7 +348,7 @@ impl Watch {
         Watch(BufReader::new(stream))
     }
 
-    /// Kind, id and data of the next event of this kind.
+    /// Returns id and data of the next event of kind `wanted`.
     pub(super) fn next(&mut self, wanted: &str) -> (String, Value) {
         let (mut kind, mut id) = (String::new(), String::new());
         loop {

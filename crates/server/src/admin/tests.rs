@@ -1,4 +1,4 @@
-//! The admin port over real sockets, with real workers behind it.
+//! Tests of the admin port over real sockets, with real workers.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -256,8 +256,8 @@ fn a_change_is_rolled_back_when_a_worker_is_stuck_in_its_turn() {
     assert_eq!(refused.json()["revision"], revision);
     assert_eq!(server.get(&format!("{CHAT}/presence")).json(), false);
 
-    // Every worker runs the settings before, and the next change succeeds. On a busy machine a turn may exceed the
-    // time-out.
+    // Every worker runs the previous settings, and the next change succeeds. On a busy machine a turn may exceed the
+    // timeout.
     drop(stalled);
     server
         .wait_until(|server| server.put("/config/config/commit_timeout_ms", "10000").status == 200);
@@ -418,7 +418,7 @@ fn a_trial_with_errors_is_rolled_back() {
     let over = AtomicBool::new(false);
     let refused = std::thread::scope(|scope| {
         let (server, over) = (&server, &over);
-        // On the worker that tries it, the namespace is gone.
+        // On the worker that tries the change, the namespace is removed.
         scope.spawn(move || {
             while !over.load(Ordering::Acquire) {
                 server.publish("chat:1", 1);
@@ -461,7 +461,7 @@ fn the_status_of_the_workers_says_what_they_run() {
     assert!(metrics.contains("dunlin_config_revision 2"), "{metrics}");
 }
 
-/// Clients count their messages while the configuration changes and changes back under them.
+/// Clients count their messages while the configuration changes back and forth.
 #[test]
 fn no_change_drops_a_connection_or_a_message() {
     const CLIENTS: usize = 60;
@@ -515,7 +515,7 @@ fn no_change_drops_a_connection_or_a_message() {
                     _ => {
                         let page = server.get("/config/revisions?limit=1000").json();
                         let kept = page["revisions"].as_array().unwrap();
-                        // Not the first: chat came with the second.
+                        // Not the first revision: it has no `chat` namespace.
                         let undo = &kept[n as usize % kept.len()]["revision"];
                         if *undo == 1 {
                             continue;
@@ -605,7 +605,7 @@ fn connections_that_say_nothing_keep_nobody_from_the_admin_port() {
     let silent: Vec<_> = (0..4_200).map(|_| server.connect()).collect();
     assert_eq!(server.call("GET", "/health", &[], "").status, 200);
     assert_eq!(server.call("GET", "/info", &[], "").status, 200);
-    // Who has been answered keeps his connection.
+    // A connection that has received a response stays open.
     server.send(&mut watching, "GET", "/info", &[], "");
     assert_eq!(receive(&mut watching).status, 200);
     drop(silent);

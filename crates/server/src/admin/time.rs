@@ -1,8 +1,8 @@
-//! Points in time as people and programs write them.
+//! Formatting of points in time.
 
 use jiff::Timestamp;
 
-/// A Unix time in milliseconds as RFC 3339 writes it, in UTC.
+/// Formats a Unix time in milliseconds as RFC 3339, in UTC.
 pub(super) fn rfc3339(unix_ms: u64) -> String {
     let time = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     format!("{:.3}", time.unwrap_or(Timestamp::MAX))

@@ -1,12 +1,12 @@
 //! The timers of the admin thread's loop.
 
-/// What a timer is for; the loop carries its number.
+/// The purpose of a timer. The loop carries its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Timer {
-    /// The clock, watches, what is looked at again.
+    /// Periodic work, once a second.
     Second,
-    /// A commit, or the trial of one, has waited for workers long enough.
+    /// The commit in flight has waited for workers long enough.
     Commit,
     /// A dry run has waited for workers long enough.
     DryRun,

@@ -14,14 +14,15 @@ use crate::control::crash;
 use crate::metrics::Metric;
 use crate::state::ServerState;
 
-/// Fewer errors are not significant.
+/// Fewer errors than this are not significant.
 const ERRORS_MIN: u64 = 5;
-/// The trial fails at this many times the error rate of the others, or of the worker before.
+/// The trial fails if the worker's error rate is at least this many times that of the other workers, or of itself before,
+/// whichever is higher,
 const WORSE: f64 = 2.0;
-/// And by no less than this.
+/// and exceeds it by at least this.
 const WORSE_BY: f64 = 0.01;
 
-/// Errors of a worker, and the operations they are a share of.
+/// The metrics that count a worker's errors, and those that count its operations.
 const ERRORS: [Metric; 5] = [
     Metric::CommandErrors,
     Metric::ApiErrors,
@@ -44,7 +45,7 @@ pub(super) struct CanaryTrial {
     others: Operations,
 }
 
-/// Operations since the process began, and how many failed.
+/// Operations since the start of the process, and errors among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Operations {
     errors: u64,
@@ -90,7 +91,7 @@ impl Admin {
         change: (PreparedChange, Origin),
     ) {
         let state = Arc::clone(&self.state);
-        // Before the worker can have adopted it: what it does from now on belongs to the trial.
+        // Read before the worker can adopt the change: everything from now on belongs to the trial.
         let own = Operations::of(&state, std::iter::once(canary.worker));
         let others = Operations::of(&state, others(&state, canary.worker));
         let restarts = state.counters[canary.worker].get(Metric::Restarts);
@@ -112,13 +113,13 @@ impl Admin {
         });
     }
 
-    /// Whole seconds until the trial in progress ends.
+    /// Returns the whole seconds until the trial in progress ends.
     pub(super) fn trial_seconds_left(&self, cx: &Cx) -> Option<u64> {
         let trial = self.trial.as_ref()?;
         Some(trial.ends_ms.saturating_sub(cx.now_ms()).div_ceil(1000).max(1))
     }
 
-    /// Called once a second: ends a trial at once when it fails, otherwise when its time is over.
+    /// Ends a trial as soon as it has failed, or when its time is over. Called once a second.
     pub(super) fn evaluate_trial(&mut self, cx: &mut Cx) {
         let Some(trial) = &self.trial else { return };
         let over = trial.ends_ms <= cx.now_ms();

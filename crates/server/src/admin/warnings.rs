@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::state::settings::withdraws_subscribing;
 
-/// Places listed one by one.
+/// Most places listed one by one.
 const PLACES_MAX: usize = 20;
 
-/// The warnings of a change, as a response has them. `closed`: sessions that it ends, of all `sessions`.
+/// Returns the warnings of a change for its response. `closed`: the number of sessions that it ends, out of `sessions`.
 pub(super) fn of(prepared: &PreparedChange, closed: u64, sessions: u64) -> Vec<Value> {
     let (old, new) = (&prepared.base().config, &prepared.snapshot().config);
     let mut warnings = Vec::new();

@@ -1,7 +1,7 @@
 //! `GET /config/watch`: every revision, as server-sent events.
 //!
-//! A reader that is too slow for the changes gets the present snapshot in their place when it reads again. It never
-//! gets revision N+2 without N+1.
+//! A reader that is too slow for the changes gets the current snapshot instead when it reads again. It never gets
+//! revision N+2 without N+1.
 
 use dunlin_config::store::Revision;
 use dunlin_config::{Pointer, Secrets};
@@ -11,21 +11,21 @@ use serde_json::{Value, json};
 use super::problem::{self, ProblemDetails};
 use super::{Admin, Cx, time};
 
-/// Readers at a time.
+/// Most readers at a time.
 const WATCHERS_MAX: usize = 256;
 
 /// A reader of the stream.
 pub(super) struct Watcher {
     conn: ConnId,
-    /// The revision it got last.
+    /// The last revision that it got.
     at: u64,
     secrets: Secrets,
-    /// Its connection is full; it catches up when that is writable.
+    /// Whether its connection is full; it catches up when that is writable.
     behind: bool,
 }
 
 impl Admin {
-    /// Answers with a stream that begins after revision `from`, or now.
+    /// Answers with a stream that begins after revision `from`, by default after the current one.
     pub(super) fn watch(&mut self, cx: &mut Cx, conn: ConnId, from: Option<u64>, secrets: Secrets) {
         if self.watchers.len() >= WATCHERS_MAX {
             let detail = format!("{WATCHERS_MAX} watch already");
@@ -49,12 +49,12 @@ impl Admin {
         self.catch_up(cx, last);
     }
 
-    /// A revision was confirmed after `before`.
+    /// Handles that revisions after `before` were confirmed.
     pub(super) fn notify_watchers(&mut self, cx: &mut Cx, before: u64) {
         if self.watchers.is_empty() {
             return;
         }
-        // Encoded once for all that got the one before.
+        // Encoded once for all watchers that have `before`, by whether secrets are shown.
         let mut encoded: [Option<Vec<u8>>; 2] = [None, None];
         for at in 0..self.watchers.len() {
             let watcher = &self.watchers[at];
@@ -82,7 +82,7 @@ impl Admin {
         }
     }
 
-    /// A watcher's connection is writable again.
+    /// Handles that a watcher's connection is writable again.
     pub(super) fn watcher_writable(&mut self, cx: &mut Cx, conn: ConnId) {
         if let Some(at) = self.watchers.iter().position(|watcher| watcher.conn == conn) {
             self.watchers[at].behind = false;
@@ -102,12 +102,12 @@ impl Admin {
         }
     }
 
-    /// Called every ten seconds: sends the present revision, so that a reader knows that it missed nothing.
+    /// Sends the current revision, so that a reader knows that it missed nothing. Called every ten seconds.
     pub(super) fn notify_progress(&mut self, cx: &mut Cx) {
         let progress = self.progress();
         for watcher in &self.watchers {
             if !watcher.behind && cx.write(watcher.conn, &progress).is_err() {
-                // It catches up when it has room.
+                // It catches up when its connection is writable.
                 continue;
             }
         }
@@ -161,7 +161,7 @@ fn change_event(revision: &Revision, secrets: Secrets, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("event: change\nid: {number}\ndata: {event}\n\n").as_bytes());
 }
 
-/// A revision as the watch and `GET /config/revisions/{n}` have it.
+/// Returns the JSON of a revision for the watch and `GET /config/revisions/{n}`.
 pub(super) fn describe(revision: &Revision, secrets: Secrets) -> Value {
     let changes: Vec<Value> = revision
         .changes
@@ -178,7 +178,7 @@ pub(super) fn describe(revision: &Revision, secrets: Secrets) -> Value {
     event
 }
 
-/// A revision as the list has it.
+/// Returns the JSON of a revision for the list.
 pub(super) fn summary(revision: &Revision) -> Value {
     let origin = &revision.origin;
     json!({

@@ -1,4 +1,4 @@
-//! The metrics of all workers, as the exposition has them.
+//! The collector of all workers' metrics.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use dunlin_metrics::{Collector, DescriptorEncoder, Snapshot};
 use crate::metrics::Counters;
 use crate::state::ServerState;
 
-/// A series for each worker.
+/// Encodes one series per worker for each metric.
 pub(super) struct WorkerMetrics(pub(super) Arc<ServerState>);
 
 impl std::fmt::Debug for WorkerMetrics {

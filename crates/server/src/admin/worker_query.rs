@@ -1,6 +1,7 @@
-//! Requests that need a reply of every worker: answered when all have replied, or at a deadline with what there is.
+//! Requests that need a reply from every worker. Each is answered when all have replied, or at a deadline with the
+//! replies so far.
 
-/// Requests in flight. Each has a `T`, which collects the replies.
+/// Requests in flight. The `T` of each collects the replies.
 #[derive(Debug)]
 pub(super) struct WorkerQueries<T> {
     in_flight: Vec<WorkerQuery<T>>,
@@ -24,7 +25,7 @@ impl<T> WorkerQueries<T> {
         Self { in_flight: Vec::new(), last_id: 0, in_flight_max }
     }
 
-    /// Begins a request to so many workers and returns its id; `None`: too many are in flight.
+    /// Begins a request to `workers` workers and returns its id. `None` if too many are in flight.
     pub(super) fn begin(&mut self, deadline_ms: u64, workers: usize, replies: T) -> Option<u64> {
         if self.in_flight.len() >= self.in_flight_max {
             return None;
@@ -35,7 +36,7 @@ impl<T> WorkerQueries<T> {
         Some(id)
     }
 
-    /// Takes a worker's reply. Returns the request if that was the last.
+    /// Handles a worker's reply. Returns the request if that was the last one.
     pub(super) fn handle_reply(
         &mut self,
         id: u64,
@@ -49,13 +50,13 @@ impl<T> WorkerQueries<T> {
         query.unresponsive.is_empty().then(|| self.in_flight.swap_remove(at))
     }
 
-    /// The workers that each request waits for.
+    /// Returns the workers that each request waits for.
     #[cfg(test)]
     pub(super) fn unresponsive(&self) -> Vec<&[usize]> {
         self.in_flight.iter().map(|query| &*query.unresponsive).collect()
     }
 
-    /// The requests whose deadline is over.
+    /// Removes and returns the requests whose deadline has passed.
     pub(super) fn poll_overdue(&mut self, now_ms: u64) -> Vec<WorkerQuery<T>> {
         self.in_flight.extract_if(.., |query| query.deadline_ms <= now_ms).collect()
     }

@@ -13,11 +13,11 @@ use super::request::Request;
 /// The body of `POST /api/batch`.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
-    /// The commands in order. A command that is wrong is answered with its error and disturbs no other.
+    /// The commands in order. The error of an invalid command does not affect the others.
     pub(crate) commands: Vec<Result<Request<'a>, ApiError>>,
-    /// The text of each command, for a caller who keeps one for later: [`Batch::command`].
+    /// The text of each command, for a caller that parses it again later with [`Batch::command`].
     pub(crate) texts: Vec<&'a [u8]>,
-    /// Whether the caller lets them be carried out in any order. Otherwise each begins when the one before has ended.
+    /// Whether the commands may run in any order. Otherwise each begins when the one before it has ended.
     pub(crate) parallel: bool,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Batch<'a> {
     /// Reads the body.
     ///
     /// # Errors
-    /// "bad request" if the body is not a batch. What is wrong with a command is its own error.
+    /// "bad request" if the body is not a batch. An invalid command is an `Err` in [`Batch::commands`] instead.
     pub(crate) fn parse(body: &'a [u8]) -> Result<Batch<'a>, ApiError> {
         if body.trim_ascii().is_empty() {
             return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
@@ -46,13 +46,13 @@ impl<'a> Batch<'a> {
         Ok(Batch { commands, texts, parallel: body.parallel })
     }
 
-    /// Reads the command that stands at place `at` of a batch.
+    /// Reads the command at index `at` of a batch.
     ///
     /// # Errors
-    /// What is wrong with it, with its place.
+    /// The error names the command by its index.
     pub(crate) fn command(at: usize, text: &[u8]) -> Result<Request<'_>, ApiError> {
         let named = json::from_slice::<Pairs<'_, &RawValue>>(text).unwrap_or_default();
-        // As in Go's JSON, a member that is null is one that is not there.
+        // As in Go's JSON, a null member counts as absent.
         let mut given = named.0.into_iter().filter(|(_, body)| body.get() != "null");
         let (Some((name, body)), None) = (given.next(), given.next()) else {
             return Err(ApiErrorCode::BadRequest.with_reason(format_args!(
@@ -65,7 +65,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Says which command of the batch an error is about.
+/// Adds the index and method of its command to an error.
 fn located(at: usize, method: &str, mut error: ApiError) -> ApiError {
     if let Some((standard, why)) = error.message.split_once(": ") {
         error.message = Cow::Owned(format!("{standard}: commands[{at}].{method}: {why}"));

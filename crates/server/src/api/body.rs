@@ -1,4 +1,4 @@
-//! The bodies as they are on the wire, and their validation, which makes requests of them.
+//! The wire format of request bodies, and their validation into requests.
 
 use std::borrow::Cow;
 
@@ -232,7 +232,7 @@ pub(super) struct DisconnectObject<'a> {
     code: u32,
     #[serde(borrow, deserialize_with = "json::text")]
     reason: Cow<'a, str>,
-    /// Of older libraries, from when the code did not say it.
+    /// Sent by older libraries, from when the code did not imply whether to reconnect.
     #[serde(deserialize_with = "json::nullable")]
     reconnect: bool,
 }
@@ -267,7 +267,7 @@ impl<'a> DisconnectBody<'a> {
         } else {
             given.reason
         };
-        // An unknown id spares nobody.
+        // An invalid id matches no session.
         let whitelist = self.whitelist.iter().filter_map(|id| id.0.parse().ok()).collect();
         Ok(DisconnectRequest { target, whitelist, code, reason })
     }
@@ -387,7 +387,7 @@ pub(super) fn given(field: &str, value: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The payload of a publication: JSON, or any bytes in base64, which then go first.
+/// Returns the payload of a publication: JSON, or bytes in base64, which take precedence.
 fn payload<'a>(data: Option<Json<'a>>, b64data: &str) -> Result<Payload<'a>, ApiError> {
     if b64data.is_empty() {
         let missing = || ApiErrorCode::BadRequest.with_reason("data: is missing");
@@ -397,7 +397,7 @@ fn payload<'a>(data: Option<Json<'a>>, b64data: &str) -> Result<Payload<'a>, Api
         .map_err(|why| ApiErrorCode::BadRequest.with_reason(format_args!("b64data: {why}")))
 }
 
-/// JSON that may come in base64 instead, which then goes first.
+/// Returns JSON, given as such or in base64, which takes precedence.
 fn optional<'a>(
     field: &str,
     data: Option<Json<'a>>,
@@ -416,7 +416,7 @@ fn target<'a>(
     (user, client, session): (Cow<'a, str>, Cow<'a, str>, Cow<'a, str>),
     (all_users, filter): (bool, Option<FilterNode<'a>>),
 ) -> Result<Target<'a>, ApiError> {
-    // Beside a user it means nothing.
+    // `all_users` is ignored if a user is given.
     let all_users = all_users && matches!(tenant::split(&user), (_, ""));
     if user.is_empty() && client.is_empty() && session.is_empty() && !all_users {
         return Err(ApiErrorCode::BadRequest.with_reason(
@@ -427,7 +427,7 @@ fn target<'a>(
     Ok(Target { user, client, session, all_users, label_filter: filter })
 }
 
-/// Reads a filter by labels. `None` where there is none.
+/// Validates a label filter. `None` without one.
 pub(crate) fn label_filter(node: Option<&FilterNode<'_>>) -> Result<Option<TagFilter>, ApiError> {
     let wrong = |why| ApiErrorCode::BadRequest.with_reason(format_args!("label_filter: {why}"));
     node.map(|node| node.to_filter().map_err(wrong)).transpose()

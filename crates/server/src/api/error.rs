@@ -30,12 +30,12 @@ pub(crate) enum ApiErrorCode {
 }
 
 impl ApiErrorCode {
-    /// The number in the answer.
+    /// Returns the number in the response.
     pub(crate) const fn code(self) -> u32 {
         self as u32
     }
 
-    /// The standard text.
+    /// Returns the standard text.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             ApiErrorCode::Internal => "internal server error",
@@ -49,7 +49,7 @@ impl ApiErrorCode {
         }
     }
 
-    /// The error with a text of its own: the standard text, a colon, and what exactly is wrong.
+    /// Returns the error with a message: the standard text, a colon, and the reason.
     pub(crate) fn with_reason(self, why: impl fmt::Display) -> ApiError {
         ApiError {
             code: self.code(),
@@ -59,7 +59,7 @@ impl ApiErrorCode {
     }
 }
 
-/// The error in an answer.
+/// The error in a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
     /// See [`ApiErrorCode`].
@@ -75,17 +75,17 @@ impl ApiError {
         ApiError { malformed: true, ..ApiErrorCode::BadRequest.with_reason(why) }
     }
 
-    /// Returns an error that another node has answered.
+    /// Returns an error that another node responded with.
     pub(crate) fn of_node(code: u32, message: String) -> ApiError {
         ApiError { code, message: Cow::Owned(message), malformed: false }
     }
 
-    /// HTTP status of an answer that is this error: 400 if the body is no request of the method, else 200.
+    /// Returns the HTTP status of a response with this error: 400 if the body is not a valid request, else 200.
     pub(crate) const fn status(&self) -> u16 {
         if self.malformed { 400 } else { 200 }
     }
 
-    /// HTTP status for a caller who wants errors as statuses (`X-Centrifugo-Error-Mode: transport`).
+    /// Returns the HTTP status for a caller that wants errors as statuses (`X-Centrifugo-Error-Mode: transport`).
     pub(crate) const fn transport_status(&self) -> u16 {
         match self.code {
             102 | 104 => 404,
@@ -96,7 +96,7 @@ impl ApiError {
         }
     }
 
-    /// Status and body of the response to a call that is this error alone.
+    /// Returns status and body of a response that consists of this error.
     pub(crate) fn response(&self, as_status: bool) -> (u16, Vec<u8>) {
         let mut body = b"{\"error\":".to_vec();
         self.write(&mut body);
@@ -104,7 +104,7 @@ impl ApiError {
         (if as_status { self.transport_status() } else { self.status() }, body)
     }
 
-    /// Writes `{"code":…,"message":"…"}`: the value of `error`, or the whole body for a caller who wants errors as
+    /// Writes `{"code":…,"message":"…"}`: the value of `error`, or the whole body for a caller that wants errors as
     /// statuses.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let mut error = Object::begin(out);
@@ -149,7 +149,7 @@ impl From<dunlin_hub::Error> for ApiError {
 }
 
 impl From<centrifuge::Error<'static>> for ApiError {
-    /// The codes both protocols have are the same.
+    /// Both protocols use the same codes.
     fn from(error: centrifuge::Error<'static>) -> Self {
         ApiError { code: error.code, message: error.message, malformed: false }
     }

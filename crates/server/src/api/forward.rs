@@ -1,4 +1,4 @@
-//! Commands as bodies again: what another node is sent of them.
+//! Commands written as bodies again, to be forwarded to other nodes.
 
 use std::borrow::Cow;
 
@@ -15,10 +15,10 @@ use crate::limits::user_connections::is_somebody;
 use crate::message::cluster::AboutUser;
 
 impl Request<'_> {
-    /// The body of a command that concerns every node, and the node of the only session that it is about, if it names one.
-    /// `None` for a command about a channel: that goes to the channel.
+    /// Returns the body of a command that concerns every node, and the node of its target if it names a single session.
+    /// `None` for a command about a channel, which goes to the channel.
     ///
-    /// `now_s`: the Unix time in seconds that stands for "now" on all nodes.
+    /// `now_s`: the Unix time in seconds that all nodes take as now.
     pub(crate) fn for_cluster(&self, now_s: u64) -> Option<(Vec<u8>, Option<u16>)> {
         let mut body = Vec::new();
         let mut object = Object::begin(&mut body);
@@ -37,7 +37,7 @@ impl Request<'_> {
                 raw(&mut object, "info", of.info.as_ref().map(|json| json.as_bytes()));
                 node
             }
-            // What is no id of a session is nowhere.
+            // A malformed session id matches no session on any node.
             Request::Connections(of) => of.write(&mut object).ok()?,
             of => {
                 of.write_for_all(&mut object, now_s)?;
@@ -48,7 +48,7 @@ impl Request<'_> {
         Some((body, node))
     }
 
-    /// Writes a command that names no session. `None` for one that does not concern every node.
+    /// Writes a command without a target session. `None` if it does not concern every node.
     fn write_for_all(&self, object: &mut Object<'_>, now_s: u64) -> Option<()> {
         match self {
             Request::RevokeToken(of) => {
@@ -74,7 +74,8 @@ impl Request<'_> {
         Some(())
     }
 
-    /// The user whose sessions alone a command is about; a node that has none of them has no part in it but to bar his tokens.
+    /// Returns the user, for a command that only concerns sessions of one user. A node without sessions of the user only
+    /// has to bar the user's tokens, if at all.
     pub(crate) fn user(&self) -> Option<AboutUser<'_>> {
         let of_target = |target: &Target<'_>| {
             !target.all_users && target.client.is_empty() && target.session.is_empty()
@@ -159,10 +160,10 @@ impl DisconnectRequest<'_> {
 }
 
 impl ConnectionsRequest<'_> {
-    /// Gives the node of the only session that it is about, if it names one.
+    /// Writes the request. Returns the node of the session if it names one.
     ///
     /// # Errors
-    /// What it names is no session's id.
+    /// The session id is malformed.
     fn write(&self, object: &mut Object<'_>) -> Result<Option<u16>, InvalidSessionId> {
         let session = (!self.client.is_empty()).then(|| self.client.parse()).transpose()?;
         object.string("user", &self.user).string("client", &self.client);
@@ -182,12 +183,13 @@ fn raw(object: &mut Object<'_>, key: &str, json: Option<&[u8]>) {
     }
 }
 
-/// Writes whose sessions a command is about. Gives the node of the only one, if its id says so.
+/// Writes the target of a command. Returns the node of the target session if the target has a valid session id.
 fn target(object: &mut Object<'_>, target: &Target<'_>) -> Option<u16> {
     object.string("user", &target.user);
     object.string("client", &target.client);
     object.string("session", &target.session);
-    // A node that does not know them refuses the command: without them it would be about others.
+    // Written only if set: a node that does not know these fields rejects the command, because without them it would
+    // affect other sessions.
     if target.all_users {
         object.flag("all_users", true);
     }
@@ -258,7 +260,7 @@ mod tests {
         let now = Request::parse(Method::InvalidateUserTokens, br#"{"user":"u"}"#).unwrap();
         let (body, _) = now.for_cluster(100).unwrap();
         assert!(String::from_utf8_lossy(&body).contains("\"issued_before\":101"));
-        // Of all users of a tenant.
+        // All users of a tenant.
         let mut all = Request::parse(Method::Refresh, br#"{"all_users":true}"#).unwrap();
         let qualified = |name: &mut Cow<'_, str>| {
             *name = Cow::Owned(tenant::qualify("acme", name));
@@ -267,7 +269,7 @@ mod tests {
         all.names(qualified).unwrap();
         let (body, _) = all.for_cluster(100).unwrap();
         assert_eq!(Request::parse(Method::Refresh, &body).unwrap(), all);
-        // What is not set is not said: a node that does not know these fields takes all other commands.
+        // Unset fields are omitted, so that a node that does not know them accepts all other commands.
         let (body, _) = Request::parse(Method::Refresh, br#"{"user":"u","all_users":true}"#)
             .unwrap()
             .for_cluster(100)

@@ -1,11 +1,11 @@
-//! Where a caller shows its key.
+//! The API key of a request.
 
 use std::borrow::Cow;
 
 use dunlin_wire::http1::query;
 
-/// The API key a request shows: in `X-API-Key`, in `Authorization: apikey KEY` (older libraries), or as `api_key` in
-/// the query, in this order.
+/// Returns the API key of a request: from `X-API-Key`, from `Authorization: apikey KEY` (older libraries), or from
+/// `api_key` in the query, in this order.
 pub(crate) fn presented_key<'a>(
     x_api_key: Option<&'a str>,
     authorization: Option<&'a str>,

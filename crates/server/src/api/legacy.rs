@@ -1,7 +1,7 @@
 //! The single endpoint of older libraries: `POST /api` with one or more `{"method":"…","params":{…}}`.
 //!
-//! These libraries were written for servers that ignore members they do not know and do not look at the case of
-//! names, and they send such members. So does this endpoint what those servers did, and warns of nothing.
+//! These libraries were written for servers that ignore unknown members and the case of names, and they rely on it. This
+//! endpoint does the same, without a warning.
 
 use dunlin_protocol::json::{self, Object, Pairs};
 use serde::Deserialize;
@@ -15,10 +15,10 @@ use super::request::Request;
 /// One command of the single endpoint.
 #[derive(Debug)]
 pub(crate) struct LegacyCommand {
-    /// Repeated in the reply; 0: none.
+    /// Copied to the reply; 0: none.
     pub(crate) id: u32,
     method: Result<Method, ApiError>,
-    /// The request, in the words of the method's own endpoint.
+    /// The request in the form of `POST /api/METHOD`.
     params: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ struct LegacyBody<'a> {
 }
 
 impl LegacyCommand {
-    /// Reads the body: objects one after the other, with or without line ends between them.
+    /// Reads the body: a sequence of JSON objects, with or without line ends between them.
     ///
     /// # Errors
     /// "bad request" if the body is anything else.
@@ -59,26 +59,26 @@ impl LegacyCommand {
         Ok(commands)
     }
 
-    /// The method, if there is such a one.
+    /// Returns the method; `None` if it is unknown.
     pub(crate) fn method(&self) -> Option<Method> {
         self.method.as_ref().ok().copied()
     }
 
-    /// The memory that it takes.
+    /// Returns the memory that the command occupies, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.params.len()
     }
 
-    /// The command.
+    /// Parses the request.
     ///
     /// # Errors
-    /// As of [`Request::parse`], and "not found" for a method there is not.
+    /// As [`Request::parse`], and "not found" for an unknown method.
     pub(crate) fn request(&self) -> Result<Request<'_>, ApiError> {
         Request::parse(self.method.clone()?, &self.params)
     }
 }
 
-/// A name in any case, or a number; nothing at all is the number 0, which is publish.
+/// Parses a method: a name in any case, or a number. A missing method is publish, because its number is 0.
 fn method(raw: &str) -> Result<Method, ApiError> {
     if raw.is_empty() {
         return Ok(Method::Publish);
@@ -92,7 +92,7 @@ fn method(raw: &str) -> Result<Method, ApiError> {
     }
 }
 
-/// The parameters that the method has today, under today's names.
+/// Keeps the parameters that the method has, renamed to their current names.
 fn known(method: Method, params: &RawValue) -> Result<Vec<u8>, ApiError> {
     let given: Pairs<'_, &RawValue> = json::from_slice(params.get().as_bytes())?;
     let mut out = Vec::with_capacity(params.get().len());

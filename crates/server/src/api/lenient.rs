@@ -1,4 +1,4 @@
-//! Requests of libraries newer than this server: unknown members are removed and named in a warning.
+//! Requests of libraries newer than this server: unknown members are removed and listed in a warning.
 
 use std::cell::OnceCell;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use super::member::{Members, members, members_within};
 use super::method::Method;
 use super::request::Request;
 
-/// Most names in a warning, and most bytes of each: it is a header.
+/// Most names in a warning, and most bytes of each; the warning is a response header.
 const NAMES_MAX: usize = 8;
 const NAME_BYTES_MAX: usize = 64;
 /// Members that restrict or select the sessions of a command. They are never removed: without them the command would
@@ -37,7 +37,7 @@ struct KnownFields {
 }
 
 impl LenientReader {
-    /// `strict`: nothing is taken out, and an unknown member is an error (`api.strict`).
+    /// With `strict` (`api.strict`), unknown members are errors instead of being removed.
     pub(crate) fn new(strict: bool) -> LenientReader {
         LenientReader { strict, without: OnceCell::new() }
     }
@@ -45,7 +45,7 @@ impl LenientReader {
     /// Reads the body of `POST /api/METHOD`.
     ///
     /// # Errors
-    /// As of [`Request::parse`]; unknown members are named in the message, for one of them may be a slip of the pen.
+    /// As [`Request::parse`]; the message lists unknown members, because one of them may be a typo.
     pub(crate) fn request<'a>(
         &'a self,
         method: Method,
@@ -64,7 +64,7 @@ impl LenientReader {
     /// Reads the body of `POST /api/batch`.
     ///
     /// # Errors
-    /// As of [`Batch::parse`].
+    /// As [`Batch::parse`].
     pub(crate) fn batch<'a>(&'a self, body: &'a [u8]) -> Result<Batch<'a>, ApiError> {
         let batch = Batch::parse(body);
         let is_right = batch.as_ref().is_ok_and(|batch| batch.commands.iter().all(Result::is_ok));
@@ -77,13 +77,13 @@ impl LenientReader {
         }
     }
 
-    /// The `Warning` header of the response (RFC 9111 §5.5 has retired it; nothing has taken its place).
+    /// Returns the `Warning` header of the response (RFC 9111 §5.5 made it obsolete without a replacement).
     pub(crate) fn warning(&self) -> Option<Box<str>> {
         let known = self.without.get().filter(|known| !known.unknown.is_empty())?;
         Some(format!("299 - \"ignored unknown fields: {}\"", known.names()).into())
     }
 
-    /// The body as `take_out` leaves it; `None` when all of it is known, or it is no request at all.
+    /// Returns the body without its unknown members. `None` if it has none, or if `take_out` fails.
     fn without(
         &self,
         take_out: impl FnOnce(&mut KnownFields) -> Option<()>,
@@ -100,7 +100,7 @@ impl LenientReader {
 }
 
 impl KnownFields {
-    /// Writes an object of these members, which stands at `path`.
+    /// Writes the object at `path` without members that are not in `members`.
     fn object(&mut self, members: Members, path: &str, text: &[u8]) -> Option<()> {
         let given: Pairs<'_, &RawValue> = json::from_slice(text).ok()?;
         self.body.push(b'{');
@@ -125,7 +125,7 @@ impl KnownFields {
         Some(())
     }
 
-    /// Writes a batch; what is no command of a method is left as it is, for its own error.
+    /// Writes a batch. An element that is not a valid command is copied unchanged, so that parsing reports its error.
     fn batch(&mut self, text: &[u8]) -> Option<()> {
         let given: Pairs<'_, &RawValue> = json::from_slice(text).ok()?;
         self.body.push(b'{');
@@ -193,7 +193,7 @@ impl KnownFields {
         for (at, path) in self.unknown.iter().take(NAMES_MAX).enumerate() {
             let separator = if at > 0 { ", " } else { "" };
             let path = &path[..path.floor_char_boundary(NAME_BYTES_MAX)];
-            // What a quoted string of a header cannot hold is no name that a library sends.
+            // Replaces characters that a quoted string of a header cannot contain; libraries do not send such names.
             let is_plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
             names.push_str(separator);
             names.extend(path.chars().map(|c| if is_plain(c) { c } else { '?' }));

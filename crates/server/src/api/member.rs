@@ -1,4 +1,4 @@
-//! The members that a request has, read off the types that deserialize it: what is not among them is not known.
+//! The known members of each request, taken from the types that deserialize it.
 
 use serde::de::value::Error as ValueError;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
@@ -17,7 +17,7 @@ use super::request::{
 /// Names of members.
 pub(crate) type Members = &'static [&'static str];
 
-/// The members of a method's request.
+/// Returns the known members of a method's request.
 pub(super) fn members(method: Method) -> Members {
     match method {
         Method::Publish => of::<PublishBody<'_>>(),
@@ -41,7 +41,7 @@ pub(super) fn members(method: Method) -> Members {
     }
 }
 
-/// The members of the object that is the member `name`, where that object is not the caller's own data.
+/// Returns the known members of the nested object `name`; `None` if it holds the caller's own data.
 pub(super) fn members_within(name: &str) -> Option<Members> {
     Some(match name {
         "since" | "recover_since" => of::<PositionBody<'_>>(),
@@ -52,15 +52,15 @@ pub(super) fn members_within(name: &str) -> Option<Members> {
     })
 }
 
-/// The names that a struct is deserialized from.
+/// Returns the field names that a struct deserializes.
 pub(crate) fn of<'de, T: Deserialize<'de>>() -> Members {
     let mut members: Members = &[];
-    // It is asked for nothing but the names, and has no value to give.
+    // `Names` records the field names and always fails.
     let _ = T::deserialize(Names(&mut members));
     members
 }
 
-/// A deserializer without input, which notes the names that a struct asks for.
+/// A deserializer without input that records the field names a struct requests.
 struct Names<'a>(&'a mut Members);
 
 impl<'de> Deserializer<'de> for Names<'_> {

@@ -1,5 +1,4 @@
-//! The server API: what a backend asks for over HTTP, and what it is answered. No I/O: bodies in, commands and
-//! bodies out.
+//! The server API that a backend calls over HTTP. No I/O: it parses bodies into commands and writes outcomes as bodies.
 //!
 //! Compatible with Centrifugo's HTTP API (centrifugal.dev, "Server API walkthrough"), so that its libraries work:
 //!
@@ -7,10 +6,10 @@
 //! - `POST /api/batch` with `{"commands":[{"METHOD":{…}},…],"parallel":true}`: [`LenientReader::batch`], answered by
 //!   [`write_batch`].
 //! - `POST /api` with `{"method":"…","params":{…}}`, one or more: [`LegacyCommand::parse`], answered by [`write_legacy`].
-//!   The way of older libraries (gocent).
+//!   Older libraries (gocent) use it.
 //!
-//! An error is an answer: `{"error":{"code":107,"message":"…"}}` with status 200, because libraries look at the
-//! status first. Only a body that is no request at all is a 400; see [`ApiError::status`].
+//! An error is a response body, `{"error":{"code":107,"message":"…"}}`, with status 200, because libraries look at the
+//! status first. The status is 400 only for a body that is not a valid request; see [`ApiError::status`].
 
 /// The API as an OpenAPI document, served at `GET /api/openapi.json`.
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");

@@ -1,4 +1,4 @@
-//! The names in a request: what a tenant has names of its own for.
+//! The names in a request that are scoped to a tenant.
 
 use std::borrow::Cow;
 
@@ -6,10 +6,10 @@ use super::error::ApiError;
 use super::request::{Request, Target};
 
 impl<'a> Request<'a> {
-    /// Visits each channel, pattern of channels, user and id of a token.
+    /// Visits each channel, channel pattern, user and token id.
     ///
     /// # Errors
-    /// The first that `visit` gives.
+    /// The first error of `visit`.
     pub(crate) fn names(
         &mut self,
         mut visit: impl FnMut(&mut Cow<'a, str>) -> Result<(), ApiError>,
@@ -38,7 +38,7 @@ impl<'a> Request<'a> {
             Request::UnblockUser(of) => visit(&mut of.user),
             Request::Connections(of) => {
                 visit(&mut of.user)?;
-                // An empty one is not looked for.
+                // Empty means any channel.
                 if of.channel.is_empty() { Ok(()) } else { visit(&mut of.channel) }
             }
             Request::Channels(of) => {

@@ -1,7 +1,7 @@
 //! Requests: the body of each method, parsed and validated.
 //!
-//! What is wrong with a body is said with the path of the field. A member that the method does not have is an error
-//! here; [`LenientReader`](super::LenientReader) takes such members out first.
+//! Errors name the path of the field. A member that the method does not have is an error here;
+//! [`LenientReader`](super::LenientReader) removes such members first.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ use super::body::{
 use super::error::ApiError;
 use super::method::Method;
 
-/// One command of a backend, ready to be carried out. Borrows from the body.
+/// One validated command of a backend. Borrows from the body.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Request<'a> {
     /// See [`Method::Publish`].
@@ -63,10 +63,10 @@ impl<'a> Request<'a> {
     /// Reads the body of `POST /api/METHOD`.
     ///
     /// # Errors
-    /// "bad request" with the path of the field; "not available" for what this server does not do.
+    /// "bad request" with the path of the field; "not available" for unsupported features.
     pub(crate) fn parse(method: Method, body: &'a [u8]) -> Result<Request<'a>, ApiError> {
         let body = match (method, body.trim_ascii()) {
-            // Nothing has to be said to these.
+            // These methods have no mandatory parameters.
             (Method::Info | Method::Channels | Method::Connections, b"") => b"{}",
             (_, b"") => {
                 return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
@@ -136,7 +136,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The method.
+    /// Returns the method.
     pub(crate) const fn method(&self) -> Method {
         match self {
             Request::Publish(_) => Method::Publish,
@@ -170,10 +170,10 @@ pub(crate) struct PublishRequest<'a> {
     pub(crate) message: PublishParams<'a>,
 }
 
-/// Publishes the same into many channels. One answer each, in order.
+/// Publishes one message into many channels. The response has one result per channel, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BroadcastRequest<'a> {
-    /// The channels, at least one. An empty name is the error of that channel alone.
+    /// The channels, at least one. An empty name is an error of that channel only.
     pub(crate) channels: Vec<Text<'a>>,
     /// What is published.
     pub(crate) message: PublishParams<'a>,
@@ -186,26 +186,26 @@ pub(crate) struct PublishParams<'a> {
     pub(crate) data: Payload<'a>,
     /// Labels for clients.
     pub(crate) tags: Pairs<'a, Text<'a>>,
-    /// Only to those present: not numbered, not kept.
+    /// Sent to current subscribers only: gets no offset and is not kept.
     pub(crate) skip_history: bool,
-    /// May be sent as the difference from the publication before.
+    /// May be sent as a difference to the previous publication.
     pub(crate) delta: bool,
-    /// A second publication with this key is answered like the first and not published. Empty: none.
+    /// A second publication with this key is not published; it gets the result of the first. Empty: none.
     pub(crate) idempotency_key: Cow<'a, str>,
-    /// If above 0: not published unless above the version published last.
+    /// If above 0: published only if it is above the version published last.
     pub(crate) version: u64,
-    /// Versions compare within the same epoch only. Empty: regardless.
+    /// Versions are compared only within the same version epoch. Empty: always.
     pub(crate) version_epoch: Cow<'a, str>,
 }
 
 impl PublishParams<'_> {
-    /// What tags and version epoch count against `limits.tags_bytes_max`.
+    /// Returns the bytes of tags and version epoch that count against `limits.tags_bytes_max`.
     pub(crate) fn tags_bytes(&self) -> usize {
         let tags = self.tags.iter().map(|(name, value)| name.len() + value.0.len() + 16);
         tags.sum::<usize>() + self.version_epoch.len()
     }
 
-    /// The publication as the hub takes it.
+    /// Converts to the hub's publication.
     pub(crate) fn to_publish(&self) -> NewPublication {
         let some = |text: &str| (!text.is_empty()).then(|| text.into());
         NewPublication {
@@ -229,40 +229,40 @@ pub(crate) struct SubscribeRequest<'a> {
     pub(crate) target: Target<'a>,
     /// The channel, not empty.
     pub(crate) channel: Cow<'a, str>,
-    /// About the connection in this channel, for presence, join and leave.
+    /// Info about the connection in this channel, for presence, join and leave.
     pub(crate) info: Option<Json<'a>>,
-    /// For the client, with the push that announces it.
+    /// Data for the client, in the subscribe push.
     pub(crate) data: Option<Json<'a>>,
-    /// Hand over what was published since.
+    /// Recovers the publications after this position.
     pub(crate) recover_since: Option<StreamPosition>,
-    /// Options of the channel that are different for these subscriptions.
+    /// Channel options overridden for these subscriptions.
     pub(crate) options: OptionsOverride,
-    /// Unix time in seconds at which they end; 0: never.
+    /// Unix time in seconds at which the subscriptions expire; 0: never.
     pub(crate) expire_at_s: u64,
 }
 
-/// Options of a channel that are different for one subscription.
+/// Channel options overridden for one subscription.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OptionsOverride {
     /// List the subscriber in presence.
     pub presence: Option<bool>,
-    /// Announce its joins and leaves to others.
+    /// Announce the subscriber's joins and leaves to others.
     pub join_leave: Option<bool>,
-    /// Announce to it the joins and leaves of others.
+    /// Announce the joins and leaves of others to the subscriber.
     pub force_push_join_leave: Option<bool>,
-    /// Watch its position.
+    /// Track the subscriber's position.
     pub force_positioning: Option<bool>,
-    /// Let it recover.
+    /// Allow recovery.
     pub force_recovery: Option<bool>,
 }
 
 impl OptionsOverride {
-    /// Whether anything is different.
+    /// Whether no option is overridden.
     pub(crate) fn is_empty(&self) -> bool {
         *self == OptionsOverride::default()
     }
 
-    /// The channel's options with what is different. There is nothing to differ in of a wildcard.
+    /// Applies the overrides to the channel's options. A wildcard's options stay as they are.
     pub(crate) fn apply(&self, options: &ChannelOptions) -> ChannelOptions {
         if options.wildcard {
             return options.clone();
@@ -294,11 +294,11 @@ pub(crate) struct UnsubscribeRequest<'a> {
 pub(crate) struct DisconnectRequest<'a> {
     /// Whose sessions.
     pub(crate) target: Target<'a>,
-    /// All but these.
+    /// Sessions that are not disconnected.
     pub(crate) whitelist: Vec<SessionId>,
-    /// The code that the client gets: 3000–4999.
+    /// The close code for the client: 3000–4999.
     pub(crate) code: u16,
-    /// For people, at most [`REASON_BYTES_MAX`](dunlin_protocol::centrifuge::REASON_BYTES_MAX) bytes.
+    /// A readable reason of at most [`REASON_BYTES_MAX`](dunlin_protocol::centrifuge::REASON_BYTES_MAX) bytes.
     pub(crate) reason: Cow<'a, str>,
 }
 
@@ -307,42 +307,42 @@ pub(crate) struct DisconnectRequest<'a> {
 pub(crate) struct RefreshRequest<'a> {
     /// Whose sessions.
     pub(crate) target: Target<'a>,
-    /// The connections have expired now: disconnect 3005.
+    /// Expires the connections now: disconnect 3005.
     pub(crate) expired: bool,
     /// Unix time in seconds at which the connections will expire; 0: never.
     pub(crate) expire_at_s: i64,
-    /// About the connection from now on, for presence, join and leave.
+    /// New info about the connection, for presence, join and leave.
     pub(crate) info: Option<Json<'a>>,
 }
 
-/// Sends a user's sessions a message of no channel.
+/// Sends a message to a user's sessions, outside any channel.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SendRequest<'a> {
     /// Whose sessions.
     pub(crate) target: Target<'a>,
-    /// Only sessions whose connection info says that they are this device's; empty: any.
+    /// Only sessions whose connection info names this device; empty: any.
     pub(crate) device: Cow<'a, str>,
     /// The payload.
     pub(crate) data: Payload<'a>,
 }
 
-/// Which sessions a command is about.
+/// The sessions that a command applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target<'a> {
-    /// Whose; empty only beside a `client`, a `session` or `all_users`.
+    /// The user; empty only with `client`, `session` or `all_users`.
     pub(crate) user: Cow<'a, str>,
     /// Only the session with this id; empty: any. An id that Dunlin has not issued matches no session.
     pub(crate) client: Cow<'a, str>,
     /// Only the session with this secret; empty: any. One that Dunlin has not issued matches no session.
     pub(crate) session: Cow<'a, str>,
-    /// Of all users, where `user` is empty, or a tenant's name of nobody.
+    /// All users; valid only if `user` is empty, or qualified with a tenant and otherwise empty.
     pub(crate) all_users: bool,
-    /// Only sessions whose labels pass; it can be read as a filter.
+    /// Only sessions whose labels pass this filter. Already validated.
     pub(crate) label_filter: Option<FilterNode<'a>>,
 }
 
 impl Target<'_> {
-    /// All sessions of a user.
+    /// Selects all sessions of a user.
     pub(crate) fn user(user: String) -> Target<'static> {
         Target {
             user: user.into(),
@@ -354,7 +354,7 @@ impl Target<'_> {
     }
 }
 
-/// A command about a channel and nothing else.
+/// A command whose only parameter is a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ChannelRequest<'a> {
@@ -371,21 +371,21 @@ impl<'a> ChannelRequest<'a> {
     }
 }
 
-/// Publications of the past.
+/// Reads publications from a channel's history.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HistoryRequest<'a> {
     /// The channel, not empty.
     pub(crate) channel: Cow<'a, str>,
     /// Most publications to return: 0 none, only the position; negative all.
     pub(crate) limit: i32,
-    /// Only what is after (reverse: before) this position.
+    /// Only publications after (reverse: before) this position.
     pub(crate) since: Option<StreamPosition>,
     /// Newest first.
     pub(crate) reverse: bool,
 }
 
 impl HistoryRequest<'_> {
-    /// The filter as the hub takes it.
+    /// Converts to the hub's filter.
     pub(crate) fn filter(&self) -> HistoryFilter {
         HistoryFilter {
             since: self.since,
@@ -396,14 +396,14 @@ impl HistoryRequest<'_> {
     }
 }
 
-/// Revokes a token by its id: it is refused, and its clients are disconnected.
+/// Revokes a token by its id: rejects it and disconnects its clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RevokeTokenRequest<'a> {
     /// The token's `jti`, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
     pub(crate) uid: Cow<'a, str>,
-    /// Unix time in seconds until which it is remembered: not before the token's `exp`. 0: for ever.
+    /// Unix time in seconds until which the revocation is kept: not before the token's `exp`. 0: forever.
     #[serde(deserialize_with = "json::nullable")]
     pub(crate) expire_at: u64,
 }
@@ -415,27 +415,27 @@ pub(crate) struct InvalidateUserTokensRequest<'a> {
     /// The user, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
     pub(crate) user: Cow<'a, str>,
-    /// Unix time in seconds: tokens whose `iat` is before it, and those without one. 0: now.
+    /// Unix time in seconds. Revokes tokens whose `iat` is before it, and tokens without `iat`. 0: now.
     #[serde(deserialize_with = "json::nullable")]
     pub(crate) issued_before: u64,
-    /// As of [`RevokeTokenRequest::expire_at`].
+    /// As [`RevokeTokenRequest::expire_at`].
     #[serde(deserialize_with = "json::nullable")]
     pub(crate) expire_at: u64,
 }
 
-/// Blocks a user: all tokens of the user are refused, and the user is disconnected.
+/// Blocks a user: rejects all tokens of the user and disconnects the user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct BlockUserRequest<'a> {
     /// The user, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
     pub(crate) user: Cow<'a, str>,
-    /// Unix time in seconds until which he is blocked. 0: for ever.
+    /// Unix time in seconds until which the user is blocked. 0: forever.
     #[serde(deserialize_with = "json::nullable")]
     pub(crate) expire_at: u64,
 }
 
-/// Lets a blocked user in again.
+/// Unblocks a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct UnblockUserRequest<'a> {
@@ -444,46 +444,46 @@ pub(crate) struct UnblockUserRequest<'a> {
     pub(crate) user: Cow<'a, str>,
 }
 
-/// Connections of a page, where the request does not say how many.
+/// Connections per page, if the request does not set a limit.
 const CONNECTIONS_DEFAULT: u32 = 100;
-/// Most of one page.
+/// Most connections per page.
 const CONNECTIONS_MAX: u32 = 1_000;
 
-/// Connections that fit all of what is set, a page of them.
+/// Lists the connections that match all given criteria, one page at a time.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ConnectionsRequest<'a> {
-    /// Whose; empty: anybody's.
+    /// Only of this user; empty: any.
     #[serde(borrow, deserialize_with = "json::text")]
     pub(crate) user: Cow<'a, str>,
-    /// The one with this id.
+    /// Only the connection with this id; empty: any.
     #[serde(borrow, deserialize_with = "json::text")]
     pub(crate) client: Cow<'a, str>,
-    /// From this IP address.
+    /// Only from this IP address; empty: any.
     #[serde(borrow, deserialize_with = "json::text")]
     pub(crate) address: Cow<'a, str>,
-    /// Subscribed to this channel.
+    /// Only subscribed to this channel; empty: any.
     #[serde(borrow, deserialize_with = "json::text")]
     pub(crate) channel: Cow<'a, str>,
-    /// Whose info has these members: an object.
+    /// Only with these members in the connection info: an object.
     #[serde(borrow, deserialize_with = "json::payload")]
     pub(crate) info: Option<Json<'a>>,
-    /// Whose labels pass.
+    /// Only with labels that pass this filter.
     #[serde(borrow, deserialize_with = "json::optional_object")]
     pub(crate) label_filter: Option<FilterNode<'a>>,
     /// Most connections of the page, at most 1,000.
     #[serde(deserialize_with = "json::nullable")]
     pub(crate) limit: u32,
-    /// Where it begins, as the page before has answered; empty: at the beginning.
+    /// The start of the page: the cursor in the response of the previous page; empty: the first page.
     #[serde(borrow, deserialize_with = "json::text")]
     pub(crate) cursor: Cow<'a, str>,
 }
 
-/// Channels with subscribers.
+/// Lists channels with subscribers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ChannelsRequest<'a> {
-    /// Only those that match this glob; empty: all.
+    /// Only channels that match this glob; empty: all.
     #[serde(borrow, deserialize_with = "json::text")]
     pub(crate) pattern: Cow<'a, str>,
 }

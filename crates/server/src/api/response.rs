@@ -25,35 +25,35 @@ pub(crate) enum CommandOutcome {
     Presence(Vec<Arc<ClientInfo>>),
     /// How many are in the channel.
     PresenceStats(PresenceStats),
-    /// Publications of the past.
+    /// Publications from the channel's history.
     History(History),
     /// Connections.
     Connections(ConnectionPage),
     /// Channels with subscribers.
     Channels(Vec<ChannelSummary>),
-    /// What this server holds.
+    /// The counts of sessions, users, channels and subscriptions of this server.
     Info(Info),
     /// The result as JSON: the combined answers of a cluster's nodes.
     Json(Box<[u8]>),
 }
 
-/// The outcome of a command, or its error.
+/// The outcome of a command, or the error.
 pub(crate) type CommandResult = Result<CommandOutcome, ApiError>;
 
-/// What `info` says about this server beside what it holds.
+/// What `info` reports about this server beside the counts of [`Info`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NodeFacts<'a> {
     /// Unique for this run of the server.
     pub(crate) uid: &'a str,
-    /// For people.
+    /// A display name.
     pub(crate) name: &'a str,
-    /// Of the program.
+    /// The version of the program.
     pub(crate) version: &'a str,
     /// Seconds since the start.
     pub(crate) uptime_s: u64,
 }
 
-/// Writes the answer to `POST /api/METHOD`.
+/// Writes the response to `POST /api/METHOD`.
 pub(crate) fn write_response(out: &mut Vec<u8>, answer: &CommandResult, node: &NodeFacts<'_>) {
     let mut response = Object::begin(out);
     match answer {
@@ -63,8 +63,8 @@ pub(crate) fn write_response(out: &mut Vec<u8>, answer: &CommandResult, node: &N
     response.end();
 }
 
-/// Writes the answer to `POST /api/batch`: a reply for each command, in order. The method is `None` where the command
-/// had none. A reply with which the answer would have more than `bytes_max` bytes is an error in its place.
+/// Writes the response to `POST /api/batch`: a reply for each command, in order. The method is `None` for a command
+/// without one. A reply that would make the response longer than `bytes_max` bytes is replaced by an error.
 pub(crate) fn write_batch(
     out: &mut Vec<u8>,
     replies: &[(Option<Method>, CommandResult)],
@@ -97,14 +97,14 @@ pub(crate) fn write_batch(
     response.end();
 }
 
-/// Why a reply is missing.
+/// Returns the error that replaces a reply for lack of space.
 fn too_long(bytes_max: usize) -> ApiError {
     let why = format_args!("the answer would have more than {bytes_max} bytes; ask for less");
     ApiErrorCode::LimitExceeded.with_reason(why)
 }
 
-/// Writes the answer to `POST /api`: a reply a line for each command, in order, with its id. It is bounded as
-/// [`write_batch`]'s.
+/// Writes the response to `POST /api`: one line for each command, in order, with its id. `bytes_max` bounds it as in
+/// [`write_batch`].
 pub(crate) fn write_legacy(
     out: &mut Vec<u8>,
     replies: &[(u32, CommandResult)],
@@ -211,7 +211,7 @@ impl CommandOutcome {
     }
 }
 
-/// Writes offset and epoch; neither for a publication without a position, because its channel keeps no history.
+/// Writes offset and epoch. Omits both for a publication without a position, whose channel keeps no history.
 fn write_published(out: &mut Vec<u8>, published: &Published) {
     let position = published.position;
     let mut result = Object::begin(out);

@@ -8,10 +8,10 @@ use super::error::{ApiError, ApiErrorCode};
 use super::method::Method;
 use super::request::Request;
 
-/// The name in a scope that permits everything below `/api/push`.
+/// The method name in a scope that permits everything below `/api/push`.
 pub(crate) const PUSH: &str = "push";
 
-/// Checks whether a key of this scope permits this command.
+/// Checks whether a key with this scope permits the command.
 ///
 /// # Errors
 /// Returns "permission denied" with the missing permission.
@@ -35,7 +35,7 @@ pub(crate) fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), Api
     }
 }
 
-/// Checks whether a key of this scope permits methods below `/api/push`.
+/// Checks whether a key with this scope permits methods below `/api/push`.
 ///
 /// # Errors
 /// As [`permits`].
@@ -62,7 +62,7 @@ fn denied(why: fmt::Arguments<'_>) -> ApiError {
         .with_reason(format_args!("the API key's scope (api.scopes) does not reach: {why}"))
 }
 
-/// The channels a command is about; `None`: it is about something else.
+/// Returns the channels of a command; `None` for a command that is not about channels.
 fn channels<'a>(request: &'a Request<'_>) -> Option<Vec<&'a str>> {
     Some(match request {
         Request::Publish(of) => vec![&*of.channel],
@@ -87,7 +87,7 @@ fn channels<'a>(request: &'a Request<'_>) -> Option<Vec<&'a str>> {
 }
 
 impl Method {
-    /// Whether it changes nothing.
+    /// Whether the method only reads.
     pub(crate) const fn is_read_only(self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! What libraries send and shells type, and what they are answered.
+//! Tests with requests as libraries send them and people type them in shells.
 
 use std::sync::Arc;
 
@@ -187,7 +187,7 @@ fn what_a_newer_library_says_is_ignored_and_named() {
     let named = "recover_since.node, override.presence.why, override.color";
     assert_eq!(&*warning, format!("299 - \"ignored unknown fields: {named}\""));
 
-    // A slip of the pen is named with what is missing because of it.
+    // A misspelled member is named in the error about the member that is missing because of it.
     let lenient = LenientReader::default();
     let error = lenient.request(Method::Publish, br#"{"chanel":"a","data":1}"#).unwrap_err();
     assert_eq!(
@@ -531,7 +531,7 @@ proptest! {
     }
 }
 
-/// The names of an object's properties in the OpenAPI document, where `schema` may be a reference.
+/// Returns the names of an object's properties in the OpenAPI document, where `schema` may be a reference.
 fn properties(document: &Value, schema: &Value) -> Vec<String> {
     let schema = match schema["$ref"].as_str() {
         Some(reference) => document.pointer(reference.trim_start_matches('#')).unwrap(),

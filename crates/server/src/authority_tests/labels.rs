@@ -1,4 +1,4 @@
-//! Labels of connections, and commands about those that have them.
+//! Labels of connections, and commands that select connections by labels.
 
 use dunlin_config::{ClaimPath, Config, Secret};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn is(key: &str, value: &str) -> Value {
     json!({"key": key, "cmp": "eq", "val": value})
 }
 
-/// Users and labels of the connections that a filter finds, sorted.
+/// Returns users and labels of the connections that a filter selects, sorted.
 fn found(cluster: &Cluster, filter: &Value) -> Vec<(String, Value)> {
     let (mut found, mut cursor) = (Vec::new(), Value::Null);
     loop {
@@ -60,7 +60,7 @@ fn labels_of_tokens_are_found_and_acted_on_over_all_workers() {
     assert_eq!(found(&cluster, &not_us).len(), 7);
     assert_eq!(found(&cluster, &is("tier", "mapped over")), []);
 
-    // Subscribe all of them, unsubscribe some, one user's among them.
+    // Subscribe all of them, then unsubscribe those of one user by a label.
     let pro_in_eu = json!({"op": "and", "nodes": [is("region", "eu"), is("tier", "pro")]});
     let subscribe = json!({"all_users": true, "label_filter": pro_in_eu, "channel": "prices"});
     assert_eq!(api(&cluster, "subscribe", &subscribe), json!({"result": {}}));
@@ -79,7 +79,7 @@ fn labels_of_tokens_are_found_and_acted_on_over_all_workers() {
         assert_eq!(client.next()["push"]["pub"]["data"], 7);
     }
 
-    // A filter and a client: both have to fit. Beside a user `all_users` means nothing.
+    // Filter and client must both match. With a user, `all_users` is ignored.
     let client = many[0].connect["client"].clone();
     let one = json!({"user": "eu 0", "all_users": true, "client": client, "label_filter": is("region", "us")});
     api(&cluster, "disconnect", &one);
@@ -98,7 +98,8 @@ fn labels_of_tokens_are_found_and_acted_on_over_all_workers() {
     assert_eq!(free.next()["push"]["disconnect"]["code"], 4000);
 }
 
-/// A user some of whose sessions are sent away may come in again with the others' tokens, and at once with a new one.
+/// A user with sessions disconnected by a label may reconnect with the tokens of other sessions, and at once with a new
+/// one.
 #[test]
 fn a_disconnect_by_labels_bars_the_tokens_it_met_and_no_other() {
     let cluster = Cluster::start_with(1, signed);
@@ -144,7 +145,7 @@ fn a_backend_labels_connections_and_too_many_are_its_fault() {
     assert_eq!(found(&cluster, &is("region", "eu")), [("ada".to_owned(), labels)]);
 }
 
-/// Whatever a token says of labels, or a caller of those he looks for, costs a bounded time and is answered with the bound.
+/// Labels in tokens and filters in calls are bounded; beyond a bound they are rejected with an error that states it.
 #[test]
 fn labels_and_filters_without_bounds_are_refused_by_them() {
     let cluster = Cluster::start_with(2, signed);
@@ -185,11 +186,11 @@ fn labels_and_filters_without_bounds_are_refused_by_them() {
             assert!(answer.contains("\"code\":107") && answer.contains(why), "{method}: {answer}");
         }
     }
-    // Nobody was met by any of them.
+    // None of these calls affected a connection.
     assert_eq!(found(&cluster, &json!({"key": "beta", "cmp": "nex"})).len(), 1);
 }
 
-/// What a method does not take is no reason to be about others.
+/// A target that a method does not support is rejected; it does not widen the call to other sessions.
 #[test]
 fn a_target_that_is_not_understood_is_refused() {
     let cluster = Cluster::start_with(1, signed);

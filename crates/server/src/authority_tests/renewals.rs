@@ -1,4 +1,4 @@
-//! What a new token changes of somebody who is connected.
+//! Effects of a new token on a connected client.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn an_expression_goes_by_the_meta_of_the_newest_token() {
     assert!(ada.subscribe("staff:a", "")["subscribe"].is_object());
     let publish = json!({"id": 3, "publish": {"channel": "staff:b", "data": 8}});
     assert!(ada.say(&publish)["publish"].is_object());
-    // The next token says the same in other words, and the one after it does not say it any more.
+    // The next token grants the same by other claims; the one after it no longer does.
     for (meta, lets_in) in [(json!({"roles": ["guest"], "muted": 1}), true), (json!(null), false)] {
         let next = token(&json!({"sub": "ada", "meta": meta}));
         let mut said = ada.say(&json!({"id": 5, "refresh": {"token": next}}));
@@ -59,7 +59,7 @@ fn others_see_what_the_newest_subscription_token_says_of_a_member() {
     let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
     assert!(ada.subscribe("room:a", &shown(json!({"level": 1})))["subscribe"].is_object());
     let own = ada.connect["client"].as_str().unwrap().to_owned();
-    // One that says nothing of it takes nothing away.
+    // A token without `info` leaves the previous one in place.
     for (info, level) in [(json!(null), 1), (json!({"level": 2}), 2), (json!(null), 2)] {
         let refresh = json!({"channel": "room:a", "token": shown(info)});
         let refreshed = ada.say(&json!({"id": 3, "sub_refresh": refresh}));

@@ -26,18 +26,18 @@ pub(crate) enum BusMessage {
         /// The commands, newline-delimited.
         frame: Box<[u8]>,
     },
-    /// Worker to worker: searches this worker's connections, then goes to the next worker, and at its end back to the worker that
-    /// asked.
+    /// Worker to worker: searches the receiver's connections, then goes to the next worker, and in the end back to the
+    /// requester.
     FindConnections(Box<ConnectionSearch>),
     /// Worker to worker, once a second: measures the latency of a hop.
     LatencyProbe(std::time::Instant),
     /// Worker to worker: the receiver holds a fan-out slot.
     FanoutGranted,
 
-    /// Admin to workers and to the webhooks thread: wake up, the new snapshot needs work now. The switch itself happens at every
-    /// wake-up.
+    /// Admin to workers and to the webhooks thread: wakes the receiver, because a new snapshot has work for it. A thread
+    /// switches at every wake-up.
     AdoptSettings,
-    /// Worker to admin: the generation that the admin thread waits for is adopted or rejected.
+    /// Worker to admin: the generation that the admin thread awaits was adopted or rejected.
     SettingsAdopted,
     /// Admin to workers: list the broadcasts in progress, or act on one.
     BroadcastCommand {
@@ -91,7 +91,7 @@ pub(crate) enum BusMessage {
     PushRequest(Box<PushRequest>),
     /// Push thread to worker: a piece of the response.
     PushReply(Box<PushReply>),
-    /// Worker to the push thread: the client's socket has accepted so many bytes of the response.
+    /// Worker to the push thread: the client's socket has accepted `bytes` of the response.
     PushReplyRead {
         call: u64,
         bytes: usize,
@@ -100,7 +100,8 @@ pub(crate) enum BusMessage {
     PushCallerGone {
         call: u64,
     },
-    /// Push thread to workers: which of these users have a session? Push thread to control: which have one on another node?
+    /// Push thread to workers: queries which of these users have a session. Push thread to control: the same for other
+    /// nodes.
     OnlineQuery {
         request_id: u64,
         users: Arc<[String]>,
@@ -119,7 +120,7 @@ pub(crate) enum BusMessage {
     /// Control to workers: a key set was fetched, or the fetch failed.
     KeysFetched,
 
-    /// Worker to control: ask all nodes of the cluster. The reply repeats `token`.
+    /// Worker to control: queries nodes of the cluster. The reply repeats `token`.
     ClusterRequest {
         token: u64,
         request: Box<ClusterRequest>,
@@ -136,7 +137,7 @@ pub(crate) enum BusMessage {
         request_id: u64,
         page: StatusPage,
     },
-    /// Control to admin: the answers of the nodes.
+    /// Control to admin: the responses of the nodes.
     ClusterStatus(Box<ClusterStatus>),
     /// Admin to control, and control to admin: a change of settings on all nodes.
     SharedChangeRequest(SharedChangeRequest),
@@ -166,10 +167,10 @@ pub(crate) enum BusMessage {
     Drain,
     /// Control to all threads: leave the event loop. The webhooks thread sends its pending events first.
     Stop,
-    /// Say so, and stay in this turn until the other end of the receiver is dropped.
+    /// Confirms the receipt, then blocks the turn until the sender of the receiver's channel is dropped.
     #[cfg(test)]
     Stall(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>),
-    /// Panic, to see what is left standing.
+    /// Panics, to test the recovery.
     #[cfg(test)]
     Panic,
 }
@@ -180,7 +181,7 @@ pub(crate) enum BroadcastCommand {
     List,
     Pause(Arc<str>),
     Resume(Arc<str>),
-    /// Ends the broadcast, and removes what has not been sent.
+    /// Ends the broadcast and removes its unsent messages.
     Cancel(Arc<str>),
 }
 

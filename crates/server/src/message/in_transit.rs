@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes of one worker's events that may be in transit. More is an overflow.
+/// Most bytes of one worker's events in transit. Further events are an overflow.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes in transit of one worker. Each end writes a counter of its own.
+/// The bytes in transit from one worker. Each end writes its own counter.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct InTransit {
@@ -14,7 +14,7 @@ pub(crate) struct InTransit {
 }
 
 impl InTransit {
-    /// Counts an event as sent, unless there is no room. For the worker alone.
+    /// Counts an event as sent. Returns `false` if there is no room. Only called by the worker.
     pub(crate) fn try_send(&self, bytes: u64) -> bool {
         let sent = self.sent_bytes.load(Relaxed);
         let room = sent.wrapping_sub(self.received_bytes.load(Relaxed)) < BYTES_MAX;
@@ -24,12 +24,12 @@ impl InTransit {
         room
     }
 
-    /// Takes back an event that was counted and not sent. For the worker alone.
+    /// Reverts the count of an event that was not sent. Only called by the worker.
     pub(crate) fn cancel_send(&self, bytes: u64) {
         self.sent_bytes.store(self.sent_bytes.load(Relaxed).wrapping_sub(bytes), Relaxed);
     }
 
-    /// Counts an event as received. For the webhooks thread alone.
+    /// Counts an event as received. Only called by the webhooks thread.
     pub(crate) fn received(&self, bytes: u64) {
         let received = self.received_bytes.load(Relaxed);
         self.received_bytes.store(received.wrapping_add(bytes), Relaxed);

@@ -1,4 +1,4 @@
-//! What threads say to each other: workers, the control thread, the admin thread, the push thread and the webhooks thread.
+//! Messages between threads: workers, the control thread, the admin thread, the push thread and the webhooks thread.
 
 pub(crate) mod bus;
 pub(crate) mod cluster;

@@ -14,11 +14,11 @@ const BODY_BYTES_MAX: usize = 256 << 20;
 
 /// A client's request to the push thread.
 pub(crate) struct PushRequest {
-    /// Counts up while the process runs.
+    /// The number of the call, unique in this run of the process.
     pub(crate) call: u64,
     /// The client's connection at the sending worker.
     pub(crate) conn: ConnId,
-    /// What is asked.
+    /// The called method.
     pub(crate) method: PushMethod,
     /// The body of the request.
     pub(crate) body: Box<[u8]>,
@@ -33,9 +33,9 @@ pub(crate) struct PushRequest {
 /// The methods below `/api/push`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PushMethod {
-    /// Sends one notification; one answer.
+    /// Sends one notification, with a single response.
     Push,
-    /// Sends many notifications; one line for each outcome, as it arrives.
+    /// Sends many notifications; the response has one line for each outcome, as it arrives.
     Batch,
     /// Adds devices to a user.
     Register,
@@ -45,7 +45,7 @@ pub(crate) enum PushMethod {
     List,
     /// Lists tokens that turned out to be invalid.
     Feed,
-    /// Lists the outcomes of durable pushes, and those whose caller is gone.
+    /// Lists the outcomes of durable pushes, and of pushes whose caller disconnected.
     Outcomes,
 }
 
@@ -65,7 +65,7 @@ impl PushMethod {
     }
 }
 
-/// A part of a response, on its way to the worker.
+/// A part of a response, for the worker.
 pub(crate) struct PushReply {
     pub(crate) call: u64,
     pub(crate) conn: ConnId,
@@ -109,7 +109,7 @@ impl PushAdmissions {
     pub(crate) fn admit(self: &Arc<Self>, bytes: usize) -> Option<(u64, PushPermit)> {
         let calls = self.calls.fetch_add(1, Relaxed) + 1;
         let total = self.bytes.fetch_add(bytes, Relaxed) + bytes;
-        // If this is one too many, its drop takes the count back.
+        // If it exceeds a limit, its drop reverts the counts.
         let permit = PushPermit { admissions: Arc::clone(self), bytes };
         (calls <= CALLS_MAX && total <= BODY_BYTES_MAX)
             .then(|| (self.begun.fetch_add(1, Relaxed), permit))

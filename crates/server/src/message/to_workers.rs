@@ -1,8 +1,8 @@
 //! Messages of the control thread and its tasks to the other threads.
 //!
-//! Messages that wait because rings are full are bounded. Unrequested joins and leaves of the fleet are dropped first, then
-//! requests of other nodes are refused. Answers to a thread's own requests are bounded by the number of its requests, and are
-//! always queued.
+//! Messages that wait because rings are full are bounded. Unrequested joins and leaves from other nodes are dropped
+//! first, then requests of other nodes are refused. Answers to a thread's own requests are bounded by the number of its
+//! requests, and are always queued.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,9 +13,9 @@ use crate::message::bus::BusMessage;
 
 /// Above this number of waiting bytes, joins and leaves are dropped.
 const ANNOUNCED_BYTES_MAX: usize = 32 << 20;
-/// Above this number of waiting bytes, nothing of other nodes is accepted.
+/// Above this number of waiting bytes, requests of other nodes are refused.
 const BYTES_MAX: usize = 64 << 20;
-/// The bytes that a message takes beside its texts.
+/// The bytes of a message without its texts.
 const MESSAGE_BYTES: usize = 256;
 
 /// The sending half.
@@ -50,12 +50,12 @@ impl ToWorkers {
             return false;
         }
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // The control thread keeps the other end for as long as there are workers.
+        // Cannot fail: the control thread keeps the receiver for as long as there are workers.
         let _ = self.queue.send((to, message));
         true
     }
 
-    /// Whether too much waits to accept anything of other nodes.
+    /// Whether too much waits to accept requests of other nodes.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting_bytes.load(Ordering::Relaxed) > BYTES_MAX
     }
@@ -76,7 +76,7 @@ impl ForWorkers {
     }
 }
 
-/// What a message takes while it waits; of one that is not many, nothing beside itself.
+/// Returns the bytes of a waiting message. Texts count only for the kinds of messages that can be many.
 pub(crate) fn bytes_of(message: &BusMessage) -> usize {
     MESSAGE_BYTES
         + match message {
@@ -98,7 +98,7 @@ mod tests {
     use crate::api::Method;
     use crate::message::cluster::{ClusterCommand, RemoteMember};
 
-    /// Regression test: all joins and leaves of the fleet waited for each worker whose ring was full, without a bound.
+    /// Regression test: the joins and leaves that waited for a worker with a full ring were unbounded.
     #[test]
     fn joins_and_leaves_are_dropped_first_then_what_others_ask_and_answers_never() {
         let (sender, mut receiver) = to_workers();

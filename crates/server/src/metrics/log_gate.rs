@@ -1,6 +1,6 @@
-//! Lines of the log that a peer can cause: one a second of each kind.
+//! Rate limit of log lines that a peer can cause: one per second of each kind.
 
-/// Lets one line a second through, and says how many it has kept back.
+/// Passes one line per second and counts those it suppresses.
 #[derive(Debug, Default)]
 pub(crate) struct LogGate {
     next_ms: u64,
@@ -10,7 +10,7 @@ pub(crate) struct LogGate {
 impl LogGate {
     const PAUSE_MS: u64 = 1000;
 
-    /// `Some`: the line may be logged, and so many before it were not.
+    /// Returns `Some` if the line may be logged, with the number of lines suppressed before it.
     pub(crate) fn pass(&mut self, now_ms: u64) -> Option<u64> {
         if now_ms < self.next_ms {
             self.kept_back += 1;

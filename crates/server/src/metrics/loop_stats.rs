@@ -1,26 +1,26 @@
-//! What a worker publishes of its loop: how long its turns take, whether one lasts too long, how far off the
-//! other workers are.
+//! Statistics of a worker's loop: durations of its turns, a turn that lasts too long, latency of messages from other
+//! workers.
 //!
-//! A worker writes its own [`LoopStats`] with plain stores; anyone reads it, `GET /status/workers` above all.
+//! A worker writes its own [`LoopStats`] with plain stores; any thread may read them, mainly for `GET /status/workers`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use dunlin_metrics::Histogram;
 
-/// The loop of one worker, seen from outside.
+/// The statistics of one worker's loop.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct LoopStats {
     origin: Instant,
-    /// Revision of the settings it runs.
+    /// Revision that the worker runs.
     revision: AtomicU64,
-    /// When the turn under way began, in nanoseconds since `origin`; 0 while the worker sleeps.
+    /// Start of the current turn in nanoseconds since `origin`; 0 while the worker sleeps.
     turn_began_ns: AtomicU64,
     sleeps: AtomicU64,
-    /// Length of its turns, from waking (or the end of the turn before) to the end of the turn.
+    /// Durations of turns, from waking (or the end of the previous turn) to the end of the turn.
     pub(crate) turn_times: Histogram,
-    /// From another worker's send to this one's receive, its waking included.
+    /// Latency from another worker's send to the receive here, including the time to wake.
     pub(crate) hop_times: Histogram,
 }
 
@@ -36,12 +36,12 @@ impl LoopStats {
         }
     }
 
-    /// The worker begins to work, after sleep or at its start.
+    /// Handles that the worker begins to work, after a sleep or at its start.
     pub(crate) fn wakes(&self) {
         self.turn_began_ns.store(self.now_ns(), Relaxed);
     }
 
-    /// A turn ends, and the next begins unless the worker sleeps.
+    /// Handles that a turn ends. The next one begins immediately, unless `sleeps` is called.
     pub(crate) fn turn_ends(&self) {
         let now_ns = self.now_ns();
         let began_ns = self.turn_began_ns.load(Relaxed);
@@ -50,7 +50,7 @@ impl LoopStats {
         self.turn_began_ns.store(now_ns, Relaxed);
     }
 
-    /// The worker is about to block.
+    /// Handles that the worker is about to block.
     pub(crate) fn sleeps(&self) {
         self.turn_began_ns.store(0, Relaxed);
         add(&self.sleeps, 1);
@@ -64,12 +64,12 @@ impl LoopStats {
         self.revision.load(Relaxed)
     }
 
-    /// Turns that ended with the worker asleep.
+    /// Returns how often the worker has slept.
     pub(crate) fn sleep_count(&self) -> u64 {
         self.sleeps.load(Relaxed)
     }
 
-    /// How long the turn under way has lasted, in milliseconds; 0 when the worker sleeps.
+    /// Returns how long the current turn has lasted, in milliseconds; 0 while the worker sleeps.
     pub(crate) fn lag_ms(&self) -> u64 {
         match self.turn_began_ns.load(Relaxed) {
             0 => 0,
@@ -77,20 +77,20 @@ impl LoopStats {
         }
     }
 
-    /// Millionths of its uptime that it was at work.
+    /// Returns the share of its uptime that the worker was busy, in parts per million.
     pub(crate) fn busy_ppm(&self) -> u64 {
         let uptime_ns = self.now_ns().max(1);
         let busy_ns = self.turn_times.sum_ns();
         (u128::from(busy_ns) * 1_000_000 / u128::from(uptime_ns)) as u64
     }
 
-    /// Nanoseconds since the process's origin, never 0.
+    /// Returns nanoseconds since `origin`, never 0.
     fn now_ns(&self) -> u64 {
         self.origin.elapsed().as_nanos() as u64 | 1
     }
 }
 
-/// Only the owning worker writes: no locked instruction.
+/// Adds without a locked instruction: only the owning worker writes.
 fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
 }

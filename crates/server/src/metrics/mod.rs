@@ -1,4 +1,4 @@
-//! Every metric of the server, one enum variant and one line of help each.
+//! All metrics of the server, each with one enum variant and one line of help.
 //!
 //! A worker counts into its own [`Counters`], which only it writes: a count is a plain load and store, no locked
 //! instruction. The admin thread reads all of them for `/metrics`.
@@ -9,7 +9,7 @@ pub(crate) mod loop_stats;
 use dunlin_metrics::{Collector, DescriptorEncoder, metrics};
 
 metrics! {
-    /// A metric that each worker keeps for itself.
+    /// A metric that each worker counts separately.
     Metric,
     /// The metrics of one worker: written by that worker alone, read by anyone.
     Counters;
@@ -73,7 +73,7 @@ metrics! {
 }
 
 metrics! {
-    /// What the admin thread says of the configuration.
+    /// A metric of the configuration, written by the admin thread.
     ConfigMetric,
     /// The metrics of the configuration.
     ConfigCounters;
@@ -87,7 +87,7 @@ metrics! {
 
 impl Collector for ConfigCounters {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        // An alert on a time that is near would fire where there is none.
+        // Without a certificate the value is 0, and an alert on a near expiry would fire.
         let is_shown = |metric| metric != ConfigMetric::CertificateExpiry || self.get(metric) > 0;
         ConfigMetric::ALL
             .iter()
@@ -97,7 +97,7 @@ impl Collector for ConfigCounters {
 }
 
 metrics! {
-    /// What the control thread says of key sets.
+    /// A metric of key sets, written by the control thread.
     KeyMetric,
     /// The metrics of key sets.
     KeyCounters;
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// It was 0 there, so that the alert on a certificate's end fired on every server without TLS.
+    /// Formerly it was 0, so that the expiry alert fired on every server without TLS.
     #[test]
     fn without_a_certificate_there_is_no_time_at_which_it_expires() {
         let counters = Arc::<ConfigCounters>::default();

@@ -1,7 +1,7 @@
 //! Allow rules of namespaces as expressions in CEL, the Common Expression Language.
 //!
-//! The cost of an expression is bounded when it is set: it has no loops, no regular expressions and few nodes, and its inputs are
-//! limited (the channel's name, the user, 16 KiB of `meta`). So no steps need to be counted at run time.
+//! The cost of an expression is bounded when it is set: it has no loops, no regular expressions and few nodes, and its
+//! inputs are limited (the channel's name, the user, 16 KiB of `meta`). So evaluation does not need to count steps.
 
 use std::sync::{Arc, LazyLock};
 
@@ -58,7 +58,7 @@ pub(crate) struct Expression {
     program: Program,
     text: Box<str>,
     looks_at_meta: bool,
-    /// It uses the channel's name, so its result may differ between channels.
+    /// Whether it uses the channel's name, so that its result may differ between channels.
     pub(crate) looks_at_channel: bool,
 }
 
@@ -88,7 +88,7 @@ impl PartialEq for Expression {
 }
 
 impl Expressions {
-    /// Compiles the expressions of a namespace; `None` if it has none. An invalid expression was refused when it was set.
+    /// Compiles the expressions of a namespace; `None` if it has none. Validation has already rejected invalid ones.
     pub(crate) fn of(rules: &ChannelOptions) -> Option<Arc<Expressions>> {
         let [subscribe, publish, history, presence] =
             texts(rules).map(|(_, text)| Expression::compile(text?).ok());
@@ -210,7 +210,8 @@ impl Cost {
     }
 }
 
-/// Fuzz target: an expression, and a `meta` after the first line. The expression is refused or yields the same result twice.
+/// Fuzz target: an expression, and a `meta` after the first line. The expression is rejected, or yields the same result
+/// twice.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);

@@ -1,4 +1,4 @@
-//! A namespace as the data plane needs it: its rules, and what is derived from them.
+//! A namespace, prepared for the data plane: its rules, and what is derived from them.
 
 pub(crate) mod bounded_regex;
 pub(crate) mod expression;
@@ -17,7 +17,7 @@ use crate::pusher::ChannelVariants;
 /// The options of a namespace in the configuration.
 type Rules = dunlin_config::ChannelOptions;
 
-/// A namespace as the data plane needs it.
+/// A namespace, prepared for the data plane.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Namespace {
     /// The permissions and options of the configuration.
@@ -64,8 +64,8 @@ impl PartialEq for NameRegex {
     }
 }
 
-/// Finds the namespace of a channel: by its prefix in `named`, `any` if the prefix is unknown, `without` if it has none.
-/// Returns `None` if the namespace does not admit the name.
+/// Finds the namespace of a channel: by its prefix in `named`, or `any` if the prefix is unknown, or `without` if it has
+/// none.
 pub(crate) fn find_namespace<'n>(
     named: &'n Map<Namespace>,
     any: Option<&'n Namespace>,
@@ -97,7 +97,7 @@ pub(crate) fn namespace(
     config: &Config,
     kinds: Option<ChannelVariants>,
 ) -> Namespace {
-    // An expression that does not compile was refused when it was set.
+    // Validation has already rejected an expression that does not compile.
     let regex = rules.channel_regex.as_deref().and_then(|text| bounded_regex::compile(text).ok());
     let options = channel_options(name, rules, config);
     let variants = kinds.map(|kinds| {

@@ -1,4 +1,4 @@
-//! Authorization by the program: the requests of proxies to backends, as calls of a trait.
+//! Authorization by the program: a trait with one method for each request that a proxy makes to a backend.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,8 +17,8 @@ use crate::proxy::{
 /// Decides in the program what clients may do. There is one authorizer for each worker, called on its thread.
 /// It must not block; use [`later`](Connect::later) for decisions that take time.
 ///
-/// It is asked first. If it returns [`rules`](Decision::rules), which is the default of each method, tokens,
-/// proxies and the `allow_` keys of the settings decide.
+/// It is called first. If it returns [`rules`](Decision::rules), the default of each method, then tokens, proxies and the
+/// `allow_` keys of the settings decide.
 pub trait Authorizer: 'static {
     /// The HTTP headers of connections that it needs. Others are not kept.
     fn headers(&self) -> Vec<String> {
@@ -116,7 +116,7 @@ pub struct DecisionSender<T: DecisionResult> {
 }
 
 impl<T: DecisionResult> DecisionSender<T> {
-    /// Sends the decision. It has no effect if the client has disconnected, or after half a minute.
+    /// Sends the decision. It has no effect if the client has disconnected, or after 30 seconds.
     pub fn send(mut self, result: Result<T, Denial>) {
         self.post(Some(T::decided(result)));
     }
@@ -149,8 +149,7 @@ pub struct Client<'a> {
     pub user: &'a str,
     /// `websocket`, `sse`, `http_stream`, `uni_sse` and so on.
     pub transport: &'static str,
-    /// The address counted in limits: the prefix of an IPv6 address; behind a proxy the address of the
-    /// client.
+    /// The address that limits count: behind a proxy that of the client, and for IPv6 the prefix.
     pub address: Option<IpAddr>,
     /// The `meta` of the connection, as raw JSON.
     pub meta: Option<&'a [u8]>,
@@ -159,12 +158,12 @@ pub struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// A header of its HTTP request, if it is in [`Authorizer::headers`].
+    /// Returns a header of its HTTP request, if it is in [`Authorizer::headers`].
     pub fn header(&self, name: &str) -> Option<&str> {
         find(self.headers, name)
     }
 
-    /// A header in its connect command. The client chooses its value.
+    /// Returns a header in its connect command. The client chooses its value.
     pub fn emulated_header(&self, name: &str) -> Option<&str> {
         find(self.emulated, name)
     }
@@ -203,7 +202,7 @@ macro_rules! asks {
         }
 
         impl $ask<'_> {
-            /// Decides later, from any thread: `work` takes the sender of the decision.
+            /// Decides later, from any thread: `work` receives the sender of the decision.
             ///
             /// ```
             /// use dunlin_server::{DecisionSender, Decision, DecisionResult};
@@ -230,9 +229,9 @@ asks! {
     Connect(ConnectResult) {
         /// The token as received; empty without one.
         token: &'a str,
-        /// Name, version and data of the client application.
+        /// The name in the connect command.
         name: &'a str,
-        /// The version of the SDK.
+        /// The version in the connect command.
         version: &'a str,
         /// The client's data: JSON, or bytes of a Protobuf client.
         data: Option<&'a [u8]>,

@@ -24,10 +24,10 @@ pub struct Handle {
 /// Why a call was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The server does not run yet.
+    /// The server has not started yet.
     #[error("the server does not serve yet")]
     NotServing,
-    /// 65,536 calls are waiting already.
+    /// 65,536 calls already wait for the worker.
     #[error("so many calls wait already; call more slowly")]
     Overloaded,
     /// The API has no such method.
@@ -70,7 +70,7 @@ impl Handle {
         Ok(())
     }
 
-    /// The inboxes of the workers, once they are about to start.
+    /// Returns the inboxes of the workers; `None` before they start.
     pub(crate) fn inboxes(&self) -> Option<&[Arc<Inbox>]> {
         self.inboxes.get().map(|inboxes| &**inboxes)
     }
@@ -82,12 +82,12 @@ impl Handle {
     /// There are no file descriptors left.
     pub(crate) fn open(&self, workers: usize) -> io::Result<()> {
         let inboxes = (0..workers).map(|_| Inbox::new().map(Arc::new));
-        // It is opened once.
+        // Only called once.
         let _ = self.inboxes.set(inboxes.collect::<io::Result<_>>()?);
         Ok(())
     }
 
-    /// The descriptors that workers need in their descriptor tables.
+    /// Returns the descriptors that workers need in their descriptor tables.
     pub(crate) fn doorbells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.inboxes().unwrap_or_default().iter().map(|inbox| inbox.doorbell())
     }

@@ -39,7 +39,7 @@ impl fmt::Debug for InboxMessage {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     messages: Mutex<VecDeque<InboxMessage>>,
-    /// The doorbell was rung, and the worker has not checked yet.
+    /// Whether the doorbell was rung and the worker has not taken messages since.
     rung: AtomicBool,
     doorbell: OwnedFd,
 }
@@ -64,19 +64,19 @@ impl Inbox {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// The number of messages that the worker has not taken.
+    /// Returns the number of messages that the worker has not taken.
     pub(crate) fn len(&self) -> usize {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Registered edge-triggered: it need not be read.
+    /// Returns the doorbell. Workers register it edge-triggered, so it need not be read.
     pub(crate) fn doorbell(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }
 
     /// Takes the oldest messages, at most `max`. If there are more, it rings again.
     pub(crate) fn take(&self, max: usize) -> Vec<InboxMessage> {
-        // Before the list is emptied, so that a concurrent sender rings again.
+        // Cleared before messages are taken, so that a concurrent sender rings again.
         self.rung.store(false, Ordering::Release);
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = messages.len().min(max);

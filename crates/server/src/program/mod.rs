@@ -43,7 +43,7 @@ impl Program {
         self.protocol.as_ref().map(|(_, make)| make())
     }
 
-    /// The inbox of a worker; `None` without extensions.
+    /// Returns the inbox of a worker; `None` without extensions.
     pub(crate) fn inbox(&self, worker: usize) -> Option<&Arc<Inbox>> {
         self.handle.inboxes()?.get(worker)
     }

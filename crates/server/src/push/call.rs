@@ -31,8 +31,8 @@ const WINDOW: usize = 2_048;
 const USERS_AT_ONCE: usize = 100;
 /// Bytes of lines that are sent together.
 const LINES_BYTES: usize = 16 << 10;
-/// Bytes of a response that both kernels may buffer (`tcp_wmem` and `tcp_rmem`, 4 and 6 MiB): a client that disconnects may
-/// not have read them.
+/// Bytes of a response that the kernels on both sides may buffer (`tcp_wmem` and `tcp_rmem`, 4 and 6 MiB): a client that
+/// disconnects may not have read them.
 const KERNEL_BYTES: u64 = 10 << 20;
 /// A body larger than this is read in a blocking task.
 const BODY_BYTES_LARGE: usize = 64 << 10;
@@ -247,7 +247,7 @@ struct State {
     noted: u64,
 }
 
-/// Sends everything and reports all outcomes.
+/// Sends all submissions and reports all outcomes.
 async fn send(
     shared: &Shared,
     submissions: Vec<Submission>,

@@ -1,6 +1,6 @@
-//! From a credential of the configuration to a sender, and what is wrong with those that cannot be one.
+//! Opens the credentials of the configuration, reports the unusable ones, and starts their senders.
 //!
-//! `dunlin-config` validates what can be seen without knowing what a key is; here they are opened.
+//! `dunlin-config` validates only what does not require parsing keys and certificates.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -12,8 +12,8 @@ use dunlin_push::fcm::{AUTHORITY, Fcm, ServiceAccount};
 use dunlin_push::web_push::{Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connections, Dialer, Origin, SenderConfig};
 
-/// Judges the credentials that differ: whether each key, certificate and account can be opened and is valid now, and
-/// whether there is somebody to trust in a connection. Each that cannot be used is reported with the key at fault.
+/// Validates the credentials that differ: that each key, certificate and account can be opened and is valid now, and that
+/// connections have trusted roots. Adds an error with the configuration key at fault for each unusable one.
 pub(crate) fn judge(before: &PushConfig, after: &PushConfig, faults: &mut ConfigErrors) {
     for (name, _, credential) in after.apns.changes_from(&before.apns) {
         let Some(credential) = credential else { continue };
@@ -38,12 +38,12 @@ pub(crate) fn judge(before: &PushConfig, after: &PushConfig, faults: &mut Config
     }
 }
 
-/// What opens connections to an origin: its name is one, and somebody's signature counts there.
+/// Returns the dialer of an origin. Fails if the origin's name is invalid or it has no trusted roots.
 fn dialer(path: &Path, origin: Origin) -> Result<Dialer, ConfigError> {
     Dialer::new(origin).map_err(|error| fault(path, error.0, ""))
 }
 
-/// Starts a sender for an app at Apple's, in the current runtime.
+/// Starts an APNs sender for an app, in the current runtime.
 pub(super) fn start_apns(
     path: &Path,
     config: &dunlin_config::ApnsConfig,
@@ -53,7 +53,7 @@ pub(super) fn start_apns(
     Apns::start(origin, credential, bounds).map_err(|error| fault(path, error.0, ""))
 }
 
-/// The same for a project at Google's.
+/// Starts an FCM sender for a project, in the current runtime.
 pub(super) fn start_fcm(
     path: &Path,
     config: &dunlin_config::FcmConfig,
@@ -64,7 +64,7 @@ pub(super) fn start_fcm(
     Ok(Fcm::start_with(account, service, tokens, bounds))
 }
 
-/// The same for an identity towards browsers' services.
+/// Starts a Web Push sender for a VAPID identity, in the current runtime.
 pub(super) fn start_vapid(
     path: &Path,
     config: &dunlin_config::VapidConfig,
@@ -177,7 +177,7 @@ fn vapid(path: &Path, config: &dunlin_config::VapidConfig) -> Result<Vapid, Conf
     Ok(vapid)
 }
 
-/// Puts a route into an origin.
+/// Applies a route to an origin.
 fn route(path: &Path, route: &Route, origin: &mut Origin) -> Result<(), ConfigError> {
     if let Some(address) = &route.address {
         host_and_port(address, 0).ok().filter(|(_, port)| *port != 0).ok_or_else(|| {
@@ -192,7 +192,7 @@ fn route(path: &Path, route: &Route, origin: &mut Origin) -> Result<(), ConfigEr
         })?;
     }
     if let Some(proxy) = &route.proxy {
-        // The text may hold a password, and is not repeated.
+        // The error does not repeat the text, which may contain a password.
         origin.proxy = Some(proxy.reveal().parse().map_err(|_| {
             let fix = "write http://USER:PASSWORD@HOST:PORT or socks5://HOST:PORT";
             fault(&path.join("proxy"), "this is no proxy".to_owned(), fix)
@@ -229,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// Keys made for these tests; they open nothing.
+    /// Keys made for these tests.
     const KEY: &str = include_str!("../../tests/data/apns-key.p8");
     const P12: &[u8] = include_bytes!("../../../push/tests/certificates/valid.p12");
 
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_credential_that_cannot_be_used_is_reported_with_the_key_at_fault() {
         assert!(faults_of(&with_apns(keyed(KEY))).is_empty());
-        // RSA, where Apple signs with P-256.
+        // An RSA key; Apple requires P-256.
         let rsa = include_str!("../../../push/tests/data/service-account.json");
         let rsa: serde_json::Value = serde_json::from_str(rsa).unwrap();
         let error = pointer_of(&with_apns(keyed(rsa["private_key"].as_str().unwrap())));

@@ -15,11 +15,11 @@ use super::thread::Shared;
 use crate::api::{ApiError, ApiErrorCode};
 use crate::clock::unix_ms;
 
-/// Devices that one call registers or removes.
+/// Most devices that one call registers or removes.
 const DEVICES_MAX: usize = 1_000;
 /// Most entries of token feedback that one call returns.
 const ENTRIES_MAX: usize = 1_000;
-/// How long a call may wait for the next entry.
+/// Longest time that a call may wait for the next entry.
 const WAIT_MS_MAX: u64 = 60_000;
 
 #[derive(Deserialize)]

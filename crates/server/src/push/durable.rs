@@ -19,7 +19,7 @@ use super::submission::{Recipient, SubmissionBatch};
 use super::thread::Shared;
 use crate::api::{ApiError, ApiErrorCode};
 
-/// Outcomes that are written together.
+/// Most outcomes that are written together.
 const GROUP_MAX: usize = 1_024;
 /// Delay before reading again after a disk failure.
 const READ_AGAIN: Duration = Duration::from_secs(1);

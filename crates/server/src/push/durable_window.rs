@@ -54,7 +54,7 @@ impl DurableWindow {
         self.room.add_permits(pushes + next - size);
     }
 
-    /// Lets no further push begin.
+    /// Prevents further pushes from beginning.
     pub(super) fn close(&self) {
         self.room.close();
     }
@@ -78,7 +78,7 @@ mod tests {
         assert!(window.enter(room(&window)).await);
         window.leave(MAX, MAX / 4);
         assert_eq!(room(&window), MAX, "it stays where a little waits");
-        // What only waits has no room any more as it leaves.
+        // While too many pushes wait, those that leave shrink the window instead of freeing places.
         assert!(window.enter(MAX).await);
         window.leave(100, MAX);
         assert_eq!((room(&window), window.group()), (0, (MAX - 100) / GROUPS));

@@ -7,9 +7,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Answers that are counted before both counts are halved, so that older ones lose weight.
+/// Number of answers at which both counts are halved, so that older ones lose weight.
 const ANSWERS_MAX: u32 = 1_024;
-/// This number of bad tokens without as many good ones is logged.
+/// Number of bad tokens from which a mismatch is logged, if they exceed the good ones.
 const BAD_LOGGED: u32 = 10;
 
 /// The answers to one credential.
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_few_good_tokens_do_not_cost_many_others_theirs() {
-        // Testers' phones, and then the whole registry of the app in the store.
+        // First the phones of testers, then the whole registry of the released app.
         let environment = Environment::default();
         for _ in 0..5 {
             environment.handle_known();
@@ -136,7 +136,7 @@ mod tests {
         let dropped =
             (0..100_000).filter(|_| environment.handle_bad() == EnvironmentDoubt::None).count();
         assert_eq!(dropped, 5);
-        // Once it is right again, so are its words; and it would be logged again.
+        // Once the environment is right again, `BadDeviceToken` counts again, and a new mismatch would be logged.
         for _ in 0..2_000 {
             environment.handle_known();
         }

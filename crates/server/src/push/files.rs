@@ -1,4 +1,4 @@
-//! The push thread's files in the state directory: this user's alone, and set aside when they are damaged.
+//! The push thread's files in the state directory: readable by this user only, and set aside when damaged.
 
 use std::fmt::Display;
 use std::fs::{self, OpenOptions, Permissions};
@@ -6,14 +6,14 @@ use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Device tokens and messages of users are in them.
+/// The files contain device tokens and messages of users.
 const MODE: u32 = 0o600;
 
-/// Opens a file by `open`, made if it is not there. One that is damaged, as `is_damage` says of the error, is set aside and
-/// named in `report`, unless it is `needed`: then a server that went on without what is in it would lose it.
+/// Opens a file with `open`, creating it if it does not exist. A damaged file, according to `is_damage`, is set aside and
+/// named in `report`, unless it is `needed`: a server that continued without its contents would lose them.
 ///
 /// # Errors
-/// A sentence with the file, what is wrong and what to do.
+/// Returns a sentence with the file, the error and the fix.
 pub(super) fn open<T, E: Display>(
     path: &Path,
     needed: bool,
@@ -21,7 +21,7 @@ pub(super) fn open<T, E: Display>(
     open: impl Fn(&Path) -> Result<T, E>,
     is_damage: impl Fn(&E) -> bool,
 ) -> Result<T, String> {
-    // What is not readable, or on a disk that fails, is not damaged: it ends here.
+    // An unreadable file or a failing disk is not damage, and fails here.
     make_private(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let error = match open(path) {
         Ok(opened) => return Ok(opened),
@@ -48,7 +48,7 @@ pub(super) fn open<T, E: Display>(
     open(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// A name that no file has.
+/// Returns an unused name for the damaged file.
 fn aside(path: &Path) -> PathBuf {
     let name = |n: u32| PathBuf::from(format!("{}.damaged-{n}", path.display()));
     (1..).map(name).find(|name| !name.exists()).unwrap_or_else(|| name(0))
@@ -96,7 +96,8 @@ mod tests {
         assert_eq!(report.len(), 2, "the new one is good");
     }
 
-    /// What another process has open, a newer version has written, or a failing disk does not give was set aside, too.
+    /// Formerly, a file that another process had open, that a newer version had written, or that a failing disk did not
+    /// return was set aside, too.
     #[test]
     fn a_file_that_is_whole_stays_where_it_is_when_it_cannot_be_opened() {
         let directory = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Bytes of one answer between the push thread and the client's kernel.
+/// Bytes of one response between the push thread and the client's kernel.
 pub(super) const WINDOW_BYTES: usize = 256 << 10;
 /// A client that reads nothing for this long counts as stalled.
 const TIMEOUT: Duration = Duration::from_secs(60);

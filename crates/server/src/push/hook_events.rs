@@ -1,4 +1,4 @@
-//! Outcomes of the feed as events for webhooks.
+//! Outcomes from the feed as webhook events.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,10 +13,11 @@ use crate::clock::unix_ms;
 use crate::message::bus::BusMessage;
 use crate::state::ServerState;
 
-/// Events on their way to the bus; more are dropped, and hooks are notified of how many. The feed has them all.
+/// Most events on their way to the bus. Further ones are dropped and hooks are notified of their number; the feed has
+/// all.
 const EVENTS_MAX: u64 = 16_384;
 
-/// What hooks want, and what is on its way to them.
+/// The filter of events that hooks want, and counters of queued and dropped events.
 pub(super) struct HookEvents {
     state: Arc<ServerState>,
     filter: Mutex<FilterCache>,
@@ -36,19 +37,19 @@ impl HookEvents {
         HookEvents { state: Arc::clone(state), filter: Mutex::default(), queued, dropped }
     }
 
-    /// What all threads share.
+    /// Returns the server state.
     pub(super) fn state(&self) -> &ServerState {
         &self.state
     }
 
-    /// One has left for the bus.
+    /// Handles that an event was sent over the bus.
     pub(super) fn handle_sent(&self) {
         self.queued.fetch_sub(1, Relaxed);
     }
 }
 
 impl Shared {
-    /// Emits outcomes that are in the feed, if a hook wants them.
+    /// Emits outcomes from the feed, if a hook wants them.
     pub(super) fn emit_outcomes<'l>(&self, lines: impl Iterator<Item = &'l [u8]>) {
         let HookEvents { state, filter, queued, dropped } = &self.hook_events;
         let mut filter = filter.lock().unwrap_or_else(PoisonError::into_inner);

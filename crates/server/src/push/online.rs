@@ -1,4 +1,4 @@
-//! Who is connected: every worker is asked, for sessions are where their connections are.
+//! Queries which users are online. Every worker is asked, because sessions live where their connections are.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,10 +11,11 @@ use tokio::time::timeout;
 use super::thread::Shared;
 use crate::message::bus::BusMessage;
 
-/// A worker that has not said so long later who is there is not waited for: better a push too many than one too few.
+/// Time to wait for all workers. Sessions of a worker that has not answered by then count as absent: an extra push is
+/// better than a missing one.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Questions under way.
+/// Queries in progress.
 #[derive(Debug, Default)]
 pub(super) struct OnlineQueries {
     begun: AtomicU64,
@@ -23,19 +24,19 @@ pub(super) struct OnlineQueries {
 
 #[derive(Debug)]
 struct OpenQuery {
-    /// By the places of the users in the question.
+    /// Whether each user is online, by index in the query.
     online: Vec<bool>,
     waiting: usize,
     answer: Option<oneshot::Sender<()>>,
 }
 
 impl Shared {
-    /// Which of these users have a session, by their places.
+    /// Returns for each of these users whether the user has a session.
     pub(super) async fn online(&self, users: &Arc<[String]>) -> Vec<bool> {
         let online_queries = &self.online_queries;
         let ask = online_queries.begun.fetch_add(1, Relaxed);
         let (answer, answered) = oneshot::channel();
-        // The control thread answers for the other nodes.
+        // The control thread answers on behalf of the other nodes.
         let state = self.hook_events.state();
         let in_cluster = state.settings.load().config.cluster.engine.is_some();
         let others = in_cluster.then(|| state.control_endpoint());
@@ -57,7 +58,7 @@ impl Shared {
 }
 
 impl OnlineQueries {
-    /// A worker has answered.
+    /// Handles the answer of a worker or of the control thread.
     pub(super) fn handle(&self, ask: u64, online: &[u32]) {
         let mut online_queries = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = online_queries.get_mut(&ask) else { return };

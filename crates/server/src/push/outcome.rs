@@ -1,4 +1,4 @@
-//! What became of a push, as a line of JSON.
+//! The outcome of a push as a line of JSON.
 
 use dunlin_push::registry::Platform;
 use dunlin_push::{Outcome, OutcomeJson, OutcomeKind};
@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use super::submission::{BroadcastTarget, Recipient};
 
-/// How a push ended, or why there was none.
+/// The outcome of a push, or the reason why a user gets none.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     /// The durable batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     batch: Option<u64>,
-    /// Which notification of a batch.
+    /// The index of the notification in its batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     push: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ struct Line<'a> {
     ended: OutcomeJson<'a>,
 }
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LineSubject<'a> {
     /// The durable batch.
@@ -39,7 +39,7 @@ pub(super) struct LineSubject<'a> {
     pub(super) recipient: Option<&'a Recipient>,
 }
 
-/// Writes the line of a push, its end included. `possible_duplicate`: it may have arrived before.
+/// Writes the line of a push with its outcome. `possible_duplicate`: it may have arrived before.
 pub(super) fn write(
     out: &mut Vec<u8>,
     subject: LineSubject<'_>,
@@ -49,7 +49,7 @@ pub(super) fn write(
     let mut ended = outcome.to_json();
     ended.possible_duplicate |= possible_duplicate;
     if ended.id.is_empty() {
-        // The service's name is the caller's, where the caller gave one.
+        // The service uses the caller's id as its own.
         ended.id = subject.recipient.and_then(Recipient::id).unwrap_or_default();
     }
     Line::new(subject, ended).write(out);
@@ -80,7 +80,7 @@ impl<'a> Line<'a> {
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        // Texts and numbers are JSON, and a Vec takes all that is written to it.
+        // Cannot fail: texts and numbers have a JSON form, and a `Vec` accepts all writes.
         let _ = serde_json::to_writer(&mut *out, self);
         out.push(b'\n');
     }

@@ -1,4 +1,4 @@
-//! `/api/push/outcomes/feed`: how durable pushes ended, and those whose caller has gone.
+//! `/api/push/outcomes/feed`: outcomes of durable pushes, and of pushes whose caller disconnected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use super::submission::read;
 use super::thread::Shared;
 use crate::api::{ApiError, ApiErrorCode};
 
-/// Outcomes that one call gives.
+/// Most outcomes in one response, and their default number.
 const OUTCOMES_MAX: usize = 10_000;
 const OUTCOMES_DEFAULT: usize = 1_000;
-/// How long a call may wait for the next outcome.
+/// Longest time that a call may wait for the next outcome.
 const WAIT_MS_MAX: u64 = 60_000;
 
-/// The outcomes behind a cursor; waits for the next one if there is none and the caller wants to wait.
+/// Returns the outcomes after a cursor. If there are none, waits for the next one if the caller asks for that.
 pub(super) async fn read_on(shared: &Arc<Shared>, body: &[u8]) -> Result<Value, ApiError> {
     let FeedFollower { after, limit, wait_ms } = read(body)?;
     let limit = limit.unwrap_or(OUTCOMES_DEFAULT).clamp(1, OUTCOMES_MAX);
     let deadline = Instant::now() + Duration::from_millis(wait_ms.min(WAIT_MS_MAX));
     loop {
-        // Asked for before the look, so that what comes in between is not slept through.
+        // Created before the read, so that an outcome written in between wakes it.
         let next = shared.journal_writer.next();
         let journal = Arc::clone(&shared.journal);
         let found = tokio::task::spawn_blocking(move || journal.outcomes(after, limit)).await;

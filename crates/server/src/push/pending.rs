@@ -14,18 +14,18 @@ use crate::clock::unix_ms;
 /// A push, its recipient and its sender.
 #[derive(Clone)]
 pub(super) struct PendingPush {
-    /// Its notification's place in the request.
+    /// The index of its notification in the request.
     at: usize,
     user: Option<Arc<str>>,
     to: Recipient,
     encoded: Arc<EncodedNotification>,
     credential: Option<Arc<Credential>>,
     submitted_ms: u64,
-    /// Whether its device has reached its limit.
+    /// Whether its device has exceeded its rate limit.
     is_limited: bool,
 }
 
-/// The form of the request with the push, which the line of its outcome shows.
+/// The form of the push's request, which determines the line of its outcome.
 #[derive(Clone, Copy)]
 pub(super) enum RequestForm {
     /// A request with one notification.
@@ -54,7 +54,7 @@ impl PendingPush {
         PendingPush { at, user, to, encoded, credential, submitted_ms: unix_ms(), is_limited }
     }
 
-    /// Submits it to its credential's sender; waits only for queue space. Its outcome arrives with `tag`.
+    /// Submits the push to its credential's sender; waits only for queue space. Its outcome arrives with `tag`.
     pub(super) async fn submit(&self, tag: u64, results: &Results) {
         let refused = match &self.credential {
             Some(_) if self.is_limited => Some(NotSent::DeviceLimit),
@@ -76,7 +76,8 @@ impl PendingPush {
         }
     }
 
-    /// Switches to the credential that replaced its own, if the outcome is that its own was closed. Returns whether there is one.
+    /// Switches to the replacement of its credential, if the outcome is that the credential was closed. Returns whether
+    /// there is a replacement.
     pub(super) fn renew(&mut self, shared: &Shared, outcome: &Outcome) -> bool {
         if *outcome != Outcome::NotSent(NotSent::Closed) {
             return false;
@@ -90,7 +91,7 @@ impl PendingPush {
         is_newer
     }
 
-    /// Counts and logs its outcome, and records in the registry what it says about the token.
+    /// Counts and logs the outcome, and records in the registry what it implies about the token.
     pub(super) async fn note_outcome(&self, shared: &Shared, outcome: &Outcome) {
         if let Some(credential) = &self.credential {
             credential.tally.count(outcome);

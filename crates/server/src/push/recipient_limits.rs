@@ -1,4 +1,4 @@
-//! How many pushes a user and a device are sent: a rate, of which a minute's worth may come at once.
+//! Rate limits of pushes per user and per device, with a burst of one minute's worth.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,24 +10,24 @@ use tokio::time::Instant;
 
 use crate::state::ServerState;
 
-/// Users and devices that are remembered, each for a minute at most after its last push; beyond that nobody is held back whom
-/// nothing is known of.
+/// Most users and devices that are tracked, each for at most a minute after its last push. Further ones are not limited.
 const SUBJECTS_MAX: usize = 1_000_000;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What users and devices were sent in the last minute.
+/// The pushes to users and devices within the last minute.
 pub(super) struct RecipientLimits {
     state: Arc<ServerState>,
     spent: Mutex<Spent>,
 }
 
-/// By the hash of a user or a device: until when what it was sent counts, if it is one push at a time at its rate.
+/// Virtual scheduling (GCRA): by the hash of a user or device, the time until which its pushes count, each for the
+/// interval of its rate.
 #[derive(Default)]
 struct Spent {
     until: HashMap<u64, Instant>,
     hasher: RandomState,
-    /// What counts no more is looked for when there are so many, and a second has passed since it was.
+    /// Number of entries at which expired ones are removed, at most once per [`SWEEP_EVERY`].
     sweep_at: usize,
     swept: Option<Instant>,
 }
@@ -43,13 +43,13 @@ impl RecipientLimits {
         RecipientLimits { state: Arc::clone(state), spent: Mutex::default() }
     }
 
-    /// Counts a notification to a user. False: it is one too many.
+    /// Counts a notification to a user. Returns `false` if it exceeds the limit.
     pub(super) fn take_user(&self, user: &str) -> bool {
         let max = self.state.settings.load().config.limits.pushes_per_user_per_min_max;
         self.take(("user", user), max)
     }
 
-    /// Counts a push to a device, as its credential and token name it.
+    /// Counts a push to a device, identified by credential and token. Returns `false` if it exceeds the limit.
     pub(super) fn take_device(&self, app: &str, token: &str) -> bool {
         let max = self.state.settings.load().config.limits.pushes_per_device_per_min_max;
         self.take((app, token), max)
@@ -66,7 +66,7 @@ impl RecipientLimits {
 
 impl Spent {
     fn take(&mut self, subject: impl Hash, per_min_max: u32, now: Instant) -> bool {
-        // A full table is not gone through for each push.
+        // The interval keeps a full table from being scanned for each push.
         let is_due = self.swept.is_none_or(|swept| now >= swept + SWEEP_EVERY);
         if self.until.len() >= self.sweep_at && is_due {
             self.swept = Some(now);

@@ -1,4 +1,4 @@
-//! Requests that were made before: a key names one, and the same key has the same answer.
+//! Deduplication of requests by idempotency key: all requests with the same key get the same response.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,25 +7,25 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-/// How long a key is remembered, and how many of them: an answer has 1,000 outcomes at most, some 300 KB.
+/// How long a key is kept, and how many keys. A response has at most 1,000 outcomes, about 300 KB.
 const REMEMBERED: Duration = Duration::from_secs(300);
 const KEYS_MAX: usize = 256;
 
 type SharedResponse = Arc<OnceCell<Value>>;
 
-/// The answers to requests with a key.
+/// The responses to requests with a key.
 #[derive(Debug, Default)]
 pub(super) struct Repeats(Mutex<Remembered>);
 
 #[derive(Debug, Default)]
 struct Remembered {
     answers: HashMap<String, SharedResponse>,
-    /// By their age, oldest first.
+    /// Keys by age, oldest first.
     ages: VecDeque<(Instant, String)>,
 }
 
 impl Repeats {
-    /// The answer of the first request with this key. It is carried out once; a concurrent request waits for it.
+    /// Returns the response of the first request with this key. Only that one is executed; concurrent ones wait for it.
     pub(super) async fn once(&self, key: String, carry_out: impl Future<Output = Value>) -> Value {
         let answer = self.answer(key);
         answer.get_or_init(|| carry_out).await.clone()

@@ -1,4 +1,4 @@
-//! The senders, by provider and the name of their credential, and a notification encoded for each.
+//! The senders by provider and credential name, and notifications encoded for them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -119,7 +119,7 @@ impl Senders {
             let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
             let old = by_name.entry(platform).or_default().insert(Arc::clone(name), credential);
             drop(by_name);
-            // A push that ends as `closed` now finds the new credential.
+            // Closed only now, so that a push that ends as `Closed` finds the new credential.
             if let Some(old) = old {
                 old.close();
             }

@@ -13,12 +13,12 @@ use crate::api::{ApiError, ApiErrorCode};
 const DEVICES_MAX: usize = 1_000;
 const USERS_MAX: usize = 100;
 const BROADCASTS_MAX: usize = 100;
-/// Limits of the registry; both values are repeated in the line of an outcome.
+/// Limits of the registry; user and token are repeated in the line of an outcome.
 const USER_BYTES_MAX: usize = 1_024;
 const TOKEN_BYTES_MAX: usize = 4_096;
-/// Names of channels and topics, and conditions.
+/// Length of a channel id, topic or condition.
 const TARGET_BYTES_MAX: usize = 1_024;
-/// How long a push may take, queued and in flight.
+/// Default and maximum time of a push, queued and in flight.
 const TIMEOUT_MS: u64 = 30_000;
 const TIMEOUT_MS_MAX: u64 = 3_600_000;
 
@@ -27,20 +27,20 @@ const TIMEOUT_MS_MAX: u64 = 3_600_000;
 #[serde(deny_unknown_fields)]
 pub(super) struct Submission {
     pub(super) notification: Notification,
-    /// Devices by their tokens.
+    /// Devices by token.
     #[serde(default, skip_serializing)]
     devices: Vec<Recipients>,
-    /// Users by their ids: all the devices they have registered.
+    /// Users by id, each with all registered devices.
     #[serde(default, skip_serializing)]
     pub(super) users: Vec<String>,
-    /// Those who subscribed at a push service, reached by one push to it.
+    /// Subscribers at a push service, reached with one push to it.
     #[serde(default, skip_serializing)]
     broadcasts: Vec<PushBroadcast>,
-    /// Users with a session here get nothing.
+    /// Skips users who have a session here.
     #[serde(default)]
     pub(super) only_offline: bool,
     timeout_ms: Option<u64>,
-    /// Send again what was sent without an answer, though it may arrive twice.
+    /// Resends pushes without an answer, which may arrive twice.
     #[serde(default)]
     pub(super) resend_uncertain: bool,
 }
@@ -50,13 +50,13 @@ pub(super) struct Submission {
 #[serde(deny_unknown_fields)]
 pub(super) struct SubmissionBatch {
     pub(super) pushes: Vec<Submission>,
-    /// Answered once it is in the journal, and sent from there.
+    /// The batch is acknowledged once it is in the journal, and sent from there.
     #[serde(default, skip_serializing)]
     pub(super) durable: bool,
-    /// A request with a key that was used before is not carried out again.
+    /// A request whose key was used before is not executed again.
     #[serde(default, skip_serializing)]
     pub(super) idempotency_key: Option<String>,
-    /// Seconds since 1970 before which nothing is sent.
+    /// Unix time in seconds before which nothing is sent.
     pub(super) send_at_s: Option<u64>,
 }
 
@@ -69,11 +69,11 @@ pub(super) struct Recipients {
     token: Option<Token>,
     #[serde(default)]
     tokens: Vec<Token>,
-    /// `apns-id` of the push to the one token.
+    /// `apns-id` of the push; requires exactly one token.
     id: Option<String>,
 }
 
-/// All who subscribed to something at a push service.
+/// The recipients of a broadcast: subscribers of a target at a push service.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Subscribers")]
 pub(super) struct PushBroadcast {
@@ -84,19 +84,19 @@ pub(super) struct PushBroadcast {
     pub(super) target: BroadcastTarget,
 }
 
-/// What they subscribed to.
+/// The target that recipients of a broadcast subscribed to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum BroadcastTarget {
-    /// A broadcast channel of Apple's, by its id.
+    /// The id of an APNs broadcast channel.
     Channel(String),
-    /// A topic of FCM's.
+    /// An FCM topic.
     Topic(String),
-    /// Several of them: `'dogs' in topics || 'cats' in topics`.
+    /// An FCM condition on topics: `'dogs' in topics || 'cats' in topics`.
     Condition(String),
 }
 
-/// A broadcast as a body names it.
+/// A broadcast as written in a request body.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Subscribers {
@@ -115,14 +115,14 @@ pub(super) enum Recipient {
     Device {
         /// The device.
         device: Device,
-        /// The caller's name for the push: `apns-id`.
+        /// The caller's id of the push: `apns-id`.
         id: Option<String>,
     },
-    /// All who subscribed.
+    /// All subscribers of a target.
     Broadcast(PushBroadcast),
 }
 
-/// A token; a browser's subscription may be given as the object that it is.
+/// A token; a browser's subscription may be a JSON object instead of a string.
 #[derive(Debug, Deserialize)]
 #[serde(from = "Value")]
 struct Token(String);
@@ -156,7 +156,7 @@ impl TryFrom<Subscribers> for PushBroadcast {
             }
         };
         let (field, name, what, legal): (_, _, _, fn(u8) -> bool) = match &target {
-            // Base64, as Apple gives it.
+            // Base64, as issued by Apple.
             BroadcastTarget::Channel(id) => {
                 ("channel", id, "its id in Base64, as Apple gave it", |byte| {
                     byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte)

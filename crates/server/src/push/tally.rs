@@ -1,14 +1,14 @@
-//! How the pushes of a credential ended.
+//! Counts of the outcomes of a credential's pushes.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use dunlin_push::{Outcome, OutcomeKind};
 
-/// Reasons counted apart; services send words of their own, and each is a series.
+/// Most pairs of kind and reason that are counted separately. Services choose their reasons freely, and each is a series.
 const REASONS_MAX: usize = 64;
 
-/// Ends by their name and reason. It outlives the rotation of its credential.
+/// Counts by outcome kind and reason. Kept when the credential is rotated.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Mutex<BTreeMap<(OutcomeKind, String), u64>>);
 
@@ -16,7 +16,7 @@ impl Tally {
     pub(super) fn count(&self, outcome: &Outcome) {
         let (end, reason) = (outcome.kind(), outcome.reason());
         let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of a thousand ends few are the first of their reason: a key is made for those alone.
+        // Most outcomes have a known reason; only a new one allocates a key.
         if let Some((_, count)) = ends.iter_mut().find(|((e, r), _)| *e == end && r == reason) {
             *count += 1;
             return;
@@ -25,7 +25,7 @@ impl Tally {
         *ends.entry((end, known.to_owned())).or_default() += 1;
     }
 
-    /// Kind, reason and how many.
+    /// Returns kind, reason and count of all outcomes.
     pub(super) fn ends(&self) -> Vec<(OutcomeKind, String, u64)> {
         let ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ends.iter().map(|((end, reason), count)| (*end, reason.clone(), *count)).collect()

@@ -78,8 +78,8 @@ pub(crate) struct PushThread {
 }
 
 impl PushThread {
-    /// Opens the registry, in `state_dir` if there is one, and starts the thread. Adds to `report` a readable sentence about
-    /// each damaged file that it continues without.
+    /// Opens the registry and the journal, in `state_dir` if given, and starts the thread. Adds to `report` a sentence
+    /// about each damaged file that was set aside.
     pub(crate) fn start(
         state: &Arc<ServerState>,
         endpoint: Endpoint<BusMessage>,
@@ -167,7 +167,7 @@ impl PushThread {
         PushHandle(Arc::clone(&self.shared))
     }
 
-    /// Begins the shutdown: pushes end, and waiting readers of the feed get a response.
+    /// Begins the shutdown: no further durable pushes begin, and readers that wait for entries of a feed get a response.
     pub(crate) fn drain(&self) {
         self.shared.draining.store(true, Relaxed);
         self.shared.writer.wake();
@@ -206,13 +206,14 @@ impl Shared {
         DurableGuard(&self.durable_batches)
     }
 
-    /// Handles that the outcomes of this number of durable pushes are in the journal.
+    /// Handles that the outcomes of `pushes` durable pushes are in the journal.
     pub(super) fn leave_durable_window(&self, pushes: usize) {
         let metrics = self.senders.all().into_iter().flat_map(|credential| credential.metrics());
         self.durable_window.leave(pushes, metrics.map(|(_, metrics)| metrics.queued).sum());
     }
 
-    /// Sends durable pushes of an earlier run of the process on, once there are credentials. In the runtime.
+    /// Resumes durable pushes of an earlier run of the process, once, after the credentials have been applied. Must be
+    /// called in the runtime.
     pub(super) fn resume(self: &Arc<Self>) {
         if !self.resumed.swap(true, Relaxed) {
             tokio::spawn(durable::resume(Arc::clone(self)));

@@ -1,4 +1,4 @@
-//! What push services say of tokens that are over, on its way to the registry.
+//! Feedback of push services about ended or invalid tokens, for the registry.
 
 use dunlin_push::apns::Reason;
 use dunlin_push::registry::{Change, Device, InvalidToken, Platform, Writer};
@@ -7,7 +7,7 @@ use dunlin_push::{Outcome, Rejected};
 use super::environment::EnvironmentDoubt;
 use super::senders::Credential;
 
-/// Where it goes.
+/// Passes feedback about tokens to the registry.
 #[derive(Debug)]
 pub(super) struct TokenFeedback(Writer);
 
@@ -16,8 +16,9 @@ impl TokenFeedback {
         TokenFeedback(writer)
     }
 
-    /// Takes how the push to a device ended: does it say something of the token, and not of the push? `sent_ms` is when the
-    /// push was submitted, for the services that do not say since when a token is over.
+    /// Handles the outcome of a push to a device, if it is about the token and not about the push. `sent_ms`: when the
+    /// push was submitted; it stands in for the time since which the token is invalid, for services that do not report
+    /// it.
     pub(super) async fn handle(
         &self,
         credential: &Credential,
@@ -62,21 +63,21 @@ impl TokenFeedback {
     }
 }
 
-/// What an answer says of the token.
+/// The meaning of an outcome for the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenMeaning {
     /// Nothing.
     None,
     /// The service knows it.
     Known,
-    /// It was valid and has ended.
+    /// It was valid and is no longer.
     Over,
     /// It is invalid in this environment.
     Bad,
 }
 
 impl TokenMeaning {
-    /// A token of another app is a mistake in the set-up, and no reason to forget it.
+    /// Classifies a rejection. A token of another app is a configuration error and no reason to drop the token.
     fn of(platform: Platform, rejected: &Rejected) -> TokenMeaning {
         match platform {
             Platform::Apns if rejected.status == 410 => TokenMeaning::Over,

@@ -1,4 +1,4 @@
-//! Apps, by name, key and id, and their signatures.
+//! Apps by name, key and id, and verification of their signatures.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use dunlin_config::{Map, PusherApp};
 use dunlin_hub::tenant;
 use ring::hmac;
 
-/// One app as the data plane needs it.
+/// One app, prepared for the data plane.
 pub(crate) struct App {
     pub(crate) name: Arc<str>,
     pub(crate) config: Arc<PusherApp>,
-    /// Begins the names of its channels and users inside the server; empty for an app of no tenant. As a user it is a client
-    /// who has not signed in.
+    /// Prefix of its channel and user names in the hub; empty for an app without a tenant. As a user name it denotes a
+    /// client that has not signed in.
     pub(crate) prefix: String,
     key: hmac::Key,
 }
 
-/// All apps of one revision of the settings.
+/// All apps of one revision.
 #[derive(Default)]
 pub(crate) struct Apps {
     by_name: HashMap<Arc<str>, Arc<App>>,
@@ -29,7 +29,7 @@ impl Apps {
     pub(crate) fn of(apps: &Map<PusherApp>) -> Apps {
         let mut all = Apps::default();
         for (name, config) in apps.iter_shared() {
-            // Without a secret it was refused when it was set.
+            // Validation has already rejected an app without a secret.
             let Some(secret) = &config.secret else { continue };
             let key = hmac::Key::new(hmac::HMAC_SHA256, secret.reveal().as_bytes());
             let tenant = config.tenant.as_deref();
@@ -57,12 +57,13 @@ impl Apps {
 }
 
 impl App {
-    /// The hub's name of one of its channels.
+    /// Returns the hub's name of a channel.
     pub(crate) fn channel(&self, name: &str) -> String {
         format!("{}{}:{name}", self.prefix, self.config.namespace)
     }
 
-    /// The hub's pattern of a channel of this name; with `*` behind it, of those whose names begin so.
+    /// Returns the hub's pattern for the channel of this name; with `*` appended it matches all channels whose names
+    /// begin with it.
     pub(crate) fn pattern(&self, name: &str) -> String {
         let mut pattern = String::new();
         for char in self.channel(name).chars() {
@@ -74,19 +75,19 @@ impl App {
         pattern
     }
 
-    /// The hub's name of one of its users. Users of two apps are different people, and other people than those of tokens.
+    /// Returns the hub's name of a user. Users of different apps are distinct, also from users of tokens.
     pub(crate) fn user(&self, id: &str) -> String {
         format!("{}{}/{id}", self.prefix, self.config.id)
     }
 
-    /// Whether `KEY:SIGNATURE` is this app's signature of a text.
+    /// Whether `auth` is `KEY:SIGNATURE` with this app's key and signature of `text`.
     pub(crate) fn has_authorized(&self, auth: &str, text: &str) -> bool {
         auth.split_once(':').is_some_and(|(key, signature)| {
             *key == *self.config.key && self.has_signed(signature, text)
         })
     }
 
-    /// Whether this is the app's signature of a text: HMAC-SHA256 in hexadecimal, compared in constant time.
+    /// Whether `signature` is this app's signature of `text`: HMAC-SHA256 in hexadecimal, compared in constant time.
     pub(crate) fn has_signed(&self, signature: &str, text: &str) -> bool {
         decode_hex(signature)
             .is_some_and(|tag| hmac::verify(&self.key, text.as_bytes(), &tag).is_ok())

@@ -13,12 +13,12 @@ use serde_json::value::RawValue;
 
 use super::App;
 
-/// Most seconds between the time of a call and the server's clock.
+/// Maximum difference between a call's timestamp and the server's clock, in seconds.
 const CLOCK_S: u64 = 600;
-/// Most channels whose users are counted for one call.
+/// Most counts of channels in one call.
 pub(crate) const COUNTED_MAX: usize = 1_000;
 
-/// A call, ready to be carried out. Channels are named as clients of the protocol name them.
+/// A validated call. Channel names are those of the protocol, not the hub's.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Call {
     /// `POST /apps/ID/events`
@@ -53,7 +53,7 @@ pub(crate) struct RequestedInfo {
     pub(crate) subscriptions: bool,
 }
 
-/// Why a call is refused: the status, and a sentence, which is the body.
+/// The error of a rejected call: its status, and a sentence that is the response body.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PusherError {
     pub(crate) status: u16,
@@ -70,23 +70,23 @@ impl PusherError {
     }
 }
 
-/// The line and the query of a call.
+/// Method, path and query of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallHead<'a> {
     pub(crate) method: &'a str,
-    /// As it was sent.
+    /// Still percent-encoded.
     pub(crate) path: &'a str,
     pub(crate) query: &'a str,
 }
 
-/// The id of the app in a path below `/apps/`, and what follows it.
+/// Returns the app id in a path below `/apps/`, and the rest of the path.
 pub(crate) fn split_path(path: &str) -> Option<(&str, &str)> {
     let rest = path.strip_prefix("/apps/")?;
     Some(rest.split_once('/').unwrap_or((rest, "")))
 }
 
 impl CallHead<'_> {
-    /// Checks that the app's secret has signed the call, and its body once that has arrived.
+    /// Checks that the app's secret signed the call, and the body if it is given.
     ///
     /// # Errors
     /// Returns status 401 with the reason.
@@ -141,7 +141,7 @@ impl CallHead<'_> {
     /// Parses the call.
     ///
     /// # Errors
-    /// The status, and what is wrong.
+    /// Returns the status and the reason.
     pub(crate) fn parse(&self, app: &App, body: &[u8]) -> Result<Call, PusherError> {
         let rest = split_path(self.path).map_or("", |(_, rest)| rest);
         let segments: Vec<_> = rest.split('/').map(query::decode_path).collect();
@@ -233,7 +233,7 @@ impl RequestedInfo {
             match wanted {
                 "user_count" => info.users = true,
                 "subscription_count" => info.subscriptions = true,
-                // Of a channel's own query; nothing keeps it here but the channel's history.
+                // Accepted and ignored: only the channel's history holds the cached event here.
                 "cache" => {}
                 other => {
                     return Err(PusherError::bad(format_args!("info: {other:?} is not known")));
@@ -244,7 +244,7 @@ impl RequestedInfo {
     }
 }
 
-/// The name of a channel whose subscribers may be asked for.
+/// Validates the name of a channel whose subscribers are queried.
 fn countable(name: &str) -> Result<String, PusherError> {
     match is_name(name) && !name.starts_with('#') {
         true => Ok(name.to_owned()),

@@ -1,4 +1,4 @@
-//! The apps of the Pusher protocol: who they are, and what was signed with their secrets. No I/O: the worker serves their
+//! The apps of the Pusher protocol, their signatures, and the calls of their HTTP API. No I/O: the worker serves their
 //! clients ([`worker::pusher`](crate::worker)) and their HTTP API.
 
 mod app;

@@ -1,10 +1,11 @@
-//! What a namespace that is an app's is for channels of each kind. It holds for the clients of every protocol.
+//! The rules and options of each kind of channel in a namespace that belongs to a Pusher app. They apply to clients of
+//! every protocol.
 
 use dunlin_config::{ChannelOptions as Rules, Config, PusherApp};
 use dunlin_hub::{ChannelOptions, RecoveryMode};
 use dunlin_protocol::pusher::ChannelKind;
 
-/// How channels of a namespace differ from it by their names.
+/// The bounds by which channel variants of a namespace differ from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChannelVariants {
     presence_users_max: u32,
@@ -12,7 +13,8 @@ pub(crate) struct ChannelVariants {
 }
 
 impl ChannelVariants {
-    /// Those of a namespace, of a tenant or of none; `None` where it is no app's. Of several apps the larger bounds count.
+    /// Returns the variants of a tenant's namespace, or of one without a tenant; `None` unless it belongs to an app. If
+    /// several apps share it, the larger bounds apply.
     pub(crate) fn of(
         tenant: Option<&str>,
         namespace: &str,
@@ -29,10 +31,10 @@ impl ChannelVariants {
         })
     }
 
-    /// Number of variants a namespace has beside itself.
+    /// Number of variants beside the namespace itself.
     pub(crate) const VARIANTS: usize = 5;
 
-    /// Which variant a channel of this name, without its namespace, has; `None`: the namespace itself.
+    /// Returns the variant of a channel by its name without the namespace; `None`: the namespace itself.
     pub(crate) fn variant(name: &str) -> Option<usize> {
         let kind = match ChannelKind::of(name) {
             ChannelKind::Public => 0,
@@ -42,7 +44,7 @@ impl ChannelVariants {
         (2 * kind + usize::from(ChannelKind::is_cache(name))).checked_sub(1)
     }
 
-    /// Rules and options of a variant, of those of the namespace.
+    /// Derives a variant's rules and options from those of the namespace.
     pub(crate) fn derive(
         self,
         variant: usize,
@@ -70,7 +72,7 @@ impl ChannelVariants {
     }
 }
 
-/// Rules without any permission for clients.
+/// Returns the rules without any permission for clients.
 fn closed(rules: &Rules) -> Rules {
     Rules {
         allow_subscribe_for_client: false,

@@ -1,4 +1,4 @@
-//! Plans of calls of the HTTP API: the hub commands of a call, and the response body from their results.
+//! Plans of calls of the HTTP API: the hub commands of a call, and the response body built from their results.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ pub(crate) struct Plan {
     shape: ResponseShape,
     info: RequestedInfo,
     channels: Vec<ChannelPlan>,
-    /// The counts are asked for; before that, what the call does.
+    /// Whether the counts have been requested; they follow the action of the call.
     is_counting: bool,
 }
 
 /// The shape of the response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseShape {
-    /// `{"channels":{…}}` where something was to be counted, else `{}`.
+    /// `{"channels":{…}}` if counts were requested, else `{}`.
     Events,
-    /// `{"batch":[…]}` where something was to be counted, else `{}`.
+    /// `{"batch":[…]}` if counts were requested, else `{}`.
     Batch,
     Channels,
     Channel,
@@ -49,11 +49,11 @@ pub(crate) enum ChannelCount {
 
 /// The next step of a plan.
 pub(crate) enum PlanStep {
-    /// The counts, by channel.
+    /// Request the counts of the plan.
     Count(Plan),
     Respond {
         status: u16,
-        /// A sentence in place of JSON where it is an error.
+        /// JSON, or a sentence for an error.
         body: Vec<u8>,
     },
 }
@@ -63,7 +63,7 @@ impl Plan {
         Plan { app: Arc::clone(app), shape, info, channels: Vec::new(), is_counting: false }
     }
 
-    /// Counts this of one more channel.
+    /// Adds the counts of a channel. Only presence channels have user counts.
     pub(crate) fn count(&mut self, name: &str, info: RequestedInfo) {
         let users = info.users && ChannelKind::of(name) == ChannelKind::Presence;
         let info = RequestedInfo { users, ..info };
@@ -71,7 +71,7 @@ impl Plan {
         self.channels.push(counted);
     }
 
-    /// Whether all of it may be counted for one call.
+    /// Checks that the call requests at most [`COUNTED_MAX`] counts.
     pub(crate) fn check(&self) -> Result<(), PusherError> {
         match self.counts().count() <= COUNTED_MAX {
             true => Ok(()),
@@ -82,7 +82,7 @@ impl Plan {
         }
     }
 
-    /// What is to be counted, in the order of the answers.
+    /// Returns the counts to request, in the order of their results.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, ChannelCount)> {
         self.channels.iter().flat_map(|channel| {
             let users = channel.info.users.then_some(ChannelCount::Users);
@@ -91,7 +91,7 @@ impl Plan {
         })
     }
 
-    /// What comes after the hub's answers, in the order of what it was asked.
+    /// Returns the next step, given the hub's results in the order of the commands.
     pub(crate) fn next(mut self, answers: Vec<CommandResult>) -> PlanStep {
         let mut outcomes = Vec::with_capacity(answers.len());
         for answer in answers {

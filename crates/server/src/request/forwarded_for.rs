@@ -1,19 +1,19 @@
-//! Whose a request is that a proxy passes on: the `X-Forwarded-For` header.
+//! The client address of a request that a proxy forwards: the `X-Forwarded-For` header.
 //!
-//! Each proxy appends the address that it was connected from, so what stands left of what a trusted one has written may be
-//! anybody's invention. `Forwarded` (RFC 7239) is not read: a proxy that writes one of the two passes the other on as its
-//! client wrote it.
+//! Each proxy appends the address of its peer, so everything left of what a trusted proxy wrote may be forged.
+//! `Forwarded` (RFC 7239) is not read: a proxy that writes one of the two headers forwards the other as the client sent
+//! it.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Something else than an address stands where a trusted proxy writes one.
+/// The error for an element that should be an address of a trusted proxy's peer, and is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ForwardedForError;
 
-/// The last address that is not of a trusted proxy, or the first of all. `None` without any.
+/// Returns the last address that does not belong to a trusted proxy, or else the first address. `None` without any.
 ///
 /// # Errors
-/// [`ForwardedForError`].
+/// An element that has to be read is not an address.
 pub(crate) fn forwarded_for<'a>(
     elements: impl Iterator<Item = &'a [u8]>,
     is_proxy: impl Fn(IpAddr) -> bool,
@@ -29,7 +29,7 @@ pub(crate) fn forwarded_for<'a>(
     Ok(client)
 }
 
-/// An address, with or without a port.
+/// Parses an address, with or without a port.
 fn address(text: &str) -> Option<IpAddr> {
     let without_brackets = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     text.parse()

@@ -1,14 +1,14 @@
-//! Whether a request names this machine, and not a name that somebody else's DNS has led here.
+//! Checks that a request names this machine by a name that foreign DNS cannot resolve to it.
 //!
-//! Where no key is asked for, that a request comes from this machine is all that lets it in; and a page of any web site
-//! sends requests from this machine, once its name resolves to 127.0.0.1 (DNS rebinding). A page cannot choose the
-//! `Host` that its browser sends: it is the page's own name.
+//! Without keys, a request is only accepted because it comes from this machine. But any web page whose name resolves to
+//! 127.0.0.1 (DNS rebinding) makes a browser on this machine send requests here. A page cannot choose the `Host` that its
+//! browser sends: it is the page's own name.
 
 use std::net::IpAddr;
 
-/// Whether `Host` is an address, `localhost` or below it, or a name without a dot, which no web site has.
+/// Whether `Host` is an address, `localhost` or a subdomain of it, or a name without a dot, which no web site has.
 ///
-/// Without the header, as HTTP/1.0 allows, it is no browser's request.
+/// A request without the header, as HTTP/1.0 allows, does not come from a browser.
 pub(crate) fn is_local(host: Option<&str>) -> bool {
     let Some(host) = host else { return true };
     if let Some(v6) = host.strip_prefix('[') {

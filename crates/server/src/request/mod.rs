@@ -1,4 +1,4 @@
-//! What the head of a request says: the client's address behind proxies, the page that asks, the host it names, its trace.
+//! What is derived from the head of a request: the client's address behind proxies, the origin page, the host, the trace.
 
 pub(crate) mod forwarded_for;
 pub(crate) mod local_host;

@@ -1,12 +1,12 @@
 //! Which web pages may connect: the `Origin` rule of `client.allowed_origins`.
 //!
-//! A browser names the page a request comes from; any other client may leave the header out or write what
-//! it likes, so this protects a user's browser, not the server.
+//! A browser names the page that a request comes from. Any other client may omit or forge the header, so the rule
+//! protects a user's browser, not the server.
 
 /// Whether a request with this `Origin` may connect.
 ///
-/// No header: not a browser, allowed. An empty list allows the server's own host only, so that the page it
-/// serves works and no other does.
+/// A request without the header does not come from a browser and is allowed. An empty list allows only the server's own
+/// host, so that the page it serves works and no other does.
 pub(crate) fn allowed(patterns: &[String], origin: Option<&str>, host: Option<&str>) -> bool {
     let Some(origin) = origin else { return true };
     if patterns.is_empty() {
@@ -19,7 +19,7 @@ pub(crate) fn allowed(patterns: &[String], origin: Option<&str>, host: Option<&s
     patterns.iter().any(|pattern| matches(pattern, origin))
 }
 
-/// `*` is any origin; one `*` inside stands for at least one character of a host label sequence.
+/// Matches a pattern: `*` is any origin; a `*` inside a pattern stands for at least one character of the host.
 fn matches(pattern: &str, origin: &str) -> bool {
     if pattern == "*" {
         return true;
@@ -31,7 +31,7 @@ fn matches(pattern: &str, origin: &str) -> bool {
     origin.len() > head.len() + tail.len()
         && origin[..head.len()].eq_ignore_ascii_case(head)
         && origin[origin.len() - tail.len()..].eq_ignore_ascii_case(tail)
-        // The star must not swallow a `/`, an `@` or a second authority.
+        // The `*` must not match a `/`, an `@` or a second authority.
         && origin[head.len()..origin.len() - tail.len()]
             .iter()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))

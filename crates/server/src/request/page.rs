@@ -1,4 +1,4 @@
-//! The page at `GET /` where a person watches a channel and publishes to it (`client.demo_page`).
+//! The demo page at `GET /` that shows a channel and publishes to it (`client.demo_page`).
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ pub(crate) struct Asset {
     pub(crate) body: Cow<'static, [u8]>,
 }
 
-/// The file at `path`, or `None`.
+/// Returns the file at `path`.
 pub(crate) fn asset(path: &str) -> Option<Asset> {
     let name = match path {
         "/" => "index.html",

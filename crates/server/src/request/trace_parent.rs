@@ -1,6 +1,6 @@
 //! The trace that a request belongs to: the header `traceparent` (W3C Trace Context, level 1).
 
-/// Whose child what the request causes is.
+/// The parent of the spans that a request causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TraceParent {
     trace: u128,
@@ -8,10 +8,10 @@ pub(crate) struct TraceParent {
 }
 
 impl TraceParent {
-    /// Reads the header. An invalid one counts as absent (§4.3): a trace is nothing to refuse a push for.
+    /// Parses the header. An invalid one counts as absent (§4.3), so that it does not fail a push.
     pub(crate) fn read(header: &str) -> Option<TraceParent> {
         let bytes = header.as_bytes();
-        // Version, trace, parent and flags; later versions may go on behind a dash.
+        // Version, trace, parent and flags. Later versions may append fields after a dash.
         let is_cut = |at: usize| bytes.get(at) == Some(&b'-');
         let ends = bytes.len() == 55 || bytes.len() > 55 && is_cut(55) && !header.starts_with("00");
         if !ends || ![2, 35, 52].into_iter().all(is_cut) {
@@ -23,12 +23,12 @@ impl TraceParent {
             digits.bytes().all(is_digit).then(|| u128::from_str_radix(digits, 16).ok()).flatten()
         };
         let (version, trace, span, _) = (hex(0, 2)?, hex(3, 35)?, hex(36, 52)?, hex(53, 55)?);
-        // All zero means none; version ff is forbidden.
+        // An id of all zeros is invalid, and so is version ff.
         (version != 0xff && trace != 0 && span != 0)
             .then_some(TraceParent { trace, span: span as u64 })
     }
 
-    /// The span of a call, and of all its pushes; a disabled one without a subscriber.
+    /// Returns the span of a call and its pushes; a disabled span without a subscriber.
     pub(crate) fn span(parent: Option<TraceParent>, call: u64) -> tracing::Span {
         let span = tracing::trace_span!(
             target: "dunlin_push::trace",

@@ -1,4 +1,4 @@
-//! Who is let in, as whom, and at whose cost.
+//! Tests of admission: which connections are accepted, on whose behalf, and against whose limits.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use dunlin_config::Secret;
 use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 
-/// Says nothing on a connection from this address of the loopback network.
+/// Opens a connection from this loopback address and sends nothing.
 fn silent(to: SocketAddr, from: [u8; 4]) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
@@ -18,11 +18,11 @@ fn silent(to: SocketAddr, from: [u8; 4]) -> TcpStream {
     socket.into()
 }
 
-/// Whether the server has closed a connection on which nobody said anything.
+/// Returns whether the server has closed a connection.
 fn is_closed(mut stream: &TcpStream) -> bool {
     match stream.read(&mut [0; 1]) {
         Ok(read) => read == 0,
-        // Anything else is no close: that nothing came in time, above all.
+        // Any other error is not a close, above all a timeout.
         Err(error) => error.kind() == ErrorKind::ConnectionReset,
     }
 }
@@ -49,7 +49,7 @@ fn half_open_connections_take_places_from_their_own_address_and_from_nobody_who_
     for client in &mut known {
         assert_eq!(client.next().unwrap()["pub"]["data"], 1);
     }
-    // All are given back, of a worker that panics too.
+    // All connections are released, even if their worker panics.
     cluster.send(0, BusMessage::Panic);
     cluster.look_after_until(|state| state.counters[0].get(Metric::Restarts) == 1);
     assert_eq!(cluster.state.admissions.total(), 0);
@@ -63,7 +63,7 @@ fn the_oldest_half_open_connection_gives_way_when_there_are_too_many() {
     let mut known = Listener::connect(cluster.address, "news");
     let held: Vec<TcpStream> = (0..20).map(|_| silent(cluster.address, [127, 0, 0, 1])).collect();
     assert!(held[..4].iter().all(is_closed));
-    // Who says who he is comes through all the same.
+    // A client that authenticates is still served.
     let mut late = Listener::connect(cluster.address, "news");
     cluster.post("/api/publish", "{\"channel\":\"news\",\"data\":1}");
     for client in [&mut known, &mut late] {
@@ -83,7 +83,8 @@ fn a_head_of_as_many_fields_as_may_be_set_is_answered() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-/// Where keys are not served, a wrong one was refused at its head and a right one waited for its body.
+/// Regression: at an address without the API, a wrong key was rejected at the head, while a valid
+/// one waited for the body.
 #[test]
 fn an_address_for_clients_alone_tells_nobody_whether_a_key_is_right() {
     const KEY: &str = "the key of the backend";
@@ -102,7 +103,8 @@ fn an_address_for_clients_alone_tells_nobody_whether_a_key_is_right() {
     }
 }
 
-/// A budget belonged to an address's place in a table, which the next address inherited with what was owed.
+/// Regression: a budget belonged to a table entry, and the next address in that entry inherited the
+/// debt.
 #[test]
 fn what_an_address_has_used_of_its_budget_is_its_own_and_outlives_its_connections() {
     let mut cluster = Cluster::start_with(1, |config| {
@@ -111,7 +113,7 @@ fn what_an_address_has_used_of_its_budget_is_its_own_and_outlives_its_connection
         config.limits.address_budget.burst_ms = 60_000;
     });
     let delayed = |cluster: &Cluster| cluster.state.counters[0].get(Metric::CommandsDelayed);
-    // So many commands, the first of which is answered before this returns; then the connection ends.
+    // Sends this many commands, waits for the first reply, then closes the connection.
     let visit = |cluster: &mut Cluster, from, commands: u32| {
         let ping = |id| format!("\n{{\"id\":{id},\"presence_stats\":{{\"channel\":\"a\"}}}}");
         let body = "{\"id\":1,\"connect\":{}}".to_owned();
@@ -141,7 +143,7 @@ fn what_an_address_has_used_of_its_budget_is_its_own_and_outlives_its_connection
 const OUTSIDE: [u8; 4] = [127, 0, 0, 1];
 const PROXY: [u8; 4] = [127, 0, 0, 9];
 
-/// One worker that takes two connections of an address, and believes the proxy at 127.0.0.9.
+/// Starts one worker that accepts two connections per address and trusts the proxy at 127.0.0.9.
 fn behind_a_proxy(proxy_protocol: bool) -> Cluster {
     Cluster::start_with(1, |config| {
         config.limits.connections_per_address_max = 2;
@@ -150,9 +152,9 @@ fn behind_a_proxy(proxy_protocol: bool) -> Cluster {
     })
 }
 
-/// The status of the answer to a request, which is kept open.
+/// Sends a request and returns the status of the response; the connection stays open.
 fn ask(stream: &mut TcpStream, before: &str, headers: &str) -> Option<u16> {
-    // A connection that was refused is reset in the middle of it.
+    // The server may already have reset a rejected connection.
     let _ = write!(stream, "{before}GET /nowhere HTTP/1.1\r\nHost: d\r\n{headers}\r\n");
     let mut answer = [0; 512];
     let read = stream.read(&mut answer).unwrap_or(0);
@@ -193,7 +195,7 @@ fn nobody_but_a_proxy_says_whose_a_connection_is() {
     assert_eq!(ask(&mut outsider, line, ""), Some(400), "it is no request");
     let mut outsider = silent(cluster.address, OUTSIDE);
     assert_eq!(ask(&mut outsider, "", ""), Some(404), "who comes directly is served");
-    // And of a proxy nothing else is taken.
+    // A proxy's connection without a valid header is closed.
     for other in ["", "PROXY TCP4 192.0.2.1 127.0.0.1 4711\r\n"] {
         let mut proxy = silent(cluster.address, PROXY);
         assert_eq!(ask(&mut proxy, other, ""), None, "{other:?}");
@@ -229,14 +231,15 @@ fn a_request_that_a_proxy_passes_on_is_its_clients() {
         assert_eq!(ask(stream, "", &of(client)), Some(404), "{client}");
     }
     assert_eq!(ask(&mut streams[4], "", &of("192.0.2.1")), Some(429), "its third");
-    // The next request of a connection may be another client's.
+    // The next request of a connection may come from another client.
     assert_eq!(ask(&mut streams[0], "", &of("192.0.2.4")), Some(404));
     let mut again = silent(cluster.address, PROXY);
     assert_eq!(ask(&mut again, "", &of("192.0.2.1")), Some(404));
     let mut malformed = silent(cluster.address, PROXY);
     assert_eq!(ask(&mut malformed, "", &of("192.0.2.1, unknown")), Some(400));
     assert_eq!(count(&cluster, Metric::ForwardedMalformed), 1);
-    // What an outsider writes does not count: it has two connections, whoever it says they are.
+    // The header of an untrusted peer is ignored: its address may have two connections, whatever it
+    // claims.
     let _held = ["192.0.2.8", "192.0.2.9"].map(|client| {
         let mut outsider = silent(cluster.address, OUTSIDE);
         assert_eq!(ask(&mut outsider, "", &of(client)), Some(404));
@@ -246,7 +249,7 @@ fn a_request_that_a_proxy_passes_on_is_its_clients() {
     assert_eq!(ask(&mut third, "", &of("192.0.2.7")), None);
 }
 
-/// The proxies of all listeners were believed at each of them.
+/// Regression: each listener trusted the proxies of all listeners.
 #[test]
 fn a_listener_believes_its_own_proxies_alone() {
     let inner = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -257,7 +260,7 @@ fn a_listener_believes_its_own_proxies_alone() {
         listener.ingress.trusted_proxies = ["198.51.100.0/24".to_owned()].into();
         config.listeners.insert("inner", listener);
     });
-    // Each in the name of another, which the other listener's proxy would have been believed.
+    // Each request names another client, behind a hop that only the other listener trusts.
     let mut through = |client: u8| {
         let mut stream = silent(cluster.address, PROXY);
         let status =
@@ -269,7 +272,7 @@ fn a_listener_believes_its_own_proxies_alone() {
     assert_eq!(through(3).1, Some(429), "the third of 198.51.100.7");
 }
 
-/// A certificate for a name, signed by itself, and its key.
+/// Creates a self-signed certificate for a name, with its key.
 fn certificate(name: &str) -> rcgen::CertifiedKey<rcgen::KeyPair> {
     rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap()
 }
@@ -292,7 +295,7 @@ fn with_tls(
     })
 }
 
-/// A client that asks for a name, trusts one certificate, and may show one.
+/// A client that requests a server name, trusts one certificate, and may present one.
 struct TlsClient<'c> {
     name: &'static str,
     trusts: &'c rcgen::CertifiedKey<rcgen::KeyPair>,
@@ -301,7 +304,7 @@ struct TlsClient<'c> {
 }
 
 impl TlsClient<'_> {
-    /// What is answered to a request.
+    /// Sends a request and returns the response.
     fn ask(&self, to: SocketAddr, from: [u8; 4]) -> std::io::Result<String> {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(self.trusts.cert.der().clone()).unwrap();
@@ -347,10 +350,10 @@ fn a_client_is_given_the_certificate_of_the_name_it_asks_for() {
             assert!(!is_served || answer.unwrap().starts_with("HTTP/1.1 200"));
         }
     }
-    // Who speaks HTTP is answered.
+    // Plain HTTP gets a response.
     let mut plain = silent(cluster.address, OUTSIDE);
     assert_eq!(ask(&mut plain, "", ""), Some(400));
-    // Who says nothing, or anything else, is let go and leaves nothing behind.
+    // A connection that sends anything else is closed and leaves nothing behind.
     silent(cluster.address, OUTSIDE).write_all(b"\x16\x03\x01\x00\x05nope!").unwrap();
     let mut cluster = cluster;
     cluster.look_after_until(|state| state.admissions.total() == 0);
@@ -482,7 +485,7 @@ fn what_is_not_available_names_the_setting() {
     assert!(answer.contains("\"code\":102"), "{answer}");
 }
 
-/// A key in a query string stands in the logs of every proxy on its way.
+/// A key in a query string appears in the logs of every proxy on its way.
 #[test]
 fn a_key_may_be_kept_out_of_query_strings() {
     const KEY: &str = "a-key-that-nobody-guesses";
@@ -499,13 +502,13 @@ fn a_key_may_be_kept_out_of_query_strings() {
     }
 }
 
-/// The answer to a connect had it in it.
+/// Regression: the connect reply contained it.
 #[test]
 fn clients_do_not_learn_the_name_of_the_machine() {
     let cluster = Cluster::start_with(1, |_| {});
     let open = "{\"id\":1,\"connect\":{}}";
     let (_, connected) = Listener::open(cluster.address, "/connection/http_stream", open);
-    // It is the uid of the process, made at its start: empty in this one.
+    // `node` is the uid of the process, which is assigned when it starts and empty in this test.
     assert_eq!(connected["connect"]["node"].as_str().unwrap_or(""), cluster.state.uid);
 }
 

@@ -1,4 +1,4 @@
-//! Nodes that share a real Redis, or a real NATS.
+//! Nodes that share a real Redis or NATS server.
 
 #[path = "engines/nats.rs"]
 mod nats;
@@ -25,7 +25,7 @@ use crate::message::bus::BusMessage;
 use crate::state::Lifecycle;
 use crate::state::settings::Settings;
 
-/// A Redis that ends with the test, or by `kill -9` before.
+/// A Redis server that is killed at the end of the test, or earlier.
 struct Redis {
     addr: SocketAddr,
     child: Child,
@@ -33,7 +33,7 @@ struct Redis {
 
 impl Redis {
     fn start(args: &[&str]) -> Redis {
-        // Free a moment ago; somebody else may be quicker, and then it is another.
+        // The port is free now; if another process takes it first, try another one.
         for _ in 0..10 {
             let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             if let Some(redis) = Redis::start_at(addr, args) {
@@ -50,7 +50,7 @@ impl Redis {
         Redis::spawn(addr, &mut command, "Ready to accept")
     }
 
-    /// A Sentinel with a configuration that does not say its port.
+    /// Starts a Sentinel whose configuration does not set a port.
     fn sentinel(config: &Path) -> Redis {
         for _ in 0..10 {
             let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -70,7 +70,7 @@ impl Redis {
             .unwrap_or_else(|error| panic!("redis-server: {error}; scripts/packages installs it"));
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = said.by_ref().map_while(Result::ok).any(|line| line.contains(mark));
-        // It goes on talking, and must not wait for a reader.
+        // Drain its further output, so that it never blocks.
         std::thread::spawn(move || said.for_each(drop));
         if ready {
             return Some(Redis { addr, child });
@@ -79,7 +79,7 @@ impl Redis {
         None
     }
 
-    /// Carries out a command; the first line of its answer.
+    /// Sends a command and returns the first line of the response.
     fn command(&self, command: &str) -> String {
         let mut stream = TcpStream::connect(self.addr).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -99,7 +99,7 @@ impl Redis {
         let _ = self.child.wait();
     }
 
-    /// Another process at the same address.
+    /// Starts another process at the same address.
     fn again(&mut self, args: &[&str]) {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -126,7 +126,7 @@ fn append_only(directory: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Channels without a namespace live in Redis; those of `local` do not.
+/// Channels without a namespace use Redis; those of `local` do not.
 fn on_redis(config: &mut Config, redis: SocketAddr) {
     let addresses = [redis.to_string()].into();
     on_engine(config, Engine { addresses, ..Engine::default() });
@@ -164,14 +164,14 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until every worker has its connection.
+/// Waits until the engine is ready on every worker.
 fn ready(cluster: &Cluster) {
     until("the engine is never ready", || {
         cluster.state.engines.health().into_values().eq(["ready"])
     });
 }
 
-/// Publishes until it is acknowledged; the answer.
+/// Publishes until it is acknowledged; returns the result.
 fn publish(cluster: &Cluster, channel: &str, data: u64) -> Value {
     let body = json!({"channel": channel, "data": data}).to_string();
     let mut answer = Value::Null;
@@ -193,7 +193,7 @@ fn what_one_node_publishes_clients_of_the_other_hear_and_recover() {
     crosses(&node(1, redis.addr), &node(2, redis.addr));
 }
 
-/// What one node publishes the clients of the other hear and recover.
+/// Clients of one node receive and recover what the other node publishes.
 fn crosses(a: &Cluster, b: &Cluster) {
     let mut here: Vec<Listener> = (0..4).map(|_| Listener::connect(a.address, "news")).collect();
     let mut there: Vec<Listener> = (0..4).map(|_| Listener::connect(b.address, "news")).collect();
@@ -211,14 +211,14 @@ fn crosses(a: &Cluster, b: &Cluster) {
             assert_eq!(push["pub"]["data"], number, "{push}");
         }
     }
-    // A client goes from one node to the other with its position.
+    // A client moves from one node to the other with its position.
     let (_, connect) = Listener::connect_to(b.address, &recovering("news", 15, &epoch));
     let subscribed = &connect["connect"]["subs"]["news"];
     assert_eq!(subscribed["recovered"], true, "{connect}");
     let recovered = subscribed["publications"].as_array().unwrap().iter();
     let offsets: Vec<u64> = recovered.map(|of| of["offset"].as_u64().unwrap()).collect();
     assert_eq!(offsets, [16, 17, 18, 19, 20]);
-    // A channel nobody listens to has its history on every node, and an idempotency key holds on all.
+    // A channel without subscribers has its history on every node, and an idempotency key applies to all nodes.
     let once = |node: &Cluster| {
         node.post("/api/publish", "{\"channel\":\"log\",\"data\":7,\"idempotency_key\":\"k\"}")
     };
@@ -243,8 +243,8 @@ fn a_redis_that_was_killed_and_kept_its_data_loses_nothing() {
     });
 }
 
-/// All that was acknowledged arrives, in its order, though the engine's server is killed again and again. `turn` kills it
-/// (true) and starts it again.
+/// Checks that all acknowledged publications arrive in order although the engine's server is killed repeatedly. `turn`
+/// kills it (true) or restarts it.
 fn survives(a: &Cluster, b: &Cluster, mut turn: impl FnMut(bool)) {
     let mut listener = Listener::connect(b.address, "news");
     let mut acknowledged = Vec::new();
@@ -262,7 +262,7 @@ fn survives(a: &Cluster, b: &Cluster, mut turn: impl FnMut(bool)) {
         publish(a, "news", number);
         acknowledged.push(number);
     }
-    // A client that was unsubscribed comes back with its position, until it has everything.
+    // An unsubscribed client returns with its position, until it has everything.
     let (mut heard, mut last, mut epoch) = (Vec::new(), 0, Value::Null);
     while heard.last() != Some(&60) {
         let Some(push) = listener.next() else { panic!("cut off after {heard:?}") };
@@ -287,7 +287,8 @@ fn survives(a: &Cluster, b: &Cluster, mut turn: impl FnMut(bool)) {
             heard.push(publication["data"].as_u64().unwrap());
         }
     }
-    // One without an answer may have been stored twice by who tried again; none is missing, and the order is kept.
+    // A publication without a response may be stored twice, because `publish` retries. None is missing, and the order
+    // is kept.
     heard.retain(|&number| number > 0);
     heard.dedup();
     assert_eq!(heard, acknowledged);
@@ -302,7 +303,7 @@ fn a_redis_that_lost_its_data_is_noticed() {
     assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
     redis.kill();
     redis.again(&[]);
-    // As many as were there before: equal numbers of another generation.
+    // The same offset as before, in another generation of the data.
     publish(&a, "news", 2);
     let push = listener.next().expect("it is still connected");
     assert_eq!(push["unsubscribe"]["code"], 2500, "{push}");
@@ -324,7 +325,7 @@ fn a_redis_that_comes_late_is_waited_for() {
     });
     let refused = cluster.post("/api/publish", "{\"channel\":\"news\",\"data\":1}");
     assert!(refused.contains("nothing was stored"), "{refused}");
-    // What lives in memory knows nothing of it.
+    // In-memory channels are not affected.
     let mut local = Listener::connect(cluster.address, "local:1");
     let answer = cluster.post("/api/publish", "{\"channel\":\"local:1\",\"data\":1}");
     assert!(answer.contains("result"), "{answer}");
@@ -375,10 +376,10 @@ fn a_redis_that_is_stopped_holds_up_nobody_but_its_own_channels() {
     let mut local = Listener::connect(a.address, "local:1");
     publish(&a, "local:1", 1);
     assert_eq!(local.next().unwrap()["pub"]["data"], 1);
-    // A channel that the node hears is subscribed to by what the node knows.
+    // A channel that the node already follows is subscribed to without asking Redis.
     let (_, connect) = Listener::connect_to(b.address, "{\"subs\":{\"news\":{}}}");
     assert_eq!(connect["connect"]["subs"]["news"]["offset"], 1, "{connect}");
-    // Who cannot be subscribed for the moment is not connected without the channel: nothing would tell what is missed.
+    // A client whose subscription fails is disconnected: without the channel, it would not notice what it misses.
     let (_, refused) = Listener::connect_to(b.address, "{\"subs\":{\"unheard\":{}}}");
     assert_eq!(refused["disconnect"]["code"], 3004, "{refused}");
     redis.signal(Signal::CONT);
@@ -389,7 +390,7 @@ fn a_redis_that_is_stopped_holds_up_nobody_but_its_own_channels() {
         offset += 1;
         assert_eq!(push["pub"]["offset"], offset, "{push}");
         match push["pub"]["data"].as_u64() {
-            // It was in the pipe.
+            // It was still in the socket.
             Some(2) => assert_eq!(offset, 2),
             other => break assert_eq!(other, Some(3)),
         }
@@ -418,7 +419,7 @@ fn a_namespace_that_moves_to_an_engine_takes_its_subscribers_along() {
     publish(&other, "news", 2);
     assert_eq!(listener.next().unwrap()["pub"]["data"], 2);
 
-    // A node that drains goes on listening until its clients have left.
+    // A draining node continues to receive until its clients have left.
     let mut there = Listener::connect(other.address, "news");
     other.state.set_lifecycle(Lifecycle::Draining);
     for worker in 0..2 {

@@ -1,4 +1,4 @@
-//! What a peer may have held for it, before and after anybody knows who it is.
+//! Limits on the memory used for a peer, before and after authentication.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use dunlin_config::{Config, Secret};
 use super::{Cluster, TIMEOUT};
 use crate::metrics::Metric;
 
-/// The smallest bounds that fit each other.
+/// Sets the smallest limits that are consistent with each other.
 fn small(config: &mut Config) {
     let limits = &mut config.limits;
     limits.publication_bytes_max = 16 << 10;
@@ -49,11 +49,11 @@ fn who_shows_no_key_is_answered_before_his_body_is_read() {
     assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("Connection: close"), "{answer}");
     let answer = post("X-API-Key: another one, long enough\r\n", 1);
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
-    // Whoever has one is asked for all of it.
+    // With a valid key, the whole body is read.
     let key = "Connection: close\r\nX-API-Key: a key that nobody guesses\r\n";
     let answer = post(key, 4 << 20);
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
-    // What is no API takes no more than a client says at once.
+    // Outside the API, a body may only have the size of one client message.
     let mut stream = connect(cluster.address, [127, 0, 0, 1]);
     write!(stream, "POST /emulation HTTP/1.1\r\nHost: d\r\nContent-Length: 1000000\r\n\r\n")
         .unwrap();
@@ -62,7 +62,7 @@ fn who_shows_no_key_is_answered_before_his_body_is_read() {
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
 }
 
-/// A WebSocket that has sent this much of a frame of 60,000 bytes.
+/// Opens a WebSocket and sends this many bytes of a frame of 60,000 bytes.
 fn half_a_frame(to: SocketAddr, from: [u8; 4], bytes: usize) -> TcpStream {
     let mut stream = connect(to, from);
     stream
@@ -88,7 +88,7 @@ fn half_frames_are_their_senders_and_cost_him_alone() {
     let mut other = half_a_frame(cluster.address, [127, 0, 0, 2], 59_000);
     let held: Vec<TcpStream> =
         (0..40).map(|_| half_a_frame(cluster.address, [127, 0, 0, 1], 59_000)).collect();
-    // Of 2.4 MB, 1 MiB is his.
+    // The half frames of this address need 2.4 MB; it may use 1 MiB.
     cluster.look_after_until(|state| state.counters[0].get(Metric::BuffersEvicted) >= 20);
     let is_open = |stream: &TcpStream| {
         stream.set_nonblocking(true).unwrap();
@@ -96,7 +96,7 @@ fn half_frames_are_their_senders_and_cost_him_alone() {
     };
     let open = held.iter().filter(|stream| is_open(stream)).count();
     assert!((15..=20).contains(&open), "{open} have kept their places");
-    // The other's frame is taken when it is complete: it is no command, and answered so.
+    // The frame from the other address is accepted when it is complete, and gets a response.
     other.write_all(&[b' '; 1000]).unwrap();
     assert!(other.read(&mut [0; 64]).unwrap() > 0);
 }

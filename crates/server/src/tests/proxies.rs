@@ -1,4 +1,4 @@
-//! Proxies over sockets: a backend that decides, and one that does not.
+//! Proxies over sockets: backends that decide, and backends that fail to.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,17 +14,17 @@ use crate::auth::revocation::Revocation;
 use crate::proxy::ProxyMetric;
 use crate::state::settings::Settings;
 
-/// What the backend is asked, with its headers in lower case.
+/// A request to the backend, with its header names in lower case.
 pub(crate) struct Asked {
     pub(crate) path: String,
     headers: BTreeMap<String, String>,
     pub(crate) body: Value,
 }
 
-/// What is no answer, and behind which the connection is closed.
+/// An invalid response, after which the connection is closed.
 pub(crate) const CLOSE: &[u8] = b"HTTP";
 
-/// A backend: answers each request with the bytes of `answer`, on a thread for each connection. It ends with its clients.
+/// Starts a backend that sends the bytes of `answer` as response to each request, with a thread per connection.
 pub(crate) fn backend(answer: impl Fn(Asked) -> Vec<u8> + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -75,7 +75,7 @@ pub(crate) fn proxy(address: SocketAddr, path: &str) -> Proxy {
     }
 }
 
-/// All that may be asked goes to this address.
+/// Configures all proxies with this address.
 fn asks(config: &mut Config, address: SocketAddr) {
     for event in ["connect", "rpc", "subscribe", "publish"] {
         config.proxies.insert(event, proxy(address, &format!("/{event}")));
@@ -92,7 +92,7 @@ fn asks(config: &mut Config, address: SocketAddr) {
     config.channel.namespaces.insert("room", room);
 }
 
-/// A bidirectional client, who says this at once, one command a line.
+/// Opens a bidirectional client that sends these commands at once, one per line.
 pub(crate) fn client(cluster: &Cluster, commands: &[Value]) -> (Listener, Value) {
     let said: Vec<String> = commands.iter().map(Value::to_string).collect();
     Listener::open(cluster.address, "/connection/http_stream", &said.join("\n"))
@@ -153,7 +153,7 @@ fn a_client_is_who_the_backend_says_and_calls_its_procedures() {
             .proxies
             .insert("rpc", Proxy { include_connection_meta: true, ..proxy(address, "/rpc") });
     });
-    // All at once: what is said after the connect waits for it.
+    // All at once: commands after the connect wait for it.
     let (mut client, connected) = client(
         &cluster,
         &[
@@ -175,7 +175,7 @@ fn a_client_is_who_the_backend_says_and_calls_its_procedures() {
     let info = present.values().next().unwrap();
     assert_eq!((&info["user"], &info["conn_info"]), (&json!("ada"), &json!({"n": 1})), "{info}");
     assert_eq!(info["chan_info"], json!({"c": 1}));
-    // Known to the rest of the server as that user.
+    // The rest of the server knows the client as that user.
     let ended = cluster.post("/api/disconnect", r#"{"user":"ada"}"#);
     assert!(ended.contains("result"), "{ended}");
     assert_eq!(client.next().unwrap()["push"]["disconnect"]["code"], 3503);
@@ -207,7 +207,7 @@ fn a_client_that_the_backend_refuses_gets_its_answer() {
         let (_, push) = client(&cluster, &[said(name)]);
         assert_eq!(push["push"]["disconnect"]["code"], code, "{name}: {push}");
     }
-    // Whom an operator has blocked no backend lets in.
+    // A backend cannot let in a user whom an operator has blocked.
     cluster.state.revocations.add(Revocation::block("blocked", 0), 0, 9).unwrap();
     let (_, push) = client(&cluster, &[said("blocked")]);
     assert_eq!(push["push"]["disconnect"]["code"], 3500, "{push}");
@@ -226,7 +226,7 @@ fn a_backend_that_does_not_decide_refuses_and_disturbs_nobody() {
             thread::park();
         }
     });
-    // Nobody listens there any more.
+    // Nothing listens there any more.
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let endless = backend(|_| {
         let mut bytes =
@@ -253,7 +253,7 @@ fn a_backend_that_does_not_decide_refuses_and_disturbs_nobody() {
             ("garbage", wrong, "/garbage"),
             ("html", wrong, "/html"),
         ] {
-            // The others answer, however slow this machine is.
+            // The other cases must not time out, however slow this machine is.
             let timeout_ms = if name == "never" { 200 } else { 60_000 };
             let of = Proxy { timeout_ms, ..proxy(address, path) };
             config.proxies.insert(name, of);
@@ -284,7 +284,7 @@ fn a_backend_that_does_not_decide_refuses_and_disturbs_nobody() {
                 json!({"id": 4, "publish": {"channel": "news", "data": name}}),
             ],
         );
-        // What needs no backend is done meanwhile.
+        // Commands that need no backend are executed meanwhile.
         assert_eq!(bystander.next().unwrap()["pub"]["data"], name);
         let mut replies: Vec<Value> = (0..3).filter_map(|_| client.next()).collect();
         replies.sort_by_key(|reply| reply["id"].as_u64());
@@ -294,7 +294,7 @@ fn a_backend_that_does_not_decide_refuses_and_disturbs_nobody() {
         }
         assert_eq!(replies[2]["publish"], json!({}), "{name}");
         assert_eq!(count(&cluster, name, metric), 2, "{name}");
-        // A long-poll asks nobody, and is not let in past the backend either.
+        // A long-poll does not call the backend, so it is rejected.
         let (status, why) =
             cluster.call(&format!("GET /connection/poll?channel={channel}"), "", "");
         assert_eq!(status, 403, "{why}");
@@ -335,7 +335,8 @@ fn a_circuit_opens_and_rules_decide_where_they_may() {
     }
     assert!(count(&cluster, "rules", ProxyMetric::BreakerOpen) > 0);
 
-    // What the rules have permitted ends with them, and with nobody else's.
+    // A subscription permitted by the rules ends when these rules change, and not when those of another namespace
+    // change.
     let mut client = last.unwrap();
     let mut config = cluster.state.newest_for(0).config.clone();
     for (revision, name) in [(2, "other"), (3, "open")] {
@@ -352,7 +353,7 @@ fn a_circuit_opens_and_rules_decide_where_they_may() {
     }
 }
 
-/// Holds requests back until so many are there.
+/// Holds requests back until a given number has arrived.
 #[derive(Default)]
 struct Gate {
     waiting: Mutex<usize>,
@@ -360,7 +361,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// Waits for the others. Returns the number of the request, from 1.
+    /// Waits for the other requests. Returns the number of this one, from 1.
     fn pass(&self, all: usize) -> usize {
         let mut waiting = self.waiting.lock().unwrap();
         *waiting += 1;
@@ -376,7 +377,7 @@ impl Gate {
 fn many_wait_for_a_slow_backend_at_once_and_none_is_lost() {
     const CLIENTS: usize = 150;
     let gate = Gate::default();
-    // Answers nobody before all have asked: as slow as can be.
+    // Answers no request before all of them have arrived.
     let address =
         backend(move |_| ok(&json!({"result": {"user": gate.pass(CLIENTS).to_string()}})));
     let cluster = Cluster::start_with(2, |config| {
@@ -402,13 +403,13 @@ fn a_client_that_leaves_while_it_waits_leaves_nothing() {
     let cluster = Cluster::start_with(1, |config| asks(config, address));
     let mut stream = TcpStream::connect(cluster.address).unwrap();
     write!(stream, "POST /connection/uni_http_stream HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{{}}").unwrap();
-    // The backend has been asked.
+    // Wait until the backend has received the request.
     let asked = gate.waiting.lock().unwrap();
     let (asked, waited) =
         gate.changed.wait_timeout_while(asked, TIMEOUT, |waiting| *waiting < 1).unwrap();
     assert!(!waited.timed_out());
     drop((asked, stream));
-    // Its place is another's; the answer to the first finds nobody.
+    // The second client takes the place of the first, whose response is dropped.
     let (_second, connected) = Listener::connect_to(cluster.address, "{}");
     assert!(connected["connect"]["client"].is_string(), "{connected}");
     let info = cluster.post("/api/info", "{}");
@@ -471,7 +472,7 @@ fn subscriptions_and_publications_are_as_the_backend_says() {
     assert_eq!(by_id[&3]["error"]["code"], 403);
     assert_eq!(by_id[&4]["error"]["code"], 100, "no opinion is no permission");
     assert_eq!(by_id[&7]["error"]["code"], 103);
-    // In the order in which the client has published, whatever the backend's order was.
+    // In the order in which the client has published, whatever the order of the backend's responses.
     assert_eq!(published.len(), 2, "{published:?}");
     assert_eq!(published[0]["data"], "plain");
     assert_eq!(published[0]["info"]["chan_info"], json!({"i": 1}));

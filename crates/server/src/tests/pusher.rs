@@ -1,4 +1,4 @@
-//! Clients and backends of the Pusher protocol over sockets: what signatures let them do, and what they are refused.
+//! Clients and backends of the Pusher protocol over sockets: what signatures permit, and what is rejected.
 
 mod tenants;
 
@@ -102,7 +102,7 @@ impl Client {
         self.stream.write_all(&frame).unwrap();
     }
 
-    /// Opcode and payload of the next frame.
+    /// Returns opcode and payload of the next frame.
     fn frame(&mut self) -> (u8, Vec<u8>) {
         let mut head = [0; 2];
         self.stream.read_exact(&mut head).unwrap();
@@ -130,7 +130,7 @@ impl Client {
         serde_json::from_slice(&payload).unwrap()
     }
 
-    /// The code of the close that follows an error with the same code.
+    /// Returns the close code, which follows an error with the same code.
     fn closed(&mut self) -> u16 {
         let error = self.next();
         assert_eq!(error["event"], "pusher:error", "{error}");
@@ -156,7 +156,7 @@ impl Client {
         self.say(&json!({"event": "pusher:subscribe", "data": data}));
     }
 
-    /// Subscribes, and the data that the subscription begins with.
+    /// Subscribes and returns the data of the confirmation.
     fn subscribed(&mut self, channel: &str, data: &str) -> Value {
         self.subscribe(channel, data);
         let answer = self.next();
@@ -165,7 +165,7 @@ impl Client {
         serde_json::from_str(answer["data"].as_str().unwrap()).unwrap()
     }
 
-    /// Everything that was sent to it has been seen.
+    /// Checks that nothing else was sent to the client.
     fn has_nothing(&mut self) {
         self.say(&json!({"event": "pusher:ping", "data": {}}));
         let next = self.next();
@@ -173,7 +173,7 @@ impl Client {
     }
 }
 
-/// A signed call of an app's API; status and body.
+/// Makes a signed call of an app's API; returns status and body.
 fn call(cluster: &Cluster, method: &str, path: &str, query: &str, body: &str) -> (u16, String) {
     call_as(cluster, ("shop-key", SECRET), (method, path, query), body)
 }
@@ -224,7 +224,7 @@ fn an_event_of_the_backend_reaches_subscribers_of_both_protocols() {
         (&push["pub"]["data"], &push["pub"]["tags"]["event"]),
         (&json!({"a": 1}), &json!("made"))
     );
-    // And the other way round.
+    // And in the opposite direction.
     cluster
         .post("/api/publish", r#"{"channel":"shop:news","data":{"b":2},"tags":{"event":"sold"}}"#);
     assert_eq!(client.next(), json!({"event": "sold", "channel": "news", "data": "{\"b\":2}"}));
@@ -343,7 +343,7 @@ fn a_presence_channel_knows_users_and_not_their_connections() {
     let facts = call(&cluster, "GET", path, "info=user_count,subscription_count", "");
     let facts: Value = serde_json::from_str(&facts.1).unwrap();
     assert_eq!(facts, json!({"occupied": true, "user_count": 1, "subscription_count": 1}));
-    // Of a member of another protocol they know as well, and he is let in by his token alone.
+    // A client of another protocol may only subscribe with a token, which this one does not have.
     let subs = json!({"subs": {"shop:presence-a": {}}}).to_string();
     let (_eve, connect) = Listener::connect_to(cluster.address, &subs);
     assert_eq!(connect["connect"].get("subs"), None, "{connect}");
@@ -377,7 +377,7 @@ fn an_event_of_a_client_goes_to_the_others_of_a_private_channel_and_nowhere_else
     ada.subscribed("presence-a", &data("7"));
     bob.subscribed("presence-a", &data("8"));
     assert_eq!(ada.next()["event"], "pusher_internal:member_added");
-    // Whatever it says of itself, it is who was signed.
+    // A `user_id` in the message is replaced by the signed one.
     ada.say(&json!({"event": "client-moved", "channel": "presence-a", "data": 1, "user_id": "8"}));
     assert_eq!(bob.next()["user_id"], "7");
     let large = json!({"event": "client-a", "channel": "private-a", "data": "x".repeat(10_241)});
@@ -421,7 +421,7 @@ fn who_signs_in_is_reached_as_that_user_and_is_sent_away_as_that() {
     let signed_in = ada.next();
     assert_eq!(signed_in["event"], "pusher:signin_success", "{signed_in}");
     ada.subscribed("#server-to-user-ada", "");
-    // Who has signed in needs no data of its own.
+    // A client that has signed in needs no channel data.
     let listed = ada.subscribed("presence-a", "");
     assert_eq!(listed["presence"]["hash"], json!({"ada": {"name": "Ada"}}));
     let event = json!({"name": "hi", "channels": ["#server-to-user-ada"], "data": "you"});
@@ -438,7 +438,7 @@ fn who_signs_in_is_reached_as_that_user_and_is_sent_away_as_that() {
     sign_in(&mut third, SECRET);
     assert_eq!(third.closed(), 4100);
     drop(second);
-    // Another app's user of the same name is somebody else.
+    // A user of another app with the same name is a different user.
     let path = "/apps/4/users/ada/terminate_connections";
     let other = ("other-key", "another app's secret");
     assert_eq!(call_as(&cluster, other, ("POST", path, ""), "{}").0, 200);
@@ -511,7 +511,7 @@ fn a_call_is_of_the_app_whose_secret_has_signed_it() {
     assert_eq!(call(&cluster, "GET", path, "", "").0, 405);
     let large = json!({"name": "e", "channels": ["a"], "data": "x".repeat(10_241)});
     assert_eq!(publish(&cluster, &large).0, 413);
-    // Without a signature nothing of a body is taken.
+    // A request without a signature is rejected before its body is read.
     let mut stream = TcpStream::connect(cluster.address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     write!(stream, "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n")
@@ -532,7 +532,7 @@ fn a_cache_channel_begins_with_its_last_event() {
         assert_eq!(publish(&cluster, &event).0, 200);
         assert_eq!(early.next()["data"], data);
     }
-    // What a client says is not kept.
+    // Events of clients are not cached.
     early.say(&json!({"event": "client-e", "channel": "private-cache-a", "data": 3}));
     early.has_nothing();
     let mut late = Client::connect(&cluster);
@@ -557,7 +557,8 @@ fn an_app_that_is_taken_away_takes_its_clients_along() {
     assert_eq!(call(&cluster, "GET", "/apps/3/channels", "", "").0, 404);
 }
 
-/// By the rules of its namespace anyone may do anything in it: not so in channels that are private to the app's clients.
+/// The rules of the namespace permit everything, but channels private to the app's clients remain closed to other
+/// protocols.
 #[test]
 fn what_is_private_to_an_app_is_private_to_clients_of_other_protocols() {
     let cluster = cluster(1);

@@ -1,4 +1,4 @@
-//! Calls of the server API and everybody else: who asks for much is served in turns.
+//! Fairness of the server API: large calls take turns with all other work.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +25,7 @@ fn post(to: SocketAddr, path: &str, body: &str) -> String {
     answer
 }
 
-/// Deliveries were made after the last command had begun, all of them without a look at the outboxes that they filled.
+/// Regression: deliveries were made after the last command had begun, without checking the outboxes that they filled.
 #[test]
 fn one_batch_throws_out_no_reader_who_reads() {
     for workers in [1, 2] {
@@ -35,7 +35,7 @@ fn one_batch_throws_out_no_reader_who_reads() {
         });
         let mut readers: Vec<Listener> =
             (0..4).map(|_| Listener::connect(cluster.address, "room")).collect();
-        // Less in all than a socket takes of who is not reading yet.
+        // In total less than a socket buffers for a reader that does not read yet.
         let data = format!("\"{}\"", "x".repeat(10));
         let answer = cluster.post("/api/batch", &batch((0..3_000).map(|_| publish("room", &data))));
         assert_eq!(answer.matches("\"offset\"").count(), 3_000);
@@ -53,7 +53,7 @@ fn others_are_served_while_a_batch_is_carried_out() {
     let cluster = Cluster::start(1);
     let address = cluster.address;
     let commands = batch((0..4_000).map(|n| publish("room", &n.to_string())));
-    // The thread that looks may be late, and the batch over: then it looks again.
+    // This thread may be late, after the end of the batch; then try again.
     let interleaved = (0..5).any(|round| {
         let mut reader = Listener::connect(address, "room");
         let last = 4_001 * (round + 1);
@@ -91,7 +91,7 @@ fn a_broadcast_to_many_channels_takes_turns_and_is_answered_in_order() {
         answer
     };
     in_order(&cluster.post("/api/broadcast", &broadcast), "/result");
-    // And in a batch, what follows it comes after all of it, and what comes after that waits for answers.
+    // In a batch, the commands after the broadcast follow all of it, in order.
     for channel in 0..3_000 {
         if channel % 500 != 0 {
             continue;

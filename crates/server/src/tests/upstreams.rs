@@ -1,4 +1,4 @@
-//! Proxies with several backends: who is asked again, and who is not.
+//! Proxies with several backends: which requests are retried with another backend, and which are not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,10 +9,10 @@ use serde_json::json;
 use super::Cluster;
 use super::proxies::{CLOSE, backend, client, connect, ok, response};
 
-/// How often each of so many backends was asked what it does not answer.
+/// Number of `poison` requests that each of the four backends has received.
 type Asked = Arc<[AtomicUsize; 4]>;
 
-/// Four backends. On what is called `poison` they close the connection; the first answers everything else with 503.
+/// Adds four backends. They close the connection on `poison`; the first one answers everything else with 503.
 fn pool(config: &mut Config, asked: &Asked) {
     let members = (0..4).map(|at| {
         let asked = Arc::clone(asked);
@@ -58,7 +58,7 @@ fn a_question_goes_to_another_and_what_fails_backends_does_not_fail_them_all() {
     assert_eq!(refused["error"]["code"], 100, "{refused}");
     let had_it = asked.iter().filter(|times| times.load(Ordering::Relaxed) > 0).count();
     assert_eq!(had_it, 2, "{asked:?}");
-    // Those that it has failed are asked by others all the same.
+    // The members that failed for this client still serve others.
     let (_, connected) = client(&cluster, &[connect()]);
     assert!(connected["connect"].is_object(), "{connected}");
 }

@@ -1,4 +1,4 @@
-//! Checks of the members of upstreams, on sockets: one request on a connection of its own each.
+//! Health checks of the members of upstreams over sockets, each a single request on its own connection.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use dunlin_pipeline::{Caller, Client, Depth, HostConfig, HostId, Request, Reques
 use dunlin_webhooks::{Check, HealthChecker, Unhealthy};
 use hashbrown::HashMap;
 
-/// Set in the tags of checks, and in those of no other request.
+/// The tag bit that distinguishes checks from all other requests.
 pub(super) const CHECK: u64 = 1 << 63;
 
-/// The certificates trusted for the members of an upstream, or their error.
+/// The roots trusted for the members of an upstream, or the error in them.
 type Trust = Result<Option<Tls>, Arc<str>>;
 
-/// What is checked, and the requests under way.
+/// The health checker and its requests in flight.
 pub(super) struct Checks {
     checker: HealthChecker,
     in_flight: HashMap<u64, (Check, HostId)>,
-    /// By upstream, with the text that it was read from: to read one is dear.
+    /// By upstream, with the `ca` text that was parsed, since parsing is expensive.
     trust: HashMap<Arc<str>, (Option<Arc<str>>, Trust)>,
     /// Checks that could not be sent.
     failed: Vec<(u64, Arc<str>)>,
-    /// The unhealthy ones changed since they were asked for.
+    /// Whether the set of unhealthy members changed since [`Checks::handle_results`] last reported it.
     changed: bool,
 }
 
@@ -50,12 +50,12 @@ impl Checks {
         self.checker.unhealthy()
     }
 
-    /// When there is something to be sent, in milliseconds.
+    /// Returns the time of the next check, in milliseconds.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
         self.checker.poll_timeout()
     }
 
-    /// Sends the checks that are due; says how many.
+    /// Sends the checks that are due and returns their number.
     pub(super) fn send<C: Caller>(&mut self, now: Now, client: &mut Client<C>) -> usize {
         let mut sent = 0;
         while let Some(check) = self.checker.poll_check(now) {
@@ -112,7 +112,8 @@ impl Checks {
         trust
     }
 
-    /// Takes how checks have ended: their status, or why there is none. Says whether others are healthy now.
+    /// Handles the results of checks: the status or the error of each. Returns whether the set of unhealthy members
+    /// changed.
     pub(super) fn handle_results(
         &mut self,
         now: Now,

@@ -1,4 +1,4 @@
-//! The webhooks thread: drives the machine of [`dunlin_webhooks`] over sockets.
+//! The webhooks thread: connects the state machines of [`dunlin_webhooks`] to sockets.
 
 mod checks;
 mod sender;

@@ -1,9 +1,9 @@
 //! The webhooks thread: sends the requests of the [`Dispatcher`] through the pipelining client of `pipeline`, and checks
 //! the members of upstreams.
 //!
-//! It is separate from the admin thread: a change of the configuration may take forty microseconds, and must wait neither
-//! for the events of a million connecting clients nor for a TLS handshake with a backend. It is an endpoint of the bus
-//! like a worker, so that an event costs a worker one store. Without hooks the thread sleeps.
+//! It is separate from the admin thread: a change of the configuration should complete within forty microseconds, so it
+//! must not wait for the events of a million connecting clients or for a TLS handshake with a backend. The thread is an
+//! endpoint of the bus like a worker, so that an event costs a worker one store. Without hooks the thread sleeps.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -38,13 +38,13 @@ pub(crate) const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Messages taken from the bus before requests are sent.
 const MESSAGES_PER_TURN: usize = 4_096;
-/// Times in a turn that results lead to new requests at once, before the loop continues.
+/// Rounds per turn in which results immediately lead to new requests, before the loop continues.
 const ROUNDS_A_TURN: usize = 16;
 /// The doorbell among the loop's foreign descriptors.
 const DOORBELL: u64 = 0;
-/// Times the thread restarts after a panic.
+/// Most runs of the thread: it starts again after a panic.
 const INCARNATIONS_MAX: u32 = 50;
-/// Connections to backends.
+/// Most connections to backends.
 const CONNECTIONS_MAX: usize = 65_536;
 
 /// A handle of the webhooks thread, which ends after [`BusMessage::Stop`] once its queued events are sent.
@@ -60,7 +60,7 @@ impl WebhooksThread {
         let builder = std::thread::Builder::new().name("dunlin-webhooks".into());
         let thread = builder.spawn(move || {
             for incarnation in 0..INCARNATIONS_MAX {
-                // Nothing but the endpoint, which may be taken over, outlives an incarnation.
+                // Unwind safe: an incarnation leaves only the endpoint behind, which the next one can continue to use.
                 let outcome = catch_unwind(AssertUnwindSafe(|| run(&state, &mut endpoint)));
                 match outcome {
                     Ok(Ok(())) => return,
@@ -132,25 +132,26 @@ struct WebhookSender<'e> {
     dispatcher: Dispatcher,
     client: Client<Results>,
     checks: Checks,
-    /// By the pools of the dispatcher; an error says why a pool cannot be used.
+    /// By pool of the dispatcher; an error is the reason why the pool cannot be used.
     hosts: HashMap<u64, Result<HostId, Arc<str>>>,
     /// The generation of the settings in use.
     generation: u64,
-    /// When something is due, and the loop's timer for it.
+    /// The time of the next due event or check, and the loop's timer for it.
     timer: Option<(u64, TimerId)>,
-    /// There is more to do before the loop may sleep.
+    /// Work remains, so the loop must not sleep.
     busy: bool,
-    /// The thread ends as soon as nothing is queued.
+    /// The thread ends as soon as no event is queued.
     stopping: bool,
 }
 
-/// What a timer of the thread's own is for; the loop carries its number, above which the client's have bits.
+/// The purpose of one of the thread's own timers. The loop carries its number; the numbers of the client's timers have
+/// higher bits set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 enum Timer {
     /// An event, or a check, is due.
     Due = 1,
-    /// The time for queued events is over while the process shuts down.
+    /// The time to send queued events during shutdown is over.
     Finish,
 }
 
@@ -164,7 +165,7 @@ impl Timer {
 #[derive(Default)]
 struct Results {
     ended: Vec<(u64, DeliveryResult)>,
-    /// Of checks, by their tags: the status, or why there is none.
+    /// Results of checks by tag: the status, or the error.
     checked: Vec<(u64, Result<u16, Arc<str>>)>,
     now_s: u64,
 }
@@ -233,7 +234,7 @@ impl WebhookSender<'_> {
         self.dispatcher.handle_event(now, event);
     }
 
-    /// Sends what is due, and what follows from results that come at once.
+    /// Sends due requests, and further ones that immediate results lead to.
     fn send(&mut self, cx: &mut Context<()>, now: Now) {
         for _ in 0..ROUNDS_A_TURN {
             self.client.on_tick(cx);
@@ -243,7 +244,7 @@ impl WebhookSender<'_> {
             }
             let mut sent = 0;
             let checked = std::mem::take(&mut self.client.caller().checked);
-            // The hosts of those that have ended go at the end of the next round.
+            // Counted as sent, so that another round removes the hosts of ended checks.
             sent += checked.len();
             if self.checks.handle_results(now, checked, &mut self.client.requests()) {
                 self.dispatcher.handle_health(self.checks.unhealthy());
@@ -282,7 +283,7 @@ impl WebhookSender<'_> {
                 let prepared = attempt.with_headers(|headers| {
                     let request = Request {
                         headers,
-                        // The body of the response is for the backend's own log.
+                        // The response body is not used.
                         answer: BodyMode::Count,
                         ..Request::post(&attempt.hook.path, &attempt.body)
                     };
@@ -297,7 +298,7 @@ impl WebhookSender<'_> {
         }
     }
 
-    /// Sets the loop's timer to when something is due.
+    /// Sets the loop's timer to the next due event or check.
     fn arm_timer(&mut self, cx: &mut Context<()>) {
         let due = [self.dispatcher.poll_timeout(), self.checks.poll_timeout()];
         let due_ms = due.into_iter().flatten().min();
@@ -349,7 +350,7 @@ fn delivery_result(outcome: &Outcome<'_>, now_s: u64) -> DeliveryResult {
     }
 }
 
-/// How to connect to the members of an upstream, or why that is impossible.
+/// Returns the client's settings for the members of an upstream, or why there can be none.
 fn host_config(upstream: &config::Upstream) -> Result<HostConfig, Arc<str>> {
     let tls = match &upstream.ca {
         Some(ca) if upstream.tls => match Tls::with_roots(ca.as_bytes()) {
@@ -360,7 +361,7 @@ fn host_config(upstream: &config::Upstream) -> Result<HostConfig, Arc<str>> {
     };
     Ok(HostConfig {
         connections: upstream.connections_per_member_max,
-        // Proxies and slow backends answer one request at a time best; many events share a request.
+        // Proxies and slow backends handle one request at a time best, and a request carries many events.
         depth: Depth::Fixed(1),
         answer_timeout_ms: NonZeroU64::new(upstream.timeout_ms),
         // Each queue has one request in flight, and queues are few.
@@ -370,7 +371,7 @@ fn host_config(upstream: &config::Upstream) -> Result<HostConfig, Arc<str>> {
         connect_timeout_ms: NonZeroU64::new(upstream.connect_timeout_ms),
         // The dispatcher tries another member.
         connect_attempts: 1,
-        // A connection that was closed while it was idle is no failure.
+        // The closing of an idle connection is not a failure.
         replays_max: 1,
         tls,
         ..HostConfig::default()

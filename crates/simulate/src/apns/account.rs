@@ -1,15 +1,15 @@
-//! Who pushes on a connection: the provider token it has shown, or its client certificate.
+//! The credentials of a connection: its provider token or its client certificate.
 
 use super::Reason;
 use super::provider_token::{Claims, Keyring};
 
-/// A token may change so many seconds after the one before was issued.
+/// Minimum time between the `iat` of two tokens of one key, in seconds.
 const UPDATE_INTERVAL_S: u64 = 20 * 60;
 
-/// What a client certificate says.
+/// The relevant content of a client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Certificate {
-    /// The bundle id, from the subject's user id.
+    /// The bundle id, from the subject's `UID`.
     pub(crate) topic: Option<String>,
     pub(crate) expired: bool,
 }
@@ -18,10 +18,10 @@ pub(crate) struct Certificate {
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     certificate: Option<Certificate>,
-    /// The token seen last, as it stood in the header, and what it says: the same bytes are not verified twice.
+    /// The last token as it appeared in the header, and its claims: identical bytes are not verified twice.
     token: Vec<u8>,
     claims: Option<Claims>,
-    /// The team of the first push; another team's token needs a connection of its own.
+    /// The team of the first token; another team's token requires another connection.
     team_id: Option<String>,
 }
 
@@ -30,17 +30,17 @@ impl Account {
         Account { certificate, ..Account::default() }
     }
 
-    /// Whether the connection itself says who pushes.
+    /// Returns whether the client presented a certificate.
     pub(crate) fn has_certificate(&self) -> bool {
         self.certificate.is_some()
     }
 
-    /// The topic where a push names none.
+    /// Returns the topic of pushes without `apns-topic`.
     pub(crate) fn topic(&self) -> Option<&str> {
         self.certificate.as_ref()?.topic.as_deref()
     }
 
-    /// Judges one push's `authorization` header.
+    /// Checks the `authorization` header of one push.
     pub(crate) fn judge(
         &mut self,
         authorization: Option<&[u8]>,
@@ -81,7 +81,7 @@ impl Account {
         Ok(())
     }
 
-    /// Whether these credentials may push to this topic.
+    /// Returns whether these credentials may push to `topic`.
     pub(crate) fn allows(&self, topic: &str) -> bool {
         match (&self.claims, self.topic()) {
             (Some(claims), _) => claims.allows(topic),
@@ -93,7 +93,7 @@ impl Account {
     }
 }
 
-/// The token of `bearer TOKEN` (RFC 6750 §2.1).
+/// Returns the token of `bearer TOKEN` (RFC 6750 §2.1).
 fn bearer(authorization: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = authorization.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)

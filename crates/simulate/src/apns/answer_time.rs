@@ -1,4 +1,4 @@
-//! How long the service takes to answer a push, beside the path: drawn from a distribution.
+//! The time the service takes to answer a push, in addition to the path: drawn from a distribution.
 
 use std::f64::consts::TAU;
 use std::fmt;
@@ -9,28 +9,27 @@ use serde::{Deserialize, Serialize};
 
 use super::BehaviourError;
 
-/// No answer takes longer than this before drift: Pareto has no other end.
+/// Upper bound of a drawn time before drift: the Pareto distribution has none.
 const LONGEST_MS: f64 = 60_000.0;
 
-/// What the service takes to answer each push, beside the path. A PING is answered without it.
+/// The time the service takes to answer a push, in addition to the path. PING is answered without it.
 ///
-/// On the command line `FLOOR+DISTRIBUTION`, either of which may be left out: `5+exponential:25`, `lognormal:8,0.8`,
+/// Command-line syntax: `FLOOR+DISTRIBUTION`, either of which may be omitted: `5+exponential:25`, `lognormal:8,0.8`,
 /// `bimodal:0.05,1,30`, `pareto:5,1.5`, `20`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AnswerTime {
-    /// Milliseconds that each answer takes at least.
+    /// Minimum of each answer in milliseconds.
     pub floor_ms: f64,
-    /// What is drawn on top.
+    /// Distribution of the time added to the floor.
     pub distribution: Distribution,
-    /// Slow change of all of it.
+    /// Slow periodic change of floor and distribution.
     pub drift: Drift,
-    /// Part of the device tokens belongs to a shard that is slower.
+    /// Additional delay for one in `every` device tokens, chosen by hash: a slow shard.
     pub slow_shard: PeriodicDelay,
-    /// One in so many answers stalls, whatever its token.
+    /// Additional delay for every Nth push, whatever its token.
     pub stall: PeriodicDelay,
-    /// Pushes that the service works on at once, over all connections; the others wait, first come, first served.
-    /// 0: any number.
+    /// Pushes that the service processes at once, over all connections; the others wait in FIFO order. 0: unlimited.
     pub workers: u32,
 }
 
@@ -38,71 +37,72 @@ pub struct AnswerTime {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Distribution {
-    /// Nothing but the floor.
+    /// Only the floor.
     #[default]
     None,
-    /// A share of the answers is fast, the rest slow.
+    /// Two values: fast and slow.
     Bimodal {
-        /// The share, from 0 to 1.
+        /// Share of fast answers, from 0 to 1.
         fast_share: f64,
-        /// What a fast answer takes.
+        /// Time of a fast answer.
         fast_ms: f64,
-        /// What a slow answer takes.
+        /// Time of a slow answer.
         slow_ms: f64,
     },
-    /// Without memory: as many long as a queue of M/M/1 makes.
+    /// Memoryless, like the sojourn time of an M/M/1 queue.
     Exponential {
-        /// Its mean.
+        /// Mean.
         mean_ms: f64,
     },
-    /// What most services look like.
+    /// The shape of most services.
     Lognormal {
-        /// Its median.
+        /// Median.
         median_ms: f64,
-        /// The standard deviation of its logarithm.
+        /// Standard deviation of the logarithm.
         sigma: f64,
     },
-    /// A heavy tail: 0.1 % takes `1000^(1/alpha)` times the shortest. Cut at a minute.
+    /// A heavy tail: the slowest 0.1 % take at least `1000^(1/alpha)` times the shortest. Capped at a minute.
     Pareto {
-        /// The shortest.
+        /// Minimum.
         shortest_ms: f64,
-        /// The exponent; at 1 or below it has no mean but for the cut.
+        /// Exponent; at 1 or below the mean is finite only because of the cap.
         alpha: f64,
     },
 }
 
-/// Answer times swing between what they are and a multiple of it.
+/// A periodic drift of answer times between 1 and `factor` times their value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Drift {
-    /// Seconds from one low to the next; 0: no drift.
+    /// Period in seconds; 0: no drift.
     pub period_s: f64,
-    /// How many times as long answers take half a period later.
+    /// The factor half a period after the start.
     pub factor: f64,
 }
 
-/// One in so many takes longer.
+/// An additional delay for one in `every`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PeriodicDelay {
-    /// How many; 0: none.
+    /// One in how many; 0: none.
     pub every: u64,
-    /// Milliseconds on top.
+    /// Additional milliseconds.
     pub ms: f64,
 }
 
 impl AnswerTime {
-    /// Every answer takes so long.
+    /// Returns a constant answer time.
     pub fn constant(ms: f64) -> AnswerTime {
         AnswerTime { floor_ms: ms, ..AnswerTime::default() }
     }
 
-    /// Answers take no time.
+    /// Returns whether answers take no time.
     pub(crate) fn is_zero(&self) -> bool {
         *self == AnswerTime::default()
     }
 
-    /// Draws one. `number` counts the pushes, `subject` is a hash of the device token, `uptime` is the simulator's.
+    /// Draws one time. `number` counts the pushes; `subject` is a hash of the device token; `uptime` is the
+    /// simulator's.
     pub(crate) fn draw(
         &self,
         number: u64,
@@ -119,7 +119,7 @@ impl AnswerTime {
                 // `1 − uniform` is above zero.
                 Distribution::Exponential { mean_ms } => -mean_ms * (1.0 - uniform()).ln(),
                 Distribution::Lognormal { median_ms, sigma } => {
-                    // Box and Muller.
+                    // Box–Muller transform.
                     let radius = (-2.0 * (1.0 - uniform()).ln()).sqrt();
                     median_ms * (sigma * radius * (TAU * uniform()).cos()).exp()
                 }
@@ -268,7 +268,7 @@ impl fmt::Display for AnswerTime {
 mod tests {
     use super::*;
 
-    /// Half and nine tenths of the draws are not above these.
+    /// Returns the median and the 90th percentile of 20,000 draws.
     fn quantiles_ms(time: &AnswerTime) -> (f64, f64) {
         let mut state = 42u64;
         let mut uniform = || {

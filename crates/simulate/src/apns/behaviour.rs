@@ -1,60 +1,61 @@
-//! The fault profile: path, answer times, windows, stream limits, answers that go wrong. All of it can change while
+//! The fault profile: path, answer times, windows, stream limits, and faulty answers. Every setting can change while
 //! connections are open.
 
 use serde::{Deserialize, Serialize};
 
 use super::{AnswerTime, Reason};
 
-/// How the simulator behaves. The default is Apple's provider API without faults, next door.
+/// The simulator's behaviour. The default is a fault-free provider API without path delay.
 ///
-/// "Every N" counts pushes, over all connections unless a field says otherwise; 0 is never. The counts, not chance,
-/// decide, so that two runs are alike; only loss on the path and answer times are drawn by lot.
+/// "Every N" counts pushes over all connections unless a field says otherwise; 0 means never. Faults follow counters
+/// rather than chance, so that two runs behave alike; only packet loss and answer times are random.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Behaviour {
-    /// Round trip time of the path in milliseconds, half of it each way. Connecting takes one, a TLS handshake another.
+    /// Round-trip time of the path in milliseconds; each direction takes half. TCP connect and TLS handshake take one
+    /// round trip each.
     pub rtt_ms: u64,
-    /// How many of the path's 1,460-byte segments are lost, from 0 to 1: what is behind one waits a round trip more.
-    /// Throughput is not limited otherwise.
+    /// Loss rate of the path's 1,460-byte segments, from 0 to 1. Everything behind a lost segment waits one more round
+    /// trip. Throughput is not limited otherwise.
     pub loss: f64,
-    /// Streams granted until the first push is accepted. With a client certificate `streams_max` is granted at once.
+    /// Stream limit until the first push is accepted. With a client certificate `streams_max` applies at once.
     pub streams_first: u32,
-    /// Streams granted from then on.
+    /// Stream limit after the first accepted push.
     pub streams_max: u32,
-    /// Bytes of the connection's receive window, from 65,535. Holds for connections opened afterwards.
+    /// Size of the connection's receive window in bytes, at least 65,535. Applies to new connections.
     pub connection_window: u32,
-    /// Bytes of a stream's receive window. Holds for connections opened afterwards.
+    /// Size of a stream's receive window in bytes. Applies to new connections.
     pub stream_window: u32,
-    /// When what was received is given back to the window.
+    /// When received bytes are returned to the window.
     pub window_return: WindowReturn,
-    /// What the service takes to answer, beside the path.
+    /// Time the service takes to answer, in addition to the path delay.
     pub answer_time: AnswerTime,
-    /// Every N accepted pushes one is not answered.
+    /// Every Nth accepted push gets no answer.
     pub lose_answer_every: u64,
-    /// Every N accepted pushes one is answered by HEADERS alone; the stream never ends.
+    /// Every Nth accepted push gets HEADERS only; the stream never ends.
     pub half_answer_every: u64,
-    /// Every N pushes one stream is reset with `reset_code`.
+    /// The stream of every Nth push is reset with `reset_code`.
     pub reset_every: u64,
-    /// The code of that reset. 7 (REFUSED_STREAM): the push was not processed. Any other: it was accepted, and nobody is
-    /// reported.
+    /// Error code of that reset. With 7 (REFUSED_STREAM) the push is not processed. With any other code the push is
+    /// processed first, and its stream is reset only if it is accepted: the sender does not learn that it was.
     pub reset_code: u32,
     /// Bursts of 503.
     pub unavailable: Unavailable,
-    /// Connections that get a GOAWAY.
+    /// GOAWAY after a number of pushes.
     pub goaway: GoAway,
-    /// A stream limit that changes under load.
+    /// A stream limit that alternates under load.
     pub flip_streams: FlipStreams,
-    /// A stream limit that is lowered after a 4xx answer.
+    /// A stream limit that drops after a 4xx answer.
     pub slow_down: SlowDown,
-    /// Bad device tokens on one connection after which it is closed with GOAWAY; 0: never.
+    /// Number of rejected device tokens after which a connection is closed with GOAWAY; 0: never.
     pub bad_tokens_max: u64,
-    /// Which spelling says that a key belongs to the other environment: `BadEnvironmentKeyIdInToken` or
-    /// `BadEnvironmentKeyInToken`. Apple's tables have had both.
+    /// The reason for a key of the other environment: `BadEnvironmentKeyIdInToken` or `BadEnvironmentKeyInToken`.
+    /// Apple's tables have listed both spellings.
     pub environment_reason: Reason,
-    /// The server's clock against that of this machine, in seconds; below zero it is behind. Provider tokens and client
-    /// certificates are judged by it.
+    /// Offset of the server's clock from this machine's in seconds; negative: behind. Provider tokens and client
+    /// certificates are checked against it.
     pub clock_ahead_s: i64,
-    /// Answers carry `date`. Apple's own do not, but what stands between may add it.
+    /// Whether answers carry `date`. Apple's do not, but a proxy may add it.
     pub date: bool,
 }
 
@@ -85,21 +86,21 @@ impl Default for Behaviour {
     }
 }
 
-/// When received bytes are given back by WINDOW_UPDATE.
+/// When received bytes are returned by WINDOW_UPDATE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WindowReturn {
-    /// With each read, as Go's net/http2 does.
+    /// After each read, as Go's net/http2 does.
     #[default]
     Eager,
-    /// Once half of the window is used, as netty does.
+    /// Once half of the window is consumed, as netty does.
     Half,
-    /// Never: the connection dries up.
+    /// Never: the connection stalls once its window is consumed.
     Never,
 }
 
 impl WindowReturn {
-    /// Whether `unreturned` bytes of a window of `size` are to be given back.
+    /// Returns whether `unreturned` bytes of a window of `size` bytes are due to be returned.
     pub(crate) fn is_due(self, unreturned: u32, size: u32) -> bool {
         match self {
             WindowReturn::Eager => true,
@@ -109,115 +110,115 @@ impl WindowReturn {
     }
 }
 
-/// Of every `every` pushes the last `burst` are answered 503.
+/// Bursts of 503: the last `burst` of every `every` pushes are answered 503.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Unavailable {
-    /// Pushes from burst to burst; 0: never.
+    /// Pushes from one burst to the next; 0: never.
     pub every: u64,
-    /// Pushes of a burst.
+    /// Pushes in a burst.
     pub burst: u64,
 }
 
-/// A connection's `every`th push is answered by GOAWAY.
+/// The `every`th push of a connection triggers GOAWAY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GoAway {
-    /// Pushes on one connection; 0: never.
+    /// Pushes on one connection until GOAWAY; 0: never.
     pub every: u64,
-    /// How many of them, the last, are not processed: GOAWAY names the stream before them.
+    /// How many of those pushes, the last ones, are not processed: GOAWAY's last stream id is the one before them.
     pub unprocessed: u64,
-    /// Close at once, and with it the answers that are under way; otherwise when all streams have been answered.
+    /// Closes at once and drops pending answers; otherwise closes after all streams have been answered.
     pub close: bool,
 }
 
-/// The stream limit goes down to `low` and up again, each time after `every` accepted pushes.
+/// The stream limit alternates between `streams_max` and `low`, switching after every `every` accepted pushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FlipStreams {
-    /// Accepted pushes of one connection; 0: never.
+    /// Accepted pushes of one connection between two switches; 0: never.
     pub every: u64,
     /// The lower limit.
     pub low: u32,
 }
 
-/// After a 4xx answer the stream limit is lowered.
+/// A lower stream limit after a 4xx answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlowDown {
-    /// The limit; 0: it is not lowered.
+    /// The lower limit; 0: the limit is not changed.
     pub streams: u32,
-    /// Accepted pushes of the connection until it is raised again.
+    /// Accepted pushes of the connection until the limit is raised again.
     pub answers: u64,
 }
 
-/// Something to happen now, on every open connection.
+/// An action that every open connection carries out at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Order {
-    /// GOAWAY with any last stream; `None`: the last one opened, which is the truth.
+    /// Send GOAWAY with any last stream id; `None`: the id of the last stream opened, which is the correct one.
     GoAway {
-        /// The last stream that is served.
+        /// Last stream id in the frame.
         #[serde(default)]
         last: Option<u32>,
-        /// The error code; 0 is NO_ERROR.
+        /// Error code; 0 is NO_ERROR.
         #[serde(default)]
         code: u32,
         /// Close at once.
         #[serde(default)]
         close: bool,
     },
-    /// Close in order, without GOAWAY.
+    /// Close in an orderly way, without GOAWAY.
     Close,
     /// Close with a TCP reset.
     Abort,
-    /// Read nothing for so long.
+    /// Read nothing for a time.
     Stall {
-        /// Milliseconds.
+        /// Duration in milliseconds.
         ms: u64,
     },
-    /// Send bytes that are no frames.
+    /// Send bytes that are not HTTP/2 frames.
     Garbage,
-    /// Send a header block that does not end, until the peer has had enough or 64 MiB have gone.
+    /// Send a header block without end, until the peer closes or 64 MiB have been sent.
     EndlessHeaders,
-    /// Send SETTINGS, all to be acknowledged.
+    /// Send SETTINGS frames, each of which requires an acknowledgement.
     FloodSettings {
-        /// How many, at most 10,000,000.
+        /// Number of frames, at most 10,000,000.
         n: u32,
     },
-    /// Send PING, all to be answered.
+    /// Send PING frames, each of which requires an answer.
     FloodPing {
-        /// How many, likewise.
+        /// Number of frames, at most 10,000,000.
         n: u32,
     },
-    /// Send RST_STREAM for the stream opened last, again and again.
+    /// Send RST_STREAM for the last stream opened, repeatedly.
     FloodReset {
-        /// How many, likewise.
+        /// Number of frames, at most 10,000,000.
         n: u32,
     },
-    /// Send WINDOW_UPDATE of one byte each.
+    /// Send WINDOW_UPDATE frames of one byte for the connection.
     FloodWindowUpdate {
-        /// How many, likewise.
+        /// Number of frames, at most 10,000,000.
         n: u32,
     },
-    /// Send empty DATA on the stream opened last.
+    /// Send empty DATA frames on the last stream opened.
     FloodData {
-        /// How many, likewise.
+        /// Number of frames, at most 10,000,000.
         n: u32,
     },
-    /// Send empty CONTINUATION of a header block that does not end.
+    /// Send empty CONTINUATION frames of a header block that never ends.
     FloodContinuation {
-        /// How many, likewise.
+        /// Number of frames, at most 10,000,000.
         n: u32,
     },
-    /// Send GOAWAY that names the last stream, again and again.
+    /// Send GOAWAY frames that name the last stream opened, repeatedly.
     FloodGoAway {
-        /// How many, likewise.
+        /// Number of frames, at most 10,000,000.
         n: u32,
     },
-    /// Send frames of a type that nobody knows, which a peer has to ignore (RFC 9113 §4.1).
+    /// Send frames of an unknown type, which a peer must ignore (RFC 9113 §4.1).
     FloodUnknown {
-        /// How many, likewise.
+        /// Number of frames, at most 10,000,000.
         n: u32,
     },
 }
@@ -234,10 +235,10 @@ impl BehaviourError {
 }
 
 impl Behaviour {
-    /// Judges the values against each other.
+    /// Checks the values, alone and against each other.
     ///
     /// # Errors
-    /// Names the field and what it may be.
+    /// Names the invalid field and the values it accepts.
     pub fn validate(&self) -> Result<(), BehaviourError> {
         let wrong = |text: &str| Err(BehaviourError(text.to_owned()));
         if !(0.0..=1.0).contains(&self.loss) {
@@ -273,10 +274,10 @@ impl Behaviour {
         Ok(())
     }
 
-    /// This behaviour with the fields that `json` has, validated.
+    /// Returns this behaviour with the fields of `json` replaced, validated.
     ///
     /// # Errors
-    /// Names the field that is unknown or wrong.
+    /// Names the field that is unknown or invalid.
     pub fn patched(&self, json: &str) -> Result<Behaviour, BehaviourError> {
         let fault = |error: serde_json::Error| BehaviourError(error.to_string());
         let patch: serde_json::Value = serde_json::from_str(json).map_err(fault)?;

@@ -9,18 +9,18 @@ use serde::Deserialize;
 use super::Reason;
 use crate::http2::Request;
 
-/// Channels of one app.
+/// Maximum number of channels of one app.
 const CHANNELS_MAX: usize = 10_000;
 
 /// The channels of all apps.
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
-    /// By bundle id, then by their own: the message storage policy.
+    /// Message storage policies by bundle id and channel id.
     of_apps: BTreeMap<String, BTreeMap<String, u8>>,
     deleted: HashSet<String>,
 }
 
-/// A request to manage channels.
+/// A channel management request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChannelRequest<'r> {
     method: &'r [u8],
@@ -32,7 +32,7 @@ pub(crate) struct ChannelRequest<'r> {
     pub(crate) id: Option<&'r [u8]>,
 }
 
-/// An answer: status, the channel made, and the body.
+/// An answer: status, id of a new channel, and body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChannelResponse {
     pub(crate) status: u16,
@@ -41,7 +41,7 @@ pub(crate) struct ChannelResponse {
 }
 
 impl<'r> ChannelRequest<'r> {
-    /// Reads a request, if it is one to manage channels.
+    /// Parses a request; `None` if it is not about channel management.
     pub(crate) fn read(request: &'r Request) -> Option<ChannelRequest<'r>> {
         let field = |wanted: &[u8]| {
             request.head.iter().find_map(|(name, value)| (name == wanted).then_some(value))
@@ -66,12 +66,13 @@ impl<'r> ChannelRequest<'r> {
 }
 
 impl Channels {
-    /// Whether a push may go to a channel. One that was not made here may have been made elsewhere.
+    /// Returns whether a push may go to a channel. Only deleted ones are refused: an unknown one may have been created
+    /// elsewhere.
     pub(crate) fn takes(&self, channel: &[u8]) -> bool {
         std::str::from_utf8(channel).is_ok_and(|channel| !self.deleted.contains(channel))
     }
 
-    /// Carries a request out. `random` is for the id of a new channel.
+    /// Executes a request. `random` becomes the id of a new channel.
     pub(crate) fn handle(
         &mut self,
         asked: ChannelRequest<'_>,

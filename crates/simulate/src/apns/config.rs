@@ -1,4 +1,4 @@
-//! What a simulator is started with, and does not change while it runs.
+//! The configuration of a simulator, fixed at its start.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Behaviour, ProviderKey, Rule};
 use crate::Authority;
 
-/// Which of Apple's two environments a key, or a simulator, belongs to.
+/// Apple's environment that a key or a simulator belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Environment {
@@ -18,34 +18,35 @@ pub enum Environment {
     Production,
 }
 
-/// What a simulator is started with.
+/// The configuration of a simulator.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Address that accepts pushes; port 0 takes a free one.
+    /// Address that accepts pushes; port 0 selects a free one.
     pub listen: SocketAddr,
-    /// Where `GET /ledger` and the like are answered over HTTP/1.1; `None`: nowhere.
+    /// Address of the control port (HTTP/1.1, `GET /ledger` and others); `None`: no control port.
     pub control: Option<SocketAddr>,
-    /// TLS with ALPN `h2`; without it plain HTTP/2 with prior knowledge, for measurements.
+    /// TLS with ALPN `h2`; otherwise plain HTTP/2 with prior knowledge, for measurements.
     pub tls: bool,
-    /// The authority that signs the server's certificate; `None`: a new one, gone with the simulator.
+    /// The authority that signs the server's certificate; `None`: a temporary one.
     pub authority: Option<Authority>,
-    /// Which environment it plays.
+    /// The environment that is simulated.
     pub environment: Environment,
-    /// Keys whose provider tokens are taken. With none, every well-formed token is: its claims are judged, its
-    /// signature is not.
+    /// Keys whose provider tokens are accepted. If empty, the claims of every well-formed token are checked, but not
+    /// its signature.
     pub keys: Vec<ProviderKey>,
-    /// How device tokens are judged, the first rule that fits. See [`Rule::defaults`].
+    /// Rules for device tokens; the first matching one decides. See [`Rule::defaults`].
     pub rules: Vec<Rule>,
-    /// Entries the ledger keeps; later ones are only counted. At most 10,000,000; an entry takes about 120 B.
+    /// Maximum number of ledger entries; later ones are only counted. At most 10,000,000; an entry takes about 120 B.
     pub ledger_max: usize,
-    /// Connections served at once; more are closed unread.
+    /// Maximum number of open connections; further ones are closed unread.
     pub connections_max: usize,
-    /// How it behaves at first.
+    /// The initial behaviour.
     pub behaviour: Behaviour,
 }
 
 impl Default for Config {
-    /// TLS on a free port of 127.0.0.1, every token accepted, a ledger of 100,000 entries, no faults.
+    /// Returns a configuration with TLS on a free port of 127.0.0.1, every token accepted, a ledger of 100,000 entries,
+    /// no faults.
     fn default() -> Config {
         Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),

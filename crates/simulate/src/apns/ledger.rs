@@ -1,35 +1,35 @@
-//! What became of each push, in order, up to a bound.
+//! The ledger: the outcome of each push, in order, up to a bound.
 
 use serde::{Deserialize, Serialize};
 
 use super::Reason;
 
-/// What was sent to the sender.
+/// What the sender received as an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplyOutcome {
     /// The whole answer.
     Sent,
-    /// Nothing.
+    /// No answer.
     Lost,
-    /// HEADERS without an end.
+    /// HEADERS without END_STREAM.
     Half,
-    /// The stream was reset.
+    /// RST_STREAM.
     Reset,
 }
 
-/// One push that was processed: accepted with status 200, refused with any other.
+/// A processed push: accepted with status 200, rejected with any other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its place in the ledger, from 1.
+    /// Position in the ledger, from 1.
     pub n: u64,
     /// Milliseconds since the simulator was started.
     pub at_ms: u64,
-    /// The connection, from 1.
+    /// Number of the connection, from 1.
     pub connection: u32,
-    /// The stream.
+    /// Stream id.
     pub stream: u32,
-    /// The push's id: the sender's, or the one it was given.
+    /// The push's `apns-id`: chosen by the sender, or generated.
     pub apns_id: String,
     /// The device token, or the bundle id of a broadcast.
     pub device_token: String,
@@ -39,14 +39,14 @@ pub struct Entry {
     pub body_sha256: String,
     /// 200: accepted.
     pub status: u16,
-    /// Why it was refused.
+    /// Reason of a rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// What was sent to the sender.
+    /// What the sender received as an answer.
     pub answer: ReplyOutcome,
 }
 
-/// An entry as it is kept: the strings elsewhere, each topic once.
+/// The stored form of an entry. Device tokens are stored in one buffer, and each topic once.
 #[derive(Debug)]
 struct Row {
     at_ms: u64,
@@ -62,10 +62,10 @@ struct Row {
 
 const _: () = assert!(size_of::<Row>() <= 56);
 
-/// Different topics counted apart; further ones stand under "(others)".
+/// Distinct topics that are recorded; further ones are recorded as "(others)".
 const TOPICS_MAX: usize = 10_000;
 
-/// What an entry is made of.
+/// The data of a new entry.
 pub(crate) struct LedgerLine<'a> {
     pub(crate) at_ms: u64,
     pub(crate) connection: u32,
@@ -78,7 +78,7 @@ pub(crate) struct LedgerLine<'a> {
     pub(crate) answer: ReplyOutcome,
 }
 
-/// Entries up to a bound; what comes later is not kept, and counted by [`Ledger::beyond`].
+/// Entries up to a bound. Later ones are not stored, only counted by [`Ledger::beyond`].
 #[derive(Debug)]
 pub(crate) struct Ledger {
     rows: Vec<Row>,
@@ -99,7 +99,7 @@ impl Ledger {
         }
     }
 
-    /// Whether the next entry will be kept, so that its hash is worth computing.
+    /// Returns whether the next entry will be stored; if not, its hash need not be computed.
     pub(crate) fn has_room(&self) -> bool {
         self.rows.len() < self.rows_max
     }
@@ -117,7 +117,7 @@ impl Ledger {
             stream: line.stream,
             apns_id: line.apns_id,
             body: line.body,
-            // 10,000,000 tokens of at most 200 bytes.
+            // Fits `u32`: 10,000,000 tokens of at most 200 bytes.
             token_end: self.tokens.len() as u32,
             topic,
             reason: line.reason,
@@ -129,7 +129,7 @@ impl Ledger {
         self.beyond
     }
 
-    /// At most `max` entries behind the `after`th.
+    /// Returns at most `max` entries after the first `after`.
     pub(crate) fn entries(&self, after: usize, max: usize) -> impl Iterator<Item = Entry> {
         (after..self.rows.len()).take(max).map(|at| {
             let row = &self.rows[at];
@@ -156,7 +156,7 @@ impl Ledger {
     }
 
     fn topic(&mut self, topic: &str) -> u16 {
-        // The one used last stands at the end more often than not: few apps, many pushes.
+        // A linear search is enough: there are few apps and many pushes.
         if let Some(place) = self.topics.iter().position(|known| known == topic) {
             return place as u16;
         }
@@ -169,12 +169,12 @@ impl Ledger {
     }
 }
 
-/// A UUID in its canonical form (RFC 9562 §4), lower case.
+/// Returns a UUID in its canonical form (RFC 9562 §4), in lower case.
 pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     String::from_utf8_lossy(&uuid_text(bytes)).into_owned()
 }
 
-/// The same without an allocation.
+/// Like [`uuid`], without an allocation.
 pub(crate) fn uuid_text(bytes: &[u8; 16]) -> [u8; 36] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [b'-'; 36];
@@ -190,7 +190,7 @@ pub(crate) fn uuid_text(bytes: &[u8; 16]) -> [u8; 36] {
     text
 }
 
-/// Reads a UUID in its canonical form, in either case.
+/// Parses a UUID in its canonical form; upper and lower case are accepted.
 pub(crate) fn parse_uuid(text: &[u8]) -> Option<[u8; 16]> {
     if text.len() != 36 || [8, 13, 18, 23].iter().any(|&at| text[at] != b'-') {
         return None;

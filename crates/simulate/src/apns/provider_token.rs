@@ -11,25 +11,25 @@ use serde::Deserialize;
 use super::{Environment, Reason};
 use crate::StartError;
 
-/// A token is taken for an hour after it was issued.
+/// Lifetime of a token after `iat`.
 const AGE_MAX_S: u64 = 3_600;
-/// Clocks may differ by so much before a token is from the future.
+/// Tolerated clock skew: a token issued further in the future is invalid.
 const SKEW_MAX_S: u64 = 600;
-/// Bytes of a token; a longer one is invalid.
+/// Maximum size of a token in bytes.
 const TOKEN_BYTES_MAX: usize = 4_096;
 
-/// A key whose provider tokens are taken.
+/// A key whose provider tokens are accepted.
 #[derive(Clone, Debug)]
 pub struct ProviderKey {
     /// The key's id, ten characters (`kid` of the token).
     pub key_id: String,
     /// The team's id, ten characters (`iss` of the token).
     pub team_id: String,
-    /// The public key, or the `.p8` file as Apple hands it out, in PEM.
+    /// The public key, or the `.p8` file that Apple issues, in PEM.
     pub pem: String,
-    /// The only environment it is for; `None`: both.
+    /// Restricts the key to one environment; `None`: both.
     pub environment: Option<Environment>,
-    /// The only topics it may push to, as bundle ids; with none, all.
+    /// Restricts the key to these bundle ids and their suffixed topics; empty: no restriction.
     pub topics: Vec<String>,
 }
 
@@ -39,13 +39,13 @@ pub(crate) struct Keyring {
     environment: Environment,
 }
 
-/// What a token says, once it has been found good.
+/// The content of a verified token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claims {
     pub(crate) key_id: String,
     pub(crate) team_id: String,
     pub(crate) issued_at_s: u64,
-    /// Topics the key is bound to; empty: all.
+    /// Topics the key is restricted to; empty: no restriction.
     pub(crate) topics: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ impl Claims {
         now_s > self.issued_at_s.saturating_add(AGE_MAX_S)
     }
 
-    /// Whether the key may push to this topic, be it the bundle id itself or one of its suffixed topics.
+    /// Returns whether the key may push to `topic`: a bundle id, or a bundle id with a suffix.
     pub(crate) fn allows(&self, topic: &str) -> bool {
         let is_of = |bundle: &String| {
             topic
@@ -65,8 +65,8 @@ impl Claims {
     }
 }
 
-/// Base64 in the alphabet of JSON Web Signature (RFC 7515 §2), and in the ordinary one with padding, in which senders send
-/// it that Apple is known to take; they sign in DER, too.
+/// Decodes base64url (RFC 7515 §2), and standard base64 with padding: Apple is known to accept tokens that some senders
+/// encode that way. Such senders also encode signatures in DER.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=').replace('+', "-").replace('/', "_");
     URL_SAFE_NO_PAD.decode(text).ok()
@@ -94,7 +94,7 @@ impl Keyring {
         Ok(Keyring { keys: keys.collect::<Result<_, StartError>>()?, environment })
     }
 
-    /// Judges a token, whose age too.
+    /// Verifies a token and its age.
     pub(crate) fn verify(&self, token: &[u8], now_s: u64) -> Result<Claims, Reason> {
         let claims = self.read(token)?;
         if claims.issued_at_s > now_s.saturating_add(SKEW_MAX_S) {
@@ -173,7 +173,7 @@ mod tests {
             topics: Vec::new(),
         };
         let keyring = Keyring::new(vec![known], Environment::Sandbox).unwrap();
-        // Lengths that need padding, and a letter that the alphabets spell differently.
+        // Lengths that need padding, and a character that differs between the alphabets.
         let header = r#"{"alg":"ES256","kid":"ABC123DEFG","a":"~~~?"}"#;
         let body = r#"{"iss":"DEF123GHIJ","iat":1000}"#;
         for (standard, der) in [(false, false), (true, false), (true, true)] {

@@ -1,4 +1,4 @@
-//! Push types and what each demands of the topic, the priority and the payload.
+//! Push types and their requirements on topic, priority and payload.
 
 /// `apns-push-type` ("Sending notification requests to APNs").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl PushType {
         })
     }
 
-    /// What the topic ends with behind the bundle id.
+    /// Returns the suffix that the topic has after the bundle id.
     fn topic_suffix(self) -> Option<&'static str> {
         Some(match self {
             PushType::Complication => ".complication",
@@ -49,7 +49,7 @@ impl PushType {
         })
     }
 
-    /// Whether a topic is one of this type.
+    /// Returns whether `topic` fits this type.
     pub(crate) fn fits_topic(self, topic: &str) -> bool {
         match self.topic_suffix() {
             Some(suffix) => topic.len() > suffix.len() && topic.ends_with(suffix),
@@ -59,12 +59,12 @@ impl PushType {
         }
     }
 
-    /// Whether a priority may be asked for. Waking an app in the background is never urgent.
+    /// Returns whether `priority` is allowed. Background pushes may not have priority 10.
     pub(crate) fn allows_priority(self, priority: u8) -> bool {
         self != PushType::Background || priority < 10
     }
 
-    /// Bytes of payload.
+    /// Returns the maximum size of the payload in bytes.
     pub(crate) fn payload_bytes_max(self) -> usize {
         if self == PushType::Voip { 5_120 } else { 4_096 }
     }

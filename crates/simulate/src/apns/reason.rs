@@ -1,10 +1,10 @@
-//! Why a push is refused: the reasons of the provider API with their status codes.
+//! The rejection reasons of the provider API with their status codes.
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $status:literal,)*) => {
-        /// Why a push was refused, as the `reason` of the answer's body spells it ("Handling notification responses
+        /// Why a push was rejected, spelled like the `reason` in the answer's body ("Handling notification responses
         /// from APNs", and "Handling error responses from Apple Push Notification service" for broadcasts).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Reason {
@@ -12,15 +12,15 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All there are.
+            /// All reasons.
             pub const ALL: &'static [Reason] = &[$(Reason::$name),*];
 
-            /// The spelling in the answer's body.
+            /// Returns the spelling in the answer's body.
             pub fn as_str(self) -> &'static str {
                 match self { $(Reason::$name => stringify!($name),)* }
             }
 
-            /// The status code it comes with.
+            /// Returns the status code of the answer.
             pub fn status(self) -> u16 {
                 match self { $(Reason::$name => $status,)* }
             }
@@ -31,19 +31,19 @@ macro_rules! reasons {
 reasons! {
     /// `apns-collapse-id` is longer than 64 bytes.
     BadCollapseId = 400,
-    /// The device token is no token, or belongs to the other environment.
+    /// The device token is malformed, or belongs to the other environment.
     BadDeviceToken = 400,
-    /// `apns-expiration` is no time in seconds.
+    /// `apns-expiration` is not a time in seconds.
     BadExpirationDate = 400,
-    /// `apns-id` is no UUID.
+    /// `apns-id` is not a UUID.
     BadMessageId = 400,
     /// `apns-priority` is not 1, 5 or 10, or not allowed for this push type.
     BadPriority = 400,
     /// `apns-topic` is not a bundle id.
     BadTopic = 400,
-    /// The device token is not one of this topic.
+    /// The device token does not belong to this topic.
     DeviceTokenNotForTopic = 400,
-    /// A header came twice.
+    /// A header is repeated.
     DuplicateHeaders = 400,
     /// The connection was idle for too long.
     IdleTimeout = 400,
@@ -55,17 +55,17 @@ reasons! {
     MissingTopic = 400,
     /// There is no payload.
     PayloadEmpty = 400,
-    /// Pushing to this topic is not allowed with these credentials.
+    /// These credentials may not push to this topic.
     TopicDisallowed = 400,
-    /// `apns-channel-id` is no channel id.
+    /// `apns-channel-id` is malformed.
     BadChannelId = 400,
     /// `apns-channel-id` is missing on a broadcast.
     MissingChannelId = 400,
-    /// There is no such broadcast channel.
+    /// The broadcast channel does not exist.
     ChannelNotRegistered = 400,
     /// The channel's message storage policy is neither 0 nor 1.
     InvalidMessageStoragePolicy = 400,
-    /// The app has as many channels as it may have.
+    /// The app has reached the maximum number of channels.
     CannotCreateChannelConfig = 400,
     /// The client certificate is not valid for push.
     BadCertificate = 403,
@@ -75,15 +75,15 @@ reasons! {
     ExpiredProviderToken = 403,
     /// Not allowed.
     Forbidden = 403,
-    /// The provider token cannot be read, or its signature does not hold.
+    /// The provider token cannot be parsed, or its signature is invalid.
     InvalidProviderToken = 403,
-    /// Neither certificate nor provider token.
+    /// The request has neither a client certificate nor a provider token.
     MissingProviderToken = 403,
-    /// The provider token's key is not related to that of the connection's first push.
+    /// The provider token belongs to another team than the connection's first one.
     UnrelatedKeyIdInToken = 403,
     /// The provider token's key belongs to the other environment.
     BadEnvironmentKeyIdInToken = 403,
-    /// The same, as Apple's table spelled it at another time.
+    /// Like `BadEnvironmentKeyIdInToken`; Apple's table has had both spellings.
     BadEnvironmentKeyInToken = 403,
     /// The path is not part of the API.
     BadPath = 404,
@@ -108,7 +108,7 @@ reasons! {
 }
 
 impl Reason {
-    /// Whether the device token is at fault, so that a server which counts bad tokens counts it.
+    /// Returns whether the device token is at fault. Counts towards `bad_tokens_max`.
     pub(crate) fn blames_token(self) -> bool {
         matches!(
             self,
@@ -119,7 +119,7 @@ impl Reason {
         )
     }
 
-    /// Whether the answer carries the time since when the token is dead.
+    /// Returns whether the answer carries the time since which the token is invalid.
     pub(crate) fn has_timestamp(self) -> bool {
         self.status() == 410
     }

@@ -1,18 +1,18 @@
-//! A request read as a push: its headers, and what is wrong with them.
+//! Parses a request as a push and checks its headers.
 
 use super::ledger::parse_uuid;
 use super::push_type::PushType;
 use super::{Environment, Reason};
 use crate::http2::Request;
 
-/// Digits of a device token. Apple's are 64 today and "vary in length".
+/// Bounds of a device token's length in hexadecimal digits. Apple's have 64 today and "vary in length".
 const TOKEN_DIGITS_MIN: usize = 64;
 const TOKEN_DIGITS_MAX: usize = 200;
 const COLLAPSE_ID_BYTES_MAX: usize = 64;
 const BROADCAST_BYTES_MAX: usize = 5_120;
 const TOPIC_BYTES_MAX: usize = 255;
 
-/// The headers of a push as they came.
+/// The headers of a push, unparsed.
 #[derive(Debug, Default)]
 pub(crate) struct Fields<'r> {
     method: &'r [u8],
@@ -28,16 +28,16 @@ pub(crate) struct Fields<'r> {
     duplicate: bool,
 }
 
-/// Whom a push is for.
+/// The recipient of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target<'r> {
     Device(&'r [u8]),
-    /// All who subscribed to a channel of this bundle id.
+    /// All subscribers of a channel of this bundle id.
     Broadcast(&'r [u8]),
 }
 
 impl<'r> Target<'r> {
-    /// What stands in the ledger as device token.
+    /// Returns what the ledger records as device token.
     pub(crate) fn name(self) -> &'r [u8] {
         match self {
             Target::Device(token) => token,
@@ -46,7 +46,7 @@ impl<'r> Target<'r> {
     }
 }
 
-/// A push whose headers and payload are in order.
+/// A push with valid headers and payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Push<'r> {
     pub(crate) target: Target<'r>,
@@ -81,12 +81,12 @@ impl<'r> Fields<'r> {
         fields
     }
 
-    /// The id the sender chose; `Err` when it is invalid.
+    /// Returns the `apns-id` of the sender, if any; `Err` when it is invalid.
     pub(crate) fn apns_id(&self) -> Result<Option<[u8; 16]>, Reason> {
         self.id.map(|id| parse_uuid(id).ok_or(Reason::BadMessageId)).transpose()
     }
 
-    /// Method, path and doubles: what can be said before anybody has shown who they are.
+    /// Checks method, path and duplicate headers, which needs no authentication.
     pub(crate) fn target(&self) -> Result<Target<'r>, Reason> {
         if self.method != b"POST" {
             return Err(Reason::MethodNotAllowed);
@@ -105,7 +105,7 @@ impl<'r> Fields<'r> {
         if self.duplicate { Err(Reason::DuplicateHeaders) } else { Ok(target) }
     }
 
-    /// Everything else but the rules for the token. `implied_topic` is the certificate's.
+    /// Checks the other headers and the payload. `implied_topic` is the topic of the certificate.
     pub(crate) fn push(
         &self,
         target: Target<'r>,
@@ -138,7 +138,7 @@ impl<'r> Fields<'r> {
                     Some(topic) => topic_text(topic).ok_or(Reason::BadTopic)?,
                     None => implied_topic.ok_or(Reason::MissingTopic)?,
                 };
-                // Without a type it is an alert, or what the topic says.
+                // The default is the type that the topic's suffix implies, or alert.
                 let push_type = push_type.unwrap_or_else(|| implied_type(topic));
                 if !push_type.fits_topic(topic) {
                     return Err(Reason::InvalidPushType);
@@ -161,7 +161,7 @@ impl<'r> Fields<'r> {
         Ok(Push { target, topic })
     }
 
-    /// A broadcast goes to a channel, which Apple hands out as base64 of at most 16 bytes.
+    /// Checks the channel id and push type of a broadcast. Apple's channel ids are base64 of at most 16 bytes.
     fn judge_channel(&self, push_type: Option<PushType>) -> Result<(), Reason> {
         let channel = self.channel.ok_or(Reason::MissingChannelId)?;
         let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(byte);
@@ -175,7 +175,7 @@ impl<'r> Fields<'r> {
     }
 }
 
-/// The environment shows in the answers of one of them.
+/// Returns whether answers carry `apns-unique-id`: only the sandbox sends it.
 pub(crate) fn has_unique_id(environment: Environment) -> bool {
     environment == Environment::Sandbox
 }

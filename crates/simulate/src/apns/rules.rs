@@ -1,35 +1,36 @@
-//! What becomes of a push to a device token, by the token's first digits.
+//! Rules that reject pushes by the first digits of the device token.
 
 use serde::{Deserialize, Serialize};
 
 use super::Reason;
 
-/// Judges the device tokens that begin alike. The first rule that fits decides; a push that none fits is accepted.
+/// Rejects pushes to device tokens with a common prefix. The first matching rule decides; without one the push is
+/// accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// How the tokens begin; "" fits all.
+    /// Prefix of the tokens; "" matches all.
     #[serde(default)]
     pub token: String,
-    /// Only pushes with this topic; without one, all.
+    /// Topic of the pushes; `None` matches all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
-    /// Fits every Nth of these pushes only; 0 and 1 are all.
+    /// Matches only every Nth of these pushes; 0 and 1 match all.
     #[serde(default)]
     pub every: u64,
-    /// Fits so many times, then never again; 0 is always.
+    /// Number of matches after which the rule is no longer applied; 0: unlimited.
     #[serde(default)]
     pub times: u64,
-    /// The answer.
+    /// The reason of the rejection.
     pub reason: Reason,
-    /// With 410, since when the token is dead, in milliseconds since 1970; by default an hour before the simulator
-    /// was started.
+    /// With status 410, when the token became invalid, in milliseconds since 1970; by default an hour before the start
+    /// of the simulator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp_ms: Option<u64>,
 }
 
 impl Rule {
-    /// The rules without a rules file: prefixes that look like what they do.
+    /// Returns the rules used without a rules file: each prefix resembles its answer.
     pub fn defaults() -> Vec<Rule> {
         let rule = |token: &str, reason| Rule {
             token: token.to_owned(),
@@ -51,14 +52,14 @@ impl Rule {
     }
 }
 
-/// Rules at work: each with how often it has been asked and has fitted.
+/// The rules with their counters: candidates seen, and matches.
 #[derive(Debug)]
 pub(crate) struct Rules {
     rules: Vec<(Rule, u64, u64)>,
     timestamp_ms: u64,
 }
 
-/// A refusal.
+/// A rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
     pub(crate) reason: Reason,
@@ -66,7 +67,7 @@ pub(crate) struct Rejection {
 }
 
 impl Rules {
-    /// `timestamp_ms` is since when tokens are dead whose rule does not say.
+    /// Creates the rules. `timestamp_ms` is the default of [`Rule::timestamp_ms`].
     pub(crate) fn new(rules: Vec<Rule>, timestamp_ms: u64) -> Rules {
         Rules { rules: rules.into_iter().map(|rule| (rule, 0, 0)).collect(), timestamp_ms }
     }

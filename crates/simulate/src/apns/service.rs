@@ -1,4 +1,4 @@
-//! The provider API on one connection: requests in, answers and what else happens out.
+//! The provider API on one connection: takes requests and decides answers and faults.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -16,33 +16,33 @@ use crate::http2::Request;
 
 const REFUSED_STREAM: u32 = 7;
 
-/// The provider API as one connection sees it.
+/// The provider API of one connection.
 #[derive(Debug)]
 pub(crate) struct Service {
     shared: Arc<Shared>,
     behaviour: Arc<Behaviour>,
     connection: u32,
     account: Account,
-    /// Pushes of this connection: complete, accepted, refused for their device token.
+    /// Pushes of this connection: received, accepted, rejected for their device token.
     received: u64,
     accepted: u64,
     bad_tokens: u64,
     /// Accepted pushes until the stream limit is raised again.
     slowed: u64,
     flipped: bool,
-    /// The highest stream that has been processed.
+    /// The highest stream id that has been processed.
     highest: u32,
-    /// The last stream that is served, once that is settled.
+    /// The last stream id that is processed, once GOAWAY's is decided.
     cut: Option<u32>,
 }
 
-/// What becomes of one request.
+/// The outcome of one request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) mode: ReplyMode,
     pub(crate) reply: Reply,
     pub(crate) effect: Option<Effect>,
-    /// When the answer leaves, counted from the arrival of the push.
+    /// Delay of the answer from the arrival of the push.
     pub(crate) after: Duration,
 }
 
@@ -51,9 +51,9 @@ pub(crate) struct Step {
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) apns_id: [u8; 36],
-    /// The header it stands in: a request that manages channels has another.
+    /// Header that carries `apns_id`: `apns-request-id` for channel management.
     pub(crate) id_name: &'static str,
-    /// `apns-channel-id` of a channel just made.
+    /// `apns-channel-id` of a newly created channel.
     pub(crate) channel: Option<String>,
     pub(crate) unique_id: Option<[u8; 36]>,
     pub(crate) date: Option<String>,
@@ -61,20 +61,20 @@ pub(crate) struct Reply {
     pub(crate) body: String,
 }
 
-/// How much of the answer leaves.
+/// How much of the answer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyMode {
     Send,
-    /// Nothing, ever.
+    /// Nothing is sent.
     Lose,
-    /// Its head, without an end.
+    /// The head is sent, without END_STREAM.
     Half,
     Reset(u32),
     /// The request is not processed.
     Ignore,
 }
 
-/// What happens to the connection after the answer.
+/// An effect on the connection after the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     StreamsMax(u32),
@@ -103,7 +103,7 @@ impl Service {
         }
     }
 
-    /// The stream limit at this moment.
+    /// Returns the current stream limit.
     pub(crate) fn streams_max(&self) -> u32 {
         let behaviour = &self.behaviour;
         if self.accepted == 0 && !self.account.has_certificate() {
@@ -121,7 +121,7 @@ impl Service {
         self.behaviour = behaviour;
     }
 
-    /// Judges one request and writes it down.
+    /// Processes one request and records it in the ledger.
     pub(crate) fn handle(&mut self, request: &Request, world: &mut World, now: Now) -> Step {
         if let Some(asked) = ChannelRequest::read(request) {
             return self.manage(asked, request, world, now);
@@ -208,12 +208,12 @@ impl Service {
         Step { mode, reply, effect, after }
     }
 
-    /// What time it is here, in seconds since 1970.
+    /// Returns the server's time in seconds since 1970.
     fn clock_s(&self, now: Now) -> u64 {
         (now.unix_ms / 1_000).saturating_add_signed(self.behaviour.clock_ahead_s)
     }
 
-    /// Makes, shows and deletes broadcast channels. That is no push, and faults leave it alone.
+    /// Creates, reads and deletes broadcast channels. Faults do not apply to these requests.
     fn manage(
         &mut self,
         asked: ChannelRequest<'_>,
@@ -239,7 +239,7 @@ impl Service {
         Step { mode: ReplyMode::Send, reply, effect: None, after: Duration::ZERO }
     }
 
-    /// The topic, and why the push is refused if it is.
+    /// Returns the topic; on rejection also the reason.
     fn judge<'r>(
         &mut self,
         fields: &Fields<'r>,
@@ -264,7 +264,8 @@ impl Service {
             return Err(refuse(Reason::ServiceUnavailable));
         }
         fields.apns_id().map_err(refuse)?;
-        // A certificate's topic lives as long as the connection; the push borrows from the request alone.
+        // The certificate's topic is borrowed from the connection, the push only from the request: an empty topic
+        // stands in.
         let implied = self.account.topic().map(|_| "");
         let push = fields.push(target, &request.body, implied).map_err(refuse)?;
         if !push.topic.is_empty() && !self.account.allows(push.topic) {
@@ -281,7 +282,7 @@ impl Service {
         Ok(push.topic)
     }
 
-    /// How much of the answer to an accepted push leaves.
+    /// Decides how much of the answer to an accepted push is sent.
     fn mode(&self, world: &mut World, number: u64) -> ReplyMode {
         let behaviour = &self.behaviour;
         let accepted = world.counts.accepted + 1;
@@ -299,8 +300,8 @@ impl Service {
         }
     }
 
-    /// Whether this request is the one after which the connection goes away, or one of those before that are not
-    /// processed any more.
+    /// Returns the GOAWAY that this request triggers, if any. Sets `cut` once the remaining pushes up to GOAWAY are not
+    /// to be processed.
     fn go_away(&mut self, stream: u32) -> Option<Effect> {
         let rule = self.behaviour.goaway;
         if rule.every == 0 || self.received > rule.every {
@@ -362,17 +363,17 @@ impl Reply {
     }
 }
 
-/// Whether the Nth falls on one of every `every`.
+/// Returns whether `number` is a multiple of `every`; never for 0.
 fn falls(number: u64, every: u64) -> bool {
     every > 0 && number.is_multiple_of(every)
 }
 
-/// As `date` has it (RFC 9110 §5.6.7).
+/// Formats a `date` header (RFC 9110 §5.6.7).
 fn date(unix_s: u64) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(unix_s))
 }
 
-/// The body that says why.
+/// Encodes the body of a rejection.
 fn body_of(refused: Rejection) -> String {
     let reason = refused.reason.as_str();
     match refused.timestamp_ms {

@@ -1,4 +1,4 @@
-//! What all connections of a simulator share.
+//! State shared by all connections of a simulator.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,36 +16,36 @@ use super::provider_token::Keyring;
 use super::rules::Rules;
 use super::{AnswerTime, Behaviour, Environment, Order, Rule};
 
-/// What a simulator has seen and done since it was started.
+/// Counters since the start of the simulator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Connections that have been accepted.
+    /// Connections accepted.
     pub connections: u64,
-    /// Connections that are open.
+    /// Connections currently open.
     pub connections_open: u64,
-    /// Requests that were complete.
+    /// Pushes received completely, processed or not.
     pub received: u64,
-    /// Pushes accepted, whatever was answered.
+    /// Pushes accepted, whatever answer was sent.
     pub accepted: u64,
-    /// Requests answered with another status than 200.
+    /// Pushes rejected, that is answered with a status other than 200.
     pub rejected: u64,
     /// Accepted pushes whose answer was never sent.
     pub answers_lost: u64,
-    /// Accepted pushes whose answer was cut short.
+    /// Accepted pushes whose answer had no end.
     pub answers_half: u64,
     /// Accepted pushes whose stream was reset.
     pub answers_reset: u64,
-    /// Requests that were not processed: reset with REFUSED_STREAM, or above GOAWAY's last stream.
+    /// Pushes that were not processed: reset with REFUSED_STREAM, or above GOAWAY's last stream id.
     pub unprocessed: u64,
     /// GOAWAY frames sent.
     pub goaways: u64,
     /// Bytes of payload received.
     pub body_bytes: u64,
-    /// Processed pushes that the ledger had no room for.
+    /// Processed pushes that did not fit in the ledger.
     pub ledger_beyond: u64,
 }
 
-/// From a microsecond to an hour, three digits.
+/// Returns a histogram from a microsecond to an hour with three significant digits.
 fn new_histogram() -> Histogram<u64> {
     match Histogram::new_with_bounds(1, 3_600_000_000, 3) {
         Ok(histogram) => histogram,
@@ -53,18 +53,18 @@ fn new_histogram() -> Histogram<u64> {
     }
 }
 
-/// The part that changes with each push.
+/// The state that changes with each push.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) ledger: Ledger,
     pub(crate) counts: Counts,
     pub(crate) rules: Rules,
     pub(crate) channels: Channels,
-    /// What the answers took beside the path, in microseconds.
+    /// Answer times without the path, in microseconds.
     answer_times: Histogram<u64>,
-    /// When each busy worker of the service is free again, counted from the start.
+    /// When each busy worker of the service becomes free, as time since the start.
     workers: BinaryHeap<Reverse<Duration>>,
-    /// The state of the generator of ids (xorshift64*); ids have to differ, not to be secret.
+    /// State of the id generator (xorshift64*); ids must be unique, not secret.
     random: u64,
 }
 
@@ -80,7 +80,7 @@ impl World {
         (self.random_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// How long the answer to a push takes from now, its wait for a worker included.
+    /// Returns the time until the answer to a push, including the wait for a worker.
     pub(crate) fn answer_after(
         &mut self,
         time: &AnswerTime,
@@ -95,7 +95,7 @@ impl World {
         after
     }
 
-    /// When one of so many workers has done that work; none stands for any number.
+    /// Returns when one of `workers` has finished `work`; 0 workers means unlimited.
     fn end_of_work(&mut self, workers: u32, work: Duration, now: Now) -> Duration {
         if workers == 0 {
             self.workers.clear();
@@ -112,7 +112,7 @@ impl World {
         free + work
     }
 
-    /// A new UUID (RFC 9562 version 4).
+    /// Returns a new UUID (RFC 9562 version 4).
     pub(crate) fn new_id(&mut self) -> [u8; 16] {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&self.random_u64().to_be_bytes());
@@ -123,7 +123,7 @@ impl World {
     }
 }
 
-/// A simulator's own state, shared by its thread and its owner's.
+/// A simulator's state, shared by its thread and its owner's.
 #[derive(Debug)]
 pub(crate) struct Shared {
     world: Mutex<World>,
@@ -135,7 +135,7 @@ pub(crate) struct Shared {
     pub(crate) orders: broadcast::Sender<Order>,
 }
 
-/// Orders a connection may be behind by; a stalled one misses older ones.
+/// Orders buffered for each connection; a stalled connection loses older ones.
 const ORDERS_KEPT: usize = 64;
 
 impl Shared {
@@ -169,12 +169,12 @@ impl Shared {
         }
     }
 
-    /// Locks what changes. Nobody waits while holding it.
+    /// Locks the mutable state. No holder awaits while the lock is held.
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Milliseconds since the start, and since 1970.
+    /// Returns the current time.
     pub(crate) fn now(&self) -> Now {
         let uptime = self.started.elapsed();
         let at_ms = uptime.as_millis() as u64;
@@ -191,7 +191,7 @@ impl Shared {
     }
 }
 
-/// A moment, for machines that read no clock.
+/// A point in time, passed to state machines, which read no clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Now {
     pub(crate) uptime: Duration,

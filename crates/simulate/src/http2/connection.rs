@@ -1,4 +1,4 @@
-//! A server's connection: bytes in, requests out; answers in, bytes out.
+//! The server side of a connection: takes bytes and answers, returns requests and bytes.
 
 use std::collections::VecDeque;
 
@@ -15,20 +15,20 @@ use super::Head;
 use super::stream::{Closed, ClosedStreams, Stream};
 use crate::apns::WindowReturn;
 
-/// What we grant the peer.
+/// The limits we grant the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Streams the peer may have open.
+    /// Maximum number of open streams.
     pub(crate) streams_max: u32,
-    /// Bytes of the connection's receive window, 65,535 at least (RFC 9113 §6.9.2).
+    /// Size of the connection's receive window in bytes, at least 65,535 (RFC 9113 §6.9.2).
     pub(crate) connection_window: u32,
-    /// Bytes of a stream's receive window.
+    /// Size of a stream's receive window in bytes.
     pub(crate) stream_window: u32,
-    /// When a window is given back.
+    /// When received bytes are returned to a window.
     pub(crate) window_return: WindowReturn,
-    /// Bytes of a header section, counted as in RFC 9113 §6.5.2.
+    /// Maximum size of a header section in bytes, counted as in RFC 9113 §6.5.2.
     pub(crate) header_list_bytes_max: u32,
-    /// Bytes of a body that are kept; the rest is counted only.
+    /// Bytes of a body that are kept; the rest is only counted.
     pub(crate) body_bytes_max: usize,
 }
 
@@ -37,28 +37,28 @@ pub(crate) struct Limits {
 pub(crate) struct Request {
     pub(crate) stream: u32,
     pub(crate) head: Head,
-    /// Cut at [`Limits::body_bytes_max`].
+    /// Truncated to [`Limits::body_bytes_max`].
     pub(crate) body: Vec<u8>,
 }
 
-/// Bytes of header blocks put together from CONTINUATION frames.
+/// Maximum size of a header block assembled from CONTINUATION frames.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Frames that ask for nothing (PING, SETTINGS, PRIORITY, empty DATA, resets) between two requests, and streams
-/// opened only to be reset. More is a flood: ENHANCE_YOUR_CALM.
+/// Maximum number of frames between two requests that request nothing (PING, SETTINGS, PRIORITY, empty DATA, resets),
+/// and of RST_STREAM frames in excess of answers. More is a flood and ends the connection with ENHANCE_YOUR_CALM.
 const IDLE_FRAMES_MAX: u32 = 10_000;
-/// Buffers kept for the next request.
+/// Request buffers kept for reuse.
 const SPARE_MAX: usize = 256;
 
-/// A server's connection. Call [`handle_bytes`](Connection::handle_bytes) with what was received, then
-/// [`poll_request`](Connection::poll_request) until it is `None`, answer each sooner or later, and send what is in
-/// [`output`](Connection::output). An error has put GOAWAY there: send it and close.
+/// A server connection. Call [`handle_bytes`](Connection::handle_bytes) with received bytes, then
+/// [`poll_request`](Connection::poll_request) until it returns `None`; answer each request at any later time, and send
+/// the content of [`output`](Connection::output). On an error the output ends with GOAWAY: send it and close.
 #[derive(Debug)]
 pub(crate) struct Connection {
     limits: Limits,
-    /// Bytes of the preface that have come.
+    /// Bytes of the preface received so far.
     preface: usize,
     settings_seen: bool,
-    /// A frame that is cut.
+    /// The beginning of an incomplete frame.
     input: Vec<u8>,
     output: Vec<u8>,
     decoder: hpack::Decoder,
@@ -67,23 +67,23 @@ pub(crate) struct Connection {
     block: Vec<u8>,
     streams: HashMap<u32, Stream, FixedState>,
     closed: ClosedStreams,
-    /// The highest stream the peer has opened.
+    /// The highest stream id the peer has opened.
     last_stream: u32,
-    /// A stream that depends on itself, until its header block is whole (§5.3.1).
+    /// A stream that depends on itself, until its header block is complete (§5.3.1).
     self_dependent: u32,
     requests: VecDeque<Request>,
     spare: Vec<(Head, Vec<u8>)>,
-    /// Stream limits sent and not acknowledged; the last of them is that of `limits`. `None`: a SETTINGS frame
-    /// without one.
+    /// Stream limits sent but not acknowledged; the last of them is the one in `limits`. `None`: a SETTINGS frame
+    /// without a stream limit.
     unacknowledged: VecDeque<Option<u32>>,
-    /// The stream limit the peer has acknowledged, or the first one.
+    /// The last stream limit that the peer acknowledged; initially the first one sent.
     streams_max: u32,
     receive_window: i64,
     unreturned: u32,
     send_window: Window,
     stream_send_window: u32,
     peer_frame_bytes_max: u32,
-    /// The last stream that GOAWAY named; later ones are ignored.
+    /// The last stream id of our GOAWAY; later streams are ignored.
     go_away: Option<u32>,
     idle_frames: u32,
     resets: u32,
@@ -91,7 +91,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// A connection whose SETTINGS stand in the output.
+    /// Returns a connection with our SETTINGS in the output.
     pub(crate) fn new(limits: Limits) -> Connection {
         let mut output = Vec::new();
         let settings = [
@@ -134,13 +134,13 @@ impl Connection {
         }
     }
 
-    /// Takes what was received.
+    /// Handles received bytes.
     ///
     /// # Errors
-    /// A violation that ends the connection; GOAWAY is in the output.
+    /// A protocol violation that ends the connection; GOAWAY is in the output.
     pub(crate) fn handle_bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if self.ended {
-            // GOAWAY was the last word.
+            // Nothing follows GOAWAY.
             return Ok(());
         }
         let outcome = self.take_bytes(bytes);
@@ -154,34 +154,34 @@ impl Connection {
         outcome
     }
 
-    /// The next complete request.
+    /// Returns the next complete request.
     pub(crate) fn poll_request(&mut self) -> Option<Request> {
         self.requests.pop_front()
     }
 
-    /// Gives a request's buffers back for the next one.
+    /// Returns a request's buffers for reuse.
     pub(crate) fn recycle(&mut self, request: Request) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push((request.head, request.body));
         }
     }
 
-    /// Bytes to be sent; the caller takes them out.
+    /// Returns the bytes to be sent; the caller removes them.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
 
-    /// Streams that are open.
+    /// Returns the number of open streams.
     pub(crate) fn open_streams(&self) -> usize {
         self.streams.len()
     }
 
-    /// The highest stream the peer has opened.
+    /// Returns the highest stream id the peer has opened.
     pub(crate) fn last_stream(&self) -> u32 {
         self.last_stream
     }
 
-    /// Answers a stream, if it is still there. A body waits for window.
+    /// Answers a stream if it is still open. The body is sent as the windows allow.
     pub(crate) fn respond(
         &mut self,
         stream: u32,
@@ -202,14 +202,14 @@ impl Connection {
         }
     }
 
-    /// Begins an answer that never ends.
+    /// Sends the head of an answer that never ends.
     pub(crate) fn respond_half(&mut self, stream: u32, status: u16, fields: &[(&[u8], &[u8])]) {
         if self.streams.contains_key(&stream) {
             self.send_head(stream, status, fields, false);
         }
     }
 
-    /// Resets a stream, if it is still there.
+    /// Resets a stream if it is still open.
     pub(crate) fn reset(&mut self, stream: u32, code: ErrorCode) {
         if self.streams.contains_key(&stream) {
             frame::encode_reset(&mut self.output, stream, code);
@@ -217,7 +217,7 @@ impl Connection {
         }
     }
 
-    /// Says that streams above `last` are not served. Those that are open above it are forgotten.
+    /// Sends GOAWAY and drops open streams above `last`.
     pub(crate) fn go_away(&mut self, last: u32, code: ErrorCode) {
         frame::encode_go_away(&mut self.output, last, code, b"");
         let last = self.go_away.map_or(last, |before| before.min(last));
@@ -226,7 +226,7 @@ impl Connection {
         self.requests.retain(|request| request.stream <= last);
     }
 
-    /// Changes the stream limit; it holds once the peer has acknowledged it, if it is lower.
+    /// Changes the stream limit. A lower one is enforced once the peer has acknowledged it.
     pub(crate) fn set_streams_max(&mut self, streams_max: u32) {
         if streams_max == self.limits.streams_max {
             return;
@@ -236,7 +236,7 @@ impl Connection {
         frame::encode_settings(&mut self.output, &[(Setting::MaxConcurrentStreams, streams_max)]);
     }
 
-    /// Changes when windows are given back, from now on.
+    /// Changes when windows are returned.
     pub(crate) fn set_window_return(&mut self, window_return: WindowReturn) {
         self.limits.window_return = window_return;
         self.return_connection_window();
@@ -319,7 +319,7 @@ impl Connection {
                 for (setting, value) in settings.iter() {
                     self.handle_setting(setting, value)?;
                 }
-                // At once, before anything that the new values allow (RFC 9113 §6.5.3).
+                // Acknowledge before using the new values (RFC 9113 §6.5.3).
                 frame::encode_settings_ack(&mut self.output);
                 self.send_answers();
                 self.count_idle_frame()
@@ -407,7 +407,7 @@ impl Connection {
         };
         self.streams.insert(stream, open);
         if truncated {
-            // RFC 6585 §5, as for any request whose head is larger than what SETTINGS allowed.
+            // RFC 6585 §5: the head exceeds the limit announced in SETTINGS.
             self.respond(stream, 431, &[], b"");
         } else if end_stream {
             self.complete(stream);
@@ -523,7 +523,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A request is whole: hand it out, unless it has not the length it promised (§8.1.1).
+    /// Queues a complete request, or resets its stream if the body does not match `content-length` (§8.1.1).
     fn complete(&mut self, stream: u32) {
         let Some(open) = self.streams.get_mut(&stream) else { return };
         open.complete = true;
@@ -536,7 +536,7 @@ impl Connection {
         self.requests.push_back(Request { stream, head, body });
     }
 
-    /// Resets a stream whatever its state, for something the peer did on it (§5.4.2).
+    /// Resets a stream in any state for an error of the peer (§5.4.2).
     fn stream_error(&mut self, stream: u32, code: ErrorCode) {
         frame::encode_reset(&mut self.output, stream, code);
         self.requests.retain(|request| request.stream != stream);
@@ -559,7 +559,7 @@ impl Connection {
         frame::encode_headers(&mut self.output, stream, &self.block, end, max);
     }
 
-    /// Sends of an answer what the windows allow.
+    /// Sends as much of an answer as the windows allow.
     fn send_answer(&mut self, stream: u32) {
         let Some(open) = self.streams.get_mut(&stream) else { return };
         while !open.answer.is_empty() {

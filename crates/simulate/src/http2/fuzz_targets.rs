@@ -1,4 +1,4 @@
-//! What the fuzzer feeds the server's connection, and what must hold whatever it feeds.
+//! The fuzz target of the server connection and its invariants.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,14 @@ use crate::apns::WindowReturn;
 const STREAMS_MAX: u32 = 8;
 const BODY_BYTES_MAX: usize = 1_000;
 
-/// A target by the name of its corpus.
+/// A fuzz target.
 type Target = fn(&[u8]);
 
-/// All targets: `fuzz/corpus/NAME` holds the seeds of each.
+/// All targets by name; `fuzz/corpus/NAME` holds the seeds of each.
 pub(crate) const TARGETS: &[(&str, Target)] = &[("simulate_http2", server)];
 
-/// Whatever a client sends, and in whatever pieces: streams, bodies and answers keep their bounds, each request comes once,
-/// and what is answered are frames.
+/// Checks for any input, split at any points: streams, bodies and answers keep their bounds, each request is returned
+/// once, and the output consists of valid frames.
 fn server(data: &[u8]) {
     let Some((&settings, data)) = data.split_first() else { return };
     let window_return = match settings & 3 {
@@ -27,10 +27,10 @@ fn server(data: &[u8]) {
         _ => WindowReturn::Never,
     };
     let piece = usize::from(settings >> 3) * 13 + 1;
-    // Most of what a fuzzer makes does not begin with the preface by itself.
+    // Fuzzer input rarely begins with the preface.
     let begin = if settings & 4 == 0 { beginning() } else { Vec::new() };
     if window_return == WindowReturn::Never {
-        // Nothing that depends on when it is read: the pieces make no difference.
+        // The window is never returned, so that the result must not depend on how the input is split.
         let whole = silent(&begin, data, data.len().max(1));
         assert_eq!(whole, silent(&begin, data, piece), "in pieces of {piece}");
     }
@@ -55,7 +55,7 @@ fn beginning() -> Vec<u8> {
     begin
 }
 
-/// The requests of a client that is not answered, and how the connection ends.
+/// Returns the requests of a client that gets no answers, and the error that ended the connection.
 fn silent(begin: &[u8], data: &[u8], piece: usize) -> (Vec<(u32, Vec<u8>)>, Option<ErrorCode>) {
     let mut connection = connection(WindowReturn::Never);
     let mut end = connection.handle_bytes(begin).err();
@@ -68,7 +68,7 @@ fn silent(begin: &[u8], data: &[u8], piece: usize) -> (Vec<(u32, Vec<u8>)>, Opti
     (requests.map(|request| (request.stream, request.body)).collect(), end.map(|error| error.code))
 }
 
-/// Answers in every way there is.
+/// Answers requests in every possible way.
 fn talk(begin: &[u8], data: &[u8], piece: usize, window_return: WindowReturn) {
     let mut connection = connection(window_return);
     let mut seen = BTreeSet::new();
@@ -100,7 +100,7 @@ fn talk(begin: &[u8], data: &[u8], piece: usize, window_return: WindowReturn) {
         assert!(connection.open_streams() <= STREAMS_MAX as usize);
         let goodbyes = heard(&std::mem::take(connection.output()));
         if failed {
-            // It is reported, last of all, and nothing of what comes later matters.
+            // A failed connection sends GOAWAY last and ignores further input.
             assert!(goodbyes > 0);
             assert!(connection.handle_bytes(&[0; 100]).is_ok());
             return assert!(connection.output().is_empty());
@@ -108,7 +108,7 @@ fn talk(begin: &[u8], data: &[u8], piece: usize, window_return: WindowReturn) {
     }
 }
 
-/// Reads what the server says; counts its GOAWAYs.
+/// Decodes the server's output and counts its GOAWAY frames.
 fn heard(bytes: &[u8]) -> usize {
     let (mut at, mut goodbyes) = (0, 0);
     while at < bytes.len() {

@@ -1,16 +1,16 @@
-//! The fields of a request in the order they came, and whether they make a request at all (RFC 9113 §8.2, §8.3).
+//! The header fields of a request in order of arrival, and their validation (RFC 9113 §8.2, §8.3).
 
-/// A request's header section: one buffer of bytes, reused from request to request.
+/// A request's header section in one buffer that is reused for the next request.
 #[derive(Debug, Default)]
 pub(crate) struct Head {
     bytes: Vec<u8>,
-    /// Where each field's name and value end in `bytes`; it begins where the one before ended.
+    /// End offsets of each field's name and value in `bytes`; a field begins where the previous one ends.
     ends: Vec<(u32, u32)>,
     pseudo_seen: u8,
     regular_seen: bool,
     content_length: Option<u64>,
     fault: Option<&'static str>,
-    /// It had more than the decoder takes: what was read is not all.
+    /// The section exceeded the decoder's limit and is incomplete.
     pub(crate) truncated: bool,
 }
 
@@ -30,7 +30,7 @@ impl Head {
         self.truncated = false;
     }
 
-    /// Takes the next field. What is wrong with it is kept, and returned by [`Head::fault`].
+    /// Appends a field. [`Head::fault`] returns the first error found.
     pub(crate) fn push(&mut self, name: &[u8], value: &[u8]) {
         if let Err(fault) = self.judge(name, value) {
             self.fault.get_or_insert(fault);
@@ -41,7 +41,7 @@ impl Head {
         self.ends.push((name_end, self.bytes.len() as u32));
     }
 
-    /// Names and values in the order they came, pseudo-headers among them.
+    /// Returns names and values in order of arrival, including pseudo-headers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut start = 0;
         self.ends.iter().map(move |&(name_end, end)| {
@@ -52,18 +52,18 @@ impl Head {
         })
     }
 
-    /// Why these fields make no request; the stream has to be reset with PROTOCOL_ERROR (§8.1.1).
+    /// Returns why these fields are not a valid request; the stream must be reset with PROTOCOL_ERROR (§8.1.1).
     pub(crate) fn fault(&self) -> Option<&'static str> {
         let wanted = METHOD | SCHEME | PATH;
         self.fault.or((self.pseudo_seen & wanted != wanted).then_some("a pseudo-header is missing"))
     }
 
-    /// Why these fields make no trailer section.
+    /// Returns why these fields are not a valid trailer section.
     pub(crate) fn trailer_fault(&self) -> Option<&'static str> {
         self.fault.or((self.pseudo_seen != 0).then_some("a pseudo-header among trailers"))
     }
 
-    /// What `content-length` promised.
+    /// Returns the value of `content-length`.
     pub(crate) fn content_length(&self) -> Option<u64> {
         self.content_length
     }

@@ -7,31 +7,31 @@ use super::Head;
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) head: Head,
-    /// The body so far, cut at the connection's bound; `body_bytes` goes on counting.
+    /// The body received so far, truncated to the connection's limit; `body_bytes` counts all of it.
     pub(super) body: Vec<u8>,
     pub(super) body_bytes: u64,
     /// Half-closed (remote): the request is complete.
     pub(super) complete: bool,
-    /// What the peer may still send us; may not become negative.
+    /// Bytes the peer may still send; must not become negative.
     pub(super) receive_window: i64,
-    /// Bytes received and not returned by WINDOW_UPDATE.
+    /// Bytes received but not yet returned by WINDOW_UPDATE.
     pub(super) unreturned: u32,
-    /// What we may still send.
+    /// Bytes we may still send.
     pub(super) send_window: Window,
-    /// The end of our answer, waiting for window.
+    /// The rest of our answer, waiting for window.
     pub(super) answer: Vec<u8>,
 }
 
-/// How a stream ended that is not there any more.
+/// How a closed stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Closed {
-    /// Both sides ended it, or the peer reset it: nothing may follow.
+    /// Both sides ended it, or the peer reset it: no frames may follow.
     Done,
-    /// We reset it: what was under way already is ignored (§5.4.2).
+    /// We reset it: frames already in flight are ignored (§5.4.2).
     Reset,
 }
 
-/// The streams that ended last, so that what follows on one is distinguished from a stream that never was (§5.1.1).
+/// The most recently closed streams, to tell frames on a closed stream from frames on an idle one (§5.1.1).
 #[derive(Debug)]
 pub(super) struct ClosedStreams {
     ring: Vec<(u32, Closed)>,

@@ -1,4 +1,4 @@
-//! A client says a frame, the connection answers a frame.
+//! Tests of the server connection, frame by frame.
 
 use dunlin_wire::http2::frame::{self, Frame};
 use dunlin_wire::http2::{ErrorCode, PREFACE, Setting, hpack};
@@ -15,7 +15,7 @@ const LIMITS: Limits = Limits {
     body_bytes_max: 1_000,
 };
 
-/// A client, and the connection it speaks to.
+/// A client's encoder and the connection it sends to.
 struct Pair {
     connection: Connection,
     encoder: hpack::Encoder,
@@ -52,7 +52,7 @@ impl Pair {
         frame::encode_data(&mut self.bytes, stream, body, true);
     }
 
-    /// One byte at a time, for a cut can fall anywhere.
+    /// Delivers one byte at a time, because input can be split anywhere.
     fn says(&mut self) -> Result<(), ErrorCode> {
         let bytes = std::mem::take(&mut self.bytes);
         for byte in bytes.chunks(1) {
@@ -224,7 +224,7 @@ fn floods_end_the_connection() {
         frame::encode_ping(&mut pings.bytes, [0; 8], false);
     }
     assert_eq!(pings.says(), Err(ErrorCode::ENHANCE_YOUR_CALM));
-    // Streams opened only to be reset, each with a whole request (CVE-2023-44487).
+    // Rapid reset (CVE-2023-44487): complete requests, each reset at once.
     let mut resets = Pair::new(LIMITS);
     for stream in (1..30_001).step_by(2) {
         resets.headers(stream, true);

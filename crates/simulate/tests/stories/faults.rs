@@ -1,4 +1,4 @@
-//! The fault profile: what goes wrong on purpose, and that the ledger knows better than the sender.
+//! Tests of the fault profile, and that the ledger records the outcome even when the sender gets no answer.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::sender::{Sender, TIMEOUT, TOKEN, plain, read, scenario};
 
 const BODY: &[u8] = br#"{"aps":{}}"#;
 
-/// Until the limit is this; SETTINGS come behind the answer that caused them.
+/// Waits until the stream limit is `limit`: SETTINGS arrive after the answer that caused them.
 async fn streams(sender: &Sender, limit: usize) {
     while sender.requests.current_max_send_streams() != limit {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -78,7 +78,7 @@ fn lost_half_and_reset_answers_are_accepted_pushes() {
         for _ in 2..=6 {
             answers.push(sender.begin(TOKEN, &[], BODY).await.unwrap());
         }
-        // The sixth is lost, so wait for a push behind it.
+        // The answer to the sixth is lost: a later push shows that it was processed.
         sender.push(TOKEN, &[]).await;
         let ledger: Vec<ReplyOutcome> =
             simulator.ledger().iter().map(|entry| entry.answer).collect();
@@ -202,7 +202,7 @@ fn a_path_takes_its_time_and_carries_a_thousand_pushes_at_once() {
         let began = Instant::now();
         let mut sender = Sender::connect_tls(&simulator, None).await;
         sender.push(TOKEN, &[]).await;
-        // TCP, TLS, and the push itself.
+        // One round trip each for TCP, TLS and the push, and 10 ms to answer.
         assert!(began.elapsed() >= Duration::from_millis(3 * 60 + 10), "{:?}", began.elapsed());
         let mut answers = Vec::new();
         for _ in 0..1_000 {
@@ -226,7 +226,7 @@ fn answers_overtake_each_other_and_workers_make_pushes_wait() {
         let began = Instant::now();
         let slow = sender.begin(TOKEN, &[], BODY).await.unwrap();
         let fast = sender.begin(TOKEN, &[], BODY).await.unwrap();
-        // A ping takes the path alone.
+        // A ping takes only the path's delay.
         let mut ping = sender.ping.take().unwrap();
         ping.ping(h2::Ping::opaque()).await.unwrap();
         let mut slow = std::pin::pin!(read(slow));

@@ -1,4 +1,4 @@
-//! A sender of other people's making (the `h2` crate) says a line, the simulator answers a line.
+//! Tests with a third-party sender (the `h2` crate).
 #![allow(clippy::unwrap_used, reason = "a peer that does not play its part fails the test")]
 
 mod faults;

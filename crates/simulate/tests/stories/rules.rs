@@ -1,4 +1,4 @@
-//! The rules of the API: each header, each reason.
+//! Tests of the API's rules: each header, each reason.
 
 use dunlin_simulate::apns::{Behaviour, Config, Environment, Reason, Rule, Simulator};
 

@@ -14,18 +14,18 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 
-/// What a test waits for at most before it fails. No test passes by waiting.
+/// Timeout of a test. No test relies on reaching it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) const TOKEN: &str = "00fc13adff785122b4ad28809a3420982341241421348097878e577c991de8f0";
 
-/// Runs a story on a runtime of its own.
+/// Runs a test in a runtime, with a timeout.
 pub(crate) fn scenario<T>(story: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(TIMEOUT, story).await.expect("in time") })
 }
 
-/// A simulator without TLS.
+/// Starts a simulator without TLS.
 pub(crate) fn plain(behaviour: Behaviour) -> Simulator {
     Simulator::start(Config { tls: false, behaviour, ..Config::default() }).unwrap()
 }
@@ -34,7 +34,7 @@ pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// A provider token of `team`, issued `age_s` ago.
+/// Returns a provider token of `team`, issued at `issued_s` in seconds since 1970.
 pub(crate) fn provider_token(key: &SigningKey, key_id: &str, team: &str, issued_s: u64) -> String {
     let part = |json: String| URL_SAFE_NO_PAD.encode(json);
     let header = part(format!(r#"{{"alg":"ES256","kid":"{key_id}"}}"#));
@@ -44,7 +44,7 @@ pub(crate) fn provider_token(key: &SigningKey, key_id: &str, team: &str, issued_
     format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.to_bytes()))
 }
 
-/// The same scalar every time; what it signs is worth nothing.
+/// Returns a deterministic key.
 pub(crate) fn key(seed: u8) -> SigningKey {
     SigningKey::from_slice(&[seed; 32]).unwrap()
 }
@@ -52,7 +52,7 @@ pub(crate) fn key(seed: u8) -> SigningKey {
 pub(crate) struct Sender {
     pub(crate) requests: SendRequest<Bytes>,
     pub(crate) authorization: String,
-    /// Of a connection without TLS.
+    /// Only without TLS.
     pub(crate) ping: Option<h2::PingPong>,
 }
 
@@ -80,7 +80,7 @@ impl Sender {
         Sender { ping, ..Sender::new(requests) }
     }
 
-    /// Over TLS, with a client certificate if there is one.
+    /// Connects over TLS, with a client certificate if given.
     pub(crate) async fn connect_tls(
         simulator: &Simulator,
         certificate: Option<(String, String)>,
@@ -92,7 +92,7 @@ impl Sender {
         Sender::new(requests)
     }
 
-    /// The TLS of a connection, with its handshake over.
+    /// Performs the TLS handshake.
     pub(crate) async fn open_tls(
         simulator: &Simulator,
         certificate: Option<(String, String)>,
@@ -127,7 +127,7 @@ impl Sender {
         Sender { requests, authorization: format!("bearer {token}"), ping: None }
     }
 
-    /// Begins a push, with these headers instead of or beside the usual ones; an empty value leaves one out.
+    /// Begins a push. `headers` replace or extend the default ones; an empty value omits one.
     pub(crate) async fn begin(
         &mut self,
         token: &str,
@@ -180,7 +180,7 @@ impl Sender {
     }
 }
 
-/// The whole of an answer.
+/// Reads a complete answer.
 pub(crate) async fn read(answer: ResponseFuture) -> Result<PushResponse, h2::Error> {
     let (head, mut stream) = answer.await?.into_parts();
     let mut body = Vec::new();

@@ -1,4 +1,4 @@
-//! Who may push: provider tokens and client certificates.
+//! Tests of authentication: provider tokens and client certificates.
 
 use dunlin_simulate::apns::{Behaviour, Config, Environment, ProviderKey, Reason, Simulator};
 use p256::pkcs8::{EncodePrivateKey, EncodePublicKey};
@@ -7,7 +7,7 @@ use crate::sender::{Sender, TOKEN, key, now_s, provider_token, scenario};
 
 fn provider_key(seed: u8, key_id: &str, environment: Option<Environment>) -> ProviderKey {
     let secret = p256::SecretKey::from(key(seed));
-    // Apple hands out the secret one; both are taken.
+    // Apple issues the private key as `.p8`; a public key is accepted too.
     let pem = if seed == 1 {
         secret.to_pkcs8_pem(p256::pkcs8::LineEnding::LF).unwrap().to_string()
     } else {

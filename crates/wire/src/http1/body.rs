@@ -1,23 +1,24 @@
-//! Decodes bodies of messages (RFC 9112 §6).
+//! Decoders of message bodies (RFC 9112 §6).
 
 use super::chunk::{ChunkedDecoder, Step};
 use super::{Error, Limits};
 
-/// One step through a body.
+/// Result of one decoding step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// These bytes are incomplete. Pass the ones not consumed again with more behind them: part of
-    /// a chunk size or trailer line, at most a few KiB.
+    /// More bytes are needed. Pass the unconsumed ones again with more after them: part of a chunk
+    /// size or trailer line, at most a few KiB.
     NeedMore,
     /// Bytes of the body.
     Data(&'a [u8]),
-    /// A trailer field (RFC 9110 §6.5), once its whole line is here. Its value is trimmed.
+    /// A trailer field (RFC 9110 §6.5), returned once its whole line has arrived. Its value is
+    /// trimmed.
     Trailer(&'a str, &'a [u8]),
-    /// The body is over; what follows is the next message.
+    /// The end of the body; the next message follows.
     End,
 }
 
-/// Decodes the body behind a head. Plain data, a few words, kept with the connection.
+/// Decodes the body that follows a head. Plain data of a few words, kept with the connection.
 ///
 /// ```
 /// # use dunlin_wire::http1::{Body, BodyDecoder, Limits};
@@ -53,12 +54,12 @@ enum Framing {
 }
 
 impl BodyDecoder {
-    /// No body.
+    /// Returns a decoder for a message without a body.
     pub const fn none() -> BodyDecoder {
         BodyDecoder { framing: Framing::Done }
     }
 
-    /// A body of a known length in bytes.
+    /// Returns a decoder for a body of `length` bytes.
     pub const fn length(length: u64) -> BodyDecoder {
         if length == 0 {
             return BodyDecoder::none();
@@ -66,22 +67,24 @@ impl BodyDecoder {
         BodyDecoder { framing: Framing::Length { remaining: length } }
     }
 
-    /// A chunked body (RFC 9112 §7.1) within the limits for body and overhead.
+    /// Returns a decoder for a chunked body (RFC 9112 §7.1) within the limits for body and
+    /// overhead.
     pub const fn chunked(limits: &Limits) -> BodyDecoder {
         BodyDecoder { framing: Framing::Chunked(ChunkedDecoder::new(limits)) }
     }
 
-    /// A body that lasts until the server closes the connection, which only responses can have.
+    /// Returns a decoder for a body that ends when the server closes the connection (responses
+    /// only).
     pub const fn until_close(limits: &Limits) -> BodyDecoder {
         BodyDecoder { framing: Framing::UntilClose { allowed: limits.body_bytes_max } }
     }
 
-    /// True when nothing of the body is outstanding.
+    /// Returns true when the whole body has been decoded.
     pub fn is_done(&self) -> bool {
         self.framing == Framing::Done
     }
 
-    /// Bytes of the body that are still to come, when its length was announced.
+    /// Returns the number of body bytes still to come, if the length was announced.
     pub fn remaining(&self) -> Option<u64> {
         match self.framing {
             Framing::Done => Some(0),
@@ -90,11 +93,11 @@ impl BodyDecoder {
         }
     }
 
-    /// Takes no more than so many bytes from here on, where the limits would allow more.
+    /// Lowers the limit on the body bytes still to come to `bytes_max`.
     ///
     /// # Errors
     ///
-    /// [`Error::BodyTooLong`] when more was announced.
+    /// [`Error::BodyTooLong`] when the announced remainder is longer.
     pub fn restrict(&mut self, bytes_max: u64) -> Result<(), Error> {
         match &mut self.framing {
             Framing::Done => {}
@@ -108,8 +111,8 @@ impl BodyDecoder {
         Ok(())
     }
 
-    /// True when the end of the connection is the end of the body. At that point the body of any
-    /// other framing that is not [done](BodyDecoder::is_done) was cut short.
+    /// Returns true when the close of the connection ends the body. A body of any other framing
+    /// that is not [done](BodyDecoder::is_done) when the connection closes was cut short.
     pub fn ends_at_close(&self) -> bool {
         matches!(self.framing, Framing::UntilClose { .. })
     }
@@ -119,7 +122,8 @@ impl BodyDecoder {
     ///
     /// # Errors
     ///
-    /// [`Error`] when the framing is malformed or a limit is passed. The decoder is then of no use.
+    /// [`Error`] when the framing is malformed or a limit is exceeded. The decoder is then
+    /// unusable.
     pub fn decode<'a>(&mut self, bytes: &'a [u8]) -> Result<(usize, Body<'a>), Error> {
         match &mut self.framing {
             Framing::Done => Ok((0, Body::End)),

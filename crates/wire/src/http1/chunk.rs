@@ -4,16 +4,16 @@ use super::header::trim;
 use super::{Error, Limits};
 use crate::token::{is_token, is_token_byte};
 
-/// The most bytes of one chunk-size line, its extension and line end included.
+/// The maximum length of a chunk-size line in bytes, including extension and line end.
 const SIZE_LINE_BYTES_MAX: usize = 1024;
 
-/// Sixteen digits hold every size that fits 64 bits, leading zeros included.
+/// Sixteen hexadecimal digits hold every size that fits 64 bits.
 const SIZE_DIGITS_MAX: usize = 16;
 
 /// The end of a chunked body without trailers: the last chunk and the empty line.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// Appends one chunk. Appends nothing for no data, because an empty chunk would end the body.
+/// Appends one chunk. Appends nothing for empty data, because an empty chunk would end the body.
 pub fn encode_chunk(out: &mut Vec<u8>, data: &[u8]) {
     if data.is_empty() {
         return;
@@ -23,12 +23,12 @@ pub fn encode_chunk(out: &mut Vec<u8>, data: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends one chunk that holds what `write` appends. If that is nothing, so is the chunk.
+/// Appends one chunk with the bytes that `write` appends; no chunk if it appends none.
 ///
-/// The size is written once the data is known; the data moves only when its size has another number
+/// The size is written when the data is known. The data moves only if the size has another number
 /// of digits than foreseen.
 pub fn encode_chunk_with<R>(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-    /// Digits of chunks from 256 to 4095 bytes, line end behind them.
+    /// Digits of the size of chunks from 256 to 4095 bytes, plus CRLF.
     const FORESEEN: usize = 3 + 2;
     let begin = out.len();
     out.extend_from_slice(&[0; FORESEEN]);
@@ -65,7 +65,7 @@ fn write_size(out: &mut Vec<u8>, size: usize) {
     put_size(&mut out[begin..], size);
 }
 
-/// Fills `line` with the size in hexadecimal and CRLF; it has exactly that room.
+/// Fills `line` with the size in hexadecimal and CRLF, which fit it exactly.
 fn put_size(line: &mut [u8], mut size: usize) {
     let (digits, end) = line.split_at_mut(line.len() - 2);
     for digit in digits.iter_mut().rev() {
@@ -82,7 +82,7 @@ fn digits(size: usize) -> usize {
 /// State of a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkedDecoder {
-    /// Bytes of body that the limit still allows behind the chunks announced so far.
+    /// Bytes of body that the limit still allows after the chunks announced so far.
     allowed: u64,
     /// Bytes of extensions and trailers that the limit still allows.
     overhead_allowed: u32,
@@ -118,7 +118,7 @@ impl ChunkedDecoder {
         }
     }
 
-    /// Takes no more data than so much from here on.
+    /// Lowers the limit on the data in further chunks to `bytes_max`.
     pub(super) fn restrict(&mut self, bytes_max: u64) {
         self.allowed = self.allowed.min(bytes_max);
     }
@@ -150,7 +150,7 @@ impl ChunkedDecoder {
         }
     }
 
-    /// `chunk-size [ chunk-ext ] CRLF`, whole lines only.
+    /// Reads a complete line `chunk-size [ chunk-ext ] CRLF`.
     fn size(&mut self, bytes: &[u8]) -> Result<Step<'static>, Error> {
         let digits = bytes
             .iter()
@@ -164,7 +164,7 @@ impl ChunkedDecoder {
         let extension = match line(rest, SIZE_LINE_BYTES_MAX) {
             Line::Complete(extension) => extension,
             Line::NeedMore => {
-                // The extension is checked as far as it has arrived: it may never end.
+                // Check the part of the extension that has arrived: the rest may never come.
                 let begun = Extension::read(rest.strip_suffix(b"\r").unwrap_or(rest));
                 return begun.map(|_| Step::NeedMore).ok_or(Error::ChunkFraming);
             }
@@ -237,27 +237,28 @@ fn line(bytes: &[u8], bytes_max: usize) -> Line<'_> {
     }
 }
 
-/// Where in `*( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] )` a line is (RFC 9112 §7.1.1).
+/// Position within `*( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] )` (RFC 9112
+/// §7.1.1).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extension {
-    /// Behind the size or a quoted value.
+    /// After the size or a quoted value.
     End,
-    /// In white space that a `;` has to follow.
+    /// In white space that only a `;` may follow.
     EndSpace,
-    /// Behind `;`.
+    /// After `;`.
     NameBegin,
     Name,
     NameSpace,
-    /// Behind `=`.
+    /// After `=`.
     ValueBegin,
     Value,
     Quoted,
-    /// Behind a backslash in a quoted value.
+    /// After a backslash in a quoted value.
     Escaped,
 }
 
 impl Extension {
-    /// Where the bytes lead to; `None` when no extension begins with them.
+    /// Returns the position after the bytes; `None` when no extension begins with them.
     fn read(bytes: &[u8]) -> Option<Extension> {
         bytes.iter().try_fold(Extension::End, |at, byte| at.step(byte))
     }

@@ -1,68 +1,67 @@
 //! Errors of HTTP messages and their status codes.
 
-/// A malformed or too large message.
+/// A malformed or oversized message.
 ///
-/// After any of these the bytes that follow cannot be trusted to begin a message: respond with
-/// [`status`](Error::status) and close the connection (RFC 9112 §9.6). A client that gets one from
-/// a response closes the connection too.
+/// The bytes that follow cannot be trusted to begin a message: a server responds with
+/// [`status`](Error::status) and closes the connection (RFC 9112 §9.6), a client closes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 #[error("{}", self.message())]
 pub enum Error {
-    /// A line ended in LF without CR, or a CR stood alone (RFC 9112 §2.2).
+    /// A line ends in LF without CR, or contains a bare CR (RFC 9112 §2.2).
     BareLineEnd,
     /// The start line is malformed.
     StartLine,
     /// A version other than `HTTP/1.0` and `HTTP/1.1`.
     Version,
-    /// The request target has none of the four forms, or not one that fits the method.
+    /// The request target has none of the four forms, or one that does not fit the method.
     Target,
     /// The request target is longer than [`Limits::target_bytes_max`](super::Limits).
     TargetTooLong,
-    /// A header name holds a byte that names do not have: a space before the colon, a folded line.
+    /// A header name contains a byte not allowed in names: a space before the colon, a folded line.
     HeaderName,
-    /// A header value holds a control character.
+    /// A header value contains a control character.
     HeaderValue,
     /// The head is longer than [`Limits::head_bytes_max`](super::Limits).
     HeadTooLong,
     /// More headers than [`Limits::headers_max`](super::Limits).
     TooManyHeaders,
-    /// An HTTP/1.1 request without `Host`, or any request with two, an empty or a malformed one.
+    /// An HTTP/1.1 request has no `Host`, or any request has two, an empty or a malformed one.
     Host,
-    /// `Content-Length` is not a decimal number that fits.
+    /// `Content-Length` is not a decimal number that fits 64 bits.
     ContentLength,
     /// More than one `Content-Length`.
     ContentLengthRepeated,
     /// `Content-Length` and `Transfer-Encoding` in the same message.
     LengthAndCoding,
-    /// `Transfer-Encoding` does not end in exactly one `chunked`, or stands in an HTTP/1.0 message.
+    /// `Transfer-Encoding` does not end in exactly one `chunked`, or occurs in an HTTP/1.0 message.
     TransferEncoding,
-    /// A transfer coding that we do not implement, under a final `chunked`.
+    /// A transfer coding that is not implemented comes before the final `chunked`.
     TransferCodingUnknown,
     /// `Expect` asks for something other than `100-continue`.
     Expectation,
-    /// The method needs a proxy (`CONNECT`), which this is not.
+    /// The method is `CONNECT`, which only proxies implement.
     MethodNotImplemented,
     /// The body is, or is announced to be, longer than [`Limits::body_bytes_max`](super::Limits).
     BodyTooLong,
-    /// The size of a chunk is not a hexadecimal number that fits.
+    /// A chunk size is not a hexadecimal number that fits 64 bits.
     ChunkSize,
     /// A chunk is not followed by CRLF, or its extension breaks the grammar of RFC 9112 §7.1.1.
     ChunkFraming,
-    /// Chunk extensions cost more than [`Limits::chunk_overhead_bytes_max`](super::Limits).
+    /// Chunk extensions exceed [`Limits::chunk_overhead_bytes_max`](super::Limits).
     ChunkOverhead,
     /// A trailer line is malformed.
     Trailer,
-    /// Trailers cost more than [`Limits::chunk_overhead_bytes_max`](super::Limits).
+    /// Trailers exceed [`Limits::chunk_overhead_bytes_max`](super::Limits).
     TrailersTooLong,
     /// The status code of a response is not three digits from 100 to 599.
     StatusCode,
-    /// The peer took too long. No decoder returns it; the owner of the clock does.
+    /// The peer took too long. Decoders have no clock and never return it; their caller does.
     Timeout,
 }
 
 impl Error {
-    /// The status code of the response.
+    /// Returns the status code of the response.
     pub fn status(self) -> u16 {
         match self {
             Error::Timeout => 408,
@@ -76,7 +75,7 @@ impl Error {
         }
     }
 
-    /// One sentence that says what to correct, for the body of the response.
+    /// Returns one sentence for the response body that says what to correct.
     pub fn message(self) -> &'static str {
         match self {
             Error::BareLineEnd => "Lines of a head end in CR LF; this one has a bare CR or LF.",

@@ -1,9 +1,9 @@
-//! Header fields of one head, borrowed from the bytes it came in.
+//! Header fields of a head, borrowed from the bytes they were decoded from.
 
 use std::fmt;
 use std::mem::MaybeUninit;
 
-/// The most headers a head can have, whatever its [`Limits`](super::Limits) say.
+/// The most headers a head can have, whatever its [`Limits`](super::Limits).
 pub const HEADERS_MAX: usize = 256;
 
 /// Space for the headers of one head, on the caller's stack and uninitialised until used.
@@ -14,7 +14,7 @@ pub struct HeaderSlots<'b> {
 }
 
 impl HeaderSlots<'_> {
-    /// Empty space, without initialisation.
+    /// Returns empty, uninitialised space.
     #[inline]
     pub fn new() -> Self {
         HeaderSlots { slots: [const { MaybeUninit::uninit() }; HEADERS_MAX] }
@@ -33,7 +33,7 @@ impl fmt::Debug for HeaderSlots<'_> {
     }
 }
 
-/// The header fields of a head in the order they arrived. Names compare without case.
+/// The header fields of a head, in order of arrival. Names compare case-insensitively.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Headers<'a> {
     fields: &'a [httparse::Header<'a>],
@@ -44,37 +44,37 @@ impl<'a> Headers<'a> {
         Headers { fields }
     }
 
-    /// A head without headers.
+    /// Returns an empty list of headers.
     pub const fn empty() -> Headers<'static> {
         Headers { fields: &[] }
     }
 
-    /// Number of fields.
+    /// Returns the number of fields.
     pub fn len(&self) -> usize {
         self.fields.len()
     }
 
-    /// True when there is no field.
+    /// Returns true when there are no fields.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
 
-    /// Name and value of every field. Values carry no white space at either end.
+    /// Iterates over name and value of every field. Values have no white space at either end.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&'a str, &'a [u8])> + use<'a> {
         self.fields.iter().map(|field| (field.name, field.value))
     }
 
-    /// The value of the first field of this name.
+    /// Returns the value of the first field with this name.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.get_all(name).next()
     }
 
-    /// The value of the first field of this name, if it is UTF-8 (as any ASCII is).
+    /// Returns the value of the first field with this name, if it is UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&'a str> {
         self.get(name).and_then(|value| str::from_utf8(value).ok())
     }
 
-    /// The values of all fields of this name.
+    /// Iterates over the values of all fields with this name.
     pub fn get_all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
         self.fields
             .iter()
@@ -82,13 +82,13 @@ impl<'a> Headers<'a> {
             .map(|field| field.value)
     }
 
-    /// The elements of a list-valued header (RFC 9110 §5.6.1), all its fields joined, empty elements
-    /// left out. Not for headers whose elements may hold quoted commas.
+    /// Iterates over the elements of a list-valued header (RFC 9110 §5.6.1): all its fields joined,
+    /// empty elements skipped. Not for headers whose elements may contain quoted commas.
     pub fn list<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
         self.get_all(name).flat_map(elements)
     }
 
-    /// True when a list-valued header has this element; compared without case.
+    /// Returns true when a list-valued header contains this element, compared case-insensitively.
     pub fn has_token(&self, name: &str, token: &str) -> bool {
         self.list(name).any(|element| element.eq_ignore_ascii_case(token.as_bytes()))
     }
@@ -102,12 +102,12 @@ impl fmt::Debug for Headers<'_> {
     }
 }
 
-/// The comma-separated, trimmed, non-empty elements of one value.
+/// Iterates over the comma-separated, trimmed, non-empty elements of one value.
 pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(trim).filter(|element| !element.is_empty())
 }
 
-/// Without optional white space (SP, HTAB) at either end.
+/// Strips optional white space (SP, HTAB) from both ends.
 pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
@@ -118,7 +118,7 @@ pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// What the headers of a message mean for its framing and its connection, from one pass.
+/// What the headers of a message mean for its framing and its connection, collected in one pass.
 #[derive(Debug, Default)]
 pub(super) struct Semantics<'a> {
     pub(super) content_length: Option<u64>,
@@ -139,7 +139,7 @@ pub(super) enum Coding {
     Absent,
     /// Exactly `chunked`.
     Chunked,
-    /// `chunked` comes last, over codings we do not know.
+    /// `chunked` comes last, applied over codings that are not implemented.
     ChunkedOverUnknown,
     /// The last coding is not `chunked`.
     NotFinallyChunked,
@@ -150,7 +150,8 @@ impl<'a> Semantics<'a> {
         use super::Error;
         let mut this = Semantics::default();
         for (name, value) in headers.iter() {
-            // The lengths of the names below differ, which makes the common header cost one jump.
+            // The names below differ in length, so dispatching on the length makes most headers
+            // cost one jump.
             match name.len() {
                 4 if name.eq_ignore_ascii_case("host") && this.host.replace(value).is_some() => {
                     return Err(Error::Host);
@@ -190,7 +191,7 @@ impl<'a> Semantics<'a> {
         Ok(this)
     }
 
-    /// Whether the connection persists behind this message (RFC 9112 §9.3).
+    /// Returns whether the connection persists after this message (RFC 9112 §9.3).
     pub(super) fn persists(&self, version: super::Version) -> bool {
         match version {
             super::Version::Http11 => !self.close,
@@ -214,7 +215,7 @@ impl Coding {
     }
 }
 
-/// A non-empty run of digits that fits 64 bits. No sign, no list, no white space.
+/// Parses a non-empty run of digits that fits 64 bits. Rejects signs, lists and white space.
 fn decimal(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;
@@ -225,7 +226,7 @@ fn decimal(value: &[u8]) -> Option<u64> {
     })
 }
 
-/// True when an LF stands without a CR before it. Written so that it vectorises: no early exit.
+/// Returns true when an LF has no CR before it. Without early exit, so that it vectorises.
 pub(super) fn has_bare_lf(bytes: &[u8]) -> bool {
     let Some((first, rest)) = bytes.split_first() else { return false };
     bytes.iter().zip(rest).fold(*first == b'\n', |bare, (&before, &byte)| {

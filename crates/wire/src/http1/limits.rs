@@ -1,18 +1,19 @@
 //! Bounds on what one HTTP message may cost.
 
-/// Bounds on what one message may cost, holding from its first byte.
+/// Bounds on what one message may cost, enforced from its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a head: start line, headers and the empty line. Beyond: status 431.
+    /// Bytes of a head: start line, headers and the empty line. More gives status 431.
     pub head_bytes_max: usize,
-    /// Bytes of a request target. Beyond: status 414.
+    /// Bytes of a request target. More gives status 414.
     pub target_bytes_max: usize,
-    /// Headers of a head, at most [`HEADERS_MAX`](super::HEADERS_MAX). Beyond: status 431.
+    /// Headers of a head, at most [`HEADERS_MAX`](super::HEADERS_MAX). More give status 431.
     pub headers_max: usize,
-    /// Bytes of a body, without its framing. Beyond: status 413.
+    /// Bytes of a body, without its framing. More give status 413.
     pub body_bytes_max: u64,
-    /// Bytes that a chunked body may spend on chunk extensions and trailers together. Beyond:
-    /// status 400 or 431. They carry nothing the caller sees, so a peer could send them for ever.
+    /// Bytes of chunk extensions and trailers of a chunked body, together. Beyond it the status is
+    /// 400 or 431. Without this bound a peer could send extensions, which the caller never sees,
+    /// for ever.
     pub chunk_overhead_bytes_max: u32,
 }
 

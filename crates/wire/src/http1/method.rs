@@ -32,7 +32,7 @@ impl AsRef<str> for Method<'_> {
 }
 
 impl<'a> Method<'a> {
-    /// The method that a token names.
+    /// Returns the method with this name.
     pub fn new(token: &'a str) -> Method<'a> {
         match token {
             "GET" => Method::Get,
@@ -48,7 +48,7 @@ impl<'a> Method<'a> {
         }
     }
 
-    /// The method as it stands in a message.
+    /// Returns the method as written in a message.
     pub fn as_str(self) -> &'a str {
         match self {
             Method::Get => "GET",

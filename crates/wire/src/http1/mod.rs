@@ -1,10 +1,10 @@
-//! HTTP/1.1 messages as bytes (RFC 9112): decoders for requests and responses, encoders for both.
+//! HTTP/1.1 messages (RFC 9112): decoders and encoders for requests and responses.
 //!
-//! `httparse` parses the syntax of a head; this module decides what it *means*, strictly: two
-//! programs that disagree on where a message ends can be made to disagree on who sent the next one
-//! (RFC 9112 §11.2). A bare LF, a second `Content-Length`, `Content-Length` together with
-//! `Transfer-Encoding`, a coding that does not end in `chunked`, a folded line and white space
-//! before a colon are errors.
+//! `httparse` parses the syntax of a head; this module interprets it strictly. Two programs that
+//! disagree on where a message ends can be made to disagree on who sent the next one (RFC 9112
+//! §11.2). Errors are: a bare LF, a second `Content-Length`, `Content-Length` together with
+//! `Transfer-Encoding`, a coding that does not end in `chunked`, a folded line, and white space
+//! before a colon.
 //!
 //! ```
 //! use dunlin_wire::http1::{self, Decoded, HeaderSlots, Limits, Method};
@@ -50,23 +50,23 @@ pub use writer::{CONTINUE, RequestWriter, ResponseWriter};
 /// Result of decoding a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded<H> {
-    /// The head is not complete. Keep the bytes and call again with more behind them.
+    /// The head is incomplete. Keep the bytes and call again with more after them.
     NeedMore,
-    /// A head, and the number of bytes it took. The body begins right behind them.
+    /// A head, and the number of bytes it takes. The body follows immediately.
     Head(H, usize),
 }
 
-/// The protocol version of a message. Only the two versions a `HTTP/1` peer may speak.
+/// The protocol version of a message, one of the two that an `HTTP/1` peer may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// `HTTP/1.0`: connections close unless asked otherwise, and there are no transfer codings.
+    /// `HTTP/1.0`: connections close by default, and there are no transfer codings.
     Http10,
     /// `HTTP/1.1`.
     Http11,
 }
 
 impl Version {
-    /// The version as it stands in a message.
+    /// Returns the version as written in a message.
     pub fn as_str(self) -> &'static str {
         match self {
             Version::Http10 => "HTTP/1.0",

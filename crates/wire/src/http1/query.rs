@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Name and value of each pair, decoded. Borrows whatever needs no decoding.
+/// Iterates over the decoded name and value of each pair. Borrows those that need no decoding.
 ///
 /// ```
 /// use dunlin_wire::http1::query;
@@ -19,7 +19,7 @@ pub fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> 
     })
 }
 
-/// Decodes `+` to a space and `%XX` to a byte. An escape without two digits stands for itself; bytes
+/// Decodes `+` to a space and `%XX` to a byte. A `%` without two hexadecimal digits is kept; bytes
 /// that are not UTF-8 become U+FFFD.
 pub fn decode(text: &str) -> Cow<'_, str> {
     if !text.bytes().any(|byte| matches!(byte, b'+' | b'%')) {
@@ -28,7 +28,7 @@ pub fn decode(text: &str) -> Cow<'_, str> {
     unescape(text, true)
 }
 
-/// Decodes `%XX` alone, as in a path, where `+` means itself.
+/// Decodes `%XX` only, as in a path, where `+` stands for itself.
 pub fn decode_path(path: &str) -> Cow<'_, str> {
     if !path.contains('%') {
         return Cow::Borrowed(path);

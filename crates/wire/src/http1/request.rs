@@ -1,4 +1,4 @@
-//! Heads of requests, as a server reads them.
+//! Decoding of request heads.
 
 use super::body::BodyDecoder;
 use super::header::{Coding, HeaderSlots, Headers, Semantics, has_bare_lf};
@@ -14,7 +14,7 @@ pub struct RequestHead<'a> {
     pub target: &'a str,
     /// The path of the target, still percent-encoded: begins with `/`, or is `*`.
     pub path: &'a str,
-    /// What follows the first `?` of the target, if there is one. See [`query`](super::query).
+    /// What follows the first `?` of the target. See [`query`](super::query).
     pub query: Option<&'a str>,
     /// The authority of the target if it has one, else the `Host` header. HTTP/1.0 may lack both.
     pub host: Option<&'a str>,
@@ -28,19 +28,19 @@ pub struct RequestHead<'a> {
     pub upgrade: bool,
     /// Whether the client waits for `100 Continue` before it sends the body.
     pub expect_continue: bool,
-    /// Decoder for the body that follows the head; done from the start when there is none.
+    /// Decoder for the body that follows the head; already done when there is no body.
     pub body: BodyDecoder,
 }
 
 /// Decodes the head of a request at the start of `bytes`.
 ///
-/// `bytes` are the unconsumed bytes of one connection, pipelined requests and all. Empty lines before
-/// the request line are skipped (RFC 9112 §2.2) and counted as consumed.
+/// `bytes` are the unconsumed bytes of a connection, including pipelined requests. Empty lines
+/// before the request line are skipped (RFC 9112 §2.2) and counted as consumed.
 ///
 /// # Errors
 ///
-/// [`Error`] with the status code of the response; the connection closes behind it. Errors in a
-/// head are reported as early as possible, not only once it is complete.
+/// [`Error`] with the status code of the response, after which the connection closes. An error is
+/// returned as soon as it can be recognised, even if the head is still incomplete.
 pub fn decode_request<'a>(
     bytes: &'a [u8],
     slots: &'a mut HeaderSlots<'a>,
@@ -119,14 +119,14 @@ pub fn decode_request<'a>(
     Ok(Decoded::Head(head, consumed))
 }
 
-/// Result for an incomplete head: wait for more, unless it is already too long.
+/// Handles an incomplete head: returns [`Decoded::NeedMore`] unless it is already too long.
 fn need_more<H>(bytes: &[u8], limits: &Limits) -> Result<Decoded<H>, Error> {
     if has_bare_lf(bytes) {
         return Err(Error::BareLineEnd);
     }
     let line = start_line(bytes);
     if line.len() > limits.target_bytes_max {
-        // The target is at most the line without the shortest method and the version.
+        // A target beyond the limit makes the line longer than the limit too.
         let target =
             line.iter().position(|&byte| byte == b' ').map_or(&[][..], |at| &line[at + 1..]);
         let target = target.split(|&byte| byte == b' ').next().unwrap_or_default();
@@ -140,7 +140,7 @@ fn need_more<H>(bytes: &[u8], limits: &Limits) -> Result<Decoded<H>, Error> {
     Ok(Decoded::NeedMore)
 }
 
-/// The first line that is not empty, as far as it is here.
+/// Returns the first line that is not empty, or the part of it that has arrived.
 fn start_line(bytes: &[u8]) -> &[u8] {
     let begin =
         bytes.iter().position(|&byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(bytes.len());
@@ -173,7 +173,7 @@ impl<'a> Target<'a> {
         if method == Method::Connect {
             return Err(Error::MethodNotImplemented);
         }
-        // Whatever is not ASCII is percent-encoded (RFC 3986 §2.1).
+        // Characters outside ASCII must be percent-encoded (RFC 3986 §2.1).
         if !target.is_ascii() {
             return Err(Error::Target);
         }
@@ -194,7 +194,7 @@ impl<'a> Target<'a> {
     }
 
     fn of_path(path: &'a str, authority: Option<&'a str>) -> Result<Target<'a>, Error> {
-        // A fragment never leaves the user agent (RFC 9110 §4.2.5).
+        // User agents never send a fragment (RFC 9110 §4.2.5).
         if path.bytes().fold(false, |found, byte| found | (byte == b'#')) {
             return Err(Error::Target);
         }
@@ -211,7 +211,7 @@ fn strip_scheme<'a>(target: &'a str, scheme: &str) -> Option<&'a str> {
     head.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-/// `host [ ":" port ]` without user information (RFC 3986 §3.2.2).
+/// Parses `host [ ":" port ]` without user information (RFC 3986 §3.2.2).
 fn authority(value: &[u8]) -> Result<&str, Error> {
     if !is_authority(value) {
         return Err(Error::Host);

@@ -1,4 +1,4 @@
-//! Heads of responses, as a client reads them.
+//! Decoding of response heads.
 
 use super::body::BodyDecoder;
 use super::header::{Coding, HeaderSlots, Headers, Semantics, has_bare_lf};
@@ -15,14 +15,14 @@ pub struct ResponseHead<'a> {
     pub reason: &'a str,
     /// The header fields.
     pub headers: Headers<'a>,
-    /// Whether the connection can carry another request behind this response.
+    /// Whether the connection can carry another request after this response.
     pub keep_alive: bool,
-    /// Decoder for the body that follows the head; done from the start when there is none.
+    /// Decoder for the body that follows the head; already done when there is no body.
     pub body: BodyDecoder,
 }
 
 impl ResponseHead<'_> {
-    /// True for 1xx other than 101: the final response is still to come (RFC 9110 §15.2).
+    /// Returns true for 1xx other than 101: the final response is still to come (RFC 9110 §15.2).
     pub fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
@@ -30,12 +30,12 @@ impl ResponseHead<'_> {
 
 /// Decodes the head of a response to a request of method `method` at the start of `bytes`.
 ///
-/// An interim response (1xx) is a head of its own without a body; decode again behind it. Behind a
-/// 101 the bytes belong to the other protocol.
+/// An interim response (1xx) is a head of its own without a body; decode again after it. The bytes
+/// after a 101 belong to the other protocol.
 ///
 /// # Errors
 ///
-/// [`Error`]; the connection is then of no use.
+/// [`Error`]; the connection is then unusable.
 pub fn decode_response<'a>(
     bytes: &'a [u8],
     slots: &'a mut HeaderSlots<'a>,
@@ -98,7 +98,8 @@ pub fn decode_response<'a>(
     Ok(Decoded::Head(head, consumed))
 }
 
-/// RFC 9112 §6.3, rules 1 and 2: these end with their head whatever their headers say.
+/// Returns true for a response that ends with its head whatever its headers (RFC 9112 §6.3, rules 1
+/// and 2).
 fn ends_with_head(status: u16, method: Method<'_>) -> bool {
     method == Method::Head
         || super::status::has_no_body(status)

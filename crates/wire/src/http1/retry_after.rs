@@ -1,11 +1,11 @@
-//! `Retry-After` (RFC 9110 §10.2.3): seconds, or a date. And dates (§5.6.7).
+//! `Retry-After` (RFC 9110 §10.2.3), in seconds or as a date, and HTTP dates (RFC 9110 §5.6.7).
 
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Longest wait, a day.
 const AFTER_S_MAX: u64 = 86_400;
 
-/// How long to wait from `now_s` (seconds since 1970) on; at most a day.
+/// Returns how long to wait, counted from `now_s` (seconds since 1970); at most a day.
 pub fn parse(text: &str, now_s: u64) -> Option<Duration> {
     let text = text.trim();
     let seconds = match text.parse::<u64>() {
@@ -15,7 +15,7 @@ pub fn parse(text: &str, now_s: u64) -> Option<Duration> {
     Some(Duration::from_secs(seconds.min(AFTER_S_MAX)))
 }
 
-/// An HTTP date, as in `Sun, 06 Nov 1994 08:49:37 GMT`, in seconds since 1970.
+/// Parses an HTTP date such as `Sun, 06 Nov 1994 08:49:37 GMT` into seconds since 1970.
 pub fn date_s(text: &str) -> Option<u64> {
     let since = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
     Some(since.as_secs())

@@ -1,6 +1,6 @@
 //! Status codes and their reason phrases.
 
-/// The standard reason phrase of a status code (RFC 9110 §15 and the IANA registry), or `""`.
+/// Returns the standard reason phrase of a status code (RFC 9110 §15, IANA registry), or `""`.
 pub fn reason_phrase(status: u16) -> &'static str {
     match status {
         100 => "Continue",
@@ -53,7 +53,7 @@ pub fn reason_phrase(status: u16) -> &'static str {
     }
 }
 
-/// True for the statuses whose responses end with their head (RFC 9112 §6.3).
+/// Returns true for the statuses whose responses have no body (RFC 9112 §6.3).
 pub(super) fn has_no_body(status: u16) -> bool {
     matches!(status, 100..=199 | 204 | 304)
 }

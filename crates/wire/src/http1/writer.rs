@@ -1,4 +1,4 @@
-//! Encoders of heads that cannot produce contradictory framing.
+//! Encoders of heads that always produce consistent framing.
 
 use super::{Version, reason_phrase};
 use crate::token::{is_token, is_token_byte};
@@ -6,9 +6,9 @@ use crate::token::{is_token, is_token_byte};
 /// The interim response that a client with `Expect: 100-continue` waits for.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Writes one response to the end of a buffer. The method that ends the head decides the framing, and
-/// writes the header that announces it; do not write `Content-Length`, `Transfer-Encoding` or
-/// `Connection` by [`header`](ResponseWriter::header).
+/// Appends a response to a buffer. The method that ends the head decides the framing and writes its
+/// header; do not pass `Content-Length`, `Transfer-Encoding` or `Connection` to
+/// [`header`](ResponseWriter::header).
 ///
 /// ```
 /// use dunlin_wire::http1::{ResponseWriter, Version};
@@ -43,8 +43,8 @@ impl<'o> ResponseWriter<'o> {
         ResponseWriter { out, status }
     }
 
-    /// Adds a header. Line breaks and NUL inside the value become spaces (RFC 9110 §5.5), so that no
-    /// value can add a header of its own; bytes that names do not have are left out of the name.
+    /// Adds a header. Line breaks and NUL in the value become spaces (RFC 9110 §5.5), so that a
+    /// value cannot add a header; bytes that are not allowed in names are omitted from the name.
     pub fn header(self, name: &str, value: &str) -> Self {
         write_field(self.out, name, value.as_bytes());
         self
@@ -58,8 +58,8 @@ impl<'o> ResponseWriter<'o> {
         self
     }
 
-    /// Adds the `Connection` header that a client of `version` needs; none when the version's
-    /// default is meant.
+    /// Adds the `Connection` header that a client of `version` needs; none if the version's default
+    /// applies.
     pub fn keep_alive(self, keep_alive: bool, version: Version) -> Self {
         match (keep_alive, version) {
             (true, Version::Http11) => {}
@@ -69,8 +69,8 @@ impl<'o> ResponseWriter<'o> {
         self
     }
 
-    /// Ends the head and writes a body of known length. A status that has none (1xx, 204, 304) gets
-    /// none: its bytes would be read as the next response.
+    /// Ends the head and writes a body of known length. Writes no body for a status that has none
+    /// (1xx, 204, 304): a client would read its bytes as the next response.
     pub fn body(self, body: &[u8]) {
         if super::status::has_no_body(self.status) {
             return self.no_body();
@@ -79,32 +79,32 @@ impl<'o> ResponseWriter<'o> {
         self.out.extend_from_slice(body);
     }
 
-    /// Ends the head of a response to `HEAD`, or of one whose `length` bytes the caller writes
-    /// itself.
+    /// Ends the head with a `Content-Length`: for a response to `HEAD`, or if the caller writes the
+    /// `length` bytes itself.
     pub fn content_length(self, length: u64) {
         write_content_length(self.out, length);
     }
 
-    /// Ends the head; the body follows by [`encode_chunk`](super::encode_chunk) and ends with
-    /// [`LAST_CHUNK`](super::LAST_CHUNK). Not for HTTP/1.0 clients.
+    /// Ends the head. The caller writes the body by [`encode_chunk`](super::encode_chunk) and ends
+    /// it with [`LAST_CHUNK`](super::LAST_CHUNK). Not for HTTP/1.0 clients.
     pub fn chunked(self) {
         debug_assert!(!super::status::has_no_body(self.status), "{} has no body", self.status);
         self.out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
     }
 
-    /// Ends the head; the body lasts until the connection is closed. For HTTP/1.0 clients, together
-    /// with `keep_alive(false, _)`.
+    /// Ends the head. The body ends when the connection closes. For HTTP/1.0 clients, together with
+    /// `keep_alive(false, _)`.
     pub fn until_close(self) {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Ends the head of a response that has no body by its status: 1xx, 204 and 304.
+    /// Ends the head of a response whose status has no body: 1xx, 204 and 304.
     pub fn no_body(self) {
         self.out.extend_from_slice(b"\r\n");
     }
 }
 
-/// Writes one request to the end of a buffer.
+/// Appends a request to a buffer.
 ///
 /// ```
 /// use dunlin_wire::http1::RequestWriter;
@@ -123,8 +123,8 @@ pub struct RequestWriter<'o> {
 }
 
 impl<'o> RequestWriter<'o> {
-    /// Begins a request. Bytes that cannot stand in a request line (white space, controls) are
-    /// percent-encoded in the target and left out of the method.
+    /// Begins a request. Bytes not allowed in a request line (white space, controls) are
+    /// percent-encoded in the target and omitted from the method.
     pub fn new(out: &'o mut Vec<u8>, method: &str, target: &str, host: &str) -> Self {
         out.extend(method.bytes().filter(is_token_byte));
         out.push(b' ');
@@ -178,7 +178,7 @@ impl<'o> RequestWriter<'o> {
     }
 }
 
-/// Appends one header line that is one line, whatever the value holds.
+/// Appends one header line; it stays one line whatever the value contains.
 pub(crate) fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     debug_assert!(is_token(name.as_bytes()), "{name:?} is no header name");
     if is_token(name.as_bytes()) {

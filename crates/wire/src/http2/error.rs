@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// An error code of GOAWAY or RST_STREAM (§7). Unknown ones are kept.
+/// An error code of GOAWAY or RST_STREAM (§7), known or unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ErrorCode(pub u32);
 
@@ -11,7 +11,7 @@ macro_rules! codes {
         impl ErrorCode {
             $($(#[$doc])* pub const $name: ErrorCode = ErrorCode($value);)*
 
-            /// The name that RFC 9113 gives the code, if it gives it one.
+            /// Returns the name of the code in RFC 9113, if it has one.
             pub fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some(stringify!($name)),)*
@@ -23,11 +23,11 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Nothing is wrong: a graceful end.
+    /// No error: a graceful end.
     NO_ERROR = 0;
-    /// The peer broke a rule that has no code of its own.
+    /// The peer violated the protocol in a way that has no other code.
     PROTOCOL_ERROR = 1;
-    /// Something failed on this side.
+    /// An internal failure of the sender.
     INTERNAL_ERROR = 2;
     /// A window was exceeded, or grew beyond 2³¹−1.
     FLOW_CONTROL_ERROR = 3;
@@ -35,21 +35,21 @@ codes! {
     SETTINGS_TIMEOUT = 4;
     /// A frame for a stream that is half-closed or closed.
     STREAM_CLOSED = 5;
-    /// A frame whose length is wrong.
+    /// A frame has a wrong length.
     FRAME_SIZE_ERROR = 6;
     /// The stream was not processed at all: safe to send again (§8.7).
     REFUSED_STREAM = 7;
     /// The stream is no longer needed.
     CANCEL = 8;
-    /// The compression state cannot be kept in step.
+    /// The header compression state is lost.
     COMPRESSION_ERROR = 9;
-    /// A tunnel failed.
+    /// The connection of a CONNECT request failed.
     CONNECT_ERROR = 10;
-    /// The peer causes too much load.
+    /// The peer causes excessive load.
     ENHANCE_YOUR_CALM = 11;
-    /// TLS is not good enough.
+    /// The properties of TLS are insufficient.
     INADEQUATE_SECURITY = 12;
-    /// HTTP/1.1 is asked for.
+    /// The peer requires HTTP/1.1.
     HTTP_1_1_REQUIRED = 13;
 }
 
@@ -68,27 +68,27 @@ impl fmt::Display for ErrorCode {
 pub struct Error {
     /// The code for the GOAWAY.
     pub code: ErrorCode,
-    /// What the peer did, in a few words.
+    /// A short description of what the peer did.
     pub reason: &'static str,
 }
 
 impl Error {
-    /// The peer broke a rule that has no code of its own.
+    /// Creates an error for a violation that has no other code.
     pub const fn protocol(reason: &'static str) -> Error {
         Error { code: ErrorCode::PROTOCOL_ERROR, reason }
     }
 
-    /// A frame of a wrong length.
+    /// Creates an error for a frame with a wrong length.
     pub(crate) const fn frame_size(reason: &'static str) -> Error {
         Error { code: ErrorCode::FRAME_SIZE_ERROR, reason }
     }
 
-    /// A window exceeded.
+    /// Creates an error for an exceeded window.
     pub const fn flow_control(reason: &'static str) -> Error {
         Error { code: ErrorCode::FLOW_CONTROL_ERROR, reason }
     }
 
-    /// A flood of frames that are cheap to send.
+    /// Creates an error for a flood of frames that are cheap to send.
     pub const fn flood(reason: &'static str) -> Error {
         Error { code: ErrorCode::ENHANCE_YOUR_CALM, reason }
     }

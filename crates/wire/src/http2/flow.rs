@@ -1,9 +1,9 @@
-//! Flow control (§6.9): windows that say how much may be sent.
+//! Flow control (§6.9): windows that limit how much may be sent.
 
 use super::{WINDOW_BYTES_DEFAULT, WINDOW_BYTES_MAX};
 
-/// How many bytes of DATA may still be sent. It can be below zero, once INITIAL_WINDOW_SIZE is lowered
-/// under what has been sent already (§6.9.2).
+/// The number of bytes of DATA that may still be sent. It can be negative, when INITIAL_WINDOW_SIZE
+/// is lowered below what was already sent (§6.9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window(i64);
 
@@ -12,30 +12,30 @@ pub struct Window(i64);
 pub struct WindowOverflow;
 
 impl Window {
-    /// A window of so many bytes.
+    /// Creates a window of `bytes` bytes.
     pub const fn new(bytes: u32) -> Window {
         Window(bytes as i64)
     }
 
-    /// Bytes that may be sent now.
+    /// Returns the number of bytes that may be sent now.
     #[inline]
     pub fn available(self) -> u32 {
         self.0.max(0) as u32
     }
 
-    /// The window as it is, below zero too.
+    /// Returns the window, which can be negative.
     pub fn signed(self) -> i64 {
         self.0
     }
 
-    /// Takes what was sent; never more than is [`available`](Window::available).
+    /// Subtracts bytes that were sent, at most [`available`](Window::available).
     #[inline]
     pub fn consume(&mut self, bytes: u32) {
         debug_assert!(bytes <= self.available(), "more was sent than the window has");
         self.0 -= i64::from(bytes);
     }
 
-    /// Adds what a WINDOW_UPDATE brought.
+    /// Adds the increment of a WINDOW_UPDATE.
     ///
     /// # Errors
     ///
@@ -45,11 +45,11 @@ impl Window {
         self.adjust(i64::from(bytes))
     }
 
-    /// Adds the difference that a changed INITIAL_WINDOW_SIZE makes.
+    /// Adds the difference of a changed INITIAL_WINDOW_SIZE.
     ///
     /// # Errors
     ///
-    /// As [`increase`](Window::increase).
+    /// Those of [`increase`](Window::increase).
     pub fn adjust(&mut self, bytes: i64) -> Result<(), WindowOverflow> {
         let window = self.0 + bytes;
         if window > i64::from(WINDOW_BYTES_MAX) {

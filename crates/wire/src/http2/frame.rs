@@ -1,8 +1,8 @@
-//! Frames (§4, §6): nine bytes of header and a payload whose meaning the header gives.
+//! Frames (§4, §6): a header of nine bytes and a payload.
 
 use super::{Error, ErrorCode, FRAME_BYTES_MAX, STREAM_MAX, Setting, Settings};
 
-/// Bytes of a frame's header.
+/// Length of a frame's header in bytes.
 pub const HEADER_BYTES: usize = 9;
 
 const DATA: u8 = 0;
@@ -25,62 +25,62 @@ const PRIORITIZED: u8 = 0x20;
 /// A frame; its payload borrows the bytes it was decoded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// A piece of a body (§6.1).
+    /// Part of a body (§6.1).
     Data {
         /// The stream, never 0.
         stream: u32,
-        /// Without padding.
+        /// The data without padding.
         data: &'a [u8],
-        /// Bytes that flow control counts: data and padding.
+        /// Bytes that count for flow control: data and padding.
         flow_bytes: u32,
-        /// The sender's last frame on the stream.
+        /// Whether this is the sender's last frame on the stream.
         end_stream: bool,
     },
-    /// The begin of a header block (§6.2).
+    /// The start of a header block (§6.2).
     Headers {
         /// The stream, never 0.
         stream: u32,
         /// The block, or its first part.
         fragment: &'a [u8],
-        /// Nothing but the rest of the block follows on the stream.
+        /// Whether only the rest of the block follows on the stream.
         end_stream: bool,
-        /// The block is whole.
+        /// Whether the block is complete.
         end_headers: bool,
-        /// The stream it says it depends on, of a deprecated scheme (§5.3.1).
+        /// The stream dependency, which is deprecated (§5.3.1).
         depends_on: Option<u32>,
     },
     /// Deprecated; to be ignored (§6.3).
     Priority {
         /// The stream, never 0.
         stream: u32,
-        /// The stream it says it depends on.
+        /// The stream dependency.
         depends_on: u32,
     },
-    /// The end of a stream at once (§6.4).
+    /// The immediate end of a stream (§6.4).
     Reset {
         /// The stream, never 0.
         stream: u32,
-        /// Why.
+        /// The reason.
         code: ErrorCode,
     },
-    /// The sender's settings, to be acknowledged (§6.5).
+    /// The sender's settings, which must be acknowledged (§6.5).
     Settings(Settings<'a>),
-    /// Ours have been applied.
+    /// The peer has applied our settings.
     SettingsAck,
-    /// A stream that the server will open (§6.6).
+    /// Announces a stream that the server will open (§6.6).
     PushPromise {
-        /// The stream it belongs to, never 0.
+        /// The associated stream, never 0.
         stream: u32,
-        /// The stream to come.
+        /// The announced stream.
         promised: u32,
         /// The block, or its first part.
         fragment: &'a [u8],
-        /// The block is whole.
+        /// Whether the block is complete.
         end_headers: bool,
     },
-    /// To be answered with the same payload (§6.7).
+    /// A ping, or the response to one, which has the same payload (§6.7).
     Ping {
-        /// It is the answer.
+        /// Whether it is a response.
         ack: bool,
         /// Opaque.
         payload: [u8; 8],
@@ -89,17 +89,17 @@ pub enum Frame<'a> {
     GoAway {
         /// The highest stream that may have been processed.
         last_stream: u32,
-        /// Why.
+        /// The reason.
         code: ErrorCode,
         /// Text for people.
         debug: &'a [u8],
     },
-    /// More may be sent (§6.9). An increment of 0 is an error of the stream, or of the connection on
-    /// stream 0, which the caller checks.
+    /// Increases a window (§6.9). An increment of 0 is a stream error, or a connection error on
+    /// stream 0; the caller checks it.
     WindowUpdate {
         /// The stream, or 0 for the connection.
         stream: u32,
-        /// Bytes.
+        /// Number of bytes.
         increment: u32,
     },
     /// A further part of a header block (§6.10).
@@ -108,10 +108,10 @@ pub enum Frame<'a> {
         stream: u32,
         /// The part.
         fragment: &'a [u8],
-        /// The block is whole.
+        /// Whether the block is complete.
         end_headers: bool,
     },
-    /// A type that this codec does not know, to be ignored (§4.1).
+    /// A type that this codec does not know; to be ignored (§4.1).
     Unknown {
         /// The type.
         kind: u8,
@@ -120,14 +120,15 @@ pub enum Frame<'a> {
     },
 }
 
-/// Decodes the frame at the start of `bytes`, and says how many bytes it took; `None` when it is not
-/// complete. `frame_bytes_max` is what this side announced as MAX_FRAME_SIZE, 16,384 if nothing.
+/// Decodes the frame at the start of `bytes` and returns it with its length in bytes; `None` when
+/// it is incomplete. `frame_bytes_max` is the MAX_FRAME_SIZE that this side announced, 16,384 by
+/// default.
 ///
 /// # Errors
 ///
-/// What is wrong with a frame whatever stands before it: a payload longer than allowed (said as soon as
-/// the header is here), a length that its type does not have, a stream where none may be or none where
-/// one must be, padding longer than the payload, a setting out of bounds.
+/// Errors of a single frame: a payload longer than allowed (detected at its header), a wrong length
+/// for the type, an invalid stream for the type, padding longer than the payload, a setting out of
+/// range.
 #[inline]
 pub fn decode(bytes: &[u8], frame_bytes_max: u32) -> Result<Option<(Frame<'_>, usize)>, Error> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
@@ -243,20 +244,21 @@ fn encode_header(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, stream: 
     ]);
 }
 
-/// Appends a DATA frame. `data` is no longer than the peer's MAX_FRAME_SIZE and the windows allow.
+/// Appends a DATA frame. `data` must fit the peer's MAX_FRAME_SIZE and the windows.
 #[inline]
 pub fn encode_data(out: &mut Vec<u8>, stream: u32, data: &[u8], end_stream: bool) {
     encode_data_header(out, stream, data.len(), end_stream);
     out.extend_from_slice(data);
 }
 
-/// Appends the header of a DATA frame whose `length` bytes the caller writes behind it.
+/// Appends the header of a DATA frame; the caller appends its `length` bytes.
 #[inline]
 pub(crate) fn encode_data_header(out: &mut Vec<u8>, stream: u32, length: usize, end_stream: bool) {
     encode_header(out, length, DATA, if end_stream { END_STREAM } else { 0 }, stream);
 }
 
-/// Appends a header block: HEADERS, and as many CONTINUATION as the peer's MAX_FRAME_SIZE asks for.
+/// Appends a header block: HEADERS, and CONTINUATION frames as required by the peer's
+/// MAX_FRAME_SIZE.
 #[inline]
 pub fn encode_headers(
     out: &mut Vec<u8>,
@@ -300,13 +302,13 @@ pub fn encode_settings_ack(out: &mut Vec<u8>) {
     encode_header(out, 0, SETTINGS, ACK, 0);
 }
 
-/// Appends PING, or the answer to one.
+/// Appends PING, or the response to one.
 pub fn encode_ping(out: &mut Vec<u8>, payload: [u8; 8], ack: bool) {
     encode_header(out, 8, PING, if ack { ACK } else { 0 }, 0);
     out.extend_from_slice(&payload);
 }
 
-/// Appends GOAWAY. `debug` is cut at 256 bytes.
+/// Appends GOAWAY. `debug` is truncated to 256 bytes.
 pub fn encode_go_away(out: &mut Vec<u8>, last_stream: u32, code: ErrorCode, debug: &[u8]) {
     let debug = &debug[..debug.len().min(256)];
     encode_header(out, 8 + debug.len(), GOAWAY, 0, 0);
@@ -315,7 +317,7 @@ pub fn encode_go_away(out: &mut Vec<u8>, last_stream: u32, code: ErrorCode, debu
     out.extend_from_slice(debug);
 }
 
-/// Appends WINDOW_UPDATE, of a stream or, on 0, of the connection.
+/// Appends WINDOW_UPDATE for a stream, or for the connection if `stream` is 0.
 pub fn encode_window_update(out: &mut Vec<u8>, stream: u32, increment: u32) {
     debug_assert!(increment > 0 && increment <= STREAM_MAX);
     encode_header(out, 4, WINDOW_UPDATE, 0, stream);

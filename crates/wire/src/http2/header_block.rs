@@ -1,47 +1,47 @@
-//! A header block in one HEADERS frame, or in that and CONTINUATION frames behind it (§4.3).
+//! A header block in a HEADERS frame and the CONTINUATION frames that follow it (§4.3).
 
 use super::Error;
 use super::frame::Frame;
 
-/// The most CONTINUATION frames of one block: an honest peer fills each to MAX_FRAME_SIZE, so a block
-/// within its bound needs a handful. Without the limit empty ones cost the sender nothing
-/// (CVE-2024-27316 and its relatives).
+/// Maximum number of CONTINUATION frames of one block. An honest peer fills each to MAX_FRAME_SIZE,
+/// so a block within its limit needs only a few. Without this limit, empty frames cost the sender
+/// nothing (CVE-2024-27316 and related).
 pub const CONTINUATIONS_MAX: u32 = 16;
 
-/// Puts a header block together. While one is under way no other frame may come.
+/// Assembles a header block. No other frame may come before it is complete.
 #[derive(Debug)]
 pub struct HeaderAssembly {
     block: Vec<u8>,
     block_bytes_max: usize,
-    /// The stream whose block is under way, and whether it ends with the block.
+    /// The stream of the incomplete block, and whether it ends with the block.
     under_way: Option<(u32, bool)>,
     continuations: u32,
 }
 
-/// A whole header block, still compressed.
+/// A complete header block, still compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderBlock<'a> {
-    /// The stream it is on.
+    /// Its stream.
     pub stream: u32,
-    /// Nothing follows on the stream.
+    /// Whether nothing else follows on the stream.
     pub end_stream: bool,
-    /// For [`hpack::Decoder::decode`](super::hpack::Decoder::decode).
+    /// The bytes for [`hpack::Decoder::decode`](super::hpack::Decoder::decode).
     pub block: &'a [u8],
 }
 
 impl HeaderAssembly {
-    /// A block may have `block_bytes_max` compressed bytes.
+    /// Creates an assembly for blocks of at most `block_bytes_max` compressed bytes.
     pub fn new(block_bytes_max: usize) -> HeaderAssembly {
         HeaderAssembly { block: Vec::new(), block_bytes_max, under_way: None, continuations: 0 }
     }
 
-    /// Is to see every frame, in order; says when a block is whole. Nothing is copied of a block that is
-    /// whole in one frame.
+    /// Handles every frame, in order; returns a block when it is complete. A block in a single
+    /// frame is not copied.
     ///
     /// # Errors
     ///
-    /// Another frame inside a block, CONTINUATION outside one, a block beyond its bound or in too many
-    /// pieces.
+    /// Another frame inside a block, CONTINUATION outside one, a block that is too long or has too
+    /// many parts.
     #[inline]
     pub fn handle_frame<'a>(
         &'a mut self,

@@ -1,7 +1,7 @@
 //! HTTP/2 (RFC 9113): frames, header compression (RFC 7541), and a client's connection.
 //!
-//! Unlike a library for general use, the codec exposes the send window of the connection, the
-//! peer's settings as they change, and the last stream of a GOAWAY. [`frame`] and [`hpack`] serve
+//! In contrast to a general-purpose library, the codec exposes the connection's send window,
+//! changes of the peer's settings, and the last stream of a GOAWAY. [`frame`] and [`hpack`] serve
 //! both ends of a connection; [`client`] is the state machine of one end.
 //!
 //! Every violation by the peer is an [`Error`], and every [`Error`] ends the connection.
@@ -21,17 +21,17 @@ pub use settings::{Setting, Settings};
 /// Sent by a client before its first frame (§3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Initial window in bytes: of a stream until a setting changes it, of a connection always
+/// Initial window in bytes: of a stream unless a setting changes it, of a connection always
 /// (§6.9.2).
 pub const WINDOW_BYTES_DEFAULT: u32 = 65_535;
 
-/// The most bytes of a window (§6.9.1).
+/// Maximum window in bytes (§6.9.1).
 pub const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
 
-/// Maximum payload of a frame until a setting changes it (§4.2).
+/// Maximum payload of a frame unless a setting changes it (§4.2).
 pub const FRAME_BYTES_DEFAULT: u32 = 16_384;
 
-/// Largest maximum that a setting can allow (§4.2).
+/// The largest MAX_FRAME_SIZE (§4.2).
 pub const FRAME_BYTES_MAX: u32 = (1 << 24) - 1;
 
 /// The highest stream identifier (§5.1.1).

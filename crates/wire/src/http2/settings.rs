@@ -2,30 +2,30 @@
 
 use super::{Error, FRAME_BYTES_DEFAULT, FRAME_BYTES_MAX, WINDOW_BYTES_MAX};
 
-/// Bytes of one setting on the wire.
+/// Length of a setting in bytes.
 const SETTING_BYTES: usize = 6;
 
-/// Which parameter a setting is about (§6.5.2).
+/// The parameter of a setting (§6.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Setting {
-    /// Bytes of the table that header blocks to the sender of the setting may use.
+    /// Size in bytes of the table for header blocks sent to the sender of the setting.
     HeaderTableSize,
     /// Whether the server may push; 0 or 1.
     EnablePush,
-    /// Streams that the peer of the sender may have open at once.
+    /// Maximum number of concurrent streams opened by the recipient of the setting.
     MaxConcurrentStreams,
-    /// Bytes with which the windows of streams begin; a change applies to open streams too.
+    /// Initial window of streams in bytes; a change also applies to open streams.
     InitialWindowSize,
-    /// The most payload of a frame, 16,384 to 2²⁴−1.
+    /// Maximum payload of a frame in bytes, 16,384 to 2²⁴−1.
     MaxFrameSize,
-    /// The most bytes of a header list, advisory.
+    /// Maximum size of a header list in bytes; advisory.
     MaxHeaderListSize,
-    /// One this codec does not know, to be ignored.
+    /// A parameter that this codec does not know; to be ignored.
     Unknown(u16),
 }
 
 impl Setting {
-    /// The identifier on the wire.
+    /// Returns the identifier on the wire.
     pub fn id(self) -> u16 {
         match self {
             Setting::HeaderTableSize => 1,
@@ -51,7 +51,7 @@ impl Setting {
     }
 }
 
-/// The settings of one frame, validated, in order; a later value replaces an earlier one.
+/// The validated settings of one frame, in order; a later value replaces an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings<'a>(&'a [u8]);
 
@@ -80,7 +80,7 @@ impl<'a> Settings<'a> {
         Ok(settings)
     }
 
-    /// Each setting and its value.
+    /// Iterates over the settings and their values.
     pub fn iter(&self) -> impl Iterator<Item = (Setting, u32)> + use<'a> {
         self.0.chunks_exact(SETTING_BYTES).map(|pair| {
             let id = u16::from_be_bytes([pair[0], pair[1]]);
@@ -88,12 +88,12 @@ impl<'a> Settings<'a> {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of settings.
     pub fn len(&self) -> usize {
         self.0.len() / SETTING_BYTES
     }
 
-    /// True for an empty frame, which is legal.
+    /// Returns true for an empty frame, which is valid.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,8 +1,8 @@
-//! Protocol Buffers, binary encoding (protobuf.dev, "Encoding"): fields in, fields out.
+//! Protocol Buffers, binary encoding (protobuf.dev, "Encoding").
 //!
-//! No schema and no messages of its own: a reader walks the [`Fields`] of a message, a [`Writer`] writes them. Neither
-//! allocates, and neither recurses: a nested message is a slice of bytes until somebody walks it. Groups (wire types 3
-//! and 4), which no message of proto3 has, are an error.
+//! There are no schemas and no message types: a reader iterates over the [`Fields`] of a message, a [`Writer`] writes
+//! them. Neither allocates, and neither recurses: a nested message is a slice of bytes until the caller reads it.
+//! Groups (wire types 3 and 4), which proto3 does not have, are an error.
 
 mod reader;
 mod writer;
@@ -10,5 +10,5 @@ mod writer;
 pub use reader::{Delimited, Field, Fields, ProtobufError, Value};
 pub use writer::Writer;
 
-/// Bytes of the longest varint: 64 bits, seven each.
+/// Maximum length of a varint in bytes: 64 bits, seven per byte.
 pub const VARINT_BYTES_MAX: usize = 10;

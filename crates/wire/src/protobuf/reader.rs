@@ -11,7 +11,7 @@ pub enum ProtobufError {
     /// A varint of more than 64 bits.
     #[error("has a varint of more than 64 bits")]
     Varint,
-    /// A length that goes beyond the end of the bytes.
+    /// A length that exceeds the remaining bytes.
     #[error("has a length of {0} bytes, and fewer follow")]
     Length(u64),
     /// A field number that is 0 or above 2²⁹ − 1.
@@ -20,7 +20,7 @@ pub enum ProtobufError {
     /// A wire type that does not exist, or a group.
     #[error("has the wire type {0}, which proto3 does not have")]
     WireType(u8),
-    /// A field of another wire type than the schema says.
+    /// A field whose wire type differs from the schema.
     #[error("is of another wire type than the protocol says")]
     Mismatch,
     /// A string that is not UTF-8.
@@ -45,7 +45,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// A `string`.
+    /// Returns the value of a `string` field.
     ///
     /// # Errors
     /// [`ProtobufError::Mismatch`], [`ProtobufError::Utf8`].
@@ -53,7 +53,7 @@ impl<'a> Value<'a> {
         simdutf8::basic::from_utf8(self.bytes()?).map_err(|_| ProtobufError::Utf8)
     }
 
-    /// `bytes`, or the bytes of a message.
+    /// Returns the value of a `bytes` field, or the bytes of a message.
     ///
     /// # Errors
     /// [`ProtobufError::Mismatch`].
@@ -64,7 +64,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A `bool`: any number but 0 is true.
+    /// Returns the value of a `bool` field: any number but 0 is true.
     ///
     /// # Errors
     /// [`ProtobufError::Mismatch`].
@@ -72,7 +72,7 @@ impl<'a> Value<'a> {
         Ok(self.uint64()? != 0)
     }
 
-    /// A `uint64`.
+    /// Returns the value of a `uint64` field.
     ///
     /// # Errors
     /// [`ProtobufError::Mismatch`].
@@ -83,7 +83,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A `uint32`.
+    /// Returns the value of a `uint32` field.
     ///
     /// # Errors
     /// [`ProtobufError::Mismatch`], [`ProtobufError::Range`].
@@ -91,7 +91,7 @@ impl<'a> Value<'a> {
         u32::try_from(self.uint64()?).map_err(|_| ProtobufError::Range)
     }
 
-    /// An `int64`.
+    /// Returns the value of an `int64` field.
     ///
     /// # Errors
     /// [`ProtobufError::Mismatch`].
@@ -99,7 +99,7 @@ impl<'a> Value<'a> {
         Ok(self.uint64()?.cast_signed())
     }
 
-    /// An `int32`, which is written as the 64 bits of the same number.
+    /// Returns the value of an `int32` field, which is encoded sign-extended to 64 bits.
     ///
     /// # Errors
     /// [`ProtobufError::Mismatch`], [`ProtobufError::Range`].
@@ -117,14 +117,14 @@ pub struct Field<'a> {
     pub value: Value<'a>,
 }
 
-/// The fields of a message, in the order in which they were written. Ends after the first error.
+/// Iterator over the fields of a message, in the order of encoding. Ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of `message`.
+    /// Iterates over the fields of `message`.
     pub fn of(message: &'a [u8]) -> Fields<'a> {
         Fields { rest: message }
     }
@@ -159,19 +159,20 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// Messages that follow each other, each with its length before it (a varint). Ends after the first error.
+/// Iterator over consecutive messages, each preceded by its length (a varint). Ends after the first
+/// error.
 #[derive(Clone, Debug)]
 pub struct Delimited<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Delimited<'a> {
-    /// The messages of `bytes`.
+    /// Iterates over the messages of `bytes`.
     pub fn of(bytes: &'a [u8]) -> Delimited<'a> {
         Delimited { rest: bytes }
     }
 
-    /// What follows the messages that were taken.
+    /// Returns the bytes that were not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -195,7 +196,7 @@ impl<'a> Iterator for Delimited<'a> {
 fn varint(rest: &mut &[u8]) -> Result<u64, ProtobufError> {
     let mut value = 0u64;
     for (at, &byte) in rest.iter().take(VARINT_BYTES_MAX).enumerate() {
-        // The tenth byte has room for one bit.
+        // Only one bit of the tenth byte fits 64 bits.
         if at == VARINT_BYTES_MAX - 1 && byte > 1 {
             return Err(ProtobufError::Varint);
         }

@@ -2,9 +2,9 @@
 
 /// Appends fields to a buffer, or counts the bytes they would take.
 ///
-/// A nested message begins with its length, which is known when its fields are: they are counted first and written then,
-/// so a closure that writes a message is called more than once and must do the same each time. Fields with their zero
-/// value are left out, as proto3 has it, except by [`Writer::message`] and [`Writer::element`].
+/// A nested message begins with its length, so its fields are counted first and then written. A closure that writes a
+/// message is therefore called more than once and must do the same each time. Fields with a zero value are omitted, as
+/// in proto3, except by [`Writer::message`] and [`Writer::element`].
 #[derive(Debug)]
 pub struct Writer<'o> {
     out: Option<&'o mut Vec<u8>>,
@@ -17,14 +17,14 @@ impl<'o> Writer<'o> {
         Writer { out: Some(out), bytes: 0 }
     }
 
-    /// Bytes that `write` writes.
+    /// Returns the number of bytes that `write` writes.
     pub fn count(write: impl Fn(&mut Writer<'_>)) -> usize {
         let mut counter = Writer { out: None, bytes: 0 };
         write(&mut counter);
         counter.bytes
     }
 
-    /// A message with its length before it, as streams of messages have them.
+    /// Appends a message preceded by its length, as in a stream of messages.
     pub fn delimited(out: &mut Vec<u8>, write: impl Fn(&mut Writer<'_>)) {
         let length = Writer::count(&write);
         out.reserve(length + super::VARINT_BYTES_MAX);
@@ -33,26 +33,26 @@ impl<'o> Writer<'o> {
         write(&mut writer);
     }
 
-    /// A `bytes` field, unless empty.
+    /// Writes a `bytes` field, unless it is empty.
     pub fn bytes(&mut self, number: u32, value: &[u8]) {
         if !value.is_empty() {
             self.element(number, value);
         }
     }
 
-    /// A `bytes` or `string` field, empty or not: an element of a repeated field.
+    /// Writes a `bytes` or `string` field, even if it is empty: an element of a repeated field.
     pub fn element(&mut self, number: u32, value: &[u8]) {
         self.key(number, 2);
         self.varint(value.len() as u64);
         self.raw(value);
     }
 
-    /// A `string` field, unless empty.
+    /// Writes a `string` field, unless it is empty.
     pub fn string(&mut self, number: u32, value: &str) {
         self.bytes(number, value.as_bytes());
     }
 
-    /// A `uint32` or `uint64` field, unless 0.
+    /// Writes a `uint32` or `uint64` field, unless it is 0.
     pub fn unsigned(&mut self, number: u32, value: impl Into<u64>) {
         let value = value.into();
         if value > 0 {
@@ -61,12 +61,12 @@ impl<'o> Writer<'o> {
         }
     }
 
-    /// A `bool` field, unless false.
+    /// Writes a `bool` field, unless it is false.
     pub fn bool(&mut self, number: u32, value: bool) {
         self.unsigned(number, u8::from(value));
     }
 
-    /// A nested message, empty or not.
+    /// Writes a nested message, even if it is empty.
     pub fn message(&mut self, number: u32, write: impl Fn(&mut Writer<'_>)) {
         let length = Writer::count(&write);
         self.key(number, 2);
@@ -96,7 +96,7 @@ impl<'o> Writer<'o> {
         self.raw(&bytes[..length]);
     }
 
-    /// Fields that are encoded already.
+    /// Writes fields that are already encoded.
     pub fn raw(&mut self, bytes: &[u8]) {
         match &mut self.out {
             Some(out) => out.extend_from_slice(bytes),

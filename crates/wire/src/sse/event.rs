@@ -1,4 +1,4 @@
-//! Events as a server writes them.
+//! Encoding of events.
 
 use std::io::Write;
 
@@ -8,20 +8,20 @@ pub const CONTENT_TYPE: &str = "text/event-stream";
 /// An event, or a change of the stream's settings when it has no data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// What the client sends as `Last-Event-ID` when it reconnects. `Some("")` clears it.
+    /// The `Last-Event-ID` that the client sends when it reconnects. `Some("")` clears it.
     pub id: Option<&'a str>,
     /// The event's type; `message` if there is none.
     pub event: Option<&'a str>,
-    /// The payload, UTF-8, of any number of lines. CR and CRLF arrive as LF: the format cannot
-    /// distinguish them. Without data a client dispatches nothing.
+    /// The payload, UTF-8, with any number of lines. CR and CRLF arrive as LF, because the format
+    /// cannot distinguish them. Without data the client dispatches no event.
     pub data: Option<&'a [u8]>,
-    /// How long the client waits before it reconnects.
+    /// How long the client waits before it reconnects, in milliseconds.
     pub retry_ms: Option<u64>,
 }
 
 impl Event<'_> {
-    /// Appends the event. Line breaks and NUL in `id` and `event`, which the format cannot carry, are
-    /// left out, so that neither can begin a field of its own.
+    /// Appends the event. Line breaks and NUL in `id` and `event`, which the format cannot carry,
+    /// are omitted, so that neither can start another field.
     pub fn encode(&self, out: &mut Vec<u8>) {
         if let Some(id) = self.id {
             encode_line(out, b"id: ", id);

@@ -6,25 +6,25 @@ use super::decoder::{Decoded, Decoder, Event, Message};
 use super::frame::{CONTROL_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
 use super::{Error, FrameHeader, Mask, Opcode, apply_mask};
 
-/// Gathers a message that is fragmented, or cut by the end of the receive buffer.
+/// Assembles a message that is fragmented, or split across receive buffers.
 ///
-/// Kept in a pool by the caller and lent to a connection from [`Event::NeedAssembly`] until
-/// [`is_idle`](MessageAssembly::is_idle). It grows with the bytes that arrive, never with the length a
-/// header announces.
+/// The caller keeps assemblies in a pool and lends one to a connection from [`Event::NeedAssembly`]
+/// until [`is_idle`](MessageAssembly::is_idle). It grows with the bytes that arrive, not with the
+/// length that a header announces.
 #[derive(Clone, Debug)]
 pub struct MessageAssembly {
-    /// The payload so far of the message under way; after it was yielded, until the next call.
+    /// The payload received so far. After its message was yielded, it is kept until the next call.
     payload: Vec<u8>,
-    /// `payload[..validated]` is UTF-8; what follows is the begin of a character, three bytes at most.
-    /// Only for text that is not compressed.
+    /// `payload[..validated]` is valid UTF-8; an incomplete character of at most three bytes
+    /// follows. Only for text that is not compressed.
     validated: usize,
     message: Option<PartialMessage>,
     frame: Option<PartialFrame>,
-    /// The begin of a frame header that was cut.
+    /// The beginning of an incomplete frame header.
     header: [u8; HEADER_BYTES_MAX],
     header_len: u8,
-    /// The payload so far of a control frame that was cut. It may interrupt a message, so it needs room
-    /// of its own.
+    /// The payload received so far of an incomplete control frame. It needs a buffer of its own
+    /// because it may interrupt a message.
     control: [u8; CONTROL_PAYLOAD_BYTES_MAX],
     control_len: u8,
 }
@@ -38,22 +38,22 @@ struct PartialMessage {
 #[derive(Clone, Copy, Debug)]
 struct PartialFrame {
     header: FrameHeader,
-    /// Bytes of payload that are still to come.
+    /// Bytes of payload still to come.
     remaining: usize,
     /// The key, rotated to the next byte.
     mask: Mask,
 }
 
-/// Where the payload of the event that ended a step lies.
+/// Location of the payload of the event that ended a step.
 enum PayloadBounds {
     NeedMore {
         hint: usize,
     },
-    /// A control frame, whole in the input.
+    /// A complete control frame in the input.
     InInput(FrameHeader, Range<usize>),
-    /// A control frame, gathered in `control`.
+    /// A control frame assembled in `control`.
     InControl(FrameHeader),
-    /// A message, gathered in `payload`.
+    /// A message assembled in `payload`.
     InPayload(PartialMessage),
 }
 
@@ -64,7 +64,7 @@ impl Default for MessageAssembly {
 }
 
 impl MessageAssembly {
-    /// An idle assembly, without any allocation.
+    /// Returns an idle assembly without any allocation.
     pub const fn new() -> MessageAssembly {
         MessageAssembly {
             payload: Vec::new(),
@@ -78,13 +78,14 @@ impl MessageAssembly {
         }
     }
 
-    /// True when nothing is under way: the connection can do without it.
+    /// Returns true when nothing is incomplete: the connection no longer needs the assembly.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.message.is_none() && self.frame.is_none() && self.header_len == 0
     }
 
-    /// Forgets what is under way, and keeps at most `retained_bytes_max` of memory for the next user.
+    /// Drops any incomplete message, and keeps at most `retained_bytes_max` of memory for the next
+    /// use.
     pub fn reset(&mut self, retained_bytes_max: usize) {
         self.payload.clear();
         self.payload.shrink_to(retained_bytes_max);
@@ -95,12 +96,12 @@ impl MessageAssembly {
         self.control_len = 0;
     }
 
-    /// Bytes of memory this holds beyond its own size, for the caller's accounting.
+    /// Returns the heap memory in bytes, for the caller's accounting.
     pub fn memory_bytes(&self) -> usize {
         self.payload.capacity()
     }
 
-    /// Drops a message that was yielded by the last call; true when nothing is under way.
+    /// Drops the message that the last call yielded. Returns true when nothing is incomplete.
     #[inline]
     pub(super) fn begin(&mut self) -> bool {
         if self.message.is_none() {
@@ -130,7 +131,7 @@ impl MessageAssembly {
         Ok(Decoded { consumed, event })
     }
 
-    /// Goes through frames until one of them yields an event or the input is used up.
+    /// Reads frames until one yields an event or the input is used up.
     fn run(
         &mut self,
         decoder: &Decoder,
@@ -143,7 +144,7 @@ impl MessageAssembly {
                 None => match self.next_header(input, consumed)? {
                     Ok(header) => {
                         let frame = self.begin_frame(decoder, header)?;
-                        // Common between fragments: a control frame that is all here.
+                        // Common between fragments: a complete control frame.
                         let end = consumed.saturating_add(frame.remaining);
                         if header.opcode.is_control() && end <= input.len() {
                             let range = *consumed..end;
@@ -189,7 +190,7 @@ impl MessageAssembly {
         }
     }
 
-    /// The next header, or the least number of bytes that completes it.
+    /// Returns the next header, or the least number of bytes that completes it.
     fn next_header(
         &mut self,
         input: &[u8],
@@ -202,7 +203,7 @@ impl MessageAssembly {
             *consumed += length;
             return Ok(Ok(header));
         }
-        // Cut: join what was kept with what is here, in the room for the longest header.
+        // Incomplete: append the new bytes to those kept, up to the longest header.
         let kept = usize::from(self.header_len);
         let taken = rest.len().min(HEADER_BYTES_MAX - kept);
         self.header[kept..kept + taken].copy_from_slice(&rest[..taken]);
@@ -222,7 +223,7 @@ impl MessageAssembly {
         }
     }
 
-    /// Checks a header against the message under way, and begins a message with it if it does so.
+    /// Checks a header against the incomplete message, or begins a message with it.
     fn begin_frame(
         &mut self,
         decoder: &Decoder,
@@ -250,8 +251,8 @@ impl MessageAssembly {
         Ok(PartialFrame { header, remaining, mask: header.mask.unwrap_or_default() })
     }
 
-    /// Validates the text that has arrived since the last call (RFC 6455 §8.1), without waiting for the
-    /// end of the character it may stop in.
+    /// Validates the text that has arrived since the last call (RFC 6455 §8.1). An incomplete
+    /// character at its end is left for the next call.
     fn validate(&mut self) -> Result<(), Error> {
         if !self.message.is_some_and(|message| message.is_text()) {
             return Ok(());
@@ -271,7 +272,8 @@ impl PartialMessage {
     }
 }
 
-/// Bytes of the header that begins with these, as far as they are known; at least one more than are here.
+/// Returns the length of the header that begins with these bytes, or 2 while its second byte is
+/// missing.
 fn header_bytes(begin: &[u8]) -> usize {
     let Some(second) = begin.get(1) else { return 2 };
     let length = match second & 0x7f {

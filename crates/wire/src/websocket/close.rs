@@ -2,32 +2,32 @@
 
 use super::Error;
 
-/// The most bytes a close reason can have: a control frame's 125 without the code.
+/// The maximum length of a close reason: the 125 bytes of a control frame minus the code.
 pub const CLOSE_REASON_BYTES_MAX: usize = 123;
 
 /// Close codes by name (RFC 6455 §7.4.1 and the IANA registry).
 pub mod close_code {
-    /// The purpose of the connection is fulfilled.
+    /// The purpose of the connection has been fulfilled.
     pub const NORMAL: u16 = 1000;
-    /// The endpoint is going away: a server stops, a page is left.
+    /// The endpoint goes away: a server stops, a user leaves a page.
     pub const GOING_AWAY: u16 = 1001;
-    /// A protocol error.
+    /// Protocol error.
     pub const PROTOCOL: u16 = 1002;
-    /// A kind of data that the endpoint does not accept.
+    /// The endpoint does not accept this type of data.
     pub const UNSUPPORTED: u16 = 1003;
-    /// Stands for a close frame without code; never sent.
+    /// Stands for a close frame without a code; never sent.
     pub const NONE: u16 = 1005;
     /// Stands for a connection that closed without a close frame; never sent.
     pub const ABNORMAL: u16 = 1006;
-    /// Data that contradicts its type, such as text that is not UTF-8.
+    /// The data contradicts its type, such as text that is not UTF-8.
     pub const INVALID_DATA: u16 = 1007;
     /// A message breaks the endpoint's policy.
     pub const POLICY: u16 = 1008;
     /// A message is too big.
     pub const TOO_BIG: u16 = 1009;
-    /// A client misses an extension in the server's handshake.
+    /// The server's handshake lacks an extension that the client needs.
     pub const EXTENSION_MISSING: u16 = 1010;
-    /// An unexpected condition in the server.
+    /// The server encountered an unexpected condition.
     pub const INTERNAL: u16 = 1011;
     /// The server restarts; reconnect after a random delay.
     pub const RESTART: u16 = 1012;
@@ -35,23 +35,23 @@ pub mod close_code {
     pub const TRY_LATER: u16 = 1013;
 }
 
-/// True for codes that may stand in a close frame: those defined for it, those registered, and the
+/// Returns true for codes allowed in a close frame: the defined and the registered ones, and the
 /// ranges for libraries (3000–3999) and applications (4000–4999).
 pub fn is_close_code(code: u16) -> bool {
     matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999)
 }
 
-/// The content of a close frame that has one.
+/// The content of a close frame that is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseFrame<'a> {
-    /// The code; [`is_close_code`] holds.
+    /// The code; [`is_close_code`] is true for it.
     pub code: u16,
     /// The reason, often empty.
     pub reason: &'a str,
 }
 
 impl<'a> CloseFrame<'a> {
-    /// Reads the payload of a close frame; `None` when it is empty.
+    /// Parses the payload of a close frame; `None` when it is empty.
     pub(super) fn read(payload: &'a [u8]) -> Result<Option<CloseFrame<'a>>, Error> {
         let (code, reason) = match payload {
             [] => return Ok(None),

@@ -1,8 +1,8 @@
-//! From bytes of a connection to messages and control frames.
+//! Decoding of a connection's bytes into messages and control frames.
 
 use super::{CloseFrame, Error, FrameHeader, MessageAssembly, Opcode, apply_mask};
 
-/// Which end of the connection decodes.
+/// The end of the connection that decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The server: every frame it receives must be masked.
@@ -14,23 +14,24 @@ pub enum Role {
 /// Bounds on what a peer may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one frame's payload. Beyond: close code 1009, as soon as its header is here.
+    /// Payload bytes of one frame. A longer one gives close code 1009 as soon as its header has
+    /// arrived.
     pub frame_bytes_max: usize,
-    /// Bytes of one message, as sent and once inflated. Beyond: close code 1009.
+    /// Bytes of one message, as sent and as inflated. A longer one gives close code 1009.
     pub message_bytes_max: usize,
 }
 
 impl Default for Limits {
-    /// 64 KiB for either.
+    /// 64 KiB for each.
     fn default() -> Limits {
         Limits { frame_bytes_max: 64 * 1024, message_bytes_max: 64 * 1024 }
     }
 }
 
-/// Decodes one direction of a connection. Plain configuration: it has no state of its own.
+/// Decodes one direction of a connection. Plain configuration without state.
 ///
-/// Call [`decode`](Decoder::decode) on the bytes received until they are consumed. Every byte given
-/// *is* consumed when an assembly is passed, so the caller keeps no bytes of a cut frame:
+/// Call [`decode`](Decoder::decode) on received bytes until they are consumed. With an assembly,
+/// all of the input is consumed, so the caller keeps no bytes of incomplete frames:
 ///
 /// ```
 /// use dunlin_wire::websocket::{Decoder, Event, Limits, MessageAssembly, Opcode, Role};
@@ -58,7 +59,7 @@ impl Default for Limits {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoder {
-    /// Which end this is.
+    /// Which end decodes.
     pub role: Role,
     /// Bounds on frames and messages.
     pub limits: Limits,
@@ -66,33 +67,33 @@ pub struct Decoder {
     pub deflate: bool,
 }
 
-/// One step of decoding.
+/// Result of one decoding step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded<'b> {
-    /// Bytes of the input that are done with. Those behind them were not touched.
+    /// Number of input bytes consumed. The bytes after them are unchanged.
     pub consumed: usize,
-    /// What they meant.
+    /// The event they contain.
     pub event: Event<'b>,
 }
 
-/// What the peer sent.
+/// An event in what the peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'b> {
-    /// All of the input is consumed, and a frame or message is cut.
+    /// All of the input was consumed, and a frame or message is incomplete.
     NeedMore {
-        /// The least number of bytes that completes the frame header or frame under way.
+        /// The least number of bytes that completes the current frame header or frame.
         hint: usize,
     },
-    /// The next frame is cut or fragmented and no assembly was passed. Nothing is consumed: call again
-    /// with one, which is idle until then.
+    /// The next frame is incomplete or fragmented and no assembly was passed. Nothing was consumed:
+    /// call again with an idle assembly.
     NeedAssembly,
     /// A whole message.
     Message(Message<'b>),
-    /// A ping, to be answered with a pong of the same payload.
+    /// A ping; respond with a pong that has the same payload.
     Ping(&'b [u8]),
     /// A pong.
     Pong(&'b [u8]),
-    /// A close frame, to be answered with one unless it is an answer. Nothing that follows it counts.
+    /// A close frame; respond with one unless this is a response. Ignore all bytes after it.
     Close(Option<CloseFrame<'b>>),
 }
 
@@ -109,7 +110,7 @@ pub struct Message<'b> {
 }
 
 impl<'b> Message<'b> {
-    /// The text of a text message that is not compressed.
+    /// Returns the text of a text message that is not compressed.
     pub fn text(&self) -> Option<&'b str> {
         if self.opcode != Opcode::Text {
             return None;
@@ -119,16 +120,17 @@ impl<'b> Message<'b> {
 }
 
 impl Decoder {
-    /// Takes the next event from `input`. A payload is unmasked in place and yielded from there when
-    /// its message is one frame and all here; else it is gathered in `assembly`.
+    /// Returns the next event of `input`. A message in a single complete frame is unmasked in place
+    /// and borrowed from `input`; any other is assembled in `assembly`.
     ///
-    /// Without an assembly a cut or fragmented message yields [`Event::NeedAssembly`]. An assembly that
-    /// is not [idle](MessageAssembly::is_idle) must be passed with the next bytes of its connection.
+    /// Without an assembly, an incomplete or fragmented message yields [`Event::NeedAssembly`]. An
+    /// assembly that is not [idle](MessageAssembly::is_idle) must be passed with the next bytes of
+    /// its connection.
     ///
     /// # Errors
     ///
-    /// [`Error`], which carries the close code; the connection has to be failed. Invalid UTF-8 is
-    /// found with its first wrong byte, a frame that is too long with its header.
+    /// [`Error`], which has the close code; the connection must be failed. Invalid UTF-8 is found
+    /// at its first wrong byte, an oversized frame at its header.
     #[inline]
     pub fn decode<'b>(
         &self,
@@ -153,7 +155,7 @@ impl Decoder {
         }
     }
 
-    /// Looks for a frame that is whole and needs no assembly, and unmasks it.
+    /// Reads a complete frame that needs no assembly, and unmasks it.
     #[inline]
     fn whole(&self, input: &mut [u8]) -> Result<NextFrame, Error> {
         if input.is_empty() {
@@ -177,7 +179,7 @@ impl Decoder {
         Ok(NextFrame::Complete { header, begin, end })
     }
 
-    /// The rules that depend on role, extensions and limits, not on the message under way.
+    /// Checks the rules that depend on role, extensions and limits, not on the current message.
     #[inline]
     pub(super) fn check(&self, header: &FrameHeader) -> Result<(), Error> {
         match (self.role, header.mask) {
@@ -200,7 +202,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// The event of an unfragmented frame whose payload is here and unmasked.
+    /// Returns the event of an unfragmented frame whose payload is complete and unmasked.
     #[inline]
     pub(super) fn event<'b>(
         &self,

@@ -1,14 +1,14 @@
-//! What was wrong with a WebSocket stream, and the close code that says so.
+//! Errors in a WebSocket stream, and their close codes.
 
 use super::close_code;
 
-/// Why a connection has to be failed (RFC 6455 §7.1.7): send a close frame with
+/// Why a connection must be failed (RFC 6455 §7.1.7): send a close frame with
 /// [`close_code`](Error::close_code) and close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 #[error("{}", self.message())]
 pub enum Error {
-    /// A reserved bit is set that no negotiated extension defines, or where it defines none (§5.2).
+    /// A reserved bit is set that no negotiated extension defines for this frame (§5.2).
     ReservedBits,
     /// An opcode that RFC 6455 reserves.
     #[error("reserved opcode {0:#x}")]
@@ -17,25 +17,25 @@ pub enum Error {
     MaskMissing,
     /// A server's frame with a mask (§5.1).
     MaskUnexpected,
-    /// A length in more bytes than it needs, or beyond 63 bits (§5.2).
+    /// A length that is not in its shortest form, or exceeds 63 bits (§5.2).
     Length,
     /// A control frame that is fragmented (§5.4).
     ControlFragmented,
     /// A control frame with more than 125 bytes (§5.5).
     ControlTooLong,
-    /// A continuation without a message under way (§5.4).
+    /// A continuation without a message to continue (§5.4).
     ContinuationUnexpected,
-    /// A new message inside another one (§5.4).
+    /// A new message before the current one has ended (§5.4).
     ContinuationMissing,
     /// A frame longer than [`Limits::frame_bytes_max`](super::Limits).
     FrameTooLong,
-    /// A message longer than [`Limits::message_bytes_max`](super::Limits), also once inflated.
+    /// A message longer than [`Limits::message_bytes_max`](super::Limits), as sent or as inflated.
     MessageTooLong,
     /// Text that is not UTF-8 (§8.1).
     Utf8,
     /// A close frame of one byte (§5.5.1).
     CloseLength,
-    /// A close code that must not stand in a frame (§7.4).
+    /// A close code that is not allowed in a frame (§7.4).
     #[error("invalid close code {0}")]
     CloseCode(u16),
     /// A close reason that is not UTF-8.
@@ -45,7 +45,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The code for the close frame (RFC 6455 §7.4.1).
+    /// Returns the code for the close frame (RFC 6455 §7.4.1).
     pub fn close_code(self) -> u16 {
         match self {
             Error::FrameTooLong | Error::MessageTooLong => close_code::TOO_BIG,
@@ -54,7 +54,7 @@ impl Error {
         }
     }
 
-    /// A short reason for the close frame, at most 123 bytes.
+    /// Returns a short reason for the close frame, at most 123 bytes.
     pub fn message(self) -> &'static str {
         match self {
             Error::ReservedBits => "reserved bit set",

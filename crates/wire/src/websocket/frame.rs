@@ -1,11 +1,11 @@
-//! Frames: the header's bits and bytes (RFC 6455 §5.2).
+//! Frame headers (RFC 6455 §5.2) and whole frames.
 
 use super::{CLOSE_REASON_BYTES_MAX, Error, Mask, apply_mask};
 
-/// The most bytes of a frame header: two, eight of length, four of mask.
+/// The maximum length of a frame header: two bytes, eight of length, four of mask.
 pub const HEADER_BYTES_MAX: usize = 14;
 
-/// The most bytes of a control frame's payload (RFC 6455 §5.5).
+/// The maximum payload of a control frame in bytes (RFC 6455 §5.5).
 pub const CONTROL_PAYLOAD_BYTES_MAX: usize = 125;
 
 const FIN: u8 = 0x80;
@@ -13,26 +13,27 @@ const RSV1: u8 = 0x40;
 const RESERVED: u8 = 0x30;
 const MASKED: u8 = 0x80;
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
-    /// A further fragment of the message under way.
+    /// A further fragment of the current message.
     Continuation = 0,
     /// A message of UTF-8 text, or its first fragment.
     Text = 1,
     /// A message of bytes, or its first fragment.
     Binary = 2,
-    /// The begin or the answer of the closing handshake.
+    /// Starts or completes the closing handshake.
     Close = 8,
-    /// To be answered with a pong.
+    /// Requests a pong.
     Ping = 9,
-    /// The answer to a ping, or a heartbeat.
+    /// Responds to a ping, or is sent unasked as a heartbeat.
     Pong = 10,
 }
 
 impl Opcode {
-    /// True for close, ping and pong, which are never fragmented and may interrupt a message.
+    /// Returns true for close, ping and pong, which are never fragmented and may interrupt a
+    /// message.
     #[inline]
     pub fn is_control(self) -> bool {
         self as u8 & 8 != 0
@@ -58,29 +59,29 @@ pub struct FrameHeader {
     pub fin: bool,
     /// RSV1, which permessage-deflate sets on the first frame of a compressed message.
     pub compressed: bool,
-    /// What the frame is.
+    /// The type of the frame.
     pub opcode: Opcode,
-    /// The key when the payload is masked, as all frames of a client are.
+    /// The masking key; `None` when the payload is not masked. Clients mask every frame.
     pub mask: Option<Mask>,
-    /// Bytes of payload, below 2⁶³.
+    /// Length of the payload in bytes, below 2⁶³.
     pub length: u64,
 }
 
 impl FrameHeader {
-    /// The header of an unfragmented, unmasked frame.
+    /// Returns the header of an unfragmented, unmasked frame.
     #[inline]
     pub fn new(opcode: Opcode, length: u64) -> FrameHeader {
         FrameHeader { fin: true, compressed: false, opcode, mask: None, length }
     }
 
-    /// Decodes a header at the start of `bytes`, and says how many bytes it took; `None` when it is
-    /// not complete.
+    /// Decodes a header at the start of `bytes` and returns it with its length in bytes; `None`
+    /// when it is incomplete.
     ///
     /// # Errors
     ///
-    /// What is wrong with a header whatever its role: RSV2 or RSV3, a reserved opcode, a length that
-    /// is not minimal, a control frame that is fragmented, too long or compressed. The first two bytes
-    /// are checked before the rest has arrived.
+    /// Errors that do not depend on the role: RSV2 or RSV3, a reserved opcode, a length that is not
+    /// minimal, a control frame that is fragmented, too long or compressed. The first two bytes are
+    /// checked before the rest has arrived.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Option<(FrameHeader, usize)>, Error> {
         let [first, second, rest @ ..] = bytes else { return Ok(None) };
@@ -130,7 +131,7 @@ impl FrameHeader {
         Ok(Some((header, bytes.len() - rest.len())))
     }
 
-    /// Bytes that the header takes.
+    /// Returns the length of the encoded header in bytes.
     #[inline]
     pub fn encoded_len(&self) -> usize {
         let length = match self.length {
@@ -141,7 +142,7 @@ impl FrameHeader {
         2 + length + if self.mask.is_some() { 4 } else { 0 }
     }
 
-    /// Writes the header to the start of `bytes` and returns how many it took.
+    /// Writes the header to the start of `bytes` and returns its length.
     #[inline]
     pub fn encode_into(&self, bytes: &mut [u8; HEADER_BYTES_MAX]) -> usize {
         debug_assert!(self.length >> 63 == 0, "a length has 63 bits");
@@ -181,7 +182,7 @@ impl FrameHeader {
     }
 }
 
-/// Appends a whole frame as a server sends it: unfragmented and unmasked.
+/// Appends a frame as a server sends it: unfragmented and unmasked.
 #[inline]
 pub fn encode_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
     debug_assert!(!opcode.is_control() || payload.len() <= CONTROL_PAYLOAD_BYTES_MAX);
@@ -190,8 +191,8 @@ pub fn encode_frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// Appends a whole frame as a client sends it: unfragmented and masked. The key is to be
-/// unpredictable (RFC 6455 §10.3).
+/// Appends a frame as a client sends it: unfragmented and masked. The key should be unpredictable
+/// (RFC 6455 §10.3).
 #[inline]
 pub fn encode_frame_masked(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], mask: Mask) {
     debug_assert!(!opcode.is_control() || payload.len() <= CONTROL_PAYLOAD_BYTES_MAX);
@@ -202,8 +203,8 @@ pub fn encode_frame_masked(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], ma
     apply_mask(&mut out[begin..], mask);
 }
 
-/// Appends a server's close frame. A code that must not be sent (1005, 1006, …) makes it an empty one;
-/// a reason of more than 123 bytes is cut at a character.
+/// Appends a server's close frame. If the code must not be sent (1005, 1006, …), the frame is
+/// empty. A reason of more than 123 bytes is truncated at a character boundary.
 pub fn encode_close(out: &mut Vec<u8>, code: u16, reason: &str) {
     let mut payload = [0; CONTROL_PAYLOAD_BYTES_MAX];
     let length = close_payload(&mut payload, code, reason);

@@ -1,4 +1,4 @@
-//! The opening handshake (RFC 6455 §4), for both ends.
+//! The opening handshake (RFC 6455 §4) of server and client.
 
 use base64::Engine;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -8,7 +8,7 @@ use crate::http1::{Method, RequestHead, RequestWriter, ResponseHead, ResponseWri
 
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Keys with stray bits behind the 16th byte are taken too: nothing is read from them.
+/// Accepts keys with stray bits after the 16th byte; the bits are ignored.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -19,13 +19,13 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// What a server accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServerConfig<'c> {
-    /// Subprotocols that the server speaks. Of those a client offers, its first that is here is chosen.
+    /// Subprotocols of the server. The first one in the client's list that is also here is chosen.
     pub protocols: &'c [&'c str],
     /// Terms for permessage-deflate; `None` declines it.
     pub deflate: Option<DeflateConfig>,
 }
 
-/// Why a request is no handshake that can be accepted, and what to answer.
+/// Why a handshake request is rejected, and how to respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 #[error("{}", self.message())]
@@ -34,11 +34,12 @@ pub enum HandshakeError {
     Method,
     /// The request is not HTTP/1.1, or has a body.
     Request,
-    /// `Upgrade: websocket` or `Connection: upgrade` is missing: a plain request on a WebSocket path.
+    /// `Upgrade: websocket` or `Connection: upgrade` is missing: a plain request for a WebSocket
+    /// path.
     UpgradeMissing,
     /// `Sec-WebSocket-Version` is not 13.
     Version,
-    /// `Sec-WebSocket-Key` is not 16 bytes in base64, or not there once.
+    /// `Sec-WebSocket-Key` is missing, repeated, or not 16 bytes in base64.
     Key,
     /// `Sec-WebSocket-Protocol` is not a list of distinct tokens.
     Protocol,
@@ -47,7 +48,7 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// The status code to answer with.
+    /// Returns the status code of the response.
     pub fn status(self) -> u16 {
         match self {
             HandshakeError::Method => 405,
@@ -56,7 +57,7 @@ impl HandshakeError {
         }
     }
 
-    /// Headers that belong to the answer.
+    /// Returns the additional headers of the response.
     pub fn headers(self) -> &'static [(&'static str, &'static str)] {
         match self {
             HandshakeError::Method => &[("Allow", "GET")],
@@ -69,7 +70,7 @@ impl HandshakeError {
         }
     }
 
-    /// One sentence that says what to mend, fit for the body of the answer.
+    /// Returns one sentence for the response body that says what to correct.
     pub fn message(self) -> &'static str {
         match self {
             HandshakeError::Method => "A WebSocket handshake is a GET request.",
@@ -85,20 +86,20 @@ impl HandshakeError {
     }
 }
 
-/// A handshake that can be answered with 101.
+/// An accepted handshake; the response is 101.
 #[derive(Clone, Debug)]
 pub struct Accepted<'a> {
     accept: AcceptKey,
-    /// The subprotocol chosen.
+    /// The chosen subprotocol.
     pub protocol: Option<&'a str>,
     deflate: Option<Agreement>,
 }
 
-/// Checks a client's handshake (RFC 6455 §4.2.1) and settles subprotocol and compression.
+/// Checks a client's handshake (RFC 6455 §4.2.1) and negotiates subprotocol and compression.
 ///
 /// # Errors
 ///
-/// [`HandshakeError`], which carries status, headers and text of the answer.
+/// [`HandshakeError`], which has status, headers and body of the response.
 pub fn accept<'a>(
     head: &RequestHead<'a>,
     config: &ServerConfig<'_>,
@@ -137,12 +138,12 @@ pub fn accept<'a>(
 }
 
 impl Accepted<'_> {
-    /// What was agreed on compression; `None`: no message is compressed.
+    /// Returns the negotiated compression parameters; `None`: no message is compressed.
     pub fn deflate(&self) -> Option<DeflateParams> {
         self.deflate.as_ref().map(|agreement| agreement.params)
     }
 
-    /// Appends the 101 response, with further headers of the caller's.
+    /// Appends the 101 response, with further headers from the caller.
     pub fn encode_response(&self, out: &mut Vec<u8>, headers: &[(&str, &str)]) {
         out.extend_from_slice(
             b"HTTP/1.1 101 Switching Protocols\r\n\
@@ -166,7 +167,7 @@ impl Accepted<'_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The value of `Sec-WebSocket-Accept`.
+    /// Returns the value of `Sec-WebSocket-Accept`.
     pub fn accept_key(&self) -> &AcceptKey {
         &self.accept
     }
@@ -175,7 +176,7 @@ impl Accepted<'_> {
 /// The value of `Sec-WebSocket-Accept`.
 pub type AcceptKey = [u8; 28];
 
-/// The answer to a key (RFC 6455 §4.2.2, step 5.4).
+/// Computes the accept value for a key (RFC 6455 §4.2.2, step 5.4).
 ///
 /// ```
 /// use dunlin_wire::websocket::handshake::accept_key;
@@ -197,7 +198,7 @@ fn is_key(key: &[u8]) -> bool {
     key.len() == 24 && BASE64.decode_slice(key, &mut bytes) == Ok(16)
 }
 
-/// What a client asks for.
+/// What a client requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientConfig<'c> {
     /// Subprotocols to offer, best first.
@@ -212,38 +213,38 @@ pub struct ClientHandshake {
     key: [u8; 24],
 }
 
-/// What a server agreed to.
+/// What a server accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connected<'a> {
-    /// The subprotocol it chose.
+    /// The subprotocol that the server chose.
     pub protocol: Option<&'a str>,
-    /// What was agreed on compression.
+    /// The negotiated compression parameters.
     pub deflate: Option<DeflateParams>,
 }
 
-/// Why a response does not establish a connection (RFC 6455 §4.1); the client has to close it.
+/// Why a response does not establish a connection (RFC 6455 §4.1); the client must close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientHandshakeError {
-    /// A status other than 101; its head and body say more.
+    /// A status other than 101; head and body of the response may have details.
     #[error("the server answered with status {0} instead of 101")]
     Status(u16),
     /// `Upgrade: websocket` or `Connection: upgrade` is missing.
     #[error("the response does not upgrade to websocket")]
     Upgrade,
-    /// `Sec-WebSocket-Accept` does not answer our key.
+    /// `Sec-WebSocket-Accept` does not match the key of the request.
     #[error("Sec-WebSocket-Accept does not answer the key")]
     AcceptKey,
-    /// A subprotocol that was not offered.
+    /// The server chose a subprotocol that was not offered.
     #[error("the server chose a subprotocol not offered")]
     Protocol,
-    /// An extension that was not offered, or on other terms.
+    /// The server chose an extension that was not offered, or different parameters.
     #[error("the server chose an extension not offered")]
     Extensions,
 }
 
 impl ClientHandshake {
-    /// A handshake with a nonce, which is to be random (RFC 6455 §4.1).
+    /// Creates a handshake with a nonce, which should be random (RFC 6455 §4.1).
     pub fn new(nonce: [u8; 16]) -> ClientHandshake {
         let mut key = [0; 24];
         let encoded = BASE64.encode_slice(nonce, &mut key);
@@ -251,7 +252,7 @@ impl ClientHandshake {
         ClientHandshake { key }
     }
 
-    /// Appends the request, with further headers of the caller's.
+    /// Appends the request, with further headers from the caller.
     pub fn encode_request(
         &self,
         out: &mut Vec<u8>,
@@ -279,7 +280,7 @@ impl ClientHandshake {
     /// # Errors
     ///
     /// [`ClientHandshakeError`]. After [`Status`](ClientHandshakeError::Status) the response can be
-    /// read as any other.
+    /// read like any other.
     pub fn check_response<'a>(
         &self,
         head: &ResponseHead<'a>,
@@ -311,8 +312,8 @@ impl ClientHandshake {
     }
 }
 
-/// Appends the response to a request that is no acceptable handshake, with the error's text as body.
-/// `keep_alive` is the request's.
+/// Appends the response to a rejected request, with the error's message as body. `keep_alive` is
+/// the request's.
 pub fn encode_rejection(out: &mut Vec<u8>, error: HandshakeError, keep_alive: bool) {
     ResponseWriter::new(out, error.status())
         .headers(error.headers())

@@ -5,7 +5,7 @@ pub type Mask = [u8; 4];
 
 /// Masks or unmasks `payload` in place; the operation is its own inverse.
 ///
-/// For a payload that comes in pieces, rotate the key by the length of each piece:
+/// If a payload arrives in pieces, rotate the key by the length of each piece:
 /// `mask.rotate_left(length % 4)`.
 #[inline]
 pub fn apply_mask(payload: &mut [u8], mask: Mask) {
@@ -14,7 +14,7 @@ pub fn apply_mask(payload: &mut [u8], mask: Mask) {
     }
     let word = u64::from(u32::from_ne_bytes(mask));
     let word = word | word << 32;
-    // Blocks of a fixed size compile to vector instructions without a prologue for alignment.
+    // Fixed-size blocks compile to vector instructions without an alignment prologue.
     let (blocks, rest) = payload.as_chunks_mut::<32>();
     for block in blocks {
         for lane in block.as_chunks_mut::<8>().0 {

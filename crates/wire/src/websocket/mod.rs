@@ -1,9 +1,9 @@
 //! WebSocket (RFC 6455): handshake, frames, messages, and permessage-deflate (RFC 7692).
 //!
-//! [`Decoder`] is plain configuration and can be shared by every connection of a worker. A frame
-//! that is complete inside the receive buffer is unmasked in place and yielded as a slice of that
-//! buffer. A connection needs state only while a message is incomplete: the caller lends it a
-//! [`MessageAssembly`] and takes it back when [`is_idle`](MessageAssembly::is_idle).
+//! [`Decoder`] is plain configuration, which all connections of a worker can share. A frame that is
+//! complete in the receive buffer is unmasked in place and yielded as a slice of that buffer. A
+//! connection needs state only while a message is incomplete: the caller lends it a
+//! [`MessageAssembly`] and takes it back when it is [idle](MessageAssembly::is_idle).
 
 mod assembly;
 mod close;

@@ -1,4 +1,4 @@
-//! One run: a sender on a thread of its own, so that its CPU is its alone.
+//! Runs a load: a sender on its own thread, so that its CPU time can be measured.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -15,45 +15,45 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use super::timeline::Timeline;
 use crate::error::CliError;
 
-/// Where a run sends to.
+/// The server that a run sends to.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) host: String,
     pub(super) address: String,
     pub(super) roots_pem: std::path::PathBuf,
-    /// Pushes go to so many devices in turn.
+    /// Number of devices, which pushes go to in turn.
     pub(super) devices: NonZeroU64,
 }
 
 impl Target {
-    /// The device token of a push by its number. Other people's senders name devices the same way.
+    /// Returns the device token of push `number`. Peers use the same tokens.
     pub(super) fn device(&self, number: u64) -> String {
         format!("{:064x}", (1u128 << 100) + u128::from(number % self.devices))
     }
 }
 
-/// What a run sends.
+/// Parameters of a run.
 #[derive(Clone)]
 pub(super) struct Load {
     pub(super) target: Target,
     pub(super) connections: Connections,
     pub(super) payload_bytes: usize,
-    /// Pushes a second that are handed over; as many as go if `None`.
+    /// Pushes submitted per second; `None`: as many as the sender accepts.
     pub(super) rate: Option<f64>,
-    /// In flight at most, as a caller with a window found by hand would have it.
+    /// Limit of pushes in flight, as in a caller with a hand-tuned window.
     pub(super) in_flight_max: Option<usize>,
     pub(super) duration: Duration,
-    /// CPU and answer times count from here on: connecting, and filling the queue, are no part of a push.
+    /// CPU and answer times count from this time on, to exclude connecting and filling the queue.
     pub(super) warm_up: Duration,
-    /// At most so many.
+    /// Most pushes.
     pub(super) pushes_max: u64,
     pub(super) queue_bytes_max: usize,
-    /// A push without an answer is uncertain after so long.
+    /// A push without an answer after this time is uncertain.
     pub(super) answer_within: Duration,
-    /// The device of a push by its number, and whether it is a suspect.
+    /// Returns the device of a push by its number, and whether it is a suspect.
     pub(super) device: Arc<dyn Fn(u64) -> (String, bool) + Send + Sync>,
     pub(super) resend_uncertain: bool,
-    /// What every push came to, by its number, is wanted.
+    /// Whether to record the outcome of every push, by its number.
     pub(super) keep_outcomes: bool,
 }
 
@@ -64,9 +64,9 @@ pub(super) struct Measured {
     pub(super) accepted: u64,
     pub(super) seconds: f64,
     pub(super) cpu_s: f64,
-    /// CPU and ends after the warm-up.
+    /// CPU seconds and ended pushes after the warm-up.
     pub(super) warm: (f64, u64),
-    /// Of answers after the warm-up.
+    /// Percentiles of the answer times after the warm-up.
     pub(super) answer_p50_s: Option<f64>,
     pub(super) answer_p99_s: Option<f64>,
     pub(super) metrics: SenderMetrics,
@@ -74,12 +74,12 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// Answers a second from `from` to the end.
+    /// Returns the answers per second from `from` to the end.
     pub(super) fn rate(&self, from: Duration, rtt: Duration) -> f64 {
         self.timeline.rate(from, Duration::from_secs_f64(self.seconds), rtt)
     }
 
-    /// Once under way; the whole where it was over before.
+    /// Returns the CPU seconds per 10,000 pushes after the warm-up, or over the whole run if it ended before.
     pub(super) fn cpu_s_per_10k(&self) -> f64 {
         let (cpu_s, ended) = if self.warm.1 > 0 { self.warm } else { (self.cpu_s, self.ended) };
         cpu_s * 1e4 / ended.max(1) as f64
@@ -100,7 +100,7 @@ pub(super) fn run(load: Load) -> Result<Measured, CliError> {
             Ok(runtime) => runtime.block_on(play(load)).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        // The parent process waits for it.
+        // `run` waits for the result.
         let _ = sender.send(measured);
     })?;
     let measured = receiver.recv().map_err(|_| "the load's thread ended without a result")?;
@@ -108,7 +108,7 @@ pub(super) fn run(load: Load) -> Result<Measured, CliError> {
     measured.map_err(Into::into)
 }
 
-/// The sender that a load asks for.
+/// Creates the sender for a load.
 pub(super) fn sender(load: &Load) -> Result<Apns, CliError> {
     let mut origin = Origin::new(&load.target.host, 443);
     origin.address = Some(load.target.address.clone());
@@ -125,7 +125,7 @@ pub(super) fn sender(load: &Load) -> Result<Apns, CliError> {
     Ok(Apns::start(origin, Credential::Token(ProviderToken::new(key)), config)?)
 }
 
-/// A push of a number.
+/// Creates push `number`.
 pub(super) fn push(load: &Load, number: u64, payload: &str) -> Result<Push, CliError> {
     let (device, suspect) = (load.device)(number);
     let mut push = Push::new(DeviceToken::new(&device)?, "com.example.dunlin", payload.to_owned());
@@ -135,14 +135,14 @@ pub(super) fn push(load: &Load, number: u64, payload: &str) -> Result<Push, CliE
     Ok(push)
 }
 
-/// A payload of exactly so many bytes.
+/// Returns a payload of this many bytes, but at least as long as an empty alert.
 pub(super) fn payload(bytes: usize) -> String {
     let frame = r#"{"aps":{"alert":""}}"#;
     let filler = "x".repeat(bytes.saturating_sub(frame.len()));
     format!(r#"{{"aps":{{"alert":"{filler}"}}}}"#)
 }
 
-/// Hands pushes over at the load's rate until its end. Gives how many.
+/// Submits pushes at the load's rate until its end. Returns their number.
 async fn submit(
     apns: &Apns,
     load: &Load,
@@ -164,7 +164,7 @@ async fn submit(
         };
         while number < due.min(load.pushes_max) {
             if load.in_flight_max.is_some() {
-                // Given back with the outcome.
+                // The permit is returned with the outcome.
                 let Ok(permit) = window.acquire().await else { return number };
                 permit.forget();
             }

@@ -1,4 +1,4 @@
-//! `dunlin apns bench`: what the sender gets out of a connection, against the simulator and other servers.
+//! `dunlin apns bench`: measures what the sender achieves on a connection, against the simulator and other servers.
 
 mod load;
 mod options;
@@ -53,7 +53,7 @@ impl Bench {
         }
     }
 
-    /// On standard output what a person reads; where that belongs to the result, on standard error as progress.
+    /// Shows a row on standard output, or as progress on standard error if standard output is for the result.
     fn show(&self, row: &Row) -> Result<(), CliError> {
         if self.output.is_json() {
             eprint!("{}", text(row));
@@ -63,7 +63,7 @@ impl Bench {
     }
 }
 
-/// A row as it is shown while the others are measured.
+/// Formats a row for display during the measurement.
 fn text(row: &Row) -> String {
     let allowed = row.allowed.map_or(String::new(), |allowed| {
         format!(" of {allowed:.0} ({:.1} %)", 100.0 * row.rate / allowed)

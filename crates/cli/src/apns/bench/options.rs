@@ -1,4 +1,4 @@
-//! What `dunlin apns bench` is asked to do.
+//! Options of `dunlin apns bench`.
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -64,7 +64,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Whether a row of this name is not asked for.
+    /// Returns whether the rows of this name are excluded by `--only`.
     pub(super) fn omits(&self, what: &str) -> bool {
         self.only.as_ref().is_some_and(|only| !what.contains(only))
     }

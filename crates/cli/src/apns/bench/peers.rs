@@ -1,4 +1,4 @@
-//! Other people's senders and load generators: programs of their own, asked the same as ours.
+//! Peers: senders and load generators of other projects, run as separate programs under the same conditions.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,12 +16,12 @@ use super::load::{Target, payload};
 use super::timeline::Timeline;
 use crate::error::CliError;
 
-/// What a caller without a window of its own keeps in flight: as many as Apple allows streams.
+/// Pushes that a caller without its own window keeps in flight: the number of streams that Apple allows.
 pub(super) const IN_FLIGHT: usize = 1_000;
-/// Of the kernel's account of a process.
+/// Unit of the CPU times in /proc/PID/stat.
 const TICKS_PER_S: f64 = 100.0;
 
-/// A sender, by the name it has on the page.
+/// A sender, with its name on the page.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     name: String,
@@ -37,7 +37,7 @@ impl FromStr for Peer {
     }
 }
 
-/// What is asked of a peer.
+/// Parameters of a peer's run.
 pub(super) struct Ask<'a> {
     pub(super) target: &'a Target,
     pub(super) payload_bytes: usize,
@@ -48,24 +48,24 @@ pub(super) struct Ask<'a> {
     pub(super) in_flight: usize,
 }
 
-/// The line of JSON that a peer ends with.
+/// The last line of a peer's output, as JSON.
 #[derive(Debug, Deserialize)]
 struct PeerReport {
-    /// Milliseconds since the begin, and answers in them.
+    /// Pairs of milliseconds since the start, and answers in that millisecond.
     answers: Vec<(u64, u32)>,
-    /// Pushes that ended in an error, and the first of them.
+    /// Number of pushes that ended in an error, and the first error.
     failed: u64,
     error: Option<String>,
     seconds: f64,
     p50_s: Option<f64>,
     p99_s: Option<f64>,
-    /// After the warm-up: CPU of the process, and answers.
+    /// CPU seconds of the process and answers, after the warm-up.
     cpu_s: f64,
     cpu_ended: u64,
 }
 
 impl Peer {
-    /// Has it send, and makes a row of what it said. A peer that cannot is a row that says so.
+    /// Runs the peer and makes a row of its report. If it fails, the row says why.
     pub(super) fn measure(&self, what: &str, ask: &Ask<'_>) -> Row {
         let mut row = Row {
             what: what.to_owned(),
@@ -100,7 +100,7 @@ impl Peer {
     fn ask(&self, ask: &Ask<'_>) -> Result<PeerReport, CliError> {
         let (_, port) = ask.target.address.rsplit_once(':').ok_or("an address without a port")?;
         let output = Command::new(&self.program)
-            // For a sender that knows Apple's address and roots only.
+            // For senders whose address and root certificates cannot be set otherwise.
             .env("APNS_PORT", port)
             .env("APNS_ROOTS", &ask.target.roots_pem)
             .args(["--address", &ask.target.address])
@@ -123,7 +123,7 @@ impl Peer {
     }
 }
 
-/// A load generator: it knows nothing of pushes, and so is what HTTP/2 itself costs.
+/// Runs a load generator that knows nothing of pushes, to measure the cost of HTTP/2 itself.
 pub(super) fn h2load(program: &str, what: &str, ask: &Ask<'_>) -> Row {
     let mut row = Row {
         what: what.to_owned(),
@@ -146,7 +146,7 @@ pub(super) fn h2load(program: &str, what: &str, ask: &Ask<'_>) -> Row {
     row
 }
 
-/// The same for as long as it is asked; what it costs is not known then.
+/// Runs the load generator for a time instead of a number of requests; its CPU time is then not measured.
 pub(super) fn h2load_for(program: &str, what: &str, ask: &Ask<'_>) -> Row {
     let seconds = (ask.duration - ask.warm_up).as_secs().max(1).to_string();
     let warm_up = ask.warm_up.as_secs().to_string();
@@ -166,10 +166,10 @@ pub(super) fn h2load_for(program: &str, what: &str, ask: &Ask<'_>) -> Row {
     row
 }
 
-/// As many devices as a load generator goes through in turn.
+/// Number of devices that a load generator's requests cycle through.
 const DEVICES: u64 = 4_096;
 
-/// Its rate and its CPU seconds.
+/// Runs h2load. Returns its rate and its CPU seconds.
 fn ask_h2load(program: &str, ask: &Ask<'_>, length: &[&str]) -> Result<(f64, f64), CliError> {
     let body = tempfile::NamedTempFile::new()?;
     fs::write(body.path(), payload(ask.payload_bytes))?;
@@ -193,7 +193,7 @@ fn ask_h2load(program: &str, ask: &Ask<'_>, length: &[&str]) -> Result<(f64, f64
         .stderr(Stdio::null())
         .spawn()?;
     let pid = Pid::from_child(&child);
-    // It says little: the pipe holds it all. Dead and not yet buried, it still has its account.
+    // The output fits into the pipe. With `NOWAIT` the process stays a zombie, whose CPU time can still be read.
     waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
     let mut said = String::new();
@@ -213,7 +213,7 @@ fn ask_h2load(program: &str, ask: &Ask<'_>, length: &[&str]) -> Result<(f64, f64
         let line = line.strip_prefix("finished in ")?;
         line.split(", ").nth(1)?.strip_suffix(" req/s")?.parse::<f64>().ok()
     });
-    // The name, in parentheses, may hold blanks.
+    // The name is in parentheses and may contain spaces.
     let numbers = stat.rsplit(')').next().unwrap_or_default();
     let ticks: f64 = numbers
         .split_whitespace()

@@ -1,11 +1,11 @@
-//! When answers came, and what rate that makes.
+//! Arrival times of answers, and rates computed from them.
 //!
-//! Behind a window answers come in bursts, one a round trip. How many bursts fall into a span depends on where it begins;
-//! so a rate is the mean over spans of whole round trips that begin anywhere within one.
+//! With flow-control windows, answers arrive in bursts, one per round trip, and the number of bursts in a span depends
+//! on where it begins. So a rate is the mean over spans of whole round trips, with every start within one round trip.
 
 use std::time::Duration;
 
-/// Answers by the millisecond since the begin.
+/// Number of answers in each millisecond since the start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timeline(Vec<u32>);
 
@@ -18,7 +18,7 @@ impl Timeline {
         self.0[ms] += answers;
     }
 
-    /// Answers a second from `from` to `to`.
+    /// Returns the answers per second from `from` to `to`.
     pub(super) fn rate(&self, from: Duration, to: Duration, rtt: Duration) -> f64 {
         let (from, to) = (from.as_millis() as usize, to.as_millis() as usize);
         let rtt = rtt.as_millis().max(1) as usize;
@@ -32,7 +32,7 @@ impl Timeline {
         counted as f64 / rtt as f64 / span as f64 * 1e3
     }
 
-    /// When the rate over a round trip (100 ms at least) was first `wanted`: the begin of that round trip.
+    /// Returns the start of the first round trip (of at least 100 ms) in which the rate reached `wanted`.
     pub(super) fn reached(&self, wanted: f64, rtt: Duration) -> Option<Duration> {
         let span = (rtt.as_millis() as usize).max(100);
         let sums = self.sums(self.0.len());
@@ -47,7 +47,7 @@ impl Timeline {
         self.0[from.min(to)..to].iter().map(|&count| u64::from(count)).sum()
     }
 
-    /// Answers before each millisecond up to `end`.
+    /// Returns the number of answers before each millisecond up to `end`.
     fn sums(&self, end: usize) -> Vec<u64> {
         let mut sums = vec![0; end + 1];
         for ms in 0..end {

@@ -1,4 +1,4 @@
-//! `Command` and the requests in it.
+//! `Command` and its requests.
 
 use std::borrow::Cow;
 
@@ -45,8 +45,8 @@ pub(crate) fn parse_command(bytes: &[u8]) -> Result<Command<'_>, ProtocolError> 
             13 => Request::Rpc(rpc(&message.nested("rpc", value)?)?),
             14 => Request::Refresh(refresh(&message.nested("refresh", value)?)?),
             15 => Request::SubRefresh(sub_refresh(&message.nested("sub_refresh", value)?)?),
-            // Later versions of the protocol may add fields beside the request: they are skipped, and matter only if
-            // no request is found.
+            // Later versions of the protocol may add fields beside the request. They are skipped, and matter only if no
+            // request is found.
             number => {
                 unknown.get_or_insert(number);
                 continue;
@@ -142,7 +142,7 @@ fn filter_node<'a>(
             4 => node.val = message.text("val", value)?,
             5 => node.vals.push(message.text("vals", value)?),
             6 => {
-                // The path of the filter says enough; one for each level would be a text for each.
+                // Nested nodes keep the path of the filter: a path for each level would cost an allocation each.
                 let bytes = message.bytes("nodes", value)?;
                 let nested = MessageReader { path: message.path, parent: message.parent, bytes };
                 node.nodes.push(filter_node(&nested, depth + 1)?);
@@ -254,7 +254,7 @@ fn sub_refresh<'a>(
     Ok(request)
 }
 
-/// A message and its place in the command, for errors.
+/// A message and its path in the command, for errors.
 pub(super) struct MessageReader<'p, 'a> {
     path: &'p str,
     parent: Option<&'p MessageReader<'p, 'a>>,
@@ -266,7 +266,7 @@ impl<'p, 'a> MessageReader<'p, 'a> {
         MessageReader { path, parent: None, bytes }
     }
 
-    /// The fields, of any number.
+    /// Iterates over all fields.
     pub(super) fn fields(&self) -> impl Iterator<Item = Result<(u32, Value<'a>), ProtocolError>> {
         Fields::of(self.bytes).map(|field| match field {
             Ok(field) => Ok((field.number, field.value)),
@@ -290,7 +290,7 @@ impl<'p, 'a> MessageReader<'p, 'a> {
         value.string().map(Cow::Borrowed).map_err(|error| self.error(name, error))
     }
 
-    /// Any bytes; none when it is empty, which in Protobuf is the same as missing.
+    /// Returns a payload; `None` when it is empty, which Protobuf does not distinguish from missing.
     fn payload(&self, name: &str, value: Value<'a>) -> Result<Option<Payload<'a>>, ProtocolError> {
         let bytes = self.bytes(name, value)?;
         Ok((!bytes.is_empty()).then(|| Payload::of_bytes(bytes)))
@@ -300,7 +300,7 @@ impl<'p, 'a> MessageReader<'p, 'a> {
         number.map_err(|error| self.error(name, error))
     }
 
-    /// An entry of a map with strings as keys; `None` for a value that is not there.
+    /// Reads an entry of a map with string keys. `read` receives `None` if the value is missing.
     fn entry<V>(
         &self,
         name: &str,

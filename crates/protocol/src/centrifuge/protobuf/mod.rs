@@ -1,7 +1,7 @@
 //! The Centrifugal client protocol in Protobuf. Field numbers are those of client.proto in centrifugal/protocol.
 //!
-//! This module only translates: commands are read into the same types as from JSON, and replies and pushes are
-//! written from the same types.
+//! This module only translates: it reads the same command types as the JSON parser, and writes the same replies and
+//! pushes.
 
 mod command;
 mod emulation;

@@ -7,11 +7,11 @@ use super::reply::{
     write_client_info, write_difference, write_position, write_publication, write_ttl,
 };
 
-/// Field of a push that client.proto does not have, and which client libraries skip: how many publications of the channel
-/// were dropped here, in its field 1.
+/// Field of a push that is not in client.proto and that client libraries skip. Its field 1 is the number of dropped
+/// publications of the channel.
 const MISSED: u32 = 1000;
 
-/// Writes a push without the reply around it. Writes nothing for one that this protocol does not have.
+/// Writes a push without the enclosing reply. Writes nothing for a push that this protocol does not support.
 pub(crate) fn write_push(w: &mut Writer<'_>, outgoing: &Outgoing<'_>) {
     match *outgoing {
         Outgoing::Publication { channel, publication } => {
@@ -62,7 +62,7 @@ pub(crate) fn write_push(w: &mut Writer<'_>, outgoing: &Outgoing<'_>) {
     }
 }
 
-/// Writes the `refresh` push: the connection expires in `ttl_s` seconds, never if 0.
+/// Writes the `refresh` push: the connection expires in `ttl_s` seconds, or never if 0.
 pub(crate) fn write_refresh_push(w: &mut Writer<'_>, ttl_s: u32) {
     w.message(12, |w| write_ttl(w, 1, ttl_s));
 }

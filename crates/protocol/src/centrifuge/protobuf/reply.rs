@@ -1,4 +1,4 @@
-//! `Reply` and the results in it.
+//! `Reply` and its results.
 
 use std::io::Write as _;
 
@@ -94,12 +94,12 @@ fn write_publications(w: &mut Writer<'_>, number: u32, publications: &[Publicati
     }
 }
 
-/// One publication, without its channel.
+/// Writes a publication, without its channel.
 pub(super) fn write_publication(w: &mut Writer<'_>, publication: &Publication) {
     write_difference(w, publication, None);
 }
 
-/// The same with what makes its payload of the one before.
+/// Writes a publication; its data is the patch from the previous payload, if there is one.
 pub(super) fn write_difference(
     w: &mut Writer<'_>,
     publication: &Publication,
@@ -121,7 +121,7 @@ pub(super) fn write_difference(
     w.string(11, publication.key().unwrap_or_default());
 }
 
-/// One client as others see it.
+/// Writes a client as other clients see it.
 pub(super) fn write_client_info(w: &mut Writer<'_>, info: &ClientInfo) {
     w.string(1, tenant::bare(&info.user));
     write_client(w, 2, info);
@@ -129,19 +129,19 @@ pub(super) fn write_client_info(w: &mut Writer<'_>, info: &ClientInfo) {
     w.bytes(4, info.chan_info.as_deref().unwrap_or_default());
 }
 
-/// Where a subscription begins, as the fields of `Subscribe` have it.
+/// Writes the position of a subscription as fields of `Subscribe`.
 pub(super) fn write_position(w: &mut Writer<'_>, position: StreamPosition) {
     write_epoch(w, 4, position.epoch);
     w.unsigned(5, position.offset);
 }
 
-/// The field `expires`, and behind it `ttl` in seconds; 0: it does not expire.
+/// Writes the fields `expires` and, directly after it, `ttl` in seconds; 0: no expiry.
 pub(super) fn write_ttl(w: &mut Writer<'_>, expires: u32, ttl_s: u32) {
     w.bool(expires, ttl_s > 0);
     w.unsigned(expires + 1, ttl_s);
 }
 
-/// The id of a client, which may be one of another kind of server.
+/// Writes the id of a client, which may be connected to another kind of server.
 fn write_client(w: &mut Writer<'_>, number: u32, info: &ClientInfo) {
     match &info.foreign_client {
         Some(client) => w.string(number, client),
@@ -154,7 +154,7 @@ fn write_id(w: &mut Writer<'_>, number: u32, id: SessionId) {
 }
 
 fn write_epoch(w: &mut Writer<'_>, number: u32, epoch: Epoch) {
-    // At most eleven letters and digits, so it fits.
+    // The epoch has at most eleven letters and digits, so it fits.
     let mut text = [0u8; 16];
     let mut rest = &mut text[..];
     let _ = write!(rest, "{epoch}");

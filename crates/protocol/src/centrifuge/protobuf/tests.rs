@@ -1,4 +1,4 @@
-//! Both formats say the same: what is read from either is one command, what is written is one reply.
+//! Tests that both formats are equivalent: they parse to the same command and write the same reply.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::super::{
 use super::*;
 use crate::encoding::Format;
 
-/// A line each: a command in JSON, and the same as Centrifugal's own Python codec writes it, in hexadecimal.
+/// One per line: a command in JSON, and its encoding by Centrifugal's Python codec in hexadecimal.
 const COMMANDS: &str = include_str!("commands.txt");
 
 fn unhex(text: &str) -> Vec<u8> {
@@ -130,7 +130,7 @@ enum Kind {
     Json,
     Message(Schema),
     List(Schema),
-    /// By the key; the value is field 2.
+    /// By key, which is field 1; the value is field 2.
     Map(fn() -> Kind),
 }
 
@@ -250,7 +250,7 @@ fn client_info() -> Vec<(u32, &'static str, Kind)> {
     vec![(1, "user", Text), (2, "client", Text), (3, "conn_info", Json), (4, "chan_info", Json)]
 }
 
-/// A message as JSON, by its schema. Fields without one are a mistake.
+/// Converts a message to JSON by its schema. Panics on a field that is not in the schema.
 fn to_json(schema: Schema, bytes: &[u8]) -> Value {
     let mut object = Map::new();
     for field in Fields::of(bytes) {
@@ -298,7 +298,7 @@ fn scalar(kind: &Kind, value: Wire<'_>) -> Value {
     }
 }
 
-/// Without what Protobuf leaves out. `data` and `tags` are an application's and stay as they are.
+/// Removes what Protobuf omits. `data` and `tags` belong to the application and stay unchanged.
 fn normal(value: Value, depth: usize) -> Value {
     let Value::Object(object) = value else { return value };
     let member = |(name, value): (String, Value)| {
@@ -310,7 +310,7 @@ fn normal(value: Value, depth: usize) -> Value {
             value => normal(value, depth + 1),
         };
         let empty = [json!(0), json!(false), json!(""), json!([])].contains(&value);
-        // A client without a sign of its own is still one.
+        // Protobuf omits an empty map, such as the inner `presence`, but not an empty message.
         let empty = empty || depth > 0 && value == json!({}) && name == "presence";
         (!empty).then_some((name, value))
     };

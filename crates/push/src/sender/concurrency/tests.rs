@@ -1,27 +1,27 @@
-//! The limit in virtual time: a path, a bottleneck, and a service whose answers vary.
+//! Tests of the limit in virtual time: a path, a bottleneck, and a service with varying response times.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::*;
 
-/// Draws the service's own time for a push, given the seconds since the begin and a source of numbers from 0 to 1.
+/// Returns the service's time for a push from the seconds since the start and a source of random numbers from 0 to 1.
 type Draw = fn(f64, &mut dyn FnMut() -> f64) -> f64;
 
 /// A model of the path and the service behind a connection.
 #[derive(Clone, Copy)]
 struct Model {
-    /// The round trip time of the path.
+    /// Round-trip time of the path.
     path_s: f64,
-    /// Pushes per second through the bottleneck, which is a queue.
+    /// Pushes per second through the bottleneck, which is a FIFO queue.
     capacity: fn(f64) -> f64,
     answer: Draw,
     streams: fn(f64) -> u32,
-    /// Pushes whose bytes fit the peer's window, which gives them back after a round trip.
+    /// Pushes that fit the peer's window, which is returned after a round trip.
     window: u32,
-    /// Pushes per second offered.
+    /// Pushes offered per second.
     asked: f64,
-    /// The whole machine stands still again and again, for so long on average, and runs for as long.
+    /// The machine alternates between running and standing still, each for this long on average.
     idle_s: f64,
     seconds: f64,
 }
@@ -37,7 +37,7 @@ const STEADY: Model = Model {
     seconds: 8.0,
 };
 
-/// What came of it in the last part: pushes a second, the median answer, and the mean of what was in flight.
+/// Results of the last part of a run: pushes per second, median response time, and mean number in flight.
 #[derive(Clone, Copy, Debug)]
 struct Played {
     rate: f64,
@@ -47,7 +47,7 @@ struct Played {
     in_flight: f64,
 }
 
-/// Sends as much as the limit allows, or with so many in flight.
+/// Runs with the adaptive limit, or with a fixed number in flight.
 fn play(model: &Model, fixed: Option<u32>, seed: u64, last_s: f64) -> Played {
     let begin = Instant::now();
     let at = |time_s: f64| begin + Duration::from_secs_f64(time_s);
@@ -60,7 +60,7 @@ fn play(model: &Model, fixed: Option<u32>, seed: u64, last_s: f64) -> Played {
         (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
     };
     let (mut now, mut in_flight, mut free_at, mut number) = (0.0, 0u32, 0.0f64, 0u64);
-    // Times as nanoseconds, so that they can be ordered. Beside answers: the window is given back, and time passes.
+    // Times in nanoseconds, so that they can be ordered. Events: responses, the return of window, and clock ticks.
     let mut events: BinaryHeap<Reverse<(u64, Option<u64>)>> = BinaryHeap::new();
     let mut requests: HashMap<u64, (SentRequest, f64)> = HashMap::new();
     let mut returns: VecDeque<f64> = VecDeque::new();
@@ -128,7 +128,7 @@ fn lognormal(median_s: f64, sigma: f64, uniform: &mut dyn FnMut() -> f64) -> f64
     median_s * (sigma * radius * (std::f64::consts::TAU * uniform()).cos()).exp()
 }
 
-/// The limit against the best of any number in flight, and the median against what the service takes when it is alone.
+/// Compares the limit with the best fixed number in flight, and the median with the service time without load.
 fn holds(what: &str, model: &Model, share: f64, longer: f64) {
     let fixed = [50, 100, 200, 300].map(|in_flight| play(model, Some(in_flight), 7, 4.0));
     let best = fixed.iter().map(|played| played.rate).fold(0.0, f64::max);
@@ -179,7 +179,7 @@ fn a_queue_is_one_however_much_answers_vary() {
         for capacity in [(|_| 5_000.0) as fn(f64) -> f64, |_| 2_000.0] {
             for path_s in [0.0, 0.05, 0.25] {
                 let what = format!("{}/s, {path_s} s away", capacity(0.0));
-                // With a dozen in flight the bottleneck runs dry now and then, or there is a queue.
+                // With a dozen in flight the bottleneck is idle at times, or there is a queue.
                 holds(
                     &what,
                     &Model { path_s, answer, capacity, seconds: 15.0, ..STEADY },
@@ -193,7 +193,7 @@ fn a_queue_is_one_however_much_answers_vary() {
 
 #[test]
 fn a_service_that_becomes_slower_and_quicker_is_followed() {
-    // From 10 to 50 ms and back each 20 s.
+    // From 10 to 50 ms and back every 20 s.
     let drifting: Draw = |at_s, uniform| {
         let swing = (1.0 - (std::f64::consts::TAU * at_s / 20.0).cos()) / 2.0;
         (0.005 + exponential(0.005, uniform)) * (1.0 + 4.0 * swing)
@@ -269,7 +269,7 @@ fn a_connection_does_not_pay_for_what_it_remembers() {
     assert!(size_of::<ConcurrencyLimit>() <= 512, "{}", size_of::<ConcurrencyLimit>());
 }
 
-/// What a service does one after the other, 15 s each.
+/// The phases of a service, 15 s each.
 const CHANGES: [Draw; 9] = [
     |_, uniform| if uniform() < 0.05 { 0.001 } else { 0.030 },
     |_, uniform| if uniform() < 0.0005 { 0.001 } else { 0.030 },

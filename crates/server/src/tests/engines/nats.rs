@@ -1,4 +1,4 @@
-//! Nodes that share a real NATS.
+//! Nodes that share a real NATS server.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::super::{Cluster, Listener, TIMEOUT};
 use super::{crosses, node_on, publish, recovering, survives, until};
 
-/// A NATS that ends with the test, or by `kill -9` before.
+/// A NATS server that is killed at the end of the test, or earlier.
 pub(super) struct Nats {
     pub(super) addr: SocketAddr,
     child: Child,
@@ -24,7 +24,7 @@ impl Nats {
         Nats::start_with("")
     }
 
-    /// One with a configuration in its own language.
+    /// Starts a server with this configuration.
     fn start_with(config: &str) -> Nats {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("nats.conf"), config).unwrap();
@@ -42,7 +42,7 @@ impl Nats {
         let _ = self.child.wait();
     }
 
-    /// Another process at the same address.
+    /// Starts another process at the same address.
     fn again(&mut self) {
         let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
@@ -61,7 +61,7 @@ impl Drop for Nats {
     }
 }
 
-/// A server that listens, and where. The kernel chooses port -1.
+/// Starts a server; returns it with its address once it listens. With port -1 the kernel chooses the port.
 fn spawn(directory: &TempDir, port: i32) -> Option<(Child, SocketAddr)> {
     let mut child = Command::new("nats-server")
         .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"])
@@ -75,7 +75,7 @@ fn spawn(directory: &TempDir, port: i32) -> Option<(Child, SocketAddr)> {
     let listening = "Listening for client connections on ";
     let addr = said.by_ref().find_map(|line| line.split_once(listening)?.1.parse().ok());
     let is_ready = said.by_ref().any(|line| line.contains("Server is ready"));
-    // It goes on talking, and must not wait for a reader.
+    // Drain its further output, so that it never blocks.
     std::thread::spawn(move || said.for_each(drop));
     match addr {
         Some(addr) if is_ready => Some((child, addr)),
@@ -112,7 +112,7 @@ fn a_nats_that_lost_its_data_is_noticed() {
     assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
     nats.kill();
     nats.again();
-    // As many as were there before: equal numbers of another generation.
+    // The same offset as before, in another generation of the data.
     publish(&a, "news", 2);
     let push = listener.next().expect("it is still connected");
     assert_eq!(push["unsubscribe"]["code"], 2500, "{push}");
@@ -153,11 +153,11 @@ fn a_nats_without_jetstream_is_named_and_the_rest_goes_on() {
     let _ = plain.wait();
 }
 
-/// Of a user that nobody has but these tests: seed and public key, made by `nk -gen user -pubout`.
+/// Seed and public key of a user that exists only in these tests, made by `nk -gen user -pubout`.
 const SEED: &str = "SUAFOI4M5WPR57IPS36SGGJM3K7WGC2SW5MAIBBJXGQ27W2IPNRHTOUKT4";
 const PUBLIC: &str = "UBJHEHGFI4EEBOKRZ6KWHDCPGNBN4VKANEP2LDKZL33LL4CL37S2CLOH";
 
-/// As operators run it: TLS on the same port behind the greeting, clients with certificates, a user with an nkey in a file.
+/// A production setup: TLS on the same port after the greeting, client certificates, a user with an nkey in a file.
 #[test]
 fn nodes_log_in_by_tls_a_certificate_and_an_nkey_and_a_key_that_is_replaced_is_used() {
     let files = tempfile::tempdir().unwrap();
@@ -183,7 +183,7 @@ fn nodes_log_in_by_tls_a_certificate_and_an_nkey_and_a_key_that_is_replaced_is_u
         file("ca", &authority.pem()),
     ));
     let (chain, key) = issue("node");
-    // Not the seed yet: what is wrong with it is said, and the node serves.
+    // The file has no valid seed yet: the error is reported, and the node runs.
     let seed = file("seed", "SU...\n");
     let engine = || Engine {
         tls: true,

@@ -1,4 +1,4 @@
-//! Raw subjects of a real NATS: what any program publishes, and what no client reaches.
+//! Raw subjects of a real NATS: publications of any program, and subjects that clients cannot reach.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use super::super::{Cluster, Listener};
 use super::nats::Nats;
 use super::{publish, until};
 
-/// Any program that speaks to NATS.
+/// Another program that uses the NATS server.
 struct Program(BufReader<TcpStream>);
 
 impl Program {
@@ -26,7 +26,7 @@ impl Program {
         self.0.get_mut().write_all(bytes).unwrap();
     }
 
-    /// The server has done what was said.
+    /// Waits until the server has processed all commands.
     fn settled(&mut self) {
         self.say(b"PING\r\n");
         assert_eq!(self.line(), "PONG");
@@ -153,7 +153,7 @@ fn no_client_reaches_a_subject_beyond_its_namespaces() {
         let answer = node.post("/api/publish", &json!({"channel": name, "data": 1}).to_string());
         assert!(answer.contains("\"error\""), "{name:?}: {answer}");
     }
-    // All that is said to the server for these is behind the prefix.
+    // For these names, the node only uses subjects with the prefix.
     for name in ["inner.p.-.a", "dunlin.r.1.1", "$SYS.REQ", "_INBOX.a", "$JS.API.INFO"] {
         let private = name.starts_with('$');
         let (_, connect) = subscribe(&node, &[name]);
@@ -170,7 +170,7 @@ fn no_client_reaches_a_subject_beyond_its_namespaces() {
         };
         assert_eq!(heard, format!("MSG app.{name} 1 1"));
     }
-    // What is heard by the widest wildcard is behind the prefix, and of no other namespace, and private to nobody.
+    // The widest wildcard only receives subjects with the prefix, none of other namespaces and none that are private.
     let (mut widest, connect) = subscribe(&node, &["x.>", ">"]);
     assert!(connect["connect"]["subs"].get(">").is_some(), "{connect}");
     for subject in

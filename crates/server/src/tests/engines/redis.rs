@@ -1,4 +1,4 @@
-//! What is Redis's own: TLS, logins, databases, Sentinels, a server that is slow, one that may evict.
+//! Features of Redis: TLS, logins, databases, Sentinels, slow servers, eviction, replicas.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::tests::TIMEOUT;
 
-/// One that speaks TLS alone, and the certificate by which it is trusted.
+/// Starts a Redis that only accepts TLS; returns it with the certificate to trust.
 fn with_tls(directory: &TempDir) -> (Redis, Arc<str>) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
@@ -87,7 +87,8 @@ fn sentinels_have_a_login_of_their_own() {
     crosses(&node_on(1, engine()), &node_on(2, engine()));
 }
 
-/// What a stopped server does not answer counts, and what is more is refused at once; another engine's channels go on.
+/// Unanswered publications to a stopped server count against the limit. Further ones are rejected at once, and the
+/// channels of another engine continue.
 #[test]
 fn publications_beyond_what_may_wait_are_refused_and_another_engine_goes_on() {
     let (slow, other) = (Redis::start(&[]), Redis::start(&[]));
@@ -146,7 +147,7 @@ fn a_redis_that_may_evict_is_named_and_serves() {
     assert!(cluster.state.engines.shard_states().is_empty());
 }
 
-/// The sum of a metric of engines, as of the last second.
+/// Returns the sum of an engine metric, as of the last second.
 fn metric(cluster: &Cluster, name: &str) -> u64 {
     let mut registry = dunlin_metrics::Registry::with_prefix("dunlin");
     registry.register_collector(Box::new(Arc::clone(&cluster.state.engines)));
@@ -155,10 +156,10 @@ fn metric(cluster: &Cluster, name: &str) -> u64 {
     samples.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// Clients recover from the replica what it has, and all that there is whatever becomes of it.
+/// Clients recover through a replica, and recover everything whatever happens to the replica.
 #[test]
 fn clients_recover_by_a_replica_and_never_less_than_by_its_primary() {
-    // A full synchronization goes by a file.
+    // A full synchronization writes a file.
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path().display().to_string();
     let primary = Redis::start(&["--dir", &directory]);
@@ -172,7 +173,8 @@ fn clients_recover_by_a_replica_and_never_less_than_by_its_primary() {
     };
     let (a, b) = (node_on(1, engine()), node_on(2, engine()));
     let mut channels = 0;
-    // A channel that the other node does not know, and of which a client comes back that has missed the last.
+    // Publishes to a channel that the other node does not know, and recovers there the publications that a client has
+    // missed.
     let mut recover = || {
         channels += 1;
         let channel = format!("room{channels}");

@@ -1,4 +1,4 @@
-//! Wildcards of a real NATS: who hears what by them, and who must not.
+//! Wildcards of a real NATS: which clients receive what by them, and which must not.
 
 use dunlin_config::{ChannelOptions, Config, Pattern, Secret};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
@@ -64,7 +64,8 @@ fn token(claims: &Value) -> String {
     encode(&Header::new(Algorithm::HS256), claims, &key).unwrap()
 }
 
-/// A client of this user, with these claims beside, and what he was answered who subscribes to these channels.
+/// Connects a client of this user, with additional claims and subscriptions to these channels. Returns its connect
+/// reply.
 fn connect(cluster: &Cluster, user: &str, claims: Value, channels: &[&str]) -> (Listener, Value) {
     let mut all = claims;
     all["sub"] = user.into();
@@ -138,11 +139,11 @@ fn nothing_but_subscribing_is_done_with_a_wildcard() {
         let answer = node.post("/api/publish", &json!({"channel": invalid, "data": 1}).to_string());
         assert!(answer.contains("\"code\":102"), "{invalid}: {answer}");
     }
-    // Where there are no wildcards, a name is a name.
+    // In a namespace without wildcards, `*` is an ordinary character.
     publish(&node, "plain:*", 1);
 }
 
-/// Each of these may subscribe to some channels, and tries to hear others by a wildcard.
+/// Each of these users may subscribe to some channels, and tries to receive others by a wildcard.
 #[test]
 fn what_is_granted_for_some_channels_is_not_widened_by_a_wildcard() {
     let nats = Nats::start();
@@ -151,7 +152,7 @@ fn what_is_granted_for_some_channels_is_not_widened_by_a_wildcard() {
         |user: &str, claims: Value, channel: &str| may_subscribe(&node, user, claims, channel);
     let caps = |by: &str, name: &str| json!({"caps": [{"channels": [name], "match": by, "allow": ["sub"]}]});
 
-    // Whoever may subscribe to all channels of a namespace may, and not beyond.
+    // A user who may subscribe to all channels of a namespace may use its wildcards, and no others.
     assert!(may("bob", json!({}), "chat:*") && may("bob", json!({}), "*"));
     assert!(!may("", json!({}), "chat:*"), "an anonymous client may not");
     for closed in ["closed:*", "closed:>", "*:a", ">:a", "closed*"] {
@@ -162,7 +163,7 @@ fn what_is_granted_for_some_channels_is_not_widened_by_a_wildcard() {
         assert!(!may("bob", json!({}), name), "{name}");
         assert!(!may("*", caps("", name), name), "{name}");
     }
-    // Capabilities: they are texts and patterns that have to cover all of it.
+    // Capabilities: a name or pattern must cover the whole wildcard.
     assert!(may("bob", caps("", "closed:a.*"), "closed:a.*"));
     assert!(may("bob", caps("wildcard", "closed:a.*"), "closed:a.>"));
     for (by, pattern) in [
@@ -175,14 +176,14 @@ fn what_is_granted_for_some_channels_is_not_widened_by_a_wildcard() {
     ] {
         assert!(!may("bob", caps(by, pattern), "closed:a.*"), "{by} {pattern}");
     }
-    // Expressions: who is called like a wildcard is not everybody.
+    // Expressions: a user whose name is a wildcard does not match all names.
     assert!(may("bob", json!({}), "own:bob"));
     for user in ["*", ">", "bob"] {
         assert!(!may(user, json!({}), &format!("own:{user}")) || user == "bob");
         assert!(!may(user, json!({}), "own:*") && !may(user, json!({}), "own:>"));
     }
     assert!(may("ada", json!({}), "ada:>") && !may("bob", json!({}), "ada:>"));
-    // Names that the namespace does not admit.
+    // Names that the namespace does not allow.
     publish(&node, "named:a", 1);
     assert!(may("bob", json!({}), "named:*") && !may("bob", json!({}), "named:s.*"));
 }
@@ -190,7 +191,7 @@ fn what_is_granted_for_some_channels_is_not_widened_by_a_wildcard() {
 #[test]
 fn names_that_a_namespace_stopped_admitting_are_not_heard_by_a_wildcard() {
     let nats = Nats::start();
-    // One node still has other rules than the next, as in the middle of a change.
+    // The nodes have different rules, as in the middle of a change.
     let open = node(1, &nats, |config| {
         let mut options = config.channel.namespaces.get("named").unwrap().clone();
         options.name_pattern = None;

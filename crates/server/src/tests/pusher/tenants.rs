@@ -1,10 +1,11 @@
-//! Apps of two tenants, and one of none, whose channels, users and members have the same names: nothing of one reaches another.
+//! Isolation of apps: two of different tenants and one without a tenant, whose channels, users and members have the
+//! same names.
 
 use dunlin_config::Tenant;
 
 use super::*;
 
-/// Names of the apps, which are those of their tenants, with their ids.
+/// Names of the apps, which are also those of their tenants, and their ids.
 const APPS: [(&str, &str); 3] = [("acme", "3"), ("globex", "4"), ("", "5")];
 
 fn secret(tenant: &str) -> String {
@@ -55,7 +56,7 @@ fn subscribe(client: &mut Client, tenant: &str, channel: &str, data: &str) -> Va
     client.next()
 }
 
-/// A call of the HTTP API by the backend of an app.
+/// Calls the HTTP API as the backend of an app.
 fn api(
     cluster: &Cluster,
     (tenant, id): (&str, &str),
@@ -83,20 +84,20 @@ fn nothing_of_an_app_reaches_an_app_of_another_tenant() {
                 let subscribed = subscribe(&mut client, tenant, channel, "");
                 assert_eq!(subscribed["event"], "pusher_internal:subscription_succeeded");
             }
-            // The same user in the same presence channel: alone in each.
+            // The same user in the same presence channel: alone in each app.
             let members = subscribe(&mut client, tenant, "presence-a", ada)["data"].clone();
             assert!(members.as_str().unwrap().contains(r#""count":1"#), "{members}");
             client
         })
         .collect();
 
-    // Another's signature is none.
+    // The signature of another app is invalid.
     let auth =
         format!("key-acme:{}", sign(&secret("globex"), &format!("{}:private-b", clients[0].id)));
     clients[0].subscribe_with("private-b", &auth, "");
     assert_eq!(clients[0].next()["event"], "pusher:subscription_error");
 
-    // Events of backends and of clients, and who comes and goes.
+    // Events of backends and clients, joins and leaves.
     for (at, (tenant, id)) in APPS.into_iter().enumerate() {
         let body = json!({"name": "n", "data": tenant, "channels": ["news", "private-a"]});
         api(&cluster, (tenant, id), "POST", "/events", &body.to_string());
@@ -118,7 +119,7 @@ fn nothing_of_an_app_reaches_an_app_of_another_tenant() {
         assert_eq!(clients[at].next()["event"], "pusher_internal:member_removed");
     }
 
-    // A tenant's own key for the server API sees its channels under their names, and the operator his.
+    // The server API lists a tenant's channels under their bare names for the tenant's key; likewise for the operator.
     for (tenant, _) in APPS {
         let key = match tenant {
             "" => String::new(),
@@ -134,7 +135,7 @@ fn nothing_of_an_app_reaches_an_app_of_another_tenant() {
         assert_eq!(page["result"]["connections"].as_object().unwrap().len(), 1, "{page}");
     }
 
-    // Who has signed in is sent away as a user of that app alone.
+    // Terminating a user's connections only affects the user of that app.
     for (at, (tenant, _)) in APPS.into_iter().enumerate() {
         let data = r#"{"id":"ada"}"#;
         let auth = signed(&clients[at], tenant, &format!(":user::{data}"));

@@ -11,8 +11,8 @@ use crate::http2::{
     Setting, WINDOW_BYTES_DEFAULT, frame,
 };
 
-/// A header block that exceeds our limit still has to be read to keep the HPACK table in sync: up to the bytes of full frames
-/// before there are too many of them.
+/// Maximum size of a header block. A block beyond our limit must still be read to keep the HPACK table synchronised, up
+/// to the maximum number of full frames.
 const HEADER_BLOCK_BYTES_MAX: usize = FRAME_BYTES_DEFAULT as usize * CONTINUATIONS_MAX as usize;
 /// Far more acknowledgements than a responsive peer can owe.
 const UPDATES_DUE_MAX: u32 = 1 << 20;
@@ -29,8 +29,8 @@ pub struct Config {
     pub window_bytes: u32,
     /// Maximum header list of a response; a longer one is truncated.
     pub header_list_bytes_max: u32,
-    /// Frames without progress (SETTINGS, PING, RST_STREAM of no stream, empty DATA, and so on)
-    /// which the peer may send between two calls of [`Connection::handle_second`].
+    /// Maximum number of frames without progress (SETTINGS, PING, RST_STREAM of no stream, empty DATA, and so on) that
+    /// the peer may send between two calls of [`Connection::handle_second`].
     pub idle_frames_max: u32,
     /// Maximum bytes that wait in [`Connection::transmit`] while the peer causes replies (PING, SETTINGS).
     pub transmit_bytes_max: usize,
@@ -49,8 +49,8 @@ impl Default for Config {
     }
 }
 
-/// Events. Every stream ends in exactly one event that names it, or is open when the connection
-/// ends.
+/// Events of a connection. Every stream ends in exactly one event with its identifier, or is still open when the
+/// connection ends.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// The peer's settings arrived, for the first time or again.
@@ -92,9 +92,9 @@ pub enum Event {
 /// How much of a request was sent to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendProgress {
-    /// Without its end: no server can have processed it.
+    /// Not its end: no server can have processed it.
     Partly,
-    /// Up to its last byte, according to [`Connection::handle_transmitted`].
+    /// All of it, according to [`Connection::handle_transmitted`].
     Wholly,
 }
 
@@ -150,7 +150,7 @@ pub struct Connection<B> {
     pub(super) events: VecDeque<Event>,
     pub(super) closing: bool,
     pub(super) idle_frames: u32,
-    /// WINDOW_UPDATE frames to expect for the DATA sent: an eager peer answers each with two.
+    /// WINDOW_UPDATE frames to expect for the DATA sent: an eager peer sends two for each DATA frame.
     pub(super) updates_due: u32,
     /// Bytes sent since the connection began.
     transmitted: u64,
@@ -394,7 +394,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             if let Some(stream) = self.streams.get_mut(&id) {
                 stream.listed = false;
                 self.send_body(id);
-                // Still limited by the connection's window: it keeps its place.
+                // Still limited by the connection's window: keep its place in the queue.
                 if self.waiting.back() == Some(&id) {
                     self.waiting.rotate_right(1);
                     return;

@@ -5,13 +5,13 @@ use super::response::Response;
 use crate::http2::frame::{self, Frame};
 use crate::http2::{Error, ErrorCode, FRAME_BYTES_DEFAULT, Setting, Settings, hpack};
 
-/// Maximum debug data of a GOAWAY that is kept.
+/// Maximum length of the debug data kept of a GOAWAY.
 const DEBUG_BYTES_MAX: usize = 1_024;
 
-/// A decoded header block of the peer.
+/// A decoded header block from the peer.
 struct ResponseHead {
     status: Option<u16>,
-    /// It has an invalid pseudo-header, or `:status` twice.
+    /// Whether it has an invalid pseudo-header, or two `:status`.
     malformed: bool,
     response: Response,
 }
@@ -21,8 +21,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the peer violated the protocol or floods this end. The connection is over: write what
-    /// [`transmit`](Connection::transmit) holds, which ends with a GOAWAY, and close.
+    /// Returns an error if the peer violates the protocol or floods this end. The connection then ends: write the
+    /// remaining bytes of [`transmit`](Connection::transmit), which end with a GOAWAY, and close.
     pub fn handle_bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let result = if self.input.is_empty() {
             self.handle_frames(bytes).map(|consumed| {
@@ -72,7 +72,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
                 }
             });
             match decoded {
-                // The table is in sync, and the fields needed to interpret the response come first.
+                // The table is synchronised, and the fields needed to interpret the response come first.
                 Err(hpack::Error::ListTooLong) => response.truncated = true,
                 decoded => decoded?,
             }
@@ -136,7 +136,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         let ResponseHead { status, malformed, mut response } = head;
         self.check_begun(id)?;
         let Some(stream) = self.streams.get_mut(&id) else {
-            // The stream was cancelled; the block was decoded to keep the table in step.
+            // The stream was cancelled; its block was decoded to keep the table synchronised.
             return self.idle_frame("flood of HEADERS");
         };
         if stream.response.is_some() {
@@ -204,7 +204,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Ok(())
     }
 
-    /// Completes a response. The unsent rest of the request's body is not sent any more.
+    /// Completes a response. The unsent rest of the request's body is dropped.
     fn finish(&mut self, id: u32) {
         let unsent =
             self.streams.get(&id).is_some_and(|stream| stream.sent < stream.body.as_ref().len());
@@ -255,7 +255,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
             }
         }
         self.check_transmit()?;
-        // Acknowledges at once, before anything that the new values allow (§6.5.3).
+        // Acknowledge first, before anything that the new values allow (§6.5.3).
         frame::encode_settings_ack(&mut self.out);
         grown.sort_unstable();
         grown.dedup();
@@ -306,7 +306,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         self.events.push_back(Event::GoAway { code, debug });
     }
 
-    /// Rejects a frame on a stream that we never opened (§5.1).
+    /// Rejects a frame on a stream that was never opened (§5.1).
     fn check_begun(&self, stream: u32) -> Result<(), Error> {
         if stream >= self.next_stream || stream.is_multiple_of(2) {
             return Err(Error::protocol("a frame on a stream that was never opened"));
@@ -314,7 +314,7 @@ impl<B: AsRef<[u8]>> Connection<B> {
         Ok(())
     }
 
-    /// Rejects a peer that causes replies and does not read them.
+    /// Rejects a peer that causes replies but does not read them.
     fn check_transmit(&self) -> Result<(), Error> {
         if self.transmit().len() > self.config.transmit_bytes_max {
             return Err(Error::flood("the server does not read what it asks for"));

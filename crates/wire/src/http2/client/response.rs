@@ -1,10 +1,10 @@
-//! A response, whole.
+//! A complete response.
 
-/// Header fields in the order they came, names in lower case, without pseudo-headers.
+/// Header fields in order of arrival, names in lower case, without pseudo-headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     text: Vec<u8>,
-    /// Where in `text` the name and the value of each field end.
+    /// End positions in `text` of the name and the value of each field.
     ends: Vec<(u32, u32)>,
 }
 
@@ -16,7 +16,7 @@ impl Fields {
         self.ends.push((name_end, self.text.len() as u32));
     }
 
-    /// Each name and value.
+    /// Iterates over names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut begin = 0;
         self.ends.iter().map(move |&(name_end, end)| {
@@ -27,22 +27,22 @@ impl Fields {
         })
     }
 
-    /// The value of the first field of a name, if it is UTF-8.
+    /// Returns the value of the first field with this name, if it is UTF-8.
     pub fn get(&self, name: &str) -> Option<&str> {
         let (_, value) = self.iter().find(|(known, _)| *known == name.as_bytes())?;
         str::from_utf8(value).ok()
     }
 }
 
-/// The answer to a request.
+/// The response to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {
-    /// 200 to 599; interim responses (1xx) are skipped.
+    /// The status code, at least 200; interim responses (1xx) are skipped.
     pub status: u16,
     /// Header fields; trailers are skipped.
     pub fields: Fields,
     /// The body, at most [`Config::body_bytes_max`](super::Config) bytes.
     pub body: Vec<u8>,
-    /// The fields or the body were longer than their bound, and are cut there.
+    /// Whether the fields or the body exceeded their limit and were truncated.
     pub truncated: bool,
 }

@@ -1,29 +1,29 @@
-//! A stream: a request on its way and the response to it.
+//! A stream: a request and its response.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::Response;
 use crate::http2::flow::Window;
 
-/// Streams by their identifiers, which we choose ourselves, so that hashing them needs no secret.
+/// Streams by identifier. We choose the identifiers, so hashing them needs no secret.
 pub(super) type Streams<B> =
     std::collections::HashMap<u32, Stream<B>, BuildHasherDefault<StreamHasher>>;
 
 #[derive(Debug)]
 pub(super) struct Stream<B> {
-    /// Of ours, to send.
+    /// Our send window.
     pub(super) window: Window,
     pub(super) body: B,
-    /// Bytes of the body that left.
+    /// Bytes of the body that were sent.
     pub(super) sent: usize,
-    /// Position in the connection's output at which its request ends, once encoded.
+    /// Position in the connection's output at which the request ends, once it is encoded.
     pub(super) end_at: Option<u64>,
-    /// It is in the connection's list of waiting bodies.
+    /// Whether it is in the connection's list of waiting bodies.
     pub(super) listed: bool,
     pub(super) response: Option<Response>,
 }
 
-/// Spreads identifiers, which are odd and in sequence.
+/// Hashes identifiers, which are odd and consecutive.
 #[derive(Debug, Default)]
 pub(super) struct StreamHasher(u64);
 

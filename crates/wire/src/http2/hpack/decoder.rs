@@ -1,20 +1,20 @@
-//! Decodes header blocks to fields (§3.2, §6).
+//! Decoding of header blocks (§3.2, §6).
 
 use super::table::Table;
 use super::{Error, huffman, integer};
 
-/// Decodes header blocks, in the order they came, of one direction of one connection.
+/// Decodes the header blocks of one direction of a connection, in order of arrival.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
-    /// The announced HEADER_TABLE_SIZE: the encoder may use less, not more.
+    /// The announced HEADER_TABLE_SIZE: the encoder may use a smaller table, not a larger one.
     table_bytes_max: usize,
     name: Vec<u8>,
     value: Vec<u8>,
 }
 
 impl Decoder {
-    /// `table_bytes_max` is what this side announced as HEADER_TABLE_SIZE, 4,096 if nothing.
+    /// `table_bytes_max` is the HEADER_TABLE_SIZE that this side announced, or 4,096 by default.
     pub fn new(table_bytes_max: usize) -> Decoder {
         Decoder {
             table: Table::new(table_bytes_max),
@@ -24,13 +24,13 @@ impl Decoder {
         }
     }
 
-    /// Calls `field` with each name and value. A list of more than `list_bytes_max` (name, value
-    /// and 32 bytes each, RFC 9113 §6.5.2) is decoded to its end to keep the table in step, but not
-    /// passed on.
+    /// Calls `field` with each name and value. A list larger than `list_bytes_max` (name, value and
+    /// 32 bytes for each field, RFC 9113 §6.5.2) is decoded to its end to keep the table
+    /// synchronised, but not passed on.
     ///
     /// # Errors
     ///
-    /// [`Error::ListTooLong`] leaves the decoder usable, every other one does not.
+    /// After [`Error::ListTooLong`] the decoder remains usable; after any other error it does not.
     pub fn decode(
         &mut self,
         mut block: &[u8],

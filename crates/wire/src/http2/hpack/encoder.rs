@@ -1,24 +1,26 @@
-//! Encodes fields to header blocks (§6).
+//! Encoding of header blocks (§6).
 
 use super::table::{Match, Table};
 use super::{TABLE_BYTES_DEFAULT, huffman, integer};
 
-/// Whether a field goes into the table.
+/// Whether a field is added to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexing {
-    /// It will be repeated: add it to the table.
+    /// Added to the table, because it will be repeated.
     Table,
-    /// It differs each time, as a path with a device token does: it would evict other entries.
+    /// Not added: its value differs each time, such as a path with a device token, and would evict
+    /// others.
     None,
-    /// A secret: proxies must not store it either (§7.1.3).
+    /// Never added: a secret, which proxies must not add to their tables either (§7.1.3).
     Never,
 }
 
-/// Encodes header blocks, in the order they are sent, of one direction of one connection.
+/// Encodes the header blocks of one direction of a connection, in the order they are sent.
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// The sizes to announce at the start of the next block: the smallest since the last, and the final.
+    /// Table sizes to announce at the start of the next block: the smallest since the last one, and
+    /// the final.
     resized: Option<(usize, usize)>,
 }
 
@@ -29,13 +31,13 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// With the default table of 4,096 bytes.
+    /// Creates an encoder with the default table of 4,096 bytes.
     pub fn new() -> Encoder {
         Encoder { table: Table::new(TABLE_BYTES_DEFAULT), resized: None }
     }
 
-    /// Adopts the peer's HEADER_TABLE_SIZE, at most 4,096 bytes: searching more costs more than it
-    /// saves.
+    /// Adopts the peer's HEADER_TABLE_SIZE, at most 4,096 bytes: searching a larger table costs
+    /// more than it saves.
     pub fn set_table_size(&mut self, bytes: u32) {
         let bytes = (bytes as usize).min(TABLE_BYTES_DEFAULT);
         if bytes == self.table.bytes_max() && self.resized.is_none() {
@@ -46,7 +48,7 @@ impl Encoder {
         self.resized = Some((smallest, bytes));
     }
 
-    /// Appends a field to the block. A name is in lower case (RFC 9113 §8.2.1).
+    /// Appends a field to the block. The name must be in lower case (RFC 9113 §8.2.1).
     #[inline]
     pub fn encode(&mut self, block: &mut Vec<u8>, name: &[u8], value: &[u8], indexing: Indexing) {
         if let Some((smallest, last)) = self.resized.take() {
@@ -81,7 +83,7 @@ impl Encoder {
     }
 }
 
-/// Appends a string, coded when that is shorter.
+/// Appends a string, Huffman-coded if that is shorter.
 #[inline]
 fn string(block: &mut Vec<u8>, text: &[u8]) {
     let coded = huffman::encoded_len(text);

@@ -1,11 +1,11 @@
 //! The Huffman code of header strings (§5.2, appendix B).
 //!
-//! The code is canonical: among codes of one length those of lower symbols are lower. The lengths
-//! therefore define it, and the tables are computed from them at compile time.
+//! The code is canonical: among codes of one length, lower symbols have lower codes. The lengths
+//! thus define it, and the tables are computed from them at compile time.
 
 use super::Error;
 
-/// Bits of the code of each octet, and of the end of string at last.
+/// Length in bits of the code of each octet, and of the end of string (EOS) last.
 #[rustfmt::skip]
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
@@ -44,23 +44,25 @@ const fn codes() -> [(u32, u8); 257] {
     codes
 }
 
-/// Transition by four bits from an inner node of the code's tree.
+/// Transition by four bits from an inner node of the code tree.
 #[derive(Clone, Copy)]
 struct Step {
     node: u8,
-    /// The octet that was completed on the way, if [`EMITS`]; the shortest code has five bits.
+    /// The octet completed by the transition, if [`EMITS`]; at most one, as the shortest code has
+    /// five bits.
     octet: u8,
     flags: u8,
 }
 
 const EMITS: u8 = 1;
-/// A string may end here: what was read of the next code is less than a byte of the padding's ones.
+/// The string may end here: the bits of an incomplete code are valid padding, less than a byte of
+/// ones.
 const ENDS: u8 = 2;
-/// The end of string as a symbol, which is an error.
+/// The transition contains EOS, which is an error.
 const FAILS: u8 = 4;
 
 const fn steps() -> [[Step; 16]; 256] {
-    // The tree: for each inner node its two children; inner nodes below 0x8000, octets above, 0 for none.
+    // Children of each inner node: an inner node below 0x8000, a symbol above, 0 if none.
     let mut children = [[0u16; 2]; 256];
     let mut padding = [false; 256];
     padding[0] = true;
@@ -123,14 +125,14 @@ const fn steps() -> [[Step; 16]; 256] {
     steps
 }
 
-/// Bytes that [`encode`] would append.
+/// Returns the number of bytes that [`encode`] would append.
 #[inline]
 pub(super) fn encoded_len(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|&octet| usize::from(CODES[usize::from(octet)].1)).sum();
     bits.div_ceil(8)
 }
 
-/// Appends the code of `text`.
+/// Appends the Huffman code of `text`.
 #[inline]
 pub fn encode(out: &mut Vec<u8>, text: &[u8]) {
     let (mut pending, mut bits) = (0u64, 0u32);
@@ -148,16 +150,17 @@ pub fn encode(out: &mut Vec<u8>, text: &[u8]) {
         out.push((pending >> bits) as u8);
     }
     if bits > 0 {
-        // The most significant bits of the end of string, which is all ones.
+        // Pad with the most significant bits of EOS, which is all ones.
         out.push((pending << (8 - bits)) as u8 | 0xff >> bits);
     }
 }
 
-/// Appends the text of `code`.
+/// Appends the text of a Huffman-coded string.
 ///
 /// # Errors
 ///
-/// [`Error::Huffman`]: the end of string inside, or padding that is longer than seven bits or not ones.
+/// [`Error::Huffman`]: the string contains EOS, or its padding exceeds seven bits or is not all
+/// ones.
 #[inline]
 pub fn decode(out: &mut Vec<u8>, code: &[u8]) -> Result<(), Error> {
     // The shortest code has five bits.

@@ -1,8 +1,8 @@
-//! Integers of a prefix and as many bytes as they need (§5.1).
+//! Integers with a prefix and a variable number of bytes (§5.1).
 
 use super::Error;
 
-/// Appends `value` in a prefix of `prefix_bits`, whose byte carries `flags` above it.
+/// Appends `value` with a prefix of `prefix_bits`. The higher bits of the first byte are `flags`.
 #[inline]
 pub(super) fn encode(out: &mut Vec<u8>, flags: u8, prefix_bits: u32, value: usize) {
     let max = (1 << prefix_bits) - 1;
@@ -19,7 +19,7 @@ pub(super) fn encode(out: &mut Vec<u8>, flags: u8, prefix_bits: u32, value: usiz
     out.push(rest as u8);
 }
 
-/// Takes an integer off the front of `bytes`.
+/// Reads an integer from the front of `bytes`, and advances it.
 #[inline]
 pub(super) fn decode(bytes: &mut &[u8], prefix_bits: u32) -> Result<usize, Error> {
     let (&first, mut rest) = bytes.split_first().ok_or(Error::Integer)?;
@@ -30,7 +30,7 @@ pub(super) fn decode(bytes: &mut &[u8], prefix_bits: u32) -> Result<usize, Error
         loop {
             let (&byte, behind) = rest.split_first().ok_or(Error::Integer)?;
             rest = behind;
-            // Five bytes hold 35 bits; zeros beyond them would be a way to be endless.
+            // Five bytes hold 35 bits. Without this limit, zero bytes could continue for ever.
             if shift > 28 {
                 return Err(Error::Integer);
             }

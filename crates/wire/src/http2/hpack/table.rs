@@ -1,8 +1,8 @@
-//! The static table and the dynamic one behind it (§2.3).
+//! The static table and the dynamic table (§2.3).
 
 use std::collections::VecDeque;
 
-/// What an entry costs beside its text (§4.1).
+/// Overhead of an entry in bytes, beside its name and value (§4.1).
 const ENTRY_BYTES: usize = 32;
 
 /// Entries 1 to 61 (appendix A).
@@ -71,7 +71,7 @@ pub(super) static STATIC: [(&str, &str); 61] = [
     ("www-authenticate", ""),
 ];
 
-/// The dynamic table: what was sent before, newest first.
+/// The dynamic table: fields sent before, newest first.
 #[derive(Debug)]
 pub(super) struct Table {
     entries: VecDeque<Entry>,
@@ -79,7 +79,7 @@ pub(super) struct Table {
     bytes_max: usize,
 }
 
-/// Name and value in one piece.
+/// Name and value in one allocation.
 #[derive(Debug)]
 struct Entry {
     text: Box<[u8]>,
@@ -96,12 +96,12 @@ impl Entry {
     }
 }
 
-/// What the tables know of a field.
+/// Result of a search for a field, with its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
-    /// Name and value.
+    /// Name and value match.
     Field(usize),
-    /// The name alone.
+    /// Only the name matches.
     Name(usize),
     Nothing,
 }
@@ -120,7 +120,7 @@ impl Table {
         self.evict(0);
     }
 
-    /// The field of an index: 1 to 61 static, from 62 on dynamic.
+    /// Returns the field at an index: 1 to 61 are static, dynamic from 62 on.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let index = index.checked_sub(1)?;
@@ -130,7 +130,7 @@ impl Table {
         self.entries.get(index - STATIC.len()).map(Entry::field)
     }
 
-    /// Adds a field in front. One that is larger than the table empties it, which is no error (§4.4).
+    /// Inserts a field at the front. A field larger than the table empties it without error (§4.4).
     pub(super) fn insert(&mut self, name: &[u8], value: &[u8]) {
         let bytes = name.len() + value.len() + ENTRY_BYTES;
         self.evict(bytes);
@@ -150,7 +150,7 @@ impl Table {
         }
     }
 
-    /// The best index for a field.
+    /// Returns the best match for a field.
     #[inline]
     pub(super) fn find(&self, name: &[u8], value: &[u8]) -> Match {
         let mut found = Match::Nothing;
@@ -171,7 +171,7 @@ impl Table {
                 if known_value.as_bytes() == value {
                     return Match::Field(index);
                 }
-                // A static index is shorter than a dynamic one.
+                // A static index is encoded in fewer bytes than a dynamic one.
                 if !matches!(found, Match::Name(index) if index <= STATIC.len()) {
                     found = Match::Name(index);
                 }
@@ -181,8 +181,8 @@ impl Table {
     }
 }
 
-/// Where in the static table a name can stand: its pseudo-headers first, the others in the order of the
-/// alphabet but for one, so that the first letter bounds the search.
+/// Returns the static indexes that a name can have. Pseudo-headers come first, the others are in
+/// alphabetical order with one exception, so that the first letter bounds the search.
 #[inline]
 fn static_range(name: &[u8]) -> std::ops::Range<usize> {
     match name.first() {

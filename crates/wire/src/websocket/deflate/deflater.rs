@@ -5,11 +5,11 @@ use flate2::{Compress, Compression, FlushCompress, Status};
 use super::super::{FrameHeader, HEADER_BYTES_MAX, Mask, Opcode, apply_mask};
 use super::{Direction, TAIL};
 
-/// The most bytes of a stored block (RFC 1951 §3.2.4).
+/// The maximum length of a stored block (RFC 1951 §3.2.4).
 const STORED_BYTES_MAX: usize = 0xffff;
 
-/// Compresses the messages of one direction of a connection, or without context takeover those of any
-/// number of connections that agreed on the same window. Holds about 300 KiB.
+/// Compresses the messages of one direction of a connection. Without context takeover, one
+/// compressor serves any number of connections with the same window. Uses about 300 KiB.
 #[derive(Debug)]
 pub struct Deflater {
     compress: Compress,
@@ -17,12 +17,12 @@ pub struct Deflater {
 }
 
 impl Deflater {
-    /// A compressor for a direction with [`can_compress`](Direction::can_compress), of a zlib level
-    /// from 1 (fast) to 9 (small).
+    /// Creates a compressor for a direction with [`can_compress`](Direction::can_compress), at a
+    /// zlib level from 1 (fast) to 9 (small).
     ///
     /// # Panics
     ///
-    /// When the window is one that cannot be compressed with.
+    /// Panics if [`can_compress`](Direction::can_compress) is false for the direction.
     pub fn new(level: u32, direction: Direction) -> Deflater {
         assert!(direction.can_compress(), "zlib cannot compress with {direction:?}");
         let level = Compression::new(level.clamp(1, 9));
@@ -33,18 +33,18 @@ impl Deflater {
         }
     }
 
-    /// Appends the payload of a compressed message.
+    /// Appends the compressed payload of a message.
     pub fn deflate(&mut self, payload: &[u8], out: &mut Vec<u8>) {
-        // An empty message has one encoding that fits any context (RFC 7692 §7.2.3.6); zlib would
-        // refuse to flush twice without input in between.
+        // An empty message has one encoding that is valid in any context (RFC 7692 §7.2.3.6); zlib
+        // refuses to flush twice without input in between.
         if payload.is_empty() {
             out.push(0);
             return;
         }
         let begin = out.len();
         if self.flush(payload, out).is_none() {
-            // zlib should not fail here. If it does, its context is in doubt: begin a new one, and
-            // send the message in a form that needs none.
+            // zlib should not fail here. If it does, its context is unreliable: reset it, and send
+            // the message as stored blocks, which need no context.
             out.truncate(begin);
             self.compress.reset();
             store(payload, out);
@@ -53,7 +53,7 @@ impl Deflater {
         }
     }
 
-    /// Compresses up to a byte boundary and removes the tail.
+    /// Compresses up to a byte boundary and removes [`TAIL`].
     fn flush(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let begin = out.len();
         out.reserve(payload.len() + payload.len() / 8 + 64);
@@ -64,7 +64,7 @@ impl Deflater {
             let taken = usize::try_from(self.compress.total_in() - before).ok()?;
             rest = rest.get(taken..)?;
             match status {
-                // Room that is left over says that nothing is pending.
+                // Spare capacity means that zlib has no output pending.
                 _ if rest.is_empty() && out.len() < out.capacity() => break,
                 Status::BufError if rest.is_empty() => break,
                 Status::Ok | Status::BufError => out.reserve(out.len() - begin + 64),
@@ -79,8 +79,8 @@ impl Deflater {
         Some(())
     }
 
-    /// Appends a whole frame with the message compressed, masked if a mask is given. A message that
-    /// only grows by it goes out uncompressed where the context allows that.
+    /// Appends a frame with the compressed message, masked if a mask is given. Without context
+    /// takeover, a message that does not shrink is sent uncompressed.
     pub fn encode_frame(
         &mut self,
         out: &mut Vec<u8>,
@@ -111,7 +111,7 @@ impl Deflater {
     }
 }
 
-/// The payload as stored blocks and the first byte of the empty one that ends a message.
+/// Appends the payload as stored blocks, and the first byte of the empty block that ends a message.
 fn store(payload: &[u8], out: &mut Vec<u8>) {
     for block in payload.chunks(STORED_BYTES_MAX) {
         let length = block.len() as u16;

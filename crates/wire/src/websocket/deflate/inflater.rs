@@ -5,17 +5,17 @@ use flate2::{Decompress, FlushDecompress, Status};
 use super::super::{Error, Limits, Message, Opcode};
 use super::{Direction, TAIL, WINDOW_BITS_MAX};
 
-/// The smallest window that flate2 makes room for; it serves streams of a smaller one too.
+/// The smallest window that flate2 supports; it also inflates streams with a smaller one.
 const WINDOW_BITS_MIN: u8 = 9;
 
-/// Room made for output when there is none. More is made as it fills.
+/// The least output space to reserve at a time.
 const ROOM_BYTES_MIN: usize = 1024;
 
-/// An empty final block: after it a sound stream has ended, and a truncated one has not.
+/// An empty final block. It ends a valid stream, but not a truncated one.
 const FINAL: [u8; 5] = [0x01, 0x00, 0x00, 0xff, 0xff];
 
-/// Decompresses the messages of one direction of a connection, or without context takeover those of
-/// any number of connections. Holds about 40 KiB.
+/// Decompresses the messages of one direction of a connection. Without context takeover, one
+/// decompressor serves any number of connections. Uses about 40 KiB.
 #[derive(Debug)]
 pub struct Inflater {
     decompress: Decompress,
@@ -23,7 +23,7 @@ pub struct Inflater {
 }
 
 impl Inflater {
-    /// A decompressor for what was agreed on a direction.
+    /// Creates a decompressor for a negotiated direction.
     pub fn new(direction: Direction) -> Inflater {
         let window_bits = direction.window_bits.clamp(WINDOW_BITS_MIN, WINDOW_BITS_MAX);
         Inflater {
@@ -32,12 +32,12 @@ impl Inflater {
         }
     }
 
-    /// The decoded message: inflated into `out`, which is cleared first, if it was compressed, and
-    /// with its text validated.
+    /// Returns the decoded message. A compressed one is inflated into `out`, which is cleared
+    /// first, and its text is validated.
     ///
     /// # Errors
     ///
-    /// As [`inflate`](Inflater::inflate), and [`Error::Utf8`] for text that is not.
+    /// Those of [`inflate`](Inflater::inflate), and [`Error::Utf8`] for text that is not UTF-8.
     pub fn message<'b>(
         &mut self,
         message: Message<'b>,
@@ -55,13 +55,13 @@ impl Inflater {
         Ok(Message { opcode: message.opcode, compressed: false, payload: out })
     }
 
-    /// Appends the message that a compressed payload stands for.
+    /// Appends the message that a compressed payload contains.
     ///
     /// # Errors
     ///
-    /// [`Error::MessageTooLong`] as soon as it has more than `bytes_max`, however small the payload
-    /// was; [`Error::Inflate`] when it is corrupt. With context takeover the connection must then
-    /// be failed; a worker's inflater remains usable.
+    /// [`Error::MessageTooLong`] as soon as the message exceeds `bytes_max`, however small the
+    /// payload; [`Error::Inflate`] when it is corrupt. With context takeover the connection must
+    /// then be failed; a shared inflater remains usable.
     pub fn inflate(
         &mut self,
         payload: &[u8],
@@ -78,7 +78,7 @@ impl Inflater {
     fn run(&mut self, payload: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> Result<(), Error> {
         let end_max = out.len().saturating_add(bytes_max);
         if self.feed(payload, out, end_max)? == Stream::Ended {
-            // The last block was marked final, and the empty block behind it was left out.
+            // The sender marked the last block final and omitted the empty block after it.
             return Ok(());
         }
         self.feed(&TAIL, out, end_max)?;
@@ -88,7 +88,7 @@ impl Inflater {
         Ok(())
     }
 
-    /// Decompresses all of `bytes`, and says whether the stream ended with their last one.
+    /// Decompresses all of `bytes`, and returns whether the stream ended with the last of them.
     fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -97,7 +97,8 @@ impl Inflater {
     ) -> Result<Stream, Error> {
         loop {
             if out.len() == out.capacity() {
-                // One byte more than allowed distinguishes a message that is too long from one that fits.
+                // One byte more than allowed, to distinguish a message that is too long from one
+                // that fits.
                 let allowed = end_max.saturating_sub(out.len()).saturating_add(1);
                 out.reserve(allowed.min(ROOM_BYTES_MIN.max(bytes.len())));
             }
@@ -114,7 +115,7 @@ impl Inflater {
             }
             let full = out.len() == out.capacity();
             match status {
-                // A final block (RFC 7692 §7.2.3.4): what follows is a stream of its own.
+                // A final block (RFC 7692 §7.2.3.4): a new stream follows.
                 Status::StreamEnd => {
                     self.decompress.reset(false);
                     if bytes.is_empty() {

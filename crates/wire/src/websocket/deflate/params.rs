@@ -1,4 +1,4 @@
-//! Negotiation of permessage-deflate as data (RFC 7692 §5, §7.1).
+//! Negotiation of permessage-deflate (RFC 7692 §5, §7.1).
 
 use std::io::Write;
 
@@ -6,10 +6,10 @@ use super::super::Role;
 use crate::http1::Headers;
 use crate::token::is_token;
 
-/// The largest window, and the one in force when nothing else is agreed on: 32 KiB.
+/// The largest window, 32 KiB, which is also the default.
 pub const WINDOW_BITS_MAX: u8 = 15;
 
-/// The smallest window that zlib compresses with. The protocol knows one smaller (8), which zlib can
+/// The smallest window that zlib compresses with. The protocol also allows 8 bits, which zlib can
 /// only decompress.
 const WINDOW_BITS_COMPRESSIBLE_MIN: u8 = 9;
 
@@ -21,20 +21,20 @@ const CLIENT_NO_CONTEXT_TAKEOVER: &str = "client_no_context_takeover";
 const SERVER_MAX_WINDOW_BITS: &str = "server_max_window_bits";
 const CLIENT_MAX_WINDOW_BITS: &str = "client_max_window_bits";
 
-/// What one end accepts.
+/// The compression parameters that one end accepts.
 ///
-/// A context that is taken over from message to message compresses better and costs each connection a
-/// window of its own, on both ends: some 300 KiB where it compresses and 40 KiB where it decompresses.
-/// Without, one compressor serves all connections of a worker.
+/// Context takeover from message to message compresses better, but each connection then needs its
+/// own window on both ends: about 300 KiB to compress and 40 KiB to decompress. Without takeover,
+/// one compressor serves all connections of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeflateConfig {
-    /// Whether the server may keep its compression context. `false` demands that it does not.
+    /// Whether the server may keep its compression context. `false` requires that it does not.
     pub server_context_takeover: bool,
-    /// Whether the client may keep its compression context. `false` demands that it does not.
+    /// Whether the client may keep its compression context. `false` requires that it does not.
     pub client_context_takeover: bool,
-    /// The largest window for what the server sends, 9 to 15.
+    /// The largest window for what the server sends, 9 to 15 bits.
     pub server_max_window_bits: u8,
-    /// The largest window for what the client sends, 9 to 15, as far as the client supports limiting it.
+    /// The largest window for what the client sends, 9 to 15 bits, if the client supports a limit.
     pub client_max_window_bits: u8,
 }
 
@@ -57,31 +57,31 @@ pub struct DeflateParams {
     pub server_no_context_takeover: bool,
     /// The client begins each message with an empty window.
     pub client_no_context_takeover: bool,
-    /// The window of what the server sends, 8 to 15.
+    /// The window of what the server sends, 8 to 15 bits.
     pub server_max_window_bits: u8,
-    /// The window of what the client sends, 8 to 15.
+    /// The window of what the client sends, 8 to 15 bits.
     pub client_max_window_bits: u8,
 }
 
 /// The negotiated parameters of one direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Direction {
-    /// Whether the context survives from message to message, so that it belongs to the connection.
+    /// Whether the context survives between messages; if so, it belongs to the connection.
     pub context_takeover: bool,
-    /// The window, 8 to 15.
+    /// The window, 8 to 15 bits.
     pub window_bits: u8,
 }
 
 impl Direction {
-    /// Whether this end can compress at all in this direction. Not with a window of 8 bits; messages
-    /// then go out uncompressed, as any message may (RFC 7692 §6.1).
+    /// Returns whether this end can compress in this direction. It cannot with a window of 8 bits;
+    /// messages are then sent uncompressed, as RFC 7692 §6.1 allows.
     pub fn can_compress(self) -> bool {
         self.window_bits >= WINDOW_BITS_COMPRESSIBLE_MIN
     }
 }
 
 impl DeflateParams {
-    /// What holds for messages that `role` sends.
+    /// Returns the parameters of messages that `role` sends.
     pub fn outgoing(&self, role: Role) -> Direction {
         match role {
             Role::Server => Direction {
@@ -95,7 +95,7 @@ impl DeflateParams {
         }
     }
 
-    /// What holds for messages that `role` receives.
+    /// Returns the parameters of messages that `role` receives.
     pub fn incoming(&self, role: Role) -> Direction {
         self.outgoing(match role {
             Role::Server => Role::Client,
@@ -104,12 +104,12 @@ impl DeflateParams {
     }
 }
 
-/// The header does not have the syntax of RFC 6455 §9.1, or, in a response, accepts what was not
+/// The header violates the syntax of RFC 6455 §9.1, or a response accepts something that was not
 /// offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct ExtensionsError;
 
-/// A server's answer: the agreement and the header value that declares it.
+/// A server's response: the parameters and the header value that declares them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Agreement {
     pub(in super::super) params: DeflateParams,
@@ -117,7 +117,7 @@ pub(in super::super) struct Agreement {
     value_len: u8,
 }
 
-/// All four parameters at their longest.
+/// The name and all four parameters at their longest.
 const VALUE_BYTES_MAX: usize = NAME.len()
     + 2
     + SERVER_NO_CONTEXT_TAKEOVER.len()
@@ -136,8 +136,9 @@ impl Agreement {
     }
 }
 
-/// Chooses among a client's offers, in the client's order of preference. An offer that would have the
-/// server compress with 8 bits comes last: it is acceptable, but nothing could be compressed under it.
+/// Chooses one of a client's offers, in the client's order of preference. An offer that limits the
+/// server to a window of 8 bits is chosen last: it is acceptable, but the server could not
+/// compress.
 pub(in super::super) fn negotiate(
     headers: Headers<'_>,
     config: &DeflateConfig,
@@ -162,7 +163,7 @@ pub(in super::super) fn negotiate(
     Ok(chosen)
 }
 
-/// A client's offer as a header value.
+/// Returns a client's offer as a header value.
 pub(in super::super) fn offer(config: &DeflateConfig) -> String {
     let mut value = NAME.to_owned();
     if !config.server_context_takeover {
@@ -182,7 +183,7 @@ pub(in super::super) fn offer(config: &DeflateConfig) -> String {
     value
 }
 
-/// Checks a server's response against the offer of [`offer`].
+/// Checks a server's response against what [`offer`] offered.
 pub(in super::super) fn confirm(
     headers: Headers<'_>,
     offered: Option<&DeflateConfig>,
@@ -201,7 +202,8 @@ pub(in super::super) fn confirm(
         }
         agreed = Some(DeflateParams {
             server_no_context_takeover: response.server_no_context_takeover,
-            // An offer to go without stands whether the server repeats it or not.
+            // The client's offer to do without takeover binds it even if the server does not repeat
+            // it.
             client_no_context_takeover: response.client_no_context_takeover
                 || !config.client_context_takeover,
             server_max_window_bits: server_bits,
@@ -218,12 +220,12 @@ struct Parameters {
     server_no_context_takeover: bool,
     client_no_context_takeover: bool,
     server_max_window_bits: Option<u8>,
-    /// Given, with or without a value. Only an offer may leave the value out.
+    /// Present with or without a value. Only an offer may omit the value.
     client_max_window_bits: Option<Option<u8>>,
 }
 
 impl Parameters {
-    /// `Ok(None)` when a parameter is unknown, repeated or has a value it cannot have.
+    /// Returns `Ok(None)` when a parameter is unknown, repeated or has an invalid value.
     fn read(params: &[u8], offer: bool) -> Result<Option<Parameters>, ExtensionsError> {
         let mut this = Parameters::default();
         let mut valid = true;
@@ -262,7 +264,8 @@ impl Parameters {
             .server_max_window_bits
             .unwrap_or(WINDOW_BITS_MAX)
             .min(config.server_max_window_bits.max(WINDOW_BITS_COMPRESSIBLE_MIN));
-        // A client that does not offer to limit its window must not be asked to (RFC 7692 §7.1.2.2).
+        // RFC 7692 §7.1.2.2: a server may limit the client's window only if the client offered
+        // that.
         let client_bits = match self.client_max_window_bits {
             None => WINDOW_BITS_MAX,
             Some(bits) => bits
@@ -279,7 +282,7 @@ impl Parameters {
         };
         let mut value = [0; VALUE_BYTES_MAX];
         let mut rest = &mut value[..];
-        // Writing to a slice that has the room for all of it cannot fail.
+        // Writing to a slice that is large enough cannot fail.
         let _ = rest.write_all(NAME.as_bytes());
         if params.server_no_context_takeover {
             let _ = write!(rest, "; {SERVER_NO_CONTEXT_TAKEOVER}");
@@ -298,7 +301,7 @@ impl Parameters {
     }
 }
 
-/// `8` to `15`, without sign or leading zero.
+/// Parses `8` to `15`, without sign or leading zero.
 fn window_bits(value: &str) -> Option<u8> {
     match value.as_bytes() {
         [b'8' | b'9'] | [b'1', b'0'..=b'5'] => {}
@@ -307,8 +310,8 @@ fn window_bits(value: &str) -> Option<u8> {
     value.parse().ok().filter(|bits| (WINDOW_BITS_MIN..=WINDOW_BITS_MAX).contains(bits))
 }
 
-/// Calls `each` with the name and the raw parameters of every extension in
-/// `Sec-WebSocket-Extensions`, all its fields joined.
+/// Calls `each` with the name and the raw parameters of every extension in all
+/// `Sec-WebSocket-Extensions` fields.
 fn for_each_extension(
     headers: Headers<'_>,
     mut each: impl FnMut(&str, &[u8]) -> Result<(), ExtensionsError>,
@@ -327,8 +330,8 @@ fn for_each_extension(
     Ok(())
 }
 
-/// Calls `each` with name and value of every parameter: `token [ "=" ( token | quoted-string ) ]`,
-/// where what is quoted has to be a token too (RFC 6455 §9.1).
+/// Calls `each` with name and value of every parameter: `token [ "=" ( token | quoted-string ) ]`.
+/// A quoted value must be a token too (RFC 6455 §9.1).
 fn for_each_parameter(
     params: &[u8],
     mut each: impl FnMut(&str, Option<&str>),
@@ -349,7 +352,7 @@ fn for_each_parameter(
     Ok(())
 }
 
-/// The next part of a list, trimmed; separators inside quotes do not count. `None` at its end.
+/// Returns the next part of a list, trimmed; separators in quotes are ignored. `None` at the end.
 fn split_unquoted<'a>(
     rest: &mut &'a [u8],
     separator: u8,

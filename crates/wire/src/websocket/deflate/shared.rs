@@ -1,11 +1,11 @@
-//! The compressors that all connections of a worker share.
+//! The compressors and the decompressor that all connections of a worker share.
 
 use super::{Deflater, Direction, Inflater, WINDOW_BITS_MAX};
 
 /// Windows from 9 to 15 bits.
 const WINDOWS: usize = 7;
 
-/// Compressors and decompressor for every connection without context takeover, made when first needed.
+/// Compressors and decompressor for all connections without context takeover, created on first use.
 #[derive(Debug)]
 pub struct SharedDeflate {
     level: u32,
@@ -14,13 +14,13 @@ pub struct SharedDeflate {
 }
 
 impl SharedDeflate {
-    /// None yet; they will compress at a zlib level from 1 (fast) to 9 (small).
+    /// Creates an empty set whose compressors will use a zlib level from 1 (fast) to 9 (small).
     pub fn new(level: u32) -> SharedDeflate {
         SharedDeflate { level, deflaters: [const { None }; WINDOWS], inflater: None }
     }
 
-    /// The compressor for a direction without context takeover; `None` when messages in this
-    /// direction can only go out uncompressed, or need a compressor of the connection's own.
+    /// Returns the compressor for a direction. `None` when its messages must be sent uncompressed,
+    /// or when context takeover requires a compressor of the connection's own.
     pub fn deflater(&mut self, direction: Direction) -> Option<&mut Deflater> {
         if direction.context_takeover || !direction.can_compress() {
             return None;
@@ -32,7 +32,7 @@ impl SharedDeflate {
         }))
     }
 
-    /// The decompressor, whatever the window, of a direction without context takeover.
+    /// Returns the decompressor for any direction without context takeover, whatever its window.
     pub fn inflater(&mut self) -> &mut Inflater {
         self.inflater.get_or_insert_with(|| {
             Box::new(Inflater::new(Direction {

@@ -1,4 +1,4 @@
-//! As many connections as pay for themselves, and fixed numbers of them.
+//! Measures the sender's own choice of connections, and fixed numbers of them.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub(super) fn connections(show: Show<'_>) -> Result<Vec<Row>, CliError> {
         let asked = 10_000.0;
         let one = (per_rtt / (437.0 * 0.25)).min(STREAMS / 0.25);
         let needed = (asked / one).ceil() as usize;
-        // What gathers while connections are opened is drained by more of them, which are given back then.
+        // Pushes that queue up while connections are opened are drained by additional connections, which are closed
+        // afterwards.
         let seconds = 60;
         let measured = run(Load {
             connections: Connections::Auto { max: 64 },
@@ -46,7 +47,7 @@ pub(super) fn connections(show: Show<'_>) -> Result<Vec<Row>, CliError> {
     }
     let world = World::new(Behaviour { rtt_ms: 250, ..Behaviour::default() }, 0)?;
     for count in [1, 2, 4, 8, 16, 32] {
-        // They are opened one after the other, and have to be there before the last four seconds.
+        // Connections are opened one after the other, and all must be open before the last four seconds.
         let seconds = 8 + count as u64 / 2;
         let measured = run(Load {
             connections: Connections::Fixed(count),

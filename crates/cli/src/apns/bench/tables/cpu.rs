@@ -1,4 +1,4 @@
-//! What a push costs next door, and how much memory a full queue.
+//! Measures the CPU cost of a push without network latency, and the memory of a full queue.
 
 use std::fs;
 use std::net::TcpListener;
@@ -34,7 +34,7 @@ pub(super) fn cpu(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
         row.rate = measured.ended as f64 / measured.seconds;
         let per_core = measured.ended as f64 / measured.cpu_s;
         row.note = Some(format!("{}/s for a core of the sender's own", group(per_core)));
-        // How many another server takes within the time is its own affair.
+        // Another server need not answer all of them within the time.
         let whole = bench.server.is_some() || measured.ended >= pushes_max;
         row.holds = whole && measured.cpu_s_per_10k() <= 0.10 && per_core >= 1e5;
         show(&row)?;
@@ -45,7 +45,7 @@ pub(super) fn cpu(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
                 payload_bytes: payload,
                 duration: Duration::from_secs(60),
                 warm_up: Duration::ZERO,
-                // Enough to compare those that take ten times as long.
+                // Enough to compare senders that take ten times as long.
                 pushes_max: pushes_max / 2,
                 rtt: Duration::ZERO,
                 in_flight: IN_FLIGHT,
@@ -61,7 +61,7 @@ pub(super) fn cpu(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     Ok(rows)
 }
 
-/// The most memory that was resident since the last call of [`forget_peak`].
+/// Returns the peak resident memory since the last call of [`forget_peak`].
 fn peak_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -70,7 +70,7 @@ fn peak_bytes() -> u64 {
 }
 
 fn forget_peak() -> std::io::Result<()> {
-    // proc_pid_clear_refs(5): the peak begins anew at what is resident now.
+    // proc_pid_clear_refs(5): resets the peak to the current resident memory.
     fs::write("/proc/self/clear_refs", "5")
 }
 
@@ -81,7 +81,7 @@ pub(super) fn queue(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError>
     let world = World::new(behaviour, 0)?;
     let mut rows = Vec::new();
 
-    // First, while no memory is left from before. Without a listener nothing leaves the queue.
+    // Runs first, before other tables leave memory allocated. Without a listener, no push leaves the queue.
     let nobody = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     forget_peak()?;
     let before = peak_bytes();

@@ -1,4 +1,4 @@
-//! The tables, each a question.
+//! The tables of the benchmark.
 
 mod connections;
 mod cpu;
@@ -24,10 +24,10 @@ use crate::error::CliError;
 type Show<'a> = &'a dyn Fn(&Row) -> Result<(), CliError>;
 
 const WINDOW: f64 = 65_535.0;
-/// A window large enough that it never binds here.
+/// A window so large that it never limits.
 const WINDOW_LARGE: u32 = 16 << 20;
 const STREAMS: f64 = 1_000.0;
-/// A server has to answer a first push within so long.
+/// Time limit for a server to answer a first push.
 const GREETING: Duration = Duration::from_secs(10);
 const QUEUE_BYTES: usize = 8 << 20;
 
@@ -46,7 +46,7 @@ pub(super) fn measure(bench: &Bench, table: Table, show: Show<'_>) -> Result<Vec
     }
 }
 
-/// The simulator, and where it is.
+/// The simulator, and how to reach it.
 struct World {
     simulator: Simulator,
     target: Target,
@@ -94,7 +94,7 @@ fn load(target: &Target, payload_bytes: usize, duration: Duration) -> Load {
     }
 }
 
-/// The limit that bound for most of the time, over all connections.
+/// Returns the limit that bound for most of the time, over all connections.
 fn binding(metrics: &SenderMetrics) -> String {
     let mut seconds: HashMap<String, f64> = HashMap::new();
     for connection in &metrics.connections {
@@ -106,7 +106,7 @@ fn binding(metrics: &SenderMetrics) -> String {
     longest.map_or_else(|| "nothing".to_owned(), |(binding, _)| binding)
 }
 
-/// The server that was named on the command line.
+/// Returns the server named on the command line.
 fn other(bench: &Bench) -> Result<Target, CliError> {
     let (Some(address), Some(roots)) = (&bench.server, &bench.roots) else {
         return Err("name the server with --server and its certificate with --roots".into());
@@ -119,7 +119,7 @@ fn other(bench: &Bench) -> Result<Target, CliError> {
     })
 }
 
-/// One push that has to be answered: a server that refuses us is no server of zero pushes a second.
+/// Sends one push that must be answered: a server that rejects it must not be reported with a rate of zero.
 pub(super) fn greet(bench: &Bench) -> Result<(), CliError> {
     let load = load(&other(bench)?, 128, GREETING);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -135,7 +135,7 @@ pub(super) fn greet(bench: &Bench) -> Result<(), CliError> {
     }
 }
 
-/// Rate from `from` on.
+/// Returns a row with the rate from `from` on.
 fn row(what: String, measured: &Measured, rtt: Duration, from: Duration) -> Row {
     let metrics = &measured.metrics;
     Row {
@@ -166,7 +166,7 @@ fn bad(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let mut rows: Vec<Row> = Vec::new();
     let mut clean = 0.0;
     for (percent, apart) in [(0, true), (1, true), (1, false), (5, true), (5, false)] {
-        // Of those that nobody has seen working, half are bad.
+        // Half of the devices that were not seen working before are bad.
         let device = move |number: u64| {
             let place = number % 200;
             let is_bad = place < 2 * percent && place.is_multiple_of(2);

@@ -1,4 +1,4 @@
-//! The experiment of those who found 150 in flight by hand: serial, 150, batches on short connections, adaptive.
+//! Compares the sender with a hand-tuned caller: serial, 150 in flight, batches on short connections, adaptive.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use super::{Bench, Load, Row, Show, World, load, row, run};
 use crate::apns::bench::load::{payload, push, sender};
 use crate::error::CliError;
 
-/// What those who asked kept in flight.
+/// Pushes that the hand-tuned caller keeps in flight.
 const BY_HAND: usize = 150;
-/// As much as `BY_HAND` pushes may have to fit into a window together, up to the last byte: 437 bytes each are 15 bytes too
-/// many, and the last one of a batch would wait for a window that never comes back.
+/// `BY_HAND` payloads must fit into a window together. With 437 bytes each they would be 15 bytes too long, and the
+/// last push of a batch would wait for window that is never returned.
 const PAYLOAD: usize = 436;
 
 pub(super) fn reference(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
@@ -45,7 +45,7 @@ pub(super) fn reference(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliEr
     Ok(rows)
 }
 
-/// Batches of `BY_HAND`, each on a connection of its own.
+/// Measures batches of `BY_HAND` pushes, each batch on its own connection.
 fn batches(world: &World, duration: Duration, name: &str) -> Result<Row, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let load = load(&world.target, PAYLOAD, duration);

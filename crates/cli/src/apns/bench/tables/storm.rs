@@ -1,4 +1,4 @@
-//! A storm of everything that can go wrong, after which both ledgers are compared push by push.
+//! Combines all faults, then compares both ledgers push by push.
 
 use std::collections::HashMap;
 use std::time::Duration;

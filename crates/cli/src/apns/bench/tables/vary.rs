@@ -1,4 +1,4 @@
-//! Answer times that vary, beside other people's senders; and an hour in which they change.
+//! Measures varying answer times beside peers, and an hour in which answer times change.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use super::{Bench, Load, Row, Show, WINDOW_LARGE, World, load, row, run};
 use crate::apns::bench::peers::{Ask, h2load_for};
 use crate::error::CliError;
 
-/// Of the best that others reach.
+/// Least share of the best peer's rate.
 const SHARE_MIN: f64 = 0.9;
-/// Of the service's own median, beside a round trip.
+/// Largest median answer time, relative to the service's own median plus a round trip.
 const ANSWER_MAX: f64 = 1.2;
 const WARM_UP: Duration = Duration::from_secs(2);
-/// What a caller with a window found by hand tries.
+/// Hand-tuned windows of callers without an adaptive one.
 const IN_FLIGHT: [usize; 2] = [1_000, 300];
-/// A change has to be over after this.
+/// Time for the sender to adapt to a change.
 const SETTLED: Duration = Duration::from_secs(10);
 const ASKED_PER_S: f64 = 10_000.0;
 
-/// The service's answer times, each with the distance.
+/// Returns the service's answer times, each with the round trip.
 fn cases() -> Result<Vec<(u64, AnswerTime)>, CliError> {
     let drawn = |text: &str| text.parse::<AnswerTime>();
     Ok(vec![
@@ -71,7 +71,7 @@ pub(super) fn vary(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> 
         let mut others = Vec::new();
         for in_flight in IN_FLIGHT {
             let what = format!("{what}; {in_flight} in flight");
-            // A simulator for each, so that drift begins anew.
+            // Each measurement gets a new simulator, so that drift begins anew.
             let asked = |measure: &dyn Fn(&Ask<'_>) -> Row| {
                 let world = World::new(behaviour.clone(), 0)?;
                 Ok::<_, CliError>(measure(&Ask {
@@ -137,7 +137,7 @@ pub(super) fn drift(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError>
         .map(|(_, answer_time)| Behaviour { answer_time, ..calm.clone() })
         .collect();
     let whole = Duration::from_secs(bench.drift_seconds);
-    // Once through all of them in ten minutes; faster where there is less time.
+    // One cycle through all steps takes ten minutes, or less in a shorter run.
     let step = (whole / steps.len() as u32).min(Duration::from_secs(60));
     if step < SETTLED + Duration::from_secs(5) {
         return Err("--drift-seconds: 150 at least".into());
@@ -147,7 +147,7 @@ pub(super) fn drift(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError>
         connections: Connections::Auto { max: 32 },
         rate: Some(ASKED_PER_S),
         queue_bytes_max: 512 << 20,
-        // The simulator's longest answer takes a minute.
+        // Longer than the simulator's longest answer time of a minute.
         answer_within: Duration::from_secs(90),
         ..load(&world.target, 437, whole)
     };
@@ -156,7 +156,7 @@ pub(super) fn drift(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError>
         let changing = scope.spawn(|| {
             let begin = Instant::now();
             let mut changes = Vec::new();
-            // Rounded: the last step is a whole one, too.
+            // Rounded, so that the last step is complete too.
             let count = ((bench.drift_seconds as f64) / step.as_secs_f64()).round() as usize;
             for behaviour in steps.iter().cycle().take(count) {
                 let at = begin.elapsed();

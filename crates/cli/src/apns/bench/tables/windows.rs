@@ -1,4 +1,4 @@
-//! One connection behind each kind of window, beside other people's senders.
+//! Measures one connection with each kind of flow-control window, beside peers.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::error::CliError;
 
 const RTTS_MS: [u64; 2] = [50, 250];
 const PAYLOADS: [usize; 4] = [128, 437, 1_024, 4_096];
-/// How soon after the start the window has to be filled.
+/// Time after the start by which the window must be filled.
 const WITHIN: Duration = Duration::from_secs(2);
-/// Peers need not be watched for as long.
+/// Peers are measured for a shorter time.
 const PEER: Duration = Duration::from_secs(5);
 
 pub(super) fn windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
@@ -35,7 +35,7 @@ pub(super) fn windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliErro
                     continue;
                 }
                 let per_rtt = match window_return {
-                    // Up to half of it may be kept back; that the other half is there is certain.
+                    // Half of the window may be withheld at any time; only the other half is guaranteed.
                     WindowReturn::Half => WINDOW / 2.0,
                     _ => f64::from(connection_window),
                 };
@@ -61,7 +61,7 @@ pub(super) fn windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliErro
     Ok(rows)
 }
 
-/// What another server's window allows has to be said with `--window`; how many streams, it says itself.
+/// Measures another server. Its window is given with `--window`; its stream limit is in its SETTINGS.
 pub(super) fn other_windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {
     let target = other(bench)?;
     let address = target.address.parse().map_err(|_| "--server: write ADDRESS:PORT, in numbers")?;
@@ -85,7 +85,7 @@ pub(super) fn other_windows(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, C
                 && row.answer_p50_s.is_some_and(|p50| p50 <= 1.2 * row.rtt_s);
             show(&row)?;
             rows.push(row);
-            // For the others, the payload of those who asked first.
+            // Peers are measured with one payload only.
             if payload == 437 {
                 for row in peers(bench, &what, &target, payload, rtt) {
                     show(&row)?;
