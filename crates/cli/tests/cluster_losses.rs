@@ -4,13 +4,17 @@
 mod kit;
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use kit::client::Client;
 use kit::cluster::{Cluster, Kind, Node, until};
 use serde_json::{Value, json};
 
 kit::cluster::wherever_they_meet! {
     a_node_that_may_serve_though_its_lease_has_ended_is_named
     revocations_that_a_store_has_lost_are_kept_again
+    a_list_of_members_is_complete_or_an_error
 }
 
 /// Regression: answers did not name a living node that was not asked.
@@ -63,5 +67,49 @@ fn revocations_that_a_store_has_lost_are_kept_again(kind: Kind) {
     until("hal is blocked", || {
         let revoked = cluster.nodes[1].served.call("GET", "/revocations", "").unwrap();
         revoked.1.contains("hal")
+    });
+}
+
+/// Regression: while nodes wrote their members to a store that had lost them, `presence` answered with those that were there.
+fn a_list_of_members_is_complete_or_an_error(kind: Kind) {
+    let mut cluster = Cluster::start(kind, 3);
+    let _clients: Vec<_> = cluster
+        .nodes
+        .iter()
+        .zip(["ann", "bob", "cid"])
+        .map(|(node, user)| Client::connect(node, user, "room"))
+        .collect();
+    let all = ["ann", "bob", "cid"];
+    cluster.nodes.iter().for_each(|node| node.until_present("room", &all));
+    let is_done = AtomicBool::new(false);
+    let Cluster { meeting, nodes, .. } = &mut cluster;
+    std::thread::scope(|scope| {
+        let readers = nodes.iter().map(|node| {
+            scope.spawn(|| {
+                let (mut lists, mut errors) = (0, Vec::new());
+                while !is_done.load(Ordering::Acquire) {
+                    let answer = node.api("presence", json!({ "channel": "room" }));
+                    let Some(present) = answer["result"]["presence"].as_object() else {
+                        errors.push(answer["error"]["message"].to_string());
+                        continue;
+                    };
+                    assert_eq!(present.len(), all.len(), "{present:?}");
+                    lists += 1;
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                (lists, errors)
+            })
+        });
+        let readers: Vec<_> = readers.collect();
+        for _ in 0..2 {
+            meeting.lose_all();
+            nodes.iter().for_each(|node| node.until_present("room", &all));
+        }
+        is_done.store(true, Ordering::Release);
+        for reader in readers {
+            let (lists, errors) = reader.join().unwrap();
+            assert!(lists > 0, "{errors:?}");
+            assert!(errors.iter().all(|error| error.contains("is unknown")), "{errors:?}");
+        }
     });
 }

@@ -15,6 +15,7 @@ kit::cluster::wherever_they_meet! {
     a_change_of_all_runs_on_all_and_one_that_the_first_refuses_on_none
     a_node_that_was_away_catches_up_and_one_that_restarts_keeps_what_it_has
     of_changes_at_once_on_several_nodes_each_is_made_everywhere_or_nowhere
+    a_change_that_a_node_has_missed_and_the_store_has_lost_reaches_it_or_it_says_so
     a_node_with_another_secret_makes_no_change_of_all_and_none_is_made_beside_it
 }
 
@@ -173,6 +174,50 @@ fn a_node_that_was_away_catches_up_and_one_that_restarts_keeps_what_it_has(kind:
     for node in &cluster.nodes {
         assert_eq!(value(node, LIMIT), json!(10_004));
     }
+}
+
+/// Regression: nobody wrote again what such a log had held, and the node passed for one that runs everything.
+fn a_change_that_a_node_has_missed_and_the_store_has_lost_reaches_it_or_it_says_so(kind: Kind) {
+    let mut cluster = Cluster::start(kind, 2);
+    change_all(&cluster, LIMIT, &json!(10_001));
+    cluster.nodes[1].kill();
+    assert!(change(&cluster.nodes[0], "PUT", LIMIT, &json!(10_002)).0 < 300);
+    cluster.meeting.lose_all();
+    cluster.nodes[1] = cluster.nodes[1].restarted();
+    until("it is written again", || value(&cluster.nodes[1], LIMIT) == json!(10_002));
+    cluster.settle();
+    let answer = change_all(&cluster, LIMIT, &json!(10_003));
+    assert!(answer["cluster_revision"].as_u64().unwrap() >= 3, "{answer}");
+
+    // Who has made the change was restarted since, and has it no more in the log's form.
+    cluster.nodes[1].kill();
+    assert!(change(&cluster.nodes[0], "PUT", LIMIT, &json!(10_004)).0 < 300);
+    cluster.nodes[0].kill();
+    cluster.meeting.lose_all();
+    for node in &mut cluster.nodes {
+        *node = node.restarted();
+    }
+    let is_missed = |status: &Value| status["condition"] == "settings_missed";
+    let missed = cluster.nodes[0].until("lost", is_missed);
+    let detail = missed["detail"].as_str().unwrap();
+    assert!(detail.contains("does not have the last change"), "{detail}");
+    assert!(missed["fix"].as_str().unwrap().contains("scope=cluster"), "{missed}");
+    assert_eq!(value(&cluster.nodes[0], LIMIT), json!(10_004));
+    change_all(&cluster, LIMIT, &json!(10_005));
+    cluster.nodes[0].until("a member", |status| status["condition"] == "member");
+
+    // Another node knows the number of what was lost.
+    cluster.nodes[1].kill();
+    assert!(change(&cluster.nodes[0], "PUT", LIMIT, &json!(10_006)).0 < 300);
+    assert!(change(&cluster.nodes[0], "PUT", LIMIT, &json!(10_007)).0 < 300);
+    cluster.nodes[0].kill();
+    cluster.meeting.lose_all();
+    for node in &mut cluster.nodes {
+        *node = node.restarted();
+    }
+    let missed = cluster.nodes[1].until("missed", is_missed);
+    let detail = missed["detail"].as_str().unwrap();
+    assert!(detail.contains("has lost changes of all nodes' settings up to number"), "{detail}");
 }
 
 fn of_changes_at_once_on_several_nodes_each_is_made_everywhere_or_nowhere(kind: Kind) {

@@ -19,19 +19,21 @@ use super::address::StoreAddress;
 use super::budgets::BudgetsShared;
 use super::calls::{CallOrigin, Calls};
 use super::changes::{self, Changes, ChangesDone};
+use super::completeness::Completeness;
 use super::condition::Condition;
-use super::facts::tokens_of;
 use super::forwarding::{answer_without, name_in};
 use super::inbox::{InboxReader, inbox};
 use super::kept::{KeptRead, KnownCalls};
 use super::lease::{Lease, LeaseReply, LeaseWrite, Node, random_number, random_seed};
-use super::member_writes::MemberWrites;
-use super::members::{Gathered, MembersByChannel, Reconciliation, TrackedChange};
+use super::member_writes::{MemberBatch, MemberWrites};
+use super::members::{Gathered, MembersByChannel, Reconciliation};
 use super::message::{MemberChange, NodeMessage, VERSION};
 use super::name_conflict::NameConflict;
 use super::newcomers::Newcomers;
 use super::online::{self, ClusterOnlineQueries};
 use super::presence_reads::{PresenceReads, PresenceRequest};
+use super::recent_changes::RecentChanges;
+use super::standing::Passed;
 use super::state::ClusterMetric;
 use super::status::{self, StatusQueries};
 use super::store::{Destination, RawMessage, Store, StoreError, UserCountsWrite};
@@ -47,8 +49,6 @@ use crate::state::ServerState;
 const RECONNECT: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
 /// Renewals within the duration of a lease.
 const WRITES_A_LEASE: u32 = 3;
-/// How long a condition stays visible after it has passed, so that a periodic check sees it.
-const PASSED_SHOWN: Duration = Duration::from_secs(60);
 
 /// An event from outside the agent.
 pub(super) enum Input {
@@ -72,7 +72,7 @@ pub(super) enum TaskResult {
     /// The number of lost calls that were stored again.
     KeptAgain(usize, Result<(), StoreError>),
     /// Changes of members were written over this connection; a flag for each says whether it changed the store.
-    MembersWritten(u64, Vec<TrackedChange>, Result<Vec<bool>, StoreError>),
+    MembersWritten(u64, MemberBatch, Result<Vec<bool>, StoreError>),
     /// The members of this node that the store has.
     MembersRead(Result<MembersByChannel, StoreError>),
     /// A dead node and its members, which this node has removed; `None`: another node removes them.
@@ -109,7 +109,10 @@ pub(super) struct Agent {
     jitter: Jitter,
     /// Probes, messages of this node to itself, that have not come back.
     probes: u32,
-    next: Instant,
+    /// When the next probe is counted; renewals before that come early, because of a newcomer.
+    probe_due: Instant,
+    /// When the lease is renewed, or the next attempt to connect is made.
+    pub(super) next: Instant,
     pub(super) jobs: JoinSet<TaskResult>,
     pub(super) nodes: BTreeMap<u16, Node>,
     newcomers: Newcomers,
@@ -123,17 +126,19 @@ pub(super) struct Agent {
     pub(super) online: ClusterOnlineQueries,
     pub(super) status: StatusQueries,
     pub(super) changes: Changes,
+    pub(super) recent_changes: RecentChanges,
     pub(super) member_writes: MemberWrites,
     /// Member changes were dropped, or this node was taken for dead: its members must be reconciled with the store.
     pub(super) members_lost: bool,
     pub(super) reconciliation: Option<Reconciliation>,
+    pub(super) completeness: Completeness,
     pub(super) presence_reads: PresenceReads,
     pub(super) hooks: FilterCache,
     pub(super) user_counts: UserCounts,
     pub(super) budgets: BudgetsShared,
-    /// A condition that is still shown although the last write succeeded, and since when.
-    passed: Option<(Condition, String, Instant)>,
-    name_conflict: NameConflict,
+    /// A condition that is still shown although the last write succeeded.
+    pub(super) passed: Option<Passed>,
+    pub(super) name_conflict: NameConflict,
 }
 
 impl Agent {
@@ -170,6 +175,7 @@ impl Agent {
             attempts: 0,
             jitter: Jitter::new(random_seed()),
             probes: 0,
+            probe_due: Instant::now(),
             next: Instant::now(),
             jobs: JoinSet::new(),
             nodes: BTreeMap::new(),
@@ -182,9 +188,11 @@ impl Agent {
             online: ClusterOnlineQueries::default(),
             status: StatusQueries::default(),
             changes: Changes::default(),
+            recent_changes: RecentChanges::default(),
             member_writes: MemberWrites::default(),
             members_lost: true,
             reconciliation: None,
+            completeness: Completeness::new(Instant::now()),
             presence_reads: PresenceReads::default(),
             hooks: FilterCache::default(),
             user_counts: UserCounts::default(),
@@ -205,6 +213,7 @@ impl Agent {
                 self.online.deadline(),
                 self.status.deadline(),
                 self.budgets.deadline(),
+                self.presence_deadline(),
             ];
             let due = deadlines.into_iter().flatten().fold(self.next, Instant::min);
             tokio::select! {
@@ -232,7 +241,7 @@ impl Agent {
         for answered in self.calls.expire(late, name_in(&self.nodes, self.address.server())) {
             self.answer(answered);
         }
-        self.lose_presence(&StoreError::Closed("this node leaves its cluster".into()));
+        self.refuse_presence(&"this node leaves its cluster");
         if let Some(store) = &self.store {
             let uncounted =
                 store.count_users(UserCountsWrite { is_all: true, ..UserCountsWrite::default() });
@@ -265,7 +274,7 @@ impl Agent {
         self.count_dropped();
         self.messages = None;
         self.lose_members();
-        self.lose_presence(error);
+        self.refuse_presence(error);
         self.user_counts.lose();
         self.state.cluster.set_counts_users(false);
         self.budgets.lose_key();
@@ -307,9 +316,12 @@ impl Agent {
             let why = "its channels are silent: what is published does not arrive";
             return self.lose_store(&StoreError::Closed(why.into()));
         }
-        self.probes += 1;
+        if now >= self.probe_due {
+            (self.probes, self.probe_due) = (self.probes + 1, self.next);
+        }
         let probe = NodeMessage::from(&self.lease.uid).encode();
-        let written = store.write_lease(self.lease.clone(), self.facts(), probe);
+        let members_pending = self.completeness.publish();
+        let written = store.write_lease(self.lease.clone(), self.facts(members_pending), probe);
         self.jobs.spawn(async move {
             let begun = Instant::now();
             let lease_reply = written.await;
@@ -324,6 +336,7 @@ impl Agent {
                 self.state.cluster.counters.count(ClusterMetric::Reconnects);
                 (self.store, self.messages) = (Some(store), Some(messages));
                 self.probes = 0;
+                self.completeness.restart(Instant::now());
                 self.write_lease();
                 self.read_missed();
             }
@@ -349,30 +362,8 @@ impl Agent {
             }
             TaskResult::Missed(read) => self.handle_missed(read),
             TaskResult::KeptAgain(count, kept) => self.handle_kept_again(count, kept),
-            TaskResult::MembersWritten(number, changes, written) => {
-                self.member_writes.handle_done(changes.len());
-                match written {
-                    Ok(written) => {
-                        let written = changes.into_iter().zip(written);
-                        let announced = written.filter(|((change, _), has_changed)| {
-                            change.member.join_leave && *has_changed
-                        });
-                        let announced: Vec<_> = announced.map(|((of, _), _)| of).collect();
-                        self.announce(&announced);
-                    }
-                    // A write without an answer may still arrive at the store, which ignores it once the next connection has
-                    // begun.
-                    Err(error @ StoreError::Closed(_))
-                        if self.store.as_ref().is_some_and(|store| store.number() == number) =>
-                    {
-                        self.lose_store(&error);
-                    }
-                    Err(error) => {
-                        self.lose_members();
-                        self.handle_failure(&error);
-                    }
-                }
-                self.write_due_members();
+            TaskResult::MembersWritten(number, batch, written) => {
+                self.handle_members_written(number, batch, written);
             }
             TaskResult::MembersRead(Ok(stale)) => {
                 let waiting = (0..self.state.workers()).collect();
@@ -380,7 +371,7 @@ impl Agent {
                 self.tell_workers(|| BusMessage::ListMembers);
             }
             TaskResult::MembersRead(Err(error)) => {
-                self.members_lost = true;
+                self.lose_members();
                 self.handle_failure(&error);
             }
             TaskResult::Swept(dead, Ok(Some(gone))) => self.handle_swept(&dead, gone),
@@ -437,13 +428,14 @@ impl Agent {
                 tracing::warn!("the lease of this node had ended: the others took it for dead");
             }
         }
-        if lease_reply.written != LeaseWrite::Renewed {
+        let members_stored = self.completeness.take_announcement();
+        if lease_reply.written != LeaseWrite::Renewed || members_stored {
             // A node that does not know this one reads the leases.
-            let message = NodeMessage::from(&self.lease.uid).encode();
-            self.say(vec![(Destination::All, message)]);
+            let message = NodeMessage { members_stored, ..NodeMessage::from(&self.lease.uid) };
+            self.say(vec![(Destination::All, message.encode())]);
         }
         if lease_reply.written != LeaseWrite::Renewed || self.state.cluster.take_members_dropped() {
-            self.members_lost = true;
+            self.lose_members();
         }
         self.has_joined = true;
         if std::mem::take(&mut self.is_missed_due) {
@@ -461,15 +453,12 @@ impl Agent {
             self.budgets.lose_key();
         }
         self.follow_changes(lease_reply.log);
-        let tokens = tokens_of(&self.state);
-        let other = lease_reply.nodes.values().find(|node| {
-            node.is_alive() && node.facts.tokens != tokens && node.uid != self.lease.uid
-        });
-        let other = other.map(|node| {
-            format!("{} at {} verifies other tokens", node.facts.name, node.facts.client_addr)
-        });
         std::mem::swap(&mut self.nodes, &mut lease_reply.nodes);
         self.state.cluster.set_nodes(self.nodes.clone(), self.state.uptime_ms());
+        let others = self.nodes.values().filter(|node| node.uid != self.lease.uid);
+        let before = lease_reply.nodes.values().filter(|node| node.uid != self.lease.uid);
+        self.completeness.follow(others, before, Instant::now());
+        self.read_presence();
         for node in lease_reply.nodes.values().filter(|node| node.is_alive()) {
             let lives = self.nodes.values().any(|of| of.uid == node.uid && of.is_alive());
             if !lives {
@@ -478,31 +467,7 @@ impl Agent {
         }
         self.write_users();
         self.follow_budgets();
-        let name_conflict = self.name_conflict.find(
-            Instant::now(),
-            &self.lease.uid,
-            self.state.settings.load().node_name(),
-            self.nodes.values(),
-        );
-        match other {
-            Some(why) => self.set_condition(Condition::OtherCluster, &why),
-            None => match &self.passed {
-                Some((condition, why, since)) if since.elapsed() < PASSED_SHOWN => {
-                    let (condition, why) = (*condition, why.clone());
-                    self.set_condition(condition, &why);
-                }
-                _ => match self.state.cluster.settings().1 {
-                    Some(fault) => {
-                        let (condition, why) = Condition::of_settings(&fault);
-                        self.set_condition(condition, why);
-                    }
-                    None => match name_conflict {
-                        Some(why) => self.set_condition(Condition::NameTaken, &why),
-                        None => self.set_condition(Condition::Member, ""),
-                    },
-                },
-            },
-        }
+        self.show_standing(lease_reply.log);
     }
 
     /// Stops waiting for responses of a dead node.
@@ -528,9 +493,7 @@ impl Agent {
                 "{} at {} holds node number {}; this node takes a free one",
                 holder.facts.name, holder.facts.client_addr, self.wanted
             );
-            self.show(Condition::NumberTaken, &why);
-            self.passed =
-                Some((Condition::NumberTaken, why, Instant::now() + 1_000 * PASSED_SHOWN));
+            self.show_until_restart(Condition::NumberTaken, why);
         }
         self.lease.is_wanted = false;
         let taken: HashSet<u16> = lease_reply.nodes.keys().copied().collect();
@@ -543,31 +506,13 @@ impl Agent {
         self.write_lease();
     }
 
-    /// Shows a condition for some time after it has passed.
-    fn show(&mut self, condition: Condition, why: &str) {
-        self.passed = Some((condition, why.to_owned(), Instant::now()));
-        self.set_condition(condition, why);
-    }
-
-    fn set_condition(&self, condition: Condition, detail: &str) {
-        if !self.state.cluster.set_condition(condition, detail) {
-            return;
-        }
-        let (name, fix) = (condition.name(), condition.fix(self.address.kind()));
-        match condition {
-            Condition::Member | Condition::Joining => {
-                tracing::info!(condition = name, "this node in its cluster");
-            }
-            _ => tracing::warn!(condition = name, fix, "this node in its cluster: {detail}"),
-        }
-    }
-
     fn handle_timeout(&mut self) {
         let now = Instant::now();
         for answered in self.calls.expire(now, name_in(&self.nodes, self.address.server())) {
             self.answer(answered);
         }
         self.expire_online(now);
+        self.read_presence();
         self.expire_status(now);
         self.announce_budgets(now);
         if now >= self.next {
@@ -633,8 +578,7 @@ impl Agent {
             return;
         };
         if *message.from == *self.lease.uid {
-            // The probe of this connection, or a broadcast of this node.
-            self.probes = 0;
+            self.probes = 0; // The probe of this connection, or a broadcast of this node.
             return;
         }
         let is_known =
@@ -644,6 +588,10 @@ impl Agent {
         }
         for change in &message.members {
             self.announce_here(change);
+        }
+        if message.members_stored {
+            self.completeness.handle_stored(&message.from);
+            self.read_presence();
         }
         if let Some(used) = message.budgets.as_ref().filter(|_| message.v == VERSION) {
             self.handle_budgets(used);

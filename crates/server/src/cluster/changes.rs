@@ -26,7 +26,7 @@ use super::message::{NodeMessage, VERSION};
 use super::store::{LogClaim, LogEntry, LogPart, StoreError};
 use crate::message::bus::BusMessage;
 use crate::message::cluster::{
-    ClaimError, SharedChange, SharedChangeBatch, SharedChangeEvent, SharedChangeRequest,
+    ClaimError, OutOfSync, SharedChange, SharedChangeBatch, SharedChangeEvent, SharedChangeRequest,
 };
 
 /// The name of the message between nodes that announces a new change in the log.
@@ -49,6 +49,8 @@ pub(super) struct Changes {
     claimed: Option<LogPosition>,
     /// The duration of the claim.
     hold: Duration,
+    /// Since when another node runs changes that this node lacks and the log has lost.
+    lost_since: Option<Instant>,
     /// The newest change that another node waits for; the admin thread answers its request.
     pub(super) offered: Option<u64>,
 }
@@ -56,8 +58,10 @@ pub(super) struct Changes {
 /// The result of an operation that ran as a separate task.
 pub(super) enum ChangesDone {
     Claimed(Result<LogClaim, StoreError>),
-    /// The call id, and whether its change was appended.
-    Appended(u64, LogPosition, Result<bool, StoreError>),
+    /// The call id, its sealed change, and whether that was appended.
+    Appended(u64, (LogPosition, Vec<u8>), Result<bool, StoreError>),
+    /// Changes that the log lacked were written again.
+    Extended(Result<bool, StoreError>),
     /// The part that was read, the node to report to, and whether it is the first read on this connection.
     Read(Option<(Arc<str>, u64)>, bool, Result<LogPart, StoreError>),
 }
@@ -142,9 +146,10 @@ impl Agent {
         let message =
             NodeMessage { id, call: Some(CALL.into()), ..NodeMessage::from(&self.lease.uid) }
                 .encode();
+        let kept = sealed.clone();
         let appended = store.append_log(LogEntry { at, sealed, message });
         self.jobs.spawn(async move {
-            TaskResult::Changes(ChangesDone::Appended(id, at, appended.await))
+            TaskResult::Changes(ChangesDone::Appended(id, (at, kept), appended.await))
         });
         Ok(())
     }
@@ -155,6 +160,44 @@ impl Agent {
         if log.id != 0 && self.changes.read != Some(log) {
             self.read_changes(None);
         }
+        if let (Some(store), Some(part)) = (&self.store, self.recent_changes.lacking(log)) {
+            let extended = store.extend_log(part);
+            self.jobs.spawn(async { TaskResult::Changes(ChangesDone::Extended(extended.await)) });
+        }
+    }
+
+    /// Why this node does not run all shared changes, if so: it has refused or missed some, or the log has lost some that another
+    /// node runs, and nobody writes them again.
+    pub(super) fn unrun_changes(&mut self, log: LogPosition) -> Option<OutOfSync> {
+        let (own, fault) = self.state.cluster.settings();
+        let newer = self.nodes.values().filter(|Node { facts, .. }| {
+            let is_newer = facts.settings_log == own.log && facts.settings_revision > own.revision;
+            let is_in_log = log.id == facts.settings_log && log.revision >= facts.settings_revision;
+            facts.settings_log != 0 && (is_newer || own.log == 0) && !is_in_log
+        });
+        let newest = newer
+            .filter(|node| node.is_alive() && [0, node.facts.settings_log].contains(&log.id))
+            .max_by_key(|node| node.facts.settings_revision);
+        let is_unread = log.id != 0 && self.changes.read != Some(log);
+        let is_own_lost = own.tried != 0 && !is_unread && !self.state.cluster.keeps_agent();
+        let server = self.address.server();
+        let why = match newest {
+            Some(Node { facts, .. }) => format!(
+                "{server} has lost changes of all nodes' settings up to number {}: {} runs them, this node does not",
+                facts.settings_revision, facts.name
+            ),
+            None if is_own_lost => format!(
+                "{server} does not have the last change of all nodes' settings that was made on this node: others may not run it"
+            ),
+            None => {
+                self.changes.lost_since = None;
+                return fault;
+            }
+        };
+        let since = *self.changes.lost_since.get_or_insert_with(Instant::now);
+        // A node that still has them writes them again with its next renewal.
+        let is_final = since.elapsed() > Duration::from_millis(self.lease.lease_ms);
+        fault.or_else(|| is_final.then_some(OutOfSync::Missed(why)))
     }
 
     /// Reads the new changes of the log and has the admin thread apply them. Reports the result of the newest to `for_whom`.
@@ -177,7 +220,8 @@ impl Agent {
                 self.tell_admin(SharedChangeEvent::Refused(ClaimError::Unreachable(why)));
                 self.handle_failure(&error);
             }
-            ChangesDone::Appended(id, at, Ok(true)) => {
+            ChangesDone::Appended(id, (at, sealed), Ok(true)) => {
+                self.recent_changes.add(at, &sealed);
                 self.changes.read = Some(at);
                 self.state.cluster.set_log_revision(at.revision);
                 self.tell_admin(SharedChangeEvent::Kept { log: at.id, revision: at.revision });
@@ -198,6 +242,15 @@ impl Agent {
                     self.handle_failure(&error);
                 }
             }
+            ChangesDone::Extended(Ok(is_extended)) => {
+                if is_extended {
+                    let server = self.address.server();
+                    tracing::warn!(
+                        "{server} had lost changes of all nodes' settings; this node has written them again"
+                    );
+                }
+            }
+            ChangesDone::Extended(Err(error)) => self.handle_failure(&error),
             ChangesDone::Read(for_whom, again, Ok(part)) => {
                 self.offer_changes(for_whom, again, part);
             }
@@ -234,6 +287,9 @@ impl Agent {
             let at = LogPosition { revision: number, ..log };
             (number, seal.as_ref().and_then(|seal| seal.open(at, &sealed)))
         };
+        for (revision, sealed) in &changes {
+            self.recent_changes.add(LogPosition { revision: *revision, ..log }, sealed);
+        }
         let changes: VecDeque<_> = changes.into_iter().map(open).collect();
         self.changes.read = Some(log);
         self.state.cluster.set_log_revision(log.revision);

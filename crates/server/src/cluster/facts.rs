@@ -7,7 +7,7 @@ use crate::metrics::Metric;
 use crate::state::ServerState;
 
 impl Agent {
-    pub(super) fn facts(&self) -> Facts {
+    pub(super) fn facts(&self, members_pending: bool) -> Facts {
         let settings = self.state.settings.load();
         let server = &settings.config.server;
         let (position, _) = self.state.cluster.settings();
@@ -27,6 +27,7 @@ impl Agent {
             secret: self.secret_check(),
             lease_ms: self.lease.lease_ms,
             left: false,
+            members_pending,
         }
     }
 }

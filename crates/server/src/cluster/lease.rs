@@ -49,11 +49,14 @@ pub(crate) struct Facts {
     /// It has left the cluster and serves no clients.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) left: bool,
+    /// The store may lack members of it: they are being compared and written.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) members_pending: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
-fn is_false(left: &bool) -> bool {
-    !left
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl Facts {
@@ -78,6 +81,7 @@ impl Facts {
             secret: 0,
             lease_ms: 9_000,
             left: false,
+            members_pending: false,
         }
     }
 }

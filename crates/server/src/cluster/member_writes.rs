@@ -17,6 +17,18 @@ pub(super) struct MemberWrites {
     in_flight: usize,
     /// Changes added by reconciliations since the queue was last empty.
     listed: usize,
+    /// The queued changes up to the last one of a reconciliation.
+    listed_due: usize,
+    /// Batches in flight with changes of a reconciliation.
+    listed_in_flight: usize,
+}
+
+/// Changes that are written together.
+#[derive(Default)]
+pub(super) struct MemberBatch {
+    pub(super) changes: Vec<TrackedChange>,
+    /// Some of them are of a reconciliation.
+    is_listed: bool,
 }
 
 impl MemberWrites {
@@ -34,19 +46,24 @@ impl MemberWrites {
     pub(super) fn add_listed(&mut self, changes: Vec<TrackedChange>) {
         self.listed += changes.len();
         self.due.extend(changes);
+        self.listed_due = self.due.len();
     }
 
     /// Takes the changes that may be sent now.
-    pub(super) fn take(&mut self) -> Vec<TrackedChange> {
+    pub(super) fn take(&mut self) -> MemberBatch {
         let room = IN_FLIGHT_MAX - self.in_flight.min(IN_FLIGHT_MAX);
-        let taken: Vec<_> = self.due.drain(..room.min(self.due.len())).collect();
-        self.in_flight += taken.len();
-        taken
+        let changes: Vec<_> = self.due.drain(..room.min(self.due.len())).collect();
+        let is_listed = self.listed_due > 0 && !changes.is_empty();
+        self.in_flight += changes.len();
+        self.listed_due -= self.listed_due.min(changes.len());
+        self.listed_in_flight += usize::from(is_listed);
+        MemberBatch { changes, is_listed }
     }
 
     /// Counts changes as no longer in flight, whether they were written or not.
-    pub(super) fn handle_done(&mut self, count: usize) {
-        self.in_flight -= count;
+    pub(super) fn handle_done(&mut self, batch: &MemberBatch) {
+        self.in_flight -= batch.changes.len();
+        self.listed_in_flight -= usize::from(batch.is_listed);
         if self.count() == 0 {
             self.listed = 0;
         }
@@ -55,6 +72,12 @@ impl MemberWrites {
     /// Clears the queue, because a reconciliation is pending.
     pub(super) fn clear(&mut self) {
         self.due.clear();
+        self.listed_due = 0;
+    }
+
+    /// Whether changes of a reconciliation are queued or in flight.
+    pub(super) fn has_listed(&self) -> bool {
+        self.listed_due > 0 || self.listed_in_flight > 0
     }
 
     pub(super) fn count(&self) -> usize {
@@ -94,12 +117,14 @@ mod tests {
         let mut written = Vec::new();
         loop {
             let step = writes.take();
-            if step.is_empty() {
+            if step.changes.is_empty() {
                 break;
             }
-            assert!(step.len() <= IN_FLIGHT_MAX && writes.take().is_empty());
-            written.extend(step.iter().map(|(change, _)| change.client));
-            writes.handle_done(step.len());
+            assert!(step.changes.len() <= IN_FLIGHT_MAX && writes.take().changes.is_empty());
+            written.extend(step.changes.iter().map(|(change, _)| change.client));
+            assert_eq!(writes.has_listed(), written.len() < PENDING_MAX + 5 || step.is_listed);
+            writes.handle_done(&step);
+            assert_eq!(writes.has_listed(), written.len() < PENDING_MAX + 5);
         }
         assert!(written.iter().copied().eq((0..PENDING_MAX as u64 + 5).chain(0..7)));
         assert_eq!((writes.count(), writes.listed), (0, 0));

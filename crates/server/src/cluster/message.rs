@@ -39,6 +39,9 @@ pub(super) struct NodeMessage<'a> {
     /// Joins and leaves of channels whose subscribers are notified of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) members: Vec<MemberChange>,
+    /// The store has all members of the sender.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) members_stored: bool,
     /// The sender's usage of shared budgets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) budgets: Option<BudgetsUsed>,

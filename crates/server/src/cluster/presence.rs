@@ -6,10 +6,13 @@ use std::sync::Arc;
 use dunlin_config::HookEventKind;
 use dunlin_hub::{SessionId, UnsubscribeCause};
 use dunlin_webhooks::{HookEvent, HookEventBody};
+use tokio::time::{Instant, timeout};
 
 use super::agent::{Agent, TaskResult};
 use super::calls::CallOrigin;
+use super::completeness::Readiness;
 use super::inbox::InboxReader;
+use super::member_writes::MemberBatch;
 use super::members::{self, Gathered};
 use super::message::{MemberChange, NodeMessage, unix_ms};
 use super::presence_reads::{PresenceRequest, WAITING_MAX};
@@ -33,7 +36,7 @@ impl Agent {
                 }
                 let changes = events.iter().map(|event| members::change(uid, event)).collect();
                 if !self.member_writes.add(changes) {
-                    self.members_lost = true;
+                    self.lose_members();
                 }
                 self.write_due_members();
             }
@@ -50,8 +53,10 @@ impl Agent {
                 if let Some(stale) = stale {
                     self.reconciliation = None;
                     self.member_writes.add_listed(stale);
+                    self.completeness.handle_listed();
                 }
                 self.write_due_members();
+                self.check_members_stored();
             }
             MembersReport::Lost => self.lose_members(),
         }
@@ -61,21 +66,63 @@ impl Agent {
     pub(super) fn lose_members(&mut self) {
         self.members_lost = true;
         self.member_writes.clear();
+        self.completeness.lose(Instant::now());
+    }
+
+    /// Allows reads of presence, and tells the other nodes, once the store has all members of this node.
+    pub(super) fn check_members_stored(&mut self) {
+        if self.members_lost || self.reconciliation.is_some() || self.member_writes.has_listed() {
+            return;
+        }
+        if self.completeness.handle_written() {
+            self.next = Instant::now();
+        }
+        self.read_presence();
     }
 
     /// Writes pending changes, up to the bound on those in flight.
     pub(super) fn write_due_members(&mut self) {
         if let Some(store) = self.store.clone() {
-            let changes = self.member_writes.take();
-            if !changes.is_empty() {
-                let written = store.write_members(&changes);
+            let batch = self.member_writes.take();
+            if !batch.changes.is_empty() {
+                let written = store.write_members(&batch.changes);
                 self.jobs.spawn(async move {
-                    TaskResult::MembersWritten(store.number(), changes, written.await)
+                    TaskResult::MembersWritten(store.number(), batch, written.await)
                 });
             }
         }
         let counters = &self.state.cluster.counters;
         counters.set(ClusterMetric::MembersPending, self.member_writes.count() as u64);
+    }
+
+    pub(super) fn handle_members_written(
+        &mut self,
+        number: u64,
+        batch: MemberBatch,
+        written: Result<Vec<bool>, StoreError>,
+    ) {
+        self.member_writes.handle_done(&batch);
+        match written {
+            Ok(written) => {
+                let written = batch.changes.into_iter().zip(written);
+                let announced =
+                    written.filter(|((of, _), has_changed)| of.member.join_leave && *has_changed);
+                let announced: Vec<_> = announced.map(|((of, _), _)| of).collect();
+                self.announce(&announced);
+            }
+            // A write without an answer may still arrive at the store, which ignores it once the next connection has begun.
+            Err(error @ StoreError::Closed(_))
+                if self.store.as_ref().is_some_and(|store| store.number() == number) =>
+            {
+                self.lose_store(&error);
+            }
+            Err(error) => {
+                self.lose_members();
+                self.handle_failure(&error);
+            }
+        }
+        self.write_due_members();
+        self.check_members_stored();
     }
 
     /// Starts a reconciliation: compares this node's members with the store and corrects the store.
@@ -191,9 +238,15 @@ impl Agent {
         self.read_presence();
     }
 
-    /// Starts pending reads, up to the bound on concurrent ones.
-    fn read_presence(&mut self) {
+    /// Starts pending reads, up to the bound on concurrent ones, unless the store may lack members.
+    pub(super) fn read_presence(&mut self) {
         let Some(store) = self.store.clone() else { return };
+        let within = self.call_timeout;
+        match self.completeness.readiness(Instant::now(), within) {
+            Readiness::Ready => {}
+            Readiness::Waiting(_) => return,
+            Readiness::Overdue(why) => return self.refuse_presence(&why),
+        }
         while let Some((channel, asked)) = self.presence_reads.begin() {
             self.state.cluster.counters.count(ClusterMetric::PresenceReads);
             let living = self.nodes.values().filter(|node| node.is_alive());
@@ -202,7 +255,23 @@ impl Agent {
             let bytes_max = asked.iter().filter_map(|request| request.bytes_max).max();
             let is_counted = asked.iter().any(|request| request.bytes_max.is_none());
             let read = store.members_in(&channel, Gathered::new(living, bytes_max, is_counted));
-            self.jobs.spawn(async move { TaskResult::Present(channel, asked, read.await) });
+            let server = self.address.server();
+            self.jobs.spawn(async move {
+                let read = timeout(within, read).await.unwrap_or_else(|_| {
+                    let why = format!("{server} has not answered within {} ms", within.as_millis());
+                    Err(StoreError::Closed(why.into()))
+                });
+                TaskResult::Present(channel, asked, read)
+            });
+        }
+    }
+
+    /// When the requests that wait for other members must be answered.
+    pub(super) fn presence_deadline(&self) -> Option<Instant> {
+        match self.completeness.readiness(Instant::now(), self.call_timeout) {
+            Readiness::Waiting(until) if self.presence_reads.has_waiting() => Some(until),
+            Readiness::Overdue(_) if self.presence_reads.has_waiting() => Some(Instant::now()),
+            _ => None,
         }
     }
 
@@ -212,18 +281,22 @@ impl Agent {
         asked: &[PresenceRequest],
         gathered: Result<Gathered, StoreError>,
     ) {
+        self.presence_reads.end(channel);
+        if let Err(error @ StoreError::Closed(_)) = &gathered {
+            // The other requests would wait for the same server.
+            self.refuse_presence(error);
+        }
         let gathered = gathered.map_err(|error| unknown(&error));
         for request in asked {
             self.answer_presence(request, gathered.as_ref().map_err(ApiError::clone));
         }
-        self.presence_reads.end(channel);
         self.read_presence();
     }
 
-    /// Answers the waiting requests with an error, because their connection was lost.
-    pub(super) fn lose_presence(&mut self, error: &StoreError) {
+    /// Answers the waiting requests with an error.
+    pub(super) fn refuse_presence(&mut self, why: &dyn std::fmt::Display) {
         for request in self.presence_reads.take_waiting() {
-            self.answer_presence(&request, Err(unknown(error)));
+            self.answer_presence(&request, Err(unknown(why)));
         }
     }
 

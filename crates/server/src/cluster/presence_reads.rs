@@ -77,7 +77,12 @@ impl PresenceReads {
         }
     }
 
-    /// Takes all waiting requests, because there is no connection.
+    /// Whether requests wait.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// Takes all waiting requests, which cannot be served.
     pub(super) fn take_waiting(&mut self) -> Vec<PresenceRequest> {
         self.due.clear();
         self.waiting = 0;

@@ -160,6 +160,10 @@ pub(super) trait Store: Send + Sync {
     /// Appends a change. Returns `false` if the claim had expired.
     fn append_log(&self, entry: LogEntry) -> StoreFuture<bool>;
 
+    /// Writes the changes that the log lacks: all of them if there is no log, those after its newest if it is the same log.
+    /// Returns whether it has written any.
+    fn extend_log(&self, part: LogPart) -> StoreFuture<bool>;
+
     /// Reads the changes after a known position.
     fn read_log(&self, known: LogPosition) -> StoreFuture<LogPart>;
 }

@@ -241,7 +241,19 @@ pub(super) async fn of_channel(
         // The next reader removes the rest.
         tokio::spawn(async move { remove_late(&store, late, unknown).await });
     }
+    check_process(store).await?;
     Ok(gathered)
+}
+
+/// Checks that NATS has not lost its data before or during a read: it still knows that this connection writes the members of this
+/// process.
+async fn check_process(store: &NatsStore) -> Result<(), StoreError> {
+    let record = store.0.stream.get(&store.process_subject(&store.0.uid)).await?;
+    let process = record.and_then(|record| record.read::<ProcessRecord>());
+    match process.is_some_and(|process| process.link == store.0.number) {
+        true => Ok(()),
+        false => Err(StoreError::Passed("NATS has lost what this node had written".into())),
+    }
 }
 
 /// Removes late entries, and entries of processes without a record, which were swept.

@@ -241,6 +241,11 @@ impl Store for NatsStore {
         Box::pin(async move { settings_log::append(&store, &entry).await })
     }
 
+    fn extend_log(&self, part: LogPart) -> StoreFuture<bool> {
+        let store = self.clone();
+        Box::pin(async move { settings_log::extend(&store, &part).await })
+    }
+
     fn read_log(&self, known: LogPosition) -> StoreFuture<LogPart> {
         let store = self.clone();
         Box::pin(async move { settings_log::read(&store, known).await })

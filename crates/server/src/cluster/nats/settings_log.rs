@@ -127,6 +127,46 @@ pub(super) async fn release(store: &NatsStore) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Writes a change, which is part of the log once the head record is updated. Returns `false` if another node wrote it first.
+async fn write_change(store: &NatsStore, revision: u64, sealed: &[u8]) -> Result<bool, StoreError> {
+    let stream = &store.0.stream;
+    let Some(parts) = parts(sealed, stream.link.message_bytes_max()) else {
+        let why = format!("a change of {} bytes is more than 65,535 messages", sealed.len());
+        return Err(refused(Condition::MaxPayload, &why));
+    };
+    let subjects: Vec<String> =
+        (0..).take(parts.len()).map(|part| store.change_subject(revision, part)).collect();
+    let before = stream.get_all(&subjects).await?;
+    let puts = subjects.into_iter().zip(before).zip(parts).map(|((subject, before), payload)| {
+        RecordWrite { subject, after: before.map_or(0, |record| record.seq), payload }
+    });
+    let written = stream.put_all(&puts.collect::<Vec<_>>()).await?;
+    Ok(!written.contains(&None))
+}
+
+pub(super) async fn extend(store: &NatsStore, part: &LogPart) -> Result<bool, StoreError> {
+    let (after, mut head) = match store.head().await? {
+        Some((record, head)) => (record.seq, head),
+        None => (0, LogHead { v: VERSION, ..LogHead::default() }),
+    };
+    if head.id == 0 {
+        (head.id, head.since, head.revision, head.bytes) = (part.log.id, part.since, part.since, 0);
+    }
+    if head.id != part.log.id || head.revision < part.since {
+        return Ok(false);
+    }
+    let lacking = part.changes.iter().filter(|(number, _)| *number > head.revision);
+    let mut is_extended = false;
+    for (number, sealed) in lacking.collect::<Vec<_>>() {
+        if !write_change(store, *number, sealed).await? {
+            return Ok(false);
+        }
+        (head.revision, head.bytes, is_extended) = (*number, head.bytes + sealed.len(), true);
+    }
+    // Fails if another node has appended to the log, or extended it, in the meantime.
+    Ok(is_extended && store.put_head(after, &head).await?)
+}
+
 pub(super) async fn append(store: &NatsStore, entry: &LogEntry) -> Result<bool, StoreError> {
     let LogEntry { at, sealed, message } = entry;
     let stream = &store.0.stream;
@@ -139,18 +179,7 @@ pub(super) async fn append(store: &NatsStore, entry: &LogEntry) -> Result<bool, 
         stream.purge(&store.subject("log.>")).await?;
         (head.since, head.bytes) = (at.revision - 1, 0);
     }
-    let Some(parts) = parts(sealed, stream.link.message_bytes_max()) else {
-        let why = format!("a change of {} bytes is more than 65,535 messages", sealed.len());
-        return Err(refused(Condition::MaxPayload, &why));
-    };
-    let subjects: Vec<String> =
-        (0..).take(parts.len()).map(|part| store.change_subject(at.revision, part)).collect();
-    let before = stream.get_all(&subjects).await?;
-    let puts = subjects.into_iter().zip(before).zip(parts).map(|((subject, before), payload)| {
-        RecordWrite { subject, after: before.map_or(0, |record| record.seq), payload }
-    });
-    let written = stream.put_all(&puts.collect::<Vec<_>>()).await?;
-    if written.contains(&None) {
+    if !write_change(store, at.revision, sealed).await? {
         return Ok(false);
     }
     head.bytes += sealed.len();

@@ -223,7 +223,22 @@ pub(super) async fn of_channel(
         };
         store.reads.scan("HSCAN", &key("data"), take).await?;
     }
+    check_link(store).await?;
     Ok(gathered)
+}
+
+/// Checks that Redis has not lost its data before or during a read: it still knows this connection.
+///
+/// The connection for reads reopens by itself. It may reach a server that has lost everything before the end of this connection
+/// is noticed.
+async fn check_link(store: &RedisStore) -> Result<(), StoreError> {
+    let links = store.links_key();
+    let replies = store.link.call(&[&[b"HGET", links.as_bytes(), store.uid.as_bytes()]]).await?;
+    let number = replies.first().and_then(RedisReply::text);
+    match number == Some(&*store.link.number.to_string()) {
+        true => Ok(()),
+        false => Err(StoreError::Passed("Redis has lost what this node had written".into())),
+    }
 }
 
 pub(super) async fn sweep(

@@ -50,6 +50,29 @@ redis.call('PUBLISH', ARGV[7], ARGV[8])
 return 1
 ";
 
+/// KEYS: log. ARGV: id of the log, the number before the first change, and each change after its number. Adds the changes after
+/// the newest of the same log, or begins a log that does not exist.
+const EXTEND: &str = r"
+local log = redis.call('HMGET', KEYS[1], 'id', 'revision', 'bytes')
+local newest, bytes = tonumber(ARGV[2]), 0
+if log[1] then
+  if log[1] ~= ARGV[1] or tonumber(log[2]) < newest then return 0 end
+  newest, bytes = tonumber(log[2]), tonumber(log[3] or 0)
+else
+  redis.call('HSET', KEYS[1], 'id', ARGV[1], 'since', ARGV[2])
+end
+local added = 0
+for at = 3, #ARGV, 2 do
+  local number = tonumber(ARGV[at])
+  if number == newest + 1 then
+    redis.call('HSET', KEYS[1], number, ARGV[at + 1])
+    newest, bytes, added = number, bytes + #ARGV[at + 1], 1
+  end
+end
+redis.call('HSET', KEYS[1], 'revision', newest, 'bytes', bytes)
+return added
+";
+
 /// KEYS: log. ARGV: id of the log and newest change in it that the node knows.
 const READ: &str = r"
 local log = redis.call('HMGET', KEYS[1], 'id', 'revision', 'since')
@@ -67,6 +90,7 @@ return {log[1], log[2], log[3], changes}
 static CLAIM_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(CLAIM));
 static RELEASE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(RELEASE));
 static APPEND_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(APPEND));
+static EXTEND_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(EXTEND));
 static READ_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(READ));
 
 const LOG: &str = "settings";
@@ -120,6 +144,17 @@ pub(super) async fn append(store: &RedisStore, entry: &LogEntry) -> Result<bool,
         message,
     ];
     let reply = run(store, &APPEND_SCRIPT, &[LOG, CLAIM_KEY], &arguments).await?;
+    Ok(reply.integer() == Some(1))
+}
+
+pub(super) async fn extend(store: &RedisStore, part: &LogPart) -> Result<bool, StoreError> {
+    let (id, since) = (part.log.id.to_string(), part.since.to_string());
+    let numbers: Vec<String> = part.changes.iter().map(|(number, _)| number.to_string()).collect();
+    let mut arguments = vec![id.as_bytes(), since.as_bytes()];
+    for (number, (_, sealed)) in numbers.iter().zip(&part.changes) {
+        arguments.extend([number.as_bytes(), sealed]);
+    }
+    let reply = run(store, &EXTEND_SCRIPT, &[LOG], &arguments).await?;
     Ok(reply.integer() == Some(1))
 }
 
