@@ -371,7 +371,7 @@ impl Agent {
                 self.tell_workers(|| BusMessage::ListMembers);
             }
             TaskResult::MembersRead(Err(error)) => {
-                self.lose_members();
+                self.mark_members_lost();
                 self.handle_failure(&error);
             }
             TaskResult::Swept(dead, Ok(Some(gone))) => self.handle_swept(&dead, gone),
@@ -435,7 +435,7 @@ impl Agent {
             self.say(vec![(Destination::All, message.encode())]);
         }
         if lease_reply.written != LeaseWrite::Renewed || self.state.cluster.take_members_dropped() {
-            self.lose_members();
+            self.mark_members_lost();
         }
         self.has_joined = true;
         if std::mem::take(&mut self.is_missed_due) {

@@ -211,7 +211,7 @@ mod tests {
         members.handle_written();
         let (a, b) = (node("a", false), node("b", false));
         let ended = Node { left_ms: -1, ..node("c", false) };
-        let before = [a.clone(), b.clone(), ended];
+        let before = [a.clone(), b, ended];
         members.follow([].iter(), before.iter(), now);
         assert_eq!(members.readiness(now, WITHIN), Readiness::Waiting(now + WITHIN));
         members.handle_stored("b");

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dunlin_config::HookEventKind;
 use dunlin_hub::{SessionId, UnsubscribeCause};
@@ -22,6 +23,8 @@ use crate::api::{ApiError, ApiErrorCode};
 use crate::message::bus::BusMessage;
 use crate::message::cluster::{ClusterReply, MembersReport, RemoteMember};
 
+/// How long reports of workers that have lost changes are collected, before all members are compared with the store.
+const LOST_REPORTS: Duration = Duration::from_millis(20);
 /// The most joins and leaves in one announcement.
 const MEMBERS_A_MESSAGE: usize = 256;
 
@@ -58,7 +61,13 @@ impl Agent {
                 self.write_due_members();
                 self.check_members_stored();
             }
-            MembersReport::Lost => self.lose_members(),
+            MembersReport::Lost => {
+                self.lose_members();
+                // The renewal starts the reconciliation. The reports of several workers lead to one.
+                if self.store.is_some() {
+                    self.next = self.next.min(Instant::now() + LOST_REPORTS);
+                }
+            }
         }
     }
 
@@ -66,6 +75,13 @@ impl Agent {
     pub(super) fn lose_members(&mut self) {
         self.members_lost = true;
         self.member_writes.clear();
+        self.completeness.lose(Instant::now());
+    }
+
+    /// Marks the members for a reconciliation. Pending writes are not dropped: one in flight could be overtaken by the reading of
+    /// the store, and a pending leave would then be missing.
+    pub(super) fn mark_members_lost(&mut self) {
+        self.members_lost = true;
         self.completeness.lose(Instant::now());
     }
 

@@ -36,6 +36,7 @@ impl Worker<'_> {
         self.hub.record_members(self.is_in_cluster());
         // Current members are listed; an earlier incarnation may have had others.
         self.sweeps.set_members_lost(self.is_in_cluster());
+        self.look_at_members();
     }
 
     /// Reports joins and leaves to the control thread.
