@@ -5,6 +5,7 @@ mod kit;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use kit::TIMEOUT;
 use kit::cluster::{Node, until};
@@ -33,7 +34,9 @@ impl Client {
 
     /// Reads until it is sent such a push.
     fn until(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + 2 * TIMEOUT;
         loop {
+            assert!(Instant::now() < deadline, "no such push");
             let mut line = String::new();
             assert!(self.lines.read_line(&mut line).unwrap() > 0, "the stream has ended");
             match serde_json::from_str::<Value>(&line) {
@@ -94,6 +97,9 @@ fn nodes_go_on_when_the_leader_of_three_servers_is_killed() {
     servers[dead].kill();
     let asked = (dead + 1) % 3;
     until("another leads", || leader(&servers, asked).is_some_and(|of| of != dead));
+
+    // All nodes are connected again and have stored their members. A join whose write is uncertain meanwhile is not announced.
+    until_present(&nodes, 3);
 
     // Who comes is announced to clients of every node, and there with all those before.
     let newcomer = Client::connect(&nodes[0]);
