@@ -104,7 +104,7 @@ struct FloorThread<'a> {
     connections: Vec<Option<Connection>>,
     /// Messages sent to all clients of this thread.
     sent: u32,
-    /// The connection to ping next, and when the last group was pinged.
+    /// The connection to ping next, and when the last group was due.
     ping_next: usize,
     pinged_at: Instant,
 }
@@ -219,18 +219,24 @@ impl<'a> FloorThread<'a> {
         }
     }
 
+    /// Returns the time between two groups of pings; `None` without connections.
+    fn ping_span(&self) -> Option<Duration> {
+        let groups = self.connections.len().div_ceil(PING_GROUP) as u32;
+        self.ping_interval.checked_div(groups)
+    }
+
     /// Returns the time until the next group of pings, which are spread over the interval; `None` without connections.
     fn until_ping(&self) -> Option<Duration> {
-        let groups = self.connections.len().div_ceil(PING_GROUP) as u32;
-        let span = self.ping_interval.checked_div(groups)?;
-        Some(span.saturating_sub(self.pinged_at.elapsed()))
+        Some(self.ping_span()?.saturating_sub(self.pinged_at.elapsed()))
     }
 
     fn send_pings(&mut self) {
         if self.until_ping().is_none_or(|time| !time.is_zero()) {
             return;
         }
-        self.pinged_at = Instant::now();
+        // Counted from when the group was due: lateness must not add up to a longer interval.
+        let (now, span) = (Instant::now(), self.ping_span().unwrap_or_default());
+        self.pinged_at = (self.pinged_at + span).max(now.checked_sub(span).unwrap_or(now));
         for _ in 0..PING_GROUP.min(self.connections.len()) {
             if self.ping_next >= self.connections.len() {
                 self.ping_next = 0;
