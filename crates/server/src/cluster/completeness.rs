@@ -108,13 +108,10 @@ impl Completeness {
         let until = |node: &Node| now + Duration::from_millis(node.left_ms.unsigned_abs());
         self.vanished.extend(lost.map(|node| (node.clone(), until(node))));
         let before = std::mem::take(&mut self.others);
-        let vanished = self.vanished.iter().map(|(node, _)| node);
-        for node in nodes.filter(|node| node.is_alive() && node.facts.members_pending) {
-            self.others.insert(Arc::clone(&node.uid), (Arc::clone(&node.facts.name), now));
-        }
-        for node in vanished {
-            self.others.insert(Arc::clone(&node.uid), (Arc::clone(&node.facts.name), now));
-        }
+        let entry = |node: &Node| (Arc::clone(&node.uid), (Arc::clone(&node.facts.name), now));
+        let pending = nodes.filter(|node| node.is_alive() && node.facts.members_pending);
+        let vanished = self.vanished.iter().map(|(node, _)| entry(node));
+        self.others = pending.map(entry).chain(vanished).collect();
         for (uid, (_, since)) in &mut self.others {
             *since = before.get(uid).map_or(now, |(_, since)| *since);
         }
