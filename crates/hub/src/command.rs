@@ -108,7 +108,7 @@ pub struct HistoryFilter {
 /// Selects sessions of a user, or of all users. All conditions must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionFilter {
-    /// Only this session.
+    /// Only this session, if it belongs to the user, or to a user of the same tenant if no user is named.
     pub client: Option<SessionId>,
     /// Only sessions whose [labels](crate::Hub::set_labels) match.
     pub labels: Option<TagFilter>,

@@ -1,10 +1,10 @@
 //! Names of tenants that share a hub.
 //!
 //! Inside the server a channel or user of a tenant is `MARK TENANT MARK NAME`; outside it is `NAME`. Names from
-//! outside must not begin with the mark, so they cannot address a tenant. Everything that is stored by name
+//! outside must not have the mark ([`has_mark`]), so they cannot address a tenant. Everything that is stored by name
 //! (channels, users, revocations, budgets) is therefore separate.
 
-/// Encloses a tenant's name. No name from outside begins with it.
+/// Encloses a tenant's name. No name from outside has it.
 pub const MARK: char = '\u{1}';
 
 /// Splits a name into its tenant, if it has one, and the external name.
@@ -28,10 +28,18 @@ pub fn qualify(tenant: &str, bare: &str) -> String {
     name
 }
 
-/// Whether a command for `user` applies to the user with this name: to the same user, or to all users of a tenant if
-/// the command names only the tenant.
+/// Whether a name from outside is refused: the mark is for the server alone.
+pub fn has_mark(name: &str) -> bool {
+    name.contains(MARK)
+}
+
+/// Whether a command for `user` applies to the user with this name: to the same user, or, if the command names nobody, to all
+/// users of its tenant. A command without a tenant is for the users of no tenant.
 pub(crate) fn addresses(user: &str, name: &str) -> bool {
-    user == name || user.is_empty() || is_anybody(user) && name.starts_with(user)
+    match split(user) {
+        (tenant, "") => split(name).0 == tenant,
+        _ => user == name,
+    }
 }
 
 /// Whether a name is only the prefix of a tenant.
@@ -58,7 +66,14 @@ mod tests {
     #[test]
     fn a_tenant_alone_addresses_its_users_and_nobody_elses() {
         let (acme, ada) = (qualify("acme", ""), qualify("acme", "ada"));
-        assert!(addresses(&acme, &ada) && addresses(&ada, &ada) && addresses("", &ada));
+        assert!(addresses(&acme, &ada) && addresses(&ada, &ada) && addresses(&acme, &acme));
+        assert!(
+            addresses("", "ada")
+                && addresses("", "")
+                && !addresses("", &ada)
+                && !addresses("", &acme)
+        );
+        assert!(!addresses(&acme, "") && !addresses("ada", "bob"));
         assert!(!addresses(&acme, "ada") && !addresses(&ada, "ada") && !addresses("ada", &ada));
         assert!(!addresses(&acme, &qualify("acme2", "ada")), "the mark ends its name");
         assert!(!addresses(&ada, &qualify("acme", "ada2")));

@@ -329,8 +329,8 @@ impl Hub {
         !ended.is_empty()
     }
 
-    /// Live sessions of a user, or the one with the given id if it belongs to the user (or no user is given),
-    /// whose labels match.
+    /// Live sessions of a user, or the one with the given id if it belongs to the user, or to the tenant if no user is
+    /// given, whose labels match.
     fn addressed(&self, user: &str, only: &SessionFilter) -> Vec<u32> {
         let mut slots: Vec<u32> = match only.client {
             Some(client) => self

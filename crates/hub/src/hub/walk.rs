@@ -110,12 +110,7 @@ impl Hub {
         let name = self.users.name(session.user);
         // The user of a held session may not be known yet.
         let is_known = session.user != NONE || !session.is(HELD) || session.is(POLL);
-        session.is_live()
-            && is_known
-            && match tenant::split(name).0 {
-                None => user.is_empty(),
-                Some(_) => !user.is_empty() && name.starts_with(user),
-            }
+        session.is_live() && is_known && tenant::addresses(user, name)
     }
 
     /// Whether a session matches the filter of a command.

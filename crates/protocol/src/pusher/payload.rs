@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use dunlin_hub::tenant::has_mark;
 use dunlin_hub::{PayloadFormat, Publication};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -110,6 +111,7 @@ fn user_id_of(raw: &RawValue) -> Result<String, &'static str> {
         return Err("is neither a string nor a number");
     };
     match id.len() {
+        _ if has_mark(&id) => Err("has U+0001"),
         1..=USER_ID_BYTES_MAX => Ok(id),
         _ => Err("has no bytes, or more than 128"),
     }
@@ -185,6 +187,7 @@ mod tests {
             r#"{"user_id":""}"#,
             r#"{"user_id":null}"#,
             r#"{"user_id":[1]}"#,
+            r#"{"user_id":"\u0001acme\u0001ada"}"#,
             &long,
         ] {
             assert!(Member::of_channel_data(text).is_err(), "{text}");

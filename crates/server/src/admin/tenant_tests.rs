@@ -269,12 +269,93 @@ fn a_token_is_of_the_tenant_whose_key_it_names_or_of_nobody() {
         let refused = begin(&server, &signed("", GLOBAL, &claims));
         assert_eq!(refused["disconnect"]["code"], 3500, "{refused}");
     }
-    for name in ["\u{1}acme\u{1}news", "\u{1}"] {
+    for name in ["\u{1}acme\u{1}news", "\u{1}", "a\u{1}"] {
         for of in ["", "globex"] {
             let answer = api(&server, of, "publish", &json!({"channel": name, "data": 1}));
             assert_eq!(answer["error"]["code"], 107, "{answer}");
         }
     }
+}
+
+/// Regression test: the names in tokens of a tenant were not checked.
+#[test]
+fn name_with_a_mark_in_a_token_of_a_tenant_disconnects() {
+    let server = TestServer::begin(1, config(), None);
+    for claims in [
+        json!({"sub": "\u{1}globex\u{1}ada"}),
+        json!({"sub": "\u{1}"}),
+        json!({"sub": "a\u{1}b"}),
+        json!({"sub": "ada", "channels": ["\u{1}globex\u{1}news"]}),
+        json!({"sub": "ada", "subs": {"a\u{1}": {}}}),
+        json!({"sub": "ada", "jti": "\u{1}globex\u{1}one"}),
+    ] {
+        let refused = begin(&server, &token("acme", &claims));
+        assert_eq!(refused["disconnect"]["code"], 3500, "{claims}: {refused}");
+    }
+    let mut client = Client::connect(&server, &token("acme", &json!({"sub": "ada"})));
+    let refused = client.say(&json!({"id": 2, "subscribe": {"channel": "a\u{1}b"}}));
+    assert_eq!(refused["error"]["code"], 102, "{refused}");
+}
+
+/// Regression test: a command of the operator without a user reached the sessions of tenants by their ids.
+#[test]
+fn command_with_the_id_of_a_tenants_session_and_no_user_affects_nobody() {
+    let mut config = config();
+    config.channel.namespaces.insert("chat", ChannelOptions::default());
+    let scope =
+        dunlin_config::ApiScope { namespaces: ["chat".to_owned()].into(), ..Default::default() };
+    config.api.scopes.insert("scoped", scope);
+    config.api.keys.insert("scoped", Secret::new("the key with a scope"));
+    config.api.keys.insert("whole", Secret::new("the key without a scope"));
+    config.api.without_key = false;
+    let server = TestServer::begin(2, config, None);
+    let claims = json!({"sub": "ada", "labels": {"region": "eu"}});
+    let mut stream = Subscriber::at(server.clients, "news", &token("acme", &claims));
+    let found = api(&server, "acme", "connections", &json!({}));
+    let client = found["result"]["connections"].as_object().unwrap().keys().next().unwrap().clone();
+    let eu = json!({"key": "region", "cmp": "eq", "val": "eu"});
+    let call = |key: &str, method: &str, body: &Value| {
+        exchange(
+            &server,
+            &format!("POST /api/{method}"),
+            &format!("X-API-Key: {key}\r\n"),
+            &body.to_string(),
+        )
+    };
+    for key in ["the key with a scope", "the key without a scope"] {
+        for only in [json!({"client": client}), json!({"client": client, "label_filter": eu})] {
+            for (method, more) in [
+                ("subscribe", json!({"channel": "chat:x"})),
+                ("unsubscribe", json!({"channel": "news"})),
+                ("disconnect", json!({})),
+                ("refresh", json!({"expired": true})),
+                ("send", json!({"data": "of the operator"})),
+            ] {
+                let mut body = only.clone();
+                body["user"] = json!("");
+                for (member, value) in more.as_object().unwrap() {
+                    body[member] = value.clone();
+                }
+                if method == "send" {
+                    body.as_object_mut().unwrap().remove("label_filter");
+                }
+                let answer = call(key, method, &body);
+                let is_in_scope = key.contains("without") || method == "subscribe";
+                assert_eq!(answer["error"].is_null(), is_in_scope, "{key}, {method}: {answer}");
+                let batch = json!({"commands": [{ method: body }]});
+                call(key, "batch", &batch);
+            }
+        }
+    }
+    call(
+        "the key without a scope",
+        "publish",
+        &json!({"channel": "chat:x", "data": "of the operator"}),
+    );
+    api(&server, "acme", "publish", &json!({"channel": "news", "data": 7}));
+    assert_eq!(stream.publication()["data"], 7, "the first that the client hears");
+    api(&server, "acme", "disconnect", &json!({"client": client}));
+    assert!(stream.next().unwrap().to_string().contains("3503"), "its own backend reaches it");
 }
 
 #[test]

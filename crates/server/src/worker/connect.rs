@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dunlin_hub::tenant::MARK;
+use dunlin_hub::tenant::has_mark;
 use dunlin_hub::{ChannelRef, NewSession, SessionId};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
@@ -291,13 +291,14 @@ impl Worker<'_> {
                 CommandError::Disconnect(DisconnectCode::InvalidToken.with_reason(error))
             })
         })?;
+        check_names(&identity).map_err(CommandError::Disconnect)?;
         match tenant {
             Some(tenant) if !tenant.is_open() => {
                 let why = "a tenant of this name is being taken away";
                 return Err(CommandError::Reply(ErrorCode::Internal.with_reason(why)).into());
             }
             Some(tenant) => tenant.adopt(&mut identity),
-            None => check_names(&identity).map_err(CommandError::Disconnect)?,
+            None => {}
         }
         self.check_revoked(&identity, now_ms)?;
         Ok(identity)
@@ -482,11 +483,12 @@ impl Worker<'_> {
     }
 }
 
-/// Whether somebody who is of no tenant is said to be outside of all.
+/// Checks the names that a token, a backend or the program gives, before they are a tenant's.
 fn check_names(identity: &Identity) -> Result<(), Disconnect<'static>> {
     let channels = identity.subscriptions.keys().map(String::as_str);
-    match channels.chain([&*identity.user]).any(|name| name.starts_with(MARK)) {
-        true => Err(DisconnectCode::InvalidToken.with_reason("no name begins with U+0001")),
+    let jti = identity.token.as_ref().and_then(|token| token.jti.as_deref());
+    match channels.chain([&*identity.user]).chain(jti).any(has_mark) {
+        true => Err(DisconnectCode::InvalidToken.with_reason("no name has U+0001")),
         false => Ok(()),
     }
 }
