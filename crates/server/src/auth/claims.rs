@@ -120,7 +120,7 @@ impl Claims {
     }
 
     /// Returns the content of the connection token.
-    pub(super) fn identity(self, key: u64, signature: &str) -> Result<Identity, Error> {
+    pub(super) fn identity(self, key: u64, signed: [u8; 32]) -> Result<Identity, Error> {
         if self.channel.is_some_and(|channel| !channel.is_empty()) {
             let why = "it has a `channel`: it is a subscription token, and lets nobody connect";
             return Err(Error::Malformed(why.into()));
@@ -135,7 +135,7 @@ impl Claims {
         Ok(Identity {
             user: self.sub,
             key: Some(key),
-            token: Some(token_claims(self.jti, self.iat, signature)),
+            token: Some(token_claims(self.jti, self.iat, signed)),
             expire_at_s: expire_at_s(self.expire_at, self.exp),
             info: one_of("b64info", self.info, self.b64info)?,
             meta: self.meta,
@@ -147,7 +147,7 @@ impl Claims {
     }
 
     /// Returns the content of the subscription token.
-    pub(super) fn subscription(self, key: u64, signature: &str) -> Result<Subscription, Error> {
+    pub(super) fn subscription(self, key: u64, signed: [u8; 32]) -> Result<Subscription, Error> {
         let Some(channel) = self.channel.filter(|channel| !channel.is_empty()) else {
             return Err(Error::Malformed(
                 "it has no `channel`: it is no subscription token".into(),
@@ -165,7 +165,7 @@ impl Claims {
             channel,
             client: self.client.filter(|client| !client.is_empty()),
             key,
-            token: token_claims(self.jti, self.iat, signature),
+            token: token_claims(self.jti, self.iat, signed),
             expire_at_s: expire_at_s(self.expire_at, self.exp),
             options: options.decoded()?,
             allow: self.allow,
@@ -173,14 +173,14 @@ impl Claims {
     }
 }
 
-fn token_claims(jti: Option<Value>, iat: Option<NumericDate>, signature: &str) -> TokenClaims {
+fn token_claims(jti: Option<Value>, iat: Option<NumericDate>, signed: [u8; 32]) -> TokenClaims {
     TokenClaims {
         jti: jti.map(|jti| match jti {
             Value::String(jti) => jti,
             other => other.to_string(),
         }),
         issued_at_s: iat.map(|iat| iat.ms() / 1_000),
-        signature: signature.to_owned(),
+        signed,
     }
 }
 

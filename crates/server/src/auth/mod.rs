@@ -143,15 +143,16 @@ pub struct Subscription {
     pub allow: Allow,
 }
 
-/// The claims and the signature that identify a token for revocation.
+/// What identifies a token for revocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenClaims {
     /// Its id (`jti`).
     pub jti: Option<String>,
     /// When it was issued (`iat`), in seconds since 1970.
     pub issued_at_s: Option<u64>,
-    /// Its signature, as encoded in the token.
-    pub signature: String,
+    /// SHA-256 of what is signed, header and payload as encoded in the token. The signature does not identify it: from one of
+    /// ECDSA anyone makes another that is valid for the same text.
+    pub signed: [u8; 32],
 }
 
 /// Why a token is not accepted.
@@ -233,7 +234,7 @@ impl Verifier {
         if !self.labels_from_claim.is_empty() {
             claims.map_labels(token, &self.labels_from_claim);
         }
-        claims.identity(key, signature_of(token))
+        claims.identity(key, digest_of(token))
     }
 
     /// Verifies a subscription token at `now_unix_ms`, milliseconds since 1970.
@@ -246,7 +247,7 @@ impl Verifier {
         now_unix_ms: u64,
     ) -> Result<Subscription, Error> {
         let (claims, key) = self.claims(token, now_unix_ms)?;
-        claims.subscription(key, signature_of(token))
+        claims.subscription(key, digest_of(token))
     }
 
     /// Returns the claims of a valid token, and the fingerprint of the key that signed it.
@@ -349,8 +350,12 @@ pub(crate) fn key_id(token: &str) -> Option<String> {
     Header::of(token).ok()?.kid
 }
 
-fn signature_of(token: &str) -> &str {
-    token.rsplit('.').next().unwrap_or_default()
+/// Hashes what a token's signature is for (RFC 7515 §5.1): all before its last dot.
+fn digest_of(token: &str) -> [u8; 32] {
+    let signed = token.rsplit_once('.').map_or("", |(signed, _)| signed);
+    let mut digest = [0; 32];
+    digest.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, signed.as_bytes()).as_ref());
+    digest
 }
 
 impl From<MissingKey> for Error {

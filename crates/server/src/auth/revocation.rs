@@ -16,6 +16,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use dunlin_config::Token;
 use serde::{Deserialize, Serialize};
 
+use super::TokenClaims;
+
 /// The longest id or user, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 1_024;
 /// The file in the state directory.
@@ -155,12 +157,17 @@ impl Table {
 }
 
 impl Revocations {
-    /// Returns the id of a token: the hash of its `jti`, or of its signature if it has no `jti`.
-    pub(crate) fn id_of(&self, jti: Option<&str>, signature: &str) -> TokenId {
-        TokenId(match jti {
-            Some(jti) => self.hashes.hash_one((0_u8, jti)),
-            None => self.hashes.hash_one((1_u8, signature)),
-        })
+    /// Returns the id of a token: the hash of its `jti`, or of what is signed if it has no `jti`.
+    pub(crate) fn id_of(&self, token: &TokenClaims) -> TokenId {
+        match &token.jti {
+            Some(jti) => self.id_of_jti(jti),
+            None => TokenId(self.hashes.hash_one((1_u8, token.signed))),
+        }
+    }
+
+    /// Returns the id of the tokens with this `jti`.
+    pub(crate) fn id_of_jti(&self, jti: &str) -> TokenId {
+        TokenId(self.hashes.hash_one((0_u8, jti)))
     }
 
     /// Whether a token is refused, and why. `issued_at_s` is its `iat`.
@@ -211,7 +218,7 @@ impl Revocations {
             table.expire(now_ms);
         }
         let known = match &revocation.of {
-            Revoked::Jti(jti) => table.tokens.get(&self.id_of(Some(jti), "").0),
+            Revoked::Jti(jti) => table.tokens.get(&self.id_of_jti(jti).0),
             Revoked::User { user, .. } => table.users.get(user),
             Revoked::Blocked(user) => table.blocked.get(user),
         };
@@ -225,7 +232,7 @@ impl Revocations {
         };
         match &revocation.of {
             Revoked::Jti(jti) => {
-                table.tokens.insert(self.id_of(Some(jti), "").0, revocation.clone());
+                table.tokens.insert(self.id_of_jti(jti).0, revocation.clone());
             }
             Revoked::User { user, .. } => {
                 table.users.insert(user.clone(), revocation.clone());
@@ -245,7 +252,7 @@ impl Revocations {
     /// Removes revocations of a token id and of a user's earlier tokens. Returns whether there was one.
     pub(crate) fn remove(&self, jti: Option<&str>, user: Option<&str>) -> bool {
         let mut table = self.write();
-        let token = jti.and_then(|jti| table.tokens.remove(&self.id_of(Some(jti), "").0));
+        let token = jti.and_then(|jti| table.tokens.remove(&self.id_of_jti(jti).0));
         token.is_some() | user.is_some_and(|user| table.users.remove(user).is_some())
     }
 
@@ -419,11 +426,9 @@ mod tests {
     #[test]
     fn a_token_is_refused_by_its_id_its_user_and_its_time() {
         let revocations = Revocations::default();
-        let [a, b, unnamed] = [
-            revocations.id_of(Some("a"), "x"),
-            revocations.id_of(Some("b"), "x"),
-            revocations.id_of(None, "a"),
-        ];
+        let unnamed = TokenClaims { signed: [b'a'; 32], ..TokenClaims::default() };
+        let [a, b, unnamed] =
+            [revocations.id_of_jti("a"), revocations.id_of_jti("b"), revocations.id_of(&unnamed)];
         let refused = |token, user, iat| revocations.refuses(token, user, iat, NOW_MS).is_some();
         assert!(!refused(a, "ada", None));
         revocations.add(Revocation::of_token("a", 0), NOW_MS, 9).unwrap();
@@ -504,7 +509,7 @@ mod tests {
     #[test]
     fn a_blocked_user_is_refused_until_he_is_unblocked_and_what_was_revoked_before_stays_so() {
         let revocations = Revocations::default();
-        let id = revocations.id_of(None, "x");
+        let id = revocations.id_of(&TokenClaims::default());
         let refused = |iat, now_ms| revocations.refuses(id, "ada", iat, now_ms).is_some();
         revocations.add(Revocation::of_user("ada", NOW_S, 0), NOW_MS, 9).unwrap();
         revocations.add(Revocation::block("ada", NOW_S + 60), NOW_MS, 9).unwrap();
@@ -520,7 +525,7 @@ mod tests {
     #[test]
     fn a_bar_ends_and_memory_is_bounded() {
         let revocations = Revocations::default();
-        let token = |n: u64| revocations.id_of(Some(&n.to_string()), "");
+        let token = |n: u64| revocations.id_of_jti(&n.to_string());
         revocations.bar(token(0), NOW_MS + 1_500, NOW_MS, 9);
         let refusal = revocations.refuses(token(0), "", None, NOW_MS);
         assert_eq!(refusal, Some(TokenRevoked::Barred { left_s: 2 }));

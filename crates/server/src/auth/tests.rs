@@ -200,7 +200,7 @@ fn what_distinguishes_a_token_is_kept() {
     assert_eq!((token.jti.as_deref(), token.issued_at_s), (Some("a"), Some(NOW_S)));
     let unnamed = of(json!({"sub": "42"}));
     assert_eq!((&unnamed.jti, unnamed.issued_at_s), (&None, None));
-    assert_ne!(unnamed.signature, token.signature);
+    assert_ne!(unnamed.signed, token.signed);
     assert_eq!(of(json!({"jti": 7})).jti.as_deref(), Some("7"));
 }
 
@@ -286,6 +286,49 @@ fn a_token_of_each_public_key_algorithm_is_verified_by_its_key_alone() {
             let error = verifier.verify(&forged, NOW_MS).unwrap_err();
             assert!(matches!(error, Error::Signature | Error::Malformed(_)), "{error}");
         }
+    }
+}
+
+/// Returns the token with the other valid ECDSA signature of the same text: (r, n - s) for (r, s), by the order of the curve.
+fn with_other_signature(token: &str, order: &str) -> String {
+    let (signed, signature) = token.rsplit_once('.').unwrap();
+    let signature = URL_SAFE_NO_PAD.decode(signature).unwrap();
+    let (r, s) = signature.split_at(signature.len() / 2);
+    let byte = |at: usize| u8::from_str_radix(&order[2 * at..2 * at + 2], 16).unwrap();
+    let mut other = s.to_vec();
+    let mut borrow = 0;
+    for at in (0..s.len()).rev() {
+        let difference = i16::from(byte(at)) - i16::from(s[at]) - borrow;
+        borrow = i16::from(difference < 0);
+        other[at] = difference.rem_euclid(256) as u8;
+    }
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode([r, &other].concat()))
+}
+
+/// Regression test: the bar after a disconnect was keyed by the text of the signature, from which anyone computes another.
+#[test]
+fn token_with_another_signature_of_the_same_text_is_barred_as_the_same_token() {
+    let made: Value = serde_json::from_str(include_str!("tests/tokens.json")).unwrap();
+    for (algorithm, key, order) in [
+        ("ES256", "es256", "ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551"),
+        (
+            "ES384",
+            "es384",
+            "ffffffffffffffffffffffffffffffffffffffffffffffff\
+             c7634d81f4372ddf581a0db248b0a77aecec196accc52973",
+        ),
+    ] {
+        let [rules, _] = with_public_key(key, made["keys"][key].as_str().unwrap());
+        let verifier = Verifier::new(rules.rules());
+        let token = made["tokens"][algorithm].as_str().unwrap();
+        let other = with_other_signature(token, order);
+        assert_ne!(token, other);
+        let [token, other] =
+            [token, &other].map(|of| verifier.verify(of, NOW_MS).unwrap().token.unwrap());
+        let revocations = revocation::Revocations::default();
+        revocations.bar(revocations.id_of(&token), NOW_MS + 1_000, NOW_MS, 9);
+        let refused = revocations.refuses(revocations.id_of(&other), "42", None, NOW_MS);
+        assert!(refused.is_some(), "{algorithm}");
     }
 }
 

@@ -307,7 +307,7 @@ impl Worker<'_> {
     /// What is kept of a token while its session is open; `None` without a token.
     pub(super) fn token_facts(&self, identity: &Identity) -> Option<TokenFacts> {
         let token = identity.token.as_ref()?;
-        let id = self.state.revocations.id_of(token.jti.as_deref(), &token.signature);
+        let id = self.state.revocations.id_of(token);
         Some(TokenFacts::new(id, token.issued_at_s, identity.expire_at_s))
     }
 
@@ -323,7 +323,7 @@ impl Worker<'_> {
     fn check_revoked(&self, identity: &Identity, now_ms: u64) -> Result<(), CommandError> {
         let Some(token) = &identity.token else { return Ok(()) };
         let revocations = &self.state.revocations;
-        let id = revocations.id_of(token.jti.as_deref(), &token.signature);
+        let id = revocations.id_of(token);
         let why = match revocations.refuses(id, &identity.user, token.issued_at_s, now_ms) {
             None => return Ok(()),
             Some(TokenRevoked::Revoked) => {

@@ -80,7 +80,7 @@ impl Worker<'_> {
     pub(super) fn handle_revoked(&mut self, cx: &mut Context<Link>, revocation: &Revocation) {
         match &revocation.of {
             Revoked::Jti(jti) => {
-                self.sweeps.revoke(self.state.revocations.id_of(Some(jti), ""));
+                self.sweeps.revoke(self.state.revocations.id_of_jti(jti));
             }
             Revoked::User { user, .. } | Revoked::Blocked(user) => {
                 let concerned = |session: &SessionId| {

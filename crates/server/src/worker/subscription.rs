@@ -147,7 +147,7 @@ impl Worker<'_> {
             return other("client");
         }
         let token = &subscription.token;
-        let id = self.state.revocations.id_of(token.jti.as_deref(), &token.signature);
+        let id = self.state.revocations.id_of(token);
         if self.state.revocations.refuses(id, user, token.issued_at_s, now_ms).is_some() {
             return Err(denied(&"the subscription token was revoked").into());
         }
