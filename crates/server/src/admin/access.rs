@@ -41,10 +41,31 @@ pub(super) struct Principal {
     pub(super) secrets: bool,
 }
 
+/// Returns what follows `root` in a path below it.
+pub(super) fn below<'a>(path: &'a str, root: &str) -> Option<&'a str> {
+    path.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Returns the role that a request takes, by its head alone.
+///
+/// # Errors
+/// Nothing can be changed at this path.
+fn role_for(request: &http::RequestHead<'_>) -> Result<AdminRole, ProblemDetails> {
+    let path = request.path;
+    match request.method {
+        Method::Get | Method::Head => Ok(AdminRole::See),
+        _ if below(path, "/config").is_some() => Ok(AdminRole::Change),
+        _ if below(path, "/broadcasts").is_some() || path == "/revocations" => {
+            Ok(AdminRole::Operate)
+        }
+        _ => Err(ProblemDetails::method("GET, HEAD")),
+    }
+}
+
 impl Principal {
     /// # Errors
     /// Returns an error if the caller's role is lower.
-    pub(super) fn demand(self, role: AdminRole) -> Result<(), ProblemDetails> {
+    fn demand(self, role: AdminRole) -> Result<(), ProblemDetails> {
         if self.role >= role {
             return Ok(());
         }
@@ -60,8 +81,20 @@ impl Principal {
 }
 
 impl Admin {
-    /// Returns the rights of the caller, if it may call at all.
+    /// Returns the rights of the caller, if its role suffices for the request. Asks the head alone, so that nobody sends a body
+    /// for nothing.
     pub(super) fn caller(
+        &self,
+        cx: &mut Cx,
+        conn: ConnId,
+        request: &http::RequestHead<'_>,
+    ) -> Result<Principal, ProblemDetails> {
+        let caller = self.principal(cx, conn, request)?;
+        caller.demand(role_for(request)?)?;
+        Ok(caller)
+    }
+
+    fn principal(
         &self,
         cx: &mut Cx,
         conn: ConnId,

@@ -251,6 +251,35 @@ fn the_admin_port_can_be_closed_where_the_socket_is_there_and_opened_again() {
     assert_eq!(refused.status, 422, "{}", refused.json());
 }
 
+/// Regression test: a caller that may only see sent its body, for as long as it liked, before it was refused.
+#[test]
+fn change_by_a_token_that_may_only_see_is_refused_before_its_body_comes() {
+    let mut config = with_secrets();
+    for (name, role) in [("sees", AdminRole::See), ("operates", AdminRole::Operate)] {
+        let token = Some(Secret::new(format!("the token that {name}")));
+        config.admin.tokens.insert(name, AdminToken { token, role });
+    }
+    let server = TestServer::begin(1, config, None);
+    for (token, line) in [
+        ("sees", "PUT /config/limits/broadcast_quantum"),
+        ("sees", "PATCH /config"),
+        ("sees", "POST /config/revisions/1/restore"),
+        ("sees", "POST /revocations"),
+        ("sees", "DELETE /revocations"),
+        ("sees", "POST /broadcasts/news/cancel"),
+        ("operates", "PUT /config/limits/broadcast_quantum"),
+    ] {
+        let mut stream = server.connect();
+        write!(
+            stream,
+            "{line} HTTP/1.1\r\nHost: d\r\nAuthorization: Bearer the token that {token}\r\nContent-Length: 9\r\n\r\n"
+        )
+        .unwrap();
+        // The body never comes.
+        assert_eq!(receive(&mut stream).status, 403, "{token}: {line}");
+    }
+}
+
 #[test]
 fn the_history_names_the_token_of_a_change_and_never_its_value() {
     let mut config = with_secrets();

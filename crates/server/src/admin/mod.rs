@@ -330,17 +330,12 @@ impl Admin {
             Err(problem) => return problem.answer(cx, conn),
         };
         cx.mark_authenticated(conn);
-        let below = |root| {
-            path.strip_prefix(root).filter(|rest: &&str| rest.is_empty() || rest.starts_with('/'))
-        };
-        let done = if let Some(rest) = below("/config") {
+        let done = if let Some(rest) = access::below(path, "/config") {
             self.config(cx, conn, request, rest, caller)
-        } else if let Some(rest) = below("/broadcasts") {
-            self.broadcasts(cx, conn, request, rest, caller)
+        } else if let Some(rest) = access::below(path, "/broadcasts") {
+            self.broadcasts(cx, conn, request, rest)
         } else if path == "/revocations" {
-            self.revocations(cx, conn, request, caller)
-        } else if !reads(request.method) {
-            Err(ProblemDetails::method("GET, HEAD"))
+            self.revocations(cx, conn, request)
         } else {
             self.page(cx, conn, request)
         };

@@ -16,8 +16,7 @@ pub(crate) const PUSH: &str = "push";
 /// # Errors
 /// Returns "permission denied" with the missing permission.
 pub(crate) fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), ApiError> {
-    let method = request.method();
-    permits_method(scope, method.name(), method.is_read_only())?;
+    permits_method(scope, request.method())?;
     if scope.namespaces.is_empty() {
         return Ok(());
     }
@@ -30,7 +29,7 @@ pub(crate) fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), Api
         },
         None => Err(denied(format_args!(
             "`{}` is not about channels, and it has namespaces",
-            method.name()
+            request.method().name()
         ))),
     }
 }
@@ -40,14 +39,22 @@ pub(crate) fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), Api
 /// # Errors
 /// As [`permits`].
 pub(crate) fn permits_push(scope: &ApiScope) -> Result<(), ApiError> {
-    permits_method(scope, PUSH, false)?;
+    permits_name(scope, PUSH, false)?;
     if scope.namespaces.is_empty() {
         return Ok(());
     }
     Err(denied(format_args!("`{PUSH}` is not about channels, and it has namespaces")))
 }
 
-fn permits_method(scope: &ApiScope, name: &str, is_read_only: bool) -> Result<(), ApiError> {
+/// Checks whether a key with this scope permits a method, whatever its command is about.
+///
+/// # Errors
+/// As [`permits`].
+pub(crate) fn permits_method(scope: &ApiScope, method: Method) -> Result<(), ApiError> {
+    permits_name(scope, method.name(), method.is_read_only())
+}
+
+fn permits_name(scope: &ApiScope, name: &str, is_read_only: bool) -> Result<(), ApiError> {
     if scope.read_only && !is_read_only {
         return Err(denied(format_args!("`{name}` changes something, and it may only read")));
     }
@@ -127,7 +134,7 @@ mod tests {
         assert_eq!(tries(&reader, Method::History, r#"{"channel":"news"}"#), Ok(()));
         assert_eq!(tries(&reader, Method::Info, ""), Ok(()));
         for method in Method::ALL.iter().filter(|method| !method.is_read_only()) {
-            let refused = permits_method(&reader, method.name(), method.is_read_only());
+            let refused = permits_method(&reader, *method);
             assert!(refused.is_err(), "{method:?}");
         }
         assert!(permits_push(&reader).is_err());

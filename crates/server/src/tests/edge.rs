@@ -415,6 +415,56 @@ fn behind_a_proxy_tls_follows_its_header() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
+/// Regression test: the body of a call was received, however slowly it came, though the scope of its key refuses it.
+#[test]
+fn call_that_its_head_refuses_is_answered_before_its_body_comes() {
+    let cluster = Cluster::start_with(1, |config| {
+        config.api.without_key = false;
+        config.api.keys.insert("reads", Secret::new("the key that reads"));
+        config.api.keys.insert("publishes", Secret::new("the key that publishes"));
+        let reads = dunlin_config::ApiScope { read_only: true, ..Default::default() };
+        config.api.scopes.insert("reads", reads);
+        let methods = ["publish".to_owned()].into();
+        let publishes = dunlin_config::ApiScope { methods, ..Default::default() };
+        config.api.scopes.insert("publishes", publishes);
+    });
+    let answer = |line: &str, headers: &str| {
+        let mut stream = TcpStream::connect(cluster.address).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        write!(
+            stream,
+            "{line} HTTP/1.1\r\nHost: d\r\nConnection: close\r\n{headers}Content-Length: 9\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let with_key = |line: &str, name: &str| {
+        answer(
+            line,
+            &format!("X-API-Key: the key that {name}\r\nX-Centrifugo-Error-Mode: transport\r\n"),
+        )
+    };
+    for (line, name) in [
+        ("POST /api/publish", "reads"),
+        ("POST /api/disconnect", "publishes"),
+        ("POST /api/push", "publishes"),
+        ("POST /api/push/batch", "reads"),
+    ] {
+        let answer = with_key(line, name);
+        assert!(answer.contains("\"code\":103"), "{line}: {answer}");
+    }
+    assert!(with_key("PUT /api/publish", "publishes").starts_with("HTTP/1.1 405"));
+    let foreign = "Origin: https://elsewhere.example\r\n";
+    for line in
+        ["POST /connection/uni_http_stream", "POST /connection/http_stream", "POST /emulation"]
+    {
+        let answer = answer(line, foreign);
+        assert!(answer.starts_with("HTTP/1.1 403"), "{line}: {answer}");
+    }
+}
+
 #[test]
 fn ids_that_dunlin_has_not_issued_are_nobodys() {
     let cluster = Cluster::start_with(2, |config| config.api.strict = true);

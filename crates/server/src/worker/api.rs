@@ -24,6 +24,9 @@ use crate::auth::revocation::Revocation;
 use crate::limits::budget::{CommandKind, Rates, Work};
 use crate::metrics::Metric;
 
+/// The description of the API, which takes no key.
+const DOCUMENT: &str = "openapi.json";
+
 /// The scope of a caller's key; `None`: everything is permitted.
 pub(super) type Scope = Option<KeyScope>;
 
@@ -36,7 +39,7 @@ impl Worker<'_> {
         method: &str,
         request: &http::Request<'_>,
     ) {
-        if method == "openapi.json" {
+        if method == DOCUMENT {
             return match request.method {
                 http::Method::Get | http::Method::Head => {
                     let document = reply::PlainResponse::json(200, OPENAPI.as_bytes().to_vec());
@@ -45,38 +48,9 @@ impl Worker<'_> {
                 _ => self.answer(cx, conn, &method_refused("GET, HEAD")),
             };
         }
-        if request.method != http::Method::Post {
-            return self.answer(cx, conn, &method_refused("POST"));
-        }
-        // Without a key, a foreign web page could call on behalf of its visitor, and browsers send some requests without a
-        // preflight.
-        if self.settings.config.api.without_key && !self.is_same_or_allowed_origin(request) {
-            return self.answer(cx, conn, &origin_refused());
-        }
-        let scope = match self.authorised(request) {
-            Ok(scope) => scope,
-            Err(why) => return self.answer(cx, conn, &reply::PlainResponse::error(401, why)),
-        };
-        self.authenticated(cx, conn);
-        if method == "push" || method.starts_with("push/") {
-            if let Some(Err(error)) = scope.as_ref().map(|scope| match &scope.tenant {
-                Some(_) => Err(ApiErrorCode::PermissionDenied
-                    .with_reason("pushes are not of tenants: give the operator's key")),
-                None => scope::permits_push(&scope.may),
-            }) {
-                self.count(Metric::ApiErrors);
-                let (_, body) = error.response(errors_as_status(request));
-                return self.answer(cx, conn, &reply::PlainResponse::json(403, body));
-            }
+        let Some(scope) = self.admit_call(cx, conn, method, request) else { return };
+        if is_push(method) {
             return self.push_api(cx, conn, method, request);
-        }
-        let budget = scope.as_ref().and_then(|scope| scope.budget);
-        if let Some(wait_ms) = budget.and_then(|budget| self.wait_to_call(budget)) {
-            self.count(Metric::ApiErrors);
-            let why = "the key is too far ahead of its budget; see api.scopes";
-            let after_s = wait_ms.div_ceil(1_000).to_string();
-            let answer = reply::PlainResponse::error(429, why).header("Retry-After", &after_s);
-            return self.answer(cx, conn, &answer);
         }
         let (status, error) = match method {
             "" => match LegacyCommand::parse(request.body) {
@@ -98,23 +72,84 @@ impl Worker<'_> {
         self.answer(cx, conn, &reply::PlainResponse::json(status, body));
     }
 
-    /// Whether to receive the rest of a request's body. A caller without a valid key is answered before.
+    /// Whether to receive the rest of a request's body.
     pub(super) fn takes_api_body(
         &mut self,
         cx: &mut Context<Link>,
         conn: ConnId,
         head: &http::RequestHead<'_>,
     ) -> Option<u64> {
-        match self.authorised(head) {
-            Ok(_) => {
-                self.authenticated(cx, conn);
-                Some(u64::MAX)
-            }
-            Err(why) => {
-                self.answer(cx, conn, &reply::PlainResponse::error(401, why));
-                None
-            }
+        let method = head.path.strip_prefix("/api").unwrap_or_default().trim_start_matches('/');
+        if method == DOCUMENT {
+            return Some(0);
         }
+        self.admit_call(cx, conn, method, head).map(|_| u64::MAX)
+    }
+
+    /// Returns the scope of a call that its head admits. `None`: it is answered. Asked before a body is received that is not here
+    /// yet, and again with the body.
+    fn admit_call(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        method: &str,
+        head: &http::RequestHead<'_>,
+    ) -> Option<Scope> {
+        let scope = match self.judge_call(cx, conn, method, head) {
+            Ok(scope) => scope,
+            Err(refusal) => {
+                self.answer(cx, conn, &refusal);
+                return None;
+            }
+        };
+        let budget = scope.as_ref().and_then(|scope| scope.budget).filter(|_| !is_push(method));
+        if let Some(wait_ms) = budget.and_then(|budget| self.wait_to_call(budget)) {
+            self.count(Metric::ApiErrors);
+            let why = "the key is too far ahead of its budget; see api.scopes";
+            let after_s = wait_ms.div_ceil(1_000).to_string();
+            let answer = reply::PlainResponse::error(429, why).header("Retry-After", &after_s);
+            self.answer(cx, conn, &answer);
+            return None;
+        }
+        Some(scope)
+    }
+
+    fn judge_call(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        method: &str,
+        head: &http::RequestHead<'_>,
+    ) -> Result<Scope, reply::PlainResponse<'static>> {
+        if head.method != http::Method::Post {
+            return Err(method_refused("POST"));
+        }
+        // Without a key, a foreign web page could call on behalf of its visitor, and browsers send some requests without a
+        // preflight.
+        if self.settings.config.api.without_key && !self.is_same_or_allowed_origin(head) {
+            return Err(origin_refused());
+        }
+        let scope = self.authorised(head).map_err(|why| reply::PlainResponse::error(401, why))?;
+        self.authenticated(cx, conn);
+        let is_push = is_push(method);
+        let judged = match &scope {
+            None => Ok(()),
+            Some(KeyScope { tenant: Some(_), .. }) if is_push => {
+                Err(ApiErrorCode::PermissionDenied
+                    .with_reason("pushes are not of tenants: give the operator's key"))
+            }
+            Some(scope) if is_push => scope::permits_push(&scope.may),
+            // What the command is about stands in its body.
+            Some(scope) => {
+                Method::of(method).map_or(Ok(()), |of| scope::permits_method(&scope.may, of))
+            }
+        };
+        if let Err(error) = judged {
+            self.count(Metric::ApiErrors);
+            let (status, body) = error.response(errors_as_status(head));
+            return Err(reply::PlainResponse::json(if is_push { 403 } else { status }, body));
+        }
+        Ok(scope)
     }
 
     fn single_call(
@@ -579,8 +614,13 @@ fn new_call(
     }
 }
 
+/// Whether a path below `/api` is of pushes.
+fn is_push(method: &str) -> bool {
+    method == "push" || method.starts_with("push/")
+}
+
 /// Whether the caller requests errors as HTTP statuses.
-pub(super) fn errors_as_status(request: &http::Request<'_>) -> bool {
+pub(super) fn errors_as_status(request: &http::RequestHead<'_>) -> bool {
     let mode = request.headers.get_str("X-Centrifugo-Error-Mode");
     mode.is_some_and(|mode| mode.eq_ignore_ascii_case("transport"))
 }

@@ -14,6 +14,7 @@ const EMULATION_BYTES: usize = 4096;
 const CONNECTION_PATHS: &str = "/connection/websocket, /connection/sse, /connection/http_stream, \
     /connection/uni_websocket, /connection/uni_sse, /connection/uni_http_stream, /connection/poll, /emulation, \
     /api/{method}";
+const EMULATION: &str = "/emulation";
 /// The API that Pusher's server libraries call.
 const PUSHER_API: &str = "/apps/";
 const SERVED_ELSEWHERE: &str = "this address does not serve that: see `serves` of its listener";
@@ -26,9 +27,8 @@ impl Worker<'_> {
         conn: ConnId,
         head: &http::RequestHead<'_>,
     ) -> Option<u64> {
-        // What would tell a key that is right from one that is wrong is served where keys are.
-        if self.settings.serves_apart && self.is_served_elsewhere(cx, conn, head.path) {
-            self.answer(cx, conn, &PlainResponse::error(404, SERVED_ELSEWHERE));
+        if let Some(refusal) = self.refuse_by_head(cx, conn, head) {
+            self.answer(cx, conn, &refusal);
             return None;
         }
         if head.path == "/api" || head.path.starts_with("/api/") {
@@ -53,6 +53,34 @@ impl Worker<'_> {
         }
     }
 
+    /// The answer to a request that its head alone refuses, whatever its path serves.
+    fn refuse_by_head(
+        &self,
+        cx: &Context<Link>,
+        conn: ConnId,
+        head: &http::RequestHead<'_>,
+    ) -> Option<PlainResponse<'static>> {
+        if self.drain.is_some() {
+            let answer = PlainResponse::error(
+                503,
+                "the server is going down; connect to another, or again in a moment",
+            );
+            return Some(answer.header("Retry-After", "1"));
+        }
+        // Where no key is asked for, only being on this machine lets in, and any name may have been led here. The
+        // answer gives the page no permission to read it.
+        if self.settings.config.api.without_key && !local_host::is_local(head.host) {
+            let why = "in development mode this server is called by its address or as localhost, by no other name";
+            return Some(PlainResponse::error(403, why));
+        }
+        // What would tell a key that is right from one that is wrong is served where keys are.
+        if self.settings.serves_apart && self.is_served_elsewhere(cx, conn, head.path) {
+            return Some(PlainResponse::error(404, SERVED_ELSEWHERE));
+        }
+        let is_of_clients = head.path == EMULATION || head.path.starts_with("/connection/");
+        (is_of_clients && !self.is_same_or_allowed_origin(head)).then(origin_refused)
+    }
+
     /// Serves a request, or answers with an error.
     pub(super) fn route(
         &mut self,
@@ -60,23 +88,10 @@ impl Worker<'_> {
         conn: ConnId,
         request: &http::Request<'_>,
     ) {
-        if self.drain.is_some() {
-            let answer = PlainResponse::error(
-                503,
-                "the server is going down; connect to another, or again in a moment",
-            );
-            return self.answer(cx, conn, &answer.header("Retry-After", "1"));
-        }
-        // Where no key is asked for, only being on this machine lets in, and any name may have been led here. The
-        // answer gives the page no permission to read it.
-        if self.settings.config.api.without_key && !local_host::is_local(request.host) {
-            let why = "in development mode this server is called by its address or as localhost, by no other name";
-            return self.answer(cx, conn, &PlainResponse::error(403, why));
+        if let Some(refusal) = self.refuse_by_head(cx, conn, request) {
+            return self.answer(cx, conn, &refusal);
         }
         let path = request.path;
-        if self.settings.serves_apart && self.is_served_elsewhere(cx, conn, path) {
-            return self.answer(cx, conn, &PlainResponse::error(404, SERVED_ELSEWHERE));
-        }
         if let Some(method) =
             path.strip_prefix("/api").filter(|rest| rest.is_empty() || rest.starts_with('/'))
         {
@@ -96,16 +111,13 @@ impl Worker<'_> {
             "/connection/uni_sse" => StreamTransport::UniSse,
             "/connection/uni_http_stream" => StreamTransport::UniHttpStream,
             "/connection/poll" => return self.open_poll(cx, conn, request),
-            "/emulation" => return self.emulation(cx, conn, request),
+            EMULATION => return self.emulation(cx, conn, request),
             _ => return self.serve_page(cx, conn, request),
         };
         self.open_stream(cx, conn, request, stream);
     }
 
     fn open_poll(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
-        if !self.is_same_or_allowed_origin(request) {
-            return self.answer(cx, conn, &origin_refused());
-        }
         if let Some(answer) = preflight(request, "GET, OPTIONS") {
             return self.answer_to(cx, conn, origin_of(request), answer);
         }
@@ -144,14 +156,14 @@ impl Worker<'_> {
     }
 
     /// Whether the page a request comes from, if it comes from one, may connect.
-    pub(super) fn is_same_or_allowed_origin(&self, request: &http::Request<'_>) -> bool {
+    pub(super) fn is_same_or_allowed_origin(&self, request: &http::RequestHead<'_>) -> bool {
         let patterns = &self.settings.config.client.allowed_origins;
         origin::allowed(patterns, origin_of(request), request.host)
     }
 }
 
 /// The `Origin` header; one that is not text names no page of ours.
-pub(super) fn origin_of<'a>(request: &http::Request<'a>) -> Option<&'a str> {
+pub(super) fn origin_of<'a>(request: &http::RequestHead<'a>) -> Option<&'a str> {
     request.headers.get("Origin").map(|value| std::str::from_utf8(value).unwrap_or("null"))
 }
 

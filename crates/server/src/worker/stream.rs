@@ -17,7 +17,7 @@ use super::Worker;
 use super::key_wait::Handled;
 use super::link::{Link, Role};
 use super::reply::{PlainResponse, permission};
-use super::routes::{method_refused, origin_of, origin_refused, preflight};
+use super::routes::{method_refused, origin_of, preflight};
 use crate::auth::session_token;
 use crate::limits::budget::Work;
 use crate::message::bus::BusMessage;
@@ -49,9 +49,6 @@ impl Worker<'_> {
         request: &http::Request<'_>,
         unidirectional: bool,
     ) {
-        if !self.is_same_or_allowed_origin(request) {
-            return self.answer(cx, conn, &origin_refused());
-        }
         let query = request.query.unwrap_or("");
         if unidirectional && query_format(query) == Format::Protobuf {
             return self.answer(cx, conn, &PlainResponse::error(400, StreamError::Protobuf));
@@ -122,9 +119,6 @@ impl Worker<'_> {
         request: &http::Request<'_>,
         stream: StreamTransport,
     ) {
-        if !self.is_same_or_allowed_origin(request) {
-            return self.answer(cx, conn, &origin_refused());
-        }
         if let Some(answer) = preflight(request, stream.methods()) {
             return self.answer_to(cx, conn, origin_of(request), answer);
         }
@@ -282,9 +276,6 @@ impl Worker<'_> {
         conn: ConnId,
         request: &http::Request<'_>,
     ) {
-        if !self.is_same_or_allowed_origin(request) {
-            return self.answer(cx, conn, &origin_refused());
-        }
         if let Some(answer) = preflight(request, "POST, OPTIONS") {
             return self.answer_to(cx, conn, origin_of(request), answer);
         }
