@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arc_swap::ArcSwap;
 use dunlin_config::{Certificate, Config, ConfigError, ConfigErrors, Ingress, Path};
 use dunlin_net::ServerTls;
+use dunlin_wire::text::trim_byte_order_mark;
 use rustix::fs::OFlags;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
@@ -257,7 +258,7 @@ fn pem_error(error: &pem::Error) -> String {
 
 fn roots(pem: &str) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+    for certificate in CertificateDer::pem_slice_iter(trim_byte_order_mark(pem).as_bytes()) {
         let certificate =
             certificate.map_err(|error| format!("it cannot be read: {}", pem_error(&error)))?;
         roots.add(certificate).map_err(|error| format!("it signs nothing: {error}"))?;
@@ -314,7 +315,9 @@ fn open(name: &str, certificate: &Certificate) -> Result<OpenedCertificate, Conf
         let fix = "set it to a chain in PEM, the server's own certificate first";
         error(chain_path.clone(), format!("a certificate in it cannot be read: {cause}"), fix)
     };
-    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain.as_bytes())
+    // A mark before the first line would hide the first certificate.
+    let chain = trim_byte_order_mark(&chain).as_bytes();
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain)
         .collect::<Result<_, _>>()
         .map_err(|cause| unread(&pem_error(&cause)))?;
     if chain.is_empty() {
@@ -345,10 +348,11 @@ fn open(name: &str, certificate: &Certificate) -> Result<OpenedCertificate, Conf
     }
     let names = names(&parsed[0]);
     let not_after_s = parsed[0].validity().not_after.timestamp();
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|cause| {
-        let fix = "set it to the private key in PEM, without a passphrase";
-        error(key_path.clone(), format!("it cannot be read: {}", pem_error(&cause)), fix)
-    })?;
+    let key =
+        PrivateKeyDer::from_pem_slice(trim_byte_order_mark(&key).as_bytes()).map_err(|cause| {
+            let fix = "set it to the private key in PEM, without a passphrase";
+            error(key_path.clone(), format!("it cannot be read: {}", pem_error(&cause)), fix)
+        })?;
     let certified = CertifiedKey::from_der(chain, key, &ring::default_provider());
     let certified = certified.map_err(|cause| match cause {
         rustls::Error::InconsistentKeys(_) => {
@@ -377,7 +381,7 @@ pub(crate) fn read_file(path: &str) -> io::Result<String> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return refused("it is larger than 1 MiB");
     }
-    Ok(text)
+    Ok(trim_byte_order_mark(&text).to_owned())
 }
 
 /// Whether a change makes this process open files by name.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::{fmt, fs, io, path::Path};
 
+use dunlin_wire::text::trim_byte_order_mark;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
@@ -61,7 +62,7 @@ impl Authority {
     pub fn at(file: &Path) -> Result<Authority, StartError> {
         let key_file = file.with_extension("key");
         let read = |path: &Path| match fs::read_to_string(path) {
-            Ok(text) => Ok(Some(text)),
+            Ok(text) => Ok(Some(trim_byte_order_mark(&text).to_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => {
                 Err(StartError::because(format!("cannot read {}", path.display()), error))

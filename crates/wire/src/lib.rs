@@ -12,5 +12,6 @@ pub mod proxy;
 pub mod random;
 pub mod resp;
 pub mod sse;
+pub mod text;
 mod token;
 pub mod websocket;

@@ -8,6 +8,7 @@ use dunlin_push::apns::{
     Certificate, Credential, Environment, ProviderKey, ProviderToken, decrypt_pem,
 };
 use dunlin_push::{Origin, Proxy};
+use dunlin_wire::text::without_byte_order_mark;
 
 use crate::error::CliError;
 
@@ -138,5 +139,7 @@ pub(crate) fn text_or_file(option: &str) -> Result<Vec<u8>, CliError> {
 }
 
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>, CliError> {
-    fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()).into())
+    let bytes =
+        fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    Ok(without_byte_order_mark(&bytes).to_vec())
 }

@@ -11,6 +11,7 @@ use dunlin_simulate::apns::{
     AnswerTime, Behaviour, Config, Drift, Environment, PeriodicDelay, ProviderKey, Rule, Simulator,
     WindowReturn,
 };
+use dunlin_wire::text::trim_byte_order_mark;
 
 use crate::error::CliError;
 use crate::serve::address;
@@ -200,8 +201,9 @@ impl Simulate {
 }
 
 fn read(file: &Path) -> Result<String, CliError> {
-    fs::read_to_string(file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()).into())
+    let text = fs::read_to_string(file)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    Ok(trim_byte_order_mark(&text).to_owned())
 }
 
 /// Parses `KEY_ID:TEAM_ID:FILE`.
@@ -218,7 +220,7 @@ fn key(text: &str) -> Result<ProviderKey, String> {
             return Err(format!("a {what} has ten letters and digits, {id:?} has not"));
         }
     }
-    let pem = fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"))?;
+    let pem = read(Path::new(file)).map_err(|error| error.to_string())?;
     Ok(ProviderKey {
         key_id: key_id.to_owned(),
         team_id: team_id.to_owned(),

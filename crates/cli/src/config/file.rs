@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use dunlin_config::{Config, ConfigError, ConfigErrors};
+use dunlin_wire::text::trim_byte_order_mark;
 
 use crate::error::CliError;
 use crate::style;
@@ -87,7 +88,7 @@ pub(super) fn text_of(path: &Path) -> Result<String, CliError> {
         };
         format!("{} cannot be read: {error}{fix}", path.display())
     })?;
-    Ok(text)
+    Ok(trim_byte_order_mark(&text).to_owned())
 }
 
 /// The errors of a file, each on a line that editors can jump to.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use dunlin_wire::text::without_byte_order_mark;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
@@ -54,7 +55,9 @@ pub(super) fn client(options: &Http, address: &Address) -> Result<Option<Tls>, E
                     key.display()
                 ))
             };
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(&error))?;
+            let pem = std::fs::read(key).map_err(|error| wrong(&error))?;
+            let key = PrivateKeyDer::from_pem_slice(without_byte_order_mark(&pem))
+                .map_err(|error| wrong(&error))?;
             builder.with_client_auth_cert(chain, key).map_err(|error| wrong(&error))?
         }
         _ => builder.with_no_client_auth(),
@@ -108,8 +111,10 @@ fn certificates(flag: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>,
             path.display()
         ))
     };
-    let certificates = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+    let pem = std::fs::read(path).map_err(|error| wrong(&error))?;
+    // A mark before the first line would hide the first certificate.
+    let certificates = CertificateDer::pem_slice_iter(without_byte_order_mark(&pem))
+        .collect::<Result<Vec<_>, _>>()
         .map_err(|error| wrong(&error))?;
     if certificates.is_empty() {
         return Err(wrong(&"there is no certificate in it"));

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::sync::{Arc, OnceLock};
 
+use dunlin_wire::text::without_byte_order_mark;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustls::client::Resumption;
@@ -110,7 +111,7 @@ impl Tls {
     /// There is no certificate, or one cannot be parsed.
     pub fn with_roots(pem: &[u8]) -> io::Result<Tls> {
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(pem) {
+        for certificate in CertificateDer::pem_slice_iter(without_byte_order_mark(pem)) {
             roots.add(certificate.map_err(invalid)?).map_err(invalid)?;
         }
         if roots.is_empty() {
@@ -183,12 +184,13 @@ fn identity(
     certificates: &[u8],
     key: &[u8],
 ) -> io::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
-    let chain: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_slice_iter(certificates).collect::<Result<_, _>>().map_err(invalid)?;
+    // A mark before the first line would hide the first certificate.
+    let chain = CertificateDer::pem_slice_iter(without_byte_order_mark(certificates));
+    let chain: Vec<CertificateDer<'static>> = chain.collect::<Result<_, _>>().map_err(invalid)?;
     if chain.is_empty() {
         return Err(invalid("there is no CERTIFICATE in the PEM given"));
     }
-    Ok((chain, PrivateKeyDer::from_pem_slice(key).map_err(invalid)?))
+    Ok((chain, PrivateKeyDer::from_pem_slice(without_byte_order_mark(key)).map_err(invalid)?))
 }
 
 /// Returns the error for every failure of TLS: `ErrorKind::InvalidData`.
