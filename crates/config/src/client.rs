@@ -96,10 +96,10 @@ macro_rules! token {
             /// 2048 to 8192 bits.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub rsa_public_key: Option<String>,
-            /// The public key of tokens signed with ECDSA (ES256 with P-256, ES384 with P-384), in PEM.
+            /// The public key of tokens signed with ECDSA (ES256 with P-256, ES384 with P-384, ES512 with P-521), in PEM.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub ecdsa_public_key: Option<String>,
-            /// The public key of tokens signed with EdDSA (Ed25519), in PEM.
+            /// The public key of tokens signed with EdDSA (Ed25519; the `alg` may be either name), in PEM.
             #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
             pub eddsa_public_key: Option<String>,
             /// Further keys by id: a token with this id in its header (`kid`) is verified with this key only.

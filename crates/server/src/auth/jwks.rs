@@ -12,11 +12,12 @@ use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use dunlin_config::JwksRules;
-use jsonwebtoken::{Algorithm, DecodingKey};
+use dunlin_wire::text::without_byte_order_mark;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::key::{Key, RSA, fingerprint_of, is_rsa_size};
+use super::signature::{Algorithm, KeyMaterial};
 
 /// The largest set, in bytes; a larger one is rejected.
 pub(crate) const SET_BYTES_MAX: usize = 256 << 10;
@@ -247,7 +248,8 @@ impl KeySet {
         if bytes.len() > SET_BYTES_MAX {
             return Err(format!("it has more than {SET_BYTES_MAX} bytes"));
         }
-        let set: Set<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let set: Set<'_> = serde_json::from_slice(without_byte_order_mark(bytes))
+            .map_err(|error| error.to_string())?;
         let mut keys: HashMap<Box<str>, Vec<Key>> = HashMap::new();
         let read = set.keys.iter().filter_map(|key| serde_json::from_str::<Jwk>(key.get()).ok());
         for (kid, key) in read.filter_map(Jwk::into_key).take(KEYS_MAX) {
@@ -275,7 +277,7 @@ impl Jwk {
         let bytes = |text: &Option<String>| URL_SAFE_NO_PAD.decode(text.as_ref()?).ok();
         let named: Option<Algorithm> = match &self.alg {
             // A key with an unknown `alg` is skipped; no other algorithm is assumed for it.
-            Some(name) => Some(name.parse().ok()?),
+            Some(name) => Some(Algorithm::named(name)?),
             None => None,
         };
         let fits = |family: &[Algorithm]| match named {
@@ -288,12 +290,13 @@ impl Jwk {
                 is_rsa_size(&n).ok()?;
                 // Leading zeros are not part of the number (RFC 7518 §6.3.1.1).
                 let n = &n[n.iter().take_while(|byte| **byte == 0).count()..];
-                Key::new(0, DecodingKey::from_rsa_raw_components(n, &e), &fits(RSA)?)
+                Key::new(0, KeyMaterial::RsaNumbers(n.to_vec(), e), &fits(RSA)?)
             }
             ("EC", Some(curve)) => {
                 let algorithm = match curve {
                     "P-256" => Algorithm::ES256,
                     "P-384" => Algorithm::ES384,
+                    "P-521" => Algorithm::ES512,
                     _ => return None,
                 };
                 fits(&[algorithm])?;
@@ -301,7 +304,7 @@ impl Jwk {
                 Key::of_point(0, &point, algorithm).ok()?
             }
             ("OKP", Some("Ed25519")) => {
-                fits(&[Algorithm::EdDSA])?;
+                fits(&[Algorithm::Ed25519])?;
                 Key::of_ed25519(0, &bytes(&self.x)?).ok()?
             }
             _ => return None,
@@ -339,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_set_has_the_public_keys_that_are_verified_with_and_nothing_else() {
-        assert_eq!(set().len(), 4);
+        assert_eq!(set().len(), 5);
         let with = |key: &str, value: Value, of: usize| {
             let mut jwks = made()["jwks"].clone();
             jwks["keys"] = json!([jwks["keys"][of]]);
@@ -347,6 +350,9 @@ mod tests {
             KeySet::parse(jwks.to_string().as_bytes()).unwrap().len()
         };
         assert_eq!(with("other", json!({"a": [1]}), 0), 1);
+        assert_eq!(with("alg", json!("Ed25519"), 3), 1);
+        let marked = format!("\u{feff}{}", made()["jwks"]);
+        assert_eq!(KeySet::parse(marked.as_bytes()).unwrap().len(), 5);
         for (key, value, of) in [
             ("use", json!("enc"), 0),
             ("kid", Value::Null, 0),
@@ -357,6 +363,8 @@ mod tests {
             ("kty", json!("oct"), 0),
             ("kty", json!(7), 0),
             ("crv", json!("P-384"), 1),
+            ("alg", json!("ES256"), 4),
+            ("x", json!("AQAB"), 4),
             ("crv", json!("secp256k1"), 1),
             ("x", json!("AQAB"), 3),
             ("x", json!("!"), 3),
@@ -376,7 +384,7 @@ mod tests {
         jwks.begin(0);
         assert_eq!(jwks.due_in_ms(0), None, "one at a time");
         assert!(look_up(&jwks, "p", 0) == Err(MissingKey::Pending));
-        assert_eq!(jwks.fetched(set(), 10), 4);
+        assert_eq!(jwks.fetched(set(), 10), 5);
         assert_eq!(look_up(&jwks, "p", 10), Ok(()));
 
         for n in 0..10_000 {

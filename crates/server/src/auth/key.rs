@@ -3,19 +3,21 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use dunlin_config::Secret;
-pub(crate) use jsonwebtoken::AlgorithmFamily as Family;
-use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use dunlin_wire::text::trim_byte_order_mark;
 use x509_parser::oid_registry::{
-    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION,
-    OID_SIG_ED25519, Oid,
+    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_NIST_EC_P521,
+    OID_PKCS1_RSAENCRYPTION, OID_SIG_ED25519, Oid,
 };
 use x509_parser::pem::Pem;
 use x509_parser::prelude::FromDer;
 use x509_parser::public_key::RSAPublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
+pub(crate) use super::signature::Family;
+use super::signature::{Algorithm, KeyMaterial};
+
 use Algorithm::{
-    ES256, ES384, EdDSA, HS256, HS384, HS512, PS256, PS384, PS512, RS256, RS384, RS512,
+    ES256, ES384, ES512, Ed25519, HS256, HS384, HS512, PS256, PS384, PS512, RS256, RS384, RS512,
 };
 
 pub(super) const HMAC: &[Algorithm] = &[HS256, HS384, HS512];
@@ -28,9 +30,9 @@ const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 pub(super) struct Key {
     /// Identifies a key within this process.
     pub(super) fingerprint: u64,
-    pub(super) decoding: DecodingKey,
+    pub(super) material: KeyMaterial,
     /// The accepted algorithms: those of its family, for ECDSA the one of its curve.
-    pub(super) validation: Validation,
+    pub(super) algorithms: Vec<Algorithm>,
 }
 
 /// Why a text is not a valid key.
@@ -49,19 +51,12 @@ pub(super) fn fingerprint_of(bytes: &[u8]) -> u64 {
 
 /// Whether the text is PEM rather than a secret.
 fn is_pem(text: &str) -> bool {
-    text.trim_start().starts_with("-----BEGIN")
+    trim_byte_order_mark(text).trim_start().starts_with("-----BEGIN")
 }
 
 impl Key {
-    pub(super) fn new(fingerprint: u64, decoding: DecodingKey, algorithms: &[Algorithm]) -> Key {
-        let mut validation = Validation::new(algorithms[0]);
-        validation.algorithms = algorithms.to_vec();
-        // The caller checks the claims, and the time by its own clock.
-        validation.validate_exp = false;
-        validation.validate_nbf = false;
-        validation.validate_aud = false;
-        validation.set_required_spec_claims::<&str>(&[]);
-        Key { fingerprint, decoding, validation }
+    pub(super) fn new(fingerprint: u64, material: KeyMaterial, algorithms: &[Algorithm]) -> Key {
+        Key { fingerprint, material, algorithms: algorithms.to_vec() }
     }
 
     /// Parses a public key if the text is PEM, else an HMAC secret.
@@ -73,7 +68,7 @@ impl Key {
         if is_pem(text) {
             return Key::of_pem(text);
         }
-        Ok(Key::new(fingerprint(secret), DecodingKey::from_secret(text.as_bytes()), HMAC))
+        Ok(Key::new(fingerprint(secret), KeyMaterial::Secret(text.as_bytes().to_vec()), HMAC))
     }
 
     /// Parses a public key (`PUBLIC KEY`, `RSA PUBLIC KEY`), or takes that of a certificate.
@@ -82,7 +77,9 @@ impl Key {
     /// The text has no supported public key.
     pub(super) fn of_pem(text: &str) -> Result<Key, KeyError> {
         const UNREADABLE: KeyError = "it is no public key in PEM that can be read";
-        let pem = Pem::iter_from_buffer(text.as_bytes()).next().and_then(Result::ok);
+        let pem = Pem::iter_from_buffer(trim_byte_order_mark(text).as_bytes())
+            .next()
+            .and_then(Result::ok);
         let pem = pem.ok_or(UNREADABLE)?;
         let number = fingerprint_of(text.as_bytes());
         match pem.label.as_str() {
@@ -116,7 +113,8 @@ impl Key {
             let algorithm = match curve {
                 Some(curve) if curve == OID_EC_P256 => ES256,
                 Some(curve) if curve == OID_NIST_EC_P384 => ES384,
-                _ => return Err("its curve is neither P-256 nor P-384"),
+                Some(curve) if curve == OID_NIST_EC_P521 => ES512,
+                _ => return Err("its curve is none of P-256, P-384 and P-521"),
             };
             return Key::of_point(number, bytes, algorithm);
         }
@@ -127,7 +125,7 @@ impl Key {
     fn of_rsa(number: u64, der: &[u8]) -> Result<Key, KeyError> {
         let (_, rsa) = RSAPublicKey::from_der(der).map_err(|_| "it is no RSA key")?;
         is_rsa_size(rsa.modulus)?;
-        Ok(Key::new(number, DecodingKey::from_rsa_der(der), RSA))
+        Ok(Key::new(number, KeyMaterial::Rsa(der.to_vec()), RSA))
     }
 
     /// Creates a key from an uncompressed point (SEC 1 §2.3.3).
@@ -136,18 +134,30 @@ impl Key {
         point: &[u8],
         algorithm: Algorithm,
     ) -> Result<Key, KeyError> {
-        let bytes = if algorithm == ES256 { 65 } else { 97 };
+        const OTHER: KeyError = "its point is not of its curve, or is compressed";
+        let bytes = match algorithm {
+            ES256 => 65,
+            ES384 => 97,
+            _ => 133,
+        };
         if point.len() != bytes || point[0] != 4 {
-            return Err("its point is not of its curve, or is compressed");
+            return Err(OTHER);
         }
-        Ok(Key::new(number, DecodingKey::from_ec_der(point), &[algorithm]))
+        let material = match algorithm {
+            ES512 => {
+                let key = p521::ecdsa::VerifyingKey::from_sec1_bytes(point).map_err(|_| OTHER)?;
+                KeyMaterial::P521(Box::new(key))
+            }
+            _ => KeyMaterial::Point(point.to_vec()),
+        };
+        Ok(Key::new(number, material, &[algorithm]))
     }
 
     pub(super) fn of_ed25519(number: u64, key: &[u8]) -> Result<Key, KeyError> {
         if key.len() != 32 {
             return Err("an Ed25519 key has 32 bytes");
         }
-        Ok(Key::new(number, DecodingKey::from_ed_der(key), &[EdDSA]))
+        Ok(Key::new(number, KeyMaterial::Ed25519(key.to_vec()), &[Ed25519]))
     }
 }
 
@@ -174,7 +184,7 @@ pub(crate) fn judge(secret: &Secret) -> Result<(), KeyError> {
 /// # Errors
 /// It is not a supported key, or of another family.
 pub(crate) fn judge_pem(text: &str, family: Family) -> Result<(), KeyError> {
-    let is = Key::of_pem(text)?.decoding.family();
+    let is = Key::of_pem(text)?.material.family();
     if is == family { Ok(()) } else { Err("it is a public key of another kind") }
 }
 

@@ -1,5 +1,5 @@
 use dunlin_config::{Secret, Token};
-use jsonwebtoken::EncodingKey;
+use jsonwebtoken::{Algorithm, EncodingKey};
 use serde_json::{Value, json};
 
 use super::*;
@@ -263,7 +263,8 @@ fn a_token_of_each_public_key_algorithm_is_verified_by_its_key_alone() {
         ("rsa", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"].as_slice()),
         ("es256", &["ES256"]),
         ("es384", &["ES384"]),
-        ("eddsa", &["EdDSA"]),
+        ("p521", &["ES512"]),
+        ("eddsa", &["EdDSA", "Ed25519"]),
     ];
     let all: Vec<&str> =
         keys.iter().flat_map(|(_, algorithms)| algorithms.iter().copied()).collect();
@@ -348,15 +349,28 @@ fn a_public_key_is_never_the_secret_of_an_hmac() {
     }
 }
 
+/// Otherwise the published key would be taken for a secret, and whoever has it could sign tokens.
+#[test]
+fn public_key_with_a_byte_order_mark_is_a_public_key() {
+    let made: Value = serde_json::from_str(include_str!("tests/tokens.json")).unwrap();
+    let pem = format!("\u{feff}{}", made["keys"]["rsa"].as_str().unwrap());
+    let mut rules = Token::default();
+    rules.keys.insert("k", Secret::new(&*pem));
+    let verifier = Verifier::new(rules.rules());
+    let token = made["tokens"]["RS256"].as_str().unwrap();
+    assert_eq!(verifier.verify(token, NOW_MS).map(|of| of.user), Ok("42".into()));
+    assert!(judge_secret(&Secret::new(pem)).is_err());
+}
+
 #[test]
 fn a_key_that_verifies_nothing_is_refused_before_it_is_taken() {
     let made: Value = serde_json::from_str(include_str!("tests/tokens.json")).unwrap();
     let pem = |name: &str| made["keys"][name].as_str().unwrap().to_owned();
     assert_eq!(judge_pem(&pem("es384"), Family::Ec), Ok(()));
+    assert_eq!(judge_pem(&pem("p521"), Family::Ec), Ok(()));
     for (pem, family) in [
         (pem("rsa"), Family::Ec),
         (pem("rsa_1024"), Family::Rsa),
-        (pem("p521"), Family::Ec),
         (pem("private"), Family::Ed),
         (pem("rsa").replace("MII", "MI"), Family::Rsa),
         ("a secret".into(), Family::Rsa),
@@ -412,7 +426,7 @@ fn a_token_whose_key_is_in_the_set_waits_until_the_set_is_there() {
     assert!(verify(&signed(Algorithm::HS256, KEY, &json!({"sub": "42"}))).is_ok());
     jwks.begin(NOW_MS);
     let set = KeySet::parse(made["jwks"].to_string().as_bytes()).unwrap();
-    assert_eq!(jwks.fetched(set, NOW_MS), 4);
+    assert_eq!(jwks.fetched(set, NOW_MS), 5);
     for (kid, token) in tokens {
         let identity = verify(token.as_str().unwrap()).unwrap();
         assert_eq!(identity.user, "42", "{kid}");
