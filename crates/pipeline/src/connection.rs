@@ -1,6 +1,6 @@
 //! The client side of one pipelined HTTP/1.1 connection, without a socket.
 
-use dunlin_wire::http1::{Body, BodyDecoder, Error, HeaderSlots, Limits, decode_response};
+use dunlin_wire::http1::{self, Body, BodyDecoder, Error, HeaderSlots, Limits, decode_response};
 use dunlin_wire::http1::{Decoded, Method};
 
 use crate::head::{Head, Known, ParsedHead};
@@ -303,14 +303,19 @@ impl Connection {
             let Some(request) = self.queue.front().filter(|_| self.phase == Phase::Open) else {
                 return Ok((at + self.read_unasked(rest)?, self.progress()));
             };
+            let mut unfolded = Vec::new();
             let (meaning, length, repeated) = match self.known.recognise(rest, request.kind) {
                 Some((meaning, length)) => (meaning, length, true),
-                None => match self.read_head(rest, seen.saturating_sub(at), request.kind)? {
-                    Some((meaning, length)) => (meaning, length, false),
-                    None => return Ok((at, Progress::Open)),
-                },
+                None => {
+                    let seen = seen.saturating_sub(at);
+                    match self.read_head(rest, seen, request.kind, &mut unfolded)? {
+                        Some((meaning, length)) => (meaning, length, false),
+                        None => return Ok((at, Progress::Open)),
+                    }
+                }
             };
-            let head = meaning.head(&rest[..length], request.kind, repeated);
+            let bytes_of_head = if unfolded.is_empty() { &rest[..length] } else { &unfolded };
+            let head = meaning.head(bytes_of_head, request.kind, repeated);
 
             // The fast path: the whole answer is in the buffer, and others may follow it.
             if let Some(body_bytes) = head.length
@@ -411,19 +416,26 @@ impl Connection {
         sink.on_end(request);
     }
 
-    /// Reads a complete head. Returns `None` if it is incomplete.
+    /// Reads a complete head. Returns `None` if it is incomplete. If it has folded lines, `unfolded` is the head without
+    /// them, of the same length.
     #[cold]
     fn read_head(
         &mut self,
         bytes: &[u8],
         seen: usize,
         kind: Kind,
+        unfolded: &mut Vec<u8>,
     ) -> Result<Option<(ParsedHead, usize)>, ProtocolError> {
         if !worth_decoding(bytes, seen, self.limits.head_bytes_max) {
             return Ok(None);
         }
         expect_http(bytes)?;
-        self.known.decode(bytes, kind, &self.limits).map_err(ProtocolError::Malformed)
+        let mut decoded = self.known.decode(bytes, kind, &self.limits);
+        if let Err(Error::Folded) = decoded {
+            *unfolded = http1::unfolded(bytes);
+            decoded = self.known.decode(unfolded, kind, &self.limits);
+        }
+        decoded.map_err(ProtocolError::Malformed)
     }
 
     /// Handles bytes without a request. After the last answer they are ignored; before a request they may be the 408

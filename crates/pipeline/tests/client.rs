@@ -269,6 +269,22 @@ fn bodies_are_gathered_streamed_or_counted() {
     assert!(notes.ends[0].1.error().contains("body_bytes_max"));
 }
 
+/// Old servers, and proxies in front of them, fold long headers and write a length twice.
+#[test]
+fn answer_with_folded_headers_and_equal_lengths_is_read() {
+    let addr = serve_many(|_, mut conversation| {
+        while conversation.hears().is_some() {
+            conversation.says(
+                "HTTP/1.1 200 OK\r\nX-Long: a,\r\n\tb\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+            );
+        }
+    });
+    let notes = ask(&url(addr), one(1), &gets(&targets(3)));
+    for (_, end) in &notes.ends {
+        assert_eq!(end, &End::Answered(200, b"abc".to_vec()));
+    }
+}
+
 /// Invalid answers, each with a part of the expected error message.
 const BAD_ANSWERS: &[(&str, &str)] = &[
     ("HTTP/1.1 200 OK\r\nContent-Le", "in the head of the answer"),

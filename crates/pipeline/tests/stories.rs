@@ -309,7 +309,7 @@ fn bad_answers_end_the_oldest_and_nobody_gets_a_wrong_one() {
         ("HTTP/1.1 700 What\r\nContent-Length: 0\r\n\r\n".to_owned(), malformed(Error::StatusCode)),
         ("\r\nHTTP/1.1 200 OK\r\n\r\n".to_owned(), malformed(Error::StartLine)),
         (
-            format!("{head}Content-Length: 1\r\nContent-Length: 1\r\n\r\n"),
+            format!("{head}Content-Length: 1\r\nContent-Length: 2\r\n\r\n"),
             malformed(Error::ContentLengthRepeated),
         ),
         (

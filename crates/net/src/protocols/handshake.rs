@@ -153,17 +153,24 @@ impl<D: Default> Context<D> {
         let limits = self.limits(profile).http;
         let mut at = 0;
         loop {
-            let mut slots = HeaderSlots::new();
+            let (unfolded, mut slots, mut slots_unfolded);
+            slots = HeaderSlots::new();
             let rest = &bytes[at..];
-            let (head, consumed) =
-                match http1::decode_response(rest, &mut slots, &limits, Method::Get) {
-                    Ok(Decoded::NeedMore) => return at,
-                    Ok(Decoded::Head(head, consumed)) => (head, consumed),
-                    Err(error) => {
-                        self.websocket_error(handler, conn, &ProtocolError::Response(error));
-                        return bytes.len();
-                    }
-                };
+            let mut decoded = http1::decode_response(rest, &mut slots, &limits, Method::Get);
+            if let Err(http1::Error::Folded) = decoded {
+                unfolded = http1::unfolded(rest);
+                slots_unfolded = HeaderSlots::new();
+                decoded =
+                    http1::decode_response(&unfolded, &mut slots_unfolded, &limits, Method::Get);
+            }
+            let (head, consumed) = match decoded {
+                Ok(Decoded::NeedMore) => return at,
+                Ok(Decoded::Head(head, consumed)) => (head, consumed),
+                Err(error) => {
+                    self.websocket_error(handler, conn, &ProtocolError::Response(error));
+                    return bytes.len();
+                }
+            };
             at += consumed;
             if head.is_interim() {
                 continue;

@@ -22,6 +22,8 @@ pub enum Error {
     HeaderName,
     /// A header value contains a control character.
     HeaderValue,
+    /// A header of a response continues on a second line; see [`unfolded`](super::unfolded).
+    Folded,
     /// The head is longer than [`Limits::head_bytes_max`](super::Limits).
     HeadTooLong,
     /// More headers than [`Limits::headers_max`](super::Limits).
@@ -30,7 +32,7 @@ pub enum Error {
     Host,
     /// `Content-Length` is not a decimal number that fits 64 bits.
     ContentLength,
-    /// More than one `Content-Length`.
+    /// More than one `Content-Length`; in a response, different ones.
     ContentLengthRepeated,
     /// `Content-Length` and `Transfer-Encoding` in the same message.
     LengthAndCoding,
@@ -85,6 +87,7 @@ impl Error {
             Error::TargetTooLong => "The request target is too long.",
             Error::HeaderName => "A header name is malformed, or its line is folded.",
             Error::HeaderValue => "A header value holds a control character.",
+            Error::Folded => "A header continues on a second line.",
             Error::HeadTooLong => "The request head is too long.",
             Error::TooManyHeaders => "The request has too many headers.",
             Error::Host => "The request needs exactly one valid Host header.",

@@ -145,8 +145,20 @@ pub(super) enum Coding {
     NotFinallyChunked,
 }
 
+/// What a repeated `Content-Length` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RepeatedLength {
+    /// An error, even if it is equal: a proxy may have used either of two (RFC 9112 §6.3, rule 5).
+    Refused,
+    /// One length, if all are equal: some servers and proxies in front of them write it twice.
+    Equal,
+}
+
 impl<'a> Semantics<'a> {
-    pub(super) fn read(headers: Headers<'a>) -> Result<Semantics<'a>, super::Error> {
+    pub(super) fn read(
+        headers: Headers<'a>,
+        repeated: RepeatedLength,
+    ) -> Result<Semantics<'a>, super::Error> {
         use super::Error;
         let mut this = Semantics::default();
         for (name, value) in headers.iter() {
@@ -166,8 +178,15 @@ impl<'a> Semantics<'a> {
                     }
                 }
                 14 if name.eq_ignore_ascii_case("content-length") => {
-                    let length = decimal(value).ok_or(Error::ContentLength)?;
-                    if this.content_length.replace(length).is_some() {
+                    let length = match repeated {
+                        RepeatedLength::Refused => decimal(value),
+                        RepeatedLength::Equal => equal_decimals(value)?,
+                    };
+                    let length = length.ok_or(Error::ContentLength)?;
+                    let before = this.content_length.replace(length);
+                    if before.is_some_and(|before| {
+                        repeated == RepeatedLength::Refused || before != length
+                    }) {
                         return Err(Error::ContentLengthRepeated);
                     }
                 }
@@ -224,6 +243,21 @@ fn decimal(value: &[u8]) -> Option<u64> {
         let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
         number.checked_mul(10)?.checked_add(digit)
     })
+}
+
+/// Parses one number, or a list of equal ones as a proxy makes it of repeated fields.
+fn equal_decimals(value: &[u8]) -> Result<Option<u64>, super::Error> {
+    let mut numbers = value.split(|&byte| byte == b',').map(|number| decimal(trim(number)));
+    let first = numbers.next().flatten();
+    for number in numbers {
+        if number.is_none() || first.is_none() {
+            return Ok(None);
+        }
+        if number != first {
+            return Err(super::Error::ContentLengthRepeated);
+        }
+    }
+    Ok(first)
 }
 
 /// Returns true when an LF has no CR before it. Without early exit, so that it vectorises.

@@ -2,9 +2,9 @@
 //!
 //! `httparse` parses the syntax of a head; this module interprets it strictly. Two programs that
 //! disagree on where a message ends can be made to disagree on who sent the next one (RFC 9112
-//! §11.2). Errors are: a bare LF, a second `Content-Length`, `Content-Length` together with
-//! `Transfer-Encoding`, a coding that does not end in `chunked`, a folded line, and white space
-//! before a colon.
+//! §11.2). Errors are: a bare LF, a second `Content-Length` (in a response: another one),
+//! `Content-Length` together with `Transfer-Encoding`, a coding that does not end in `chunked`, a
+//! folded line (in a response it is read after [`unfolded`]), and white space before a colon.
 //!
 //! ```
 //! use dunlin_wire::http1::{self, Decoded, HeaderSlots, Limits, Method};
@@ -42,7 +42,7 @@ pub use header::{HEADERS_MAX, HeaderSlots, Headers};
 pub use limits::Limits;
 pub use method::Method;
 pub use request::{RequestHead, decode_request};
-pub use response::{ResponseHead, decode_response};
+pub use response::{ResponseHead, decode_response, unfolded};
 pub use status::reason_phrase;
 pub(crate) use writer::write_field;
 pub use writer::{CONTINUE, RequestWriter, ResponseWriter};

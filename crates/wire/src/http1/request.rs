@@ -1,7 +1,7 @@
 //! Decoding of request heads.
 
 use super::body::BodyDecoder;
-use super::header::{Coding, HeaderSlots, Headers, Semantics, has_bare_lf};
+use super::header::{Coding, HeaderSlots, Headers, RepeatedLength, Semantics, has_bare_lf};
 use super::{Decoded, Error, Limits, Method, Version};
 use crate::token::is_authority;
 
@@ -71,7 +71,7 @@ pub fn decode_request<'a>(
         _ => Version::Http10,
     };
     let headers = Headers::new(parsed.headers);
-    let semantics = Semantics::read(headers)?;
+    let semantics = Semantics::read(headers, RepeatedLength::Refused)?;
 
     let host = match semantics.host {
         // The authority of an http URI has a host (RFC 9110 §4.2.1).

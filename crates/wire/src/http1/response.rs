@@ -1,7 +1,7 @@
 //! Decoding of response heads.
 
 use super::body::BodyDecoder;
-use super::header::{Coding, HeaderSlots, Headers, Semantics, has_bare_lf};
+use super::header::{Coding, HeaderSlots, Headers, RepeatedLength, Semantics, has_bare_lf};
 use super::{Decoded, Error, Limits, Method, Version};
 
 /// The head of a response, borrowed from the bytes it was decoded from.
@@ -33,6 +33,8 @@ impl ResponseHead<'_> {
 /// An interim response (1xx) is a head of its own without a body; decode again after it. The bytes
 /// after a 101 belong to the other protocol.
 ///
+/// A head with folded lines is [`Error::Folded`]; decode what [`unfolded`] makes of it.
+///
 /// # Errors
 ///
 /// [`Error`]; the connection is then unusable.
@@ -44,7 +46,10 @@ pub fn decode_response<'a>(
 ) -> Result<Decoded<ResponseHead<'a>>, Error> {
     let headers_max = limits.headers_max.min(slots.slots.len());
     let mut parsed = httparse::Response::new(&mut []);
-    let status = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+    let mut config = httparse::ParserConfig::default();
+    // Otherwise a folded line would be an error before the head is complete.
+    config.allow_obsolete_multiline_headers_in_responses(true);
+    let status = config.parse_response_with_uninit_headers(
         &mut parsed,
         bytes,
         &mut slots.slots[..headers_max],
@@ -70,7 +75,10 @@ pub fn decode_response<'a>(
         _ => Version::Http10,
     };
     let headers = Headers::new(parsed.headers);
-    let semantics = Semantics::read(headers)?;
+    if headers.iter().any(|(_, value)| value.contains(&b'\n')) {
+        return Err(Error::Folded);
+    }
+    let semantics = Semantics::read(headers, RepeatedLength::Equal)?;
     let body = if ends_with_head(status, method) {
         BodyDecoder::none()
     } else {
@@ -96,6 +104,25 @@ pub fn decode_response<'a>(
         body,
     };
     Ok(Decoded::Head(head, consumed))
+}
+
+/// Returns the head at the start of `bytes` with each line fold as blanks, as a client has to read it (RFC 9112 §5.2). The
+/// copy is as long as the head, so the body follows at the same place.
+///
+/// ```
+/// let head = b"HTTP/1.1 200 OK\r\nX-Long: a\r\n  b\r\n\r\nbody";
+/// let unfolded = dunlin_wire::http1::unfolded(head);
+/// assert_eq!(unfolded, b"HTTP/1.1 200 OK\r\nX-Long: a    b\r\n\r\n");
+/// ```
+pub fn unfolded(bytes: &[u8]) -> Vec<u8> {
+    let end = bytes.windows(4).position(|end| end == b"\r\n\r\n");
+    let mut head = bytes[..end.map_or(bytes.len(), |end| end + 4)].to_vec();
+    for at in 2..head.len() {
+        if matches!(head[at], b' ' | b'\t') && head[at - 2..at] == *b"\r\n" {
+            head[at - 2..at].fill(b' ');
+        }
+    }
+    head
 }
 
 /// Returns true for a response that ends with its head whatever its headers (RFC 9112 §6.3, rules 1

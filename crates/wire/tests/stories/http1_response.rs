@@ -64,6 +64,41 @@ fn an_old_server_closes_unless_it_says_otherwise() {
     response(kept, Method::Get, |head, _| assert!(head.keep_alive));
 }
 
+/// Some servers, and proxies in front of them, write the length twice (RFC 9112 §6.3).
+#[test]
+fn response_with_equal_repeated_lengths_has_that_length() {
+    for lengths in ["Content-Length: 5\r\ncontent-length: 5", "Content-Length: 5, 5"] {
+        let bytes = format!("HTTP/1.1 200 OK\r\n{lengths}\r\n\r\n");
+        response(bytes.as_bytes(), Method::Get, |head, _| {
+            assert_eq!(head.body.remaining(), Some(5), "{lengths}");
+        });
+    }
+    refuses(b"HTTP/1.1 200 OK\r\nContent-Length: 5, 6\r\n\r\n", Error::ContentLengthRepeated);
+    for lengths in ["5,", "5, x", ",5", "+5"] {
+        let bytes = format!("HTTP/1.1 200 OK\r\nContent-Length: {lengths}\r\n\r\n");
+        refuses(bytes.as_bytes(), Error::ContentLength);
+    }
+}
+
+/// A client reads a fold as blanks (RFC 9112 §5.2).
+#[test]
+fn response_with_folded_lines_is_read_once_they_are_unfolded() {
+    let bytes = b"HTTP/1.1 200 OK\r\nX-Long: a,\r\n\tb\r\nContent-Length:\r\n 3\r\n\r\nabc";
+    refuses(bytes, Error::Folded);
+    let unfolded = dunlin_wire::http1::unfolded(bytes);
+    assert_eq!(unfolded.len() + 3, bytes.len());
+    response(&unfolded, Method::Get, |head, consumed| {
+        assert_eq!(consumed, unfolded.len());
+        assert_eq!(head.headers.get("x-long"), Some(&b"a,  \tb"[..]));
+        assert_eq!(head.body.remaining(), Some(3));
+    });
+    for cut in 20..unfolded.len() {
+        let mut slots = HeaderSlots::new();
+        let cut = decode_response(&bytes[..cut], &mut slots, &Limits::default(), Method::Get);
+        assert_eq!(cut, Ok(Decoded::NeedMore));
+    }
+}
+
 #[test]
 fn responses_that_could_be_read_in_two_ways_are_refused() {
     refuses(b"HTTP/1.1 200 OK\nContent-Length: 0\n\n", Error::BareLineEnd);
@@ -81,7 +116,7 @@ fn responses_that_could_be_read_in_two_ways_are_refused() {
     refuses(b"HTTP/1.1 099 ?\r\n\r\n", Error::StatusCode);
     refuses(b"HTTP/1.1 600 ?\r\n\r\n", Error::StatusCode);
     refuses(b"HTTP/1.1 20 OK\r\n\r\n", Error::StatusCode);
-    refuses(b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\n", Error::HeaderName);
+    refuses(b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\n", Error::Folded);
     refuses(b"HTTP/1.1 200 OK\r\nX : a\r\n\r\n", Error::HeaderName);
 }
 
