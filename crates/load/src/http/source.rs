@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use dunlin_wire::text::trim_byte_order_mark;
 use serde::Deserialize;
 
 use super::address::Address;
@@ -78,8 +79,61 @@ struct HarHeader {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct HarBody {
+    #[serde(default)]
+    mime_type: String,
     text: Option<String>,
+    /// The fields of a form, which some programs save in place of its text.
+    #[serde(default)]
+    params: Vec<HarParam>,
+}
+
+#[derive(Debug, Deserialize)]
+struct HarParam {
+    name: String,
+    #[serde(default)]
+    value: String,
+}
+
+const FORM: &str = "application/x-www-form-urlencoded";
+
+impl HarBody {
+    /// Returns the bytes that were sent, and their type if they are made here of fields.
+    fn encoded(self) -> Result<(Option<String>, Option<&'static str>), String> {
+        if self.params.is_empty() || self.text.as_ref().is_some_and(|text| !text.is_empty()) {
+            return Ok((self.text, None));
+        }
+        let mime_type = self.mime_type.split(';').next().unwrap_or_default().trim();
+        if !mime_type.is_empty() && !mime_type.eq_ignore_ascii_case(FORM) {
+            return Err(format!(
+                "the body has `params` of the type {mime_type:?} and no `text`, so its bytes are not known; \
+                 save the HAR with contents, or write the request as a JSON line with `body`"
+            ));
+        }
+        let mut form = String::new();
+        for HarParam { name, value } in &self.params {
+            if !form.is_empty() {
+                form.push('&');
+            }
+            encode_field(&mut form, name);
+            form.push('=');
+            encode_field(&mut form, value);
+        }
+        Ok((Some(form), Some(FORM)))
+    }
+}
+
+/// Appends a name or value of a form (WHATWG URL §5.2).
+fn encode_field(form: &mut String, text: &str) {
+    for byte in text.bytes() {
+        match byte {
+            b' ' => form.push('+'),
+            b'*' | b'-' | b'.' | b'_' => form.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => form.push(char::from(byte)),
+            _ => form.push_str(&format!("%{byte:02X}")),
+        }
+    }
 }
 
 impl Source {
@@ -90,13 +144,14 @@ impl Source {
     pub(crate) fn read(path: &Path, address: &Address) -> Result<Self, Error> {
         let text =
             std::fs::read_to_string(path).context(format!("cannot read {}", path.display()))?;
-        Self::parse(&text, address).map_err(|why| Error::new(format!("{}: {why}", path.display())))
+        Self::parse(trim_byte_order_mark(&text), address)
+            .map_err(|why| Error::new(format!("{}: {why}", path.display())))
     }
 
     fn parse(text: &str, address: &Address) -> Result<Self, String> {
         // A HAR is one object with a `log`; a JSON line has a `path`.
         let source = match serde_json::from_str::<Har>(text) {
-            Ok(har) => Self::of_har(har, address),
+            Ok(har) => Self::of_har(har, address)?,
             Err(error)
                 if text.trim_start().starts_with('{')
                     && text.contains("\"log\"")
@@ -139,9 +194,9 @@ impl Source {
         Ok(Self { specs, elsewhere: 0, literal: false })
     }
 
-    fn of_har(har: Har, address: &Address) -> Self {
+    fn of_har(har: Har, address: &Address) -> Result<Self, String> {
         let mut source = Self { specs: Vec::new(), elsewhere: 0, literal: true };
-        for HarEntry { request } in har.log.entries {
+        for (number, HarEntry { request }) in (1..).zip(har.log.entries) {
             let scheme = if address.tls { "https://" } else { "http://" };
             let here = request
                 .url
@@ -158,6 +213,17 @@ impl Source {
                 !header.name.starts_with(':')
                     && !NOT_TAKEN.iter().any(|own| header.name.eq_ignore_ascii_case(own))
             });
+            let mut headers: Vec<_> = headers.map(|header| (header.name, header.value)).collect();
+            let body = match request.post_data.map(HarBody::encoded).transpose() {
+                Ok(body) => body,
+                Err(why) => return Err(format!("entry {number}, {}: {why}", request.url)),
+            };
+            let (body, mime_type) = body.unwrap_or_default();
+            if let Some(mime_type) = mime_type
+                && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"))
+            {
+                headers.push(("Content-Type".to_owned(), mime_type.to_owned()));
+            }
             source.specs.push(RequestSpec {
                 method: request.method,
                 target: if target.starts_with('/') {
@@ -165,11 +231,11 @@ impl Source {
                 } else {
                     format!("/{target}")
                 },
-                headers: headers.map(|header| (header.name, header.value)).collect(),
-                body: request.post_data.and_then(|body| body.text),
+                headers,
+                body,
             });
         }
-        source
+        Ok(source)
     }
 }
 
@@ -210,6 +276,35 @@ mod tests {
             (source.specs[1].target.as_str(), source.specs[1].body.as_deref()),
             ("/", Some("hi"))
         );
+    }
+
+    #[test]
+    fn har_with_the_fields_of_a_form_sends_them_encoded() {
+        let har = |mime_type: &str| {
+            format!(
+                r#"{{"log":{{"entries":[{{"request":{{"method":"POST","url":"http://127.0.0.1:8500/a","headers":[],
+                "postData":{{"mimeType":"{mime_type}","params":[{{"name":"a b","value":"ä&1"}},{{"name":"c"}}]}}}}}}]}}}}"#
+            )
+        };
+        let source = parse(&har("application/x-www-form-urlencoded; charset=UTF-8")).unwrap();
+        assert_eq!(source.specs[0].body.as_deref(), Some("a+b=%C3%A4%261&c="));
+        let form = ("Content-Type".to_owned(), "application/x-www-form-urlencoded".to_owned());
+        assert_eq!(source.specs[0].headers, [form]);
+        let error = parse(&har("multipart/form-data; boundary=x")).unwrap_err();
+        assert!(error.contains("entry 1") && error.contains("multipart/form-data"), "{error}");
+    }
+
+    #[test]
+    fn file_with_a_byte_order_mark_is_read_like_one_without() {
+        let scratch = crate::Scratch::temporary("marked").unwrap();
+        let address = Address::parse("http://127.0.0.1:8500/").unwrap();
+        for text in [
+            r#"{"log":{"entries":[{"request":{"method":"GET","url":"http://127.0.0.1:8500/a"}}]}}"#,
+            "{\"path\":\"/a\"}\n",
+        ] {
+            let path = scratch.file("requests", &format!("\u{feff}{text}")).unwrap();
+            assert_eq!(Source::read(&path, &address).unwrap().specs[0].target, "/a", "{text}");
+        }
     }
 
     #[test]
