@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::{fmt, io};
 
 use dunlin_wire::backoff::{Backoff, Jitter};
-use dunlin_wire::resp::Value;
+use dunlin_wire::resp::{Limits, Value};
 
 use super::connection::{Connection, Event, InvalidCommand};
 use crate::{ConnId, ConnectConfig, Context, ServerAddr, TimerId, WriteError};
@@ -33,6 +33,9 @@ pub struct ClientConfig {
     pub outstanding_max: usize,
     /// Maximum number of bytes of commands in the queue. Beyond it, [`Client::command`] returns [`CommandError::Full`].
     pub queue_bytes_max: usize,
+    /// Maximum number of bytes of a reply or message. A longer reply is skipped as it arrives, and its command is
+    /// answered with an error; a longer message is skipped and reported as a push of `Null`.
+    pub value_bytes_max: usize,
     /// Milliseconds from a lost connection to the next attempt. The delay doubles after each failed attempt, up to
     /// `retry_ms_max`, and varies randomly by up to a half.
     pub retry_ms_min: u64,
@@ -57,6 +60,7 @@ impl ClientConfig {
             connect: ConnectConfig::default(),
             outstanding_max: 1 << 16,
             queue_bytes_max: 1 << 20,
+            value_bytes_max: Limits::default().value_bytes_max,
             retry_ms_min: 50,
             retry_ms_max: 5000,
         }
@@ -75,6 +79,7 @@ impl fmt::Debug for ClientConfig {
             .field("connect", &self.connect)
             .field("outstanding_max", &self.outstanding_max)
             .field("queue_bytes_max", &self.queue_bytes_max)
+            .field("value_bytes_max", &self.value_bytes_max)
             .field("retry_ms_min", &self.retry_ms_min)
             .field("retry_ms_max", &self.retry_ms_max)
             .finish()
@@ -218,7 +223,9 @@ impl Client {
         if self.conn.is_some() {
             return;
         }
-        (self.connection, self.input) = (Connection::new(), Vec::new());
+        let value_bytes_max = self.config.value_bytes_max;
+        let limits = Limits { value_bytes_max, ..Limits::default() };
+        (self.connection, self.input) = (Connection::with_limits(&limits), Vec::new());
         let connect = &self.config.connect;
         let begun = match &self.config.server {
             ServerAddr::Network { host, port } => cx.connect_name(host, *port, connect),
@@ -443,6 +450,7 @@ impl Client {
         on_received: &mut impl FnMut(&mut Client, &mut Context<D>, Received<'_>),
     ) {
         match event {
+            Event::Skipped => {}
             Event::Push(push) => {
                 let received = message(push).map_or(Received::Push(push), Received::Message);
                 on_received(self, cx, received);

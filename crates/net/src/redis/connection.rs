@@ -2,15 +2,22 @@
 
 use std::collections::VecDeque;
 
-use dunlin_wire::resp::{Error, Limits, Scanner, Value, encode_command};
+use dunlin_wire::resp::{Error, Limits, Scan, Scanner, Value, encode_command};
 
 /// Commands that are answered by one push for each channel, or by an error reply if the server rejects them.
 const ANSWERED_BY_PUSHES: [&str; 6] =
     ["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"];
 
+/// The reply in place of one that is beyond the limits and was skipped.
+const OVERLONG: Value<'static> = Value::Error(
+    "TOOLONG the reply was skipped: it is longer than value_bytes_max of the client, or has more than a million elements",
+);
+
 /// A value received from the server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {
+    /// Nothing: these bytes are part of a value beyond the limits.
+    Skipped,
     /// The reply to the oldest outstanding command.
     Reply(Value<'a>),
     /// A message of a channel, the confirmation of a subscription, or the error that rejects it.
@@ -61,7 +68,12 @@ impl Default for Connection {
 impl Connection {
     /// Creates the state of a new connection.
     pub fn new() -> Connection {
-        Connection { scanner: Scanner::new(&Limits::default()), expected: VecDeque::new() }
+        Connection::with_limits(&Limits::default())
+    }
+
+    /// Creates the state of a new connection with these limits of a value.
+    pub fn with_limits(limits: &Limits) -> Connection {
+        Connection { scanner: Scanner::new(limits), expected: VecDeque::new() }
     }
 
     /// Appends a command to `out`. Commands of the `SUBSCRIBE` family are answered by one push for each channel, all
@@ -92,7 +104,8 @@ impl Connection {
     }
 
     /// Reads one value from the start of `bytes`. Returns the value and its length, or `None` if it is incomplete:
-    /// pass the same bytes again together with those that follow.
+    /// pass the same bytes again together with those that follow. A reply beyond the limits becomes an error reply to
+    /// its command, and a message beyond them a push of `Null`; their bytes are not stored.
     ///
     /// # Errors
     ///
@@ -101,8 +114,17 @@ impl Connection {
         &mut self,
         bytes: &'a [u8],
     ) -> Result<Option<(Event<'a>, usize)>, Error> {
-        let Some(length) = self.scanner.scan(bytes)? else { return Ok(None) };
-        let value = Value::parse(&bytes[..length]).ok_or(Error::Malformed)?;
+        let (value, length) = match self.scanner.scan(bytes)? {
+            Scan::Incomplete => return Ok(None),
+            Scan::Drop(length) => return Ok(Some((Event::Skipped, length))),
+            Scan::Overlong { bytes, is_push: true } => {
+                return Ok(Some((Event::Push(Value::Null), bytes)));
+            }
+            Scan::Overlong { bytes, is_push: false } => (OVERLONG, bytes),
+            Scan::Value(length) => {
+                (Value::parse(&bytes[..length]).ok_or(Error::Malformed)?, length)
+            }
+        };
         if let Value::Push(elements) = &value {
             let kind = elements.first().and_then(Value::text).unwrap_or_default();
             // A push of another kind is unsolicited: when a slot moves to another server, a server ends the
@@ -209,6 +231,40 @@ mod tests {
         let events = read(commands, input, 1000);
         assert!(events[0].starts_with("Push(Push([Simple(\"sunsubscribe\")"));
         assert_eq!(events[1..], ["Push(Error(\"MOVED 1 :7000\"))", "Reply(Simple(\"a\"))"]);
+    }
+
+    /// A reply beyond the limits costs its own command the answer, and no other.
+    #[test]
+    fn overlong_reply_is_an_error_of_its_command_alone() {
+        let limits = Limits { value_bytes_max: 100, ..Limits::default() };
+        let input = format!(
+            "+a\r\n$500\r\n{0}\r\n*2\r\n+x\r\n$120\r\n{1}\r\n>3\r\n+message\r\n+c\r\n$150\r\n{0:.150}\r\n+b\r\n",
+            "x".repeat(500),
+            "\r\n".repeat(60),
+        );
+        for piece in [1, 7, 10_000] {
+            let mut connection = Connection::with_limits(&limits);
+            for _ in 0..4 {
+                connection.encode_command(&mut Vec::new(), &[b"GET", b"k"]).expect("it is valid");
+            }
+            let (mut kept, mut events) = (Vec::new(), Vec::new());
+            for piece in input.as_bytes().chunks(piece) {
+                kept.extend_from_slice(piece);
+                while let Some((event, length)) = connection.handle_input(&kept).expect("valid") {
+                    if event != Event::Skipped {
+                        events.push(format!("{event:?}"));
+                    }
+                    kept.drain(..length);
+                }
+                assert!(kept.len() <= 100 + piece.len(), "nothing of it is stored");
+            }
+            let overlong = format!("{:?}", Event::Reply(OVERLONG));
+            let a = "Reply(Simple(\"a\"))".to_owned();
+            let b = "Reply(Simple(\"b\"))".to_owned();
+            let push = "Push(Null)".to_owned();
+            assert_eq!(events, [a, overlong.clone(), overlong, push, b]);
+            assert_eq!(connection.outstanding(), 0);
+        }
     }
 
     #[test]

@@ -22,10 +22,7 @@ pub enum Error {
     /// Deeper than [`Limits::depth_max`](super::Limits).
     #[error("a value of RESP is nested too deeply; raise depth_max")]
     TooDeep,
-    /// More elements than [`Limits::elements_max`](super::Limits).
-    #[error("a value of RESP has too many elements; raise elements_max")]
-    TooManyElements,
-    /// Longer than [`Limits::value_bytes_max`](super::Limits).
-    #[error("a value of RESP is too long; raise value_bytes_max")]
+    /// A line without a length is longer than 64 KiB, or a length does not fit a `usize`.
+    #[error("a line of RESP is longer than 64 KiB")]
     TooLong,
 }

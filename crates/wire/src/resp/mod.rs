@@ -5,7 +5,7 @@
 //! allocated for them.
 //!
 //! ```
-//! use dunlin_wire::resp::{Limits, Scanner, Value, encode_command};
+//! use dunlin_wire::resp::{Limits, Scan, Scanner, Value, encode_command};
 //!
 //! let mut out = Vec::new();
 //! encode_command(&mut out, &[b"GET", b"key"]);
@@ -13,7 +13,7 @@
 //!
 //! let bytes = b"$5\r\nvalue\r\n+OK\r\n";
 //! let mut scanner = Scanner::new(&Limits::default());
-//! let end = scanner.scan(bytes)?.expect("all of it is here");
+//! let Scan::Value(end) = scanner.scan(bytes)? else { panic!("all of it is here") };
 //! assert_eq!(Value::parse(&bytes[..end]), Some(Value::Bulk(b"value")));
 //! # Ok::<(), dunlin_wire::resp::Error>(())
 //! ```
@@ -26,7 +26,7 @@ mod value;
 
 pub use encode::{encode_command, encode_value};
 pub use error::Error;
-pub use scanner::Scanner;
+pub use scanner::{Scan, Scanner};
 pub use server_error::ServerError;
 pub use value::Value;
 

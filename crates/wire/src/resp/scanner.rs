@@ -3,15 +3,44 @@
 use super::{DEPTH_MAX, Error, Limits};
 
 /// Finds the end of one value after another. Each byte is examined once, however the input is split. Plain data.
+///
+/// A value beyond [`Limits::value_bytes_max`] or [`Limits::elements_max`] is skipped without being stored, and the values behind
+/// it are found as usual.
 #[derive(Clone, Debug)]
 pub struct Scanner {
     limits: Limits,
+    /// The first byte of the value.
+    kind: u8,
+    /// The value is beyond a limit: its bytes are dropped as they come.
+    overlong: bool,
+    /// Bytes of a string of such a value that have not come.
+    skip: usize,
+    /// The line end after that string has not come.
+    awaits_line_end: bool,
     /// Bytes of the value that were examined.
     at: usize,
     /// Missing elements of each open aggregate.
     open: [u64; DEPTH_MAX],
     depth: usize,
     elements: u64,
+}
+
+/// What [`Scanner::scan`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// The value is incomplete: call again with the same bytes and more after them.
+    Incomplete,
+    /// The value has this many bytes. The scanner is at the start of the next one.
+    Value(usize),
+    /// This many bytes are part of a value beyond the limits: drop them, and call again with what follows them.
+    Drop(usize),
+    /// This many bytes end a value beyond the limits: drop them. The scanner is at the start of the next value.
+    Overlong {
+        /// The bytes to drop.
+        bytes: usize,
+        /// The value is a push, and no reply.
+        is_push: bool,
+    },
 }
 
 /// The line at the start of a value.
@@ -82,13 +111,8 @@ pub(super) fn header(bytes: &[u8], line_max: usize) -> Result<Option<(Header<'_>
                 b'$' | b'!' | b'=' => {
                     Header::Text(kind, usize::try_from(count).map_err(|_| Error::TooLong)?)
                 }
-                b'%' => {
-                    Header::Aggregate(kind, count.checked_mul(2).ok_or(Error::TooManyElements)?)
-                }
-                b'|' => {
-                    let elements = count.checked_mul(2).and_then(|count| count.checked_add(1));
-                    Header::Aggregate(kind, elements.ok_or(Error::TooManyElements)?)
-                }
+                b'%' => Header::Aggregate(kind, count.saturating_mul(2)),
+                b'|' => Header::Aggregate(kind, count.saturating_mul(2).saturating_add(1)),
                 _ => Header::Aggregate(kind, count),
             }
         }
@@ -127,6 +151,10 @@ impl Scanner {
         let depth_max = limits.depth_max.min(DEPTH_MAX);
         Scanner {
             limits: Limits { depth_max, ..*limits },
+            kind: 0,
+            overlong: false,
+            skip: 0,
+            awaits_line_end: false,
             at: 0,
             open: [0; DEPTH_MAX],
             depth: 0,
@@ -134,27 +162,52 @@ impl Scanner {
         }
     }
 
-    /// Examines the bytes of a value from its first byte on. `Some`: the value ends there, and the scanner is at the start of
-    /// the next one. `None`: call again with the same bytes and more after them.
+    /// Examines the bytes of a value from its first byte on.
     ///
     /// # Errors
     ///
     /// Returns [`Error`]; the scanner cannot be used any more.
-    pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<usize>, Error> {
+    pub fn scan(&mut self, bytes: &[u8]) -> Result<Scan, Error> {
         loop {
+            if self.skip > 0 {
+                let skipped = self.skip.min(bytes.len().saturating_sub(self.at));
+                (self.skip, self.at) = (self.skip - skipped, self.at + skipped);
+                if self.skip > 0 {
+                    return Ok(self.incomplete());
+                }
+            }
             let rest = bytes.get(self.at..).unwrap_or_default();
+            // A string that was skipped is followed by its line end.
+            if self.overlong && self.awaits_line_end {
+                match rest {
+                    [b'\r', b'\n', ..] => {}
+                    [] | [b'\r'] => return Ok(self.incomplete()),
+                    _ => return Err(Error::LineEnd),
+                }
+                self.at += 2;
+                self.awaits_line_end = false;
+                match self.end_value() {
+                    Some(end) => return Ok(end),
+                    None => continue,
+                }
+            }
             let Some((header, line)) =
                 header(rest, self.limits.value_bytes_max.min(LINE_BYTES_MAX))?
             else {
-                return Ok(None);
+                return Ok(self.incomplete());
             };
+            if self.depth == 0 {
+                self.kind = rest[0];
+            }
             let mut taken = line;
             let mut opened = None;
             match header {
                 Header::Text(kind, length) => {
                     let end = line.checked_add(length).ok_or(Error::TooLong)?;
-                    if self.at.saturating_add(end) > self.limits.value_bytes_max {
-                        return Err(Error::TooLong);
+                    if self.overlong || self.at.saturating_add(end) > self.limits.value_bytes_max {
+                        (self.overlong, self.awaits_line_end) = (true, true);
+                        (self.at, self.skip) = (self.at + line, length);
+                        continue;
                     }
                     match rest.get(end..end + 2) {
                         Some(b"\r\n") => {}
@@ -162,7 +215,7 @@ impl Scanner {
                         None if rest.get(end).is_some_and(|&byte| byte != b'\r') => {
                             return Err(Error::LineEnd);
                         }
-                        None => return Ok(None),
+                        None => return Ok(self.incomplete()),
                     }
                     if kind == b'=' && rest.get(line + 3) != Some(&b':') {
                         return Err(Error::Malformed);
@@ -171,9 +224,7 @@ impl Scanner {
                 }
                 Header::Aggregate(_, count) => {
                     self.elements = self.elements.saturating_add(count);
-                    if self.elements > self.limits.elements_max {
-                        return Err(Error::TooManyElements);
-                    }
+                    self.overlong |= self.elements > self.limits.elements_max;
                     if self.depth == self.limits.depth_max {
                         return Err(Error::TooDeep);
                     }
@@ -182,28 +233,41 @@ impl Scanner {
                 _ => {}
             }
             self.at += taken;
-            if self.at > self.limits.value_bytes_max {
-                return Err(Error::TooLong);
-            }
+            self.overlong |= self.at > self.limits.value_bytes_max;
             if let Some(count) = opened.filter(|&count| count > 0) {
                 self.open[self.depth] = count;
                 self.depth += 1;
                 continue;
             }
-            // A value has ended, and possibly aggregates around it.
-            loop {
-                if self.depth == 0 {
-                    let end = self.at;
-                    (self.at, self.elements) = (0, 0);
-                    return Ok(Some(end));
-                }
-                let left = &mut self.open[self.depth - 1];
-                *left -= 1;
-                if *left > 0 {
-                    break;
-                }
-                self.depth -= 1;
+            if let Some(end) = self.end_value() {
+                return Ok(end);
             }
+        }
+    }
+
+    /// Notes that a value has ended, and possibly aggregates around it. Returns the end of the outermost one.
+    fn end_value(&mut self) -> Option<Scan> {
+        while self.depth > 0 {
+            let left = &mut self.open[self.depth - 1];
+            *left -= 1;
+            if *left > 0 {
+                return None;
+            }
+            self.depth -= 1;
+        }
+        let bytes = std::mem::take(&mut self.at);
+        self.elements = 0;
+        Some(match std::mem::take(&mut self.overlong) {
+            true => Scan::Overlong { bytes, is_push: self.kind == b'>' },
+            false => Scan::Value(bytes),
+        })
+    }
+
+    /// Returns what to do until more bytes come.
+    fn incomplete(&mut self) -> Scan {
+        match self.overlong && self.at > 0 {
+            true => Scan::Drop(std::mem::take(&mut self.at)),
+            false => Scan::Incomplete,
         }
     }
 }

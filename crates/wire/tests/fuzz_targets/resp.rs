@@ -1,6 +1,6 @@
 //! RESP: no cut changes what a value means, and what was read is written again.
 
-use dunlin_wire::resp::{Limits, Scanner, Value, encode_value};
+use dunlin_wire::resp::{Limits, Scan, Scanner, Value, encode_value};
 
 const LIMITS: Limits = Limits { depth_max: 6, elements_max: 64, value_bytes_max: 1024 };
 
@@ -11,10 +11,8 @@ pub fn values(data: &[u8]) {
     let cut = ends(data, usize::from(settings) % 16 + 1);
     // What is wrong may be seen earlier in one piece than in many.
     assert_eq!(whole.0, cut.0);
-    let mut begin = 0;
-    for end in whole.0 {
+    for (begin, end) in whole.0 {
         let value = Value::parse(&data[begin..end]).expect("it has been scanned");
-        begin = end;
         let mut written = Vec::new();
         encode_value(&mut written, &value);
         let again = Value::parse(&written).expect("what was written can be read");
@@ -24,20 +22,21 @@ pub fn values(data: &[u8]) {
     }
 }
 
-/// Where values end in `data`, given in pieces, and whether something is wrong with it.
-fn ends(data: &[u8], piece: usize) -> (Vec<usize>, bool) {
+/// Where values within the limits stand in `data`, given in pieces, and whether something is wrong with it.
+fn ends(data: &[u8], piece: usize) -> (Vec<(usize, usize)>, bool) {
     let mut scanner = Scanner::new(&LIMITS);
     let (mut begin, mut end, mut ends) = (0, 0, Vec::new());
     loop {
         match scanner.scan(&data[begin..end]) {
             Err(_) => return (ends, false),
-            Ok(Some(length)) => {
+            Ok(Scan::Value(length)) => {
                 assert!((3..=LIMITS.value_bytes_max).contains(&length));
+                ends.push((begin, begin + length));
                 begin += length;
-                ends.push(begin);
             }
-            Ok(None) if end == data.len() => return (ends, true),
-            Ok(None) => end = end.saturating_add(piece).min(data.len()),
+            Ok(Scan::Drop(length) | Scan::Overlong { bytes: length, .. }) => begin += length,
+            Ok(Scan::Incomplete) if end == data.len() => return (ends, true),
+            Ok(Scan::Incomplete) => end = end.saturating_add(piece).min(data.len()),
         }
     }
 }

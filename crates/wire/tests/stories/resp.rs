@@ -1,17 +1,17 @@
 //! RESP, value by value.
 
-use dunlin_wire::resp::{Error, Limits, Scanner, Value, encode_command, encode_value};
+use dunlin_wire::resp::{Error, Limits, Scan, Scanner, Value, encode_command, encode_value};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits { depth_max: 4, elements_max: 20, value_bytes_max: 200 };
 
-fn scan(bytes: &[u8]) -> Result<Option<usize>, Error> {
+fn scan(bytes: &[u8]) -> Result<Scan, Error> {
     Scanner::new(&LIMITS).scan(bytes)
 }
 
 fn read(bytes: &[u8]) -> Value<'_> {
-    assert_eq!(scan(bytes), Ok(Some(bytes.len())));
+    assert_eq!(scan(bytes), Ok(Scan::Value(bytes.len())));
     Value::parse(bytes).expect("it has been scanned")
 }
 
@@ -48,7 +48,11 @@ fn every_type_is_read() {
     ] {
         assert_eq!(read(bytes.as_bytes()), value, "{bytes:?}");
         for cut in 0..bytes.len() {
-            assert_eq!(scan(&bytes.as_bytes()[..cut]), Ok(None), "{bytes:?} cut at {cut}");
+            assert_eq!(
+                scan(&bytes.as_bytes()[..cut]),
+                Ok(Scan::Incomplete),
+                "{bytes:?} cut at {cut}"
+            );
         }
     }
 }
@@ -68,13 +72,14 @@ fn what_is_no_value_is_refused_and_nothing_is_allocated_for_it() {
         ("=5\r\nab:cd\r\n", Error::Malformed),
         ("(\r\n", Error::Malformed),
         ("$?\r\n", Error::Streamed),
-        ("$201\r\n", Error::TooLong),
-        ("*21\r\n", Error::TooManyElements),
-        ("*9223372036854775807\r\n", Error::TooManyElements),
-        ("%9223372036854775807\r\n", Error::TooManyElements),
         ("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n", Error::TooDeep),
     ] {
         assert_eq!(scan(bytes.as_bytes()), Err(error), "{bytes:?}");
+    }
+    for (beyond, dropped) in
+        [("$201\r\nabc", 9), ("*21\r\n:1\r\n", 9), ("%9223372036854775807\r\n", 22)]
+    {
+        assert_eq!(scan(beyond.as_bytes()), Ok(Scan::Drop(dropped)), "{beyond:?}");
     }
     let long = "x".repeat(70_000);
     assert_eq!(
@@ -174,16 +179,17 @@ proptest! {
         let (mut begin, mut end, mut read) = (0, 0, 0);
         while read < values.len() {
             match scanner.scan(&bytes[begin..end]).expect("it is well-formed") {
-                Some(length) => {
+                Scan::Value(length) => {
                     let value = Value::parse(&bytes[begin..begin + length]);
                     prop_assert_eq!(value, Some(values[read].lend()));
                     begin += length;
                     read += 1;
                 }
-                None => {
+                Scan::Incomplete => {
                     prop_assert!(end < bytes.len());
                     end = (end + piece).min(bytes.len());
                 }
+                other => prop_assert!(false, "{other:?}"),
             }
         }
         prop_assert_eq!(begin, bytes.len());

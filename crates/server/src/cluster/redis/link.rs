@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dunlin_wire::resp::{Limits, Scanner, Value, encode_command};
+use dunlin_wire::resp::{Limits, Scan, Scanner, Value, encode_command};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -224,7 +224,20 @@ async fn read(
     let mut bytes: Vec<u8> = Vec::new();
     loop {
         let mut at = 0;
-        while let Some(length) = scanner.scan(&bytes[at..]).map_err(|_| malformed())? {
+        loop {
+            let length = match scanner.scan(&bytes[at..]).map_err(|_| malformed())? {
+                Scan::Incomplete => break,
+                Scan::Value(length) => length,
+                Scan::Drop(length) | Scan::Overlong { bytes: length, is_push: true } => {
+                    at += length;
+                    continue;
+                }
+                Scan::Overlong { bytes: length, is_push: false } => {
+                    at += length;
+                    answer(waiters, RedisReply::Error("a reply longer than 64 MiB".into()));
+                    continue;
+                }
+            };
             let value = Value::parse(&bytes[at..at + length]).ok_or_else(malformed)?;
             at += length;
             match value {
