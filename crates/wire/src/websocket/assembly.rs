@@ -229,7 +229,9 @@ impl MessageAssembly {
         decoder: &Decoder,
         header: FrameHeader,
     ) -> Result<PartialFrame, Error> {
-        decoder.check(&header)?;
+        let compressed =
+            header.compressed || self.message.is_some_and(|message| message.compressed);
+        decoder.check(&header, compressed && !header.opcode.is_control())?;
         match (header.opcode, self.message) {
             (Opcode::Continuation, None) => return Err(Error::ContinuationUnexpected),
             (Opcode::Text | Opcode::Binary, Some(_)) => return Err(Error::ContinuationMissing),
@@ -241,7 +243,7 @@ impl MessageAssembly {
             }
             (Opcode::Continuation, Some(_)) => {
                 let total = header.length.saturating_add(self.payload.len() as u64);
-                if total > decoder.limits.message_bytes_max as u64 {
+                if total > decoder.limits.message_bytes(compressed) {
                     return Err(Error::MessageTooLong);
                 }
             }

@@ -15,10 +15,29 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Payload bytes of one frame. A longer one gives close code 1009 as soon as its header has
-    /// arrived.
+    /// arrived. A frame of a compressed message may be longer by what compression may add, an eighth and a little.
     pub frame_bytes_max: usize,
-    /// Bytes of one message, as sent and as inflated. A longer one gives close code 1009.
+    /// Bytes of one message, as inflated if it was compressed. A longer one gives close code 1009.
     pub message_bytes_max: usize,
+}
+
+impl Limits {
+    /// Returns the limit of a frame's payload on the wire.
+    fn frame_bytes(&self, compressed: bool) -> u64 {
+        payload_bytes_max(self.frame_bytes_max, compressed)
+    }
+
+    /// Returns the limit of a message on the wire. That of a compressed one applies to the inflated message too.
+    pub(super) fn message_bytes(&self, compressed: bool) -> u64 {
+        payload_bytes_max(self.message_bytes_max, compressed)
+    }
+}
+
+/// Data that deflate cannot compress grow: by an eighth and a little with the fixed Huffman codes of RFC 1951 §3.2.6, whose
+/// longest literal has nine bits, and by less in stored blocks.
+fn payload_bytes_max(bytes_max: usize, compressed: bool) -> u64 {
+    let bytes_max = bytes_max as u64;
+    if compressed { bytes_max + bytes_max / 8 + bytes_max / 64 + 16 } else { bytes_max }
 }
 
 impl Default for Limits {
@@ -164,7 +183,7 @@ impl Decoder {
         let Some((header, begin)) = FrameHeader::decode(input)? else {
             return Ok(NextFrame::Incomplete);
         };
-        self.check(&header)?;
+        self.check(&header, header.compressed)?;
         if header.opcode == Opcode::Continuation {
             return Err(Error::ContinuationUnexpected);
         }
@@ -179,9 +198,9 @@ impl Decoder {
         Ok(NextFrame::Complete { header, begin, end })
     }
 
-    /// Checks the rules that depend on role, extensions and limits, not on the current message.
+    /// Checks the rules that depend on role, extensions and limits. `compressed`: the frame is part of a compressed message.
     #[inline]
-    pub(super) fn check(&self, header: &FrameHeader) -> Result<(), Error> {
+    pub(super) fn check(&self, header: &FrameHeader, compressed: bool) -> Result<(), Error> {
         match (self.role, header.mask) {
             (Role::Server, None) => return Err(Error::MaskMissing),
             (Role::Client, Some(_)) => return Err(Error::MaskUnexpected),
@@ -193,10 +212,10 @@ impl Decoder {
         if header.opcode.is_control() {
             return Ok(());
         }
-        if header.length > self.limits.frame_bytes_max as u64 {
+        if header.length > self.limits.frame_bytes(compressed) {
             return Err(Error::FrameTooLong);
         }
-        if header.length > self.limits.message_bytes_max as u64 {
+        if header.length > self.limits.message_bytes(compressed) {
             return Err(Error::MessageTooLong);
         }
         Ok(())

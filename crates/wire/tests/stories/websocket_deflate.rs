@@ -1,7 +1,9 @@
 //! permessage-deflate's coding (RFC 7692 §6, §7.2).
 
 use dunlin_wire::websocket::deflate::{Deflater, Direction, Inflater, SharedDeflate};
-use dunlin_wire::websocket::{Decoder, Error, Event, Limits, Message, Opcode, Role};
+use dunlin_wire::websocket::{
+    Decoder, Error, Event, Limits, Message, MessageAssembly, Opcode, Role,
+};
 
 pub const ALONE: Direction = Direction { context_takeover: false, window_bits: 15 };
 pub const TAKEN_OVER: Direction = Direction { context_takeover: true, window_bits: 15 };
@@ -183,4 +185,35 @@ fn what_is_sent_fits_the_window_that_was_agreed_on() {
             }
         }
     }
+}
+
+/// Random bytes grow by compression; the limit is that of the message, not of its frames.
+#[test]
+fn incompressible_message_of_the_limit_is_received() {
+    let mut seed = 1u32;
+    let random: Vec<u8> = (0..64 * 1024)
+        .map(|_| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 24) as u8
+        })
+        .collect();
+    let decoder = Decoder { role: Role::Client, limits: Limits::default(), deflate: true };
+    for level in 1..=9 {
+        let mut frame = Vec::new();
+        Deflater::new(level, ALONE).encode_frame(&mut frame, Opcode::Binary, &random, None);
+        assert!(frame.len() > random.len() + 10, "level {level}: it has grown");
+        let mut assembly = MessageAssembly::default();
+        let decoded = decoder.decode(Some(&mut assembly), &mut frame).expect("within the limit");
+        let Event::Message(message) = decoded.event else { panic!("{:?}", decoded.event) };
+        let mut out = Vec::new();
+        let message = Inflater::new(ALONE).message(message, &mut out, &Limits::default());
+        assert_eq!(message.map(|message| message.payload == random), Ok(true), "level {level}");
+    }
+    // One byte more is too long, although its frame is within what compression may add.
+    let longer = [&random[..], b"x"].concat();
+    let payload = deflate(&mut Deflater::new(6, ALONE), &longer);
+    let message = Message { opcode: Opcode::Binary, compressed: true, payload: &payload };
+    let mut out = Vec::new();
+    let inflated = Inflater::new(ALONE).message(message, &mut out, &Limits::default());
+    assert_eq!(inflated, Err(Error::MessageTooLong));
 }
