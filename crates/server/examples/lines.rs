@@ -24,6 +24,8 @@ impl Codec for Lines {
             ["PUB", n, channel, text] => {
                 json!({"id": id(n), "publish": {"channel": channel, "data": text}})
             }
+            // It keeps the connection alive, and asks for nothing.
+            [""] => return,
             _ => json!({"id": 0}),
         };
         commands.extend_from_slice(command.to_string().as_bytes());

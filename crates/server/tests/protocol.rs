@@ -137,6 +137,12 @@ fn clients_of_the_programs_protocol_meet_those_of_every_other() {
     let mut stranger = Client::open(address);
     stranger.say("HELLO nobody");
     assert_eq!(stranger.next(), "closed 4501");
+    // A message without a command keeps the connection alive, also where no ping was sent.
+    for _ in 0..3 {
+        ada.say("");
+    }
+    ada.say("SUB 5 more");
+    assert_eq!(ada.next(), "OK 5");
     // What is no message of the protocol is no command, either.
     bob.say("WHAT");
     assert_eq!(bob.next(), "closed 3501");

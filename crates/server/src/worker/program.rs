@@ -18,6 +18,7 @@ use super::reply::PlainResponse;
 use super::routes::origin_refused;
 use crate::api;
 use crate::auth::SubscribeOptions;
+use crate::limits::budget::Work;
 use crate::metrics::log_gate::LogGate;
 use crate::program::{
     Authorizer, AuthorizerReply, Deferral, HttpResponse, Inbox, InboxMessage, Reply, ask,
@@ -343,14 +344,18 @@ impl Worker<'_> {
         let Some(codec) = self.encoder.codec() else { return };
         let mut commands = Vec::new();
         codec.decode(message, &mut commands);
-        if commands.is_empty() {
-            // Treated as a pong: it shows that the client is alive, and is charged.
-            commands.extend_from_slice(b"{}");
+        if !commands.is_empty() {
+            return self.handle_frame(cx, conn, &commands);
         }
-        self.handle_frame(cx, conn, &commands);
+        self.websocket_pong(cx, conn);
+        let work = Work { commands: 1, bytes: message.len() as u64, ..Work::default() };
+        if let Some(ready_ms) = self.charge_request(cx, conn, None, work) {
+            self.hold_back(cx, conn, Vec::new().into(), ready_ms);
+        }
     }
 
-    /// Handles a pong frame, the answer to a ping of the program's own protocol.
+    /// Handles a pong frame, or a message that has no command: a client of the program's own protocol is alive, whether a ping
+    /// was sent or not.
     pub(super) fn websocket_pong(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         if let Some(link) = cx.data(conn)
             && link.encoding() == Some(Encoding::Own)
